@@ -50,7 +50,7 @@ def test_one_channel_carries_headrace_to_all_groups_and_the_container_starts_it(
     *others, ours = request["InputDataConfig"]  # type: ignore[misc]
     assert [channel["ChannelName"] for channel in others] == ["training"]
     assert ours == {
-        "ChannelName": "headrace",
+        "ChannelName": "headrace-job",
         "InputMode": "File",
         "DataSource": {
             "S3DataSource": {
@@ -64,12 +64,12 @@ def test_one_channel_carries_headrace_to_all_groups_and_the_container_starts_it(
     assert request["AlgorithmSpecification"] == {
         "TrainingImage": "763104351884.dkr.ecr.eu-west-1.amazonaws.com/pytorch-training:2.6.0-gpu-py312",
         "TrainingInputMode": "File",
-        "ContainerEntrypoint": ["python3", "/opt/ml/input/data/headrace/headrace.zip", RUN],
+        "ContainerEntrypoint": ["python3", "/opt/ml/input/data/headrace-job/headrace.zip", RUN],
     }
     assert request["HyperParameters"] == {
         "lr": "0.1",
         "sagemaker_program": '"train.py"',
-        "sagemaker_submit_directory": '"/opt/ml/input/data/headrace/code"',
+        "sagemaker_submit_directory": '"/opt/ml/input/data/headrace-job/code"',
         "sagemaker_torch_distributed_enabled": "true",
         "sagemaker_distribution_instance_groups": '["dnn_group"]',
     }

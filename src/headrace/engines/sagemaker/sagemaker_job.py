@@ -28,6 +28,7 @@ from headrace.engines.submission import Submission
 from headrace.errors import EngineRefused, JobInvalid
 from headrace.hosting.inputs.host_facts import with_data_workers
 from headrace.instance.launch_plan import LaunchPlan
+from headrace.instance.s3 import S3Access
 from headrace.job import Job
 from headrace.job.model.fields import Record
 from headrace.job.model.sagemaker_options import SageMakerOptions
@@ -98,6 +99,11 @@ class SageMakerJob(EngineJob):
     def model_uri(self) -> str:
         """Where the service stores the model of this attempt."""
         return f"{(self.job.output_path or '').rstrip('/')}/{self.name}/output/model.tar.gz"
+
+    @property
+    def access(self) -> S3Access:
+        """How its buckets are reached."""
+        return S3Access(self.options.profile or "", self.region, self.options.endpoint_of("s3") or "")
 
     @property
     def carrier(self) -> Carrier:
@@ -216,7 +222,7 @@ def check_sagemaker_job(planned: SageMakerJob) -> None:
     Raises:
         JobInvalid, EngineRefused: it could not run.
     """
-    check_remote_job(planned, storage=planned.options.check_storage, programs=False)
+    check_remote_job(planned, storage=planned.options.check_storage, programs=False, access=planned.access)
 
 
 def region_of(job: Job, environment: Mapping[str, str]) -> str:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Literal, cast
 
 from headrace.errors import JobInvalid
-from headrace.instance.launch_plan import CHANNEL
 from headrace.job import Job
 from headrace.job.problems.finding import Finding
 from headrace.job.rules.engine_rules import rules_of_engine
@@ -21,6 +20,8 @@ from headrace.job.sagemaker.field_map import ALGORITHM, ARGUMENTS, CHANNELS, ENT
 from headrace.job.sagemaker.to_request import unfit, write_request
 
 Request = dict[str, object]
+CHANNEL = "headrace-job"
+"""Input channel that carries headrace. Hosts write nothing into it: their own files are in `headrace`, beside it."""
 CHANNEL_FOLDER = f"/opt/ml/input/data/{CHANNEL}"
 """Where containers see what carries headrace."""
 

@@ -1,0 +1,137 @@
+"""What `refresh` does for a run on SageMaker: brings its record, tells in which part of its life it is, ends it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+import msgspec
+
+from headrace.engines.one_refresher import alone
+from headrace.engines.platform_news import PlatformNews, platform_news
+from headrace.engines.sagemaker.boto_service import BotoService
+from headrace.engines.sagemaker.failure_reasons import end_of_job
+from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket, read_ticket, write_ticket
+from headrace.engines.sagemaker.service_calls import Answer
+from headrace.engines.sagemaker.stage_channel import remove_channel
+from headrace.engines.sagemaker.stored_record import bring_stored, forget_copy
+from headrace.instance.storage import Store
+from headrace.runs import Cause, CauseKind, Run, RunPaths, Status
+from headrace.runs.events import InstancesStarted, RunFinished, SecondaryStatus
+
+STORE_SECONDS = 10.0  # for an answer of S3
+PARTS = {
+    "Pending": SecondaryStatus.PENDING,
+    "Starting": SecondaryStatus.STARTING,
+    "LaunchingMLInstances": SecondaryStatus.STARTING,
+    "PreparingTrainingStack": SecondaryStatus.STARTING,
+    "DownloadingTrainingImage": SecondaryStatus.STARTING,
+    "Downloading": SecondaryStatus.DOWNLOADING,
+    "Training": SecondaryStatus.TRAINING,
+    "Uploading": SecondaryStatus.UPLOADING,
+    "Stopping": SecondaryStatus.STOPPING,
+    "Restarting": SecondaryStatus.RESTARTING,
+    "Interrupted": SecondaryStatus.PENDING,
+}
+IN_MACHINE = frozenset({SecondaryStatus.TRAINING, SecondaryStatus.RESTARTING})
+"""Parts of a run's life that its own record tells more of."""
+
+
+def refresh_training_job(run: Run) -> None:
+    """Brings what S3 and the service have of a run into its record.
+
+    Raises:
+        HeadraceError: they cannot be asked now.
+        OSError: the record here cannot be written.
+    """
+    paths = run.paths
+    with alone(paths) as mine:
+        if not mine:  # somebody else does it
+            return
+        ticket = read_ticket(paths)
+        with Store(STORE_SECONDS, access=ticket.access) as store:
+            if not has_ended(run):
+                _refresh(run, ticket, store)
+            if has_ended(run) and not ticket.cleaned:
+                remove_channel(ticket.channel, store)
+                forget_copy(paths)
+                write_ticket(paths, msgspec.structs.replace(read_ticket(paths), cleaned=True))
+
+
+def has_ended(run: Run) -> bool:
+    """Tells whether the record here holds the end of the run."""
+    return any(isinstance(event, RunFinished) for event in run.events())
+
+
+def _refresh(run: Run, ticket: ServiceTicket, store: Store) -> None:
+    paths = run.paths
+    if not ticket.submitted and ticket.submitter_lives:
+        return
+    asked = time.time()
+    found = BotoService(ticket.service).describe(ticket.name)
+    if found is None:
+        _not_there(paths, ticket)
+        return
+    if not ticket.submitted:
+        write_ticket(paths, msgspec.structs.replace(ticket, submitted=True))
+    end = end_of_job(found)
+    if end is None:
+        word = bring_stored(paths, ticket.record, store, end=False)
+        with platform_news(paths) as news:
+            _tell_part(news, found, asked, word is not None)
+        return
+    if not _record_says(paths, ticket, store, *end):
+        with platform_news(paths) as news:
+            news.end(*end)
+
+
+def _record_says(paths: RunPaths, ticket: ServiceTicket, store: Store, status: Status, cause: Cause | None) -> bool:
+    """Brings what is left of the record of a job that has ended. Returns whether it has the last word.
+
+    The record says more than the service: which program failed, and why. It has the last word, but for what came after
+    it, such as a model that could not be stored, and for why the service stopped the job.
+
+    Args:
+        paths, ticket, store: the run.
+        status, cause: how the job ended, as the service has it.
+    """
+    word = bring_stored(paths, ticket.record, store, end=False)
+    if word is None or (word.status is Status.COMPLETED and status is not Status.COMPLETED):
+        return False
+    if word.status is Status.STOPPED and cause is not None and cause.kind is CauseKind.MAX_RUN:
+        return False
+    bring_stored(paths, ticket.record, store, end=True)
+    return True
+
+
+def _not_there(paths: RunPaths, ticket: ServiceTicket) -> None:
+    """Ends a run of which the service knows nothing."""
+    words = "the service does not know the training job any more: it was deleted"
+    if not ticket.submitted:
+        words = "headrace was killed while it submitted the job, before the service had it"
+    with platform_news(paths) as news:
+        news.end(Status.FAILED, Cause(CauseKind.ENGINE_FAILED, words, infrastructure=True))
+
+
+def _tell_part(news: PlatformNews, found: Answer, asked: float, over: bool) -> None:
+    """Writes in which part of its life the job is, where its own record does not say that.
+
+    Args:
+        news: of the run.
+        found: what the service says of the job.
+        asked: when it was asked, seconds since the epoch.
+        over: its record has its end: only the service still has something to do.
+    """
+    part = PARTS.get(str(found.get("SecondaryStatus")))
+    if over:
+        part = SecondaryStatus.STOPPING if part is SecondaryStatus.STOPPING else SecondaryStatus.UPLOADING
+    elif part in IN_MACHINE or any(isinstance(event, InstancesStarted) for event in news.events):
+        part = part if part is SecondaryStatus.STOPPING else None
+    if part is not None:
+        news.status(part, _message(found), asked)
+
+
+def _message(found: Answer) -> str:
+    passed = found.get("SecondaryStatusTransitions")
+    last = passed[-1] if isinstance(passed, list) and passed else {}
+    return str(last.get("StatusMessage", "")) if isinstance(last, Mapping) else ""

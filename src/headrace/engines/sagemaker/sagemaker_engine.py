@@ -1,0 +1,113 @@
+"""What `headrace.engines` calls: checks a job, submits it, brings its record, and says what the service knows."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timezone
+
+from headrace.engines.capability import Capability
+from headrace.engines.documents import Document
+from headrace.engines.engine_logs import log_documents
+from headrace.engines.new_run import new_run
+from headrace.engines.remote_handle import RemoteHandle
+from headrace.engines.remote_job import plan_document
+from headrace.engines.sagemaker.boto_service import BotoService
+from headrace.engines.sagemaker.refresh_training_job import has_ended, refresh_training_job
+from headrace.engines.sagemaker.sagemaker_job import SageMakerJob, check_sagemaker_job, plan_sagemaker_job
+from headrace.engines.sagemaker.sagemaker_ticket import read_ticket
+from headrace.engines.sagemaker.submit_training_job import submit_training_job
+from headrace.errors import EngineRefused
+from headrace.job import Job
+from headrace.runs import Run, RunPaths, runs_dir
+
+
+def plan(job: Job) -> SageMakerJob:
+    """Returns what would run where; whether it could start now is not checked.
+
+    Raises:
+        JobInvalid: what this engine or the service does not have.
+        EngineRefused: no region is named.
+    """
+    return plan_sagemaker_job(job, RunPaths(runs_dir().resolve() / job.job_name))
+
+
+def check(job: Job) -> SageMakerJob:
+    """Checks everything that can be known before a job is submitted, and returns what `start` goes on with.
+
+    Raises:
+        JobInvalid, EngineRefused: it could not be submitted.
+        UsageError: its code cannot be used.
+    """
+    planned = plan(job)
+    check_sagemaker_job(planned)
+    return planned
+
+
+def render(job: Job) -> tuple[Document, ...]:
+    """Returns the request and the launch plan. Raises as `plan` does."""
+    planned = plan(job)
+    request = Document("request.json", json.dumps(planned.request(), indent=2) + "\n")
+    return (request, plan_document(planned))
+
+
+def start(job: Job, detach: bool = False) -> RemoteHandle:
+    """Submits a run. It lives without this process, detached or not.
+
+    Raises:
+        JobInvalid, EngineRefused: then nothing is left.
+    """
+    checked = check(job)
+    with new_run(job, "sagemaker") as made:
+        paths = RunPaths(made.root.resolve())
+        submit_training_job(checked.in_run(paths), paths)
+    return RemoteHandle(paths)
+
+
+def stop(run: Run, now: bool = False) -> bool:
+    """Asks the service to stop a run. Returns whether it was still waiting or running.
+
+    The service gives programs 120 s to save, with `now` too: it has nothing faster.
+
+    Raises:
+        EngineRefused: it cannot be asked.
+    """
+    ticket = read_ticket(run.paths)
+    if not ticket.submitted and ticket.submitter_lives:
+        raise EngineRefused(f"{run.id} is being submitted", "ask again in a moment")
+    return not has_ended(run) and BotoService(ticket.service).stop(ticket.name)
+
+
+def refresh(run: Run) -> None:
+    """Brings what the service knows of a run into its record. Raises HeadraceError, OSError when it cannot be asked."""
+    refresh_training_job(run)
+
+
+def alive(run: Run) -> bool:
+    """Returns whether a run goes on: `refresh` writes its end as soon as the service has ended it."""
+    return not has_ended(run)
+
+
+def logs(run: Run) -> tuple[Document, ...]:
+    """Returns what supervisors and agents of a run have logged, what CloudWatch has of its containers, and what the
+    service says of its job.
+
+    Raises:
+        HeadraceError, OSError: it cannot be asked now.
+    """
+    ticket = read_ticket(run.paths)
+    service = BotoService(ticket.service)
+    told = json.dumps(service.describe(ticket.name) or {}, indent=2, default=str) + "\n"
+    lines: dict[str, list[str]] = {}
+    for event in service.logs(ticket.name, {}):
+        lines.setdefault(event.stream, []).append(f"{_when(event.milliseconds)} {event.text}\n")
+    containers = [Document(f"{stream}.log", "".join(found)) for stream, found in sorted(lines.items())]
+    return (*log_documents(run.paths), *containers, Document("training_job.json", told))
+
+
+def _when(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, timezone.utc).isoformat(timespec="milliseconds")
+
+
+def capabilities() -> tuple[Capability, ...]:
+    """Returns what works from this machine."""
+    return ()

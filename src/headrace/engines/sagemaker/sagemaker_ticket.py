@@ -1,0 +1,86 @@
+"""What the submitting machine keeps of a run on SageMaker, by which it is found again: engine/ticket.json.
+
+It is written before anything is sent, so a submission that was killed at any instant is found again, too.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+
+import msgspec
+
+from headrace.engines.sagemaker.service_calls import ServiceAccess
+from headrace.instance.launch_plan import write_atomically
+from headrace.instance.s3 import S3Access
+from headrace.runs import RunPaths, process_start_time
+
+TICKET = "ticket.json"
+SUBMIT_SECONDS = 600.0  # for a submission from a machine whose processes cannot be seen from here
+
+
+class ServiceTicket(msgspec.Struct, frozen=True):
+    """A run on SageMaker.
+
+    Attributes:
+        name: TrainingJobName of the latest attempt.
+        region: where it is.
+        profile: whose credentials are used; empty for those of the environment.
+        endpoints: address of a service that is asked in place of AWS's, by name.
+        channel: ``s3://`` prefix of headrace's own channel, with the secret.
+        record: ``s3://`` place below which runs have their records.
+        model: ``s3://`` URI of the model.
+        begun: when the submission began, seconds since the epoch.
+        pid, start, node: the process that submits it.
+        submitted: the service has accepted it.
+        cleaned: the channel is removed.
+    """
+
+    name: str
+    region: str
+    profile: str
+    endpoints: dict[str, str]
+    channel: str
+    record: str
+    model: str
+    begun: float
+    pid: int
+    start: float
+    node: str
+    submitted: bool = False
+    cleaned: bool = False
+
+    @property
+    def access(self) -> S3Access:
+        """How its buckets are reached."""
+        return S3Access(self.profile, self.region, self.endpoints.get("s3", ""))
+
+    @property
+    def service(self) -> ServiceAccess:
+        """How the service is reached."""
+        return ServiceAccess(self.region, self.profile, self.endpoints)
+
+    @property
+    def submitter_lives(self) -> bool:
+        """Whether the process that submitted the run may still be there."""
+        if self.node != socket.gethostname():
+            return time.time() < self.begun + SUBMIT_SECONDS
+        return process_start_time(self.pid) == self.start
+
+
+def this_process() -> tuple[int, float, str]:
+    """Returns pid, start and node of this process, as a ticket has them."""
+    pid = os.getpid()
+    return pid, process_start_time(pid) or 0.0, socket.gethostname()
+
+
+def write_ticket(paths: RunPaths, ticket: ServiceTicket) -> None:
+    """Writes the ticket, at once."""
+    paths.engine.mkdir(exist_ok=True)
+    write_atomically(paths.engine / TICKET, msgspec.json.encode(ticket))
+
+
+def read_ticket(paths: RunPaths) -> ServiceTicket:
+    """Reads the ticket. Raises OSError, msgspec.DecodeError."""
+    return msgspec.json.decode((paths.engine / TICKET).read_bytes(), type=ServiceTicket)

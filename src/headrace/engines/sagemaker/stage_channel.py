@@ -1,0 +1,129 @@
+"""Stages headrace's own input channel in S3: what containers need to become the hosts of a run, without an own image.
+
+    <base>/channels/<name>/     this run's channel, as all containers see it
+        headrace.zip            the package, which containers start; it unpacks itself (`container_start`)
+        libraries.zip           wheels of what the image's Python may lack; only if the job wants that
+        run.tar.gz              job, plan, orders
+        code.tar.gz             the user's code, unless it is in S3 already
+        secret.tar.gz           the job's secret and certificates; removed at the end of the run
+    <base>/shared/<digest>/     what runs have in common, by the digest of its content
+
+What is shared is sent once: a second run has the service copy it from there into its own channel.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+from headrace.engines.planning.pack_files import files_below, package_zip, packed
+from headrace.engines.planning.prepare_run import bring_job_code, write_job
+from headrace.engines.remote_job import ranks_beside_workers
+from headrace.engines.sagemaker.container_order import CODE, ContainerOrder, write_container_order
+from headrace.engines.sagemaker.container_start import LIBRARIES, PACKAGE, RUN, SECRET
+from headrace.engines.sagemaker.sagemaker_job import SageMakerJob
+from headrace.hosting.helpers.store_record import RecordOrder, write_order
+from headrace.hosting.inputs.host_certificates import make_certificates
+from headrace.instance.certificates import CA_NAME, CERTIFICATE_NAME, KEY_NAME
+from headrace.instance.launch_plan import SECRET_NAME, LaunchPlan, plan_text
+from headrace.instance.storage import is_s3, join
+from headrace.runs import RunPaths
+
+SHARED_FILES = ("job.yaml", "job.json", "request.json", "plan.json", "run.json", "engine")
+
+
+class Objects(Protocol):
+    """What staging needs of S3. All raise StorageError."""
+
+    def has(self, uri: str) -> bool:
+        """Returns whether an object is there."""
+
+    def write(self, data: bytes, uri: str) -> None:
+        """Writes an object, which is there as a whole or not at all."""
+
+    def copy(self, source: str, target: str) -> None:
+        """Has the service copy an object."""
+
+    def remove(self, uri: str) -> None:
+        """Removes an object, if it is there."""
+
+
+def prepare_sagemaker_run(planned: SageMakerJob, paths: RunPaths) -> dict[str, bytes]:
+    """Fills the run's directory on this machine, and packs what is this run's alone: name in the channel to content.
+
+    Args:
+        planned: the job, in this run.
+        paths: the run's directory, which exists.
+
+    Raises:
+        UsageError, StorageError: code that cannot be used.
+        OSError: something cannot be read or written.
+    """
+    job = planned.job
+    write_job(job, paths)
+    if not is_s3(job.source_dir):
+        bring_job_code(job, paths)
+    paths.plan.write_text(plan_text(planned.plan), encoding="utf-8")
+    assert job.record is not None
+    write_order(paths, RecordOrder(job.record.uri, job.record.interval))
+    requirements = {group.name: job.requirements_of(group.name) for group in planned.plan.groups}
+    order = ContainerOrder(
+        source=job.source_dir if is_s3(job.source_dir) else "",
+        ranks=ranks_beside_workers(job),
+        requirements={name: file for name, file in requirements.items() if file},
+        spot=job.use_spot_instances,
+    )
+    write_container_order(paths, order)
+    secret = dict(_secrets(planned.plan))
+    return {
+        RUN: packed(files_below(paths.root, SHARED_FILES)),
+        SECRET: packed(secret.items(), private=secret),
+    }
+
+
+def _secrets(plan: LaunchPlan) -> Iterator[tuple[str, bytes]]:
+    """Yields the job's secret, and the certificates of its hosts, in a folder for each."""
+    yield SECRET_NAME, secrets.token_hex(32).encode()
+    for host, found in make_certificates(plan).items():
+        yield f"{host}/{CA_NAME}", found.ca
+        yield f"{host}/{CERTIFICATE_NAME}", found.certificate
+        yield f"{host}/{KEY_NAME}", found.key
+
+
+def shared_content(planned: SageMakerJob, paths: RunPaths) -> dict[str, bytes]:
+    """Returns what runs have in common: name in the channel to content."""
+    found = {PACKAGE: package_zip("engines/sagemaker/container_start.py", "engines/sagemaker")}
+    if not is_s3(planned.job.source_dir):
+        found[CODE] = packed(files_below(paths.code, sorted(each.name for each in paths.code.iterdir())))
+    return found
+
+
+def stage_channel(
+    planned: SageMakerJob, own: Mapping[str, bytes], shared: Mapping[str, bytes], objects: Objects
+) -> None:
+    """Sends what containers need.
+
+    Args:
+        planned: the job, in its run.
+        own: what is this run's alone, by name in the channel.
+        shared: what runs have in common, likewise; sent if it is not there yet.
+        objects: where to.
+
+    Raises:
+        StorageError: it cannot be sent.
+    """
+    for name, data in shared.items():
+        place = join(planned.shared_uri, hashlib.sha256(data).hexdigest()[:32], name)
+        if not objects.has(place):
+            objects.write(data, place)
+        objects.copy(place, join(planned.channel_uri, name))
+    for name, data in own.items():
+        objects.write(data, join(planned.channel_uri, name))
+
+
+def remove_channel(channel_uri: str, objects: Objects) -> None:
+    """Removes a run's channel when no container needs it any more: the secret first. Raises StorageError."""
+    for name in (SECRET, RUN, CODE, LIBRARIES, PACKAGE):
+        objects.remove(join(channel_uri, name))
