@@ -44,13 +44,13 @@ class Fault:
     """What goes wrong with a request.
 
     Attributes:
-        how: an HTTP status, or ``half`` (an answer that breaks off), ``slow``, ``html`` (of another
-            server), ``hang up``; ``after`` with a status: it is done, and the answer is lost.
+        how: an HTTP status, a whole Status object, or ``half`` (an answer that breaks off), ``slow``, ``html`` (of
+            another server), ``hang up``; ``after`` with a status: it is done, and the answer is lost.
         verb, resource: which requests; all if empty.
         times: how many of them.
     """
 
-    how: int | str
+    how: int | str | Object
     verb: str = ""
     resource: str = ""
     times: int = 1
@@ -83,6 +83,7 @@ class KubeServer:
         logs: pod to the text of its log.
         run: runs a command in a pod and returns its exit code.
         created, deleted: called with each object, under the lock.
+        drops: field that it does not know: it warns of each object that is created.
     """
 
     folder: Path
@@ -95,6 +96,7 @@ class KubeServer:
     quota: str = ""
     run: Callable[[Exec], Awaitable[int]] | None = None
     created: list[Callable[[Object], None]] = field(default_factory=list)
+    drops: str = ""
     deleted: list[Callable[[Object], None]] = field(default_factory=list)
     lock: threading.RLock = field(default_factory=threading.RLock)
     _version: int = 0
@@ -235,7 +237,8 @@ class KubeServer:
             answer = made if dry else self.put(plural, made, namespace)
         if request.state.after is not None:
             return await failed(request.state.after.how[len("after ") :])
-        return JSONResponse(answer, 201)
+        warned = {"warning": f'299 - "unknown field \\"{self.drops}\\""'} if self.drops else {}
+        return JSONResponse(answer, 201, warned)
 
     def _list(self, plural: str, namespace: str, query: Any) -> Object:
         labels = dict(pair.split("=", 1) for pair in query.get("labelSelector", "").split(",") if pair)
@@ -385,8 +388,10 @@ def failure(code: int, reason: str, message: str) -> Response:
     )  # fmt: skip
 
 
-async def failed(how: int | str) -> Response:
-    """An answer that no API server gives when all is well."""
+async def failed(how: int | str | Object) -> Response:
+    """An answer that no API server gives when all is well; a Status is given as it is."""
+    if isinstance(how, dict):
+        return JSONResponse(how, how["code"])
     if how == "slow":
         await asyncio.sleep(30)
     if how == "html":

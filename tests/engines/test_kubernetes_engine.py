@@ -29,6 +29,7 @@ from headrace.engines.kubernetes.cluster import ClusterRefused, ExecFailed, Kube
 from headrace.engines.kubernetes.kube_ticket import read_leader, read_ticket, write_ticket
 from headrace.engines.kubernetes.pack_run import MOST_BYTES
 from headrace.engines.kubernetes.pod_words import FETCHED, LastWord, encode_last_word, write_last_word
+from headrace.engines.kubernetes.submit_run import option_of
 from headrace.engines.one_refresher import alone
 from headrace.engines.platform_news import platform_news
 from headrace.errors import EngineRefused, StorageError
@@ -194,9 +195,10 @@ def test_code_that_is_too_large_for_a_secret_is_refused_before_there_is_a_run_an
     monkeypatch.setenv("HEADRACE_HOME", str(play.folder / "code"))
     engines.check(job, "kubernetes")
     monkeypatch.setenv("HEADRACE_HOME", str(play.folder / "home"))
-    with pytest.raises(EngineRefused, match="too large to travel") as caught:
-        engines.check(job, "kubernetes")
-    assert "s3://" in caught.value.hint
+    for ask in (engines.check, engines.plan):
+        with pytest.raises(EngineRefused, match="too large to travel") as caught:
+            ask(job, "kubernetes")
+        assert "s3://" in caught.value.hint
 
 
 @pytest.mark.parametrize("number", [1, 2, 4, 7] if SOAK else [1, 7])
@@ -219,6 +221,79 @@ def test_a_submission_that_fails_half_way_leaves_nothing(play: Play, number: int
         play.server.created.remove(count)
     assert play.left() == []
     assert list_runs() == []
+
+
+FIELD = "spec.template.spec.tolerations[0].effect"
+INVALID = f'Job.batch "demo-algo-1" is invalid: {FIELD}: Unsupported value: "NoSchedul"'
+HOOK = 'admission webhook "images.example.com" denied the request: images must come from registry.example.com'
+QUOTA = 'jobs.batch "demo-algo-1" is forbidden: exceeded quota: small, requested: count/jobs.batch=1, limited: 0'
+
+
+def status(code: int, reason: str, message: str, **details: object) -> dict[str, object]:
+    """What an API server answers that refuses an object."""
+    return {
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": message,
+        "reason": reason, "details": details, "code": code,
+    }  # fmt: skip
+
+
+OF_FIELD = {"reason": "FieldValueNotSupported", "message": "Unsupported value", "field": FIELD}
+
+
+@pytest.mark.parametrize("dry", [True, False])
+@pytest.mark.parametrize(
+    ("answer", "hint"),
+    [
+        (status(422, "Invalid", INVALID, kind="Job", causes=[OF_FIELD]), "comes from engines.kubernetes.tolerations"),
+        (status(400, "", HOOK), "a rule of the cluster (an admission webhook)"),
+        (status(403, "Forbidden", QUOTA, kind="jobs"), "a quota, or a rule of the cluster"),
+    ],
+    ids=["field", "hook", "quota"],
+)
+def test_what_only_the_cluster_refuses_is_told_with_object_field_and_key_and_nothing_is_left(
+    play: Play, answer: dict[str, Any], hint: str, dry: bool
+) -> None:
+    fault = Fault(answer, verb="create", resource="jobs")
+
+    def later(made: dict[str, Any]) -> None:  # what the checks did not see: the rule is a moment old
+        if made["kind"] == "Service":
+            play.server.faults.append(fault)
+
+    if dry:
+        play.server.faults.append(fault)
+    else:
+        play.server.created.append(later)
+    try:
+        with pytest.raises(ClusterRefused) as caught:
+            engines.start(play.job(), "kubernetes")
+    finally:
+        play.server.created[:] = [each for each in play.server.created if each is not later]
+    assert caught.value.message.startswith("cannot create the Job demo-")
+    assert caught.value.message.endswith(f"in the namespace train: {answer['message']}")
+    assert hint in caught.value.hint
+    assert (play.left(), list_runs()) == ([], [])
+
+
+def test_a_field_of_a_patch_that_the_cluster_would_leave_out_is_refused(play: Play) -> None:
+    job = play.job(options={"pod": {"tolerationz": []}})
+    play.server.drops = "spec.podReplacementPolicy"  # headrace's own: older servers do without
+    engines.check(job, "kubernetes")
+    play.server.drops = "spec.template.spec.tolerationz"
+    with pytest.raises(ClusterRefused, match=r"this cluster knows no field spec.template.spec.tolerationz") as caught:
+        engines.check(job, "kubernetes")
+    assert "comes from engines.kubernetes.pod.tolerationz of the job" in caught.value.hint
+    assert play.left() == []
+
+
+def test_the_key_of_a_refused_field_is_found_in_pods_containers_and_sets() -> None:
+    names = {
+        "spec.template.spec.containers[0].resources.limits[cpu]": "resources",
+        "spec.template.spec.containers[0].livenessProbe": "container.livenessProbe",
+        "spec.replicatedJobs[1].template.spec.template.spec.nodeSelector": "node_selector",
+        "spec.template.spec.dnsPolicy": "pod.dnsPolicy",
+    }
+    assert {field: option_of(field) for field in names} == {k: f"engines.kubernetes.{v}" for k, v in names.items()}
+    assert [option_of(field) for field in ("spec.backoffLimit", "data", "")] == ["", "", ""]
 
 
 def test_what_cannot_be_deleted_after_a_failed_submission_is_named(play: Play) -> None:

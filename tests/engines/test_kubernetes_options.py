@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from kube_jobs import CASES, DATA, DNN, FEED, kube_job, planned
 
 from headrace import engines
+from headrace.cli.main import invoke
 from headrace.engines.kubernetes.kubernetes_job import KubernetesJob, check_kubernetes_job, plan_kubernetes_job
 from headrace.errors import EngineRefused, JobInvalid
 from headrace.job import Job, load_job
@@ -242,3 +244,31 @@ def test_a_run_whose_directory_no_pod_can_have_is_refused(monkeypatch: pytest.Mo
 )
 def test_quantities_are_read_as_kubernetes_reads_them(quantity: str, amount: float) -> None:
     assert amount_of(quantity) == pytest.approx(amount)
+
+
+def test_the_plan_shows_the_python_of_the_image_and_what_each_hosts_pod_asks_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").touch()
+    given = {"image": "local/host:1", "python": "/opt/conda/bin/python", "gpus": 0}
+    small = {"size_of_instance": False, "resources": {"limits": {"cpu": 2, "memory": "4Gi"}}}
+    bare = {"size_of_instance": False}
+    groups = [{**DNN, "count": 1}, DATA, {**DATA, "name": "bare"}]
+    job = {
+        "job_name": "demo",
+        "source_dir": "code",
+        "entry_point": "train.py",
+        "instance_groups": groups,
+        "engines": {"kubernetes": {**given, "groups": {"dnn_group": {"gpus": 2}, "data_group": small, "bare": bare}}},
+    }
+    file = tmp_path / "job.yaml"
+    file.write_text(json.dumps(job))
+    assert invoke(["plan", str(file), "--engine", "kubernetes", "--output", "json"]) == 0
+    hosts = {host["group"]: host for host in json.loads(capsys.readouterr().out)["hosts"]}
+    assert {host["programs"][0]["argv"][0] for host in hosts.values()} == {"/opt/conda/bin/python"}
+    assert {name: host["pod"] for name, host in hosts.items()} == {
+        "dnn_group": "pod: 2 GPUs",
+        "data_group": "pod: cpu 2 at most, memory 4Gi at most",
+        "bare": "pod: asks for no CPUs and no memory",
+    }

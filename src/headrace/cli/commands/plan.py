@@ -65,6 +65,7 @@ def command(
     from headrace import engines
     from headrace.cli.options import echo_json
     from headrace.cli.views.plan_document import view
+    from headrace.engines.planning.engine_job import EngineJob
     from headrace.job import load_job
 
     prices = region if engine == "sagemaker" else priced_region(region)
@@ -74,7 +75,10 @@ def command(
         return
     planned = engines.plan(loaded, engine)
     submission: Submission | None = getattr(planned, "submission", None)
-    shown = view(loaded, planned.plan, planned.limits, prices, planned.without_effect, submission)
+    python, pods = "python", {}
+    if isinstance(planned, EngineJob):
+        python, pods = planned.python, {group.name: planned.pod_of(group.name) for group in planned.plan.groups}
+    shown = view(loaded, planned.plan, planned.limits, prices, planned.without_effect, submission, python, pods)
     if output.format == "json":
         echo_json(shown)
     else:

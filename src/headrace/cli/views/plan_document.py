@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -59,7 +59,7 @@ class HostView(msgspec.Struct, frozen=True):
 
     `cpus` empty means all of the machine; `limits` are its other limits in words, `memory` the bytes that it may use
     (0: no limit), `gpus` the GPU ids that its programs see (None: all); `launched` are the ranks that mpirun starts
-    here; `channels` maps names to places.
+    here; `channels` maps names to places; `pod` is what its pod asks for, where a host is a pod.
     """
 
     name: str
@@ -72,6 +72,7 @@ class HostView(msgspec.Struct, frozen=True):
     programs: tuple[ProgramView, ...]
     launched: tuple[str, ...]
     channels: dict[str, str]
+    pod: str = ""
 
 
 class UnusedView(msgspec.Struct, frozen=True):
@@ -137,6 +138,8 @@ def view(
     region: str | None = None,
     without_effect: tuple[Unused, ...] = (),
     submission: Submission | None = None,
+    python: str = "python",
+    pods: Mapping[str, str] | None = None,
 ) -> PlanView:
     """Returns the plan of a job with the command lines and channels of every host.
 
@@ -147,7 +150,10 @@ def view(
         region: whose prices are taken; None for that of the job's budget, else us-east-1.
         without_effect: what of the job has no effect in its engine.
         submission: what the engine sends to a platform; None when it sends nothing.
+        python: the interpreter of groups whose plan names none.
+        pods: what the pods of a group ask for, by its name; None where hosts are no pods.
     """
+    asked = pods or {}
     groups = [PlannedGroup(group.name, group.instance_type, group.hosts) for group in plan.groups]
     budget = plan.budget
     where = region or (submission.region if submission else budget.region if budget else None)
@@ -156,7 +162,7 @@ def view(
         entry_point=plan.entry_point,
         leader=plan.leader,
         groups=plan.groups,
-        hosts=tuple(_host(job, plan, host) for host in plan.hosts),
+        hosts=tuple(_host(job, plan, host, python, asked.get(host.group, "")) for host in plan.hosts),
         distributions=plan.distributions,
         completion_groups=plan.completion_groups,
         ports=plan.ports,
@@ -201,12 +207,12 @@ def _set_over(job: Job, plan: LaunchPlan) -> Iterator[UnusedView]:
             yield UnusedView(f"{place}.{name}", "headrace sets it itself")
 
 
-def _host(job: Job, plan: LaunchPlan, host: HostPlan) -> HostView:
+def _host(job: Job, plan: LaunchPlan, host: HostPlan, python: str, pod: str) -> HostView:
     # It brings the whole job room, which `brief` does not need.
     from headrace.engines.local.limits.explain import describe_host
 
     programs = [
-        ProgramView(spec.stream, spec.local_rank, tuple(_argv(job, plan, host, spec)))
+        ProgramView(spec.stream, spec.local_rank, tuple(_argv(job, plan, host, spec, python)))
         for spec in programs_of(plan, host.name)
     ]
     return HostView(
@@ -220,12 +226,13 @@ def _host(job: Job, plan: LaunchPlan, host: HostPlan) -> HostView:
         programs=tuple(programs),
         launched=expected_streams(plan, host.name) if mpi_world(plan, host.name) is not None else (),
         channels={name: _channel(job, name) for name in job.channels_of(host.group)},
+        pod=pod,
     )
 
 
-def _argv(job: Job, plan: LaunchPlan, host: HostPlan, spec: ProgramSpec) -> list[str]:
+def _argv(job: Job, plan: LaunchPlan, host: HostPlan, spec: ProgramSpec, python: str) -> list[str]:
     """The command line of a program; where a launcher starts a proxy of a rank, the rank's own command line stands."""
-    python = plan.python_of(host.group) or "python"
+    python = plan.python_of(host.group) or python
     if spec.is_service:
         # The last two arguments are a descriptor that exists only once the agent runs, and so does the folder.
         return [python, *service_argv(plan, host.name, spec.stream, "$TMPDIR", 0)[:-2]]

@@ -45,7 +45,7 @@ def show_plan(plan: PlanView) -> None:
     for host in plan.hosts:
         leader = ", leads the job" if host.name == plan.leader else ""
         out.print()
-        owns = f"CPUs {cpu_set(host.cpus)}" + (f", {host.limits}" if host.limits else "")
+        owns = host.pod or f"CPUs {cpu_set(host.cpus)}" + (f", {host.limits}" if host.limits else "")
         out.print(Text(f"{host.group}/{host.name}  {host.address}  {owns}{leader}", style="bold"))
         for program in host.programs:
             out.print(Text(f"  [{program.stream}] {shlex.join(program.argv)}"))

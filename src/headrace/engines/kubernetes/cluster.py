@@ -19,7 +19,16 @@ class KubernetesUnreachable(EngineRefused):
 
 
 class ClusterRefused(EngineRefused):
-    """The API server has refused a request: no permission, a quota, an object that is not valid."""
+    """The API server has refused a request: no permission, a quota, an object that is not valid.
+
+    Args:
+        message, hint: see `headrace.errors.HeadraceError`.
+        fields: of the object that it names, e.g. ``spec.template.spec.tolerations[0].effect``.
+    """
+
+    def __init__(self, message: str, hint: str = "", fields: Sequence[str] = ()) -> None:
+        super().__init__(message, hint)
+        self.fields = tuple(fields)
 
 
 class ObjectExists(ClusterRefused):

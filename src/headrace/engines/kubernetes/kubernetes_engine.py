@@ -45,8 +45,15 @@ def plan(job: Job) -> KubernetesJob:
 
     Raises:
         JobInvalid: what this engine does not have.
-        EngineRefused: a folder for checkpoints that hosts cannot have.
+        EngineRefused: a folder for checkpoints that hosts cannot have, code that is too large to travel with the job.
+        UsageError: its code cannot be used.
     """
+    planned = _planned(job)
+    check_code(planned)
+    return planned
+
+
+def _planned(job: Job) -> KubernetesJob:
     return plan_kubernetes_job(job, RunPaths(runs_dir().resolve() / job.job_name))
 
 
@@ -57,7 +64,7 @@ def check(job: Job) -> KubernetesJob:
         JobInvalid, EngineRefused: it could not be submitted.
         UsageError: its code cannot be used.
     """
-    planned = plan(job)
+    planned = _planned(job)
     check_kubernetes_job(planned)
     check_code(planned)
     check_cluster(planned, connect(planned.options.context or "", planned.options.namespace))
@@ -65,8 +72,8 @@ def check(job: Job) -> KubernetesJob:
 
 
 def render(job: Job) -> tuple[Document, ...]:
-    """Returns the objects and the launch plan. Raises as `plan` does."""
-    return rendered(plan(job))
+    """Returns the objects and the launch plan. Raises as `plan` does, but for its code, which is not looked at."""
+    return rendered(_planned(job))
 
 
 def start(job: Job, detach: bool = False) -> RemoteHandle:

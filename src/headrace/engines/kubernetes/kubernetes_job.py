@@ -64,20 +64,29 @@ class KubernetesJob(EngineJob):
         context = self.options.context or "the current one of the kubeconfig"
         found = [f"namespace: {self.options.namespace}; context: {context}"]
         for group in self.plan.groups:
-            count = len(group.hosts)
-            text = f"{group.name}: {count} pod{'' if count == 1 else 's'}"
-            found.append(", ".join([text, *self._asked(group.name)]))
+            pods, count = self.options.pods_of(group.name), len(group.hosts)
+            text = f"{group.name}: {count} pod{'' if count == 1 else 's'}, image {self.image_of(group.name)}"
+            nodes = [f"on nodes with {key}={value}" for key, value in pods.node_selector.items()]
+            found.append(", ".join([text, *self._asked(group.name), *nodes]))
         return tuple(found)
 
+    @property
+    def python(self) -> str:
+        """The interpreter in the images."""
+        return self.options.python
+
+    def pod_of(self, group: str) -> str:
+        """Returns what a pod of a group asks of its node."""
+        asked = ", ".join(self._asked(group))
+        return f"pod: {asked}" if asked else "pod: asks for no CPUs and no memory"
+
     def _asked(self, group: str) -> Iterator[str]:
-        pods, resources = self.options.pods_of(group), self.resources_of(group)
-        yield f"image {self.image_of(group)}"
+        resources = self.resources_of(group)
         limits = resources.get("limits", {})
         yield from (f"{name} {value}" for name, value in resources.get("requests", {}).items() if name not in limits)
         yield from (f"{name} {value} at most" for name, value in limits.items() if name != GPU)
         if GPU in limits:
             yield f"{limits[GPU]} GPU{'' if limits[GPU] == '1' else 's'}"
-        yield from (f"on nodes with {key}={value}" for key, value in pods.node_selector.items())
 
     def image_of(self, group: str) -> str:
         """Returns the image of a group's pods."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import re
 import ssl
 import threading
 import time
@@ -41,6 +42,11 @@ ANSWER_SECONDS = 20.0
 TRIES = 3
 PAUSE_SECONDS = 0.5  # before the second try; twice as long before the third
 CONTAINER = "host"
+REFUSED_HINT = (
+    "a field of the object, or a rule of the cluster (an admission webhook): `headrace plan JOB --engine kubernetes "
+    "--render DIR` writes the objects"
+)
+_UNKNOWN_IN_POD = re.compile(r'unknown field \\"([^"\\]*template\.spec\.[^"\\]*)\\"')  # in a header Warning
 TRY_AGAIN = frozenset({408, 409, 410, 429, 500, 502, 503, 504})
 
 
@@ -67,7 +73,8 @@ class LightkubeCluster:
             what = f"the certificates of the context {config.context_name} cannot be used: {error}"
             raise ClusterRefused(what, "`kubectl config view --raw` names their files") from error
         http = self._http()
-        http.event_hooks = {"response": [_read_refusal]}
+        self._heard = threading.local()  # what the server warned of in the last answer to this thread
+        http.event_hooks = {"response": [_read_refusal, self._read_warnings]}
         self._server = config.cluster.server
         self._context = config.context_name
 
@@ -95,7 +102,15 @@ class LightkubeCluster:
         kind = manifest["kind"]
         made = resource(kind)(manifest)
         what = f"create the {kind} {manifest['metadata']['name']}"
-        return dict(self._asked(what, lambda client: client.create(made, namespace=self.namespace, dry_run=dry_run)))
+        self._heard.warnings = []
+        found = dict(self._asked(what, lambda client: client.create(made, namespace=self.namespace, dry_run=dry_run)))
+        dropped = [field for warned in self._heard.warnings for field in _UNKNOWN_IN_POD.findall(warned)]
+        if dry_run and dropped:
+            named = ", ".join(dropped)
+            raise ClusterRefused(
+                f"cannot {what}: this cluster knows no field {named}, and would leave it out", fields=dropped
+            )
+        return found
 
     def get(self, kind: str, name: str) -> dict[str, Any] | None:
         """See `Cluster`."""
@@ -195,6 +210,9 @@ class LightkubeCluster:
         """Returns the client below lightkube's, for what that has no call for."""
         return self._client._client._client
 
+    def _read_warnings(self, response: httpx2.Response) -> None:
+        self._heard.warnings = response.headers.get_list("warning")
+
     # --- one request -----------------------------------------------------------------------------------------------
 
     def _asked(self, what: str, ask: Callable[[Client], R], again: Callable[[Exception], bool] = bool) -> R:
@@ -236,8 +254,9 @@ class LightkubeCluster:
             return self._refusal(what, code, words)
         if isinstance(error, ApiError):
             code = error.response.status_code if error.response is not None else error.status.code or 500
-            keyword = error.status.reason
-            return self._refusal(what, code, str(error.status.message or ""), keyword == "AlreadyExists")
+            keyword, details = error.status.reason, error.status.details
+            fields = [cause.field for cause in (details and details.causes) or () if cause.field]
+            return self._refusal(what, code, str(error.status.message or ""), keyword == "AlreadyExists", fields)
         if isinstance(error, httpx2.HTTPStatusError):  # not of the API server: a proxy, a load balancer
             return self._refusal(what, error.response.status_code, error.response.text[:200])
         if isinstance(error, ConfigError):
@@ -256,7 +275,7 @@ class LightkubeCluster:
         return None
 
     def _refusal(
-        self, what: str, code: int, words: str, exists: bool = False
+        self, what: str, code: int, words: str, exists: bool = False, fields: Sequence[str] = ()
     ) -> ClusterRefused | KubernetesUnreachable:
         """Returns the error for an answer with an HTTP status of 4xx or 5xx."""
         told = f"cannot {what} in the namespace {self.namespace}: {words or f'HTTP status {code}'}"
@@ -271,7 +290,7 @@ class LightkubeCluster:
             return ObjectExists(told)
         if code in TRY_AGAIN:
             return KubernetesUnreachable(told, "it is asked again later")
-        return _BadRequest(told, "the cluster's own words are above")
+        return _BadRequest(told, REFUSED_HINT, fields)
 
 
 class _Counted:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 
@@ -36,7 +37,7 @@ def check_cluster(planned: KubernetesJob, cluster: Cluster) -> None:
         what = "; ".join(rule.told for rule in missing)
         raise EngineRefused(f"this user may not, in the namespace {cluster.namespace}: {what}", ROLE_HINT)
     for made in objects(planned):
-        cluster.create(made, dry_run=True)
+        _create(cluster, made, dry_run=True)
     for name, volume in planned.options.volumes.items():
         if volume.claim is not None and cluster.get("PersistentVolumeClaim", volume.claim) is None:
             what = f"the volume {name}: the namespace {cluster.namespace} has no PersistentVolumeClaim {volume.claim}"
@@ -119,7 +120,7 @@ def submit_run(planned: KubernetesJob, paths: RunPaths, cluster: Cluster) -> Non
 def _made(cluster: Cluster, manifest: dict[str, Any]) -> dict[str, Any]:
     """Makes an object. One that is there was made by a request whose answer was lost: names are the run's own."""
     try:
-        return cluster.create(manifest)
+        return _create(cluster, manifest)
     except ObjectExists:
         if manifest["kind"] != end_of_run.OWNER:
             return manifest
@@ -127,3 +128,53 @@ def _made(cluster: Cluster, manifest: dict[str, Any]) -> dict[str, Any]:
         if found is None:
             raise
         return found
+
+
+_IN_POD = re.compile(r"^spec\.(?:replicatedJobs\[\d+\]\.template\.spec\.)?template\.spec\.(.+)$")
+_CONTAINER = re.compile(r"^(?:init)?[cC]ontainers\[\d+\]\.(.+)$")
+_NAME = re.compile(r"^\w+")
+_OF_POD = {
+    "nodeSelector": "node_selector",
+    "tolerations": "tolerations",
+    "serviceAccountName": "service_account",
+    "imagePullSecrets": "image_pull_secrets",
+    "priorityClassName": "priority_class",
+    "runtimeClassName": "runtime_class",
+    "volumes": "volumes",
+}
+_OF_CONTAINER = {
+    "image": "image",
+    "imagePullPolicy": "image_pull_policy",
+    "resources": "resources",
+    "envFrom": "environment_secrets",
+    "volumeMounts": "volumes",
+}
+
+
+def option_of(field: str) -> str:
+    """Returns the key of a job file from which a field of an object comes; empty for one that headrace makes itself.
+
+    >>> option_of("spec.template.spec.tolerations[0].effect"), option_of("spec.template.spec.containers[0].tty")
+    ('engines.kubernetes.tolerations', 'engines.kubernetes.container.tty')
+    """
+    found = _IN_POD.match(field)
+    if found is None:
+        return ""
+    container = _CONTAINER.match(found[1])
+    name = _NAME.match(container[1] if container else found[1])
+    if name is None:
+        return ""
+    known = (_OF_CONTAINER if container else _OF_POD).get(name[0])
+    patch = "container" if container else "pod"
+    return f"engines.kubernetes.{known or f'{patch}.{name[0]}'}"
+
+
+def _create(cluster: Cluster, manifest: dict[str, Any], dry_run: bool = False) -> dict[str, Any]:
+    """Makes an object. Of a field that the cluster refuses it is told which key of the job file it comes from."""
+    try:
+        return cluster.create(manifest, dry_run)
+    except ClusterRefused as error:
+        keys = dict.fromkeys(filter(None, map(option_of, error.fields)))
+        if keys:
+            error.hint = f"what it refuses comes from {', '.join(keys)} of the job (or the same of a group)"
+        raise

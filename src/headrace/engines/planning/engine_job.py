@@ -32,6 +32,15 @@ class EngineJob:
     orders: tuple[ChannelOrder, ...]
 
     @property
+    def python(self) -> str:
+        """The interpreter of the programs of groups whose plan names none."""
+        return "python"
+
+    def pod_of(self, group: str) -> str:
+        """Returns what the pod of a host of a group asks for, in words; empty where hosts are no pods."""
+        return ""
+
+    @property
     def without_effect(self) -> tuple[Unused, ...]:
         """What of the job is accepted and has no effect in the engine."""
         return self.job.without_effect(self.ENGINE)
