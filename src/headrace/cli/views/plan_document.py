@@ -54,7 +54,7 @@ class ProgramView(msgspec.Struct, frozen=True):
     argv: tuple[str, ...]
 
 
-class HostView(msgspec.Struct, frozen=True):
+class HostView(msgspec.Struct, frozen=True, omit_defaults=True):
     """One host.
 
     `cpus` empty means all of the machine; `limits` are its other limits in words, `memory` the bytes that it may use
