@@ -14,7 +14,7 @@ from typing import Protocol, cast
 
 from pydantic import PrivateAttr
 
-from headrace.errors import JobInvalid, Problem
+from headrace.errors import EngineRefused, JobInvalid, Problem
 from headrace.job.file import yaml_document
 from headrace.job.file.plain_data import dump, plain
 from headrace.job.find_engine import find_engine
@@ -300,7 +300,17 @@ class Job(Structure):
         """Returns the job as JSON, with the keys of the job file; it is a job file as well."""
         return yaml_document.write_json(self.to_data())
 
-    def fit(self, engine: str = "local", wait: bool = True, logs: bool = True, detach: bool = False) -> RunHandle:
+    def fit(
+        self,
+        engine: str = "local",
+        wait: bool = True,
+        logs: bool = True,
+        detach: bool = False,
+        *,
+        role: str | None = None,
+        output_path: str | None = None,
+        region: str | None = None,
+    ) -> RunHandle:
         """Runs the job. Standard error says how its hosts are isolated.
 
         Args:
@@ -308,23 +318,47 @@ class Job(Structure):
             wait: return when the run has ended.
             logs: while waiting, print the output of all programs.
             detach: the run lives without this process. Else it is stopped when this process ends.
+            role: in place of the job's own.
+            output_path: likewise.
+            region: where SageMaker runs the job, in place of ``engines.sagemaker.region``.
 
         Raises:
             UsageError: the job cannot start; nothing was started.
             RunFailed: the run that was waited for did not succeed.
             RunInterrupted: Ctrl-C; the run was stopped, and the program ends.
         """
+        job = self._changed(engine, role, output_path, region)
         found = cast(_Engine, find_engine(engine, "start"))
         if detach or not wait:
-            handle = self._started(found, detach)
+            handle = job._started(found, detach)
             if wait:
-                wait_for_success(handle, logs=logs, job=self)
+                wait_for_success(handle, logs=logs, job=job)
             return handle
         with CtrlC() as ctrl_c:
-            handle = self._started(found, detach)
+            handle = job._started(found, detach)
             ctrl_c.stops(handle)
-            wait_for_success(handle, logs=logs, job=self)
+            wait_for_success(handle, logs=logs, job=job)
         return handle
+
+    def _changed(self, engine: str, role: str | None, output_path: str | None, region: str | None) -> Job:
+        """Returns the job with what `fit` was given. Raises JobInvalid, EngineRefused."""
+        if region is not None and engine != "sagemaker":
+            raise EngineRefused(f"the {engine} engine has no regions", "leave region out")
+        changed: dict[str, object] = {}
+        if role is not None:
+            changed["role"] = role
+        if output_path is not None:
+            changed["output_path"] = output_path
+        if region is not None:
+            options = self.sagemaker.model_copy(update={"region": region})
+            changed["engines"] = self.engines.model_copy(update={"sagemaker": options})
+        if not changed:
+            return self
+        job = self.model_copy(update=changed)
+        wrong = find_problems(job.to_data())
+        if wrong:
+            raise JobInvalid(self._source.problems(wrong))
+        return job
 
     def _started(self, engine: _Engine, detach: bool) -> RunHandle:
         handle = engine.start(self, detach)

@@ -15,6 +15,7 @@ from typing import ClassVar
 from headrace.adapters.estimator import arguments, inputs
 from headrace.adapters.estimator.local_bucket import local_places
 from headrace.adapters.estimator.sdk_session import Session
+from headrace.adapters.estimator.service_job import ENGINE, service_keys
 from headrace.adapters.estimator.training import TrainingJob
 from headrace.errors import JobInvalid, Problem, RunFailed, UsageError
 from headrace.job import Job
@@ -40,7 +41,7 @@ class Estimator:
         distribution: how ranks are started and in which groups.
         base_job_name: beginning of the job's name; a time follows.
         job_name: the whole name, as the guide to heterogeneous clusters writes it.
-        engine: where instances come from; ``local``.
+        engine: where instances come from, e.g. ``local`` or ``sagemaker``.
         data_service, completion, engines: headrace's own keys of the job file.
         **others: every other argument of the SDK's estimators, of version 1 or 2. See `arguments`.
 
@@ -49,6 +50,7 @@ class Estimator:
     """
 
     _FAMILY: ClassVar[str] = "training"
+    _FRAMEWORK: ClassVar[str] = ""
 
     def __init__(
         self,
@@ -96,6 +98,7 @@ class Estimator:
         self._base_job_name = base_job_name
         self._job_name = job_name
         self._engine = engine
+        self._given = given
         session = others.get("sagemaker_session")
         self.sagemaker_session = session if isinstance(session, Session) else Session()
         self.latest_training_job: TrainingJob | None = None
@@ -108,12 +111,13 @@ class Estimator:
         """Returns the hyperparameters."""
         return dict(self._hyperparameters)
 
-    def job(self, inputs_: object = None, job_name: str | None = None) -> Job:
+    def job(self, inputs_: object = None, job_name: str | None = None, engine: str | None = None) -> Job:
         """Returns the job that `fit` would run. Starts nothing.
 
         Args:
             inputs_: as `fit`'s `inputs`.
             job_name: as `fit`'s.
+            engine: as `fit`'s.
 
         Raises:
             JobInvalid: with every problem of the job.
@@ -124,6 +128,9 @@ class Estimator:
         channels = inputs.channels(inputs_)
         if channels:
             keys["inputs"] = channels
+        if (engine or self._engine) == ENGINE:
+            region = getattr(self._given.get("sagemaker_session"), "boto_region_name", None)
+            keys = service_keys(keys, self._given, self._framework(), str(region or ""))
         return Job(job_name=job_name or self._job_name or self._generated_name(), **keys)  # type: ignore[arg-type]
 
     def fit(
@@ -133,6 +140,7 @@ class Estimator:
         logs: bool | str | Sequence[str] = True,
         job_name: str | None = None,
         experiment_config: Mapping[str, object] | None = None,
+        engine: str | None = None,
     ) -> None:
         """Runs the job.
 
@@ -144,6 +152,7 @@ class Estimator:
                 the SDK print, ``"None"``, ``None`` and False do not.
             job_name: name of the job; by default made of `base_job_name` and the time.
             experiment_config: accepted, of no effect.
+            engine: where instances come from, in place of the estimator's own.
 
         Raises:
             JobInvalid, EngineRefused: the job cannot start; nothing was started.
@@ -151,9 +160,9 @@ class Estimator:
             RunInterrupted: Ctrl-C; the run was stopped, and the program ends with exit code 130.
         """
         del experiment_config
-        job = self.job(inputs, job_name)
+        job = self.job(inputs, job_name, engine)
         with CtrlC() if wait else contextlib.nullcontext() as ctrl_c:
-            handle = job.fit(engine=self._engine, wait=False, detach=not wait)
+            handle = job.fit(engine=engine or self._engine, wait=False, detach=not wait)
             if ctrl_c:
                 ctrl_c.stops(handle)
             self.latest_training_job = self.sagemaker_session.add(TrainingJob(handle, job))
@@ -176,6 +185,9 @@ class Estimator:
         if where is None:
             raise RunFailed(f"{self._latest().name} has stored no model")
         return where
+
+    def _framework(self) -> str:
+        return "" if self._keys.get("image_uri") else self._FRAMEWORK
 
     def _own_hyperparameters(self, others: Mapping[str, object]) -> dict[str, object]:
         if others.get("model_dir") is not None:
@@ -200,6 +212,7 @@ class PyTorch(Estimator):
     """As `sagemaker.pytorch.PyTorch`: `entry_point` is the first argument. See `Estimator`."""
 
     _FAMILY = "pytorch-training"
+    _FRAMEWORK = "pytorch"
 
     def __init__(
         self,
@@ -232,6 +245,7 @@ class TensorFlow(Estimator):
     """
 
     _FAMILY = "tensorflow-training"
+    _FRAMEWORK = "tensorflow"
 
     def __init__(
         self,
