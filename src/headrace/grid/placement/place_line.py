@@ -1,0 +1,154 @@
+"""Chooses the region of a line. Pure: the same line, rules and price list give the same place."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+
+from headrace.catalog.cost import cost
+from headrace.catalog.prices import Price, price_of
+from headrace.grid.placement.candidate import Candidate, Copy, Placed, Refusal, Refused
+from headrace.grid.placement.placement_rules import DataSet, PlacementRules
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What a line's job needs.
+
+    Attributes:
+        hosts: instance type to number of hosts.
+        places: ``s3://`` places that its channels read.
+        run_seconds: that it is expected to run.
+        region: that the line names; empty when it names none.
+    """
+
+    hosts: Mapping[str, int]
+    places: Sequence[str] = ()
+    run_seconds: float = 0.0
+    region: str = ""
+
+
+@dataclass
+class Placer:
+    """Places lines, and remembers what regions cost.
+
+    Attributes:
+        rules: of the user.
+    """
+
+    rules: PlacementRules
+
+    def place(self, demand: Demand) -> Placed:
+        """Chooses a region. Law, capacity and the deadline refuse; wishes choose among the rest."""
+        data = [(place, self.rules.data_of(place)) for place in demand.places]
+        candidates = [self._candidate(demand, data, region) for region in self._candidates(demand, data)]
+        possible = sorted((each for each in candidates if not each.refused), key=self._rank)
+        refused = sorted((each for each in candidates if each.refused), key=lambda each: each.region)
+        if not possible:
+            return Placed(None, tuple(refused))
+        decided = self._decided_by(possible[0], possible[1]) if len(possible) > 1 else ""
+        return Placed(possible[0], (*possible[1:], *refused), decided)
+
+    def _candidates(self, demand: Demand, data: Sequence[tuple[str, DataSet | None]]) -> tuple[str, ...]:
+        named = (demand.region,) if demand.region else ()
+        known = tuple(found.region for _, found in data if found)
+        return tuple(dict.fromkeys((*named, *(self.rules.regions or known))))
+
+    def _candidate(self, demand: Demand, data: Sequence[tuple[str, DataSet | None]], region: str) -> Candidate:
+        rules = self.rules
+        prices = {kind: _listed(kind, region, rules.on) for kind in demand.hosts}
+        free = self._reserved(demand, region)
+        share = rules.spot.of(region) if rules.spot else 1.0
+        to_pay = {kind: max(0, count - free[kind]) for kind, count in demand.hosts.items()}
+        unpriced = [kind for kind, count in to_pay.items() if count and prices[kind] is None]
+        unpriced += ["spot"] if share is None and any(to_pay.values()) else []
+        paid = sum(price.price * (share or 0.0) * to_pay[kind] for kind, price in prices.items() if price)
+        copies = tuple(self._copies(data, region))
+        seconds = max((copy.seconds for copy in copies), default=0.0) + demand.run_seconds
+        return Candidate(
+            region=region,
+            price=None if unpriced else paid,
+            prices=tuple(price for price in prices.values() if price),
+            unpriced=tuple(unpriced),
+            run_cost=None if unpriced else cost(paid, demand.run_seconds),
+            copies=copies,
+            seconds=seconds,
+            reserved=all(free[kind] >= count for kind, count in demand.hosts.items()),
+            refused=(*self._against(demand, data, region, prices, free), *self._too_late(seconds)),
+        )
+
+    def _reserved(self, demand: Demand, region: str) -> Counter[str]:
+        free: Counter[str] = Counter()
+        for each in self.rules.reservations.get(region, ()):
+            if each.instance_type in demand.hosts:
+                free[each.instance_type] += each.count
+        return free
+
+    def _copies(self, data: Sequence[tuple[str, DataSet | None]], region: str) -> Iterator[Copy]:
+        transfer = self.rules.transfer
+        for place, found in data:
+            if found and found.region != region and found.gigabytes is not None:
+                size = found.gigabytes
+                yield Copy(place, found.region, size, size * transfer.price, size / transfer.speed)
+
+    def _against(
+        self,
+        demand: Demand,
+        data: Sequence[tuple[str, DataSet | None]],
+        region: str,
+        prices: Mapping[str, Price | None],
+        free: Counter[str],
+    ) -> Iterator[Refused]:
+        rules = self.rules
+        if demand.region not in ("", region):
+            yield Refused(Refusal.OTHER_REGION, demand.region)
+        for place, found in data:
+            if found and found.stays_in and region not in found.stays_in:
+                yield Refused(Refusal.LAW, place)
+            elif found and found.region != region and found.gigabytes is None:
+                yield Refused(Refusal.SIZE_UNKNOWN, place)
+        for kind, count in demand.hosts.items():
+            price, needed = prices[kind], count - free[kind]
+            if price is not None and price.offered is False:
+                yield Refused(Refusal.NOT_OFFERED, kind)
+            quota = rules.quotas.get(region, {}).get(kind)
+            if quota is not None and needed > quota:
+                yield Refused(Refusal.QUOTA, kind, needed, quota)
+        score = rules.scores.get(region)
+        if score is not None and score < rules.least_score:
+            yield Refused(Refusal.SCORE, region, score, rules.least_score)
+
+    def _too_late(self, seconds: float) -> Iterator[Refused]:
+        deadline = self.rules.deadline
+        if deadline is not None and seconds > deadline:
+            yield Refused(Refusal.DEADLINE, "", seconds, deadline)
+
+    def _rank(self, candidate: Candidate) -> tuple[tuple[float, ...], str]:
+        return tuple(_merit(candidate, wish) for wish in self._wishes), candidate.region
+
+    @property
+    def _wishes(self) -> tuple[str, ...]:
+        """What counts, in its order: of regions that fulfil all wishes alike the cheapest."""
+        return tuple(dict.fromkeys((*self.rules.wishes, "cheapest")))
+
+    def _decided_by(self, best: Candidate, next_best: Candidate) -> str:
+        return next((wish for wish in self._wishes if _merit(best, wish) != _merit(next_best, wish)), "")
+
+
+def _merit(candidate: Candidate, wish: str) -> float:
+    """Returns how a candidate stands in one wish: less is better."""
+    return {
+        "reserved": float(not candidate.reserved),
+        "data_local": float(len(candidate.copies)),
+        "cheapest": math.inf if candidate.cost is None else round(candidate.cost, 6),
+        "fastest": round(candidate.seconds, 3),
+    }[wish]
+
+
+@functools.lru_cache(maxsize=4096)
+def _listed(instance_type: str, region: str, on: date | None) -> Price | None:
+    return price_of(instance_type, region, on=on)

@@ -1,0 +1,153 @@
+"""What a user says about the placement of a grid's lines: part `placement` of the grid's file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from headrace.job.model.field_types import AsList, AsMapping, Region, Seconds, whole
+from headrace.job.model.frozen_model import Part
+from headrace.job.problems.finding import broken, show
+
+Wish = Literal["reserved", "data_local", "cheapest", "fastest"]
+Regions = Annotated[tuple[Region, ...], AsList]
+TRANSFER_PRICE = 0.02
+"""USD a GB from one region of AWS to another: the list price between most regions, as of 2024."""
+GIGABYTES_PER_SECOND = 0.25
+"""What a parallel copy between buckets of two regions reaches, as long as nobody says or measures another speed."""
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
+        raise broken("must be a number that is at least 0", seen=show(value))
+    return float(value)
+
+
+Number = Annotated[float, BeforeValidator(_number)]
+
+
+class DataSet(Part):
+    """Data below an ``s3://`` place.
+
+    Attributes:
+        region: where they are.
+        gigabytes: how much they are; None when unknown: then they cannot be copied by a plan.
+        stays_in: regions that the law lets them be in; empty for all.
+    """
+
+    region: Region
+    gigabytes: Number | None = None
+    stays_in: Regions = ()
+
+
+class Transfer(Part):
+    """What copies between regions cost and how long they take.
+
+    Attributes:
+        price: USD a GB.
+        speed: GB a second of one copy.
+    """
+
+    price: Number = TRANSFER_PRICE
+    speed: Number = GIGABYTES_PER_SECOND
+
+    @model_validator(mode="after")
+    def _some_speed(self) -> Transfer:
+        if not self.speed:
+            raise broken("speed must be above 0", seen="")
+        return self
+
+
+class Reservation(Part):
+    """Instances that are paid already: a training plan or a reservation.
+
+    Attributes:
+        instance_type: of which type.
+        count: how many.
+        arn: of the training plan, which the job is given; None for another kind.
+    """
+
+    instance_type: str
+    count: Annotated[int, BeforeValidator(whole(1))]
+    arn: str | None = None
+
+
+class Spot(Part):
+    """What spot capacity costs, by the user's own measure: SageMaker publishes no list.
+
+    Attributes:
+        share: of the list price that is paid, e.g. 0.35; by region, where ``default`` stands for all others.
+        as_of: when it was measured.
+    """
+
+    share: Annotated[dict[str, Number], AsMapping]
+    as_of: date
+
+    @model_validator(mode="after")
+    def _shares(self) -> Spot:
+        for name, share in self.share.items():
+            if share > 1:
+                raise broken(f"share of {name} must be at most 1", seen=str(share))
+        return self
+
+    def of(self, region: str) -> float | None:
+        """Returns the share that is paid in a region; None when nobody said."""
+        return self.share.get(region, self.share.get("default"))
+
+
+class PlacementRules(Part):
+    """See the module.
+
+    Attributes:
+        regions: candidates; empty: those of the data, and those that lines name.
+        wishes: what counts first, second and so on; ties are broken by the next one, then by the cost,
+            at last by the name.
+        data: data sets by ``s3://`` place; a line's channel belongs to the longest place that it begins with.
+        transfer: between regions.
+        run_seconds: how long a line's job is expected to run; None: its max_run.
+        deadline: seconds from the start of the plan by which a line's copy and job must be done; None for no deadline.
+        spot: None: on demand.
+        quotas: region to instance type to number of instances; what is not named has no limit.
+        scores: region to placement score, 1 to 10, as EC2 gives it for spot capacity.
+        least_score: regions whose score is known and lower are refused.
+        reservations: by region.
+        on: day of the price list; None for the newest prices.
+    """
+
+    regions: Regions = ()
+    wishes: Annotated[tuple[Wish, ...], AsList] = ("reserved", "data_local", "cheapest", "fastest")
+    data: Annotated[dict[str, DataSet], AsMapping] = Field(default_factory=dict)
+    transfer: Transfer = Transfer()
+    run_seconds: Seconds | None = None
+    deadline: Seconds | None = None
+    spot: Spot | None = None
+    quotas: Annotated[dict[str, dict[str, Annotated[int, BeforeValidator(whole(0))]]], AsMapping] = Field(
+        default_factory=dict
+    )
+    scores: Annotated[dict[str, Annotated[int, BeforeValidator(whole(1, 10))]], AsMapping] = Field(default_factory=dict)
+    least_score: Annotated[int, BeforeValidator(whole(1, 10))] = 1
+    reservations: Annotated[dict[str, Annotated[tuple[Reservation, ...], AsList]], AsMapping] = Field(
+        default_factory=dict
+    )
+    on: date | None = None
+
+    @model_validator(mode="after")
+    def _each_wish_once(self) -> PlacementRules:
+        if not self.wishes or len(set(self.wishes)) < len(self.wishes):
+            raise broken("wishes must be one or more, each once", seen=", ".join(self.wishes))
+        return self
+
+    def data_of(self, place: str) -> DataSet | None:
+        """Returns the data set that an ``s3://`` place belongs to; None when it is unknown."""
+        return _longest(self.data, place.rstrip("/"))
+
+
+def _longest(data: Mapping[str, DataSet], place: str) -> DataSet | None:
+    while place:
+        if place in data or f"{place}/" in data:
+            return data.get(place) or data[f"{place}/"]
+        place = place.rpartition("/")[0]
+    return None
