@@ -49,6 +49,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "console",
         "endpoint",
         "cloud",
+        "grid",
     },
 }
 INSTANCE_SIDE = ["instance", "feed", "agent", "runs", "processes", "hosting"]

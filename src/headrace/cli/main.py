@@ -41,6 +41,7 @@ COMMANDS = (
     "ui",
     "serve",
     "cloud",
+    "grid",
     "feed",
     "doctor",
 )

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
+from headrace.grid.placement.placement_rules import PlacementRules
 from headrace.job.model.field_types import AsList, AsMapping, JobName, Seconds, one_line, whole
 from headrace.job.model.frozen_model import Part
 from headrace.job.problems.finding import broken
@@ -82,8 +83,10 @@ class GridFile(Part):
         name: of the grid; names of its jobs begin with it.
         job: the job file from which every line's job is made; relative to the grid's file.
         lines: in what its jobs differ.
+        placement: where they run.
     """
 
     name: JobName
     job: Place
     lines: LineSource
+    placement: PlacementRules = PlacementRules()

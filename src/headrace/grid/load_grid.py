@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from headrace.errors import JobInvalid, Problem, UsageError
 from headrace.grid.grid_file import GridFile
@@ -27,11 +28,13 @@ class Grid:
         file: what the user wrote.
         template: the job of which the lines' jobs are made.
         lines: in their order.
+        jobs: keys of the job of every line, in the same order.
     """
 
     file: GridFile
     template: Template
     lines: tuple[Line, ...]
+    jobs: tuple[Mapping[str, Any], ...]
 
     @property
     def digest(self) -> str:
@@ -59,8 +62,7 @@ def load_grid(path: str | os.PathLike[str], variables: Mapping[str, str] = os.en
         channels=tuple(job.inputs),
         variables=variables,
     )
-    template.check(lines)
-    return Grid(file, template, lines)
+    return Grid(file, template, lines, template.made(lines))
 
 
 def _grid_file(path: Path) -> GridFile:

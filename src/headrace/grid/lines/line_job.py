@@ -42,29 +42,35 @@ class Template:
         source = JobSource(overrides=dict.fromkeys(made.texts, line.place))
         return Job.from_source({**_given(made), "job_name": name}, source, self.base, wrong, look=False)
 
-    def check(self, lines: Sequence[Line]) -> None:
-        """Checks the job of every line.
+    def made(self, lines: Sequence[Line]) -> tuple[dict[str, object], ...]:
+        """Returns the keys of the job of every line, which are checked.
 
         Raises:
             JobInvalid: with the problems of all lines, each at its line's place.
         """
-        problems = tuple(problem for line in lines for problem in self._problems(line))
+        problems: list[Problem] = []
+        result: list[dict[str, object]] = []
+        for line in lines:
+            made = self._with(line)
+            data = _given(made)
+            problems += _problems(made.findings or find_problems(data), line)
+            result.append(data)
         if problems:
-            raise JobInvalid(problems)
-
-    def _problems(self, line: Line) -> Iterator[Problem]:
-        made = self._with(line)
-        source = JobSource()
-        found: list[Finding] = made.findings or find_problems(_given(made))
-        for finding in found:
-            problem = source.problem(finding)
-            yield Problem(problem.field, problem.message, problem.value, line.place, 0, problem.hint, problem.code)
+            raise JobInvalid(tuple(problems))
+        return tuple(result)
 
     def _with(self, line: Line) -> Overridden:
         values = {place_of(name): value for name, value in line.fields.items() if name not in OF_LINES}
         if IMAGE in line.fields:
             values[("image_uri",)] = line.fields[IMAGE]
         return apply_values(self.data, values, line.place)
+
+
+def _problems(findings: list[Finding], line: Line) -> Iterator[Problem]:
+    source = JobSource()
+    for finding in findings:
+        problem = source.problem(finding)
+        yield Problem(problem.field, problem.message, problem.value, line.place, 0, problem.hint, problem.code)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -34,7 +34,7 @@ class DataSet(Part):
 
     Attributes:
         region: where they are.
-        gigabytes: how much they are; None when unknown: then they cannot be copied by a plan.
+        gigabytes: how much a place that a line reads there holds; None when unknown: then no plan copies it.
         stays_in: regions that the law lets them be in; empty for all.
     """
 

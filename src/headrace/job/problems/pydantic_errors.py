@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -111,6 +112,7 @@ def known_keys(path: Path, model: type[BaseModel]) -> dict[str, str]:
     return _names(current) if current else {}
 
 
+@functools.cache
 def _names(model: type[BaseModel]) -> dict[str, str]:
     names: dict[str, str] = {}
     for name, info in model.model_fields.items():

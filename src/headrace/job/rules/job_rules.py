@@ -58,7 +58,8 @@ _READ = 200  # items of a list or mapping that the other rules look at; it is re
 
 def check(data: Data) -> list[Finding]:
     """Returns what is broken between the keys of a job."""
-    return [*sizes(data), *chain.from_iterable(rule(shortened(data)) for rule in RULES)]
+    short = shortened(data)
+    return [*sizes(data), *chain.from_iterable(rule(short) for rule in RULES)]
 
 
 def shortened(data: Data) -> dict[str, object]:

@@ -1,0 +1,53 @@
+"""`headrace grid`."""
+
+from __future__ import annotations
+
+import click
+
+from headrace.cli.options import output_option
+
+
+@click.group("grid", short_help="Job arrays: one job over many regions, data sets and settings.")
+def command() -> None:
+    """One job over many regions, data sets and settings. ARRAY.yaml names a job file and where the lines come from.
+
+    \b
+    name: campaigns
+    job: job.yaml
+    lines: {file: array.txt}       # region,s3 lines, CSV with a header, JSON lines; or query and database; or product
+    placement: {regions: [us-west-2, eu-central-1], wishes: [data_local, cheapest]}
+    """
+
+
+@command.command("plan", short_help="Every line: what runs where, why there, at what price; starts nothing.")
+@click.argument("file", metavar="ARRAY.yaml")
+@click.option("--lines", "shown", type=click.IntRange(0), default=20, show_default=True, help="Lines to show as text.")
+@click.option("--why", is_flag=True, help="Show for every line each other region, and what is against it.")
+@output_option
+def plan(file: str, shown: int, why: bool, output: str) -> None:
+    """Read the lines of ARRAY.yaml, check the job of each, and place it. Nothing is copied, sent or started.
+
+    A line that is wrong is named by its file and line number, all of them at once. Exit code 1 when a line can run
+    nowhere.
+
+    \b
+    Examples:
+      headrace grid plan array.yaml
+      headrace grid plan array.yaml --why --lines 3
+      headrace grid plan array.yaml --output json
+    """
+    from headrace.grid.load_grid import load_grid
+    from headrace.grid.plan_grid import plan_grid
+
+    planned = plan_grid(load_grid(file))
+    if output == "json":
+        from headrace.cli.options import echo_json
+        from headrace.cli.views.grid_tables import plan_document
+
+        echo_json(plan_document(planned))
+    else:
+        from headrace.cli.views.grid_tables import show_plan
+
+        show_plan(planned, shown, why)
+    if planned.unplaced:
+        click.get_current_context().exit(1)

@@ -1,0 +1,155 @@
+"""The plan of a grid as tables and as a document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.text import Text
+
+from headrace.catalog.prices import CURRENCY, Price
+from headrace.cli.views.cost_tables import sources
+from headrace.cli.views.plan_tables import console
+from headrace.cli.views.table import Columns, columns, notes
+from headrace.grid.lines.line import equal_lines
+from headrace.grid.placement.candidate import Candidate, Copy, Refused
+from headrace.grid.plan_grid import GridPlan, PlannedLine
+from headrace.insight.cost.billing import amount
+from headrace.insight.render.plain_text import MISSING
+
+
+def show_plan(plan: GridPlan, shown: int, why: bool) -> None:
+    """Prints a plan: the first lines, all copies and regions, totals, and where prices come from."""
+    out = console()
+    out.print(Text(f"{plan.name}: {len(plan.lines)} lines", style="bold"))
+    out.print()
+    table = columns(("line", "job", "region", "why", "cost", "hours", "copies"), right=("cost", "hours"))
+    for each in plan.lines[:shown]:
+        _add(table, each, why)
+    out.print(table)
+    if len(plan.lines) > shown:
+        out.print(Text(f"and {len(plan.lines) - shown} lines more (--lines N shows N; --output json has all)"))
+    if plan.copies:
+        out.print()
+        copies = columns(("copy", "from", "to", "GB", "cost", "hours", "for lines"), right=("GB", "cost", "hours"))
+        for copy in plan.copies[:shown]:
+            size, hours = f"{copy.copy.gigabytes:g}", _hours(copy.copy.seconds)
+            used = ", ".join(map(str, copy.lines[:5])) + (" ..." if len(copy.lines) > 5 else "")
+            copies.add(copy.copy.place, copy.copy.source, copy.region, size, amount(copy.copy.cost), hours, used)
+        out.print(copies)
+    out.print()
+    names = ("region", "lines", "hosts", "runs", "copies", "cost")
+    totals = columns(names, right=names[1:])
+    for region in plan.regions:
+        numbers = (str(region.lines), str(region.hosts), amount(region.run_cost), amount(region.copy_cost))
+        totals.add(region.region, *numbers, amount(region.run_cost + region.copy_cost))
+    out.print(totals)
+    out.print(Text(f"at most {amount(plan.cost)} {CURRENCY}, when every job runs as long as is expected of it"))
+    for line in sources(price for each in plan.lines for price in _prices(each)):
+        out.print(Text(line))
+    notes(out, list(_notes(plan)))
+
+
+def _add(table: Columns, each: PlannedLine, why: bool) -> None:
+    best = each.placed.chosen
+    if best is None:
+        table.add(each.line.place, each.job_name, MISSING, "no region is left", "", "", "")
+    else:
+        reason = _reason(each)
+        table.add(each.line.place, each.job_name, best.region, reason, _cost(best), _hours(best.seconds), _copied(best))
+    for other in each.placed.others if why or best is None else ():
+        against = "; ".join(map(refused_text, other.refused)) or "possible"
+        table.add("", "", other.region, against, _cost(other), _hours(other.seconds), _copied(other))
+
+
+def _reason(each: PlannedLine) -> str:
+    if each.line.fields.get("region"):
+        return "the line names it"
+    possible = [other.region for other in each.placed.others if not other.refused]
+    decided = each.placed.decided_by.replace("_", " ")
+    if not possible:
+        return "nothing else is left"
+    return f"{decided}, before {possible[0]}" if decided else f"as good as {possible[0]}, and first by name"
+
+
+def _cost(candidate: Candidate) -> str:
+    return MISSING if candidate.cost is None else amount(candidate.cost)
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / 3600:.2f}"
+
+
+def _copied(candidate: Candidate) -> str:
+    size = sum(copy.gigabytes for copy in candidate.copies)
+    return f"{size:g} GB" if candidate.copies else ""
+
+
+def refused_text(refused: Refused) -> str:
+    """Returns a reason against a region in words, with the numbers that decided."""
+    words = f"{refused.refusal.value} {refused.what}".strip()
+    if refused.number is None or refused.limit is None:
+        return words
+    return f"{words}: {refused.number:g} of at most {refused.limit:g}"
+
+
+def _prices(each: PlannedLine) -> tuple[Price, ...]:
+    return each.placed.chosen.prices if each.placed.chosen else ()
+
+
+def _notes(plan: GridPlan) -> Iterator[str]:
+    for group in equal_lines(each.line for each in plan.lines):
+        yield f"{' and '.join(line.place for line in group[:3])} say the same: they run {len(group)} times"
+    unpriced = sorted({kind for each in plan.lines if each.placed.chosen for kind in each.placed.chosen.unpriced})
+    if unpriced:
+        count = sum(region.unpriced for region in plan.regions)
+        yield f"{count} lines run where the price of {', '.join(unpriced)} is unknown: their cost is not counted"
+    if plan.unplaced:
+        yield f"{len(plan.unplaced)} lines can run nowhere: --why shows what is against each region"
+
+
+def plan_document(plan: GridPlan) -> dict[str, object]:
+    """Returns a plan as plain data: every line with all its candidates."""
+    return {
+        "name": plan.name,
+        "digest": plan.digest,
+        "currency": CURRENCY,
+        "cost": plan.cost,
+        "lines": [_line(each) for each in plan.lines],
+        "copies": [
+            {**_copy_fields(copy.copy), "region": copy.region, "lines": list(copy.lines)} for copy in plan.copies
+        ],
+        "regions": [vars(region) for region in plan.regions],
+    }
+
+
+def _line(each: PlannedLine) -> dict[str, object]:
+    placed = each.placed
+    return {
+        "index": each.line.index,
+        "place": each.line.place,
+        "key": each.line.key,
+        "job_name": each.job_name,
+        "fields": dict(each.line.fields),
+        "chosen": _candidate(placed.chosen) if placed.chosen else None,
+        "decided_by": placed.decided_by,
+        "others": [_candidate(other) for other in placed.others],
+    }
+
+
+def _candidate(candidate: Candidate) -> dict[str, object]:
+    return {
+        "region": candidate.region,
+        "price_per_hour": candidate.price,
+        "unpriced": list(candidate.unpriced),
+        "run_cost": candidate.run_cost,
+        "copy_cost": candidate.copy_cost,
+        "cost": candidate.cost,
+        "seconds": candidate.seconds,
+        "reserved": candidate.reserved,
+        "copies": [_copy_fields(copy) for copy in candidate.copies],
+        "refused": [{**vars(each), "refusal": each.refusal.name.lower()} for each in candidate.refused],
+    }
+
+
+def _copy_fields(copy: Copy) -> dict[str, object]:
+    return dict(vars(copy))

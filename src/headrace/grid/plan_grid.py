@@ -1,0 +1,170 @@
+"""The plan of a grid: what runs where and why there, what is copied first, and what it costs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.grid.lines.line import REGION, Line
+from headrace.grid.load_grid import Grid
+from headrace.grid.placement.candidate import Copy, Placed
+from headrace.grid.placement.place_line import Demand, Placer
+from headrace.grid.placement.placement_rules import PlacementRules
+from headrace.job.model.field_types import MAX_RUN_DEFAULT
+
+NAME_CHARACTERS = 63
+
+
+@dataclass(frozen=True)
+class PlannedLine:
+    """One line.
+
+    Attributes:
+        line: as it was read.
+        job_name: of its job: the same as long as the line says the same.
+        placed: where it runs, and why.
+    """
+
+    line: Line
+    job_name: str
+    placed: Placed
+
+
+@dataclass(frozen=True)
+class PlannedCopy:
+    """Data that are copied once, for all lines that need them.
+
+    Attributes:
+        copy: what, from where.
+        region: to which region.
+        lines: indices of the lines that wait for it.
+    """
+
+    copy: Copy
+    region: str
+    lines: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class RegionTotal:
+    """What runs in a region.
+
+    Attributes:
+        region: its name.
+        lines: how many.
+        hosts: of all its lines.
+        run_cost: USD, of lines whose price is known.
+        copy_cost: USD, of copies into it, each counted once.
+        unpriced: lines whose price is unknown.
+    """
+
+    region: str
+    lines: int
+    hosts: int
+    run_cost: float
+    copy_cost: float
+    unpriced: int
+
+
+@dataclass(frozen=True)
+class GridPlan:
+    """See the module.
+
+    Attributes:
+        name: of the grid.
+        digest: of its lines.
+        lines: in their order.
+        copies: each once, by region and place.
+        regions: totals, by name.
+    """
+
+    name: str
+    digest: str
+    lines: tuple[PlannedLine, ...]
+    copies: tuple[PlannedCopy, ...]
+    regions: tuple[RegionTotal, ...]
+
+    @property
+    def unplaced(self) -> tuple[PlannedLine, ...]:
+        """Lines that can run nowhere."""
+        return tuple(each for each in self.lines if each.placed.chosen is None)
+
+    @property
+    def cost(self) -> float:
+        """USD for all runs whose price is known, and all copies, each counted once."""
+        return sum(each.run_cost + each.copy_cost for each in self.regions)
+
+
+def plan_grid(grid: Grid) -> GridPlan:
+    """Places every line. The same grid and price list give the same plan."""
+    rules = grid.file.placement
+    placer = Placer(rules)
+    lines = tuple(
+        PlannedLine(line, job_name(grid.file.name, line), placer.place(demand_of(line, data, rules)))
+        for line, data in zip(grid.lines, grid.jobs, strict=True)
+    )
+    copies = _copies(lines)
+    hosts = [sum(_hosts(data).values()) for data in grid.jobs]
+    return GridPlan(grid.file.name, grid.digest, lines, copies, tuple(_totals(lines, copies, hosts)))
+
+
+def job_name(grid: str, line: Line) -> str:
+    """Returns the name of a line's job: the grid's name, cut where it must be, and the line's key.
+
+    >>> job_name("campaigns", Line(0, "a.txt:1", {}, "0123456789ab"))
+    'campaigns-0123456789ab'
+    """
+    return f"{grid[: NAME_CHARACTERS - len(line.key) - 1].rstrip('-')}-{line.key}"
+
+
+def demand_of(line: Line, data: Mapping[str, Any], rules: PlacementRules) -> Demand:
+    """Returns what a line's job needs.
+
+    Args:
+        line: the line.
+        data: keys of its job.
+        rules: of the grid.
+    """
+    channels = data.get("inputs", {}).values()
+    places = [channel if isinstance(channel, str) else channel.get("s3_data", "") for channel in channels]
+    longest = data.get("stopping_condition", {}).get("max_run", MAX_RUN_DEFAULT)
+    in_s3 = tuple(dict.fromkeys(place for place in places if place.startswith("s3://")))
+    return Demand(_hosts(data), in_s3, rules.run_seconds or longest, str(line.fields.get(REGION, "")))
+
+
+def _hosts(data: Mapping[str, Any]) -> dict[str, int]:
+    """Returns instance type and number of hosts."""
+    groups = data.get("instance_groups") or [data]
+    found: dict[str, int] = {}
+    for group in groups:
+        kind = group.get("instance_type", "")
+        found[kind] = found.get(kind, 0) + int(group.get("instance_count", 1))
+    return found
+
+
+def _copies(lines: Iterable[PlannedLine]) -> tuple[PlannedCopy, ...]:
+    found: dict[tuple[str, str], tuple[Copy, list[int]]] = {}
+    for each in lines:
+        chosen = each.placed.chosen
+        for copy in chosen.copies if chosen else ():
+            assert chosen is not None
+            found.setdefault((chosen.region, copy.place), (copy, []))[1].append(each.line.index)
+    return tuple(PlannedCopy(copy, region, tuple(used)) for (region, _), (copy, used) in sorted(found.items()))
+
+
+def _totals(lines: Iterable[PlannedLine], copies: Iterable[PlannedCopy], hosts: list[int]) -> Iterable[RegionTotal]:
+    by_region: dict[str, list[PlannedLine]] = {}
+    for each in lines:
+        if each.placed.chosen is not None:
+            by_region.setdefault(each.placed.chosen.region, []).append(each)
+    for region, there in sorted(by_region.items()):
+        costs = [each.placed.chosen.run_cost for each in there if each.placed.chosen]
+        yield RegionTotal(
+            region=region,
+            lines=len(there),
+            hosts=sum(hosts[each.line.index] for each in there),
+            run_cost=sum(cost for cost in costs if cost is not None),
+            copy_cost=sum(each.copy.cost for each in copies if each.region == region),
+            unpriced=sum(cost is None for cost in costs),
+        )
