@@ -4,7 +4,8 @@ So tests run beside each other that use the same ports and the same places for t
 behind is told from what any other program of the machine does, and nothing outlives a worker. Boxes need root and
 util-linux and iproute2; where there are none, tests run one after the other (`why_not` says why).
 
-A box has a default route, to nowhere: what tests of the way out of isolated instances need.
+A box has a default route, to nowhere: what tests of the way out of isolated instances need. It has a name server that
+knows no name: the machine's own cannot be reached, and programs would wait seconds for each name.
 """
 
 from __future__ import annotations
@@ -38,6 +39,11 @@ ip addr add 192.0.2.2/24 dev out
 ip link set far up
 ip link set out up
 ip route add default via 192.0.2.1
+if [ -e /etc/resolv.conf ]; then
+    echo "nameserver 192.0.2.2" > "$0/resolv.conf"
+    mount --bind "$0/resolv.conf" /etc/resolv.conf
+    NAME_SERVER 192.0.2.2 < /dev/null > /dev/null
+fi
 exec 3<&0
 "$@" <&3 3<&- &
 wait $!
@@ -72,7 +78,9 @@ def box_command(folder: Path, command: Iterable[str]) -> list[str]:
         folder: what the box sees as its folder for temporary files.
         command: program and arguments.
     """
-    return ["env", f"{BOX}={_place(folder)}", *UNSHARE, "sh", "-c", SCRIPT, str(folder), *command]
+    names = shlex.join([sys.executable, "-I", "-S", str(Path(__file__).with_name("unknown_names.py"))])
+    script = SCRIPT.replace("NAME_SERVER", names)
+    return ["env", f"{BOX}={_place(folder)}", *UNSHARE, "sh", "-c", script, str(folder), *command]
 
 
 def _place(folder: Path) -> Path:
