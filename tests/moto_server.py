@@ -1,6 +1,6 @@
 """moto's server, with what its CloudFormation lacks.
 
-* Route tables and endpoints are deleted with their stack.
+* Route tables, endpoints and policies are deleted with their stack.
 * When a resource cannot be created, the others are deleted and the events say so, as AWS does with `OnFailure=DELETE`.
 """
 
@@ -14,6 +14,7 @@ from moto.cloudformation.parsing import OutputMap
 from moto.ec2.models import ec2_backends
 from moto.ec2.models.route_tables import RouteTable
 from moto.ec2.models.vpcs import VPCEndPoint
+from moto.iam.models import ManagedPolicy, iam_backends
 from moto.server import main
 
 
@@ -23,6 +24,10 @@ def delete_table(_: type, resource_name: str, __: Any, account_id: str, region_n
 
 def delete_endpoint(_: type, resource_name: str, __: Any, account_id: str, region_name: str) -> None:
     ec2_backends[account_id][region_name].vpc_end_points[resource_name].state = "deleted"
+
+
+def delete_policy(_: type, resource_name: str, __: Any, account_id: str, region_name: str) -> None:
+    iam_backends[account_id]["aws"].delete_policy(resource_name)
 
 
 create_resources = Stack.create_resources
@@ -43,6 +48,7 @@ def create_or_undo(stack: Stack) -> None:
 
 
 RouteTable.delete_from_cloudformation_json = classmethod(delete_table)
+ManagedPolicy.delete_from_cloudformation_json = classmethod(delete_policy)
 VPCEndPoint.delete_from_cloudformation_json = classmethod(delete_endpoint)
 Stack.create_resources = create_or_undo
 

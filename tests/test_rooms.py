@@ -133,6 +133,7 @@ ORDER: dict[str, list[str]] = {
         "port_ranges",
         "stack_template",
         "vpc_template",
+        "role_template",
         "written_files",
         "aws_calls",
         "stacks",

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 from botocore.client import BaseClient
 
 from headrace.cloud.aws_calls import Aws
-from headrace.cloud.stack_template import StackTemplate
 from headrace.cloud.stacks import Stacks
 from objectstore import ObjectStore
 
@@ -70,14 +66,3 @@ def account(s3: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[Accoun
     told: list[str] = []
     yield Account(aws, Stacks(aws.client("cloudformation"), told.append, poll=0.05), told, f"t-{uuid.uuid4().hex[:8]}")
     aws.close()
-
-
-def check_templates(folder: Path, stacks: list[StackTemplate]) -> None:
-    """Checks templates by the shapes of CloudFormation's resources, with cfn-lint."""
-    files = []
-    for number, stack in enumerate(stacks):
-        files.append(folder / f"{number}.yaml")
-        files[-1].write_text(stack.text)
-    command = [Path(sys.executable).with_name("cfn-lint"), "--regions", "us-east-1", "--", *files]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

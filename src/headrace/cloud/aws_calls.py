@@ -111,6 +111,7 @@ def call(client: Client, operation: str, **arguments: object) -> dict[str, Any]:
     from botocore.exceptions import (  # type: ignore[import-untyped, unused-ignore]
         BotoCoreError,
         ClientError,
+        ConnectionError,
         CredentialRetrievalError,
         HTTPClientError,
         NoCredentialsError,
@@ -129,7 +130,7 @@ def call(client: Client, operation: str, **arguments: object) -> dict[str, Any]:
         raise UsageError(f"no credentials of AWS: {error}", hint=hint) from error
     except (SSOError, TokenRetrievalError) as error:
         raise UsageError(f"no credentials of AWS: {error}", hint="`aws sso login`") from error
-    except HTTPClientError as error:
+    except (HTTPClientError, ConnectionError) as error:
         hint = f"is {client.meta.endpoint_url} reachable, and the region's name right?"
         raise CloudError(f"no answer from AWS: {error}", hint) from error
     except ResponseParserError as error:

@@ -91,10 +91,10 @@ class Stacks:
         patience: seconds that a stack may take.
     """
 
-    def __init__(self, client: Client, tell: Tell, *, poll: float = POLL, patience: float = PATIENCE) -> None:
+    def __init__(self, client: Client, tell: Tell, *, poll: float | None = None, patience: float = PATIENCE) -> None:
         self._client = client
         self._tell = tell
-        self._poll = poll
+        self._poll = POLL if poll is None else poll
         self._patience = patience
 
     def find(self, name: str) -> FoundStack | None:

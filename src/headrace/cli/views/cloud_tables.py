@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+SUBMIT_POLICY = "SubmitPolicy"
+
 if TYPE_CHECKING:
     from headrace.cloud.stacks import FoundStack
 
@@ -33,6 +35,7 @@ def made_document(
         "stack_id": None if found is None else found.id,
         "outputs": outputs,
         "job": job_lines(outputs) if outputs else {},
+        "notes": [f"attach to who submits: {outputs[SUBMIT_POLICY]}"] if SUBMIT_POLICY in outputs else [],
     }
 
 
@@ -49,6 +52,8 @@ def show_made(document: Mapping[str, object]) -> None:
         click.echo("nothing was changed")
         return
     click.echo(f"# {words}: {document['outcome']}")
+    for note in _lines(document["notes"]):
+        click.echo(f"# {note}")
     click.echo(job_yaml(document["job"]), nl=False)
 
 

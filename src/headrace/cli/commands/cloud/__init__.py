@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from headrace.cli.commands.cloud import vpc
+from headrace.cli.commands.cloud import role, vpc
 
 
 @click.group("cloud", short_help="What SageMaker needs of your AWS account: network, role, image.")
@@ -25,5 +25,5 @@ def command() -> None:
     """
 
 
-for _each in (vpc,):
+for _each in (vpc, role):
     command.add_command(_each.command)

@@ -1,0 +1,44 @@
+"""What a training job on SageMaker needs to be allowed: the one list of IAM actions, by what they are for.
+
+Two parties act: the job's *role*, under which the service and the job's programs work, and the *submitter*, who creates
+the job, looks at it and stops it. What only some jobs need has a list of its own.
+"""
+
+from __future__ import annotations
+
+LOG_GROUP = "/aws/sagemaker/TrainingJobs"
+"""Of CloudWatch Logs, where SageMaker writes what containers print."""
+SERVICE = "sagemaker.amazonaws.com"
+"""Who takes the role."""
+
+READ_OBJECTS = ("s3:GetObject",)
+WRITE_OBJECTS = ("s3:AbortMultipartUpload", "s3:PutObject")
+REMOVE_OBJECTS = ("s3:DeleteObject",)
+LIST_BUCKET = ("s3:ListBucket",)
+
+WRITE_LOGS = ("logs:CreateLogGroup", "logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents")
+PUT_METRICS = ("cloudwatch:PutMetricData",)
+PULL_IMAGE = ("ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer")
+ENTER_REGISTRY = ("ecr:GetAuthorizationToken",)
+USE_NETWORK = (
+    "ec2:CreateNetworkInterface", "ec2:CreateNetworkInterfacePermission", "ec2:DeleteNetworkInterface",
+    "ec2:DeleteNetworkInterfacePermission", "ec2:DescribeDhcpOptions", "ec2:DescribeNetworkInterfaces",
+    "ec2:DescribeSecurityGroups", "ec2:DescribeSubnets", "ec2:DescribeVpcs",
+)  # fmt: skip
+USE_KEYS = ("kms:CreateGrant", "kms:Decrypt", "kms:DescribeKey", "kms:Encrypt", "kms:GenerateDataKey")
+
+CREATE_JOBS = ("sagemaker:CreateTrainingJob", "sagemaker:DescribeTrainingJob", "sagemaker:StopTrainingJob")
+TAG_JOBS = ("sagemaker:AddTags",)
+LIST_JOBS = ("sagemaker:ListTrainingJobs",)
+PASS_ROLE = ("iam:PassRole",)
+READ_LOGS = ("logs:DescribeLogStreams", "logs:GetLogEvents")
+SEE_NETWORK = ("ec2:DescribeSecurityGroups", "ec2:DescribeSubnets", "ec2:DescribeVpcs")
+
+
+def partition_of(region: str) -> str:
+    """Returns the partition of AWS that a region is in, as ARNs begin with it.
+
+    >>> partition_of("eu-west-1"), partition_of("cn-north-1")
+    ('aws', 'aws-cn')
+    """
+    return "aws-cn" if region.startswith("cn-") else "aws-us-gov" if region.startswith("us-gov-") else "aws"

@@ -1,0 +1,210 @@
+"""The role under which jobs run on SageMaker, and the policy of who submits them: what they need, and no more.
+
+Which actions these are stands in `headrace.catalog.aws_actions`; here is on what they are allowed. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from headrace.catalog import aws_actions as actions
+from headrace.cloud.stack_template import KIND_TAG, Document, StackTemplate
+from headrace.errors import CloudError, UsageError
+
+KIND = "role"
+FRAMEWORKS = ("pytorch-training", "tensorflow-training")
+"""Repositories of AWS's own images, in whatever account a region has them."""
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_KEY_ARN = re.compile(r"arn:aws[a-z-]*:kms:[a-z0-9-]+:[0-9]{12}:key/[A-Za-z0-9-]+")
+_REPOSITORY = re.compile(
+    r"(?P<account>[0-9]{12})\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(?:\.cn)?/(?P<name>[a-z0-9._/-]+)(?:[:@].+)?"
+)
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """Objects of a bucket.
+
+    Attributes:
+        bucket: its name.
+        key: what their keys begin with; empty for all.
+    """
+
+    bucket: str
+    key: str = ""
+
+
+@dataclass(frozen=True)
+class RoleOptions:
+    """What jobs use.
+
+    Attributes:
+        storage: where their code, data, checkpoints, records and output are.
+        data: what they only read.
+        images: URIs of images in ECR; empty for AWS's own.
+        keys: ARNs of KMS keys.
+        vpc: they have `subnets`.
+    """
+
+    storage: tuple[Prefix, ...]
+    data: tuple[Prefix, ...] = ()
+    images: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    vpc: bool = False
+
+
+def read_prefix(uri: str) -> Prefix:
+    """Returns a bucket, or a part of one.
+
+    Args:
+        uri: ``bucket``, ``bucket/prefix``, ``s3://bucket/prefix``.
+
+    Raises:
+        UsageError: it is none of these.
+
+    >>> read_prefix("s3://my-bucket/jobs/")
+    Prefix(bucket='my-bucket', key='jobs/')
+    """
+    bucket, _, key = uri.removeprefix("s3://").partition("/")
+    if not _BUCKET.fullmatch(bucket) or any(sign in key for sign in "*?$"):
+        raise UsageError(f"{uri!r} is not a bucket, nor a prefix in one", hint="e.g. s3://my-bucket/jobs")
+    return Prefix(bucket, f"{key.rstrip('/')}/" if key.strip("/") else "")
+
+
+def role_stack(options: RoleOptions) -> StackTemplate:
+    """Returns the stack of a role and a policy. Both have the stack's name; the policy's ends in ``-submit``.
+
+    Raises:
+        UsageError: an image or a key that is none.
+    """
+    trust: Document = {"Effect": "Allow", "Principal": {"Service": actions.SERVICE}, "Action": "sts:AssumeRole"}
+    role: Document = {
+        "Type": "AWS::IAM::Role",
+        "Properties": {
+            "RoleName": {"Ref": "AWS::StackName"},
+            "Description": "Training jobs of headrace on SageMaker",
+            "AssumeRolePolicyDocument": {"Version": "2012-10-17", "Statement": [trust]},
+            "Policies": [{"PolicyName": "training", "PolicyDocument": _policy(role_statements(options))}],
+            "Tags": [{"Key": KIND_TAG, "Value": KIND}],
+        },
+    }
+    submit: Document = {
+        "Type": "AWS::IAM::ManagedPolicy",
+        "Properties": {
+            "ManagedPolicyName": {"Fn::Sub": "${AWS::StackName}-submit"},
+            "Description": "Submit training jobs of headrace to SageMaker, look at them, stop them",
+            "PolicyDocument": _policy(submitter_statements(options)),
+        },
+    }
+    document = {
+        "AWSTemplateFormatVersion": "2010-09-09",
+        "Description": "Role of training jobs of headrace on SageMaker, and policy of who submits them",
+        "Resources": {"Role": role, "SubmitPolicy": submit},
+        "Outputs": {
+            "Role": {"Description": "role of a job", "Value": {"Fn::GetAtt": ["Role", "Arn"]}},
+            "SubmitPolicy": {"Description": "policy to attach to who submits", "Value": {"Ref": "SubmitPolicy"}},
+        },
+    }
+    return StackTemplate(KIND, document, capabilities=("CAPABILITY_NAMED_IAM",))
+
+
+def job_lines(outputs: Mapping[str, str]) -> dict[str, object]:
+    """Returns the keys of a job file for a job under the role.
+
+    Args:
+        outputs: those of the stack.
+
+    Raises:
+        CloudError: they are not those of such a stack.
+    """
+    if "Role" not in outputs:
+        raise CloudError("the stack lacks the output Role", "remove it and create it again")
+    return {"role": outputs["Role"]}
+
+
+def role_statements(options: RoleOptions) -> list[Document]:
+    """Returns what the role allows.
+
+    Raises:
+        UsageError: an image or a key that is none.
+    """
+    group = f"arn:${{AWS::Partition}}:logs:*:${{AWS::AccountId}}:log-group:{actions.LOG_GROUP}"
+    found = [
+        *_storage(options),
+        _allow("Logs", actions.WRITE_LOGS, [group, f"{group}:*"]),
+        _allow("Metrics", actions.PUT_METRICS, ["*"]),
+        _allow("Image", actions.PULL_IMAGE, _repositories(options.images)),
+        _allow("Registry", actions.ENTER_REGISTRY, ["*"]),
+    ]
+    if options.vpc:
+        found.append(_allow("Network", actions.USE_NETWORK, ["*"]))
+    if options.keys:
+        found.append(_allow("Keys", actions.USE_KEYS, [_key(key) for key in options.keys]))
+    return found
+
+
+def submitter_statements(options: RoleOptions) -> list[Document]:
+    """Returns what the policy of who submits allows."""
+    jobs = "arn:${AWS::Partition}:sagemaker:*:${AWS::AccountId}:training-job/*"
+    group = f"arn:${{AWS::Partition}}:logs:*:${{AWS::AccountId}}:log-group:{actions.LOG_GROUP}"
+    role = _allow("GiveRole", actions.PASS_ROLE, [])
+    role["Resource"] = [{"Fn::GetAtt": ["Role", "Arn"]}]
+    role["Condition"] = {"StringEquals": {"iam:PassedToService": actions.SERVICE}}
+    found = [
+        _allow("Jobs", (*actions.CREATE_JOBS, *actions.TAG_JOBS), [jobs]),
+        _allow("List", actions.LIST_JOBS, ["*"]),
+        role,
+        *_storage(options),
+        _allow("Logs", actions.READ_LOGS, [group, f"{group}:*"]),
+    ]
+    if options.vpc:
+        found.append(_allow("Network", actions.SEE_NETWORK, ["*"]))
+    if options.keys:
+        found.append(_allow("Keys", actions.USE_KEYS, [_key(key) for key in options.keys]))
+    return found
+
+
+def _storage(options: RoleOptions) -> list[Document]:
+    every = (*actions.READ_OBJECTS, *actions.WRITE_OBJECTS, *actions.REMOVE_OBJECTS)
+    found = [_allow("Storage", every, _objects(options.storage))]
+    if options.data:
+        found.append(_allow("Data", actions.READ_OBJECTS, _objects(options.data)))
+    buckets = dict.fromkeys(each.bucket for each in (*options.storage, *options.data))
+    found.append(_allow("Buckets", actions.LIST_BUCKET, [f"arn:${{AWS::Partition}}:s3:::{name}" for name in buckets]))
+    return found
+
+
+def _objects(prefixes: Sequence[Prefix]) -> list[str]:
+    return [f"arn:${{AWS::Partition}}:s3:::{each.bucket}/{each.key}*" for each in prefixes]
+
+
+def _repositories(images: Sequence[str]) -> list[str]:
+    if not images:
+        return [f"arn:${{AWS::Partition}}:ecr:*:*:repository/{name}" for name in FRAMEWORKS]
+    found = []
+    for image in images:
+        place = _REPOSITORY.fullmatch(image)
+        if place is None:
+            hint = "e.g. --image 123456789012.dkr.ecr.eu-west-1.amazonaws.com/training:1"
+            raise UsageError(f"--image {image}: not an image in ECR", hint=hint)
+        found.append(f"arn:${{AWS::Partition}}:ecr:{place['region']}:{place['account']}:repository/{place['name']}")
+    return found
+
+
+def _key(arn: str) -> str:
+    if not _KEY_ARN.fullmatch(arn):
+        hint = "its ARN, e.g. arn:aws:kms:eu-west-1:123456789012:key/1234abcd-..."
+        raise UsageError(f"--kms-key {arn}: not the ARN of a key", hint=hint)
+    return arn
+
+
+def _allow(sid: str, allowed: Iterable[str], resources: Sequence[str]) -> Document:
+    """Returns a statement; ARNs with variables of CloudFormation are put together by it."""
+    places = [{"Fn::Sub": each} if "${" in each else each for each in resources]
+    return {"Sid": sid, "Effect": "Allow", "Action": sorted(allowed), "Resource": places}
+
+
+def _policy(statements: list[Document]) -> Document:
+    return {"Version": "2012-10-17", "Statement": statements}
