@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,10 @@ from aws_account import Account
 from headrace.catalog import aws_actions
 from headrace.cloud.role_template import Prefix, RoleOptions, job_lines, read_prefix, role_stack
 from headrace.cloud.stacks import Outcome
+from headrace.engines.sagemaker.sagemaker_job import plan_sagemaker_job
 from headrace.errors import CloudError, UsageError
+from headrace.job import Job
+from headrace.runs import RunPaths
 
 KEY = "arn:aws:kms:us-east-1:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890ab"
 IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/team/training:3"
@@ -51,8 +55,21 @@ def test_the_documents_are_the_one_list_of_actions() -> None:
     submit |= {*aws_actions.PASS_ROLE, *aws_actions.READ_LOGS}
     assert tuple(map(actions, documents(SMALL))) == (role, submit)
     role |= {*aws_actions.USE_NETWORK, *aws_actions.USE_KEYS}
-    submit |= {*aws_actions.SEE_NETWORK, *aws_actions.USE_KEYS}
+    submit |= set(aws_actions.USE_ENCRYPTED)
     assert tuple(map(actions, documents(LARGE))) == (role, submit)
+
+
+def test_a_job_that_uses_all_needs_exactly_what_the_documents_allow() -> None:
+    job = Job(
+        "j", source_dir="code", entry_point="train.py", instance_type="ml.m5.large", instance_count=2,
+        inputs={"training": "s3://data/imagenet/train"}, role="arn:aws:iam::123456789012:role/r",
+        output_path="s3://mine/jobs", checkpoint_s3_uri="s3://mine/jobs/kept", image_uri=IMAGE,
+        subnets=["subnet-1"], security_group_ids=["sg-1"], volume_kms_key=KEY, output_kms_key=KEY,
+        tags=[{"key": "team", "value": "vision"}], engines={"sagemaker": {"region": "us-east-1"}},
+    )  # fmt: skip
+    needed = plan_sagemaker_job(job, RunPaths(Path("/runs/j-20261122-130000-00ff")), {}).submission.permissions
+    for party, statements in zip(("role", "submitter"), documents(LARGE), strict=True):
+        assert {action for each in needed[party] for action in each.actions} == actions(statements)
 
 
 @pytest.mark.parametrize("options", [SMALL, LARGE])

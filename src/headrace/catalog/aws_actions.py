@@ -32,7 +32,8 @@ TAG_JOBS = ("sagemaker:AddTags",)
 LIST_JOBS = ("sagemaker:ListTrainingJobs",)
 PASS_ROLE = ("iam:PassRole",)
 READ_LOGS = ("logs:DescribeLogStreams", "logs:GetLogEvents")
-SEE_NETWORK = ("ec2:DescribeSecurityGroups", "ec2:DescribeSubnets", "ec2:DescribeVpcs")
+USE_ENCRYPTED = ("kms:Decrypt", "kms:GenerateDataKey")
+"""To put and get objects that a key encrypts."""
 
 
 def partition_of(region: str) -> str:

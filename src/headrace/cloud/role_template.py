@@ -159,10 +159,8 @@ def submitter_statements(options: RoleOptions) -> list[Document]:
         *_storage(options),
         _allow("Logs", actions.READ_LOGS, [group, f"{group}:*"]),
     ]
-    if options.vpc:
-        found.append(_allow("Network", actions.SEE_NETWORK, ["*"]))
     if options.keys:
-        found.append(_allow("Keys", actions.USE_KEYS, [_key(key) for key in options.keys]))
+        found.append(_allow("Keys", actions.USE_ENCRYPTED, [_key(key) for key in options.keys]))
     return found
 
 

@@ -1,20 +1,21 @@
 """What a job needs to be allowed: the actions of whoever submits it, and of the role under which it runs. Pure.
 
-The lists are what headrace does, and no more. `headrace plan` shows them with the resources of one job.
+Which actions these are stands in `headrace.catalog.aws_actions`, of which `headrace cloud role` makes its documents.
+`headrace plan` shows them with the resources of one job.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from headrace.catalog import aws_actions
+from headrace.catalog.aws_actions import partition_of
 from headrace.engines.submission import Permission, Submission, Upload
 from headrace.instance.storage import split
 
 if TYPE_CHECKING:
     from headrace.engines.sagemaker.sagemaker_job import SageMakerJob
-
-LOG_GROUP = "/aws/sagemaker/TrainingJobs"
 
 
 def submitter_actions(planned: SageMakerJob) -> tuple[Permission, ...]:
@@ -39,21 +40,23 @@ def submission_of(planned: SageMakerJob) -> Submission:
 
 
 def _submitter(planned: SageMakerJob) -> Iterator[Permission]:
-    job, there = planned.job, _partition(planned.region)
+    job, there = planned.job, partition_of(planned.region)
     jobs = (f"arn:{there}:sagemaker:{planned.region}:*:training-job/*",)
-    own = ["sagemaker:CreateTrainingJob", "sagemaker:DescribeTrainingJob", "sagemaker:StopTrainingJob"]
-    yield Permission((*own, *(["sagemaker:AddTags"] if job.tags else ())), jobs, "the training job")
-    yield Permission(("sagemaker:ListTrainingJobs",), ("*",), "to find its jobs")
-    yield Permission(("iam:PassRole",), (job.role or "",), "to give it its role")
+    tags = aws_actions.TAG_JOBS if job.tags else ()
+    yield Permission((*aws_actions.CREATE_JOBS, *tags), jobs, "the training job")
+    yield Permission(aws_actions.LIST_JOBS, ("*",), "to find its jobs")
+    yield Permission(aws_actions.PASS_ROLE, (job.role or "",), "to give it its role")
     yield from _objects(there, "code and headrace", planned.base, read=True, write=True, remove=True)
     yield from _objects(there, "the record of the run", planned.job.record.uri if planned.job.record else "", read=True)
     yield from _objects(there, "model and output", job.output_path or "", read=True)
-    streams = (f"arn:{there}:logs:{planned.region}:*:log-group:{LOG_GROUP}:*",)
-    yield Permission(("logs:DescribeLogStreams", "logs:GetLogEvents"), streams, "what its containers print")
+    streams = (f"arn:{there}:logs:{planned.region}:*:log-group:{aws_actions.LOG_GROUP}:*",)
+    yield Permission(aws_actions.READ_LOGS, streams, "what its containers print")
+    if job.output_kms_key:
+        yield Permission(aws_actions.USE_ENCRYPTED, _keys(planned, [job.output_kms_key]), "the key of its output")
 
 
 def _role(planned: SageMakerJob) -> Iterator[Permission]:
-    job, there = planned.job, _partition(planned.region)
+    job, there = planned.job, partition_of(planned.region)
     yield from _objects(there, "code and headrace", planned.channel_uri, read=True)
     for name, channel in job.inputs.items():
         yield from _objects(there, f"the channel {name}", channel.s3_data, read=True)
@@ -62,23 +65,20 @@ def _role(planned: SageMakerJob) -> Iterator[Permission]:
     yield from _objects(
         there, "the record of the run", job.record.uri if job.record else "", read=True, write=True, remove=True
     )
-    streams = (f"arn:{there}:logs:{planned.region}:*:log-group:{LOG_GROUP}:*",)
-    logs = ("logs:CreateLogGroup", "logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents")
-    yield Permission(logs, streams, "what its containers print")
-    yield Permission(("cloudwatch:PutMetricData",), ("*",), "its metrics")
+    streams = (f"arn:{there}:logs:{planned.region}:*:log-group:{aws_actions.LOG_GROUP}:*",)
+    yield Permission(aws_actions.WRITE_LOGS, streams, "what its containers print")
+    yield Permission(aws_actions.PUT_METRICS, ("*",), "its metrics")
     yield from _images(planned, there)
     if job.subnets:
-        network = (
-            "ec2:CreateNetworkInterface", "ec2:CreateNetworkInterfacePermission", "ec2:DeleteNetworkInterface",
-            "ec2:DeleteNetworkInterfacePermission", "ec2:DescribeDhcpOptions", "ec2:DescribeNetworkInterfaces",
-            "ec2:DescribeSecurityGroups", "ec2:DescribeSubnets", "ec2:DescribeVpcs",
-        )  # fmt: skip
-        yield Permission(network, ("*",), "its network")
+        yield Permission(aws_actions.USE_NETWORK, ("*",), "its network")
     keys = tuple(dict.fromkeys(key for key in (job.volume_kms_key, job.output_kms_key) if key))
     if keys:
-        actions = ("kms:CreateGrant", "kms:Decrypt", "kms:DescribeKey", "kms:Encrypt", "kms:GenerateDataKey")
-        resources = tuple(key if key.startswith("arn:") else f"arn:{there}:kms:{planned.region}:*:*" for key in keys)
-        yield Permission(actions, tuple(dict.fromkeys(resources)), "its keys")
+        yield Permission(aws_actions.USE_KEYS, _keys(planned, keys), "its keys")
+
+
+def _keys(planned: SageMakerJob, keys: Iterable[str]) -> tuple[str, ...]:
+    every = f"arn:{partition_of(planned.region)}:kms:{planned.region}:*:*"
+    return tuple(dict.fromkeys(key if key.startswith("arn:") else every for key in keys))
 
 
 def _images(planned: SageMakerJob, partition: str) -> Iterator[Permission]:
@@ -88,9 +88,10 @@ def _images(planned: SageMakerJob, partition: str) -> Iterator[Permission]:
         return  # no registry of AWS
     region = rest.partition(".")[0]
     repository = path.partition("@")[0].partition(":")[0]
-    pull = ("ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer")
-    yield Permission(pull, (f"arn:{partition}:ecr:{region}:{account}:repository/{repository}",), "the image")
-    yield Permission(("ecr:GetAuthorizationToken",), ("*",), "the image")
+    yield Permission(
+        aws_actions.PULL_IMAGE, (f"arn:{partition}:ecr:{region}:{account}:repository/{repository}",), "the image"
+    )
+    yield Permission(aws_actions.ENTER_REGISTRY, ("*",), "the image")
 
 
 def _objects(
@@ -100,14 +101,9 @@ def _objects(
     if not uri.startswith("s3://"):
         return
     bucket, key = split(uri)
-    wanted = [*(["s3:GetObject"] if read else ()), *(["s3:PutObject", "s3:AbortMultipartUpload"] if write else ())]
-    wanted += ["s3:DeleteObject"] if remove else []
+    wanted = [*(aws_actions.READ_OBJECTS if read else ()), *(aws_actions.WRITE_OBJECTS if write else ())]
+    wanted += aws_actions.REMOVE_OBJECTS if remove else ()
     yield Permission(
         tuple(sorted(wanted)), (f"arn:{partition}:s3:::{bucket}/{key.rstrip('/')}{'/' if key else ''}*",), why
     )
-    yield Permission(("s3:ListBucket",), (f"arn:{partition}:s3:::{bucket}",), why)
-
-
-def _partition(region: str) -> str:
-    """Returns the partition of AWS that a region is in, as ARNs begin with it."""
-    return "aws-cn" if region.startswith("cn-") else "aws-us-gov" if region.startswith("us-gov-") else "aws"
+    yield Permission(aws_actions.LIST_BUCKET, (f"arn:{partition}:s3:::{bucket}",), why)
