@@ -139,6 +139,8 @@ def test_channels_and_checkpoints_are_each_hosts_own_and_another_attempt_has_tho
     print("kept", *sorted(os.listdir(kept)), flush=True)
     if not (kept / host).exists():
         (kept / host).write_text(host)
+        (kept / "both").write_text(host)
+        (kept / "same").write_text("same")
         if host == "algo-2":
             sys.exit(3)
         time.sleep(60)
@@ -157,9 +159,13 @@ def test_channels_and_checkpoints_are_each_hosts_own_and_another_attempt_has_tho
     channels = {host: {line for line in lines if line.startswith("channel")} for host, lines in said.items()}
     assert channels == {"algo-1": {"channel a d"}, "algo-2": {"channel b"}, "algo-3": {"channel c"}}
     kept = {host: [line for line in lines if line.startswith("kept")] for host, lines in said.items()}
-    assert set(map(tuple, kept.values())) == {("kept", "kept algo-1 algo-2 algo-3")}
-    assert sorted(key for key in s3.listed() if key.startswith("kept/")) == [f"kept/algo-{n}" for n in (1, 2, 3)]
-    assert [(each.name, each.files, each.part) for each in run.artefacts] == [("checkpoints", 3, "")]
+    assert set(map(tuple, kept.values())) == {("kept", "kept algo-1 algo-2 algo-3 both same")}
+    names = [*(f"algo-{n}" for n in (1, 2, 3)), "both", "same"]
+    assert sorted(key for key in s3.listed() if key.startswith("kept/")) == [f"kept/{name}" for name in names]
+    (stored,) = run.artefacts
+    assert (stored.name, stored.part, stored.clash_count) == ("checkpoints", "", 1)
+    (clash,) = stored.clashes  # of the first attempt: the second one has restored what was kept
+    assert (clash.path, {clash.kept, *clash.dropped}) == ("both", set(made.all))
 
 
 def test_a_rank_that_fails_on_another_machine_is_the_cause_and_no_line_is_lost_over_broken_connections(

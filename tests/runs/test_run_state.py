@@ -25,6 +25,8 @@ from headrace.runs import (
 from headrace.runs.event_text import counted, losses, sentence
 from headrace.runs.events import (
     ArtefactsStored,
+    AttemptStarted,
+    Clash,
     DataWorkerLost,
     Event,
     HostLost,
@@ -34,6 +36,7 @@ from headrace.runs.events import (
     ProgramExited,
     ProgramStarted,
     RunFinished,
+    Version,
 )
 
 VALUE = ValueSecond(t=1.0, name="loss", stream="0", count=1, last=1.0, low=1.0, high=1.0, total=1.0)
@@ -210,3 +213,28 @@ def test_one_file_is_not_called_files() -> None:
     stored = ArtefactsStored(t=0.0, name="model", uri="/out", files=1, bytes=0)
     assert "1 file," in sentence(stored)
     assert [counted(number, "file") for number in (0, 1, 2)] == ["0 files", "1 file", "2 files"]
+
+
+def brought(t: float, host: str, *versions: Version) -> ArtefactsStored:
+    return ArtefactsStored(
+        t=t, name="checkpoints", uri="/kept", files=len(versions), bytes=1, part=host, versions=versions
+    )
+
+
+def test_machines_that_bring_different_content_to_one_name_clash_and_the_last_one_is_kept() -> None:
+    events = [
+        brought(5.0, "algo-1", Version("a", "x", 1.0), Version("b", "x", 3.0), Version("c", "x", 1.0)),
+        brought(5.1, "algo-2", Version("a", "x", 2.0), Version("b", "y", 2.0)),
+        brought(5.2, "algo-3", Version("b", "x", 2.5)),
+    ]
+    (stored,) = state_of(events, supervised=True).artefacts
+    assert (stored.clashes, stored.clash_count) == ((Clash("b", "algo-1", ("algo-2",)),), 1)
+    assert (stored.files, stored.versions, stored.part) == (6, (), "")
+
+
+def test_a_later_attempt_may_go_on_with_the_checkpoint_of_an_earlier_one_and_its_clashes_stay_told() -> None:
+    first = [brought(1.0, "algo-1", Version("a", "x", 0.1)), brought(1.0, "algo-2", Version("b", "x", 0.1))]
+    again = [AttemptStarted(t=2.0, number=2), brought(3.0, "algo-2", Version("a", "y", 2.5))]
+    assert state_of([*first, *again], supervised=True).artefacts[0].clash_count == 0
+    clash = [*first, brought(1.5, "algo-3", Version("a", "z", 0.2)), *again]
+    assert state_of(clash, supervised=True).artefacts[0].clashes == (Clash("a", "algo-3", ("algo-1",)),)

@@ -216,6 +216,20 @@ class Clash(msgspec.Struct, frozen=True):
     dropped: tuple[str, ...]
 
 
+class Version(msgspec.Struct, frozen=True):
+    """What a machine has brought to a name in one attempt, at last.
+
+    Attributes:
+        path: relative to the place.
+        digest: of its content.
+        at: when it was brought there, seconds since the epoch.
+    """
+
+    path: str
+    digest: str
+    at: float
+
+
 class ArtefactsStored(_Event, frozen=True, tag="artefacts_stored"):
     """What the hosts made was stored.
 
@@ -231,6 +245,8 @@ class ArtefactsStored(_Event, frozen=True, tag="artefacts_stored"):
         left_out: what cannot be stored (a socket, a broken link), as ``host:path``; at
             most 100.
         part: host of the machine that has stored this much of it; empty when it is all.
+        versions: of a part, what the machine has brought there in this attempt, from which the clashes of machines
+            follow; the newest 1000.
     """
 
     name: str
@@ -242,6 +258,7 @@ class ArtefactsStored(_Event, frozen=True, tag="artefacts_stored"):
     clash_count: int = 0
     left_out: tuple[str, ...] = ()
     part: str = ""
+    versions: tuple[Version, ...] = ()
 
 
 class CheckpointsRestored(_Event, frozen=True, tag="checkpoints_restored"):

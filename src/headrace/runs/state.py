@@ -12,6 +12,7 @@ from headrace.runs.cause import Cause, CauseKind
 from headrace.runs.events import (
     ArtefactsStored,
     AttemptStarted,
+    Clash,
     DataWorkerLost,
     Event,
     HostLost,
@@ -24,12 +25,15 @@ from headrace.runs.events import (
     RunFinished,
     SecondaryStatus,
     Status,
+    Version,
 )
 from headrace.runs.lifecycle import HostTime, Lifecycle, Transition, final_status
 from headrace.runs.run_paths import Stream
 
 ENGINE_KILLED = Cause(CauseKind.ENGINE_FAILED, "the engine was killed")
 """Cause of a run whose supervisor is gone and has written no `run_finished`."""
+
+LISTED = 100  # clashes
 
 
 @dataclass(frozen=True)
@@ -129,6 +133,8 @@ class _Fold:
     programs: list[Program] = field(default_factory=list)
     lost: list[HostLost | DataWorkerLost] = field(default_factory=list)
     artefacts: dict[tuple[str, str], ArtefactsStored] = field(default_factory=dict)
+    versions: dict[tuple[str, str], dict[str, Version]] = field(default_factory=dict)
+    clashes: dict[str, dict[str, Clash]] = field(default_factory=dict)
     left_out: dict[tuple[object, ...], MetricsLeftOut] = field(default_factory=dict)
     started: float | None = None
     last: float | None = None
@@ -136,6 +142,20 @@ class _Fold:
     word: RunFinished | None = None
     record_not_stored: RecordNotStored | None = None
     life: Lifecycle = field(default_factory=Lifecycle)
+
+    def stored(self, event: ArtefactsStored) -> None:
+        self.artefacts[event.name, event.part] = event
+        for version in event.versions:
+            self.versions.setdefault((event.name, version.path), {})[event.part] = version
+
+    def compare_machines(self) -> None:
+        """An attempt is over: machines that have brought different content to one name clash; the last one is kept."""
+        for (name, path), of_machine in self.versions.items():
+            kept, last = max(of_machine.items(), key=lambda item: item[1].at)
+            dropped = tuple(sorted(part for part, each in of_machine.items() if each.digest != last.digest))
+            if dropped:
+                self.clashes.setdefault(name, {})[path] = Clash(path, kept, dropped)
+        self.versions = {}
 
     def exited(self, event: ProgramExited) -> None:
         stream = Stream(event.group, event.host, event.stream)
@@ -178,19 +198,21 @@ def state_of(events: Iterable[Event], supervised: bool) -> RunState:
         elif isinstance(event, HostLost | DataWorkerLost):
             fold.lost.append(event)
         elif isinstance(event, ArtefactsStored):
-            fold.artefacts[event.name, event.part] = event
+            fold.stored(event)
         elif isinstance(event, MetricsLeftOut):
             fold.left_out[fold.life.attempt, event.host, event.what, event.definition] = event
         elif isinstance(event, JobStarted):
             fold.started = event.t if fold.started is None else fold.started
         elif isinstance(event, AttemptStarted):
             fold.verdict = None
+            fold.compare_machines()
         elif isinstance(event, JobFinished):
             fold.verdict = fold.verdict or event
         elif isinstance(event, RunFinished):
             fold.word = fold.word or event
         elif isinstance(event, RecordNotStored):
             fold.record_not_stored = event if event.reason else None
+    fold.compare_machines()
     status, cause, ended = _verdict(fold, supervised)
     finished = fold.word is not None or not supervised
     if ended is not None:
@@ -205,7 +227,7 @@ def state_of(events: Iterable[Event], supervised: bool) -> RunState:
         ended=ended,
         programs=tuple(fold.programs),
         lost=tuple(fold.lost),
-        artefacts=_all_machines(fold.artefacts),
+        artefacts=_all_machines(fold.artefacts, fold.clashes),
         secondary_status=final_status(status, cause) if finished else fold.life.status,
         transitions=tuple(fold.life.transitions),
         attempt=fold.life.attempt,
@@ -217,13 +239,15 @@ def state_of(events: Iterable[Event], supervised: bool) -> RunState:
     )
 
 
-def _all_machines(stored: dict[tuple[str, str], ArtefactsStored]) -> tuple[ArtefactsStored, ...]:
-    """Returns one event for each name, given the last one for each name and machine."""
+def _all_machines(
+    stored: dict[tuple[str, str], ArtefactsStored], clashes: dict[str, dict[str, Clash]]
+) -> tuple[ArtefactsStored, ...]:
+    """Returns one event for each name, given the last one for each name and machine, and the clashes of machines."""
     merged: dict[str, ArtefactsStored] = {}
     for (name, part), event in stored.items():
         before = merged.get(name)
         if before is None or not part:
-            merged[name] = msgspec.structs.replace(event, part="")
+            merged[name] = msgspec.structs.replace(event, part="", versions=())
         else:
             merged[name] = msgspec.structs.replace(
                 event,
@@ -234,7 +258,12 @@ def _all_machines(stored: dict[tuple[str, str], ArtefactsStored]) -> tuple[Artef
                 clash_count=before.clash_count + event.clash_count,
                 left_out=before.left_out + event.left_out,
                 part="",
+                versions=(),
             )
+    for name, found in clashes.items():
+        event = merged[name]
+        listed = (*event.clashes, *(found[path] for path in sorted(found)))[:LISTED]
+        merged[name] = msgspec.structs.replace(event, clashes=listed, clash_count=event.clash_count + len(found))
     return tuple(merged.values())
 
 

@@ -6,7 +6,8 @@ meanwhile, so that a place never has half a file. Where the kernel gives no leas
 system), it must not have changed for `QUIET_SECONDS`.
 
 Several folders may have the same place, as all hosts of a job have one for checkpoints. The last writer of a name wins,
-as on the service; a name with more than one content is counted as a clash.
+as on the service; a name with more than one content is counted as a clash. Folders of other machines are not seen here:
+of what was brought there the digests are told (`versions`), and whoever reads the record of the run compares them.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import hashlib
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -63,15 +65,19 @@ class Mirror:
     Args:
         store: what writes.
         folders: what is kept up to date.
+        of_many: other machines write to the places, too.
 
     Attributes:
+        versions: place to the last content (its digest, and when it was brought there) from here; only when `of_many`.
         files: place to bytes, of all files that were brought there; those of earlier attempts may be put in.
         clashes: place to the hosts that wrote it with different content, the one whose file is there last.
     """
 
-    def __init__(self, store: Store, folders: Sequence[Folder]) -> None:
+    def __init__(self, store: Store, folders: Sequence[Folder], of_many: bool = False) -> None:
         self._store = store
         self._folders = folders
+        self._of_many = of_many
+        self.versions: dict[str, tuple[str, float]] = {}
         self._writers: dict[str, str] = {}
         self.files: dict[str, int] = {}
         self.clashes: dict[str, list[str]] = {}
@@ -121,10 +127,15 @@ class Mirror:
         return trouble
 
     def _try(self, change: Change) -> HeadraceError | None:
+        uri = storage.join(change.folder.uri, change.name)
         try:
-            self._store.upload(change.file.uri, storage.join(change.folder.uri, change.name), change.file)
+            self._store.upload(change.file.uri, uri, change.file)
         except HeadraceError as error:
             return error
+        if self._of_many:
+            digest = _digest(Path(change.file.uri))
+            if digest and not _is_other(change):  # else the next look takes it, or it has gone
+                self.versions[uri] = digest, time.time()
         return None
 
     def _taken(self, change: Change) -> None:
@@ -145,6 +156,18 @@ class Mirror:
             if folder is not change.folder and folder.uri == change.folder.uri
         ]
         return all(same_content(other, Path(change.file.uri)) for other in others if other.is_file())
+
+
+def _digest(path: Path) -> str:
+    """Returns a digest of a file's content; empty if it cannot be read."""
+    found = hashlib.blake2b(digest_size=16)
+    try:
+        with path.open("rb") as file:
+            for piece in _pieces(file.read):
+                found.update(piece)
+    except OSError:
+        return ""
+    return found.hexdigest()
 
 
 def _changed_at(file: Object) -> int:

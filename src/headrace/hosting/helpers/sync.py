@@ -30,6 +30,7 @@ from headrace.instance.paths import TreePaths
 from headrace.instance.storage import Store
 from headrace.processes.child_report import ChildReport
 from headrace.runs import ArtefactsStored, Clash, EventWriter, RunPaths
+from headrace.runs.events import Version
 
 KNOWN = "kept.json"  # in the run's folder `engine`: what is at the places already, from restore or an earlier attempt
 STORED = "stored.json"  # beside it: what the attempts so far have brought to the places
@@ -37,6 +38,7 @@ LOOK_SECONDS = 0.5
 MOST_OF_A_CPU = 0.05  # a look that takes long makes the next one come later
 PATIENCE_SECONDS = 5.0  # between two tries at a place that cannot be written
 LAST_TRIES = 3
+MOST_VERSIONS = 1000  # told of one machine
 FAILED = "ClientError: Checkpoint or intermediate output upload failed"
 
 
@@ -124,7 +126,8 @@ class Sync:
         self._paths = paths
         self._plan = read_plan(paths, SYNC)
         self._kept = folders_of(self._plan, read_known(paths))
-        self._mirrors = {name: Mirror(store, folders) for name, folders in self._kept.items()}
+        of_many = bool(self._plan.part)
+        self._mirrors = {name: Mirror(store, folders, of_many) for name, folders in self._kept.items()}
         for name, stored in read_stored(paths).items():
             if name in self._mirrors:
                 self._mirrors[name].files.update(stored.files)
@@ -170,12 +173,13 @@ class Sync:
 
     def _event(self, name: str, mirror: Mirror) -> ArtefactsStored:
         place = self._plan.checkpoints if name == "checkpoints" else self._plan.intermediate
-        clashes = [
-            Clash(
-                uri[len(place) :].lstrip("/").encode(errors="backslashreplace").decode(), hosts[-1], tuple(hosts[:-1])
-            )
-            for uri, hosts in sorted(mirror.clashes.items())
-        ]
+
+        def named(uri: str) -> str:
+            return uri[len(place) :].lstrip("/").encode(errors="backslashreplace").decode()
+
+        clashes = [Clash(named(uri), hosts[-1], tuple(hosts[:-1])) for uri, hosts in sorted(mirror.clashes.items())]
+        versions = [Version(named(uri), digest, at) for uri, (digest, at) in mirror.versions.items()]
+        newest = sorted(versions, key=lambda version: version.at)[-MOST_VERSIONS:]
         size = sum(mirror.files.values())
         return ArtefactsStored(
             t=time.time(),
@@ -187,6 +191,7 @@ class Sync:
             clashes=tuple(clashes[:100]),
             clash_count=len(clashes),
             part=self._plan.part,
+            versions=tuple(newest),
         )
 
 
