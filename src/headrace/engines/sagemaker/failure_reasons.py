@@ -28,6 +28,16 @@ def reason_word(failure_reason: str) -> str:
     return match[1] if match else ""
 
 
+def word_of(answer: Answer) -> str:
+    """Returns the service's word for why a job failed; empty when it gives none."""
+    return reason_word(str(answer.get("FailureReason") or ""))
+
+
+def no_capacity(word: str) -> Cause:
+    """Returns why a run has failed that the service refused for the last time."""
+    return Cause(CauseKind.INSTANCE_NOT_STARTED, f"SageMaker has no instances for it: {word}", infrastructure=True)
+
+
 def end_of_job(answer: Answer) -> tuple[Status, Cause | None] | None:
     """Returns how a job ended and why; None while it goes on.
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from datetime import datetime
 
 import msgspec
 
 from headrace.engines.one_refresher import alone
 from headrace.engines.platform_news import PlatformNews, platform_news
 from headrace.engines.sagemaker.boto_service import BotoService
-from headrace.engines.sagemaker.failure_reasons import end_of_job
+from headrace.engines.sagemaker.failure_reasons import end_of_job, no_capacity, word_of
 from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket, read_ticket, write_ticket
 from headrace.engines.sagemaker.service_calls import Answer
 from headrace.engines.sagemaker.stage_channel import remove_channel
 from headrace.engines.sagemaker.stored_record import bring_stored, forget_copy
+from headrace.engines.sagemaker.submit_again import submit_again
 from headrace.instance.storage import Store
 from headrace.runs import Cause, CauseKind, Run, RunPaths, Status
 from headrace.runs.events import InstancesStarted, RunFinished, SecondaryStatus
@@ -65,7 +67,12 @@ def has_ended(run: Run) -> bool:
 
 def _refresh(run: Run, ticket: ServiceTicket, store: Store) -> None:
     paths = run.paths
-    if not ticket.submitted and ticket.submitter_lives:
+    if not ticket.submitted and ticket.submitter_lives and not ticket.refused:
+        return
+    if ticket.refused:
+        if not submit_again(paths, ticket, ticket.refused, ticket.refused_at):
+            with platform_news(paths) as news:
+                news.end(Status.FAILED, no_capacity(ticket.refused))
         return
     asked = time.time()
     found = BotoService(ticket.service).describe(ticket.name)
@@ -80,7 +87,11 @@ def _refresh(run: Run, ticket: ServiceTicket, store: Store) -> None:
         with platform_news(paths) as news:
             _tell_part(news, found, asked, word is not None)
         return
-    if not _record_says(paths, ticket, store, *end):
+    if _record_says(paths, ticket, store, *end):
+        return
+    when = found.get("TrainingEndTime") or found.get("LastModifiedTime")
+    failed_at = when.timestamp() if isinstance(when, datetime) else asked
+    if end[0] is not Status.FAILED or not submit_again(paths, ticket, word_of(found), failed_at):
         with platform_news(paths) as news:
             news.end(*end)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from datetime import datetime, timezone
 
+import msgspec
+
 from headrace.engines.capability import Capability
 from headrace.engines.documents import Document
 from headrace.engines.engine_logs import log_documents
@@ -15,6 +17,7 @@ from headrace.engines.sagemaker.boto_service import BotoService
 from headrace.engines.sagemaker.refresh_training_job import has_ended, refresh_training_job
 from headrace.engines.sagemaker.sagemaker_job import SageMakerJob, check_sagemaker_job, plan_sagemaker_job
 from headrace.engines.sagemaker.sagemaker_ticket import read_ticket
+from headrace.engines.sagemaker.submit_again import stop_run
 from headrace.engines.sagemaker.submit_training_job import submit_training_job
 from headrace.errors import EngineRefused
 from headrace.job import Job
@@ -44,10 +47,13 @@ def check(job: Job) -> SageMakerJob:
 
 
 def render(job: Job) -> tuple[Document, ...]:
-    """Returns the request and the launch plan. Raises as `plan` does."""
+    """Returns the request, what is uploaded and must be allowed, and the launch plan. Raises as `plan` does."""
     planned = plan(job)
-    request = Document("request.json", json.dumps(planned.request(), indent=2) + "\n")
-    return (request, plan_document(planned))
+    shown = planned.submission
+    request = Document("request.json", json.dumps(shown.request, indent=2) + "\n")
+    parts = {"uploads": shown.uploads, "permissions": shown.permissions}
+    needed = Document("needed.json", msgspec.json.format(msgspec.json.encode(parts)).decode() + "\n")
+    return (request, needed, plan_document(planned))
 
 
 def start(job: Job, detach: bool = False) -> RemoteHandle:
@@ -74,7 +80,7 @@ def stop(run: Run, now: bool = False) -> bool:
     ticket = read_ticket(run.paths)
     if not ticket.submitted and ticket.submitter_lives:
         raise EngineRefused(f"{run.id} is being submitted", "ask again in a moment")
-    return not has_ended(run) and BotoService(ticket.service).stop(ticket.name)
+    return not has_ended(run) and stop_run(run.paths)
 
 
 def refresh(run: Run) -> None:

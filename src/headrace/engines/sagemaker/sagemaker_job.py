@@ -20,7 +20,7 @@ from headrace.engines.planning.engine_job import EngineJob
 from headrace.engines.planning.plan_artefacts import check_checkpoint_folder
 from headrace.engines.planning.plan_channels import orders_of
 from headrace.engines.remote_job import check_remote_job, ranks_beside_workers, remote_plan
-from headrace.engines.sagemaker.capacity_retry import Alternative, alternative_of, alternatives, job_at
+from headrace.engines.sagemaker.capacity_retry import alternative_of, alternatives, job_at
 from headrace.engines.sagemaker.framework_images import SOURCE, VERSIONS, find_image, is_neuron, known_regions
 from headrace.engines.sagemaker.iam_actions import submission_of
 from headrace.engines.sagemaker.service_request import CHANNEL_FOLDER, Carrier, Request, training_request
@@ -119,8 +119,7 @@ class SageMakerJob(EngineJob):
         Raises:
             JobInvalid: it could not run there.
         """
-        place = alternative_of(self.asked.sagemaker.retry, attempt, self.first_region)
-        return _planned_at(self.asked, place, RunPaths(Path(self.root)), attempt, self.first_region)
+        return attempt_of(self.asked, RunPaths(Path(self.root)), attempt, self.first_region)
 
     def request(self, carrier: Carrier | None = None) -> Request:
         """Returns the CreateTrainingJob request of this attempt.
@@ -200,20 +199,30 @@ def plan_sagemaker_job(job: Job, paths: RunPaths, environment: Mapping[str, str]
     region = region_of(job, environment)
     retry = job.sagemaker.retry
     count = 1 if retry is None else min(len(alternatives(retry, region)), retry.attempts + 1)
-    first, *others = (
-        _planned_at(job, alternative_of(retry, attempt, region), paths, attempt, region)
-        for attempt in range(1, count + 1)
-    )
+    first, *others = (attempt_of(job, paths, attempt, region) for attempt in range(1, count + 1))
     for each in (first, *others):
         each.request()
     return first
 
 
-def _planned_at(job: Job, place: Alternative, paths: RunPaths, attempt: int, first_region: str) -> SageMakerJob:
+def attempt_of(job: Job, paths: RunPaths, attempt: int, first_region: str) -> SageMakerJob:
+    """Returns an attempt of a job.
+
+    Args:
+        job: the job as the user wrote it.
+        paths: the run's directory; it need not exist.
+        attempt: its number, from 1.
+        first_region: where the first attempt runs.
+
+    Raises:
+        JobInvalid: it could not run there.
+    """
+    place = alternative_of(job.sagemaker.retry, attempt, first_region)
     there = job_at(job, place)
     image = image_of(there, place.region)
     plan = _launch_plan(there, paths)
-    return SageMakerJob(_with_record(there), plan, orders_of(there), job, place.region, first_region, image, attempt)
+    orders = orders_of(there)
+    return SageMakerJob(_with_record(there), plan, orders, job, place.region, first_region, image, attempt)
 
 
 def check_sagemaker_job(planned: SageMakerJob) -> None:

@@ -35,6 +35,10 @@ class ServiceTicket(msgspec.Struct, frozen=True):
         pid, start, node: the process that submits it.
         submitted: the service has accepted it.
         cleaned: the channel is removed.
+        attempt: how often the run has been submitted, this time included.
+        first_region: where its first attempt was.
+        refused: the service's word for why it did not accept the latest attempt; empty when it did.
+        refused_at: when that was, seconds since the epoch.
     """
 
     name: str
@@ -50,6 +54,10 @@ class ServiceTicket(msgspec.Struct, frozen=True):
     node: str
     submitted: bool = False
     cleaned: bool = False
+    attempt: int = 1
+    first_region: str = ""
+    refused: str = ""
+    refused_at: float = 0.0
 
     @property
     def access(self) -> S3Access:

@@ -63,7 +63,7 @@ def prepare_sagemaker_run(planned: SageMakerJob, paths: RunPaths) -> dict[str, b
     """
     job = planned.job
     write_job(job, paths)
-    if not is_s3(job.source_dir):
+    if not is_s3(job.source_dir) and not paths.code.exists():  # another attempt has brought it
         bring_job_code(job, paths)
     paths.plan.write_text(plan_text(planned.plan), encoding="utf-8")
     assert job.record is not None

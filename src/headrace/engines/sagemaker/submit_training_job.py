@@ -1,15 +1,24 @@
-"""Gives a run to SageMaker: stages its channel, creates its training job, leaves nothing of a failed try."""
+"""Gives a run to SageMaker: stages its channel, creates its training job, leaves nothing of a failed try.
+
+It is submitted again while the service refuses it for a reason that `engines.sagemaker.retry` names. What a later
+process needs for another attempt is in the run's directory: the job as the user wrote it, beside the ticket.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import logging
 import time
+from collections.abc import Callable
 
 import msgspec
 
 from headrace.engines.sagemaker.boto_service import BotoService
-from headrace.engines.sagemaker.sagemaker_job import SageMakerJob
+from headrace.engines.sagemaker.capacity_retry import next_attempt
+from headrace.engines.sagemaker.sagemaker_job import SageMakerJob, attempt_of
 from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket, this_process, write_ticket
+from headrace.engines.sagemaker.service_calls import ServiceRefused
 from headrace.engines.sagemaker.stage_channel import (
     prepare_sagemaker_run,
     remove_channel,
@@ -17,9 +26,15 @@ from headrace.engines.sagemaker.stage_channel import (
     stage_channel,
 )
 from headrace.errors import HeadraceError
+from headrace.instance.launch_plan import write_atomically
 from headrace.instance.storage import Store
+from headrace.job import Job
 from headrace.runs import RunPaths, give_to_engine
 
+_log = logging.getLogger(__name__)
+
+ASKED = "asked.json"
+"""The job as the user wrote it, below the run's engine directory."""
 SERVICES = ("sagemaker", "s3", "logs", "cloudwatch")
 
 
@@ -37,26 +52,87 @@ def ticket_of(planned: SageMakerJob) -> ServiceTicket:
         record=planned.job.record.uri if planned.job.record is not None else "",
         model=planned.model_uri,
         begun=time.time(),
+        attempt=planned.attempt,
+        first_region=planned.first_region,
         pid=pid,
         start=start,
         node=node,
     )
 
 
-def submit_training_job(planned: SageMakerJob, paths: RunPaths) -> None:
-    """Submits a run. What is killed meanwhile is found again by its ticket.
+def submit_training_job(
+    planned: SageMakerJob, paths: RunPaths, sleep: Callable[[float], object] = time.sleep
+) -> SageMakerJob:
+    """Submits a run, as often as its job says. What is killed meanwhile is found again by its ticket.
 
     Args:
         planned: the job, in its run.
         paths: the run's directory.
+        sleep: waits for so many seconds.
+
+    Returns:
+        The attempt that the service has accepted.
 
     Raises:
         UsageError, StorageError: the run cannot be prepared or staged.
         EngineRefused: the service does not take it.
         OSError: the run's directory cannot be written.
     """
-    ticket = ticket_of(planned)
     give_to_engine(paths)
+    _write_asked(paths, planned.asked)
+    while True:
+        try:
+            submit_attempt(planned, paths)
+            return planned
+        except ServiceRefused as error:
+            retry = planned.asked.sagemaker.retry
+            following = next_attempt(retry, planned.attempt, error.code, planned.first_region)
+            if following is None:
+                raise
+            when = f" in {following.delay:g} s" if following.delay else ""
+            _log.warning("%s; it is submitted again%s", error.message, when)
+            sleep(following.delay)
+            planned = planned.at(following.attempt)
+
+
+def planned_again(paths: RunPaths, ticket: ServiceTicket, attempt: int) -> SageMakerJob:
+    """Returns an attempt of a run that was submitted before, perhaps by another process.
+
+    Args:
+        paths: the run's directory.
+        ticket: its ticket.
+        attempt: which attempt.
+
+    Raises:
+        OSError: the run's directory cannot be read.
+    """
+    return attempt_of(asked_of(paths), paths, attempt, ticket.first_region)
+
+
+def asked_of(paths: RunPaths) -> Job:
+    """Returns the job of a run as the user wrote it. Raises OSError."""
+    return Job(**json.loads((paths.engine / ASKED).read_text(encoding="utf-8")))
+
+
+def _write_asked(paths: RunPaths, job: Job) -> None:
+    """Writes the job as the user wrote it: what he left out is not in it."""
+    paths.engine.mkdir(exist_ok=True)
+    data = job.model_dump(mode="json", exclude_unset=True)
+    write_atomically(paths.engine / ASKED, json.dumps(data).encode())
+
+
+def submit_attempt(planned: SageMakerJob, paths: RunPaths) -> None:
+    """Submits one attempt of a run, once.
+
+    Args:
+        planned: the attempt, in its run.
+        paths: the run's directory.
+
+    Raises:
+        ServiceRefused: the service does not take it; nothing of it is left.
+        UsageError, StorageError, OSError, EngineRefused: it cannot be submitted.
+    """
+    ticket = ticket_of(planned)
     own = prepare_sagemaker_run(planned, paths)
     request = planned.request()
     write_ticket(paths, ticket)

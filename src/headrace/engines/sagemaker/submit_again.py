@@ -1,0 +1,93 @@
+"""Submits a run again that the service had no instances for: by whichever process looks at it when it is time.
+
+Nothing waits: until then the run is pending, and says so.
+"""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from headrace.engines.one_refresher import alone
+from headrace.engines.platform_news import platform_news
+from headrace.engines.sagemaker.boto_service import BotoService
+from headrace.engines.sagemaker.capacity_retry import next_attempt
+from headrace.engines.sagemaker.failure_reasons import word_of
+from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket, read_ticket, write_ticket
+from headrace.engines.sagemaker.service_calls import Answer, ServiceRefused
+from headrace.engines.sagemaker.stage_channel import remove_channel
+from headrace.engines.sagemaker.submit_training_job import asked_of, planned_again, submit_attempt
+from headrace.instance.storage import Store
+from headrace.runs import Cause, CauseKind, RunPaths, Status
+from headrace.runs.events import SecondaryStatus
+
+
+def submit_again(paths: RunPaths, ticket: ServiceTicket, word: str, failed_at: float) -> bool:
+    """Submits the next attempt of a run if its job says so and it is time. Returns whether there is one.
+
+    Args:
+        paths: the run; this process alone refreshes it.
+        ticket: of the attempt that has failed.
+        word: the service's word for why.
+        failed_at: when it failed, seconds since the epoch.
+
+    Raises:
+        HeadraceError, OSError: it cannot be submitted now; nothing has changed.
+    """
+    following = next_attempt(asked_of(paths).sagemaker.retry, ticket.attempt, word, ticket.first_region)
+    if following is None:
+        return False
+    now = time.time()
+    wait = failed_at + following.delay - now
+    if wait > 0:
+        with platform_news(paths) as news:
+            news.status(SecondaryStatus.PENDING, f"{word}: it is submitted again, with a pause before it", now)
+        return True
+    planned = planned_again(paths, ticket, following.attempt)
+    types = ", ".join(dict.fromkeys(group.instance_type for group in planned.plan.groups))
+    with platform_news(paths) as news:
+        again = f"{word}: submitted again (attempt {following.attempt}) in {planned.region}: {types}"
+        news.status(SecondaryStatus.PENDING, again, now)
+    try:
+        submit_attempt(planned, paths)
+    except ServiceRefused as error:
+        refused = msgspec.structs.replace(read_ticket(paths), refused=error.code, refused_at=time.time())
+        write_ticket(paths, refused)
+    except BaseException:
+        write_ticket(paths, ticket)
+        raise
+    if ticket.channel != planned.channel_uri:
+        with Store(access=ticket.access) as store:
+            remove_channel(ticket.channel, store)
+    return True
+
+
+def stop_run(paths: RunPaths) -> bool:
+    """Asks the service to stop a run whose end is not known; one that waits for capacity ends here.
+
+    Returns:
+        Whether it was still waiting or running.
+
+    Raises:
+        EngineRefused: it cannot be asked.
+        OSError: its record cannot be written.
+    """
+    with alone(paths, wait=True):
+        ticket = read_ticket(paths)
+        service = BotoService(ticket.service)
+        if not ticket.refused and service.stop(ticket.name):
+            return True
+        found = None if ticket.refused else service.describe(ticket.name)
+        if not _is_to_follow(paths, ticket, found):
+            return False
+        with platform_news(paths) as news:
+            return news.end(
+                Status.STOPPED, Cause(CauseKind.STOPPED, "stopped by the user while it waited for capacity")
+            )
+
+
+def _is_to_follow(paths: RunPaths, ticket: ServiceTicket, found: Answer | None) -> bool:
+    """Tells whether another attempt would be submitted after this one."""
+    word = ticket.refused or (word_of(found) if found is not None else "")
+    return next_attempt(asked_of(paths).sagemaker.retry, ticket.attempt, word, ticket.first_region) is not None

@@ -1,0 +1,84 @@
+"""`--engine sagemaker` while the service is full, busy, or its answers are lost: a run is one job at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sagemaker_loop import Loop, lines, open_loop, open_service
+from serve_process import ServeProcess
+from service_relay import FULL, LOST, QUOTA, THROTTLED, Relay
+
+from headrace import engines
+from headrace.errors import EngineRefused
+from headrace.runs import CauseKind, Run, Status, runs_dir
+
+pytestmark = pytest.mark.namespaces
+
+HELLO = """
+import os
+print(os.environ["TRAINING_JOB_NAME"], os.environ["SM_CURRENT_INSTANCE_TYPE"], flush=True)
+"""
+ALONE = {"instance_groups": None, "instance_type": "ml.m5.xlarge", "instance_count": 1}
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[ServeProcess]:
+    yield from open_service()
+
+
+@pytest.fixture
+def loop(service: ServeProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loop]:
+    yield open_loop(service, tmp_path, monkeypatch)
+    service.close_clients()
+
+
+def through(relay: Relay, **retry: object) -> dict[str, object]:
+    """Options of a job whose training jobs go through a relay."""
+    return {"endpoint_urls": {"sagemaker": relay.url}, "retry": {"attempts": 3, "delay": 0, **retry}}
+
+
+def test_a_run_outlives_throttling_two_full_attempts_and_a_lost_answer_and_is_never_doubled(loop: Loop) -> None:
+    with Relay(loop.service.port, CreateTrainingJob=[THROTTLED, FULL, FULL, LOST]) as relay:
+        types = {"instance_types": ["ml.c5.xlarge", "ml.c5.2xlarge"]}
+        handle = loop.start(loop.job(HELLO, "full", through(relay, **types), **ALONE))
+        assert handle.wait(90) is Status.COMPLETED, (handle.cause, loop.service.log)
+    names = [handle.id, handle.id, f"{handle.id}-try2", f"{handle.id}-try3"]
+    assert relay.created() == names
+    assert lines(handle) == [f"homogeneousCluster/algo-1[0] {names[-1]} ml.c5.2xlarge"]
+    summaries = loop.service.client().list_training_jobs(NameContains=handle.id)["TrainingJobSummaries"]
+    assert [each["TrainingJobName"] for each in summaries] == names[-1:]
+    told = [event.message for event in Run.open(handle.id).events() if getattr(event, "message", "")]
+    assert any("CapacityError: submitted again (attempt 3) in us-east-1: ml.c5.2xlarge" in text for text in told)
+
+
+def test_a_quota_that_is_used_up_is_followed_by_other_types_and_the_last_refusal_is_the_end(loop: Loop) -> None:
+    with Relay(loop.service.port, CreateTrainingJob=[QUOTA, QUOTA]) as relay:
+        with pytest.raises(EngineRefused) as caught:
+            loop.start(loop.job(HELLO, "quota", through(relay, attempts=1), **ALONE))
+        assert "The limit is 0 Instances" in caught.value.message
+        assert [name.rpartition("-")[2] == "try2" for name in relay.created()] == [False, True]
+    assert list(runs_dir().glob("quota*")) == []
+    assert not list((loop.bucket / "out" / "headrace" / "channels").glob("quota*/*"))
+
+
+def test_a_run_that_stays_without_capacity_fails_and_says_so(loop: Loop) -> None:
+    with Relay(loop.service.port, CreateTrainingJob=[FULL, QUOTA, FULL]) as relay:
+        handle = loop.start(loop.job(HELLO, "never", through(relay, attempts=2), **ALONE))
+        assert handle.wait(60) is Status.FAILED
+        assert handle.cause is not None
+        assert handle.cause.kind is CauseKind.INSTANCE_NOT_STARTED
+        assert len(relay.created()) == 3
+    assert not list((loop.bucket / "out" / "headrace" / "channels").glob("never*/*"))
+
+
+def test_a_run_that_waits_for_capacity_is_pending_and_can_be_stopped(loop: Loop) -> None:
+    with Relay(loop.service.port, CreateTrainingJob=[FULL]) as relay:
+        handle = loop.start(loop.job(HELLO, "waits", through(relay, delay=3600), **ALONE))
+        engines.refresh(Run.open(handle.id))
+        assert engines.alive(Run.open(handle.id))
+        assert engines.stop(Run.open(handle.id)) is True
+        assert handle.wait(30) is Status.STOPPED
+        assert engines.stop(Run.open(handle.id)) is False
+        assert relay.created() == [handle.id]
