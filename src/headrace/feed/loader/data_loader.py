@@ -23,6 +23,7 @@ from headrace.feed.client.session import Session
 from headrace.feed.client.worker_pool import WorkerPool
 from headrace.feed.identifiers import PipelineNumber
 from headrace.feed.loader.device import DeviceBatches, find_device, find_pinning, open_device
+from headrace.feed.loader.guarantee import Guarantee, guarantee
 from headrace.feed.loader.iteration import Batches, InlineBatches, Iteration, ServedBatches
 from headrace.feed.loader.loader_arguments import (
     as_context,
@@ -286,6 +287,11 @@ class DataLoader(TorchHabits):
     def stats(self) -> LoaderStats:
         """Returns sums since the loader was made, and ratios of them: see `LoaderStats`."""
         return loader_stats(self._meter.totals, self._stats, list(self._sessions))
+
+    def guarantee(self) -> Guarantee:
+        """Returns what this loader guarantees: delivery, order, resume, ranks."""
+        source, shared = source_of(self._sampler, self._batch_sampler), self._shard is not None
+        return guarantee(source, sampled=self._sampled, shared=shared, skips=self._policy.on_error == "skip")
 
     def check(self, samples: int = 32) -> PurityReport:
         """Makes samples twice, here, after different ones, and says what differs and which generator moved.

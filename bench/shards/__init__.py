@@ -1,0 +1,1 @@
+"""Shards through the feed and through its peers."""

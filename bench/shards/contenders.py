@@ -1,0 +1,143 @@
+"""Who reads the shards, each as its own documentation says for shuffled training: 2 workers, batches of 64.
+
+python -m bench.shards.contenders NAME ROW FOLDER     prints one JSON object: samples, seconds, CPU seconds
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from bench.shards.work import ROWS, words
+
+from headrace import feed
+
+BATCH, WORKERS, BUFFER = 64, 2, 1000
+Opened = AbstractContextManager[Iterable[Any]]
+
+
+def _source(row: str, folder: Path) -> feed.Source:
+    opened = feed.parquet(folder) if row == "parquet-text" else feed.tar(folder)
+    return opened.map(ROWS[row].decode)
+
+
+def headrace(row: str, folder: Path) -> Opened:
+    return feed.DataLoader(
+        _source(row, folder), BATCH, feed.Window(128, 64), seed=1, num_workers=WORKERS, persistent_workers=True
+    )
+
+
+def headrace_full(row: str, folder: Path) -> Opened:
+    return feed.DataLoader(_source(row, folder), BATCH, True, seed=1, num_workers=WORKERS, persistent_workers=True)
+
+
+def headrace_in_order(row: str, folder: Path) -> Opened:
+    return feed.DataLoader(_source(row, folder), BATCH, seed=1, num_workers=WORKERS, persistent_workers=True)
+
+
+def _torch(dataset: Any, **options: Any) -> Opened:
+    return nullcontext(
+        torch.utils.data.DataLoader(
+            dataset, BATCH, num_workers=WORKERS, persistent_workers=True, prefetch_factor=4, **options
+        )
+    )
+
+
+def torch_over_index(row: str, folder: Path) -> Opened:
+    """torch's own loader over our source, which is a map-style dataset."""
+    return _torch(_source(row, folder), shuffle=True)
+
+
+def _webdataset(row: str, folder: Path, shards: int | bool, buffer: int) -> Opened:
+    import webdataset
+
+    urls = [str(path) for path in sorted(folder.glob("*.tar"))]
+    dataset = webdataset.WebDataset(urls, shardshuffle=shards)
+    return _torch((dataset.shuffle(buffer) if buffer else dataset).map(ROWS[row].decode))
+
+
+def webdataset(row: str, folder: Path) -> Opened:
+    return _webdataset(row, folder, 100, BUFFER)
+
+
+def webdataset_in_order(row: str, folder: Path) -> Opened:
+    return _webdataset(row, folder, False, 0)
+
+
+def _texts(sample: dict[str, Any]) -> dict[str, Any]:
+    return {"tokens": words(sample)}
+
+
+def datasets_stream(row: str, folder: Path) -> Opened:
+    """Hugging Face's streaming reader of the same Parquet files, with its shuffle buffer."""
+    import datasets
+
+    files = [str(path) for path in sorted(folder.glob("*.parquet"))]
+    streamed = datasets.load_dataset("parquet", data_files=files, split="train", streaming=True)
+    return _torch(
+        streamed.shuffle(seed=1, buffer_size=BUFFER).map(_texts, remove_columns=["text"]).with_format("torch")
+    )
+
+
+class _Tokens:
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return words(self._dataset[index])
+
+
+def datasets_on_disk(row: str, folder: Path) -> Opened:
+    """The same rows after Hugging Face's conversion to Arrow files, which is not counted here."""
+    import datasets
+
+    files = [str(path) for path in sorted(folder.glob("*.parquet"))]
+    return _torch(_Tokens(datasets.load_dataset("parquet", data_files=files, split="train")), shuffle=True)
+
+
+_SHUFFLED = (headrace, torch_over_index, webdataset)
+_TEXT = (headrace, headrace_full, headrace_in_order, torch_over_index, datasets_stream, datasets_on_disk)
+_BY_ROW = {
+    "tar-small": (*_SHUFFLED, headrace_full, headrace_in_order, webdataset_in_order),
+    "tar-20k": (*_SHUFFLED, headrace_full, headrace_in_order, webdataset_in_order),
+    "tar-jpeg": _SHUFFLED,
+    "parquet-text": _TEXT,
+}
+CONTENDERS = {row: {each.__name__: each for each in those} for row, those in _BY_ROW.items()}
+
+
+def _cpu() -> float:
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+def main() -> None:
+    name, row, folder = sys.argv[1:]
+    torch.set_num_threads(1)
+    samples = 0
+    made = CONTENDERS[row][name](row, Path(folder))
+    cpu, wall = _cpu(), time.perf_counter()
+    with made as loader:
+        for _ in range(ROWS[row].epochs):
+            for batch in loader:
+                first = batch[0] if isinstance(batch, (list, tuple)) else batch
+                samples += len(first["tokens"] if isinstance(first, dict) else first)
+        seconds = time.perf_counter() - wall
+    del loader, made  # its workers end, and their CPU seconds are counted
+    expected = ROWS[row].shards * ROWS[row].samples * ROWS[row].epochs
+    assert samples == expected, f"{samples} samples, expected {expected}"
+    print(json.dumps({"samples": samples, "seconds": seconds, "cpu": _cpu() - cpu}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""What a loader guarantees, given whose order it follows and how its ranks share the data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from headrace.feed.plan.torch_samplers import SamplerSource
+
+Resume = Literal["at once", "by the sampler's state", "by running the sampler again"]
+Ranks = Literal["share every global batch", "each has everything", "as the sampler says"]
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """What a loader guarantees; see the table in docs/feed.md.
+
+    Attributes:
+        exactly_once: every sample of the order comes once, with the same bits, whichever workers end. False with
+            ``on_error="skip"``: samples that fail are left out, and listed in `loader.skipped`.
+        same_order: the order depends on seed and epoch alone, not on workers, hosts and ranks. False when a torch
+            sampler decides it.
+        resume: how a position is come back to.
+        ranks: how the ranks share the data.
+        equal_steps: every rank has as many steps as the others.
+    """
+
+    exactly_once: bool
+    same_order: bool
+    resume: Resume
+    ranks: Ranks
+    equal_steps: bool
+
+
+def guarantee(source: SamplerSource | None, *, sampled: bool, shared: bool, skips: bool) -> Guarantee:
+    """Returns what a loader guarantees.
+
+    Args:
+        source: the torch sampler that decides the order, None for headrace's own order.
+        sampled: whether the user gave a sampler.
+        shared: whether the ranks share the data.
+        skips: whether samples that fail are left out.
+    """
+    if source is None:
+        own: Ranks = "share every global batch" if shared else "each has everything"
+        return Guarantee(not skips, True, "at once", own, True)
+    stateful = hasattr(source.sampler, "state_dict") and hasattr(source.sampler, "load_state_dict")
+    resume: Resume = "by the sampler's state" if stateful else "by running the sampler again"
+    ranks: Ranks = "as the sampler says" if sampled else "each has everything"
+    return Guarantee(not skips, False, resume, ranks, not sampled)
