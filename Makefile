@@ -6,6 +6,7 @@
 #              tests/proof/effort.py), about an hour and a half
 # make check   lint, format, types
 # make bench   measurements against peers; raw data under bench/results (make bench-feed: the feed's alone)
+# make bench-shards   tar and Parquet shards through the feed, WebDataset, torch and datasets
 # make bench-advise   how far the predictions of `headrace advise` are off, on this machine
 # make bench-s3   what objects cost `headrace serve`, beside moto's server
 # make bench-tfdata   managed tf.data service and headrace's feed against a service started by hand
@@ -59,7 +60,7 @@ FAST_TESTS := tests/test_rooms.py tests/test_promises.py tests/test_defects.py t
   $(addprefix tests/feed/test_feed_,layout.py naming.py permutation.py plan.py position.py schedule.py seeds.py session.py shards.py simulated.py \
   slabs.py tree.py wire.py)
 
-.PHONY: sagemaker-sdk sagemaker-sdk3 demo test test-fast soak check bench bench-feed bench-advise bench-s3 bench-tfdata docs format clean horovod openmpi5 kubernetes
+.PHONY: sagemaker-sdk sagemaker-sdk3 demo test test-fast soak check bench bench-feed bench-shards bench-advise bench-s3 bench-tfdata docs format clean horovod openmpi5 kubernetes
 .DELETE_ON_ERROR:
 
 $(VENV)/ready: pyproject.toml constraints.txt
@@ -134,6 +135,9 @@ bench: $(VENV)/ready bench-feed
 
 bench-feed: $(PEERS)/ready
 	PYTHONPATH=$(CURDIR)/src $(PEERS)/bin/python -m bench.feed $(BENCH_FEED)
+
+bench-shards: $(PEERS)/ready
+	PYTHONPATH=$(CURDIR)/src:$(CURDIR) $(PEERS)/bin/python -m bench.shards
 
 bench-advise: $(VENV)/ready
 	PYTHONPATH=$(CURDIR)/src:$(CURDIR) $(BIN)/python -m bench.advise

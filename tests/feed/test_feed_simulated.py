@@ -10,13 +10,16 @@ import os
 import random
 from collections import deque
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from simulator import Data, SimulatedPool, World, plain
+from source_data import fill_tars
 from torch.utils.data import default_collate
 
+from headrace.feed import Source, Window, tar
 from headrace.feed.client.policy import Policy, SessionStats
 from headrace.feed.client.request import Request
 from headrace.feed.client.scheduler import Schedule
@@ -59,14 +62,31 @@ def collate_list(samples: list[object]) -> list[object]:
     return list(samples)
 
 
-def simulate(world: World, seed: int) -> SessionStats:
-    """Runs one schedule and checks what comes out."""
+@pytest.fixture(scope="module")
+def tars(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Shards of 64 rows."""
+    return fill_tars(tmp_path_factory.mktemp("tars"), {"a": 10, "b": 31, "c": 23})
+
+
+def rows_of(tars: Path, shape: int) -> Source:
+    """The rows of shards, as samples of the form of `Data`."""
+
+    def sample(row: dict[str, Any]) -> tuple[Any, int]:
+        numbers = torch.tensor([float(sum(row["bin"]) % 1000), random.random()])
+        return torch.cat([torch.rand(shape), numbers]), int(row["cls"])
+
+    return tar(tars).map(sample)
+
+
+def simulate(world: World, seed: int, tars: Path) -> SessionStats:
+    """Runs one schedule, of a dataset in memory or of shards, and checks what comes out."""
     chance = random.Random(seed)
     length, batch = chance.choice([(40, 4), (33, 8), (64, 16), (20, 1)])
     stackable = chance.random() < 0.7
     data = Data(length, chance.choice([2, 100, 5000]))
-    built = Built(data, default_collate if stackable else collate_list, stackable)
-    plan = EpochPlan(length, batch, seed, shuffle=chance.random() < 0.5)
+    dataset = data if chance.random() < 0.6 else rows_of(tars, data.shape)
+    built = Built(dataset, default_collate if stackable else collate_list, stackable)
+    plan = EpochPlan(length, batch, seed, shuffle=chance.choice([False, True, Window(4, 3)]))
     one_batch = (4 * (data.shape + 2) + 8 + 128) * batch
     memory = one_batch * chance.choice([1, 2, 5, 1000])
     worker_pool = SimulatedPool(world, built, chance, length)
@@ -157,14 +177,14 @@ def check(got: object, expected: object) -> None:
 
 @pytest.mark.timeout(3600 if SCHEDULES > 1_000 else 120)
 @pytest.mark.parametrize("name", WORLDS)
-def test_every_batch_comes_once_in_order_with_the_right_bytes_whatever_happens(name: str) -> None:
+def test_every_batch_comes_once_in_order_with_the_right_bytes_whatever_happens(name: str, tars: Path) -> None:
     world = WORLDS[name]
     given = os.environ.get("HEADRACE_SEED")
     first = int(given) if given else random.randrange(2**31)
     sums = SessionStats()
     for seed in range(first, first + (1 if given else SCHEDULES // len(WORLDS))):
         try:
-            stats = simulate(world, seed)
+            stats = simulate(world, seed, tars)
         except BaseException:
             print(f"HEADRACE_SEED={seed}")
             raise
@@ -188,6 +208,6 @@ def test_every_batch_comes_once_in_order_with_the_right_bytes_whatever_happens(n
         assert sums.duplicates_dropped > 0 or not world.duplicate
 
 
-def test_the_same_seed_gives_the_same_schedule() -> None:
+def test_the_same_seed_gives_the_same_schedule(tars: Path) -> None:
     world = replace(WORLDS["everything"], kill=0.1)
-    assert simulate(world, 5) == simulate(world, 5)
+    assert simulate(world, 5, tars) == simulate(world, 5, tars)
