@@ -31,9 +31,10 @@ from slurm_stage import (
 )
 from stage import text, until
 
+from headrace.instance.launch_plan import LaunchPlan
 from headrace.job import load_job
-from headrace.runs import CauseKind, Run, Status
-from headrace.runs.events import SecondaryStatus
+from headrace.runs import CauseKind, Run, Status, read_plan
+from headrace.runs.events import HostIsolated, SecondaryStatus
 
 pytestmark = [pytest.mark.timeout(600), needs_slurm]
 LIMIT = "the time limit of Slurm job {} is near"
@@ -79,10 +80,14 @@ def test_two_groups_say_hello_from_their_nodes_and_leave_nothing(cluster: SlurmC
     script = "import os, socket, headrace\nenv = headrace.Environment()\n"
     script += "print(env.current_host, env.current_instance_group, socket.gethostname(), env.network_interface_name)\n"
     script += "print(os.environ['SLURM_PROCID'], os.environ['TMPDIR'], os.environ.get('CUDA_VISIBLE_DEVICES'))\n"
+    script += (
+        "print('node', os.environ['SLURMD_NODENAME'], os.environ['SM_MODEL_DIR'], os.path.isdir('/opt/ml/code'))\n"
+    )
+    script += "print('found', *(socket.gethostbyname(name) for name in env.hosts))\n"
     file = job_file(cluster, "hello", script)
     done = cluster.on(HEAD, sys.executable, "-m", "headrace.cli.main", "run", "--engine", "slurm", file)
-    assert re.search(r"data_group/algo-1\[0\] algo-1 data_group data[12] eth0", done.stdout)
-    assert "dnn_group/algo-2[0] algo-2 dnn_group dnn1 eth0" in done.stdout
+    assert re.search(r"data_group/algo-1\[0\] algo-1 data_group algo-1 eth0", done.stdout)
+    assert "dnn_group/algo-2[0] algo-2 dnn_group algo-2 eth0" in done.stdout
     (folder,) = (cluster.folder / "headrace" / "runs").glob("hello-*")
     run = Submitted(cluster, folder.name)
     run.completed()
@@ -92,6 +97,13 @@ def test_two_groups_say_hello_from_their_nodes_and_leave_nothing(cluster: SlurmC
     assert words["dnn_group/algo-2[0]"][2] == "0"
     nodes = NODES.keys() & set(done.stdout.split())
     assert len(nodes) == 2
+    assert done.stdout.count("/opt/ml/model True") == 2
+    addresses = [host.address for host in read_plan(run.run.paths, LaunchPlan).hosts]
+    assert done.stdout.count(f"found {' '.join(addresses)}") == 2
+    assert "isolation: auto (on each node the best that works there)" in done.stdout
+    levels = [(each.host, each.level, each.why) for each in run.run.events() if isinstance(each, HostIsolated)]
+    why = "namespaces work on this node"
+    assert sorted(levels) == [(host, "shared_network", why) for host in ("algo-1", "algo-2")]
     for node in nodes:
         assert cluster.processes(node) == []
         assert not cluster.on(node, "sh", "-c", "ls -d /tmp/headrace-*", check=False).stdout

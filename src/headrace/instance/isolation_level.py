@@ -9,6 +9,7 @@ import msgspec
 NAMESPACE = "namespace"
 SHARED_NETWORK = "shared_network"
 NO_ISOLATION = "none"
+BY_NODE = "auto"
 
 
 class Isolation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -16,7 +17,7 @@ class Isolation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         level: ``none``: they share the machine's files, processes and network; ``shared_network``: its network only;
-            ``namespace``: nothing.
+            ``namespace``: nothing; ``auto``: every machine takes the best that works there.
         why: why this level, in words.
         outward: whether they reach other machines than the job's hosts.
         why_not_outward: why not; empty if they do.

@@ -32,7 +32,9 @@ def open_kills(mount: Path = _MOUNT, membership: Path = _MEMBERSHIP) -> int | No
 
 
 def memory_limit(mount: Path = _MOUNT, membership: Path = _MEMBERSHIP) -> int:
-    """Returns the bytes that this container may use; 0 without a limit, and when it is no container.
+    """Returns the bytes that this process's group may use; 0 without a limit, and when it has no group of its own.
+
+    The limit may be that of a group around it: Slurm gives one to a job and to its steps, and its tasks are below.
 
     Args:
         mount, membership: see `open_kills`.
@@ -43,8 +45,14 @@ def memory_limit(mount: Path = _MOUNT, membership: Path = _MEMBERSHIP) -> int:
     found = _own_group(mount, membership)
     if found is None:
         return 0
-    text = (found[0] / LIMIT[found[1]]).read_text().strip()
-    return 0 if text == "max" or int(text) >= _NO_LIMIT else int(text)
+    directory, version = found
+    limits = []
+    while directory.is_relative_to(mount) and (file := directory / LIMIT[version]).exists():
+        text = file.read_text().strip()
+        if text != "max" and int(text) < _NO_LIMIT:
+            limits.append(int(text))
+        directory = directory.parent
+    return min(limits, default=0)
 
 
 def _own_group(mount: Path, membership: Path) -> tuple[Path, int] | None:

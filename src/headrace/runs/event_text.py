@@ -15,6 +15,7 @@ from headrace.runs.events import (
     Event,
     FailureWritten,
     FeedReady,
+    HostIsolated,
     HostLost,
     HostNotCollected,
     HostRegistered,
@@ -184,6 +185,7 @@ def _short(
     | InstancesStarted
     | AttemptStarted
     | HostStarted
+    | HostIsolated
     | HostRegistered
     | HostLost
     | HostReleased
@@ -203,6 +205,8 @@ def _short(
         return f"attempt {event.number} begins"
     if isinstance(event, HostStarted):
         return f"instance started, agent pid {event.pid}"
+    if isinstance(event, HostIsolated):
+        return f"isolation: {event.level} ({event.why})"
     if isinstance(event, HostRegistered):
         return "registered with the coordinator"
     if isinstance(event, HostLost):

@@ -76,6 +76,15 @@ class HostStarted(_Event, frozen=True, tag="host_started"):
     pid: int
 
 
+class HostIsolated(_Event, frozen=True, tag="host_isolated"):
+    """A host of a machine of its own took a level of isolation. `why`: why this one, and not a better one."""
+
+    group: str
+    host: str
+    level: str
+    why: str
+
+
 class HostRegistered(_Event, frozen=True, tag="host_registered"):
     """The coordinator heard from a host for the first time."""
 
@@ -361,6 +370,7 @@ Event = (
     | InstancesStarted
     | AttemptStarted
     | HostStarted
+    | HostIsolated
     | HostRegistered
     | HostLost
     | HostReleased

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from headrace.catalog.bandwidth import parse_bandwidth
 from headrace.engines.local.checked_job import CheckedJob
+from headrace.engines.planning.named_paths import named_paths
 from headrace.engines.planning.plan_channels import stage_order
 from headrace.hosting.inputs.channel_area import LINKS, VIEWS, channel_area
 from headrace.hosting.isolation import network_layout, syscalls
+from headrace.hosting.isolation.needed_paths import needed_paths
 from headrace.hosting.isolation.network_layout import View
 from headrace.hosting.isolation.probing import examine
 from headrace.hosting.supervision.scratch_dir import scratch_dir
 from headrace.instance.channels import download, isolated_links
 from headrace.instance.channels.stage_orders import FAST_FILE, ChannelOrder
 from headrace.instance.launch_plan import LaunchPlan
-from headrace.job import Job
 from headrace.runs import RunPaths
-
-TEMPORARY = ("TMPDIR", "TEMP", "TMP")  # of the machine: an instance has its own
 
 
 def arrange(checked: CheckedJob, paths: RunPaths) -> None:
@@ -47,7 +45,7 @@ def arrange(checked: CheckedJob, paths: RunPaths) -> None:
     own_network = plan.isolation.own_network
     outward = own_network and plan.isolation.outward
     gateway = network_layout.gateway_of(".".join(plan.hosts[0].address.split(".")[:2])) if own_network else ""
-    visible = network_layout.shown_below_tmp(list(_named(job, plan, paths)))
+    visible = network_layout.shown_below_tmp([*needed_paths(plan, paths.root), *named_paths(job, plan)])
     resolver = _machines(network_layout.RESOLVER)
     made = network_layout.Layout(
         user_namespace=not syscalls.may_separate(),
@@ -99,18 +97,3 @@ def redirect_links(orders: Sequence[ChannelOrder], paths: RunPaths) -> None:
     for order in orders:
         if order.is_link:
             isolated_links.redirect(os.path.realpath(order.uri), channel_area(paths) / LINKS / order.name)
-
-
-def _named(job: Job, plan: LaunchPlan, paths: RunPaths) -> Iterator[str]:
-    """Yields the paths that the job names: the run, its data, Python, and those in variables and hyperparameters."""
-    yield str(paths.root)
-    yield from (str(channel.local_path(job.base_path)) for group in plan.groups
-                for channel in job.channels_of(group.name).values())  # fmt: skip
-    yield from (sys.prefix, sys.base_prefix, sys.executable, plan.python, str(Path(network_layout.__file__).parents[3]))
-    yield from (entry for entry in sys.path if entry)
-    ours = [value for name, value in os.environ.items() if name not in TEMPORARY]
-    values = [*ours, *job.environment.values(), *map(str, job.hyperparameters.values())]
-    for group in plan.groups:
-        values += plan.environment_of(group.name).values()
-    for value in values:
-        yield from value.split(os.pathsep)

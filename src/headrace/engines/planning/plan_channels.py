@@ -16,6 +16,7 @@ from headrace.instance.channels import mounts, object_listing
 from headrace.instance.channels.download import named
 from headrace.instance.channels.stage_orders import NONE, S3_PREFIX, ChannelOrder, StageOrder, write_orders
 from headrace.instance.launch_plan import LaunchPlan
+from headrace.instance.paths import DEFAULT_BASE
 from headrace.instance.s3 import AS_ENVIRONMENT, S3Access
 from headrace.instance.storage import Store
 from headrace.job import Job
@@ -79,7 +80,9 @@ def stage_order(
     here = [host.name for host in plan.hosts if hosts is None or host.name in hosts]
     bases = {host: str(root / paths.host(host).relative_to(paths.root)) for host in here}
     staged = tuple(order for order in orders if not order.is_link and not bases.keys().isdisjoint(order.hosts))
-    return StageOrder(paths.id, str(root / FOLDER), bases, staged, plan.isolation.own_files)
+    # Where hosts have trees of their own; on Slurm, an isolated host sees the channels of its tree in the run.
+    views = plan.isolation.own_files and all(host.base_dir == DEFAULT_BASE for host in plan.hosts)
+    return StageOrder(paths.id, str(root / FOLDER), bases, staged, views)
 
 
 def prepare_channels(

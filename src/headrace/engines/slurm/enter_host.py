@@ -2,9 +2,9 @@
 
     python -m headrace.engines.slurm.enter_host RUN_DIR GROUP
 
-SLURM_PROCID says which host of its group this node is. What only the node knows is filled in: its network interface, a
-folder for temporary files. The agent of the leader gets the lifeline, a FIFO of the lead on the same node. What Slurm
-sets in the environment stays for the user's scripts.
+SLURM_PROCID says which host of its group this node is. What only the node knows is filled in: its network interface,
+its memory, a folder for temporary files, the level of isolation that works here. The agent of the leader gets the
+lifeline, a FIFO of the lead on the same node. What Slurm sets in the environment stays for the user's scripts.
 
 An agent removes the temporary files of its host and ends its programs. One that was killed cannot: this process does.
 Slurm's signals are the agent's. They reach it too, as it is in the same process group and control group.
@@ -16,19 +16,34 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from headrace.hosting.inputs.host_facts import interface_of, name_interface
+import msgspec
+
+from headrace.engines.slurm.node_isolation import SAYS_SO, starter_on_node
+from headrace.engines.slurm.ticket import NodeStart, read_how_to_start
+from headrace.errors import HeadraceError
+from headrace.hosting.inputs.host_facts import interface_of, name_interface, with_memory
+from headrace.hosting.isolation.probing import likely_reason
+from headrace.hosting.isolation.syscalls import may_separate
+from headrace.hosting.supervision.agent_starter import AgentStarter, Started
 from headrace.hosting.supervision.scratch_dir import remove_scratch, scratch_dir
-from headrace.instance.launch_plan import HostPlan, LaunchPlan
+from headrace.instance.isolation_level import BY_NODE, NO_ISOLATION, SHARED_NETWORK
+from headrace.instance.launch_plan import SECRET_NAME, HostPlan, LaunchPlan, channel_dir, write_plan
 from headrace.instance.lifeline import OF_PLATFORM, OPTION, RUN_ID, SCRATCH
-from headrace.instance.paths import BASE_VARIABLE
+from headrace.instance.paths import BASE_VARIABLE, DEFAULT_BASE
 from headrace.processes.bootstrap import become_subreaper
+from headrace.processes.oom import FD_VARIABLE
+from headrace.processes.own_group import memory_limit, open_kills
 from headrace.processes.process_table import kill_descendants
 from headrace.processes.spawn import UTF8
-from headrace.runs import RunPaths, read_plan
+from headrace.runs import EventWriter, RunPaths, read_plan
+from headrace.runs.events import HostIsolated
 
 LIFELINE = "lifeline"  # below the run's engine directory
+NODE = "node-{}"  # the event file of what this process finds out about a host's node
 SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 END_SECONDS = 5.0  # for what an agent that was killed has left
 KILLED = 128  # and the number of the signal: the exit code of a program that was killed, as a shell has it
@@ -43,21 +58,97 @@ def main() -> int:
     if not interface:
         sys.exit(f"error: this node has no interface with the address {host.address}")
     name_interface(host.base_dir, interface)
+    plan = with_memory(plan, host.name, memory_limit())
+    host = plan.host(host.name)
     log = os.open(paths.engine / f"{host.name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     words = [sys.executable, *UTF8, "-m", "headrace.agent"]
     if host.name == plan.leader:
         os.dup2(os.open(paths.engine / LIFELINE, os.O_RDONLY), 0)
         words.append(OPTION)
+    printed = os.dup(2)
     os.dup2(log, 1)
     os.dup2(log, 2)
     become_subreaper()
-    agent = subprocess.Popen(words, stdin=0, env={**os.environ, **agent_variables(plan, host)})
+    try:
+        agent = start_agent(plan, paths, host, words)
+    except HeadraceError as error:
+        os.dup2(printed, 2)
+        remove_scratch(plan.run_id)
+        sys.exit(f"error: {error.message}; {error.hint}")
     for number in SIGNALS:
         signal.signal(number, lambda *_: None)
-    code = agent.wait()
+    code = os.waitstatus_to_exitcode(os.waitpid(agent.pid, 0)[1])
     kill_descendants(END_SECONDS)
     remove_scratch(plan.run_id)
     return code if code >= 0 else KILLED - code
+
+
+def start_agent(plan: LaunchPlan, paths: RunPaths, host: HostPlan, words: Sequence[str]) -> Started:
+    """Starts the agent of a host, isolated as far as it is wanted and works here; the record says how far.
+
+    Args:
+        plan: the launch plan, with the nodes' addresses.
+        paths: the run's directory.
+        host: the host.
+        words: the agent's command line.
+
+    Raises:
+        HeadraceError: the level that the job asks for does not work here.
+    """
+    how = read_how_to_start(paths)
+    variables = agent_variables(plan, host)
+    if how.isolation == NO_ISOLATION:
+        _tell(plan, host, host.base_dir)
+        return _start(AgentStarter(), host.name, words, variables)
+    level, why = SHARED_NETWORK, SAYS_SO if how.isolation == SHARED_NETWORK else "namespaces work on this node"
+    try:
+        agent = _start_isolated(plan, paths, host, how, words, variables)
+    except (HeadraceError, OSError) as error:
+        words = error.message if isinstance(error, HeadraceError) else str(error)
+        why = f"namespaces do not work on this node: {words} ({likely_reason(not may_separate())})"
+        if how.isolation != BY_NODE:
+            raise HeadraceError(f"{host.name}: {why}", "set engines.slurm.isolation to none or auto") from error
+        level = NO_ISOLATION
+        _tell(plan, host, host.base_dir)
+        agent = _start(AgentStarter(), host.name, words, variables)
+    with EventWriter(paths.events(NODE.format(host.name))) as events:
+        events.write(HostIsolated(t=time.time(), group=host.group, host=host.name, level=level, why=why))
+    return agent
+
+
+def _start_isolated(
+    plan: LaunchPlan,
+    paths: RunPaths,
+    host: HostPlan,
+    how: NodeStart,
+    words: Sequence[str],
+    variables: Mapping[str, str],
+) -> Started:
+    _tell(plan, host, DEFAULT_BASE)
+    starter = starter_on_node(plan, paths, host.name, how.named)
+    return _start(starter, host.name, words, {**variables, BASE_VARIABLE: DEFAULT_BASE})
+
+
+def _start(starter: AgentStarter, host: str, words: Sequence[str], variables: Mapping[str, str]) -> Started:
+    kills = open_kills()
+    start = starter.prepare(host, words)
+    own = {} if kills is None else {FD_VARIABLE: str(kills)}
+    process = subprocess.Popen(
+        start.argv,
+        stdin=0,
+        env={**os.environ, **variables, **own, **start.variables},
+        pass_fds=start.pass_fds if kills is None else (*start.pass_fds, kills),
+    )
+    if kills is not None:
+        os.close(kills)
+    return starter.agent(start, process)
+
+
+def _tell(plan: LaunchPlan, host: HostPlan, base_dir: str) -> None:
+    """Writes the plan into the tree of a host as its agent gets it, which sees the tree in `base_dir`."""
+    hosts = tuple(msgspec.structs.replace(each, base_dir=base_dir) if each is host else each for each in plan.hosts)
+    secret = (channel_dir(host.base_dir) / SECRET_NAME).read_text()
+    write_plan(msgspec.structs.replace(plan, hosts=hosts), host.base_dir, secret)
 
 
 def agent_variables(plan: LaunchPlan, host: HostPlan) -> dict[str, str]:

@@ -14,6 +14,7 @@ from headrace.engines.capability import Capability
 from headrace.engines.documents import Document
 from headrace.engines.engine_logs import log_documents
 from headrace.engines.new_run import new_run
+from headrace.engines.planning.named_paths import named_paths
 from headrace.engines.planning.plan_artefacts import check_checkpoint_folder
 from headrace.engines.planning.plan_channels import orders_of
 from headrace.engines.platform_news import platform_news
@@ -46,6 +47,7 @@ from headrace.engines.slurm.ticket import (
     write_ticket,
 )
 from headrace.errors import EngineRefused
+from headrace.hosting.isolation.probing import why_no_shared_network
 from headrace.hosting.supervision.run_environment import supervisor_environment
 from headrace.job import Job
 from headrace.runs import Cause, CauseKind, Run, RunPaths, Status, give_to_engine, runs_dir
@@ -114,7 +116,15 @@ def _submit(checked: SlurmJob, paths: RunPaths) -> None:
     steps = {name: options.nodes_of(name).step_options for name in job.hosts}
     python = options.python or sys.executable
     left = ranks_beside_workers(job)
-    how = NodeStart(options.launcher or (), python, left, steps, share_nodes=not options.exclusive)
+    how = NodeStart(
+        options.launcher or (),
+        python,
+        left,
+        steps,
+        share_nodes=not options.exclusive,
+        isolation=options.isolation,
+        named=tuple(filter(os.path.isabs, named_paths(job, checked.plan))),
+    )
     write_start(paths, how, supervisor_environment(paths.id))
     cluster, uid = slurm_commands.cluster(), os.getuid()
     write_ticket(paths, Ticket(NOT_KNOWN, cluster, uid))
@@ -233,7 +243,15 @@ def capabilities() -> tuple[Capability, ...]:
     else:
         found.append(Capability("several groups", True, f"heterogeneous jobs, {scheduler}"))
     folder = f"runs lie in {runs_dir()}, which every node must see under this path"
-    return (*found, Capability("run folder", True, folder))
+    return (*found, _isolation(), Capability("run folder", True, folder))
+
+
+def _isolation() -> Capability:
+    """Returns whether hosts can be isolated on this machine: nodes are often like it, and each tries it for itself."""
+    why_not = why_no_shared_network()
+    what = "a host has its own /opt/ml, /tmp, name and processes on its node; every node tries it for itself"
+    hint = "hosts have the files and names of their nodes, where it is the same there; see isolation in the docs"
+    return Capability("isolation: shared_network", not why_not, why_not or what, hint if why_not else "")
 
 
 @contextmanager

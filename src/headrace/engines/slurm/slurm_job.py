@@ -14,6 +14,7 @@ import msgspec
 from headrace.engines.planning.engine_job import EngineJob
 from headrace.engines.remote_job import remote_plan
 from headrace.engines.slurm.batch_script import Places, batch_script
+from headrace.engines.slurm.node_isolation import isolation_of_nodes
 from headrace.instance.channels.stage_orders import ChannelOrder
 from headrace.job import Job
 from headrace.runs import RunPaths
@@ -65,6 +66,9 @@ def plan_slurm_job(job: Job, orders: tuple[ChannelOrder, ...], paths: RunPaths, 
     """
     plan, options = remote_plan(job, paths, python), job.slurm
     plan = msgspec.structs.replace(
-        plan, stop_grace=options.stop_grace, start_timeout=max(plan.start_timeout, options.start_timeout)
+        plan,
+        stop_grace=options.stop_grace,
+        start_timeout=max(plan.start_timeout, options.start_timeout),
+        isolation=isolation_of_nodes(options.isolation),
     )
     return SlurmJob(job, plan, orders)

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from headrace.instance.isolation_level import NO_ISOLATION
 from headrace.instance.launch_plan import write_atomically
 from headrace.runs import RunPaths
 
@@ -61,6 +62,8 @@ class NodeStart(msgspec.Struct, frozen=True):
         executors_left: groups whose data workers are as many as their ranks leave CPUs, with the ranks of a host.
         step_options: of srun, by group.
         share_nodes: other jobs may run on the nodes, so this one takes ports of its own.
+        isolation: level of isolation that is wanted on the nodes; see `NodeIsolation`.
+        named: paths that the job names, which hosts with a /tmp of their own must see all the same.
     """
 
     launcher: tuple[str, ...]
@@ -68,6 +71,8 @@ class NodeStart(msgspec.Struct, frozen=True):
     executors_left: dict[str, int]
     step_options: dict[str, tuple[str, ...]] = {}
     share_nodes: bool = False
+    isolation: str = NO_ISOLATION
+    named: tuple[str, ...] = ()
 
 
 class StopRequest(msgspec.Struct, frozen=True):
@@ -112,8 +117,12 @@ def write_start(paths: RunPaths, start: NodeStart, variables: Mapping[str, str])
 
 def read_start(paths: RunPaths) -> tuple[NodeStart, dict[str, str]]:
     """Reads what `write_start` wrote. Raises OSError, msgspec.DecodeError."""
-    start = msgspec.json.decode((paths.engine / NODES).read_bytes(), type=NodeStart)
-    return start, msgspec.json.decode((paths.engine / ENVIRONMENT).read_bytes(), type=dict[str, str])
+    return read_how_to_start(paths), msgspec.json.decode((paths.engine / ENVIRONMENT).read_bytes(), type=dict[str, str])
+
+
+def read_how_to_start(paths: RunPaths) -> NodeStart:
+    """Reads how the agents are started, without the user's variables. Raises OSError, msgspec.DecodeError."""
+    return msgspec.json.decode((paths.engine / NODES).read_bytes(), type=NodeStart)
 
 
 def write_stop_request(paths: RunPaths, request: StopRequest) -> None:

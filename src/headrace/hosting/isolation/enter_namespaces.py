@@ -81,7 +81,7 @@ def enter(layout: Layout, host: str, net: int, user: int, bridge: int) -> None:
     if user >= 0:
         syscalls.setns(user, syscalls.CLONE_NEWUSER)
     elif layout.user_namespace:
-        syscalls.become_root()
+        syscalls.become_root(layout.keep_ids)
     syscalls.unshare(SEPARATE)
     if layout.own_network:
         syscalls.unshare(syscalls.CLONE_NEWNET)

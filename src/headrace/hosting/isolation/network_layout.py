@@ -79,6 +79,7 @@ class Layout(NamedTuple):
         instances: the hosts.
         overlays: whether this machine allows overlays.
         own_network: whether instances have a network of the job's own; else they have the machine's.
+        keep_ids: whether programs in a user namespace have the ids of their user; else they are root there.
     """
 
     user_namespace: bool
@@ -91,6 +92,7 @@ class Layout(NamedTuple):
     instances: tuple[Instance, ...]
     overlays: bool = False
     own_network: bool = True
+    keep_ids: bool = False
 
     def instance(self, name: str) -> Instance:
         """Returns the host of that name. Raises KeyError."""

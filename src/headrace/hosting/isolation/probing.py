@@ -53,9 +53,17 @@ def examine() -> Findings:
     if namespace:  # else an instance on the machine's network works too: it needs less
         shared_network, overlay = _try(user_namespace, own_network=False)
     if shared_network:
-        reason = _reason(user_namespace)
+        reason = likely_reason(user_namespace)
         namespace, shared_network = (f"{words} ({reason})" for words in (namespace, shared_network))
     return Findings(namespace, outward, connected, user_namespace, overlay, shared_network)
+
+
+@functools.cache
+def why_no_shared_network() -> str:
+    """Returns why level ``shared_network`` does not work here; empty when it does. Tries it, once a process."""
+    user_namespace = not syscalls.may_separate()
+    why, _ = _try(user_namespace, own_network=False)
+    return why and f"{why} ({likely_reason(user_namespace)})"
 
 
 def network_here() -> str:
@@ -116,8 +124,12 @@ def _try(user_namespace: bool, *, outward: bool = False, own_network: bool = Tru
     return words[-1] if words else f"trying it ended with code {done.returncode}", why_not
 
 
-def _reason(user_namespace: bool) -> str:
-    """Returns what most likely stands in the way."""
+def likely_reason(user_namespace: bool) -> str:
+    """Returns what most likely stands in the way of namespaces.
+
+    Args:
+        user_namespace: whether they were tried in a user namespace.
+    """
     if not filesystem.OPT.is_dir():
         return "there is no /opt to show /opt/ml in: mkdir /opt"
     limits = {

@@ -73,13 +73,17 @@ def may_separate() -> bool:
     return capabilities & needed == needed
 
 
-def become_root() -> None:
-    """Puts this process into a new user namespace, as its root. Outside it stays who it is. Raises OSError."""
+def become_root(keep_ids: bool = False) -> None:
+    """Puts this process into a new user namespace, with all rights there. Outside it stays who it is. Raises OSError.
+
+    Args:
+        keep_ids: it keeps its user and group ids inside too, and the rights until it starts a program; else it is root.
+    """
     uid, gid = os.geteuid(), os.getegid()
     unshare(CLONE_NEWUSER)
     Path("/proc/self/setgroups").write_text("deny")
-    Path("/proc/self/uid_map").write_text(f"0 {uid} 1")
-    Path("/proc/self/gid_map").write_text(f"0 {gid} 1")
+    Path("/proc/self/uid_map").write_text(f"{uid if keep_ids else 0} {uid} 1")
+    Path("/proc/self/gid_map").write_text(f"{gid if keep_ids else 0} {gid} 1")
 
 
 def _check(result: int, what: str) -> None:

@@ -136,6 +136,8 @@ class SlurmOptions(SlurmNodes):
         exclusive: whether a node is given to this job alone, with all its memory.
         launcher: words before the agent's command line on every node, e.g. ``[apptainer, exec, --nv, image.sif]``.
         python: interpreter on the nodes, where it is another one than that which submits the job.
+        isolation: ``shared_network``: every host has its own /opt/ml, /tmp, name and processes on its node; ``none``;
+            ``auto``: on each node the best that works there.
         time_margin: seconds beyond `max_run` that are asked for: for channels, requirements and results.
         start_timeout: seconds within which the agents of all nodes must have started.
         stop_grace: seconds between SIGTERM and SIGKILL.
@@ -145,6 +147,7 @@ class SlurmOptions(SlurmNodes):
     exclusive: field_types.Flag = True
     launcher: field_types.Command | None = None
     python: SbatchValue | None = None
+    isolation: field_types.NodeIsolation = "auto"
     time_margin: Annotated[int, BeforeValidator(_margin)] = 600
     start_timeout: field_types.Seconds = 600.0
     stop_grace: field_types.StopGrace = 30.0
