@@ -130,6 +130,8 @@ def told(event: Event) -> str:
     if isinstance(event, StatusChanged):
         pending = event.status is SecondaryStatus.PENDING  # its message is only why
         return "" if event.status in _SEEN else _short(event) if pending else event.message
+    if isinstance(event, HostIsolated):
+        return "" if event.level != "none" else f"{event.group}/{event.host}: {sentence(event)}"
     if isinstance(event, HostReleased | HostLost | DataWorkerLost | HostNotCollected):
         degraded = " (run degraded)" if isinstance(event, DataWorkerLost) and not event.fatal else ""
         return f"{event.group}/{event.host}: {sentence(event)}{degraded}"

@@ -104,8 +104,8 @@ def start_agent(plan: LaunchPlan, paths: RunPaths, host: HostPlan, words: Sequen
     try:
         agent = _start_isolated(plan, paths, host, how, words, variables)
     except (HeadraceError, OSError) as error:
-        words = error.message if isinstance(error, HeadraceError) else str(error)
-        why = f"namespaces do not work on this node: {words} ({likely_reason(not may_separate())})"
+        told = error.message if isinstance(error, HeadraceError) else str(error)
+        why = f"namespaces do not work on this node: {told} ({likely_reason(not may_separate())})"
         if how.isolation != BY_NODE:
             raise HeadraceError(f"{host.name}: {why}", "set engines.slurm.isolation to none or auto") from error
         level = NO_ISOLATION
