@@ -33,6 +33,7 @@ from headrace.endpoint.s3.s3_face import S3Face
 from headrace.endpoint.services.cloudwatch_logs import logs
 from headrace.endpoint.services.cloudwatch_metrics import monitoring
 from headrace.endpoint.services.identities import ACCOUNT, iam, sts
+from headrace.endpoint.services.operations import with_shapes
 from headrace.endpoint.training_jobs.engine_settings import EngineSettings
 from headrace.endpoint.training_jobs.images import read_rules
 from headrace.endpoint.training_jobs.job_of_request import STOP_GRACE, JobMaker
@@ -169,7 +170,7 @@ class Endpoint:
             jobs = TrainingJobs(self._store, runs, self._queue, maker, Throttle(rates), options.region, MOST_QUEUED)
             training = jobs.service()
             check_rates(rates, training.operations)
-            services = (training, logs(runs, options.region), monitoring(runs), sts(), iam())
+            services = with_shapes((training, logs(runs, options.region), monitoring(runs), sts(), iam()))
             gatekeeper = Gatekeeper(keys, _names(options.host))
             self.handle = Dispatcher(gatekeeper, {each.name: each for each in services}, self._s3.handle).handle
             self._server = HttpServer(self.handle, listener, tls=_tls(options), proxy=proxy)

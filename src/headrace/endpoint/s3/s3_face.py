@@ -104,15 +104,7 @@ class S3Face:
             return error_reply(request, _of_system(error))
 
     def local_path(self, bucket: str, key: str) -> Path:
-        """Returns the file of an object, or where it would be; for a prefix, with or without / at its end, the folder.
-
-        Args:
-            bucket: its name.
-            key: of the object, or prefix of objects.
-
-        Raises:
-            S3Error: there is no such bucket, or no file can be called that.
-        """
+        """Returns the path of an object or a prefix, see `ObjectFolder.local_path`. Raises S3Error."""
         return self._folder.local_path(bucket, key)
 
     def link(self, bucket: str, prefix: str, folder: Path) -> None:

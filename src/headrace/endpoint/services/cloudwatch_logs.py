@@ -20,7 +20,6 @@ from headrace.endpoint.protocols import ServiceError
 from headrace.endpoint.services.identities import ACCOUNT
 from headrace.endpoint.services.merged_log import LogEvent, MergedLog
 from headrace.endpoint.services.operations import Members, Service
-from headrace.endpoint.services.service_models import request_shapes
 
 GROUP = "/aws/sagemaker/TrainingJobs"
 WRONG = "InvalidParameterException"
@@ -69,7 +68,7 @@ def logs(source: LogSource, region: str) -> Service:
         "GetLogEvents": found.get_log_events,
         "FilterLogEvents": found.filter_log_events,
     }
-    return Service("logs", operations, request_shapes("logs", operations), target="Logs_20140328", wrong=WRONG)
+    return Service("logs", operations, {"logs": operations}, target="Logs_20140328", wrong=WRONG)
 
 
 class _CloudWatchLogs:

@@ -15,7 +15,6 @@ from typing import NamedTuple, Protocol
 from headrace.endpoint.auth.gatekeeper import Caller
 from headrace.endpoint.protocols import ServiceError
 from headrace.endpoint.services.operations import Members, Service
-from headrace.endpoint.services.service_models import request_shapes
 from headrace.runs import Run
 from headrace.runs.metric_records import HostSecond
 
@@ -77,7 +76,7 @@ def monitoring(source: RunSource) -> Service:
     return Service(
         "monitoring",
         operations,
-        request_shapes("cloudwatch", operations),
+        {"cloudwatch": operations},
         namespace="http://monitoring.amazonaws.com/doc/2010-08-01/",
         target="GraniteServiceVersion20100801",
         wrong=_WRONG,

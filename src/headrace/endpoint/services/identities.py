@@ -13,7 +13,6 @@ from urllib.parse import quote
 
 from headrace.endpoint.auth.gatekeeper import Caller
 from headrace.endpoint.services.operations import Members, Service
-from headrace.endpoint.services.service_models import request_shapes
 
 ACCOUNT = "000000000000"
 ROLE_NAME = "headrace"
@@ -38,7 +37,7 @@ def sts() -> Service:
     return Service(
         "sts",
         operations,
-        request_shapes("sts", operations),
+        {"sts": operations},
         namespace="https://sts.amazonaws.com/doc/2011-06-15/",
         wrong="ValidationError",
     )
@@ -75,7 +74,7 @@ def iam() -> Service:
     return Service(
         "iam",
         operations,
-        request_shapes("iam", operations),
+        {"iam": operations},
         namespace="https://iam.amazonaws.com/doc/2010-05-08/",
         wrong="ValidationError",
     )

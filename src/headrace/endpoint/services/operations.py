@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from urllib.parse import parse_qsl
 
 from headrace.endpoint.auth.gatekeeper import Caller
 from headrace.endpoint.http.http_message import HttpReply, HttpRequest
 from headrace.endpoint.protocols import Protocol, ServiceError, json_body, json_head, query_body, request_id
-from headrace.endpoint.services.service_models import check_members
+from headrace.endpoint.services.service_models import check_members, request_shapes
 from headrace.job.sagemaker.shapes import Shape
 
 Members = Mapping[str, object]
@@ -27,7 +27,8 @@ class Service:
     Attributes:
         name: as requests are signed for it.
         operations: by name.
-        shapes: of their requests.
+        models: botocore's models of the service, with the operations whose requests are checked against their shapes.
+        shapes: of these requests; `with_shapes` reads them.
         namespace: of its XML answers; empty when it speaks JSON only.
         target: what stands before the operation in ``X-Amz-Target``; empty when it speaks Query only.
         wrong: its code for a value that is not allowed.
@@ -36,6 +37,7 @@ class Service:
 
     name: str
     operations: Mapping[str, Operation]
+    models: Mapping[str, Collection[str]] = field(default_factory=dict)
     shapes: Mapping[str, Shape] = field(default_factory=dict)
     namespace: str = ""
     target: str = ""
@@ -93,6 +95,20 @@ class Service:
         if name in self.shapes:
             check_members(members, self.shapes[name], self.wrong)
         return operation(members, caller)
+
+
+def with_shapes(services: Iterable[Service]) -> list[Service]:
+    """Returns services with the shapes of their requests.
+
+    Raises:
+        UsageError: botocore is not installed, or has no such operation.
+    """
+    found = list(services)
+    shapes = request_shapes({model: names for each in found for model, names in each.models.items()})
+    return [
+        replace(each, shapes={name: shapes[model][name] for model, names in each.models.items() for name in names})
+        for each in found
+    ]
 
 
 def read_json(body: bytes) -> dict[str, object]:

@@ -1,14 +1,19 @@
 """The shapes of requests, as botocore has them: only those of the operations that are answered here are kept.
 
-A request that its shape refuses is answered in the words of the service.
+A request that its shape refuses is answered in the words of the service. A model takes 20 MB while it is read, of
+which a process gives little back; so a child process reads it.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
 import re
-from collections.abc import Iterable, Mapping
+import traceback
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
+
+import msgspec
 
 from headrace.endpoint.protocols import ServiceError
 from headrace.errors import Broken, Problem, UsageError
@@ -21,32 +26,57 @@ _INDEX = re.compile(r"\[(\d+)\]")
 _MOST_ERRORS = 10
 
 
-def request_shapes(service: str, operations: Iterable[str]) -> dict[str, Shape]:
-    """Returns the shape of the request of each operation.
+def request_shapes(wanted: Mapping[str, Collection[str]]) -> dict[str, dict[str, Shape]]:
+    """Returns the shapes of requests, by botocore's name of the service and by operation.
 
     Args:
-        service: botocore's name of it.
-        operations: their names.
+        wanted: names of operations, by service.
 
     Raises:
         UsageError: botocore is not installed, or has no such operation.
     """
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            with open(writing, "wb") as file:  # noqa: PTH123
+                file.write(msgspec.json.encode(_read(wanted)))
+            code = 0
+        except Exception:  # noqa: BLE001  (the boundary: the parent only learns that it failed)
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    os.close(writing)
+    with open(reading, "rb") as file:  # noqa: PTH123
+        answer = file.read()
+    _, status = os.waitpid(child, 0)
+    if status:
+        raise UsageError("the models of botocore could not be read", "pip install -U 'headrace[serve]'")
+    found = msgspec.json.decode(answer, type=dict[str, dict[str, Shape]] | str)
+    if isinstance(found, str):
+        raise UsageError(found, "pip install -U 'headrace[serve]'")
+    return found
+
+
+def _read(wanted: Mapping[str, Collection[str]]) -> dict[str, dict[str, Shape]] | str:
+    """Returns the shapes, or why there are none."""
     try:
         loaders: Any = importlib.import_module("botocore.loaders")
-    except ImportError as error:
-        words = "headrace serve needs botocore, which is not installed"
-        raise UsageError(words, "pip install 'headrace[serve]'") from error
-    model = loaders.Loader().load_service_model(service, "service-2")
-    try:
-        return {
+    except ImportError:
+        return "headrace serve needs botocore, which is not installed"
+    found: dict[str, dict[str, Shape]] = {}
+    for service, operations in wanted.items():
+        model = loaders.Loader().load_service_model(service, "service-2")
+        if missing := [name for name in operations if name not in model["operations"]]:
+            return f"the installed botocore has no {service} operation {missing[0]}: it is too old"
+        found[service] = {
             name: read_shape(model["shapes"], model["operations"][name]["input"]["shape"])
             if "input" in model["operations"][name]
             else Shape("structure")
             for name in operations
         }
-    except KeyError as error:
-        hint = "pip install -U 'headrace[serve]'"
-        raise UsageError(f"the installed botocore has no {service} operation {error}: it is too old", hint) from error
+    return found
 
 
 def check_members(request: Mapping[str, object], shape: Shape, code: str = "ValidationException") -> None:

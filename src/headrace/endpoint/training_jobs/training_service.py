@@ -16,7 +16,6 @@ from headrace.endpoint.auth.gatekeeper import Caller
 from headrace.endpoint.protocols import ServiceError
 from headrace.endpoint.services.identities import ACCOUNT, ROLE_NAME
 from headrace.endpoint.services.operations import Members, Operation, Service
-from headrace.endpoint.services.service_models import request_shapes
 from headrace.endpoint.training_jobs import description
 from headrace.endpoint.training_jobs.job_of_request import JobMaker
 from headrace.endpoint.training_jobs.job_queue import JobQueue
@@ -80,13 +79,13 @@ class TrainingJobs:
             "ListTags": self.list_tags,
             "DeleteTags": self.delete_tags,
         }
-        shapes = request_shapes("sagemaker", operations)
-        del shapes["CreateTrainingJob"]  # the job room has it, with the rules beyond it
         put = PutMetrics(self._store).operations()
-        shapes |= request_shapes("sagemaker-metrics", put)
+        # The job room has the shape of CreateTrainingJob, with the rules beyond it.
+        checked = [name for name in operations if name != "CreateTrainingJob"]
+        models = {"sagemaker": checked, "sagemaker-metrics": list(put)}
         operations |= put
         allowed = {name: self._allowed(name, operation) for name, operation in operations.items()}
-        return Service("sagemaker", allowed, shapes, target="SageMaker", paths=PATHS)
+        return Service("sagemaker", allowed, models, target="SageMaker", paths=PATHS)
 
     def _allowed(self, name: str, operation: Operation) -> Operation:
         """An operation with what is looked at before it: how often it is called, and by whom."""
