@@ -54,6 +54,26 @@ NAMES = {path: name for name, path in STRATEGIES.items()}
 """The hyperparameter of each place in a distribution."""
 
 
+_MEANINGS = {
+    PROGRAM: ("entry_point", "the script to run"),
+    SUBMIT_DIRECTORY: ("source_dir", "the folder or archive with the code"),
+    JOB_NAME: ("job_name", "the name of the job"),
+    GROUPS: ("distribution.instance_groups", "the groups whose hosts train together"),
+}
+
+
+def meaning(name: str) -> str:
+    """Returns what a reserved hyperparameter is, and what a job file says instead; empty for one without such a key.
+
+    >>> meaning("sagemaker_program")
+    "sagemaker_program is the script to run, as SageMaker's SDK writes it; a job file says entry_point"
+    """
+    key, what = _MEANINGS.get(name, ("", ""))
+    if name in STRATEGIES:
+        key, what = ".".join(("distribution", *STRATEGIES[name])), "how ranks are started"
+    return f"{name} is {what}, as SageMaker's SDK writes it; a job file says {key}" if key else ""
+
+
 def is_reserved(name: str) -> bool:
     """Tells whether SageMaker's containers keep a hyperparameter from the program."""
     return name.startswith(PREFIX) or name in ABOUT_THE_JOB

@@ -144,7 +144,12 @@ LIMITS = [
     (ONE + f"hyperparameters:\n  k: {'v' * 2501}", "hyperparameters.k", 7, ["at most 2500 characters"]),
     (ONE + f"hyperparameters:\n  k: [{'1, ' * 833}10]", "hyperparameters.k", 7, ["at most 2500 characters as JSON"]),
     (ONE + "hyperparameters:\n  k: .nan", "hyperparameters.k", 7, ["finite"]),
-    (ONE + "hyperparameters:\n  sagemaker_program: a", "hyperparameters.sagemaker_program", 7, ["reserved"]),
+    (
+        ONE + "hyperparameters:\n  sagemaker_program: a",
+        "hyperparameters.sagemaker_program",
+        7,
+        ["reserved"],
+    ),
     (environment(101), "environment", 6, ["at most 100"]),
     (ONE + f"environment:\n  {'K' * 513}: a", f"environment.{'K' * 513}", 7, ["1 to 512 characters"]),
     (ONE + f"environment:\n  K: {'v' * 513}", "environment.K", 7, ["0 to 512 characters"]),
@@ -561,6 +566,23 @@ def test_what_a_later_version_will_know_is_refused_by_name_and_says_what_to_use_
     assert (problem.field, problem.line) == (field, 6)
     assert "not supported yet" in problem.message
     assert instead in problem.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("sagemaker_program", "the script to run, as SageMaker's SDK writes it; a job file says entry_point"),
+        ("sagemaker_submit_directory", "a job file says source_dir"),
+        (
+            "sagemaker_mpi_enabled",
+            "how ranks are started, as SageMaker's SDK writes it",
+        ),
+        ("sagemaker_other", "choose another name"),
+    ],
+)
+def test_a_hyperparameter_that_sagemaker_reserves_is_explained(problems: Problems, name: str, hint: str) -> None:
+    (problem,) = problems(f"{ONE}hyperparameters:\n  {name}: x")
+    assert hint in problem.hint
 
 
 def test_a_key_of_a_group_that_a_later_version_will_know_says_what_to_use_today(problems: Problems) -> None:

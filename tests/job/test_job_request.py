@@ -301,6 +301,13 @@ ROUND = [
 ]
 
 
+def test_what_is_wrong_with_the_program_of_a_request_says_what_that_hyperparameter_is() -> None:
+    with pytest.raises(JobInvalid) as caught:
+        Job.from_request(changed(("HyperParameters.sagemaker_program", "")))
+    (problem,) = (each for each in caught.value.problems if each.field == "HyperParameters.sagemaker_program")
+    assert "sagemaker_program is the script to run" in problem.hint
+
+
 @pytest.mark.parametrize("request_", ROUND)
 def test_a_job_that_was_made_of_a_request_gives_it_back(request_: dict[str, object]) -> None:
     before = copy.deepcopy(request_)

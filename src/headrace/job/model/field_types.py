@@ -20,7 +20,7 @@ from headrace.catalog import instance_types, prices
 from headrace.catalog.bandwidth import parse_bandwidth
 from headrace.job.model.cpu_set import parse_cpu_set
 from headrace.job.problems.finding import broken, nearest, show
-from headrace.sagemaker_parameters import PREFIX
+from headrace.sagemaker_parameters import PREFIX, meaning
 
 THIS_MACHINE = ("local", "local_gpu")
 """What SageMaker's local mode calls the instance type; not for jobs that run elsewhere."""
@@ -125,7 +125,7 @@ def _channel_name(value: object) -> str:
 def _hyperparameter_key(value: object) -> str:
     text = one_line(value, 1, 256)
     if text.startswith(PREFIX):
-        raise broken(f"names that start with {PREFIX!r} are reserved", hint="choose another name")
+        raise broken(f"names that start with {PREFIX!r} are reserved", hint=meaning(text) or "choose another name")
     return text
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pydantic_core import PydanticCustomError
 
 from headrace.errors import Broken, Problem
+from headrace.sagemaker_parameters import meaning
 
 Path = tuple[str | int, ...]
 """Keys and list indices from the top of the job to a value."""
@@ -71,6 +72,7 @@ class JobSource:
         )
         path = finding.path if override is not None else self.named(finding.path)
         prefixes = _prefixes(path)
+        what = meaning(str(path[-1])) if path and path != finding.path else ""
         nearest_line = next((self.lines[prefix] for prefix in prefixes if prefix in self.lines), 0)
         return Problem(
             field=field_text(path) or "job",
@@ -78,7 +80,7 @@ class JobSource:
             value=finding.seen,
             file=self.file if override is None else f"--set {override}",
             line=(finding.line or nearest_line) if override is None else 0,
-            hint=finding.hint,
+            hint="; ".join(filter(None, (finding.hint, what))),
             code=finding.code,
             broken=finding.broken,
         )
