@@ -135,8 +135,11 @@ ORDER: dict[str, list[str]] = {
         "vpc_template",
         "role_template",
         "written_files",
+        "image_files",
+        "own_wheel",
         "aws_calls",
         "stacks",
+        "image_registry",
     ],
     "cli": ["views", "options", "commands", "main"],
 }

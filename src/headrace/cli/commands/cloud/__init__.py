@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from headrace.cli.commands.cloud import role, vpc
+from headrace.cli.commands.cloud import image, role, vpc
 
 
 @click.group("cloud", short_help="What SageMaker needs of your AWS account: network, role, image.")
@@ -21,9 +21,10 @@ def command() -> None:
       headrace cloud vpc create --dry-run                what would be created, in which account
       headrace cloud vpc create                          and the lines for the job file
       headrace cloud role create --bucket my-bucket
+      headrace cloud image create --base IMAGE
       headrace cloud vpc remove headrace-vpc
     """
 
 
-for _each in (vpc, role):
+for _each in (vpc, role, image):
     command.add_command(_each.command)

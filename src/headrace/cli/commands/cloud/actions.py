@@ -127,7 +127,7 @@ def create_stack(
 
     check_name(name)
     with closing(Aws(region, profile)) as aws:
-        stacks = Stacks(aws.client("cloudformation"), _progress)
+        stacks = Stacks(aws.client("cloudformation"), progress)
         where = {"kind": stack.kind, "name": name, "region": aws.region, "account": aws.account}
         if dry_run:
             plan = stacks.intend(stack, name, update=update)
@@ -155,7 +155,7 @@ def show_stack(
     from headrace.cloud.stacks import Stacks
 
     with closing(Aws(region, profile)) as aws:
-        found, resources = Stacks(aws.client("cloudformation"), _progress).removable(check_name(name), kind)
+        found, resources = Stacks(aws.client("cloudformation"), progress).removable(check_name(name), kind)
         where = {"kind": kind, "name": name, "region": aws.region, "account": aws.account}
     document = made_document(where, found.status, found, job_lines)
     if output == "json":
@@ -172,7 +172,7 @@ def remove_stack(name: str, kind: str, *, region: str | None, profile: str | Non
     from headrace.cloud.stacks import Outcome, Stacks
 
     with closing(Aws(region, profile)) as aws:
-        stacks = Stacks(aws.client("cloudformation"), _progress)
+        stacks = Stacks(aws.client("cloudformation"), progress)
         _, resources = stacks.removable(check_name(name), kind)
         where = {"kind": kind, "name": name, "region": aws.region, "account": aws.account}
         if not dry_run:
@@ -184,5 +184,6 @@ def remove_stack(name: str, kind: str, *, region: str | None, profile: str | Non
         show_removed(document)
 
 
-def _progress(line: str) -> None:
+def progress(line: str) -> None:
+    """Tells what happens, on standard error."""
     click.echo(line, err=True)
