@@ -110,6 +110,7 @@ def cli(verbose: int) -> None:
     headrace compare homogeneous heterogeneous
     headrace ui                             all of it on a local web page, live
     headrace serve                          SageMaker's API on this machine, for its own clients
+    headrace cloud vpc create               network, role, image for jobs on SageMaker, in your account
     headrace advise my-job                  how many data hosts would help, and at what price?
     headrace doctor -- python train.py      is its data loading slow, and what would help?
     """
