@@ -40,8 +40,8 @@ ip link set far up
 ip link set out up
 ip route add default via 192.0.2.1
 if [ -e /etc/resolv.conf ]; then
-    echo "nameserver 192.0.2.2" > "$0/resolv.conf"
-    mount --bind "$0/resolv.conf" /etc/resolv.conf
+    echo "nameserver 192.0.2.2" > "$HEADRACE_TESTS_BOX/resolv.conf"
+    mount --bind "$HEADRACE_TESTS_BOX/resolv.conf" /etc/resolv.conf
     NAME_SERVER 192.0.2.2 < /dev/null > /dev/null
 fi
 exec 3<&0
@@ -125,6 +125,12 @@ def settle() -> str:
 
 
 def workers() -> int:
-    """Returns how many workers pay: tests wait much of their time. 0: one after the other, where there are no boxes."""
+    """Returns how many workers pay: tests wait much of their time. 0: one after the other, where there are no boxes.
+
+    Raises:
+        RuntimeError: in CI there are none, where all tests one after the other would take longer than it has.
+    """
     wanted = int(os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS") or min(8, 2 * len(os.sched_getaffinity(0))))
+    if why_not() and "CI" in os.environ:
+        raise RuntimeError(f"tests cannot run side by side: there are no boxes here: {why_not()}")
     return 0 if why_not() else wanted
