@@ -73,6 +73,21 @@ def test_a_run_that_stays_without_capacity_fails_and_says_so(loop: Loop) -> None
     assert not list((loop.bucket / "out" / "headrace" / "channels").glob("never*/*"))
 
 
+def test_doctor_tells_whether_the_service_answers_and_where(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    (found,) = engines.capabilities("sagemaker")
+    assert (found.works, found.needed, "AWS_REGION" in found.hint) == (False, True, True)
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_SAGEMAKER", loop.service.url)
+    (found,) = engines.capabilities("sagemaker")
+    assert (found.works, found.detail) == (True, f"the service answers in us-east-1, at {loop.service.url}")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another")
+    (found,) = engines.capabilities("sagemaker")
+    assert (found.works, "AWS_PROFILE" in found.hint) == (False, True)
+
+
 def test_a_run_that_waits_for_capacity_is_pending_and_can_be_stopped(loop: Loop) -> None:
     with Relay(loop.service.port, CreateTrainingJob=[FULL]) as relay:
         handle = loop.start(loop.job(HELLO, "waits", through(relay, delay=3600), **ALONE))

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import botocore.session
 import pytest
 from botocore.validate import ParamValidator
 from sagemaker_jobs import RUN, planned
 
-from headrace.engines.sagemaker.sagemaker_job import training_job_name
+from headrace.engines.sagemaker.framework_images import VERSIONS, find_image, known_regions
+from headrace.engines.sagemaker.sagemaker_job import plan_sagemaker_job, training_job_name
 from headrace.engines.sagemaker.service_request import Carrier
 from headrace.errors import EngineRefused, JobInvalid
+from headrace.job import Job
 from headrace.job.sagemaker.check import check_request
+from headrace.runs import RunPaths
 
+SDK_TABLES = list(
+    Path(__file__).parents[2].glob(".venv-sagemaker/lib/python*/site-packages/sagemaker/image_uri_config")
+)
 OPERATION = botocore.session.Session().get_service_model("sagemaker").operation_model("CreateTrainingJob")
 SPOT = {"use_spot_instances": True, "stopping_condition": {"max_run": 60, "max_wait": 120}}
 SINGLE = {"instance_groups": None, "inputs": None, "distribution": None, "data_service": None, "instance_count": 2}
@@ -24,24 +33,54 @@ def retry(**others: object) -> dict[str, object]:
     return {"options": {"retry": {"attempts": 1, **others}}}
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {},
-        {**SPOT, "checkpoint_s3_uri": "s3://bucket/checkpoints"},
-        {**NETWORK, "volume_size": 50, "volume_kms_key": "key-1", "output_kms_key": "alias/key"},
-        {"tags": [{"key": "team", "value": "vision"}], "encrypt_inter_container_traffic": True},
-        {**ONE, "keep_alive_period_in_seconds": 600, "command": ["python3", "x.py"], "entry_point": None},
-        {"retry": {"attempts": 3}, "metric_definitions": [{"name": "loss", "regex": "loss=([0-9.]+)"}]},
-        {"distribution": {"smdistributed": {"dataparallel": {"enabled": True}}, "instance_groups": ["dnn_group"]}},
-    ],
-    ids=["groups", "spot", "network", "tags", "one type", "retry", "smdistributed"],
-)
+FORMS: list[dict[str, object]] = [
+    {},
+    {**SPOT, "checkpoint_s3_uri": "s3://bucket/checkpoints"},
+    {**NETWORK, "volume_size": 50, "volume_kms_key": "key-1", "output_kms_key": "alias/key"},
+    {"tags": [{"key": "team", "value": "vision"}], "encrypt_inter_container_traffic": True},
+    {**ONE, "keep_alive_period_in_seconds": 600, "command": ["python3", "x.py"], "entry_point": None},
+    {"retry": {"attempts": 3}, "metric_definitions": [{"name": "loss", "regex": "loss=([0-9.]+)"}]},
+    {"distribution": {"smdistributed": {"dataparallel": {"enabled": True}}, "instance_groups": ["dnn_group"]}},
+]
+NAMES = ["groups", "spot", "network", "tags", "one type", "retry", "smdistributed"]
+
+
+@pytest.mark.parametrize("fields", FORMS, ids=NAMES)
 def test_the_request_is_valid_for_the_services_own_model_and_by_the_rules_of_jobs(fields: dict[str, object]) -> None:
     request = planned(**fields).request()
     report = ParamValidator().validate(request, OPERATION.input_shape)
     assert not report.has_errors(), report.generate_report()
     assert check_request(request) == []
+
+
+@pytest.mark.parametrize("fields", FORMS, ids=NAMES)
+def test_a_job_that_a_later_process_reads_is_submitted_as_the_first_one_was(fields: dict[str, object]) -> None:
+    job = planned(**fields)
+    data = json.loads(json.dumps(job.asked.model_dump(mode="json", exclude_unset=True)))
+    again = plan_sagemaker_job(Job(**data), RunPaths(Path("/runs") / RUN), {})
+    assert again.request() == job.request()
+    assert again.plan == job.plan
+
+
+@pytest.mark.skipif(not SDK_TABLES, reason="no SageMaker SDK: run scripts/sagemaker-sdk")
+@pytest.mark.parametrize("framework", sorted(VERSIONS))
+def test_the_images_are_those_of_the_table_of_the_sdk(framework: str) -> None:
+    table = json.loads((SDK_TABLES[0] / f"{framework}.json").read_text())["training"]["versions"]
+    theirs = {
+        version: each
+        for version, each in table.items()
+        if all(python.startswith("py31") for python in each.get("py_versions", ["py2"]))
+    }
+    assert {version: [python] for version, python in VERSIONS[framework].items()} == {
+        version: each["py_versions"] for version, each in theirs.items()
+    }
+    newest = theirs[list(theirs)[-1]]["registries"]
+    assert set(known_regions()) == set(newest)
+    for region, account in newest.items():
+        image = find_image(framework, list(theirs)[-1])
+        assert image is not None
+        uri = image.uri(region, ["ml.c5.xlarge"])
+        assert uri.startswith(f"{account}.dkr.ecr.{region}.amazonaws.com"), uri
 
 
 def test_one_channel_carries_headrace_to_all_groups_and_the_container_starts_it() -> None:

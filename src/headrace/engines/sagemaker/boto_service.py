@@ -87,6 +87,11 @@ class BotoService:
         except (self._errors.BotoCoreError, ValueError) as error:
             raise EngineRefused(f"AWS cannot be asked: {error}", _NO_CREDENTIALS) from error
 
+    @property
+    def address(self) -> str:
+        """Where training jobs are asked for."""
+        return str(self.sagemaker.meta.endpoint_url)
+
     def create(self, request: Mapping[str, object]) -> str:
         """Creates a training job, once. See the class."""
         name = str(request["TrainingJobName"])

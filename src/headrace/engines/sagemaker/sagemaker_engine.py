@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from datetime import datetime, timezone
 
 import msgspec
@@ -15,12 +16,14 @@ from headrace.engines.remote_handle import RemoteHandle
 from headrace.engines.remote_job import plan_document
 from headrace.engines.sagemaker.boto_service import BotoService
 from headrace.engines.sagemaker.refresh_training_job import has_ended, refresh_training_job
-from headrace.engines.sagemaker.sagemaker_job import SageMakerJob, check_sagemaker_job, plan_sagemaker_job
+from headrace.engines.sagemaker.sagemaker_job import SageMakerJob, check_sagemaker_job, plan_sagemaker_job, region_of
 from headrace.engines.sagemaker.sagemaker_ticket import read_ticket
+from headrace.engines.sagemaker.service_calls import ServiceAccess
 from headrace.engines.sagemaker.submit_again import stop_run
 from headrace.engines.sagemaker.submit_training_job import submit_training_job
 from headrace.errors import EngineRefused
 from headrace.job import Job
+from headrace.job.model.sagemaker_options import SageMakerOptions
 from headrace.runs import Run, RunPaths, runs_dir
 
 
@@ -115,5 +118,13 @@ def _when(milliseconds: int) -> str:
 
 
 def capabilities() -> tuple[Capability, ...]:
-    """Returns what works from this machine."""
-    return ()
+    """Returns what works from this machine, with the region and the credentials of the environment."""
+    try:
+        region = region_of(SageMakerOptions(), os.environ)
+        service = BotoService(ServiceAccess(region))
+        next(service.names("headrace"), None)
+    except EngineRefused as error:
+        hint = error.hint or "docs/sagemaker-engine.md says what must be allowed"
+        return (Capability("sagemaker", False, error.message, hint, needed=True),)
+    what = f"the service answers in {region}, at {service.address}"
+    return (Capability("sagemaker", True, what, needed=True),)

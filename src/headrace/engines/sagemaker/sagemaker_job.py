@@ -196,7 +196,7 @@ def plan_sagemaker_job(job: Job, paths: RunPaths, environment: Mapping[str, str]
     if wrong:
         raise JobInvalid(tuple(job.problem(each.path, each.message, seen=each.seen, hint=each.hint) for each in wrong))
     check_checkpoint_folder(job, True)
-    region = region_of(job, environment)
+    region = region_of(job.sagemaker, environment)
     retry = job.sagemaker.retry
     count = 1 if retry is None else min(len(alternatives(retry, region)), retry.attempts + 1)
     first, *others = (attempt_of(job, paths, attempt, region) for attempt in range(1, count + 1))
@@ -234,14 +234,14 @@ def check_sagemaker_job(planned: SageMakerJob) -> None:
     check_remote_job(planned, storage=planned.options.check_storage, programs=False, access=planned.access)
 
 
-def region_of(job: Job, environment: Mapping[str, str]) -> str:
-    """Returns the region of a job: its own, that of the environment, that of its profile.
+def region_of(options: SageMakerOptions, environment: Mapping[str, str]) -> str:
+    """Returns the region of jobs with these options: their own, that of the environment, that of their profile.
 
     Raises:
         EngineRefused: none is named.
     """
-    named = job.sagemaker.region or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
-    found = named or _region_of_profile(job.sagemaker.profile)
+    named = options.region or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
+    found = named or _region_of_profile(options.profile)
     if not found:
         hint = "write engines: {sagemaker: {region: eu-west-1}}, or --region, or set AWS_REGION"
         raise EngineRefused("no region is named", hint)
