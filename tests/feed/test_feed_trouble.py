@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import trouble_data
+from effort import SOAK
 from feed_data import flat
 from feed_servers import Server, wait_until
 
@@ -55,7 +56,7 @@ def rows_by_key(batches: list[Any]) -> dict[int, bytes]:
 # Hanging
 
 
-@pytest.mark.parametrize("kind", ["sleep", "spin", "stop"])
+@pytest.mark.parametrize("kind", ["sleep", "stop", *(["spin"] if SOAK else [])])
 def test_a_worker_that_hangs_is_replaced_and_its_stack_is_in_the_log(
     kind: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -78,7 +79,7 @@ def singles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, 
     other.stop()
 
 
-@pytest.mark.parametrize("kind", ["sleep", "spin", "stop"])
+@pytest.mark.parametrize("kind", ["spin", "stop", *(["sleep"] if SOAK else [])])
 def test_a_server_replaces_a_worker_that_hangs_and_logs_its_stack(
     kind: str, tmp_path: Path, singles: tuple[Server, Server]
 ) -> None:
