@@ -33,13 +33,21 @@ def test_the_actions_are_those_that_a_job_needs_and_no_more() -> None:
     }
     assert not any(action.endswith("*") for party in (submitter, role) for action in actions(party))
     assert [each.resources for each in submitter if "iam:PassRole" in each.actions] == [(ROLE,)]
-    assert actions(role, "s3:::bucket/data/") == {"s3:GetObject"}
+    assert actions(role, "s3:::bucket/data*") == {"s3:GetObject"}
     assert actions(role, "repository/pytorch-training") == {
         "ecr:BatchCheckLayerAvailability",
         "ecr:BatchGetImage",
         "ecr:GetDownloadUrlForLayer",
     }
     assert not actions(role) & {"kms:Decrypt", "ec2:CreateNetworkInterface"}
+
+
+def test_what_is_needed_for_several_things_stands_once() -> None:
+    for party in planned().submission.permissions.values():
+        shown = [(each.actions, each.resources) for each in party]
+        assert len(set(shown)) == len(shown)
+    listed = [each.why for each in planned().submission.permissions["submitter"] if each.actions == ("s3:ListBucket",)]
+    assert listed == ["code and headrace; the record of the run; model and output"]
 
 
 def test_a_network_keys_tags_and_checkpoints_need_more() -> None:

@@ -149,6 +149,7 @@ def test_the_name_is_the_runs_another_one_in_each_attempt_and_never_too_long() -
         ({"output_path": "s3://headrace-local/out"}, "output_path", "the name of a bucket"),
         ({"inputs": {"training": "/data"}}, "inputs.training.s3_data", "must be an s3:// URI"),
         ({"inputs": {f"c{n}": "s3://bucket/x" for n in range(20)}}, "inputs", "at most 19 channels"),
+        ({"enable_network_isolation": True}, "enable_network_isolation", "keeps hosts from S3"),
         ({"use_spot_instances": True}, "stopping_condition.max_wait", "is required"),
         ({"stopping_condition": {"max_run": 1, "max_wait": 9}}, "stopping_condition.max_wait", "use_spot_instances"),
         ({"keep_alive_period_in_seconds": 60}, "keep_alive_period_in_seconds", "cannot be used with instance groups"),

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 def submitter_actions(planned: SageMakerJob) -> tuple[Permission, ...]:
     """Returns what whoever submits the job, looks at it and stops it needs."""
-    return tuple(_submitter(planned))
+    return _merged(_submitter(planned))
 
 
 def role_actions(planned: SageMakerJob) -> tuple[Permission, ...]:
     """Returns what the role of the job needs: the service and the job's programs act under it."""
-    return tuple(_role(planned))
+    return _merged(_role(planned))
 
 
 def submission_of(planned: SageMakerJob) -> Submission:
@@ -59,7 +59,8 @@ def _role(planned: SageMakerJob) -> Iterator[Permission]:
     job, there = planned.job, partition_of(planned.region)
     yield from _objects(there, "code and headrace", planned.channel_uri, read=True)
     for name, channel in job.inputs.items():
-        yield from _objects(there, f"the channel {name}", channel.s3_data, read=True)
+        objects = "" if channel.s3_data_type == "S3Prefix" else ", and what its manifest names"
+        yield from _objects(there, f"the channel {name}{objects}", channel.s3_data, read=True, folder=False)
     yield from _objects(there, "model and output", job.output_path or "", read=False, write=True)
     yield from _objects(there, "checkpoints", job.checkpoint_s3_uri or "", read=True, write=True, remove=True)
     yield from _objects(
@@ -95,15 +96,29 @@ def _images(planned: SageMakerJob, partition: str) -> Iterator[Permission]:
 
 
 def _objects(
-    partition: str, why: str, uri: str, *, read: bool = False, write: bool = False, remove: bool = False
+    partition: str,
+    why: str,
+    uri: str,
+    *,
+    read: bool = False,
+    write: bool = False,
+    remove: bool = False,
+    folder: bool = True,
 ) -> Iterator[Permission]:
-    """What is done with the objects of a prefix, and that they are listed."""
+    """What is done with the objects below a place, or, when it is no folder, whose keys begin like it; and a list."""
     if not uri.startswith("s3://"):
         return
     bucket, key = split(uri)
     wanted = [*(aws_actions.READ_OBJECTS if read else ()), *(aws_actions.WRITE_OBJECTS if write else ())]
     wanted += aws_actions.REMOVE_OBJECTS if remove else ()
-    yield Permission(
-        tuple(sorted(wanted)), (f"arn:{partition}:s3:::{bucket}/{key.rstrip('/')}{'/' if key else ''}*",), why
-    )
+    beginning = f"{key.rstrip('/')}/" if folder and key else key
+    yield Permission(tuple(sorted(wanted)), (f"arn:{partition}:s3:::{bucket}/{beginning}*",), why)
     yield Permission(aws_actions.LIST_BUCKET, (f"arn:{partition}:s3:::{bucket}",), why)
+
+
+def _merged(permissions: Iterable[Permission]) -> tuple[Permission, ...]:
+    """Returns each combination of actions and resources once, with all that it is for."""
+    found: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
+    for each in permissions:
+        found.setdefault((each.actions, each.resources), []).append(each.why)
+    return tuple(Permission(actions, resources, "; ".join(why)) for (actions, resources), why in found.items())

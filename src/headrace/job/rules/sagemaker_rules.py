@@ -17,6 +17,7 @@ def sagemaker_rules(data: Data) -> Iterator[Finding]:
     """Yields what the engine refuses of a job that is given as plain data."""
     yield from _program(data)
     yield from _channels(data)
+    yield from _network(data)
     yield from _capacity(data)
     yield from _image(data)
     yield from _retry(data)
@@ -56,6 +57,14 @@ def _channels(data: Data) -> Iterator[Finding]:
                 "write s3://bucket/prefix" if path_types.is_remote(place) else "the hosts cannot write to this machine"
             )
             yield Finding((key,), "must be an s3:// URI with the name of a bucket", show(place), hint)
+
+
+def _network(data: Data) -> Iterator[Finding]:
+    """Hosts write the record of the run to S3 while it grows."""
+    if data.get("enable_network_isolation") is True:
+        message = "keeps hosts from S3, where they write the record of the run"
+        hint = "leave it out; in subnets with an endpoint for S3 and no other way out they reach nothing else"
+        yield Finding(("enable_network_isolation",), message, "True", hint)
 
 
 def _capacity(data: Data) -> Iterator[Finding]:
