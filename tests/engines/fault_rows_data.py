@@ -184,7 +184,7 @@ DISKS = [
         "disk full: model on the host",
         SAVING,
         nothing,
-        r"dnn/algo-1\[0\]: exited with code 1",
+        r"dnn/algo-1\[0\]: exited with code 1: OSError: .*No space left on device.*",
         limit=20,
         machine=(small_disk("home", 8),),
         after=(last_words("No space left on device"),),
