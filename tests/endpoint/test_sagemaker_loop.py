@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
-from sagemaker_loop import Loop, lines, members, open_loop, open_service
-from serve_process import ServeProcess
+from effort import SOAK
+from sagemaker_loop import GROUPS, Loop, lines, members, open_loop, open_service
+from serve_process import ServeProcess, wait_for
 
+from headrace import engines
+from headrace.engines.sagemaker.sagemaker_ticket import read_ticket, write_ticket
 from headrace.instance.launch_plan import LaunchPlan
-from headrace.runs import Status, read_plan
+from headrace.processes.process_table import scan
+from headrace.runs import CauseKind, Status, read_plan
 
 pytestmark = pytest.mark.namespaces
 
@@ -34,6 +41,18 @@ def loop(service: ServeProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     service.close_clients()
 
 
+def kill_agent_inside(loop: Loop, host: str) -> None:
+    """Kills the agent that our containers run on a host."""
+    for process in scan():
+        if b"headrace.agent" not in Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0"):
+            continue
+        variables = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
+        if f"SM_CURRENT_HOST={host}".encode() in variables:
+            os.kill(process.pid, signal.SIGKILL)
+            return
+    raise AssertionError(f"{host} has no agent inside its container")
+
+
 def test_a_job_of_two_groups_runs_on_the_service_and_its_record_and_model_come_back(loop: Loop) -> None:
     handle = loop.start(loop.job(HELLO, hyperparameters={"epochs": 3}))
     assert handle.wait(60) is Status.COMPLETED, (handle.cause, loop.service.log)
@@ -55,5 +74,73 @@ def test_a_job_of_two_groups_runs_on_the_service_and_its_record_and_model_come_b
 
     again = loop.start(loop.job(HELLO, hyperparameters={"epochs": 4}))
     assert {path: path.stat().st_mtime_ns for path in shared} == shared, "it is not sent again"
-    assert again.wait(60) is Status.COMPLETED
+    ticket = read_ticket(again.paths)
+    write_ticket(again.paths, msgspec.structs.replace(ticket, submitted=False, start=-1.0))
+    assert again.wait(60) is Status.COMPLETED, "as if its submitter had been killed before it had an answer"
     assert len([path for path in (staged / "shared").rglob("*") if path.is_file()]) == 2
+
+
+def test_a_script_that_fails_is_the_cause_here_and_the_failure_reason_there(loop: Loop) -> None:
+    script = """
+    import os, sys, time
+    if os.environ["SM_CURRENT_INSTANCE_GROUP"] == "data":
+        time.sleep(600)
+    sys.exit("the mill wheel is stuck")
+    """
+    handle = loop.start(loop.job(script, name="stuck", completion={"instance_groups": ["dnn"]}))
+    assert handle.wait(60) is Status.FAILED
+    cause = handle.cause
+    assert cause is not None
+    assert (cause.kind, cause.group, cause.host, cause.exit_code) == (CauseKind.PROGRAM_EXITED, "dnn", "algo-2", 1)
+    assert "the mill wheel is stuck" in cause.last_lines
+    described = loop.described(handle)
+    assert described["TrainingJobStatus"] == "Failed"
+    assert "the mill wheel is stuck" in described["FailureReason"]
+    told = {document.name: document.text for document in engines.logs(handle.run)}
+    assert '"TrainingJobStatus": "Failed"' in told["training_job.json"]
+    assert any(name.startswith("algo-2") and "the mill wheel is stuck" in text for name, text in told.items())
+
+
+def test_stop_gives_programs_time_to_save_and_the_record_is_live_until_then(loop: Loop) -> None:
+    script = """
+    import os, signal, sys, time
+    def save(*_):
+        time.sleep(1)
+        with open(os.path.join(os.environ["SM_MODEL_DIR"], "saved-" + os.environ["SM_CURRENT_HOST"]), "w") as file:
+            file.write("all of it")
+        sys.exit(0)
+    signal.signal(signal.SIGTERM, save)
+    print("runs", flush=True)
+    while True:
+        time.sleep(0.1)
+    """
+    handle = loop.start(loop.job(script, name="stopped"))
+    wait_for(lambda: len([line for line in lines(handle) if line.endswith("runs")]) == 2 or handle.run.finished)
+    assert handle.status is Status.IN_PROGRESS
+    assert engines.stop(handle.run)
+    assert handle.wait(90) is Status.STOPPED, handle.cause
+    assert handle.cause is not None
+    assert handle.cause.kind is CauseKind.STOPPED
+    assert handle.exit_code == 130
+    assert not engines.stop(handle.run)
+    found = members(loop.bucket / "out" / handle.id / "output" / "model.tar.gz")
+    assert found == {"saved-algo-1": b"all of it", "saved-algo-2": b"all of it"}
+
+
+if SOAK:
+
+    def test_a_data_host_that_is_killed_does_not_fail_a_job_whose_data_another_one_serves(loop: Loop) -> None:
+        script = """
+        import os, signal, sys, time
+        group, host = os.environ["SM_CURRENT_INSTANCE_GROUP"], os.environ["SM_CURRENT_HOST"]
+        print("runs", flush=True)
+        time.sleep(600 if group == "data" else 12)
+        """
+        groups = [{"name": "data", "type": "ml.c5.xlarge", "count": 2}, GROUPS[1]]
+        fields = {"instance_groups": groups, "data_service": {"feed": {"enabled": True}, "instance_groups": ["data"]}}
+        handle = loop.start(loop.job(script, name="killed", completion={"instance_groups": ["dnn"]}, **fields))
+        wait_for(lambda: any(line.endswith("runs") for line in lines(handle)) or handle.run.finished)
+        kill_agent_inside(loop, "algo-1")
+        assert handle.wait(120) is Status.COMPLETED, handle.cause
+        assert handle.run.state().degraded
+        assert loop.described(handle)["TrainingJobStatus"] == "Completed"

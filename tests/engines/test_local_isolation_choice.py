@@ -134,6 +134,44 @@ print([name for _, name in socket.if_nameindex() if name == "eth0"])
 
 
 @pytest.mark.namespaces
+def test_the_bridge_keeps_its_hardware_address_when_a_host_leaves():
+    """Linux gives a bridge the lowest address of its cables: a host that leaves would take away the one others know."""
+    script = """
+import os, socket
+from headrace.hosting.isolation import syscalls
+from headrace.hosting.isolation.enter_namespaces import lay_cable
+from headrace.hosting.isolation.network_layout import Instance, Layout
+from headrace.hosting.isolation.netlink import Netlink
+syscalls.become_root()
+syscalls.unshare(syscalls.CLONE_NEWNET)
+def address():
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        import fcntl
+        return fcntl.ioctl(asked, 0x8927, b"bridge".ljust(256, bytes(1)))[18:24].hex()  # SIOCGIFHWADDR
+with Netlink() as net:
+    net.add_bridge("bridge")
+    job, bridge = os.open("/proc/self/ns/net", os.O_RDONLY), socket.if_nametoindex("bridge")
+    found = {address()}
+    hosts = tuple(Instance(f"algo-{n}", f"10.77.0.{n}", "") for n in range(1, 9))
+    layout = Layout(True, False, False, "10.77.255.254", "", (), "", hosts)
+    kept = []
+    for host in hosts:
+        syscalls.unshare(syscalls.CLONE_NEWNET)
+        kept.append(os.open("/proc/self/ns/net", os.O_RDONLY))
+        lay_cable(layout, host.name, job, bridge)
+        syscalls.setns(job, syscalls.CLONE_NEWNET)
+        found.add(address())
+    for host in hosts:
+        net.remove(socket.if_nametoindex(host.name))
+        found.add(address())
+print(len(found))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "1"
+
+
+@pytest.mark.namespaces
 def test_a_host_reaches_one_that_comes_a_moment_later_as_soon_as_it_is_there():
     """Linux drops what a new link sends before it is up, and asks for the address of an absent host once a second."""
     script = """

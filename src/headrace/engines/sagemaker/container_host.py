@@ -29,6 +29,7 @@ from pathlib import Path
 import msgspec
 
 from headrace.engines.sagemaker.container_order import CODE, ContainerOrder, read_container_order
+from headrace.engines.sagemaker.container_output import ContainerOutput
 from headrace.engines.sagemaker.container_place import placed_plan
 from headrace.errors import FAILURE_CHARACTERS, HeadraceError
 from headrace.feed.worker.usable_cores import usable_cores
@@ -80,7 +81,11 @@ def main() -> int:
         )
         plan = make_ready(paths, plan, name, order, tree, channel, secrets)
         leads = name == plan.leader
-        status = supervise_host(paths, name, PLAIN_HOSTS, stop_orders(leads, order.spot), collected=False)
+        output = ContainerOutput(paths, name)
+        try:
+            status = supervise_host(paths, name, PLAIN_HOSTS, stop_orders(leads, order.spot), collected=False)
+        finally:
+            output.close()
     except (HeadraceError, OSError, ValueError, KeyError, msgspec.DecodeError) as error:
         words = (
             f"{error.message}\nhint: {error.hint}" if isinstance(error, HeadraceError) and error.hint else str(error)

@@ -85,6 +85,7 @@ def placed_plan(
         hosts=hosts,
         groups=groups,
         leader=assigned[plan.completion_groups[0]][0],
+        max_run=0.0,  # the service ends a job that runs for too long
         job_name=variables.get("TRAINING_JOB_NAME") or plan.job_name,
         job_arn=variables.get("TRAINING_JOB_ARN") or plan.job_arn,
         ports=plan.ports if outer is None else _beside(plan.ports, outer),

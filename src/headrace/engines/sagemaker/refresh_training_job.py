@@ -85,7 +85,7 @@ def _refresh(run: Run, ticket: ServiceTicket, store: Store) -> None:
     if end is None:
         word = bring_stored(paths, ticket.record, store, end=False)
         with platform_news(paths) as news:
-            _tell_part(news, found, asked, word is not None)
+            tell_part(news, found, asked, word is not None)
         return
     if _record_says(paths, ticket, store, *end):
         return
@@ -124,7 +124,7 @@ def _not_there(paths: RunPaths, ticket: ServiceTicket) -> None:
         news.end(Status.FAILED, Cause(CauseKind.ENGINE_FAILED, words, infrastructure=True))
 
 
-def _tell_part(news: PlatformNews, found: Answer, asked: float, over: bool) -> None:
+def tell_part(news: PlatformNews, found: Answer, asked: float, over: bool) -> None:
     """Writes in which part of its life the job is, where its own record does not say that.
 
     Args:

@@ -17,6 +17,8 @@ NEWLINK, DELLINK, GETLINK, NEWADDR, NEWROUTE, NEWQDISC, SETNEIGHTBL = 16, 17, 18
 REQUEST, ACK, REPLACE, EXCL, CREATE = 0x1, 0x4, 0x100, 0x200, 0x400
 ERROR = 2
 IFNAME, MASTER, LINKINFO, NET_NS_FD = 3, 10, 18, 28
+HARDWARE_ADDRESS = 1  # IFLA_ADDRESS
+BRIDGE_ADDRESS = bytes((0x02, 0x68, 0x72, 0, 0, 1))  # of local administration
 INFO_KIND, INFO_DATA, VETH_PEER = 1, 2, 1
 UP, RUNNING = 0x1, 0x40
 CHANGES_OF_LINKS = 1  # multicast group
@@ -66,8 +68,13 @@ class Netlink:
         self._socket.close()
 
     def add_bridge(self, name: str) -> None:
-        """Makes a bridge, and brings it up."""
-        self._ask(NEWLINK, CREATE | EXCL, _link(0, UP, UP) + _name(name) + _kind("bridge"), f"add bridge {name}")
+        """Makes a bridge, and brings it up.
+
+        Its hardware address is its own: else it would be that of one of its cables, and another one when that is
+        removed, and hosts would send to the old one until they ask again, for up to 45 s.
+        """
+        link = _link(0, UP, UP) + _attribute(HARDWARE_ADDRESS, BRIDGE_ADDRESS) + _name(name)
+        self._ask(NEWLINK, CREATE | EXCL, link + _kind("bridge"), f"add bridge {name}")
 
     def add_cable(self, name: str, master: int, peer: str, namespace: int) -> None:
         """Makes a veth pair: one end here and up, in a bridge, the other in another network namespace.

@@ -1,0 +1,110 @@
+"""What a container on SageMaker makes of what the service and headrace's channel have written."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from sagemaker_jobs import planned
+
+from headrace.engines.platform_news import platform_news
+from headrace.engines.sagemaker.container_host import linked_tree, write_failure
+from headrace.engines.sagemaker.container_place import placed_plan
+from headrace.engines.sagemaker.container_start import START_SCRIPT, after_start_script
+from headrace.engines.sagemaker.refresh_training_job import tell_part
+from headrace.errors import UsageError
+from headrace.instance.launch_plan import LaunchPlan, Ports
+from headrace.instance.paths import TreePaths
+from headrace.runs import Run, create_run
+from headrace.runs.events import SecondaryStatus, StatusChanged
+
+
+def config(**groups: list[str]) -> dict[str, object]:
+    """Returns resourceconfig.json as the service writes it: in no order."""
+    hosts = sorted(host for names in groups.values() for host in names)  # algo-10 before algo-2
+    found = [{"instance_group_name": name, "instance_type": "ml.x", "hosts": names} for name, names in groups.items()]
+    return {"current_host": hosts[0], "hosts": hosts, "instance_groups": found}
+
+
+def place(resources: dict[str, object], outer: Ports | None = None, **variables: str) -> LaunchPlan:
+    return placed_plan(planned().plan, resources, "/opt/ml", "/tmp/r", variables, outer)
+
+
+def test_hosts_are_those_that_the_service_has_assigned_in_the_order_of_their_numbers() -> None:
+    plan = place(config(dnn_group=["algo-2"], data_group=["algo-10", "algo-1"]), TRAINING_JOB_NAME="digits-7")
+    assert [(host.name, host.group, host.address) for host in plan.hosts] == [
+        ("algo-1", "data_group", "algo-1"),
+        ("algo-2", "dnn_group", "algo-2"),
+        ("algo-10", "data_group", "algo-10"),
+    ]
+    assert plan.group("data_group").hosts == ("algo-1", "algo-10")
+    assert plan.leader == "algo-2", "the first host of the first completion group"
+    assert plan.job_name == "digits-7"
+    assert plan.max_run == 0, "the service ends a job that runs for too long"
+
+
+def test_groups_that_are_not_the_jobs_are_refused() -> None:
+    with pytest.raises(UsageError, match="other groups"):
+        place(config(dnn_group=["algo-1"], data_group=["algo-2"]))
+
+
+def test_ports_of_another_headrace_on_the_same_hosts_are_left_to_it() -> None:
+    resources = config(dnn_group=["algo-2"], data_group=["algo-3", "algo-1"])
+    ours, free = (
+        place(resources, Ports()).ports,
+        Ports(control=1, feed=2, master=3, tf_data=4, tf_config=5, supervisor=6),
+    )
+    assert not {ours.control, ours.feed, ours.supervisor} & {Ports().control, Ports().feed, Ports().supervisor}
+    assert place(resources, free).ports == place(resources).ports == Ports()
+
+
+def test_the_start_script_of_the_image_does_its_duty_and_leaves_its_variables(tmp_path: Path) -> None:
+    image = tmp_path / "image"
+    image.mkdir()
+    script = image / START_SCRIPT
+    script.write_text(f'echo "$1" > {image}/ran\nLD_LIBRARY_PATH=/cuda/compat train\n')
+    script.chmod(0o755)
+    before = {"PATH": f"{image}:{os.environ['PATH']}", "KEPT": "a b"}
+    after = after_start_script(tmp_path, before)
+    assert (image / "ran").read_text() == "train\n"
+    assert after["LD_LIBRARY_PATH"] == "/cuda/compat"
+    assert {name: after[name] for name in before} == before, "its own train is in no PATH afterwards"
+    assert "HEADRACE_TOLD" not in after
+    assert after_start_script(tmp_path, {"PATH": str(Path(sys.executable).parent)}) == {
+        "PATH": str(Path(sys.executable).parent)
+    }
+
+
+def test_where_another_headrace_plays_the_instance_the_tree_is_one_of_links(tmp_path: Path) -> None:
+    service = TreePaths(tmp_path / "service")
+    for folder in (service.input_config, service.channel("training"), service.channel("headrace"), service.model):
+        folder.mkdir(parents=True)
+    (service.channel("training") / "x").write_text("data")
+    tree = TreePaths(linked_tree(service, tmp_path / "ml"))
+    (tree.model / "weights").write_text("w")
+    assert (service.model / "weights").read_text() == "w"
+    assert (tree.channel("training") / "x").read_text() == "data"
+    assert not tree.channel("headrace").exists()
+
+
+def test_the_words_of_the_user_stay_the_failure(tmp_path: Path) -> None:
+    tree = TreePaths(tmp_path)
+    write_failure(tree, "x" * 2000)
+    assert tree.failure.read_text() == "x" * 1024
+    write_failure(tree, "later")
+    assert tree.failure.read_text() == "x" * 1024
+
+
+def test_a_run_says_in_the_words_of_the_service_what_it_waits_for(tmp_path: Path) -> None:
+    paths = create_run("digits", "sagemaker", tmp_path)
+    message = "Preparing the instances for training"
+    starting = {"SecondaryStatus": "Starting", "SecondaryStatusTransitions": [{"StatusMessage": message}]}
+    training = {"SecondaryStatus": "Training", "SecondaryStatusTransitions": [{"StatusMessage": "runs"}]}
+    for answer in ({"SecondaryStatus": "Pending"}, starting, starting, training):
+        with platform_news(paths) as news:
+            tell_part(news, answer, time.time(), over=False)
+    told = [(event.status, event.message) for event in Run(paths).events() if isinstance(event, StatusChanged)]
+    assert told == [(SecondaryStatus.PENDING, ""), (SecondaryStatus.STARTING, message)], "its record says the rest"
