@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import msgspec
 
 from headrace.errors import RecordDamaged
-from headrace.runs.segments import SEGMENTS, VERSION, number_of
+from headrace.runs.segments import SEGMENTS, VERSION, header_and_rest, number_of
 
 BUNDLES = "bundles"
 COUNT = 100  # segments of a bundle
@@ -92,20 +92,14 @@ def segments_of(data: bytes, uri: str) -> list[tuple[str, bytes]]:
     Raises:
         RecordDamaged: it is no bundle, or one of a newer headrace.
     """
-    line, _, rest = data.partition(b"\n")
-    try:
-        header = _DECODER.decode(line)
-    except msgspec.DecodeError as error:
-        raise RecordDamaged(f"{uri} is no bundle of segments: {error}", "is the place right?") from error
-    if header.version > VERSION:
-        raise RecordDamaged(f"{uri} was written by a newer headrace", "install that version here, too")
+    header, rest = header_and_rest(data, _DECODER, uri, "bundle of segments")
     numbers = [number_of(each.name) for each in header.segments]
     whole = sum(each.size for each in header.segments) == len(rest) and all(each.size >= 0 for each in header.segments)
     if not numbers or not whole or numbers != list(range(numbers[0], numbers[0] + len(numbers))):
         raise RecordDamaged(f"{uri} does not hold the segments that its first line names")
     found, begin = [], 0
     for each in header.segments:
-        found.append((each.name, rest[begin : begin + each.size]))
+        found.append((each.name, bytes(rest[begin : begin + each.size])))
         begin += each.size
     return found
 

@@ -16,7 +16,7 @@ reader has already is dropped, and an offset behind what it has is a gap.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -47,6 +47,17 @@ class ObjectStore(Protocol):
 
     def write(self, data: bytes, uri: str) -> None:
         """Writes an object, which is there as a whole or not at all."""
+
+
+class Versioned(Protocol):
+    """The first line of an object of a record."""
+
+    @property
+    def version(self) -> int:
+        """`VERSION` of the writer."""
+
+
+Header = TypeVar("Header", bound=Versioned)
 
 
 class Piece(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -114,6 +125,29 @@ def encode(header: SegmentHeader, pieces: Sequence[bytes]) -> bytes:
     return b"".join([msgspec.json.encode(header), b"\n", *pieces])
 
 
+def header_and_rest(
+    data: bytes, decoder: msgspec.json.Decoder[Header], uri: str, what: str
+) -> tuple[Header, memoryview]:
+    """Returns the first line of an object of a record, and the bytes behind it.
+
+    Args:
+        data: the whole object.
+        decoder: of its first line.
+        uri, what: where it was, and what it should be, for messages.
+
+    Raises:
+        RecordDamaged: it is something else, or one of a newer headrace.
+    """
+    line, _, _ = data.partition(b"\n")
+    try:
+        header = decoder.decode(line)
+    except msgspec.DecodeError as error:
+        raise RecordDamaged(f"{uri} is no {what}: {error}", "is the place right?") from error
+    if header.version > VERSION:
+        raise RecordDamaged(f"{uri} was written by a newer headrace", "install that version here, too")
+    return header, memoryview(data)[len(line) + 1 :]
+
+
 def decode(data: bytes, uri: str) -> tuple[SegmentHeader, list[memoryview]]:
     """Returns the header of a segment and the bytes of its pieces.
 
@@ -124,14 +158,7 @@ def decode(data: bytes, uri: str) -> tuple[SegmentHeader, list[memoryview]]:
     Raises:
         RecordDamaged: it is no segment, one of a newer headrace, or names a file that no record has.
     """
-    line, _, _ = data.partition(b"\n")
-    try:
-        header = _DECODER.decode(line)
-    except msgspec.DecodeError as error:
-        raise RecordDamaged(f"{uri} is no segment of a record: {error}", "is the place right?") from error
-    if header.version > VERSION:
-        raise RecordDamaged(f"{uri} was written by a newer headrace", "install that version here, too")
-    rest = memoryview(data)[len(line) + 1 :]
+    header, rest = header_and_rest(data, _DECODER, uri, "segment of a record")
     if sum(piece.size for piece in header.pieces) != len(rest):
         raise RecordDamaged(f"{uri} holds {len(rest)} bytes of files, and not those that its first line names")
     found = []
