@@ -135,25 +135,26 @@ def quota_exceeded(record: Recording) -> None:
     record.stay(3)
 
 
+def refused_image(record: Recording, image: str, reason: str, seconds: float, policy: str = "IfNotPresent") -> None:
+    """A pod waits for this reason; what is seen for some seconds more is recorded, too."""
+    start(record, job(record.namespace, "true", image=image, policy=policy))
+    record.wait(waiting(reason))
+    record.stay(seconds)
+
+
 def image_missing(record: Recording) -> None:
     """The image cannot be pulled."""
-    start(record, job(record.namespace, "true", image="registry.example.com/team/missing:1"))
-    record.wait(waiting("ImagePullBackOff"))
-    record.stay(15)
+    refused_image(record, "registry.example.com/team/missing:1", "ImagePullBackOff", 15)
 
 
 def image_never(record: Recording) -> None:
     """The image is not on the node, and must not be pulled."""
-    start(record, job(record.namespace, "true", image="registry.example.com/team/missing:1", policy="Never"))
-    record.wait(waiting("ErrImageNeverPull"))
-    record.stay(2)
+    refused_image(record, "registry.example.com/team/missing:1", "ErrImageNeverPull", 2, policy="Never")
 
 
 def image_invalid(record: Recording) -> None:
     """The image's name is none."""
-    start(record, job(record.namespace, "true", image="Team/Image:first one"))
-    record.wait(waiting("InvalidImageName"))
-    record.stay(2)
+    refused_image(record, "Team/Image:first one", "InvalidImageName", 2)
 
 
 def secret_missing(record: Recording) -> None:
