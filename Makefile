@@ -8,6 +8,7 @@
 # make bench   measurements against peers; raw data under bench/results (make bench-feed: the feed's alone)
 # make bench-shards   tar and Parquet shards through the feed, WebDataset, torch and datasets
 # make bench-advise   how far the predictions of `headrace advise` are off, on this machine
+# make bench-serve   what `headrace serve` adds to a job, its CPU a poll, its S3, its memory
 # make bench-s3   what objects cost `headrace serve`, beside moto's server
 # make bench-tfdata   managed tf.data service and headrace's feed against a service started by hand
 # make horovod   builds .venv-horovod, for examples/horovod-mnist and its test; make openmpi5 likewise .venv-openmpi5
@@ -60,7 +61,7 @@ FAST_TESTS := tests/test_rooms.py tests/test_promises.py tests/test_defects.py t
   $(addprefix tests/feed/test_feed_,layout.py naming.py permutation.py plan.py position.py schedule.py seeds.py session.py shards.py simulated.py \
   slabs.py tree.py wire.py)
 
-.PHONY: sagemaker-sdk sagemaker-sdk3 demo test test-fast soak check bench bench-feed bench-shards bench-advise bench-s3 bench-tfdata docs format clean horovod openmpi5 kubernetes
+.PHONY: sagemaker-sdk sagemaker-sdk3 demo test test-fast soak check bench bench-feed bench-shards bench-advise bench-serve bench-s3 bench-tfdata docs format clean horovod openmpi5 kubernetes
 .DELETE_ON_ERROR:
 
 $(VENV)/ready: pyproject.toml constraints.txt
@@ -141,6 +142,9 @@ bench-shards: $(PEERS)/ready
 
 bench-advise: $(VENV)/ready
 	PYTHONPATH=$(CURDIR)/src:$(CURDIR) $(BIN)/python -m bench.advise
+
+bench-serve: $(VENV)/ready
+	$(BIN)/python bench/serve.py
 
 bench-s3: $(VENV)/ready
 	$(BIN)/python bench/s3.py --signed

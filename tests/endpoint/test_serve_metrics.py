@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +20,7 @@ from headrace.endpoint.auth.access_keys import Holder
 from headrace.endpoint.auth.gatekeeper import Caller
 from headrace.endpoint.services.cloudwatch_metrics import monitoring
 from headrace.runs import GpuUse, HostSecond, MetricWriter, Run, Stream, create_run
+from patience import allowed
 
 BEGIN = 1_795_201_260.0
 CALLER = Caller(Holder.USER, "key", "monitoring", "us-east-1", "signature", "")
@@ -93,6 +101,25 @@ while time.monotonic() < end:
 """
 
 
+def page_runs(endpoint: ServeProcess) -> list[dict[str, Any]]:
+    """Returns what the page of `headrace ui` lists."""
+    command = [sys.executable, "-m", "headrace", "ui", "--no-open"]
+    environ = {**os.environ, "HEADRACE_HOME": str(endpoint.home)}
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as page:
+        try:
+            assert page.stdout is not None
+            address = urllib.parse.urlsplit(page.stdout.readline().split()[-1])
+            connection = http.client.HTTPConnection(str(address.hostname), address.port or 80, timeout=30)
+            connection.request("GET", f"/api/runs?{address.query}")
+            answer = json.loads(connection.getresponse().read())
+            connection.close()
+        finally:
+            page.send_signal(signal.SIGINT)
+            page.wait(allowed(30))
+    runs: list[dict[str, Any]] = answer
+    return runs
+
+
 def test_a_job_has_the_figures_of_its_hosts_and_what_its_programs_put(module_endpoint: ServeProcess) -> None:
     endpoint = module_endpoint
     client = endpoint.client()
@@ -110,6 +137,9 @@ def test_a_job_has_the_figures_of_its_hosts_and_what_its_programs_put(module_end
     assert (steps["Status"], steps["XAxisValues"], steps["MetricValues"]) == ("Complete", [0, 1, 2], [1.0, 0.5, 1 / 3])
     assert times["XAxisValues"] == [1795201260]
     assert times["MetricValues"] == [pytest.approx((1 + 0.5 + 1 / 3) / 3)]
+
+    run = endpoint.runs()[0].parent.name
+    assert [(each["run_id"], each["status"]) for each in page_runs(endpoint)] == [(run, "Completed")]
 
     cloudwatch = endpoint.client("cloudwatch")
 
