@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -59,10 +60,16 @@ def ids(found: list[dict[str, Any]], key: str) -> set[str]:
     return {each[key] for each in found}
 
 
+@functools.cache
+def shared(_: str) -> Aws:
+    """An account's clients, which cost more to make than most tests. A server has its own."""
+    return Aws()
+
+
 @pytest.fixture
 def account(s3: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
     monkeypatch.setenv("AWS_DEFAULT_REGION", REGION)
-    aws = Aws()
-    told: list[str] = []
+    aws, told = shared(s3.endpoint), list[str]()
     yield Account(aws, Stacks(aws.client("cloudformation"), told.append, poll=0.05), told, f"t-{uuid.uuid4().hex[:8]}")
-    aws.close()
+    for client in aws._clients.values():
+        client.close()  # its connections; it can be used again

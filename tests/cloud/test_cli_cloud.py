@@ -64,6 +64,10 @@ def test_what_it_prints_belongs_into_a_job_file(account: Account, typed: Typed, 
     gone = document(typed("vpc", "remove", name, "--output", "json"))
     assert (gone["outcome"], gone["dry_run"]) == ("removed", False)
     assert account.inventory() == before
+    role = typed("role", "create", "--name", name, "--bucket", "s3://mine/jobs")[1]
+    assert yaml.safe_load(role) == {"role": f"arn:aws:iam::123456789012:role/{name}"}
+    assert f"# attach to who submits: arn:aws:iam::123456789012:policy/{name}-submit\n" in role
+    assert typed("role", "remove", name)[0] == 0
     code, _, err = typed("vpc", "remove", name)
     assert (code, err.splitlines()[0]) == (2, f"error: there is no stack {name} in us-east-1")
 
@@ -71,14 +75,6 @@ def test_what_it_prints_belongs_into_a_job_file(account: Account, typed: Typed, 
 def document(result: tuple[int, str, str]) -> dict[str, Any]:
     assert result[0] == 0, result[2]
     return json.loads(result[1])
-
-
-def test_a_role_is_a_line_of_a_job_file(account: Account, typed: Typed) -> None:
-    code, out, _ = typed("role", "create", "--name", account.name, "--bucket", "s3://mine/jobs")
-    assert code == 0
-    assert yaml.safe_load(out) == {"role": f"arn:aws:iam::123456789012:role/{account.name}"}
-    assert f"policy/{account.name}-submit" in out
-    assert typed("role", "remove", account.name)[0] == 0
 
 
 @pytest.mark.parametrize("kind", ["vpc", "role"])
