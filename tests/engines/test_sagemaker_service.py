@@ -6,6 +6,7 @@ answer, a server of this test does.
 
 from __future__ import annotations
 
+import functools
 import http.server
 import json
 import threading
@@ -49,11 +50,18 @@ class Waits(list[float]):
     """The waits that were asked for, in seconds; none is made."""
 
 
+@functools.cache
+def patient_service() -> tuple[BotoService, Waits]:
+    """One for all tests with a Stubber: a client of boto3 costs a quarter of a second."""
+    waits = Waits()
+    return BotoService(ServiceAccess("eu-west-1"), waits.append, lambda: 1.0), waits
+
+
 @contextmanager
 def stubbed(*answers: tuple[str, object]) -> Iterator[tuple[BotoService, Waits]]:
     """A service that gives these answers: an operation with what it returns, or with (code, message, HTTP status)."""
-    waits = Waits()
-    service = BotoService(ServiceAccess("eu-west-1"), waits.append, lambda: 1.0)
+    service, waits = patient_service()
+    waits.clear()
     with Stubber(service.sagemaker) as jobs, Stubber(service.cloudwatch_logs) as logs:
         for operation, answer in answers:
             stub = logs if "log" in operation else jobs
