@@ -46,7 +46,7 @@ def words(sample: Mapping[str, Any]) -> torch.Tensor:
 ROWS = {
     "tar-small": Row(20, 2000, 3, payload, 300),
     "tar-20k": Row(20, 500, 3, payload, 20_000),
-    "tar-jpeg": Row(8, 256, 3, photograph),
+    "tar-jpeg": Row(8, 256, 2, photograph),
     "parquet-text": Row(8, 5000, 2, words),
 }
 
