@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,9 @@ from sagemaker_jobs import planned
 from headrace.engines.platform_news import platform_news
 from headrace.engines.sagemaker.container_host import linked_tree, write_failure
 from headrace.engines.sagemaker.container_place import placed_plan
-from headrace.engines.sagemaker.container_start import START_SCRIPT, after_start_script
+from headrace.engines.sagemaker.container_start import START_SCRIPT, after_start_script, install_from
 from headrace.engines.sagemaker.refresh_training_job import tell_part
+from headrace.engines.sagemaker.stage_channel import staged_libraries
 from headrace.errors import UsageError
 from headrace.instance.launch_plan import LaunchPlan, Ports
 from headrace.instance.paths import TreePaths
@@ -108,3 +110,26 @@ def test_a_run_says_in_the_words_of_the_service_what_it_waits_for(tmp_path: Path
             tell_part(news, answer, time.time(), over=False)
     told = [(event.status, event.message) for event in Run(paths).events() if isinstance(event, StatusChanged)]
     assert told == [(SecondaryStatus.PENDING, ""), (SecondaryStatus.STARTING, message)], "its record says the rest"
+
+
+def test_what_the_images_python_lacks_is_installed_from_the_wheels_that_came_along(tmp_path: Path) -> None:
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    (folder / "README").write_text("no wheel")
+    with pytest.raises(UsageError, match="has no wheels"):
+        staged_libraries(folder)
+    with zipfile.ZipFile(folder / "millwheel-1-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("millwheel.py", "turns = True\n")
+        info = "millwheel-1.dist-info"
+        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: millwheel\nVersion: 1\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", "")
+    archive, target = tmp_path / "libraries.zip", tmp_path / "libraries"
+    with pytest.raises(OSError, match="has no millwheel, and none came with the job"):
+        install_from(archive, ["millwheel"], tmp_path / "unpacked", target)
+    archive.write_bytes(staged_libraries(folder))
+    assert staged_libraries(folder) == archive.read_bytes()
+    install_from(archive, ["millwheel"], tmp_path / "unpacked", target)
+    assert (target / "millwheel.py").is_file()
+    with pytest.raises(OSError, match="saw cannot be installed"):
+        install_from(archive, ["saw"], tmp_path / "again", target)

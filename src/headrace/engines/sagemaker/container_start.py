@@ -74,7 +74,7 @@ def unpack(folder: Path, channel: Path, run_id: str) -> tuple[list[str], dict[st
         zipped.extractall(package)
     missing = [name for module, name in MODULES.items() if importlib.util.find_spec(module) is None]
     if missing:
-        _install(missing, channel / LIBRARIES, folder, wheels)
+        install_from(channel / LIBRARIES, missing, folder, wheels)
     target = folder / run_id
     target.mkdir(mode=0o700)
     _untar(channel / RUN, target)
@@ -92,8 +92,18 @@ def _untar(archive: Path, target: Path) -> None:
         members.extractall(target)
 
 
-def _install(missing: list[str], archive: Path, folder: Path, target: Path) -> None:
-    """Has pip install what is missing from the wheels that came along, without a network."""
+def install_from(archive: Path, missing: list[str], folder: Path, target: Path) -> None:
+    """Has pip install what is missing from the wheels that came along, without a network.
+
+    Args:
+        archive: of wheels.
+        missing: names of libraries.
+        folder: for temporary files.
+        target: where they are installed.
+
+    Raises:
+        OSError, zipfile.BadZipFile: they cannot be installed.
+    """
     if not archive.is_file():
         raise OSError(f"the image's Python, {sys.executable}, has no {', '.join(missing)}, and none came with the job")
     wheels = folder / "wheels"

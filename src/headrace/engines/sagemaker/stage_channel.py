@@ -14,8 +14,11 @@ What is shared is sent once: a second run has the service copy it from there int
 from __future__ import annotations
 
 import hashlib
+import io
 import secrets
+import zipfile
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Protocol
 
 from headrace.engines.planning.pack_files import files_below, package_zip, packed
@@ -24,6 +27,7 @@ from headrace.engines.remote_job import ranks_beside_workers
 from headrace.engines.sagemaker.container_order import CODE, ContainerOrder, write_container_order
 from headrace.engines.sagemaker.container_start import LIBRARIES, PACKAGE, RUN, SECRET
 from headrace.engines.sagemaker.sagemaker_job import SageMakerJob
+from headrace.errors import UsageError
 from headrace.hosting.helpers.store_record import RecordOrder, write_order
 from headrace.hosting.inputs.host_certificates import make_certificates
 from headrace.instance.certificates import CA_NAME, CERTIFICATE_NAME, KEY_NAME
@@ -97,7 +101,23 @@ def shared_content(planned: SageMakerJob, paths: RunPaths) -> dict[str, bytes]:
     found = {PACKAGE: package_zip("engines/sagemaker/container_start.py", "engines/sagemaker")}
     if not is_s3(planned.job.source_dir):
         found[CODE] = packed(files_below(paths.code, sorted(each.name for each in paths.code.iterdir())))
+    wheels = planned.options.wheels
+    if wheels is not None:
+        found[LIBRARIES] = staged_libraries(planned.job.base_path / wheels)
     return found
+
+
+def staged_libraries(folder: Path) -> bytes:
+    """Returns the wheels of a folder as an archive. Raises UsageError, OSError."""
+    wheels = sorted(folder.glob("*.whl"))
+    if not wheels:
+        message = f"engines.sagemaker.wheels: {folder} has no wheels"
+        raise UsageError(message, "fill it with `pip download`; see docs/sagemaker-engine.md")
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
+        for wheel in wheels:
+            archive.writestr(zipfile.ZipInfo(wheel.name), wheel.read_bytes())
+    return out.getvalue()
 
 
 def stage_channel(

@@ -147,6 +147,7 @@ class SageMakerOptions(Part):
         endpoint_urls: the same for single services.
         framework: whose image of AWS is taken, with `framework_version` and `py_version`, when there is no `image_uri`.
         python: interpreter in the image.
+        wheels: folder of this machine with wheels of what the image's Python may lack, which travel with the job.
         retry: what happens when there is no capacity.
         check_storage: whether buckets are looked at before the job is submitted, from where it is submitted.
         start_timeout: seconds within which the agents of all hosts must have started once the first has.
@@ -159,6 +160,7 @@ class SageMakerOptions(Part):
     endpoint_urls: Annotated[dict[ServiceName, Url], AsMapping] = Field(default_factory=dict)
     framework: FrameworkName | None = None
     python: Profile = "python3"
+    wheels: Profile | None = None
     retry: CapacityRetry | None = None
     check_storage: field_types.Flag = True
     start_timeout: field_types.Seconds = 900.0
