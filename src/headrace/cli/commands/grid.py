@@ -16,6 +16,11 @@ def command() -> None:
     job: job.yaml
     lines: {file: array.txt}       # region,s3 lines, CSV with a header, JSON lines; or query and database; or product
     placement: {regions: [us-west-2, eu-central-1], wishes: [data_local, cheapest]}
+
+    \b
+    Examples:
+      headrace grid plan array.yaml
+      headrace grid plan array.yaml --output json
     """
 
 
