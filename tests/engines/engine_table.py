@@ -267,15 +267,13 @@ FAULTS = [
         WRITING,
         after(1, full_disk),
         replace(FAILED, host="algo-1", code=1),
-        said={"No space left on device": 1},
+        said={"No space left on device": 2},  # by the program, and by the agent, which names the cause
     ),
     FaultRow(
         "memory is short on a node",
         EATING,
         after(2, little_memory),
         replace(FAILED, kind=CauseKind.OUT_OF_MEMORY, host="algo-2", signal=KILLED, within=20),
-        # the memory is the node's, not the host's: nothing tells the agent whose SIGKILL that was
-        ends={"slurm": replace(FAILED, host="algo-2", signal=KILLED, within=20)},
     ),
     FaultRow(
         "the platform takes the nodes back",

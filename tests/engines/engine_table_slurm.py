@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import slurm_cluster
@@ -15,6 +15,7 @@ from slurm_cluster import HEAD, HOSTS, NETWORK, NODES, SlurmCluster
 from stage import until
 
 from headrace.engines.slurm.ticket import read_ticket
+from headrace.instance.launch_plan import read_plan
 from headrace.runs import Run
 from patience import allowed
 
@@ -38,6 +39,8 @@ class SlurmPlatform(RunsInFolder):
         self._cut: set[str] = set()
         self._groups: list[Path] = []
         names = ",".join(NODES)
+        for node in NODES:
+            self._gather(node)
         cluster.on(HEAD, "scontrol", "create", f"PartitionName={ALL}", f"Nodes={names}", "DefMemPerCPU=500")
 
     def fitted(self, job: Fields, python: str) -> Fields:
@@ -62,8 +65,14 @@ class SlurmPlatform(RunsInFolder):
         address = address_of(run, host)
         return next(name for name, number in HOSTS.items() if f"{NETWORK}.{number}" == address)
 
+    def _inside(self, run: Run, host: str, *command: str) -> None:
+        """Runs a command in the namespaces of a host."""
+        node = self._node(run, host)
+        agent = self.cluster.on(node, "pgrep", "-f", "[-]m headrace.agent").stdout.split()[0]
+        self.cluster.on(node, "nsenter", "--target", agent, "--pid", "--mount", *command)
+
     def kill_program(self, run: Run, host: str, stream: str) -> None:
-        self.cluster.on(self._node(run, host), "kill", "-KILL", str(pid_of_program(run, host, stream)))
+        self._inside(run, host, "kill", "-KILL", str(pid_of_program(run, host, stream)))
 
     def kill_agent(self, run: Run, host: str) -> None:
         self.cluster.on(self._node(run, host), "pkill", "-KILL", "-f", "[-]m headrace.agent$")
@@ -82,19 +91,26 @@ class SlurmPlatform(RunsInFolder):
         self.cluster._in_switch("ip", "link", "set", f"v-{node}", state)
 
     def fill_disk(self, run: Run, host: str) -> None:
-        model = str(run.paths.host(host) / "model")
-        words = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", model]
-        self.cluster.on(self._node(run, host), *words)
+        model = f"{read_plan(run.paths.host(host)).host(host).base_dir}/model"
+        self._inside(run, host, "mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", model)
+
+    def _group(self, node: str) -> Path:
+        return MEMORY / f"headrace-test-{os.getpid()}-{node}"
+
+    def _gather(self, node: str) -> None:
+        """Puts a node, with all that it will start, into a control group of its own."""
+        group = self._group(node)
+        group.mkdir(exist_ok=True)
+        if group not in self._groups:
+            self._groups.append(group)
+        first = Path(f"/proc/{self._pid(node)}/ns/pid").readlink()
+        for each in Path("/proc").iterdir():
+            if each.name.isdigit() and _space(each) == first:
+                with suppress(ProcessLookupError):
+                    (group / "cgroup.procs").write_text(each.name)
 
     def limit_memory(self, run: Run, host: str) -> None:
-        node = self._node(run, host)
-        group = MEMORY / f"headrace-test-{os.getpid()}-{node}"
-        group.mkdir()
-        self._groups.append(group)
-        first = Path(f"/proc/{self._pid(node)}/ns/pid").readlink()
-        for each in Path("/proc").iterdir():  # a program that starts meanwhile would have room: none does
-            if each.name.isdigit() and _space(each) == first:
-                (group / "cgroup.procs").write_text(each.name)
+        group = self._group(self._node(run, host))
         (group / "memory.limit_in_bytes").write_text(str(ROOM))
 
     def _pid(self, node: str) -> int:
@@ -104,7 +120,10 @@ class SlurmPlatform(RunsInFolder):
         number = (self.cluster.folder / "run" / node).read_text().strip()
         for each in Path("/proc").iterdir():
             if each.name.isdigit():
-                rows = (each / "status").read_text().splitlines()
+                try:
+                    rows = (each / "status").read_text().splitlines()
+                except OSError:  # it has just ended
+                    continue
                 spaces = next(row.split()[1:] for row in rows if row.startswith("NSpid:"))
                 if len(spaces) >= 3 and spaces[-2] == number and spaces[-1] == "1":
                     return int(each.name)
@@ -136,9 +155,16 @@ class SlurmPlatform(RunsInFolder):
             self._cable(node, "up")
         for node in self._dead:
             self.cluster.revive(node)
-        self._dead.clear()
         self._cut.clear()
         self.cluster.await_nodes()
+        for group in self._groups:
+            (group / "memory.limit_in_bytes").write_text("-1")
+        for node in self._dead:
+            self._gather(node)
+        self._dead.clear()
+
+    def close(self) -> None:
+        """Removes the control groups of the nodes."""
         for group in self._groups:
             for pid in (group / "cgroup.procs").read_text().split():
                 (group.parent / "cgroup.procs").write_text(pid)
@@ -175,3 +201,4 @@ class SlurmNodes:
                 yield platform
             finally:
                 platform.mend()
+                platform.close()

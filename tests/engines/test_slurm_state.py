@@ -190,6 +190,8 @@ def test_what_slurm_ends_is_never_stopped_by_a_person() -> None:
     ending = why_terminated(4, still)
     assert (ending.cause.kind, ending.cause.infrastructure, ending.may_return) == (CauseKind.ENGINE_FAILED, True, False)
     assert why_terminated(4, parse_jobs(ENDS["time limit"][0])).cause.kind is CauseKind.MAX_RUN
+    killed = why_terminated(4, parse_jobs(shown("JobState=OUT_OF_MEMORY Reason=OutOfMemory ExitCode=0:125")))
+    assert (killed.cause.kind, killed.may_return) == (CauseKind.OUT_OF_MEMORY, False)
     for run_time, kind in (("00:01:00", CauseKind.MAX_RUN), ("00:00:59", CauseKind.ENGINE_FAILED)):
         line = f"JobId=4 JobState=COMPLETING ExitCode=0:0 RunTime={run_time} TimeLimit=00:01:00 NodeList=dnn1"
         assert why_terminated(4, parse_jobs(line)).cause.kind is kind

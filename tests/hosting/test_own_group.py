@@ -68,3 +68,25 @@ def test_without_sys_or_proc_there_is_none(tmp_path: Path) -> None:
     assert (hidden.kills(), hidden.limit()) == (None, 0)
     hidden.membership.unlink()
     assert (hidden.kills(), hidden.limit()) == (None, 0)
+
+
+@pytest.mark.parametrize(
+    ("line", "above", "task", "count", "name", "none"),
+    [
+        ("4:memory:/slurm/uid_1/job_7/step_0/task_0", "memory/slurm/uid_1/job_7", "step_0/task_0", V1,
+         "memory.limit_in_bytes", "9223372036854771712"),
+        ("0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0", "system.slice/slurmstepd.scope/job_7",
+         "step_0/user/task_0", V2, "memory.max", "max"),
+    ],
+)  # fmt: skip
+def test_the_limit_of_a_slurm_job_holds_for_its_task_which_counts_the_kills(
+    tmp_path: Path, line: str, above: str, task: str, count: dict[str, str], name: str, none: str
+) -> None:
+    node = Container(tmp_path, line)
+    node.write(above, {name: "268435456\n"})
+    folder = Path(above)
+    for part in Path(task).parts:
+        folder /= part
+        node.write(str(folder), {name: f"{none}\n"})
+    node.write(str(folder), count)
+    assert (node.kills(), node.limit()) == (3, 268435456)

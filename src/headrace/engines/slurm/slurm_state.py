@@ -256,7 +256,7 @@ def end_without_word(job_id: int, ended: Sequence[EndedComponent], folder: str) 
     if first.state in ("TIMEOUT", "DEADLINE"):
         return Status.STOPPED, Cause(CauseKind.MAX_RUN, f"{job} reached its time limit")
     if first.state == "OUT_OF_MEMORY":
-        return Status.FAILED, Cause(CauseKind.OUT_OF_MEMORY, f"{job} used more memory than it had asked for")
+        return Status.FAILED, _out_of_memory(job_id)
     kind = CauseKind.PREEMPTED if first.preempted else CauseKind.ENGINE_FAILED
     return Status.FAILED, Cause(kind, f"{job} {_how(first)}", infrastructure=True)
 
@@ -295,9 +295,15 @@ def why_terminated(job_id: int, ended: Sequence[EndedComponent], restarts: int =
         return Termination(why_queued_again(job_id, said), True)
     if any(each.preempted for each in ended):
         return Termination(Cause(CauseKind.PREEMPTED, f"Slurm job {job_id} was preempted", infrastructure=True), True)
+    if first is not None and first.state == "OUT_OF_MEMORY":
+        return Termination(_out_of_memory(job_id), False)
     how = "was ended by Slurm: cancelled (scancel) or preempted, or a node failed" if first is None else _how(first)
     cause = Cause(CauseKind.ENGINE_FAILED, f"Slurm job {job_id} {how}", infrastructure=True)
     return Termination(cause, False, known=first is not None)
+
+
+def _out_of_memory(job_id: int) -> Cause:
+    return Cause(CauseKind.OUT_OF_MEMORY, f"Slurm job {job_id} used more memory than it had asked for")
 
 
 def _how(component: EndedComponent) -> str:
