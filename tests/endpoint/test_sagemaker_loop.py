@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 from effort import SOAK
-from sagemaker_loop import GROUPS, Loop, lines, members, open_loop, open_service
-from serve_process import ServeProcess, wait_for
+from sagemaker_loop import BUCKET, GROUPS, IMAGE, Loop, lines, members, open_loop, open_service
+from serve_process import ROLE, ServeProcess, wait_for
 
 from headrace import engines
 from headrace.engines.sagemaker.sagemaker_ticket import read_ticket, write_ticket
 from headrace.instance.launch_plan import LaunchPlan
+from headrace.job import load_job
 from headrace.processes.process_table import scan
 from headrace.runs import CauseKind, Status, read_plan
+from headrace.runs.store import find_run
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 pytestmark = pytest.mark.namespaces
 
@@ -144,3 +152,27 @@ if SOAK:
         assert handle.wait(120) is Status.COMPLETED, handle.cause
         assert handle.run.state().degraded
         assert loop.described(handle)["TrainingJobStatus"] == "Completed"
+
+    @pytest.mark.torch
+    def test_the_digits_are_learnt_with_the_feed_and_the_losses_of_one_machine(loop: Loop, tmp_path: Path) -> None:
+        digits = tmp_path / "digits"
+        shutil.copytree(EXAMPLES / "digits", digits, ignore=shutil.ignore_patterns("data"))
+        subprocess.run([sys.executable, str(digits / "prepare.py")], cwd=digits, check=True)
+        shutil.copytree(digits / "data", loop.bucket / "digits")
+        options = ["hyperparameters.epochs=1", "environment.OMP_NUM_THREADS=1"]
+        here = load_job(str(digits / "homogeneous.yaml"), [*options, "engines.local.isolation=none"])
+        local = here.fit(logs=False)
+        alone = json.loads((find_run(local.id).host("algo-1") / "output" / "data" / "result.json").read_text())
+        there = [f"inputs.training=s3://{BUCKET}/digits", f"role={ROLE}", f"image_uri={IMAGE}"]
+        there += [f"output_path=s3://{BUCKET}/out"]
+        there += [f"engines.sagemaker.{name}={value}" for name, value in loop.options().items()]
+        handle = loop.start(load_job(str(digits / "heterogeneous.yaml"), [*options, *there]))
+        assert handle.wait(200) is Status.COMPLETED, handle.cause
+        made = loop.bucket / "out" / handle.id / "output"
+        found = json.loads(members(made / "output.tar.gz")["result.json"])
+        assert len(alone["losses"]) == 23
+        assert found["losses"] == alone["losses"]
+        assert found["accuracy"] == alone["accuracy"]
+        assert set(members(made / "model.tar.gz")) == {"model.pt"}
+        assert {each.stream.host for each in handle.run.programs if each.stream.name == "feed"} == {"algo-1", "algo-2"}
+        assert not handle.run.degraded
