@@ -11,7 +11,7 @@ from headrace.runs.events import HostRegistered
 
 pytestmark = [pytest.mark.timeout(900), needs_slurm]
 NODES = 64 if SOAK else 8
-HELLO = "import headrace, socket\nprint('hello from', headrace.Environment().current_host, socket.gethostname())\n"
+HELLO = "import os, headrace\nprint('hello from', headrace.Environment().current_host, os.environ['SLURMD_NODENAME'])\n"
 
 
 def test_many_nodes_of_two_groups_are_one_run() -> None:
