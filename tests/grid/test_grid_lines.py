@@ -134,6 +134,12 @@ def test_what_is_drawn_of_a_matrix_is_in_it_once_and_the_same_for_the_same_seed(
         assert len({line.key for line in grid.lines} & {line.key for line in lines}) == 10
 
 
+def test_a_matrix_without_end_is_refused(tmp_path: Path) -> None:
+    fields = ", ".join(f"hyperparameters.h{number}: {list(range(100))}" for number in range(12))
+    (found,) = problems_of(tmp_path, f"{{product: {{{fields}}}, random: {{count: 5}}}}")
+    assert "must have at most" in found
+
+
 def test_a_matrix_multiplies_the_lines_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(SEED)
     lines = grid_of(tmp_path, "{file: a.txt, product: {hyperparameters.lr: [0.1, 0.2]}}").lines

@@ -120,6 +120,31 @@ def test_a_place_belongs_to_the_longest_data_set_that_holds_it() -> None:
     assert [each and each.region for each in found] == [EU, EU, US, None]
 
 
+@pytest.mark.parametrize("place", ["s3://b/", "s3://b", "s3://b/priv", "s3://b/private/x"])
+def test_a_place_that_holds_protected_data_is_bound_by_their_law(place: str) -> None:
+    data = {"s3://b/private": {"region": "eu-west-1", "stays_in": ["eu-west-1"]}, "s3://b/public": {"region": US}}
+    found = placed(demand(place), data=data)
+    assert found.chosen is not None
+    assert found.chosen.region == "eu-west-1"
+    for each in found.others:
+        assert each.refused[0].refusal is Refusal.LAW
+    assert placed(demand("s3://b"), data={"s3://bucket": {"region": EU, "stays_in": [EU]}}).chosen is not None
+    both = {"s3://b/one": {"region": US, "stays_in": [US]}, "s3://b/two": {"region": EU, "stays_in": [EU]}}
+    assert placed(demand("s3://b"), data=both).chosen is None
+
+
+def test_what_a_line_takes_of_a_reservation_the_next_ones_have_no_more() -> None:
+    rules = PlacementRules.model_validate({**RULES, "reservations": {US: [{"instance_type": M5, "count": 6}]}})
+    placer = Placer(rules)
+    first, second, third = (placer.place(demand(SF, region=US)).chosen for _ in range(3))
+    assert first is not None
+    assert second is not None
+    assert third is not None
+    listed = price_of(M5, US)
+    assert listed is not None
+    assert [first.price, second.price, third.price] == pytest.approx([0, 2 * listed.price, 4 * listed.price])
+
+
 REGIONS = st.sampled_from(regions())
 SETS = st.fixed_dictionaries(
     {
@@ -142,10 +167,13 @@ ANY_RULES = st.fixed_dictionaries(
         "least_score": st.integers(1, 10),
     }
 )
+PLACES = ["s3://a/1", "s3://b/c/2", "s3://b", "s3://b/", "s3://z"]
 DEMANDS = st.builds(
     Demand,
     hosts=st.dictionaries(TYPES, st.integers(1, 10), min_size=1, max_size=2),
-    places=st.lists(st.sampled_from(["s3://a/1", "s3://b/c/2", "s3://b/x", "s3://z"]), max_size=3, unique=True),
+    places=st.lists(
+        st.sampled_from(["s3://a/1", "s3://b/c/2", "s3://b", "s3://b/", "s3://z"]), max_size=3, unique=True
+    ),
     run_seconds=st.floats(1, 1e5),
     region=st.just("") | REGIONS,
 )
@@ -165,6 +193,9 @@ def test_no_placement_breaks_law_or_limits_and_none_is_dearer_without_a_reason(g
     assert wanted.region in ("", best.region)
     for place in wanted.places:
         data = rules.data_of(place)
+        for name, each in given_rules["data"].items():  # by the text of the places alone
+            if name.startswith(place.rstrip("/")):
+                assert not each["stays_in"] or best.region in each["stays_in"]
         assert data is None or not data.stays_in or best.region in data.stays_in
         assert data is None or data.region == best.region or place in [copy.place for copy in best.copies]
     for kind, count in wanted.hosts.items():

@@ -92,6 +92,14 @@ def test_a_database_or_query_that_cannot_be_read_is_refused(
     assert not (tmp_path / "no.db").exists()
 
 
+def test_a_query_of_sqlite_takes_no_longer_than_it_may(tmp_path: Path, sqlite: sqlite3.Connection) -> None:
+    endless = "with recursive n(i) as (select 1 union all select i + 1 from n) select count(i) from n"
+    before = time.monotonic()
+    with pytest.raises(StorageError, match="interrupted"):
+        grid_of(tmp_path, f"{{query: '{endless}', database: 'sqlite:///campaigns.db', timeout: 0.3}}")
+    assert time.monotonic() - before < 20
+
+
 def test_a_query_whose_parameters_do_not_fit_is_refused(tmp_path: Path, sqlite: sqlite3.Connection) -> None:
     text = "{query: 'select :a', database: 'sqlite:///campaigns.db', parameters: {b: 1}}"
     assert problems_of(tmp_path, text) == ["array.yaml: parameters: the query lacks a and has no :b"]

@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from headrace.grid.lines.line import Line, Plain
 from headrace.grid.lines.line_table import MAX_LINES, LineTable
 
+MAX_DRAWN = 10**18
+"""Combinations of which some may be drawn."""
+
 
 @dataclass(frozen=True)
 class Matrix:
@@ -67,7 +70,9 @@ def check_matrix(matrix: Matrix, table: LineTable) -> None:
     for name, values in (*matrix.product.items(), *matrix.together.items()):
         if not values:
             table.refuse(name, "must have a value")
-    if matrix.size > MAX_LINES and not 0 < matrix.count <= MAX_LINES:
+    if matrix.size > MAX_DRAWN:
+        table.refuse("product", f"must have at most {MAX_DRAWN} combinations to draw from", seen=f"{matrix.size:.2g}")
+    elif matrix.size > MAX_LINES and not 0 < matrix.count <= MAX_LINES:
         table.refuse("product", f"must have at most {MAX_LINES} combinations", seen=str(matrix.size))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
 GRACE_SECONDS = 10
 """How much longer than a query may take the database is waited for."""
+
+SQLITE_STEPS = 10_000
+"""Instructions of SQLite's machine between two looks at the clock: less than a millisecond."""
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _DRIVERS = {"postgresql": "postgresql+pg8000"}
@@ -138,8 +142,14 @@ def _read_only(connection: Connection, timeout: float) -> Iterator[None]:
         connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         connection.exec_driver_sql(f"SET LOCAL statement_timeout = {int(timeout * 1000)}")
     elif name in ("mysql", "mariadb"):
+        limit = f"max_execution_time = {int(timeout * 1000)}" if name == "mysql" else f"max_statement_time = {timeout}"
+        connection.exec_driver_sql(f"SET SESSION {limit}")
         connection.exec_driver_sql("SET TRANSACTION READ ONLY")
-    elif name != "sqlite":
+    elif name == "sqlite":
+        latest = time.monotonic() + timeout
+        opened = connection.connection.driver_connection
+        opened.set_progress_handler(lambda: time.monotonic() > latest, SQLITE_STEPS)  # type: ignore[union-attr]
+    else:
         raise UsageError(f"database: {name} is not known here", hint="sqlite, postgresql, mysql or mariadb")
     try:
         yield

@@ -6,7 +6,7 @@ import functools
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 
 from headrace.catalog.cost import cost
@@ -34,13 +34,14 @@ class Demand:
 
 @dataclass
 class Placer:
-    """Places lines, and remembers what regions cost.
+    """Places lines, one after the other: what a line takes of a reservation the next ones have no more.
 
     Attributes:
         rules: of the user.
     """
 
     rules: PlacementRules
+    _taken: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def place(self, demand: Demand) -> Placed:
         """Chooses a region. Law, capacity and the deadline refuse; wishes choose among the rest."""
@@ -51,6 +52,7 @@ class Placer:
         if not possible:
             return Placed(None, tuple(refused))
         decided = self._decided_by(possible[0], possible[1]) if len(possible) > 1 else ""
+        self._take(demand, possible[0].region)
         return Placed(possible[0], (*possible[1:], *refused), decided)
 
     def _candidates(self, demand: Demand, data: Sequence[tuple[str, DataSet | None]]) -> tuple[str, ...]:
@@ -86,7 +88,14 @@ class Placer:
         for each in self.rules.reservations.get(region, ()):
             if each.instance_type in demand.hosts:
                 free[each.instance_type] += each.count
+        for kind in free:
+            free[kind] -= self._taken[region, kind]
         return free
+
+    def _take(self, demand: Demand, region: str) -> None:
+        free = self._reserved(demand, region)
+        for kind, count in demand.hosts.items():
+            self._taken[region, kind] += min(count, free[kind])
 
     def _copies(self, data: Sequence[tuple[str, DataSet | None]], region: str) -> Iterator[Copy]:
         transfer = self.rules.transfer

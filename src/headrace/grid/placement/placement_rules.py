@@ -14,6 +14,8 @@ from headrace.job.problems.finding import broken, show
 
 Wish = Literal["reserved", "data_local", "cheapest", "fastest"]
 Regions = Annotated[tuple[Region, ...], AsList]
+NOWHERE = "nowhere"
+"""Stands among the regions of data that no region may hold together."""
 TRANSFER_PRICE = 0.02
 """USD a GB from one region of AWS to another: the list price between most regions, as of 2024."""
 GIGABYTES_PER_SECOND = 0.25
@@ -141,8 +143,33 @@ class PlacementRules(Part):
         return self
 
     def data_of(self, place: str) -> DataSet | None:
-        """Returns the data set that an ``s3://`` place belongs to; None when it is unknown."""
-        return _longest(self.data, place.rstrip("/"))
+        """Returns what is known of the data that an ``s3://`` place names; None when nothing is.
+
+        That is the data set with the longest place that holds it. A place that holds data sets itself is bound by the
+        law of each, and its size is unknown: nothing of it can be copied by a plan. A prefix is text, so ``s3://b/priv``
+        holds ``s3://b/private``.
+        """
+        wanted = place.rstrip("/")
+        inside = [found for name, found in self.data.items() if _holds(wanted, name.rstrip("/"))]
+        around = _longest(self.data, wanted)
+        if not inside:
+            return around
+        every = [around, *inside] if around else inside
+        laws = [set(found.stays_in) for found in every if found.stays_in]
+        allowed = set.intersection(*laws) if laws else set()
+        if laws and not allowed:
+            allowed = {NOWHERE}
+        return DataSet.model_construct(region=every[0].region, gigabytes=None, stays_in=tuple(sorted(allowed)))
+
+
+def _holds(prefix: str, place: str) -> bool:
+    """Tells whether a prefix names more than a place, and the place too.
+
+    >>> _holds("s3://b/priv", "s3://b/private"), _holds("s3://b", "s3://bucket")
+    (True, False)
+    """
+    same_bucket = prefix.split("/")[:3] == place.split("/")[:3]
+    return same_bucket and prefix != place and place.startswith(prefix)
 
 
 def _longest(data: Mapping[str, DataSet], place: str) -> DataSet | None:
