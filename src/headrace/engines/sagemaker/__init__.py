@@ -2,5 +2,5 @@
 
 What is pure comes first: `sagemaker_job` (the planned job), `service_request` (the CreateTrainingJob request),
 `framework_images`, `iam_actions`, `capacity_retry` (what is submitted next), `failure_reasons` (why a job failed).
-`training_service` is how the service is spoken to, `boto_service` does it.
+`service_calls` is how the service is spoken to, `boto_service` does it.
 """
