@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -14,6 +15,8 @@ import pytest
 import trustme
 from serve_process import NO_LIMITS, serving
 
+from headrace.endpoint.training_jobs.engine_settings import EngineSettings
+from headrace.errors import UsageError
 from patience import allowed
 
 CHILD = """
@@ -183,3 +186,11 @@ def test_wrong_rates_and_addresses_are_told_and_an_open_address_is_warned_of(tmp
     for host, warned in (("0.0.0.0", True), ("127.0.0.1", False)):
         done = run("--host", host)
         assert (done.returncode, "warning: 0.0.0.0 can be reached" in done.stderr) == (0, warned), done.stderr
+
+
+def test_options_of_the_engine_that_no_job_could_have_are_told() -> None:
+    given = ("engines.local.isolation=[", "engines.local.isolation=none", "engines.local.isolation.x=3")
+    for texts, said in ((given[:1], "isolation=[: the value is not YAML"), (given[1:], ".x=3: has no keys or items")):
+        with pytest.raises(UsageError, match=re.escape(said)):
+            EngineSettings("local", texts).check()
+    EngineSettings("local", given[1:2]).check()

@@ -43,12 +43,18 @@ class EngineSettings:
             data: keys of a job file.
             stop_grace: seconds between SIGTERM and SIGKILL, unless an option says otherwise.
             python: of the programs; empty for what the options say, else the engine's default.
+
+        Raises:
+            UsageError: an option has no place there, or its value cannot be read.
         """
         groups = data.get("instance_groups")
         names = {str(each.get("instance_group_name")) for each in groups} if isinstance(groups, Sequence) else set()
         base: dict[str, object] = {"stop_grace": stop_grace} if self.engine in _WITH_GRACE else {}
         with_base = {**data, "engines": {self.engine: base}} if base else dict(data)
         found = apply(with_base, [text for text in self.texts if (group := _group_of(text)) is None or group in names])
+        if found.findings:
+            wrong = "; ".join(f"{found.texts[each.path]}: {each.message}" for each in found.findings)
+            raise UsageError(f"--set {wrong}", f"e.g. engines.{self.engine}.OPTION=VALUE")
         engines = found.data.get("engines")
         options = engines.get(self.engine) if isinstance(engines, dict) else None
         if python and isinstance(options, dict):
