@@ -274,3 +274,13 @@ def test_what_is_missing_is_told(
     error = act(monkeypatch)
     assert type(error) is kind
     assert hint in error.hint
+
+
+@pytest.mark.parametrize(("region", "address"), [("eu west", ""), ("eu-west-1", "foo")])
+def test_a_region_or_an_address_that_is_none_is_told(
+    monkeypatch: pytest.MonkeyPatch, region: str, address: str
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", address)
+    with closing(Aws(region)) as aws, pytest.raises(UsageError, match=address or region) as found:
+        aws.client("ecr")
+    assert "eu-west-1; AWS_ENDPOINT_URL" in found.value.hint

@@ -25,6 +25,7 @@ EXPIRED = frozenset(("ExpiredToken", "ExpiredTokenException", "RequestExpired"))
 LIMITS = frozenset(("LimitExceeded", "LimitExceededException", "QuotaExceeded", "ServiceQuotaExceededException"))
 RATES = frozenset(("Throttling", "ThrottlingException", "RequestLimitExceeded", "TooManyRequestsException"))
 MISSING_OPTION = "--region, AWS_REGION, or `region` in a profile of ~/.aws/config"
+_NO_CLIENT = "--region is a name such as eu-west-1; AWS_ENDPOINT_URL, when it is set, begins with https://"
 _TRIES = 6
 
 
@@ -71,13 +72,20 @@ class Aws:
         Args:
             service: boto3's name of it.
             region: another than this one's.
+
+        Raises:
+            UsageError: the region or the service's address is none, or the AWS configuration cannot be read.
         """
         from botocore.config import Config  # type: ignore[import-untyped, unused-ignore]
+        from botocore.exceptions import BotoCoreError  # type: ignore[import-untyped, unused-ignore]
 
         name = f"{service}/{region or self.region}"
         if name not in self._clients:
             config = Config(retries={"mode": "standard", "max_attempts": _TRIES}, connect_timeout=10, read_timeout=60)
-            self._clients[name] = self._session.client(service, region_name=region or self.region, config=config)
+            try:
+                self._clients[name] = self._session.client(service, region_name=region or self.region, config=config)
+            except (BotoCoreError, ValueError) as error:
+                raise UsageError(f"no client of {service}: {error}", hint=_NO_CLIENT) from error
         return self._clients[name]
 
     @functools.cached_property
