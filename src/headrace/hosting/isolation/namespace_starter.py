@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ from headrace.processes.child_report import ChildReport, read_report
 
 ENTER = "headrace.hosting.isolation.enter_namespaces"
 END_SECONDS = 1.0  # between the last message of a process and its end
+_HINT = "`isolation: none` among the options of the engine does without"
 
 
 class NamespaceStarter(AgentStarter):
@@ -63,8 +65,16 @@ class NamespaceStarter(AgentStarter):
             why = report.error or silent
             process.kill()
             process.wait()
-            raise HeadraceError(f"{start.host} could not be isolated: {why}", hint="see engines.local.isolation")
-        process.wait(HOSTS_SECONDS)
+            raise HeadraceError(f"{start.host} could not be isolated: {why}", hint=_HINT)
+        try:
+            process.wait(HOSTS_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.kill(report.pid, signal.SIGKILL)  # not reaped yet, so it is still this process
+            process.kill()
+            process.wait()
+            os.waitpid(report.pid, 0)
+            late = f"the process that made its namespaces did not end within {HOSTS_SECONDS:g} s"
+            raise HeadraceError(f"{start.host} could not be isolated: {late}", hint=_HINT) from None
         return Started(report.pid)
 
 

@@ -1,0 +1,44 @@
+"""The start of a host in namespaces, when the process that makes them misbehaves."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from patience import allowed
+
+STAYS = """
+import os, pathlib, subprocess
+from headrace.errors import HeadraceError
+from headrace.hosting.isolation import namespace_starter
+from headrace.hosting.isolation.network_layout import Layout
+from headrace.processes.bootstrap import become_subreaper
+from headrace.processes.child_report import ChildReport
+
+namespace_starter.HOSTS_SECONDS = 0.3
+become_subreaper()
+layout = Layout(False, False, False, "", "", (), "", (), own_network=False)
+starter = namespace_starter.NamespaceStarter(pathlib.Path("layout"), layout)
+start = starter.prepare("algo-1", ["agent"])
+maker = subprocess.Popen(["sh", "-c", "sleep 1000 & echo $!; wait"], stdout=subprocess.PIPE)
+ChildReport(ready=True, pid=int(maker.stdout.readline())).send(start.pass_fds[0])
+try:
+    starter.agent(start, maker)
+except HeadraceError as error:
+    print(error.message, "|", error.hint)
+try:
+    print("left", os.waitpid(-1, os.WNOHANG))
+except ChildProcessError:
+    print("nothing is left")
+"""
+
+
+def test_a_process_that_made_a_host_and_stays_is_an_error_and_is_ended_with_the_host() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", STAYS], capture_output=True, text=True, timeout=allowed(30), check=False
+    )
+    assert done.stdout.splitlines() == [
+        "algo-1 could not be isolated: the process that made its namespaces did not end within 0.3 s | "
+        "`isolation: none` among the options of the engine does without",
+        "nothing is left",
+    ], done.stderr
