@@ -33,6 +33,8 @@ with log.open("a") as out:
     out.write(json.dumps([sys.argv[1:], given, files, os.environ.get("BUILDX_NO_DEFAULT_ATTESTATIONS")]) + "\\n")
 print("docker", sys.argv[1])
 if sys.argv[1] == os.environ.get("DOCKER_FAILS"):
+    if "DOCKER_FIRST" in os.environ:
+        exec(os.environ["DOCKER_FIRST"])
     sys.exit("no daemon, no network, no luck")
 """
 
@@ -175,6 +177,20 @@ def test_when_docker_fails_nothing_is_left(
         assert (code, out) == (2 if fails == "info" else 1, "")
         assert said in err
         assert repositories(account) == []
+
+
+def test_the_error_is_that_of_docker_also_when_its_repository_cannot_be_removed(
+    account: Account, typed: Typed, calls: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ecr = account.aws.client("ecr")
+    put = {"repositoryName": account.name, "imageManifest": json.dumps(MANIFEST), "imageTag": "half"}
+    monkeypatch.setenv("DOCKER_FAILS", "push")
+    monkeypatch.setenv("DOCKER_FIRST", f"import boto3; boto3.client('ecr').put_image(**{put!r})")
+    code, _, err = typed("image", "create", "--name", account.name, "--base", AWS)
+    assert code == 1
+    assert "error: the image could not be sent: " in err
+    assert f"the repository {account.name} is left: ecr:DeleteRepository was refused (RepositoryNotEmpty" in err
+    ecr.delete_repository(repositoryName=account.name, force=True)
 
 
 def test_without_docker_there_are_the_files(

@@ -19,7 +19,7 @@ from pathlib import Path
 from headrace.cloud.aws_calls import Aws, call
 from headrace.cloud.image_files import DOCKERFILE, PLATFORM, content_tag, registries
 from headrace.cloud.stack_template import KIND_TAG
-from headrace.errors import CloudError, UsageError
+from headrace.errors import CloudError, HeadraceError, UsageError
 
 KIND = "image"
 _ABSENT = "RepositoryNotFoundException"
@@ -91,7 +91,8 @@ class ImageRegistry:
 
         Raises:
             UsageError: there is no docker here that works.
-            CloudError: AWS refused, or docker failed. A repository that was made for it is removed.
+            CloudError: AWS refused, or docker failed. A repository that was made for it is removed,
+                or it is told why it is left.
         """
         tag, found = content_tag(files), self.find(name)
         if found is not None and tag in found.images:
@@ -107,8 +108,7 @@ class ImageRegistry:
             self._run([docker, "push", image], "the image could not be sent")
         except BaseException:
             if found is None:
-                call(self._ecr, "delete_repository", repositoryName=name)  # it is empty, else this fails
-                self._tell(f"the repository {name} was removed again")
+                self._remove_again(name)
             raise
         return True, image
 
@@ -151,6 +151,15 @@ class ImageRegistry:
         )
         self._tell(f"the repository {name} was created")
         return str(made["repository"]["repositoryUri"])
+
+    def _remove_again(self, name: str) -> None:
+        """Removes a repository that was made for an image that failed, whose error is the one to be raised."""
+        try:
+            call(self._ecr, "delete_repository", repositoryName=name)  # refused when it has images
+        except HeadraceError as error:
+            self._tell(f"the repository {name} is left: {error.message}")
+        else:
+            self._tell(f"the repository {name} was removed again")
 
     def _login(self, docker: str, host: str, region: str) -> None:
         answer = call(self._aws.client("ecr", region), "get_authorization_token")
