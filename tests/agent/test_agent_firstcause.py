@@ -56,6 +56,16 @@ TRACEBACK = (
     "    raise ValueError('bad label')",
     "ValueError: bad label",
 )
+GROUP = (
+    "  + Exception Group Traceback (most recent call last):",
+    '  |   File "train.py", line 9, in <module>',
+    "  | ExceptionGroup: workers (2 sub-exceptions)",
+    "  +-+---------------- 1 ----------------",
+    *("    | " + line for line in TRACEBACK),
+    "    +---------------- 2 ----------------",
+    "    | KeyError: 'never raised'",
+    "    +------------------------------------",
+)
 IGNORED = ("Exception ignored in: <function f at 0x7f>", *TRACEBACK[:-1], "OSError: closed")
 
 
@@ -77,6 +87,12 @@ IGNORED = ("Exception ignored in: <function f at 0x7f>", *TRACEBACK[:-1], "OSErr
         (("trainer: error: no such file", "usage: trainer"), 2, None, "trainer: error: no such file"),
         (("terminate called after throwing an instance of 'std::bad_alloc'", "  what():  std::bad_alloc"), None, 6,
          "std::bad_alloc"),
+        (GROUP, 1, None, "ValueError: bad label"),
+        ((*GROUP[:4], *GROUP[-3:]), 1, None, "ExceptionGroup: workers (2 sub-exceptions)"),
+        (GROUP[:9], 3, None, "ValueError: bad label"),
+        ((*TRACEBACK, *(f"epoch {n}: done" for n in range(11))), 1, None, ""),  # handled, as the program went on
+        ((*TRACEBACK, "For debugging see ...", *(f"frame #{n}: c10::f()" for n in range(14))), 1, None,
+         "ValueError: bad label"),
         (TRACEBACK, None, 9, ""),  # who sends SIGKILL has not read it
         (("error: no data", "error: 0.25"), 3, None, "error: no data"),  # the last one is a figure
         (("epoch 3: validation error: 0.1",), 3, None, ""),

@@ -15,8 +15,12 @@ CHARACTERS = 500
 _RANK = re.compile(r"^\[rank\d+\]: ?")  # torch puts it before each line of a rank's traceback
 _FRAME = re.compile(r'^ +File ".*", line \d+')
 _EXCEPTION = re.compile(r"^[^\W\d][\w.<>]*(: |$|:$)")
-_HEADING = "Traceback (most recent call last):"
+_GROUP = re.compile(r"^ {2,}(\| ?|\+ (?=Exception Group ))")  # before each line of an ExceptionGroup's traceback
+_BORDER = re.compile(r"^ {2,}\+[-+]+( (\d+|\.\.\.) -+)?$")  # between its exceptions
+_HEADINGS = ("Traceback (most recent call last):", "Exception Group Traceback (most recent call last):")
 _IGNORED = "Exception ignored "
+_OF_AN_ERROR = re.compile(r"^(\s|frame #|Exception ignored |(Exception Group )?Traceback )")
+_MOST_AFTER = 10  # ordinary lines after the exception that ended a program: warnings at exit, the rest of its message
 _WORDS = re.compile(
     r"^(\S+: )*((fatal )?error|fatal|fatal python error): (?![-+\d.e%]+$)\S|^\S+: line \d+: ", re.IGNORECASE
 )
@@ -31,9 +35,10 @@ def error_line(last_lines: Sequence[str], exit_code: int | None, number: int | N
     >>> error_line(["train.sh: line 3: nvcc: command not found"], 127, None)
     'train.sh: line 3: nvcc: command not found'
 
-    It is the exception of the last traceback of Python, if an exception can have ended the program: it exited with 1,
-    or it printed nothing after it. Else it is the last line that begins as errors of compiled programs and shells do
-    (``error: ...``, ``prog: fatal: ...``, ``a.sh: line 3: ...``). Of a program that aborted it is what C++ says of the
+    It is the exception of the last traceback of Python, if an exception can have ended the program: it exited with 1
+    and printed little after it, or printed nothing after it. A group of exceptions has its last one that was raised.
+    Else it is the last line that begins as errors of compiled programs and shells do (``error: ...``,
+    ``prog: fatal: ...``, ``a.sh: line 3: ...``). Of a program that aborted it is what C++ says of the
     exception that nobody caught. Other signals come from outside: what was printed before says nothing about them.
 
     Args:
@@ -43,6 +48,7 @@ def error_line(last_lines: Sequence[str], exit_code: int | None, number: int | N
     if number is not None and number != signal.SIGABRT:
         return ""
     lines = [_RANK.sub("", line).rstrip() for line in last_lines]
+    lines = [_GROUP.sub("", line) for line in lines if not _BORDER.match(line)]
     lines = [line for line in lines if line]
     found = _raised(lines, anywhere=exit_code == 1) or _in_words(lines)
     return found if len(found) <= CHARACTERS else found[: CHARACTERS - 3] + "..."
@@ -52,7 +58,7 @@ def _raised(lines: Sequence[str], anywhere: bool) -> str:
     """Returns the text of the last exception whose traceback was printed."""
     found, at, inside, ignored = "", -1, False, False
     for index, line in enumerate(lines):
-        if line == _HEADING:
+        if line in _HEADINGS:
             inside, ignored = True, index > 0 and lines[index - 1].startswith(_IGNORED)
         elif _FRAME.match(line):
             inside = True
@@ -66,7 +72,9 @@ def _raised(lines: Sequence[str], anywhere: bool) -> str:
     if found.endswith(":") and at + 1 < len(lines):  # the message begins in the next line
         at += 1
         found = f"{found} {lines[at].strip()}"
-    return found if anywhere or at == len(lines) - 1 else ""
+    after = lines[at + 1 :]
+    few = sum(not _OF_AN_ERROR.match(line) for line in after) <= _MOST_AFTER
+    return found if not after or (anywhere and few) else ""
 
 
 def _in_words(lines: Sequence[str]) -> str:
