@@ -95,6 +95,9 @@ for step in range(3):
     assert not client.batch_put_metrics(TrialComponentName=name, MetricData=data).get("Errors")
 wrong = client.batch_put_metrics(TrialComponentName="no-such-aws-training-job", MetricData=data)
 print("refused", wrong["Errors"], flush=True)
+far = [{**data[0], "MetricName": "far", "Step": step} for step in (1 << 63, (1 << 63) - 1)]
+wrong = client.batch_put_metrics(TrialComponentName=name, MetricData=far)
+print("too far", [(each["Code"], each["MetricIndex"]) for each in wrong["Errors"]], flush=True)
 end = time.monotonic() + 3.2
 while time.monotonic() < end:
     pass
@@ -128,12 +131,15 @@ def test_a_job_has_the_figures_of_its_hosts_and_what_its_programs_put(module_end
     assert found["TrainingJobStatus"] == "Completed", found.get("FailureReason")
     log = next(endpoint.runs()[0].parent.glob("logs/*/*/0.log")).read_text()
     assert "refused [{'Code': 'VALIDATION_ERROR', 'MetricIndex': 0}]" in log
+    assert "too far [('VALIDATION_ERROR', 0)]" in log
 
     metrics = endpoint.client("sagemaker-metrics")
     query = {"MetricName": "loss", "ResourceArn": arn, "MetricStat": "Last", "Period": "IterationNumber"}
     minutes = {**query, "MetricStat": "Avg", "Period": "OneMinute", "XAxisType": "Timestamp"}
-    answers = metrics.batch_get_metrics(MetricQueries=[{**query, "XAxisType": "IterationNumber"}, minutes])
-    steps, times = answers["MetricQueryResults"]
+    by_step = {**query, "XAxisType": "IterationNumber"}
+    answers = metrics.batch_get_metrics(MetricQueries=[by_step, minutes, {**by_step, "MetricName": "far"}])
+    steps, times, far = answers["MetricQueryResults"]
+    assert (far["XAxisValues"], far["MetricValues"]) == ([(1 << 63) - 1], [1 / 3])
     assert (steps["Status"], steps["XAxisValues"], steps["MetricValues"]) == ("Complete", [0, 1, 2], [1.0, 0.5, 1 / 3])
     assert times["XAxisValues"] == [1795201260]
     assert times["MetricValues"] == [pytest.approx((1 + 0.5 + 1 / 3) / 3)]

@@ -18,6 +18,7 @@ from headrace.endpoint.training_jobs.job_store import JobStore, PutMetric, Store
 COMPONENT = "-aws-training-job"
 PATHS = {"PUT /BatchPutMetrics": "BatchPutMetrics", "POST /BatchGetMetrics": "BatchGetMetrics"}
 MOST_VALUES = 250_000  # of a job: a loop that has run wild does not fill the disk
+STEPS = 1 << 63  # the store keeps smaller ones
 _SECONDS = {"OneMinute": 60.0, "FiveMinute": 300.0, "OneHour": 3600.0}
 _STATISTICS: dict[str, Callable[[Sequence[float]], float]] = {
     "Min": min,
@@ -96,7 +97,9 @@ def _metric(given: Mapping[str, object]) -> PutMetric | None:
         return None
     if not math.isfinite(value) or not 0 <= moment < 1e11:
         return None
-    return PutMetric(str(given["MetricName"]), float(moment), cast("int | None", step), float(value))
+    if step is not None and not (isinstance(step, int) and 0 <= step < STEPS):
+        return None
+    return PutMetric(str(given["MetricName"]), float(moment), step, float(value))
 
 
 def _errors(places: Sequence[int], code: str) -> dict[str, object]:
