@@ -14,7 +14,7 @@ from sagemaker_jobs import planned
 
 from headrace.engines.platform_news import platform_news
 from headrace.engines.sagemaker.container_host import linked_tree, stop_orders, write_failure
-from headrace.engines.sagemaker.container_place import placed_plan, with_interruptions
+from headrace.engines.sagemaker.container_place import placed_plan
 from headrace.engines.sagemaker.container_start import START_SCRIPT, after_start_script, install_from
 from headrace.engines.sagemaker.refresh_training_job import tell_part
 from headrace.engines.sagemaker.stage_channel import staged_libraries
@@ -49,11 +49,7 @@ def test_hosts_are_those_that_the_service_has_assigned_in_the_order_of_their_num
     assert plan.max_run == 0, "the service ends a job that runs for too long"
 
 
-def test_on_spot_instances_an_interruption_is_followed_by_another_attempt() -> None:
-    plan = place(config(dnn_group=["algo-2"], data_group=["algo-3", "algo-1"]))
-    assert plan.retry.attempts == 0
-    assert with_interruptions(plan).retry.attempts > 0
-    assert not with_interruptions(plan).retry.any, "a program that fails has failed"
+def test_on_spot_instances_sigterm_is_the_platforms_doing_and_else_a_stop() -> None:
     assert stop_orders(leads=True, spot=True) is None, "SIGTERM is the platform's doing"
     orders = stop_orders(leads=True, spot=False)
     assert orders is not None

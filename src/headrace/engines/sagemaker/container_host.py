@@ -30,7 +30,7 @@ import msgspec
 
 from headrace.engines.sagemaker.container_order import CODE, ContainerOrder, read_container_order
 from headrace.engines.sagemaker.container_output import ContainerOutput
-from headrace.engines.sagemaker.container_place import placed_plan, with_interruptions
+from headrace.engines.sagemaker.container_place import INTERRUPTIONS, placed_plan
 from headrace.errors import FAILURE_CHARACTERS, HeadraceError
 from headrace.feed.worker.usable_cores import usable_cores
 from headrace.hosting.inputs.archive import unpack
@@ -79,12 +79,19 @@ def main() -> int:
         plan = placed_plan(
             read_plan(paths, LaunchPlan), config, str(tree.base), str(paths.root), dict(os.environ), outer
         )
-        plan = with_interruptions(plan) if order.spot else plan
         plan = make_ready(paths, plan, name, order, tree, channel, secrets)
         leads = name == plan.leader
         output = ContainerOutput(paths, name)
         try:
-            status = supervise_host(paths, name, PLAIN_HOSTS, stop_orders(leads, order.spot), collected=False)
+            interruptions = INTERRUPTIONS if order.spot else 0
+            status = supervise_host(
+                paths,
+                name,
+                PLAIN_HOSTS,
+                stop_orders(leads, order.spot),
+                collected=False,
+                interruptions=interruptions,
+            )
         finally:
             output.close()
     except (HeadraceError, OSError, ValueError, KeyError, msgspec.DecodeError) as error:

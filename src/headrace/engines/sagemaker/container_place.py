@@ -17,6 +17,7 @@ from headrace.instance.launch_plan import HostPlan, LaunchPlan, Ports
 _NUMBER = re.compile(r"[0-9]+")
 _STEP = 100
 INTERRUPTIONS = 1000
+"""How often a job on spot instances goes on in other containers: more often than the service starts them."""
 
 
 def assigned_hosts(plan: LaunchPlan, config: Mapping[str, object]) -> dict[str, tuple[str, ...]]:
@@ -91,14 +92,6 @@ def placed_plan(
         job_arn=variables.get("TRAINING_JOB_ARN") or plan.job_arn,
         ports=plan.ports if outer is None else _beside(plan.ports, outer),
     )
-
-
-def with_interruptions(plan: LaunchPlan) -> LaunchPlan:
-    """Returns the plan of a job on spot instances: after an interruption, of which the service decides how many there
-    may be, other containers go on with it.
-    """
-    attempts = max(plan.retry.attempts, INTERRUPTIONS)
-    return msgspec.structs.replace(plan, retry=msgspec.structs.replace(plan.retry, attempts=attempts))
 
 
 def _beside(ports: Ports, taken: Ports) -> Ports:

@@ -31,7 +31,8 @@ def is_tried_again(retry: Retry, attempt: int, status: Status, cause: Cause | No
 
 def restarting(retry: Retry, number: int, after: str) -> str:
     """Returns in words that this attempt comes, after what has failed the one before it."""
-    return f"Attempt {number} of {retry.attempts + 1}, after: {after}"
+    of = f" of {retry.attempts + 1}" if number <= retry.attempts + 1 else ""  # the platform has a number of its own
+    return f"Attempt {number}{of}, after: {after}"
 
 
 def await_instances(events: EventWriter, retry: Retry, number: int, cause: Cause | None, at: float) -> None:

@@ -53,6 +53,7 @@ class FollowingHost(HostDuties):
         provider: name of the module that brings the instances, a `MachineProvider`.
         orders: what signals mean; an infrastructure failure by default.
         collected: the leader takes what the host makes.
+        interruptions: how often the run goes on after its platform took its machines away, whatever `retry` says.
     """
 
     _instances: MachineInstances
@@ -66,12 +67,14 @@ class FollowingHost(HostDuties):
         orders: StopOrders | None = None,
         *,
         collected: bool = True,
+        interruptions: int = 0,
     ) -> None:
         self._used = paths.events(ENGINE).exists()  # by attempts of this process or one before it, on this machine
         self._events = EventWriter(paths.events(ENGINE))
         instances = find_machine_provider(provider).open_instances(plan, paths, self._events, [host])
         super().__init__(paths, 0, plan, instances, platform_ends(host) if orders is None else orders)
         self._collected = collected
+        self._may_go_on = bool(plan.retry.attempts or interruptions)
         self._me = plan.host(host)
         leader = plan.host(plan.leader)
         tls = read_certificates(self._me.base_dir) if plan.encrypt else None
@@ -117,7 +120,7 @@ class FollowingHost(HostDuties):
             self._instances.remove()
             self._client.close()
             self._events.close()
-        if self._wishes and self._plan.retry.attempts and not self._is_last_order():
+        if self._wishes and self._may_go_on and not self._is_last_order():
             return Status.IN_PROGRESS
         return Status.COMPLETED if done else Status.FAILED
 
@@ -132,7 +135,7 @@ class FollowingHost(HostDuties):
                 self._prepare(order.attempt)
             elif order is not None and order.phase is Phase.RUN and self._may_run(order.attempt):
                 self._attempt(order)
-                if not self._plan.retry.attempts:
+                if not self._may_go_on:
                     return
             else:
                 self._step()
@@ -145,7 +148,7 @@ class FollowingHost(HostDuties):
         return bool(self._wishes) or self._is_last_order() or self._leader_lost()
 
     def _leader_lost(self) -> bool:
-        if self._client.order is None or self._plan.retry.attempts:  # it may come, or another one in its place
+        if self._client.order is None or self._may_go_on:  # it may come, or another one in its place
             patience = max(self._plan.start_timeout, SILENCE_SECONDS)
         else:
             patience = DOUBT_SECONDS if self._in_doubt else SILENCE_SECONDS

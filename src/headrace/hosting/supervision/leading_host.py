@@ -24,6 +24,7 @@ from headrace.hosting.helpers.store_record import NAME as STORE_RECORD
 from headrace.hosting.machines.earlier_record import Earlier
 from headrace.hosting.machines.machine_messages import LeaderOrder, Phase
 from headrace.hosting.machines.machine_server import MachineServer, OtherHost
+from headrace.hosting.supervision.attempts import is_tried_again
 from headrace.hosting.supervision.helper_processes import is_wanted
 from headrace.hosting.supervision.host_duties import LAST_SYNC_SECONDS
 from headrace.hosting.supervision.instances import Instances, MachineInstances, Outcome, find_machine_provider
@@ -31,13 +32,14 @@ from headrace.hosting.supervision.record_storing import store_rest
 from headrace.hosting.supervision.stop_orders import StopOrders
 from headrace.hosting.supervision.supervisor import COLLECT_SECONDS, Supervisor
 from headrace.instance.certificates import read_certificates
-from headrace.instance.launch_plan import LaunchPlan, read_secret
+from headrace.instance.launch_plan import LaunchPlan, Retry, read_secret
 from headrace.instance.lifeline import COORDINATOR_LOST, AgentGone, StopJob
 from headrace.runs import Cause, CauseKind, Run, RunPaths, Status
 from headrace.runs.events import HostLost, HostNotCollected
 
 LAST_WORDS_SECONDS = 10.0  # for the end of the record to be stored, when another process goes on with it
 AT_ONCE_SECONDS = 3.0  # for the others to send the end of their records, when a person wants the job to stop at once
+SIGNALS_SECONDS = 15.0  # between the signals to the machines of a run, when its platform takes all of them away
 BEGUN = b""
 """Of an order that `MachineServer.order` signs."""
 
@@ -62,15 +64,23 @@ class LeadingHost(Supervisor):
         provider: name of the module that brings the instances, a `MachineProvider`.
         earlier: what happened before this process.
         orders: what signals mean; an infrastructure failure by default.
+        interruptions: how often the run goes on after its platform took its machines away, whatever `retry` says.
     """
 
     _instances: MachineInstances
 
     def __init__(
-        self, paths: RunPaths, plan: LaunchPlan, provider: str, earlier: Earlier, orders: StopOrders | None = None
+        self,
+        paths: RunPaths,
+        plan: LaunchPlan,
+        provider: str,
+        earlier: Earlier,
+        orders: StopOrders | None = None,
+        interruptions: int = 0,
     ) -> None:
         super().__init__(paths, 0, provider, platform_ends(plan.leader) if orders is None else orders)
         self._earlier = earlier
+        self._interruptions = interruptions
         base = plan.host(plan.leader).base_dir
         tls = read_certificates(base) if plan.encrypt else None
         self._server = MachineServer(plan, paths, read_secret(base), tls, self._wake_up)
@@ -95,7 +105,7 @@ class LeadingHost(Supervisor):
         self._server.start()
         if not self._earlier.begun:
             self._order(Phase.PREPARE)
-        elif self._number > self._plan.retry.attempts:
+        elif self._number > max(self._plan.retry.attempts, self._interruptions):
             return self._after((Status.FAILED, self._leader_was_lost()))
         else:
             self._next_attempt(str(self._leader_was_lost()))
@@ -113,6 +123,21 @@ class LeadingHost(Supervisor):
         if outcome is None:
             outcome = super()._one_attempt()
         return self._attempt_over(outcome)
+
+    def _elsewhere(self, outcome: Outcome) -> Outcome:
+        status, cause = outcome
+        lost = status is Status.FAILED and cause is not None and cause.infrastructure
+        if self._interruptions and lost and not self._again(status, cause):  # perhaps one of the others was first
+            deadline = time.monotonic() + SIGNALS_SECONDS
+            while not self._wishes and time.monotonic() < deadline:
+                self._step()
+        return super()._elsewhere(outcome)
+
+    def _again(self, status: Status, cause: Cause | None) -> bool:
+        if super()._again(status, cause):
+            return True
+        interrupted = self._needs_others() and is_tried_again(Retry(self._interruptions), self._number, status, cause)
+        return interrupted and self._spent.cause("the job") is None
 
     def _needs_others(self) -> bool:
         """Whether this machine is being taken away, and another one can go on with the record that is stored."""
@@ -160,7 +185,7 @@ class LeadingHost(Supervisor):
             begun = max((host.report.begun for host in hosts if host.report is not None), default=0)
             if begun >= self._number:  # the leader before this process could not store that it had begun it
                 self._number = begun
-                if begun > self._plan.retry.attempts:
+                if begun > max(self._plan.retry.attempts, self._interruptions):
                     return Status.FAILED, self._leader_was_lost()
                 self._next_attempt(str(self._leader_was_lost()))
             causes = [cause for host in hosts if (cause := self._hindrance(host)) is not None]

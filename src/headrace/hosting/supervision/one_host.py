@@ -61,6 +61,7 @@ def supervise_host(
     orders: StopOrders | None = None,
     *,
     collected: bool = True,
+    interruptions: int = 0,
 ) -> Status:
     """Prepares, runs and finishes a host, and on the leader's host leads the run. For the main thread of a process.
 
@@ -70,6 +71,8 @@ def supervise_host(
         provider: name of the module that brings the instances.
         orders: what signals mean; by default an infrastructure failure, see the module.
         collected: what the hosts make is collected on the leader's; else their platform takes it.
+        interruptions: how often the run goes on after its platform took its machines away, whatever `retry` says: for
+            a platform that starts other machines by itself.
 
     Returns:
         How the run ended, on the leader's host; on others Completed when the host has done its duty, else Failed. On
@@ -85,13 +88,14 @@ def supervise_host(
     plan.host(host)
     keep_own_orders(plan, paths, host)
     if host != plan.leader:
-        return FollowingHost(paths, plan, host, provider, orders, collected=collected).run()
+        follower = FollowingHost(paths, plan, host, provider, orders, collected=collected, interruptions=interruptions)
+        return follower.run()
     bring_record(paths)
     earlier = what_happened(paths)
     if earlier.end is not None:
         _log.info("the run has ended already: %s", earlier.end.status.value)
         return earlier.end.status
-    return LeadingHost(paths, plan, provider, earlier, orders).run()
+    return LeadingHost(paths, plan, provider, earlier, orders, interruptions).run()
 
 
 def main() -> int:
