@@ -13,15 +13,17 @@ import pytest
 from sagemaker_jobs import planned
 
 from headrace.engines.platform_news import platform_news
+from headrace.engines.sagemaker import submit_again, submit_training_job
 from headrace.engines.sagemaker.container_host import linked_tree, stop_orders, write_failure
 from headrace.engines.sagemaker.container_place import placed_plan
 from headrace.engines.sagemaker.container_start import START_SCRIPT, after_start_script, install_from
 from headrace.engines.sagemaker.refresh_training_job import tell_part
+from headrace.engines.sagemaker.sagemaker_ticket import read_ticket
 from headrace.engines.sagemaker.stage_channel import staged_libraries
 from headrace.errors import UsageError
 from headrace.instance.launch_plan import LaunchPlan, Ports
 from headrace.instance.paths import TreePaths
-from headrace.runs import Run, create_run
+from headrace.runs import Run, Status, create_run
 from headrace.runs.events import SecondaryStatus, StatusChanged
 
 
@@ -141,3 +143,66 @@ def test_what_the_images_python_lacks_is_installed_from_the_wheels_that_came_alo
     assert (target / "millwheel.py").is_file()
     with pytest.raises(OSError, match="saw cannot be installed"):
         install_from(archive, ["saw"], tmp_path / "again", target)
+
+
+def test_a_submission_writes_its_ticket_before_it_packs_and_keeps_what_paths_are_relative_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = create_run("digits", "sagemaker", tmp_path, base_path="/project")
+    first = planned({"wheels": "wheels"})
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(submit_training_job, "prepare_sagemaker_run", killed)
+    with pytest.raises(KeyboardInterrupt):
+        submit_training_job.submit_training_job(first, paths)
+    assert (read_ticket(paths).name, read_ticket(paths).submitted) == (first.name, False)
+    assert submit_training_job.asked_of(paths).base_path == Path("/project")
+
+
+class _Lost:
+    """A service that has taken the job, whose answer is lost."""
+
+    def __init__(self) -> None:
+        self.stopped: list[str] = []
+
+    def create(self, request: object) -> str:
+        raise KeyboardInterrupt
+
+    def stop(self, name: str) -> bool:
+        self.stopped.append(name)
+        return True
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_job_whose_answer_was_not_awaited_is_stopped_unless_it_is_found_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: bool
+) -> None:
+    paths, job, service = create_run("digits", "sagemaker", tmp_path), planned(), _Lost()
+    monkeypatch.setattr(submit_training_job, "BotoService", lambda _: service)
+    for name in ("prepare_sagemaker_run", "shared_content", "stage_channel", "remove_channel"):
+        monkeypatch.setattr(submit_training_job, name, lambda *_: {})
+    with pytest.raises(KeyboardInterrupt):
+        submit_training_job.submit_attempt(job, paths, kept)
+    assert service.stopped == ([] if kept else [job.name])
+
+
+def test_a_run_whose_files_cannot_be_used_when_it_is_submitted_again_ends_with_that_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = create_run("digits", "sagemaker", tmp_path)
+    job = planned({"retry": {"attempts": 2, "delay": 0}})
+    submit_training_job.write_ticket(paths, submit_training_job.ticket_of(job))
+    submit_training_job.write_asked(paths, job.asked)
+    asked: list[bool] = []
+
+    def no_wheels(*_: object, kept: bool) -> None:
+        asked.append(kept)
+        raise UsageError("the folder has no wheels")
+
+    monkeypatch.setattr(submit_again, "submit_attempt", no_wheels)
+    assert submit_again.submit_again(paths, read_ticket(paths), "CapacityError", 0.0)
+    state = Run(paths).state()
+    assert (state.status, asked) == (Status.FAILED, [True])
+    assert "the folder has no wheels" in str(state.cause)

@@ -138,6 +138,10 @@ def test_a_job_that_was_created_although_the_service_failed_is_found_again() -> 
     ) as (service, waits):
         assert service.create(REQUEST) == ARN
     assert waits == [0.5]
+    tries: list[tuple[str, object]] = [("create_training_job", BROKEN), ("describe_training_job", UNKNOWN)]
+    last = [("create_training_job", BROKEN), ("describe_training_job", described())]
+    with stubbed(*tries * 7, *last) as (service, _):  # type: ignore[arg-type]
+        assert service.create(REQUEST) == ARN, "it is looked for after the last try, too"
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ are throttled at once.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -233,6 +234,10 @@ class BotoService:
                 last = error
             except errors.BotoCoreError as error:
                 raise EngineRefused(f"{what}: {error}", _NO_CREDENTIALS) from error
+        if found is not None and last is not None and not _is_busy(last):
+            with contextlib.suppress(ServiceUnreachable):  # the error that is raised says more
+                if (made := found()) is not None:
+                    return made
         hint = "the service is busy or cannot be reached: try again later"
         raise ServiceUnreachable(f"{what}: {last}", hint) from last
 

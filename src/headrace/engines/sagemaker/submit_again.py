@@ -18,6 +18,7 @@ from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket, read_tick
 from headrace.engines.sagemaker.service_calls import Answer, ServiceRefused
 from headrace.engines.sagemaker.stage_channel import remove_channel
 from headrace.engines.sagemaker.submit_training_job import asked_of, planned_again, submit_attempt
+from headrace.errors import EngineRefused, UsageError
 from headrace.instance.storage import Store
 from headrace.runs import Cause, CauseKind, RunPaths, Status
 from headrace.runs.events import SecondaryStatus
@@ -33,7 +34,7 @@ def submit_again(paths: RunPaths, ticket: ServiceTicket, word: str, failed_at: f
         failed_at: when it failed, seconds since the epoch.
 
     Raises:
-        HeadraceError, OSError: it cannot be submitted now; nothing has changed.
+        HeadraceError, OSError: it cannot be submitted now; nothing has changed. Files that cannot be used end the run.
     """
     following = next_attempt(asked_of(paths).sagemaker.retry, ticket.attempt, word, ticket.first_region)
     if following is None:
@@ -50,10 +51,17 @@ def submit_again(paths: RunPaths, ticket: ServiceTicket, word: str, failed_at: f
         again = f"{word}: submitted again (attempt {following.attempt}) in {planned.region}: {types}"
         news.status(SecondaryStatus.PENDING, again, now)
     try:
-        submit_attempt(planned, paths)
+        submit_attempt(planned, paths, kept=True)
     except ServiceRefused as error:
         refused = msgspec.structs.replace(read_ticket(paths), refused=error.code, refused_at=time.time())
         write_ticket(paths, refused)
+    except UsageError as error:
+        write_ticket(paths, ticket)
+        if isinstance(error, EngineRefused):  # the service cannot be asked now
+            raise
+        with platform_news(paths) as news:
+            cause = Cause(CauseKind.ENGINE_FAILED, f"it cannot be submitted again: {error.message}")
+            return news.end(Status.FAILED, cause)
     except BaseException:
         write_ticket(paths, ticket)
         raise

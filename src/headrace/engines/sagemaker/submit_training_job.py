@@ -18,7 +18,7 @@ from headrace.engines.sagemaker.boto_service import BotoService
 from headrace.engines.sagemaker.capacity_retry import next_attempt
 from headrace.engines.sagemaker.sagemaker_job import SageMakerJob, attempt_of
 from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket, this_process, write_ticket
-from headrace.engines.sagemaker.service_calls import ServiceRefused
+from headrace.engines.sagemaker.service_calls import ServiceRefused, TrainingService
 from headrace.engines.sagemaker.stage_channel import (
     prepare_sagemaker_run,
     remove_channel,
@@ -29,7 +29,7 @@ from headrace.errors import HeadraceError
 from headrace.instance.launch_plan import write_atomically
 from headrace.instance.storage import Store
 from headrace.job import Job
-from headrace.runs import RunPaths, give_to_engine
+from headrace.runs import Run, RunPaths, give_to_engine
 
 _log = logging.getLogger(__name__)
 
@@ -78,8 +78,9 @@ def submit_training_job(
         EngineRefused: the service does not take it.
         OSError: the run's directory cannot be written.
     """
+    write_asked(paths, planned.asked)
+    write_ticket(paths, ticket_of(planned))
     give_to_engine(paths)
-    _write_asked(paths, planned.asked)
     while True:
         try:
             submit_attempt(planned, paths)
@@ -111,37 +112,56 @@ def planned_again(paths: RunPaths, ticket: ServiceTicket, attempt: int) -> SageM
 
 def asked_of(paths: RunPaths) -> Job:
     """Returns the job of a run as the user wrote it. Raises OSError."""
-    return Job(**json.loads((paths.engine / ASKED).read_text(encoding="utf-8")))
+    data = json.loads((paths.engine / ASKED).read_text(encoding="utf-8"))
+    return Job(base_path=Run(paths).header.base_path or None, **data)
 
 
-def _write_asked(paths: RunPaths, job: Job) -> None:
-    """Writes the job as the user wrote it: what he left out is not in it."""
+def write_asked(paths: RunPaths, job: Job) -> None:
+    """Writes the job as the user wrote it: what he left out is not in it. Raises OSError."""
     paths.engine.mkdir(exist_ok=True)
     data = job.model_dump(mode="json", exclude_unset=True)
     write_atomically(paths.engine / ASKED, json.dumps(data).encode())
 
 
-def submit_attempt(planned: SageMakerJob, paths: RunPaths) -> None:
+def submit_attempt(planned: SageMakerJob, paths: RunPaths, kept: bool = False) -> None:
     """Submits one attempt of a run, once.
 
     Args:
         planned: the attempt, in its run.
         paths: the run's directory.
+        kept: a later submission of this attempt finds the job by its name; else a job whose answer was lost is stopped.
 
     Raises:
         ServiceRefused: the service does not take it; nothing of it is left.
         UsageError, StorageError, OSError, EngineRefused: it cannot be submitted.
     """
     ticket = ticket_of(planned)
+    write_ticket(paths, ticket)
     own = prepare_sagemaker_run(planned, paths)
     request = planned.request()
-    write_ticket(paths, ticket)
     with Store(access=ticket.access) as store:
         try:
             stage_channel(planned, own, shared_content(planned, paths), store)
-            BotoService(ticket.service).create(request)
+            service = BotoService(ticket.service)
+            try:
+                service.create(request)
+            except ServiceRefused:
+                raise
+            except BaseException:
+                if not kept:
+                    _stop_what_came(service, planned.name)
+                raise
         except BaseException:
             with contextlib.suppress(HeadraceError):
                 remove_channel(ticket.channel, store)
             raise
     write_ticket(paths, msgspec.structs.replace(ticket, submitted=True))
+
+
+def _stop_what_came(service: TrainingService, name: str) -> None:
+    """Stops a job that the service may have, though nobody was told: nothing would ever look at it."""
+    try:
+        if service.stop(name):
+            _log.warning("the training job %s had come to the service; it is stopped", name)
+    except HeadraceError as error:
+        _log.warning("the service may have the training job %s, which could not be stopped: %s", name, error.message)
