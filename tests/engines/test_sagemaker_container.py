@@ -15,6 +15,7 @@ from sagemaker_jobs import planned
 from headrace.engines.platform_news import platform_news
 from headrace.engines.sagemaker import submit_again, submit_training_job
 from headrace.engines.sagemaker.container_host import linked_tree, stop_orders, write_failure
+from headrace.engines.sagemaker.container_output import ContainerOutput
 from headrace.engines.sagemaker.container_place import placed_plan
 from headrace.engines.sagemaker.container_start import START_SCRIPT, after_start_script, install_from
 from headrace.engines.sagemaker.refresh_training_job import tell_part
@@ -206,3 +207,17 @@ def test_a_run_whose_files_cannot_be_used_when_it_is_submitted_again_ends_with_t
     state = Run(paths).state()
     assert (state.status, asked) == (Status.FAILED, [True])
     assert "the folder has no wheels" in str(state.cause)
+
+
+def test_a_container_does_not_print_again_what_one_before_it_has_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = create_run("digits", "sagemaker", tmp_path)
+    log = paths.root / "logs" / "dnn_group" / "algo-1" / "0.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("2026-11-20T19:01:02.123456Z o before\n")
+    output = ContainerOutput(paths, "algo-1")
+    with log.open("a") as file:
+        file.write("2026-11-20T19:02:02.123456Z o after\n")
+    output.close()
+    assert capsys.readouterr().out == "after\n"

@@ -37,6 +37,7 @@ from headrace.hosting.inputs.archive import unpack
 from headrace.hosting.inputs.host_facts import with_data_workers, with_memory, with_pythons
 from headrace.hosting.inputs.requirements import DEFAULT, environment_of, prepare_install
 from headrace.hosting.inputs.source_code import bring_code
+from headrace.hosting.machines.earlier_record import bring_record
 from headrace.hosting.supervision.one_host import PLAIN_HOSTS, supervise_host
 from headrace.hosting.supervision.stop_orders import StopOrders
 from headrace.instance.certificates import CA_NAME, CERTIFICATE_NAME, KEY_NAME
@@ -81,6 +82,8 @@ def main() -> int:
         )
         plan = make_ready(paths, plan, name, order, tree, channel, secrets)
         leads = name == plan.leader
+        if leads:
+            bring_record(paths)  # before the output begins: what it brings was printed
         output = ContainerOutput(paths, name)
         try:
             interruptions = INTERRUPTIONS if order.spot else 0

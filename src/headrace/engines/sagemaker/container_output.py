@@ -13,7 +13,7 @@ SECONDS = 0.5  # between two looks
 
 
 class ContainerOutput:
-    """Prints the lines of a host's programs until it is closed. What it cannot print does not end the host.
+    """Prints the new lines of a host's programs until it is closed. What it cannot print does not end the host.
 
     Args:
         paths: the run's directory on this host.
@@ -22,6 +22,8 @@ class ContainerOutput:
 
     def __init__(self, paths: RunPaths, host: str) -> None:
         self._follower = LogFollower(paths, Selector(host=host), lambda _: None)
+        for _ in self._follower.poll(final=True):  # an earlier container has printed them
+            pass
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headrace-output", daemon=True)
         self._thread.start()
