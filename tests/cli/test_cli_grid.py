@@ -60,6 +60,12 @@ def test_the_plan_says_where_every_line_runs_and_what_is_copied_once_for_all(fol
     assert document["cost"] == pytest.approx(sum(each["run_cost"] + each["copy_cost"] for each in totals.values()))
 
 
+def test_data_of_which_nothing_is_known_are_named(folder: Path) -> None:
+    (folder / "a.txt").write_text("us-east-1,s3://sf/1\nus-east-1,s3://other/2\n")
+    assert "placement.data says nothing of s3://other/2" in planned(folder).output
+    assert json.loads(planned(folder, "--output", "json").output)["unknown"] == [{"place": "s3://other/2", "line": 1}]
+
+
 def test_a_line_that_can_run_nowhere_is_shown_with_what_is_against_each_region(folder: Path) -> None:
     (folder / "a.txt").write_text("us-east-1,s3://fra/1\n")
     done = planned(folder)

@@ -77,6 +77,15 @@ def test_every_wrong_line_is_named_by_file_and_number_all_at_once(tmp_path: Path
     ]
 
 
+def test_half_characters_and_endless_nesting_are_refused(tmp_path: Path) -> None:
+    deep = "[" * 200_000
+    (tmp_path / "a.jsonl").write_text(
+        '{"region": "eu-west-1", "hyperparameters.a": "\\ud800"}\n{"region": ' + deep + "\n"
+    )
+    found = problems_of(tmp_path, "{file: a.jsonl}")
+    assert [text.split(": ")[:2] for text in found] == [["a.jsonl:1", "hyperparameters.a"], ["a.jsonl:2", "line"]]
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

@@ -77,6 +77,7 @@ class GridPlan:
         lines: in their order.
         copies: each once, by region and place.
         regions: totals, by name.
+        unknown: ``s3://`` places of which nobody said where the data are, with the first line that reads each.
     """
 
     name: str
@@ -84,6 +85,7 @@ class GridPlan:
     lines: tuple[PlannedLine, ...]
     copies: tuple[PlannedCopy, ...]
     regions: tuple[RegionTotal, ...]
+    unknown: tuple[tuple[str, Line], ...] = ()
 
     @property
     def unplaced(self) -> tuple[PlannedLine, ...]:
@@ -100,13 +102,20 @@ def plan_grid(grid: Grid) -> GridPlan:
     """Places every line. The same grid and price list give the same plan."""
     rules = grid.file.placement
     placer = Placer(rules)
+    demands = [demand_of(line, data, rules) for line, data in zip(grid.lines, grid.jobs, strict=True)]
     lines = tuple(
-        PlannedLine(line, job_name(grid.file.name, line), placer.place(demand_of(line, data, rules)))
-        for line, data in zip(grid.lines, grid.jobs, strict=True)
+        PlannedLine(line, job_name(grid.file.name, line), placer.place(demand))
+        for line, demand in zip(grid.lines, demands, strict=True)
     )
+    unknown: dict[str, Line] = {}
+    for line, demand in zip(grid.lines, demands, strict=True):
+        for place in demand.places:
+            if rules.data_of(place) is None:
+                unknown.setdefault(place, line)
     copies = _copies(lines)
     hosts = [sum(_hosts(data).values()) for data in grid.jobs]
-    return GridPlan(grid.file.name, grid.digest, lines, copies, tuple(_totals(lines, copies, hosts)))
+    regions = tuple(_totals(lines, copies, hosts))
+    return GridPlan(grid.file.name, grid.digest, lines, copies, regions, tuple(unknown.items()))
 
 
 def job_name(grid: str, line: Line) -> str:

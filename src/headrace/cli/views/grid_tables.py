@@ -33,7 +33,8 @@ def show_plan(plan: GridPlan, shown: int, why: bool) -> None:
         copies = columns(("copy", "from", "to", "GB", "cost", "hours", "for lines"), right=("GB", "cost", "hours"))
         for copy in plan.copies[:shown]:
             size, hours = f"{copy.copy.gigabytes:g}", _hours(copy.copy.seconds)
-            used = ", ".join(map(str, copy.lines[:5])) + (" ..." if len(copy.lines) > 5 else "")
+            used = ", ".join(plan.lines[index].line.place for index in copy.lines[:3])
+            used += f" and {len(copy.lines) - 3} more" if len(copy.lines) > 3 else ""
             copies.add(copy.copy.place, copy.copy.source, copy.region, size, amount(copy.copy.cost), hours, used)
         out.print(copies)
     out.print()
@@ -43,7 +44,9 @@ def show_plan(plan: GridPlan, shown: int, why: bool) -> None:
         numbers = (str(region.lines), str(region.hosts), amount(region.run_cost), amount(region.copy_cost))
         totals.add(region.region, *numbers, amount(region.run_cost + region.copy_cost))
     out.print(totals)
-    out.print(Text(f"at most {amount(plan.cost)} {CURRENCY}, when every job runs as long as is expected of it"))
+    more = sum(region.unpriced for region in plan.regions)
+    besides = f", and {more} lines of unknown price" if more else ""
+    out.print(Text(f"{amount(plan.cost)} {CURRENCY} when every job runs as long as is expected of it{besides}"))
     for line in sources(price for each in plan.lines for price in _prices(each)):
         out.print(Text(line))
     notes(out, list(_notes(plan)))
@@ -89,7 +92,7 @@ def refused_text(refused: Refused) -> str:
     words = f"{refused.refusal.value} {refused.what}".strip()
     if refused.number is None or refused.limit is None:
         return words
-    return f"{words}: {refused.number:g} of at most {refused.limit:g}"
+    return f"{words}: {refused.number:g}, the limit is {refused.limit:g}"
 
 
 def _prices(each: PlannedLine) -> tuple[Price, ...]:
@@ -103,6 +106,13 @@ def _notes(plan: GridPlan) -> Iterator[str]:
     if unpriced:
         count = sum(region.unpriced for region in plan.regions)
         yield f"{count} lines run where the price of {', '.join(unpriced)} is unknown: their cost is not counted"
+    if plan.unknown:
+        place, line = plan.unknown[0]
+        others = f", and {len(plan.unknown) - 1} places more" if len(plan.unknown) > 1 else ""
+        yield (
+            f"placement.data says nothing of {place} ({line.place}){others}: such data count as being in every region, "
+            "under no law"
+        )
     if plan.unplaced:
         yield f"{len(plan.unplaced)} lines can run nowhere: --why shows what is against each region"
 
@@ -119,6 +129,7 @@ def plan_document(plan: GridPlan) -> dict[str, object]:
             {**_copy_fields(copy.copy), "region": copy.region, "lines": list(copy.lines)} for copy in plan.copies
         ],
         "regions": [vars(region) for region in plan.regions],
+        "unknown": [{"place": place, "line": line.index} for place, line in plan.unknown],
     }
 
 

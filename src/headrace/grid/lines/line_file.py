@@ -65,6 +65,9 @@ def _read_json(text: str, table: LineTable, columns: Sequence[str] | Mapping[str
         except ValueError as error:
             table.refuse("line", f"is no JSON: {error}", line=number)
             continue
+        except RecursionError:
+            table.refuse("line", "is nested too deeply", line=number)
+            continue
         if not isinstance(found, dict):
             table.refuse("line", "must be an object of fields and values", line=number)
             continue

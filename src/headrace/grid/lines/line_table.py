@@ -11,6 +11,7 @@ from decimal import Decimal
 
 from headrace.errors import Problem
 from headrace.grid.lines.line import ENGINE, IMAGE, OF_LINES, REGION, Line, Plain
+from headrace.job.model.field_types import text_of
 from headrace.job.problems.finding import show, suggestion
 
 MAX_LINES = 100_000
@@ -82,6 +83,8 @@ class LineTable:
                     plain[path] = plain_value(value)
                 except ValueError as error:
                     self.refuse(path, str(error), line=line, seen=show(value))
+                except RecursionError:
+                    self.refuse(path, "is nested too deeply", line=line)
         if not plain and len(self.problems) == before:
             self.refuse("line", "says nothing", line=line)
         if len(self.problems) == before:
@@ -97,8 +100,10 @@ def plain_value(value: object) -> Plain:
     Raises:
         ValueError: there is none.
     """
-    if value is None or isinstance(value, (bool, int, str)):
+    if value is None or isinstance(value, (bool, int)):
         return value
+    if isinstance(value, str):
+        return text_of(value)
     if isinstance(value, Decimal) and value.is_finite():
         return int(value) if value == value.to_integral_value() and "." not in str(value) else float(value)
     if isinstance(value, float) and math.isfinite(value):
