@@ -53,7 +53,7 @@ def test_what_an_engine_of_somebody_else_would_submit_is_written_as_files(
     assert "algo-1" in shown.stdout
     other = cli("plan", job, "--engine", "posh")
     assert (other.returncode, other.stderr.splitlines()[0]) == (2, "error: no engine is called 'posh'")
-    assert "there is: kubernetes, local, post, slurm; did you mean post?" in other.stderr
+    assert "there is: kubernetes, local, post, sagemaker, slurm; did you mean post?" in other.stderr
 
 
 def test_an_engine_that_lacks_a_function_or_renders_a_bad_name_is_told(

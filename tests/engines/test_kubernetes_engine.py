@@ -131,7 +131,7 @@ def play(module_server: KubeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(end_of_run, "CLEAN_SECONDS", 0.0)
     for each in (module_server.objects, module_server.denied, module_server.faults, module_server.logs):
         each.clear()
-    module_server.quota = ""
+    module_server.quota = module_server.drops = ""
     yield Play(module_server, tmp_path)
     lightkube_cluster.disconnect()
 
