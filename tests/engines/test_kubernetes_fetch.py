@@ -248,7 +248,8 @@ def test_a_pod_that_sends_something_else_is_not_believed(pod: Pod, fetch: Record
 def test_several_who_fetch_at_once_and_are_killed_have_one_record(pod: Pod, tmp_path: Path) -> None:
     script = (
         "import sys, time\nfrom pathlib import Path\n"
-        "from headrace.engines.kubernetes.fetch_record import *\n"
+        "from headrace.engines.kubernetes.fetch_record import RecordFetch, has_end\n"
+        "from headrace.engines.one_refresher import alone\n"
         "from headrace.engines.kubernetes.lightkube_cluster import connect\n"
         "from headrace.runs import RunPaths\n"
         "paths = RunPaths(Path(sys.argv[1]))\nprint('begun', flush=True)\n"
