@@ -236,6 +236,11 @@ def _zip(path: Path) -> None:
     path.write_bytes(gzip.compress(path.read_bytes()))
 
 
+def _joined(path: Path) -> None:
+    whole = path.read_bytes()
+    path.write_bytes(whole + whole)  # as cat does it
+
+
 def _twice(path: Path) -> None:
     with tarfile.open(path, "w") as tar:
         for name in ("a.jpg", "a.JPG"):
@@ -252,6 +257,7 @@ def _empty(path: Path) -> None:
         (_cut, r"b\.tar at offset \d+: .*cut off"), (_cut_at_a_member, r"b\.tar at offset \d+: .*cut off"),
         (_flip, r"b\.tar at offset 0: this is no tar file"), (_flip_later, r"b\.tar at offset [1-9]\d*: no header"),
         (_zip, r"b\.tar at offset 0: this is no tar file, or a compressed one"),
+        (_joined, r"b\.tar at offset [1-9]\d*: something stands behind the mark of the tar file's end"),
         (_twice, r"b\.tar at offset 512: row 'a' has the field 'jpg' twice"), (_empty, r"b\.tar at offset 0: it ends"),
     ],
 )  # fmt: skip

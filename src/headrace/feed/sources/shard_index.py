@@ -22,7 +22,7 @@ import msgspec
 from headrace.errors import ShardError
 from headrace.feed.sources.shard_format import Columns, Stamp, unpack
 
-_MARK = b"headrace index 1"
+_MARK = b"headrace index 2"  # 2: tar files with rows behind their end are refused
 _ALIGN = 8
 _DIGEST = 16
 

@@ -24,6 +24,7 @@ BLOCK = 512
 _ZEROS = bytes(BLOCK)
 _FIELDS = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
 _FILES = (b"0", b"\0", b"7")
+_PIECE = 1 << 20
 _LARGEST_NAME = 1 << 20  # bytes of an extended header
 _ADLER = 65521
 
@@ -57,6 +58,7 @@ def _walk(path: Path, descriptor: int, end: int) -> Iterator[Member]:
         if len(header) < BLOCK:
             raise _broken(path, at, "it ends without the mark of a tar file's end: it was cut off")
         if header == _ZEROS:
+            _check_rest(path, descriptor, at, end)
             return
         _check(path, at, header)
         kind, size = header[156:157], _number(path, at, header[124:136])
@@ -80,6 +82,21 @@ def _walk(path: Path, descriptor: int, end: int) -> Iterator[Member]:
                 yield Member(told.get("path") or _name(header), begin, size)
             told = {}
         at = following
+
+
+def _check_rest(path: Path, descriptor: int, at: int, end: int) -> None:
+    """Behind the mark of its end a tar file holds zeros only: rows that nobody would read are refused."""
+    while at < end:
+        rest = os.pread(descriptor, _PIECE, at)
+        if not rest:  # it has become shorter: its stamp is another one then
+            return
+        kept = len(rest.lstrip(b"\0"))
+        if kept:
+            raise _broken(
+                path, at + len(rest) - kept, "something stands behind the mark of the tar file's end",
+                "tar files that were joined with cat are shards of their own: keep them apart, or pack them as one",
+            )  # fmt: skip
+        at += len(rest)
 
 
 def _check(path: Path, at: int, header: bytes) -> None:
