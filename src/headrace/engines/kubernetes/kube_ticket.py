@@ -5,14 +5,11 @@ It is written before anything is submitted, so a submission that was killed at a
 
 from __future__ import annotations
 
-import os
-import socket
-import time
-
 import msgspec
 
+from headrace.engines.submitting_process import may_live
 from headrace.instance.launch_plan import write_atomically
-from headrace.runs import RunPaths, process_start_time
+from headrace.runs import RunPaths
 
 TICKET, LEADER = "ticket.json", "leader_pod"
 SUBMIT_SECONDS = 120.0  # for a submission from a machine whose processes cannot be seen from here
@@ -56,15 +53,7 @@ class Ticket(msgspec.Struct, frozen=True):
     @property
     def submitter_lives(self) -> bool:
         """Whether the process that submitted the run may still be there."""
-        if self.node != socket.gethostname():
-            return time.time() < self.begun + SUBMIT_SECONDS
-        return process_start_time(self.pid) == self.start
-
-
-def this_process() -> tuple[int, float, str]:
-    """Returns pid, start and node of this process, as a ticket has them."""
-    pid = os.getpid()
-    return pid, process_start_time(pid) or 0.0, socket.gethostname()
+        return may_live(self.pid, self.start, self.node, self.begun + SUBMIT_SECONDS)
 
 
 def write_ticket(paths: RunPaths, ticket: Ticket) -> None:

@@ -18,10 +18,11 @@ from headrace.engines.kubernetes.cluster import (
     ObjectExists,
     Rule,
 )
-from headrace.engines.kubernetes.kube_ticket import Ticket, this_process, write_ticket
+from headrace.engines.kubernetes.kube_ticket import Ticket, write_ticket
 from headrace.engines.kubernetes.kubernetes_job import KubernetesJob
 from headrace.engines.kubernetes.objects import objects, with_owner
 from headrace.engines.kubernetes.pack_run import prepare_kubernetes_run
+from headrace.engines.submitting_process import this_process
 from headrace.errors import EngineRefused
 from headrace.runs import RunPaths, give_to_engine
 

@@ -5,16 +5,13 @@ It is written before anything is sent, so a submission that was killed at any in
 
 from __future__ import annotations
 
-import os
-import socket
-import time
-
 import msgspec
 
 from headrace.engines.sagemaker.service_calls import ServiceAccess
+from headrace.engines.submitting_process import may_live
 from headrace.instance.launch_plan import write_atomically
 from headrace.instance.s3 import S3Access
-from headrace.runs import RunPaths, process_start_time
+from headrace.runs import RunPaths
 
 TICKET = "ticket.json"
 SUBMIT_SECONDS = 600.0  # for a submission from a machine whose processes cannot be seen from here
@@ -72,15 +69,7 @@ class ServiceTicket(msgspec.Struct, frozen=True):
     @property
     def submitter_lives(self) -> bool:
         """Whether the process that submitted the run may still be there."""
-        if self.node != socket.gethostname():
-            return time.time() < self.begun + SUBMIT_SECONDS
-        return process_start_time(self.pid) == self.start
-
-
-def this_process() -> tuple[int, float, str]:
-    """Returns pid, start and node of this process, as a ticket has them."""
-    pid = os.getpid()
-    return pid, process_start_time(pid) or 0.0, socket.gethostname()
+        return may_live(self.pid, self.start, self.node, self.begun + SUBMIT_SECONDS)
 
 
 def write_ticket(paths: RunPaths, ticket: ServiceTicket) -> None:

@@ -17,7 +17,7 @@ import msgspec
 from headrace.engines.sagemaker.boto_service import BotoService
 from headrace.engines.sagemaker.capacity_retry import next_attempt
 from headrace.engines.sagemaker.sagemaker_job import SageMakerJob, attempt_of
-from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket, this_process, write_ticket
+from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket, write_ticket
 from headrace.engines.sagemaker.service_calls import ServiceRefused, TrainingService
 from headrace.engines.sagemaker.stage_channel import (
     prepare_sagemaker_run,
@@ -25,6 +25,7 @@ from headrace.engines.sagemaker.stage_channel import (
     shared_content,
     stage_channel,
 )
+from headrace.engines.submitting_process import this_process
 from headrace.errors import HeadraceError
 from headrace.instance.launch_plan import write_atomically
 from headrace.instance.storage import Store
