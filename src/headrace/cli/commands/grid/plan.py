@@ -1,4 +1,4 @@
-"""`headrace grid`."""
+"""`headrace grid plan`."""
 
 from __future__ import annotations
 
@@ -7,29 +7,12 @@ import click
 from headrace.cli.options import output_option
 
 
-@click.group("grid", short_help="Job arrays: one job over many regions, data sets and settings.")
-def command() -> None:
-    """One job over many regions, data sets and settings. ARRAY.yaml names a job file and where the lines come from.
-
-    \b
-    name: campaigns
-    job: job.yaml
-    lines: {file: array.txt}       # region,s3 lines, CSV with a header, JSON lines; or query and database; or product
-    placement: {regions: [us-west-2, eu-central-1], wishes: [data_local, cheapest]}
-
-    \b
-    Examples:
-      headrace grid plan array.yaml
-      headrace grid plan array.yaml --output json
-    """
-
-
-@command.command("plan", short_help="Every line: what runs where, why there, at what price; starts nothing.")
+@click.command("plan", short_help="Every line: what runs where, why there, at what price; starts nothing.")
 @click.argument("file", metavar="ARRAY.yaml")
 @click.option("--lines", "shown", type=click.IntRange(0), default=20, show_default=True, help="Lines to show as text.")
 @click.option("--why", is_flag=True, help="Show for every line each other region, and what is against it.")
 @output_option
-def plan(file: str, shown: int, why: bool, output: str) -> None:
+def command(file: str, shown: int, why: bool, output: str) -> None:
     """Read the lines of ARRAY.yaml, check the job of each, and place it. Nothing is copied, sent or started.
 
     A line that is wrong is named by its file and line number, all of them at once. Exit code 1 when a line can run
