@@ -2,7 +2,8 @@
 
 grid_file       the file that a user writes: the job, where its lines come from, how they are placed
 lines           the lines: read from a file, a query or a matrix, each with its place in it and a lasting key
-    placement       the region of a line, with reasons
-    load_grid       the grid as it was read, its job and all its lines checked
-    plan_grid       what runs where, what is copied first, what it costs
+placement       the region of a line, with reasons
+load_grid       the grid as it was read, its job and all its lines checked
+plan_grid       what runs where, what is copied first, what it costs
+journal         what a grid has done and is about to do, on disk; `read_grid` reads it
 """

@@ -1,0 +1,352 @@
+"""Writes a grid's journal: every change is one transaction, on disk when its method returns.
+
+A change that does not fit what the journal has is refused: a line that runs cannot be started, an attempt that has
+ended cannot end. So two processes that disagree are found out, and nothing is started twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from headrace.errors import HeadraceError, StorageError
+from headrace.grid.journal.grid_record import (
+    AttemptRecord,
+    AttemptState,
+    ControllerProcess,
+    CopyRecord,
+    GridRecord,
+    LineRecord,
+    LineState,
+)
+from headrace.grid.journal.journal_file import open_journal
+from headrace.grid.journal.read_grid import record_of
+
+Instant = Callable[[str], None]
+"""Is told the name of each instant at which the process might be killed; tests kill it there."""
+
+
+GONE = "the grid's file has it no more"
+
+
+class JournalConflict(HeadraceError):
+    """A change that does not fit what the journal has: another process has changed it, or there is a defect."""
+
+
+def nothing_happens(_name: str) -> None:
+    """The `Instant` of every process that no test kills."""
+
+
+class Journal:
+    """The journal of one grid. Safe for use by several threads.
+
+    Args:
+        path: its file.
+        create: make it where there is none.
+        instant: told before and after every write.
+
+    Raises:
+        UsageError: there is none, or a newer headrace wrote it.
+        StorageError: it cannot be read or written. Every method raises it too; then nothing was written.
+    """
+
+    def __init__(self, path: Path, *, create: bool = False, instant: Instant = nothing_happens) -> None:
+        self.path = path
+        self._instant = instant
+        self._lock = threading.RLock()
+        self._database = open_journal(path, create=create)
+        self._version = -1
+
+    def close(self) -> None:
+        """Closes the file."""
+        with self._lock:
+            self._database.close()
+
+    def read(self) -> GridRecord | None:
+        """Returns what it has; None before `begin`."""
+        with self._lock:
+            if self._one("SELECT 1 FROM grid") is None:
+                return None
+            return record_of(self._database, self.path)
+
+    def changed_elsewhere(self) -> bool:
+        """Tells whether another connection has written since the last call; True the first time."""
+        with self._lock:
+            row = self._one("PRAGMA data_version")
+            version, self._version = self._version, int(row[0]) if row else -1
+            return version != self._version
+
+    def begin(self, grid: GridRecord) -> None:
+        """Writes down a new grid with its lines and copies, before anything of it is done.
+
+        Raises:
+            JournalConflict: there is one already.
+        """
+        with self._write("begin") as database:
+            if database.execute("SELECT 1 FROM grid").fetchone() is not None:
+                raise JournalConflict(f"{self.path} has a grid already")
+            database.execute(
+                "INSERT INTO grid (id, name, file, digest, created, budget, deadline) VALUES (1, ?, ?, ?, ?, ?, ?)",
+                (grid.name, grid.file, grid.digest, grid.created, grid.budget, grid.deadline),
+            )
+            self._put(database, grid)
+
+    def revise(self, grid: GridRecord) -> None:
+        """Takes over what a grid's file says now. States and attempts of lines that are here already are kept, their
+        engine and region too once they have an attempt; lines that it has no more are marked; those of them that have
+        not begun are stopped, and wait again when they come back.
+        """
+        with self._write("revise") as database:
+            self._grid_row(
+                database,
+                "UPDATE grid SET file = ?, digest = ?, budget = ?, deadline = ?, ended = NULL, stop_asked = NULL",
+                grid.file, grid.digest, grid.budget, grid.deadline,
+            )  # fmt: skip
+            self._put(database, grid)
+            there = {row["key"] for row in database.execute("SELECT key FROM lines")}
+            gone = sorted(there - {line.key for line in grid.lines})
+            database.executemany("UPDATE lines SET in_file = 0 WHERE key = ?", [(key,) for key in gone])
+            database.execute(
+                "UPDATE lines SET state = ?, reason = ? WHERE in_file = 0 AND state IN (?, ?)",
+                (LineState.STOPPED.value, GONE, LineState.WAITING.value, LineState.UNPLACED.value),
+            )
+
+    def take(self, controller: ControllerProcess) -> None:
+        """Writes down which process has the grid now; it holds the lease."""
+        with self._write("take") as database:
+            self._grid_row(
+                database,
+                "UPDATE grid SET pid = ?, node = ?, since = ?",
+                controller.pid, controller.node, controller.since,
+            )  # fmt: skip
+
+    def intend(self, key: str, attempt: AttemptRecord) -> None:
+        """Writes down that an attempt is about to be started.
+
+        Raises:
+            JournalConflict: the line does not wait, or has an attempt of that number, or another one has its job name.
+        """
+        with self._write("intend") as database:
+            self._line_row(
+                database, key, (LineState.WAITING,), "state = ?, reason = '', not_before = 0", LineState.STARTING.value
+            )
+            database.execute(
+                "INSERT INTO attempts (key, number, job_name, engine, region, request, state, intended) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    *(key, attempt.number, attempt.job_name, attempt.engine, attempt.region, attempt.request),
+                    *(AttemptState.INTENDED.value, attempt.intended),
+                ),
+            )
+
+    def started(self, key: str, number: int, run_id: str, t: float) -> None:
+        """Writes down that an attempt has a run.
+
+        Raises:
+            JournalConflict: nobody intended it, or it has one.
+        """
+        with self._write("started") as database:
+            self._attempt_row(
+                database, key, number, (AttemptState.INTENDED,),
+                "state = ?, run_id = ?, started = ?", AttemptState.RUNNING.value, run_id, t,
+            )  # fmt: skip
+            self._line_row(database, key, (LineState.STARTING,), "state = ?", LineState.RUNNING.value)
+
+    def ended(self, key: str, attempt: AttemptRecord, state: LineState, *, not_before: float = 0.0) -> None:
+        """Writes down how an attempt ended, and with it what becomes of its line.
+
+        Args:
+            key: of the line.
+            attempt: with its end; its run, when it is known only now.
+            state: of the line from now on: completed, failed, stopped, or waiting for another attempt.
+            not_before: when that may begin, seconds since the epoch.
+
+        Raises:
+            JournalConflict: it has ended already.
+        """
+        with self._write("ended") as database:
+            cause = None if attempt.cause is None else msgspec.json.encode(attempt.cause).decode()
+            self._attempt_row(
+                database, key, attempt.number, (AttemptState.INTENDED, AttemptState.RUNNING),
+                "state = ?, run_id = ?, started = ?, ended = ?, status = ?, cause = ?, cost = ?, billable_seconds = ?",
+                AttemptState.ENDED.value, attempt.run_id, attempt.started, attempt.ended,
+                None if attempt.status is None else attempt.status.value, cause, attempt.cost, attempt.billable_seconds,
+            )  # fmt: skip
+            self._line_row(
+                database,
+                key,
+                (LineState.STARTING, LineState.RUNNING),
+                "state = ?, not_before = ?",
+                state.value,
+                not_before,
+            )
+
+    def close_line(self, key: str, state: LineState, reason: str) -> None:
+        """Writes down that a line which waits will not be started.
+
+        Raises:
+            JournalConflict: it does not wait.
+        """
+        with self._write("close_line") as database:
+            self._line_row(database, key, (LineState.WAITING,), "state = ?, reason = ?", state.value, reason)
+
+    def copied(self, copy: CopyRecord) -> None:
+        """Writes down how far a copy has come.
+
+        Raises:
+            JournalConflict: there is no such copy.
+        """
+        with self._write("copied") as database:
+            found = database.execute(
+                "UPDATE copies SET target = ?, state = ?, bytes_done = ?, bytes_total = ?, started = ?, ended = ?, "
+                "cost = ?, reason = ? WHERE place = ? AND region = ?",
+                (
+                    *(copy.target, copy.state.value, copy.bytes_done, copy.bytes_total, copy.started, copy.ended),
+                    *(copy.cost, copy.reason, copy.place, copy.region),
+                ),
+            )
+            if found.rowcount != 1:
+                raise JournalConflict(f"{self.path} has no copy of {copy.place} to {copy.region}")
+
+    def ask_stop(self, t: float) -> None:
+        """Writes down that somebody wants the grid to stop."""
+        with self._write("ask_stop") as database:
+            self._grid_row(database, "UPDATE grid SET stop_asked = ?", t)
+
+    def retry(self, keys: Iterable[str]) -> int:
+        """Lets lines that failed or were stopped wait again, with one attempt more. Returns how many there were."""
+        with self._write("retry") as database:
+            count = 0
+            for key in keys:
+                count += database.execute(
+                    "UPDATE lines SET state = ?, not_before = 0, extra_attempts = extra_attempts + 1, reason = '' "
+                    "WHERE key = ? AND in_file = 1 AND state IN (?, ?)",
+                    (LineState.WAITING.value, key, LineState.FAILED.value, LineState.STOPPED.value),
+                ).rowcount
+            database.execute("UPDATE copies SET state = 'waiting', reason = '' WHERE state = 'failed'")
+            self._grid_row(database, "UPDATE grid SET ended = NULL, stop_asked = NULL")
+            return count
+
+    def note(self, t: float, key: str, text: str) -> None:
+        """Writes down what happened, for people.
+
+        Args:
+            t: when, seconds since the epoch.
+            key: of the line that it is about; empty for the whole grid.
+            text: what happened.
+        """
+        with self._write("note") as database:
+            database.execute("INSERT INTO notes (t, key, text) VALUES (?, ?, ?)", (t, key, text))
+
+    def finish(self, t: float) -> None:
+        """Writes down that the grid is over.
+
+        Raises:
+            JournalConflict: a line is not.
+        """
+        with self._write("finish") as database:
+            going = [state.value for state in LineState if not state.over]
+            marks = ", ".join("?" for _ in going)
+            if database.execute(f"SELECT 1 FROM lines WHERE state IN ({marks})", going).fetchone() is not None:
+                raise JournalConflict(f"{self.path} has lines that are not over")
+            self._grid_row(database, "UPDATE grid SET ended = ?", t)
+
+    def _put(self, database: sqlite3.Connection, grid: GridRecord) -> None:
+        """Adds or updates lines and copies."""
+        for line in grid.lines:
+            database.execute(_PUT_LINE, _line_values(line))
+        for copy in grid.copies:
+            database.execute(
+                "INSERT INTO copies (place, region, source, target, state, planned_cost) VALUES (?, ?, ?, ?, ?, ?) "
+                "ON CONFLICT (place, region) DO NOTHING",
+                (copy.place, copy.region, copy.source, copy.target, copy.state.value, copy.planned_cost),
+            )
+
+    def _grid_row(self, database: sqlite3.Connection, statement: str, *values: object) -> None:
+        if database.execute(statement, values).rowcount != 1:
+            raise JournalConflict(f"{self.path} has no grid yet")
+
+    def _line_row(
+        self, database: sqlite3.Connection, key: str, states: tuple[LineState, ...], change: str, *values: object
+    ) -> None:
+        marks = ", ".join("?" for _ in states)
+        statement = f"UPDATE lines SET {change} WHERE key = ? AND state IN ({marks})"
+        if database.execute(statement, (*values, key, *(each.value for each in states))).rowcount != 1:
+            wanted = " or ".join(each.value for each in states)
+            raise JournalConflict(f"the line {key} is not {wanted} in {self.path}")
+
+    def _attempt_row(
+        self,
+        database: sqlite3.Connection,
+        key: str,
+        number: int,
+        states: tuple[AttemptState, ...],
+        change: str,
+        *values: object,
+    ) -> None:
+        marks = ", ".join("?" for _ in states)
+        statement = f"UPDATE attempts SET {change} WHERE key = ? AND number = ? AND state IN ({marks})"
+        if database.execute(statement, (*values, key, number, *(each.value for each in states))).rowcount != 1:
+            wanted = " or ".join(each.value for each in states)
+            raise JournalConflict(f"attempt {number} of the line {key} is not {wanted} in {self.path}")
+
+    @contextlib.contextmanager
+    def _write(self, name: str) -> Iterator[sqlite3.Connection]:
+        """One transaction. An error leaves the journal as it was."""
+        self._instant(f"before {name}")
+        with self._lock:
+            try:
+                self._database.execute("BEGIN IMMEDIATE")
+                try:
+                    yield self._database
+                    self._database.execute("COMMIT")
+                except BaseException:
+                    if self._database.in_transaction:
+                        self._database.execute("ROLLBACK")
+                    raise
+            except sqlite3.IntegrityError as error:
+                raise JournalConflict(f"{self.path}: {name}: {error}") from error
+            except sqlite3.Error as error:
+                raise StorageError(f"{self.path} cannot be written: {error}", "is there room on the disk?") from error
+        self._instant(f"after {name}")
+
+    def _one(self, statement: str) -> sqlite3.Row | None:
+        try:
+            row: sqlite3.Row | None = self._database.execute(statement).fetchone()
+            return row
+        except sqlite3.Error as error:
+            raise StorageError(f"{self.path} cannot be read: {error}") from error
+
+
+_MOVABLE = f"state NOT IN ('{LineState.STARTING.value}', '{LineState.RUNNING.value}', '{LineState.COMPLETED.value}')"
+_OPEN = (
+    f"state IN ('{LineState.WAITING.value}', '{LineState.UNPLACED.value}') "
+    f"OR (state = '{LineState.STOPPED.value}' AND in_file = 0)"
+)
+_PUT_LINE = f"""
+INSERT INTO lines (key, position, place, fields, job_name, engine, region, planned_cost, planned_seconds, state,
+                   waits_for, reason)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (key) DO UPDATE SET
+    in_file = 1, position = excluded.position, place = excluded.place,
+    engine = CASE WHEN {_MOVABLE} THEN excluded.engine ELSE engine END,
+    region = CASE WHEN {_MOVABLE} THEN excluded.region ELSE region END,
+    planned_cost = CASE WHEN {_MOVABLE} THEN excluded.planned_cost ELSE planned_cost END,
+    planned_seconds = CASE WHEN {_MOVABLE} THEN excluded.planned_seconds ELSE planned_seconds END,
+    waits_for = CASE WHEN {_MOVABLE} THEN excluded.waits_for ELSE waits_for END,
+    reason = CASE WHEN {_OPEN} THEN excluded.reason ELSE reason END,
+    state = CASE WHEN {_OPEN} THEN excluded.state ELSE state END
+"""
+
+
+def _line_values(line: LineRecord) -> tuple[object, ...]:
+    fields, waits_for = (msgspec.json.encode(value).decode() for value in (dict(line.fields), line.waits_for))
+    return (
+        *(line.key, line.index, line.place, fields, line.job_name, line.engine, line.region, line.planned_cost),
+        *(line.planned_seconds, line.state.value, waits_for, line.reason),
+    )

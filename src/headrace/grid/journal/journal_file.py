@@ -1,0 +1,82 @@
+"""The file of a grid's journal: where it is, its tables, how it is opened. A commit is on disk when it returns."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from headrace.errors import StorageError, UsageError
+from headrace.runs import runs_dir
+
+FILE = "journal.sqlite"
+BUSY_SECONDS = 30.0
+_VERSION = 1
+_SCHEMA = """
+CREATE TABLE grid (
+    id INTEGER PRIMARY KEY CHECK (id = 1), name TEXT NOT NULL, file TEXT NOT NULL, digest TEXT NOT NULL,
+    created REAL NOT NULL, ended REAL, budget REAL, deadline REAL, stop_asked REAL,
+    pid INTEGER, node TEXT NOT NULL DEFAULT '', since REAL);
+CREATE TABLE lines (
+    key TEXT PRIMARY KEY, position INTEGER NOT NULL, place TEXT NOT NULL, fields TEXT NOT NULL, job_name TEXT NOT NULL,
+    engine TEXT NOT NULL, region TEXT NOT NULL, planned_cost REAL, planned_seconds REAL, state TEXT NOT NULL,
+    in_file INTEGER NOT NULL DEFAULT 1, waits_for TEXT NOT NULL DEFAULT '[]', not_before REAL NOT NULL DEFAULT 0,
+    extra_attempts INTEGER NOT NULL DEFAULT 0, reason TEXT NOT NULL DEFAULT '');
+CREATE TABLE attempts (
+    key TEXT NOT NULL REFERENCES lines (key), number INTEGER NOT NULL, job_name TEXT UNIQUE NOT NULL,
+    engine TEXT NOT NULL, region TEXT NOT NULL, request TEXT NOT NULL, state TEXT NOT NULL, intended REAL NOT NULL,
+    run_id TEXT NOT NULL DEFAULT '', started REAL, ended REAL, status TEXT, cause TEXT, cost REAL,
+    billable_seconds REAL, PRIMARY KEY (key, number));
+CREATE TABLE copies (
+    place TEXT NOT NULL, region TEXT NOT NULL, source TEXT NOT NULL, target TEXT NOT NULL, state TEXT NOT NULL,
+    planned_cost REAL NOT NULL DEFAULT 0, bytes_done INTEGER NOT NULL DEFAULT 0, bytes_total INTEGER, started REAL,
+    ended REAL, cost REAL, reason TEXT NOT NULL DEFAULT '', PRIMARY KEY (place, region));
+CREATE TABLE notes (t REAL NOT NULL, key TEXT NOT NULL, text TEXT NOT NULL);
+"""
+
+
+def grids_dir() -> Path:
+    """Returns the directory of all grids: $HEADRACE_HOME/grids, by default ~/.headrace/grids."""
+    return runs_dir().parent / "grids"
+
+
+def journal_path(name: str) -> Path:
+    """Returns the journal of a grid."""
+    return grids_dir() / name / FILE
+
+
+def open_journal(path: Path, *, create: bool = False) -> sqlite3.Connection:
+    """Opens a journal. Threads may share the connection, one at a time.
+
+    Args:
+        path: its file.
+        create: make it, with its folder, where there is none.
+
+    Raises:
+        UsageError: there is none; or a newer headrace has written it.
+        StorageError: it cannot be read or written.
+    """
+    if not create and not path.is_file():
+        raise UsageError(
+            f"there is no grid {path.parent.name!r}: {path} does not exist", "`headrace grid run` starts one"
+        )
+    try:
+        if create:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        database = sqlite3.connect(path, timeout=BUSY_SECONDS, check_same_thread=False, isolation_level=None)
+        database.row_factory = sqlite3.Row
+        database.execute("PRAGMA journal_mode=WAL")
+        database.execute("PRAGMA synchronous=FULL")
+        database.execute("PRAGMA foreign_keys=ON")
+        database.execute("BEGIN IMMEDIATE")
+        version = int(database.execute("PRAGMA user_version").fetchone()[0])
+        if version == 0:
+            for statement in filter(str.strip, _SCHEMA.split(";")):
+                database.execute(statement)
+            database.execute(f"PRAGMA user_version={_VERSION}")
+        database.execute("COMMIT")
+    except (sqlite3.Error, OSError) as error:
+        raise StorageError(f"{path} cannot be used: {error}", "is there room on the disk?") from error
+    if version > _VERSION:
+        database.close()
+        raise UsageError(f"{path} was written by a newer headrace (version {version})", "update headrace")
+    return database

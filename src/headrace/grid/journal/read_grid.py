@@ -1,0 +1,164 @@
+"""Reads a grid's journal: while its controller writes it, and later."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import msgspec
+
+from headrace.errors import StorageError, UsageError
+from headrace.grid.journal.grid_record import (
+    AttemptRecord,
+    AttemptState,
+    ControllerProcess,
+    CopyRecord,
+    CopyState,
+    GridRecord,
+    LineRecord,
+    LineState,
+    Note,
+)
+from headrace.grid.journal.journal_file import FILE, grids_dir, journal_path, open_journal
+from headrace.runs import Cause, Status
+
+_cause = msgspec.json.Decoder(Cause)
+_places = msgspec.json.Decoder(tuple[tuple[str, str], ...])
+
+
+def read_grid(name: str) -> GridRecord:
+    """Returns a grid as its journal has it now: one state, also while it is written.
+
+    Args:
+        name: of the grid.
+
+    Raises:
+        UsageError: there is no such grid.
+        StorageError: its journal cannot be read.
+    """
+    path = journal_path(name)
+    if not path.is_file():
+        known = ", ".join(grid_names()[:5])
+        hint = f"there are {known}" if known else "`headrace grid run` starts one"
+        raise UsageError(f"there is no grid {name!r}: {path} does not exist", hint)
+    database = open_journal(path)
+    try:
+        return record_of(database, path)
+    finally:
+        database.close()
+
+
+def read_notes(name: str) -> tuple[Note, ...]:
+    """Returns what happened to a grid, in its order. Raises as `read_grid`."""
+    path = journal_path(name)
+    database = open_journal(path)
+    try:
+        rows = database.execute("SELECT t, key, text FROM notes ORDER BY rowid").fetchall()
+        return tuple(Note(row["t"], row["key"], row["text"]) for row in rows)
+    except sqlite3.Error as error:
+        raise StorageError(f"{path} cannot be read: {error}") from error
+    finally:
+        database.close()
+
+
+def grid_names() -> tuple[str, ...]:
+    """Returns the names of all grids that were started on this machine."""
+    return tuple(sorted(path.parent.name for path in grids_dir().glob(f"*/{FILE}")))
+
+
+def record_of(database: sqlite3.Connection, path: Path) -> GridRecord:
+    """Returns what a journal has.
+
+    Args:
+        database: the journal.
+        path: its file, for messages.
+
+    Raises:
+        StorageError: it cannot be read, or has no grid yet.
+    """
+    try:
+        database.execute("BEGIN")  # one state of all tables
+        try:
+            grid = database.execute("SELECT * FROM grid").fetchone()
+            lines = database.execute("SELECT * FROM lines ORDER BY in_file DESC, position, key").fetchall()
+            attempts = database.execute("SELECT * FROM attempts ORDER BY key, number").fetchall()
+            copies = database.execute("SELECT * FROM copies ORDER BY region, place").fetchall()
+        finally:
+            database.execute("COMMIT")
+        if grid is None:
+            raise StorageError(f"{path} has no grid yet", "the process that made it was killed: start it again")
+        by_key: dict[str, list[AttemptRecord]] = {}
+        for row in attempts:
+            by_key.setdefault(row["key"], []).append(_attempt(row))
+        return GridRecord(
+            name=grid["name"],
+            file=grid["file"],
+            digest=grid["digest"],
+            created=grid["created"],
+            lines=tuple(_line(index, row, tuple(by_key.get(row["key"], ()))) for index, row in enumerate(lines)),
+            copies=tuple(_copy(row) for row in copies),
+            ended=grid["ended"],
+            budget=grid["budget"],
+            deadline=grid["deadline"],
+            stop_asked=grid["stop_asked"],
+            controller=None if grid["pid"] is None else ControllerProcess(grid["pid"], grid["node"], grid["since"]),
+        )
+    except (sqlite3.Error, msgspec.DecodeError, ValueError) as error:
+        raise StorageError(f"{path} cannot be read: {error}") from error
+
+
+def _attempt(row: sqlite3.Row) -> AttemptRecord:
+    return AttemptRecord(
+        number=row["number"],
+        job_name=row["job_name"],
+        engine=row["engine"],
+        region=row["region"],
+        request=row["request"],
+        state=AttemptState(row["state"]),
+        intended=row["intended"],
+        run_id=row["run_id"],
+        started=row["started"],
+        ended=row["ended"],
+        status=None if row["status"] is None else Status(row["status"]),
+        cause=None if row["cause"] is None else _cause.decode(row["cause"]),
+        cost=row["cost"],
+        billable_seconds=row["billable_seconds"],
+    )
+
+
+def _line(index: int, row: sqlite3.Row, attempts: tuple[AttemptRecord, ...]) -> LineRecord:
+    return LineRecord(
+        index=index,
+        key=row["key"],
+        place=row["place"],
+        fields=msgspec.json.decode(row["fields"]),
+        job_name=row["job_name"],
+        engine=row["engine"],
+        region=row["region"],
+        planned_cost=row["planned_cost"],
+        planned_seconds=row["planned_seconds"],
+        state=LineState(row["state"]),
+        in_file=bool(row["in_file"]),
+        waits_for=_places.decode(row["waits_for"]),
+        not_before=row["not_before"],
+        extra_attempts=row["extra_attempts"],
+        reason=row["reason"],
+        attempts=attempts,
+    )
+
+
+def _copy(row: sqlite3.Row) -> CopyRecord:
+    return CopyRecord(
+        place=row["place"],
+        source=row["source"],
+        region=row["region"],
+        target=row["target"],
+        state=CopyState(row["state"]),
+        planned_cost=row["planned_cost"],
+        bytes_done=row["bytes_done"],
+        bytes_total=row["bytes_total"],
+        started=row["started"],
+        ended=row["ended"],
+        cost=row["cost"],
+        reason=row["reason"],
+    )
