@@ -94,23 +94,33 @@ def with_job_options(
 
 def document_options(command: F) -> F:
     """Adds ``--output text|json|markdown|html`` and ``--file``, for commands that make a document."""
+    return _document_options(command, ("text", "json", "markdown", "html"))
+
+
+def table_options(command: F) -> F:
+    """Adds the options of `document_options`, and CSV."""
+    return _document_options(command, ("text", "json", "markdown", "html", "csv"))
+
+
+def _document_options(command: F, formats: tuple[str, ...]) -> F:
+    endings = ", ".join(ending for ending, name in _FORMATS.items() if name in formats)
     where = click.option(
         "--file",
         metavar="FILE",
         is_eager=True,  # the format follows from its name
         callback=_file,
-        help="Write to FILE instead of standard output; its ending chooses the format: .json, .md, .html, else text.",
+        help=f"Write to FILE instead of standard output; its ending chooses the format: {endings}, else text.",
     )
     how = click.option(
         "--output",
-        type=click.Choice(["text", "json", "markdown", "html"]),
+        type=click.Choice(formats),
         callback=_format,
         help="json: one document; html: one page with charts that needs nothing else.  [default: as FILE, else text]",
     )
     return how(where(command))
 
 
-_FORMATS = {".json": "json", ".md": "markdown", ".html": "html"}
+_FORMATS = {".json": "json", ".md": "markdown", ".html": "html", ".csv": "csv"}
 
 
 def _file(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
@@ -120,7 +130,10 @@ def _file(context: click.Context, option: click.Parameter, value: str | None) ->
 
 
 def _format(context: click.Context, option: click.Parameter, value: str | None) -> str:
-    return value or _FORMATS.get(Path(context.params.get("file") or "").suffix.lower(), "text")
+    if value:
+        return value
+    ending = _FORMATS.get(Path(context.params.get("file") or "").suffix.lower(), "text")
+    return ending if isinstance(option.type, click.Choice) and ending in option.type.choices else "text"
 
 
 def set_option(command: F) -> F:
@@ -206,15 +219,15 @@ def deliver(
     file: str | None,
     *,
     text: Callable[[T, Console], None],
-    markdown: Callable[[T], str],
-    html: Callable[[T], str],
+    **written: Callable[[T], str],
 ) -> None:
     """Writes a document to standard output, or to a file, which appears complete or not at all.
 
     Args:
         value: what is shown.
         output, file: what the options say.
-        text, markdown, html: how it is shown.
+        text: how it is shown as text.
+        **written: how it is written in each other format but JSON.
 
     Raises:
         UsageError: if the file cannot be written.
@@ -226,7 +239,7 @@ def deliver(
         text(value, console(None if file is None else held))
         document = held.getvalue()
     else:
-        document = json_document(value) + "\n" if output == "json" else (html if output == "html" else markdown)(value)
+        document = json_document(value) + "\n" if output == "json" else written[output](value)
     if file is not None:
         _write(document, Path(file))
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
@@ -76,6 +76,18 @@ class LineSource(Part):
         return self
 
 
+class ObjectivePart(Part):
+    """What a grid is run for.
+
+    Attributes:
+        metric: name of one of the job's metric definitions; its last value counts.
+        goal: whether the least or the greatest is the best.
+    """
+
+    metric: Text
+    goal: Literal["min", "max"]
+
+
 class GridFile(Part):
     """A grid.
 
@@ -84,9 +96,11 @@ class GridFile(Part):
         job: the job file from which every line's job is made; relative to the grid's file.
         lines: in what its jobs differ.
         placement: where they run.
+        objective: what says which line is the best; None when none is.
     """
 
     name: JobName
     job: Place
     lines: LineSource
     placement: PlacementRules = PlacementRules()
+    objective: ObjectivePart | None = None

@@ -50,7 +50,7 @@ def load_grid(path: str | os.PathLike[str], variables: Mapping[str, str] = os.en
         UsageError: a file or database that is not there.
         StorageError: what cannot be read.
     """
-    file = _grid_file(Path(path))
+    file = read_grid_file(Path(path))
     base = Path(path).absolute().parent
     job = load_job(base / file.job)
     template = Template(job.to_data(), job.base_path)
@@ -65,7 +65,13 @@ def load_grid(path: str | os.PathLike[str], variables: Mapping[str, str] = os.en
     return Grid(file, template, lines, template.made(lines))
 
 
-def _grid_file(path: Path) -> GridFile:
+def read_grid_file(path: Path) -> GridFile:
+    """Reads a grid's file alone.
+
+    Raises:
+        JobInvalid: with all its problems.
+        UsageError: it is not there.
+    """
     name = os.fspath(path)
     try:
         text = path.read_bytes()[: yaml_document.MAX_BYTES + 1].decode("utf-8-sig")

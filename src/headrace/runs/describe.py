@@ -85,13 +85,18 @@ def _times(state: RunState) -> dict[str, object]:
     return dict(times)
 
 
-def _final_metrics(run: Run) -> dict[str, object]:
-    """The last value of every metric that the job's metric definitions found."""
+def newest_values(run: Run) -> dict[str, ValueSecond]:
+    """Returns the newest second of every metric that the job's metric definitions found, by name."""
     newest: dict[str, ValueSecond] = {}
     for seconds in run.value_seconds().values():
         for second in seconds:
             if second.name not in newest or second.t >= newest[second.name].t:
                 newest[second.name] = second
+    return newest
+
+
+def _final_metrics(run: Run) -> dict[str, object]:
+    newest = newest_values(run)
     if not newest:
         return {}
     final = [

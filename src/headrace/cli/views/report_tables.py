@@ -21,7 +21,7 @@ def show_report(report: Report, out: Console) -> None:
     _verdict(report.verdict, out)
     out.print(Text(f"time to train: {number(report.time_to_train)} {report.time_to_train.note}".rstrip()))
     for sheet in report_sheets(report):
-        _sheet(sheet, out)
+        show_sheet(sheet, out)
     figures = [(f"{one.loader} of rank {one.rank}", one.step_time) for one in report.loaders]
     figures += [(f"CPU of {group.name}", group.cpu) for group in report.groups]
     why = [f"{what}: {figure.note}" for what, figure in figures if figure.note]
@@ -35,7 +35,7 @@ def _verdict(verdict: Verdict, out: Console) -> None:
     out.print(Text(f"  rule: {verdict.formula}"))
 
 
-def _sheet(sheet: Sheet, out: Console) -> None:
+def show_sheet(sheet: Sheet, out: Console) -> None:
     """Prints one table; what is marked is bold."""
     table = Columns(sheet.columns, sheet.right)
     for y, cells in enumerate(sheet.rows):
@@ -48,7 +48,7 @@ def show_comparison(comparison: Comparison, out: Console) -> None:
     """Prints runs side by side."""
     beside = len(comparison.runs) <= _BESIDE
     for sheet in comparison_sheets(comparison) if beside else stacked_sheets(comparison):
-        _sheet(sheet, out)
+        show_sheet(sheet, out)
     out.print()
     for line in comparison.summary:
         out.print(Text(line))

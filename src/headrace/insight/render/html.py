@@ -5,19 +5,16 @@ All text of a run is escaped, and the page's own policy forbids scripts and ever
 
 from __future__ import annotations
 
-import html
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
+from headrace.insight.render.html_parts import escaped, formula_list, note_list, page, section, table
 from headrace.insight.render.plain_text import HOW, number, spread, standing, title
 from headrace.insight.render.svg import Trace, chart, key
-from headrace.insight.render.tables import BEYOND, WITHIN, Sheet, evidence_sheet, report_sheets
+from headrace.insight.render.tables import BEYOND, WITHIN, evidence_sheet, report_sheets
 from headrace.insight.reports.comparison import Cell, Comparison
 from headrace.insight.reports.run_report import Report
 from headrace.insight.timeseries.chart_data import Metrics
 from headrace.insight.verdicts.decide import Verdict
-
-_STYLE = (Path(__file__).parent / "report.css").read_text(encoding="utf-8")
 
 
 def report_page(report: Report, metrics: Metrics) -> str:
@@ -28,22 +25,22 @@ def report_page(report: Report, metrics: Metrics) -> str:
         metrics: its charts, see `headrace.insight.timeseries.summary`.
     """
     verdict = report.verdict
-    cause = f'<p class="cause">{_text(f"cause: {report.cause}")}</p>' if report.cause is not None else ""
-    unread = f'<p class="cause">{_text(report.unread)}</p>' if report.unread else ""
+    cause = f'<p class="cause">{escaped(f"cause: {report.cause}")}</p>' if report.cause is not None else ""
+    unread = f'<p class="cause">{escaped(report.unread)}</p>' if report.unread else ""
     trained = f"time to train: {number(report.time_to_train)} {report.time_to_train.note}".strip()
     stands = standing(report.status, report.degraded)
     body = [
-        f"<header><h1>{_text(report.run_id)}</h1><p>{_text(stands)} · {_text(trained)}</p>{cause}{unread}</header>",
-        f'<section class="verdict">{_badge(verdict)}<p class="sentence">{_text(verdict.sentence)}.</p>'
-        f"<p>{_text(verdict.next)}.</p>{_table(evidence_sheet(verdict))}"
-        f"<p class='rule'>Rule: {_text(verdict.formula)}</p></section>",
+        f"<header><h1>{escaped(report.run_id)}</h1><p>{escaped(f'{stands} · {trained}')}</p>{cause}{unread}</header>",
+        f'<section class="verdict">{_badge(verdict)}<p class="sentence">{escaped(verdict.sentence)}.</p>'
+        f"<p>{escaped(verdict.next)}.</p>{table(evidence_sheet(verdict))}"
+        f"<p class='rule'>Rule: {escaped(verdict.formula)}</p></section>",
         _charts(report, metrics),
-        *(_section(sheet) for sheet in report_sheets(report)),
-        _notes([*verdict.notes, *report.notes, *(report.cost.notes if report.cost else ()), HOW]),
-        _formulas(report.formulas),
+        *(section(sheet) for sheet in report_sheets(report)),
+        note_list([*verdict.notes, *report.notes, *(report.cost.notes if report.cost else ()), HOW]),
+        formula_list(report.formulas),
         _source(["report", report.run_id]),
     ]
-    return _page(report.run_id, body)
+    return page(report.run_id, body)
 
 
 def comparison_page(comparison: Comparison, metrics: Sequence[Metrics]) -> str:
@@ -55,31 +52,31 @@ def comparison_page(comparison: Comparison, metrics: Sequence[Metrics]) -> str:
     """
     names = [run.run_id for run in comparison.runs]
     cards = "".join(
-        f'<li class="card"><h2>{key(index)}{_text(run.run_id)}</h2><p>{_text(standing(run.status, run.degraded))} '
-        f"{_badge(run.verdict)}</p><p>{_text(run.verdict.sentence)}.</p></li>"
+        f'<li class="card"><h2>{key(index)}{escaped(run.run_id)}</h2><p>{escaped(standing(run.status, run.degraded))} '
+        f"{_badge(run.verdict)}</p><p>{escaped(run.verdict.sentence)}.</p></li>"
         for index, run in enumerate(comparison.runs)
     )
-    summary = "".join(f"<li>{_text(line)}.</li>" for line in comparison.summary)
+    summary = "".join(f"<li>{escaped(line)}.</li>" for line in comparison.summary)
     body = [
         f"<header><h1>{len(names)} runs compared</h1></header>",
         f'<ul class="cards">{cards}</ul>',
         f'<ul class="summary">{summary}</ul>' if summary else "",
         f"<section><h2>Figures</h2>{_side_by_side(comparison)}</section>",
         _compared_charts(comparison, metrics),
-        _notes([*comparison.notes, "\u00d7: ratio to the first run. " + HOW]),
-        _formulas(comparison.formulas),
+        note_list([*comparison.notes, "\u00d7: ratio to the first run. " + HOW]),
+        formula_list(comparison.formulas),
         _source(["compare", *names]),
     ]
-    return _page(", ".join(names), body)
+    return page(", ".join(names), body)
 
 
 def _side_by_side(comparison: Comparison) -> str:
     """A column a run; under each value its spread and what it means against the first run."""
     head = "".join(
-        f'<th class="right">{key(index)}<br>{_text(run.run_id)}</th>' for index, run in enumerate(comparison.runs)
+        f'<th class="right">{key(index)}<br>{escaped(run.run_id)}</th>' for index, run in enumerate(comparison.runs)
     )
     rows = "".join(
-        f"<tr><th scope='row'>{_text(title(row.name, row.group))}</th>{''.join(map(_compared, row.cells))}</tr>"
+        f"<tr><th scope='row'>{escaped(title(row.name, row.group))}</th>{''.join(map(_compared, row.cells))}</tr>"
         for row in comparison.rows
         if any(cell.figure.value is not None for cell in row.cells)
     )
@@ -88,14 +85,14 @@ def _side_by_side(comparison: Comparison) -> str:
 
 
 def _compared(cell: Cell) -> str:
-    lines = [f"<b>{_text(number(cell.figure))}</b>"]
+    lines = [f"<b>{escaped(number(cell.figure))}</b>"]
     if cell.figure.spread is not None:
-        lines.append(f"<small>{_text(spread(cell.figure))}</small>")
+        lines.append(f"<small>{escaped(spread(cell.figure))}</small>")
     if cell.differs is not None and cell.ratio is not None:
         said = f"{cell.ratio:.2f} &times;, {BEYOND if cell.differs else WITHIN}"
         lines.append(f"<mark>{said}</mark>" if cell.differs else f"<small>{said}</small>")
     elif cell.ratio is not None and (cell.noise or cell.ratio != 1.0):
-        said = f", {_text(cell.noise)}" if cell.noise else ""
+        said = f", {escaped(cell.noise)}" if cell.noise else ""
         lines.append(f"<small>{cell.ratio:.2f} &times;{said}</small>")
     return f'<td class="right">{"<br>".join(lines)}</td>'
 
@@ -134,58 +131,10 @@ def _charted(charts: Sequence[str]) -> str:
 def _badge(verdict: Verdict) -> str:
     how = " (inferred)" if verdict.inferred else ""
     band = f"{verdict.band} " if verdict.band in ("moderately", "highly") else ""
-    return f'<strong class="badge {verdict.name.value}">{_text(band + verdict.name.value + how)}</strong>'
-
-
-def _section(sheet: Sheet) -> str:
-    heading = f"<h2>{_text(sheet.title.capitalize())}</h2>" if sheet.title else ""
-    return f"<section>{heading}{_table(sheet)}</section>"
-
-
-def _table(sheet: Sheet) -> str:
-    head = "".join(f"<th{_side(sheet, x)}>{_text(name)}</th>" for x, name in enumerate(sheet.columns))
-    rows = "".join(
-        "<tr>" + "".join(_cell(sheet, y, x, cell) for x, cell in enumerate(row)) + "</tr>"
-        for y, row in enumerate(sheet.rows)
-    )
-    return f'<div class="wide" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
-
-
-def _cell(sheet: Sheet, y: int, x: int, cell: str) -> str:
-    text = f"<mark>{_text(cell)}</mark>" if (y, x) in sheet.marked else _text(cell)
-    return f"<th scope='row'>{text}</th>" if x == 0 else f"<td{_side(sheet, x)}>{text}</td>"
-
-
-def _side(sheet: Sheet, column: int) -> str:
-    return ' class="right"' if column in sheet.right else ""
-
-
-def _notes(notes: Iterable[str]) -> str:
-    lines = "".join(f"<li>{_text(note)}</li>" for note in dict.fromkeys(notes))
-    return f'<section class="notes"><h2>Notes</h2><ul>{lines}</ul></section>'
-
-
-def _formulas(formulas: dict[str, str]) -> str:
-    lines = "".join(f"<dt>{_text(name)}</dt><dd>{_text(formula)}</dd>" for name, formula in formulas.items())
-    return f"<details><summary>How every figure is computed</summary><dl>{lines}</dl></details>"
+    return f'<strong class="badge {verdict.name.value}">{escaped(band + verdict.name.value + how)}</strong>'
 
 
 def _source(command: Sequence[str]) -> str:
     line = " ".join(["headrace", *command, "--output json"])
     over_time = "<code>headrace metrics RUN --output json</code>"
-    return f"<footer>All figures of this page: <code>{_text(line)}</code>; metrics over time: {over_time}</footer>"
-
-
-def _page(name: str, body: Iterable[str]) -> str:
-    shown = "\n".join(part for part in body if part)
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta name="color-scheme" content="light dark"><title>{_text(name)}</title>'
-        f"<style>{_STYLE}</style></head>\n<body><main>\n{shown}\n</main></body></html>\n"
-    )
-
-
-def _text(text: str) -> str:
-    return html.escape(text, quote=True)
+    return f"<footer>All figures of this page: <code>{escaped(line)}</code>; metrics over time: {over_time}</footer>"

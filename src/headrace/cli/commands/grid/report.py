@@ -1,0 +1,95 @@
+"""`headrace grid report` and `headrace grid best`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from headrace.cli.options import output_option, table_options
+
+if TYPE_CHECKING:
+    from headrace.grid.report.best_lines import Objective
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+def _objective_options(command: F) -> F:
+    least = click.option("--min", "least", metavar="METRIC", help="The least METRIC is the best.")
+    greatest = click.option(
+        "--max", "greatest", metavar="METRIC", help="The greatest METRIC is the best.  [default: the file's objective]"
+    )
+    return least(greatest(command))
+
+
+def _objective(least: str | None, greatest: str | None) -> Objective | None:
+    from headrace.grid.report.best_lines import Objective
+
+    if least and greatest:
+        raise click.UsageError("--min and --max exclude each other")
+    return Objective(least, "min") if least else Objective(greatest, "max") if greatest else None
+
+
+@click.command("report", short_help="A row a line, totals, planned against spent, the best; text, JSON, CSV, HTML.")
+@click.argument("grid", metavar="GRID")
+@_objective_options
+@table_options
+def report(grid: str, least: str | None, greatest: str | None, output: str, file: str | None) -> None:
+    """Show what came of GRID, the name of a grid: live, or after its end.
+
+    A row for each line: its state, region, attempts, time, cost, last metrics, and why it failed. Totals by region, the
+    cost planned and spent, the best lines by a metric, and those that no other line beats in cost and metric together.
+
+    \b
+    Examples:
+      headrace grid report campaigns
+      headrace grid report campaigns --max accuracy
+      headrace grid report campaigns --file campaigns.html
+      headrace grid report campaigns --output csv
+    """
+    from headrace.cli.options import deliver
+    from headrace.cli.views.grid_report_tables import show_report
+    from headrace.grid.report.grid_page import grid_markdown, grid_page
+    from headrace.grid.report.grid_sheets import grid_csv
+    from headrace.grid.report.read_report import read_report
+
+    found = read_report(grid, _objective(least, greatest))
+    deliver(found, output, file, text=show_report, markdown=grid_markdown, html=grid_page, csv=grid_csv)
+
+
+@click.command("best", short_help="The best lines by a metric, and those not beaten in cost and metric.")
+@click.argument("grid", metavar="GRID")
+@_objective_options
+@click.option("--lines", "most", type=click.IntRange(1), default=5, show_default=True, help="How many to show.")
+@output_option
+def best(grid: str, least: str | None, greatest: str | None, most: int, output: str) -> None:
+    """Show the best lines of GRID by a metric, the best one first, and those not beaten in cost and metric together.
+
+    Lines that have completed count. Exit code 1 when none has the metric.
+
+    \b
+    Examples:
+      headrace grid best campaigns --max accuracy
+      headrace grid best campaigns --min loss --lines 1 --output json
+    """
+    from headrace.errors import UsageError
+    from headrace.grid.report.read_report import read_report
+
+    found = read_report(grid, _objective(least, greatest))
+    if found.objective is None:
+        names = sorted({name for each in found.lines for name in each.metrics})
+        there = f"its runs have printed {', '.join(names)}; " if names else ""
+        hint = f"{there}give --min METRIC or --max METRIC, or `objective: {{metric: ..., goal: max}}` in its file"
+        raise UsageError(f"nobody said by which metric a line of {grid} is the best", hint)
+    if output == "json":
+        from headrace.cli.options import echo_json
+        from headrace.grid.report.grid_sheets import best_document
+
+        echo_json(best_document(found, most))
+    else:
+        from headrace.cli.views.grid_report_tables import show_best
+
+        show_best(found, most)
+    if not found.best:
+        click.get_current_context().exit(1)

@@ -1,0 +1,38 @@
+"""The report of a grid as tables, with rich. It shows values; it computes none."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.text import Text
+
+from headrace.cli.views.plan_tables import console
+from headrace.cli.views.report_tables import show_sheet
+from headrace.cli.views.table import notes
+from headrace.grid.report.grid_report import GridReport
+from headrace.grid.report.grid_sheets import best_sheet, grid_sheets, headline, totals
+
+_MOST_LINES = 200
+
+
+def show_report(report: GridReport, out: Console) -> None:
+    """Prints the report of a grid."""
+    out.print(Text(headline(report), style="bold"))
+    for line in totals(report):
+        out.print(Text(line))
+    for sheet in grid_sheets(report, _MOST_LINES):
+        show_sheet(sheet, out)
+    left = len(report.lines) - _MOST_LINES
+    more = [f"{left} lines more: --output csv or json has all"] if left > 0 else []
+    if found := [*more, *report.notes]:
+        notes(out, found)
+
+
+def show_best(report: GridReport, most: int) -> None:
+    """Prints the best lines of a grid."""
+    out = console()
+    sheet = best_sheet(report, most)
+    out.print(Text(f"{report.name}: {sheet.title}", style="bold"))
+    if sheet.rows:
+        show_sheet(sheet, out)
+    if report.notes:
+        notes(out, report.notes)

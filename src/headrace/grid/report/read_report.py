@@ -1,0 +1,47 @@
+"""Reads the report of a grid of this machine, live or after its end."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import msgspec
+
+from headrace.errors import HeadraceError
+from headrace.grid.journal.read_grid import read_grid
+from headrace.grid.load_grid import read_grid_file
+from headrace.grid.report.best_lines import Objective
+from headrace.grid.report.grid_report import GridReport, report_grid
+from headrace.grid.report.run_figures import run_figures
+
+
+def read_report(name: str, objective: Objective | None = None) -> GridReport:
+    """Returns the report of a grid.
+
+    Args:
+        name: of the grid.
+        objective: what it is run for; None: what its file says now.
+
+    Raises:
+        UsageError: there is no such grid.
+        StorageError: its journal cannot be read.
+    """
+    record = read_grid(name)
+    unread = ""
+    if objective is None:
+        try:
+            objective = objective_in(Path(record.file))
+        except HeadraceError as error:
+            unread = f"{record.file} cannot be read now: what the grid is run for is not known ({error.message})"
+    found = report_grid(record, objective, run_figures, time.time())
+    return msgspec.structs.replace(found, notes=(unread, *found.notes)) if unread else found
+
+
+def objective_in(path: Path) -> Objective | None:
+    """Returns the objective of a grid's file; None when it has none.
+
+    Raises:
+        UsageError, JobInvalid: the file is not there, or is wrong.
+    """
+    given = read_grid_file(path).objective
+    return None if given is None else Objective(given.metric, given.goal)
