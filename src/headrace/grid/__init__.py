@@ -6,4 +6,5 @@ placement       the region of a line, with reasons
 load_grid       the grid as it was read, its job and all its lines checked
 plan_grid       what runs where, what is copied first, what it costs
 journal         what a grid has done and is about to do, on disk; `read_grid` reads it
+report          what came of it: a row a line, totals, the best lines
 """
