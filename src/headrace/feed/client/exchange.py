@@ -81,6 +81,11 @@ class Exchange:
         self._failed_rows = FailedRows(self.schedule, assembly, policy)
         self._layout_probe = LayoutProbe(self._placement, self.schedule, assembly)
 
+    @property
+    def data(self) -> str:
+        """Digest of the data that the workers hold; empty while, or if, it is not known."""
+        return self._placement.data
+
     def step(self, pause: float) -> None:
         """Asks what can be asked and takes what has come; waits up to `pause` seconds for something."""
         now = self._now()

@@ -91,6 +91,11 @@ class Session:
         return self._exchange.length
 
     @property
+    def data(self) -> str:
+        """Digest of the data that the workers hold; empty while, or if, it is not known."""
+        return self._exchange.data
+
+    @property
     def queued(self) -> int:
         """Batches that are ready to be taken."""
         ready = sum(len(bundle.plans) for bundle in self._schedule.bundles.values() if bundle.complete)

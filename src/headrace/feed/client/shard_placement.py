@@ -20,7 +20,7 @@ from headrace.feed.client.scheduler import Schedule
 from headrace.feed.client.work_units import Bundle, Slice
 from headrace.feed.client.worker_pool import RECOVER_SECONDS, START_SECONDS, Worker, WorkerPool
 from headrace.feed.identifiers import WorkerNumber
-from headrace.feed.plan.shard_map import ShardMap
+from headrace.feed.plan.shard_map import ShardMap, data_digest
 from headrace.feed.wire import messages
 
 
@@ -36,6 +36,7 @@ class ShardPlacement:
     Attributes:
         map: who holds what.
         length: of the dataset, over all workers; None until it is known.
+        data: digest of the data, see `plan.shard_map`; empty while, or if, it is not known.
         begun: whether a worker has declared shards, so that all must.
         whole: whether batches are always made whole.
     """
@@ -46,6 +47,7 @@ class ShardPlacement:
         self.map = ShardMap()
         self.begun = False
         self.length: int | None = None
+        self.data = ""
         self._worker_pool = worker_pool
         self._schedule = schedule
         self._opening = opening
@@ -83,12 +85,12 @@ class ShardPlacement:
                     f"the dataset has {message.length} samples on {worker.name} and {self.length} elsewhere",
                     hint="all workers must see the same data; check the channel on that host",
                 )
-            self.length = message.length
+            self.length, self.data = message.length, data_digest([("", message.length)], message.digests)
             return True
         if not self.begun:
             self.begun, self._since, self.whole = True, now, message.whole
         before = len(self.map.unknown)
-        self.map.add(worker.number, worker.name, message.shards)
+        self.map.add(worker.number, worker.name, message.shards, message.digests)
         if len(self.map.unknown) > before:
             self._warn(
                 f"{worker.name} came late and holds shards that are not in this run, as {self.map.unknown[before]!r}: "
@@ -120,7 +122,7 @@ class ShardPlacement:
                 )
             return False
         self.map.fix()
-        self.length = self.map.length
+        self.length, self.data = self.map.length, self.map.digest
         self._uniform = self.map.uniform
         self._schedule.placement = None if self._uniform else self
         return True

@@ -47,7 +47,7 @@ from headrace.feed.plan.epoch import BatchPlan, EpochPlan
 from headrace.feed.plan.pass_progress import Progress
 from headrace.feed.plan.planner import LoaderSeeds, Planner
 from headrace.feed.plan.rank_share import Shard
-from headrace.feed.plan.shard_map import in_key_order
+from headrace.feed.plan.shard_map import data_digest, in_key_order
 from headrace.feed.plan.torch_samplers import batched, source_of, torch_samplers
 from headrace.feed.plan.window import Window
 from headrace.feed.wire import messages
@@ -189,6 +189,7 @@ class DataLoader(TorchHabits):
         self._memory, self._stall_timeout = memory, stall_timeout
         self.snapshot_every_n_steps = snapshot_every_n_steps
         self._length: int | None = None
+        self._digest = ""
         self._built: Built | None = None
         self._sessions = OpenSessions()
         weakref.finalize(self, self._sessions.close)
@@ -207,7 +208,7 @@ class DataLoader(TorchHabits):
         own = seed is not None or self._shard is not None or isinstance(dataset, Pipeline) or windows
         self._planner = Planner(
             dataset, self._shard, batch_size, LoaderSeeds(seed, generator, once=persistent_workers),
-            self._dataset_length, shuffle=shuffle or False, drop_last=drop_last,
+            self._dataset_length, self._data_digest, shuffle=shuffle or False, drop_last=drop_last,
             every=snapshot_every_n_steps, own_sampler=not self._sampled, even=even_batches,
         )  # fmt: skip
         self._opening = self._make_opening()
@@ -340,6 +341,13 @@ class DataLoader(TorchHabits):
             else:
                 self._length = self._sessions.waiting(self._make_session).wait_for_length(self.timeout or None)
         return self._length
+
+    def _data_digest(self) -> str:
+        if self._built is None and isinstance(self.dataset, Pipeline):  # the workers know it, if one has opened it
+            self._digest = self._digest or next((each.data for each in self._sessions if each.data), "")
+            return self._digest
+        held = self._built.dataset if self._built is not None else self.dataset
+        return data_digest(getattr(held, "counts", ()), getattr(held, "shard_digests", ()))
 
     def _settle(self) -> None:
         """Looks again which part of the data is ours, where that was left open: it may be known only now."""

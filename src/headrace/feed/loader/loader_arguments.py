@@ -160,10 +160,13 @@ def find_shard(
         raise ValueError(f"rank must lie in [0, {shard.world_size}), got {shard.rank}")
     if global_batch_size is None:
         return shard, batch_size
-    if batch_size not in (1, global_batch_size // shard.world_size):
-        raise ValueError(f"give batch_size (per rank) or global_batch_size, not both (got {batch_size})")
     if global_batch_size < 1 or global_batch_size % shard.world_size:
         raise ValueError(f"global_batch_size={global_batch_size} must be a multiple of the {shard.world_size} ranks")
+    if batch_size not in (1, global_batch_size // shard.world_size):
+        raise ValueError(
+            f"batch_size={batch_size} is the rows of one rank, and global_batch_size={global_batch_size} those of all "
+            f"{shard.world_size} ranks: give one of the two"
+        )
     return shard, global_batch_size // shard.world_size
 
 

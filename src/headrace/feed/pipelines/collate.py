@@ -41,6 +41,34 @@ def stack_arrays(samples: list[Any]) -> Any:
     return list(samples)
 
 
+def uneven_field(samples: list[Any], place: str = "batch") -> str:
+    """Says which field keeps samples from being stacked, and how they differ; empty if none is found.
+
+    Args:
+        samples: of one batch.
+        place: what the field is called.
+    """
+    first = samples[0]
+    if isinstance(first, Mapping):
+        missing = next((set(first) ^ set(each) for each in samples if set(first) != set(each)), None)
+        if missing:
+            return f"{place}[{min(map(repr, missing))}] is not in every sample"
+        return next(
+            filter(None, (uneven_field([each[key] for each in samples], f"{place}[{key!r}]") for key in first)), ""
+        )
+    if len({type(each) for each in samples}) > 1:
+        return f"{place} holds {' and '.join(sorted({type(each).__name__ for each in samples}))}"
+    if first is None:
+        return f"{place} is None"
+    shapes = sorted({getattr(each, "shape", None) or (len(each),) for each in samples if hasattr(each, "__len__")})
+    if len(shapes) > 1 and not isinstance(first, (str, bytes)):
+        return f"{place} has the shapes {tuple(shapes[0])} and {tuple(shapes[-1])}"
+    if isinstance(first, (list, tuple)):
+        columns = enumerate(zip(*samples, strict=True))
+        return next(filter(None, (uneven_field(list(part), f"{place}[{at}]") for at, part in columns)), "")
+    return ""
+
+
 def stacks_rows(collate: Callable[[Any], Any], *, batched: bool) -> bool:
     """Returns whether rows of the batches that a function makes may be written one by one: torch's, and NumPy's."""
     if collate is stack_arrays:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from headrace.feed.batch.pytree import Bytes
 from headrace.feed.batch.row_layout import Layout, LayoutCache, RowWriter, Uneven
 from headrace.feed.pipelines import seeds
+from headrace.feed.pipelines.collate import uneven_field
 from headrace.feed.pipelines.seeds import SampleSeeds
 
 T = TypeVar("T")
@@ -120,11 +121,24 @@ def make_whole(built: Built, addresses: SampleAddresses) -> Any:
         samples = list(samples_of(built, addresses))
     try:
         if built.default_collate:
-            return built.collate(samples)
+            return _stacked(built, samples)
         key = seeds.collate_key(addresses.seed, addresses.epoch, addresses.position)
         return _seeded(built, key, built.collate, samples)
     except Exception as error:
         raise RowFailed(-1) from error
+
+
+def _stacked(built: Built, samples: Any) -> Any:
+    """Stacks samples. An error over uneven ones keeps its type, and says which field it is and what to do."""
+    try:
+        return built.collate(samples)
+    except (RuntimeError, TypeError, ValueError, KeyError) as error:
+        field = uneven_field(samples) if built.batched else ""
+        if not field:
+            raise
+        told = error.args[0] if error.args else ""
+        hint = "make the rows equal in .map() or in the dataset (pad them, say), or give the loader a collate_fn"
+        raise type(error)(f"{told}; {field}: {hint}") from error
 
 
 def make_rows(

@@ -82,6 +82,7 @@ class Planner:
         shuffle, drop_last: of the loader.
         seeds: of the loader.
         length: returns the dataset's length; may wait for a worker to open the pipeline.
+        data: returns the digest of its shards, empty while, or if, it is not known; never waits.
         own_sampler: whether the order is torch's own at most, and no sampler of the user's.
         every: batches between two notes of a sampler's own state.
         even: whether the last step is filled up, so that all ranks have as many rows; ``"full"``: up to `batch_size`.
@@ -94,6 +95,7 @@ class Planner:
         batch_size: int | None,
         seeds: LoaderSeeds,
         length: Callable[[], int],
+        data: Callable[[], str],
         *,
         shuffle: bool | Window,
         drop_last: bool,
@@ -107,7 +109,7 @@ class Planner:
         self._shard = shard or Shard(0, 1)
         self._batch_size = batch_size
         self._seeds = seeds
-        self._length = length
+        self._length, self._data = length, data
         self.shuffle = shuffle if isinstance(shuffle, Window) else bool(shuffle)
         self._drop_last = drop_last
         self._own_sampler = own_sampler
@@ -172,6 +174,9 @@ class Planner:
         """
         progress, loaded = self.bookmark.begin()
         if source is not None:
+            if loaded is not None and loaded.shards:
+                self._told = self._length()  # by now the shards are known too
+                loaded.require_fits(self._beginning(loaded.seed, own=False))
             told = None if self._own_sampler else _warn
             sampled = SampledPass(source, self._seeds.of_epoch, progress, self._every, loaded, told)
             self._seeds.drawn = sampled.seed
@@ -219,6 +224,7 @@ class Planner:
             0, 0, 0, "headrace" if own else "torch", bool(shuffle), self._drop_last, length, seed,
             (self._batch_size or 1) * world, world, self._pipeline,
             window=(shuffle.run, shuffle.runs) if isinstance(shuffle, Window) else None,
+            shards=self._data(),
         )  # fmt: skip
 
 

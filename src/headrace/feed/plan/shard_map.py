@@ -35,6 +35,19 @@ MAX_TOTAL = 4 << 20  # bytes of all keys of a worker
 Shards = Sequence[tuple[str, int]]
 
 
+def data_digest(shards: Shards, digests: Sequence[str]) -> str:
+    """Returns what tells data from others of as many rows: 16 hex digits; empty if a shard's own digest is unknown.
+
+    Args:
+        shards: keys and samples, sorted by key.
+        digests: of the shards, in the same order; or none.
+    """
+    if len(digests) != len(shards) or not all(digests):
+        return ""
+    told = msgspec.msgpack.encode([list(shards), list(digests)])
+    return hashlib.blake2b(told, digest_size=8, person=b"data").hexdigest()
+
+
 class RowRange(NamedTuple):
     """Consecutive rows that the same workers hold. `first` to `last` - 1, as in a part of a batch."""
 
@@ -87,6 +100,7 @@ class ShardMap:
         self._held: dict[WorkerNumber, dict[str, tuple[int, int]]] = {}  # worker -> key -> (offset there, samples)
         self._names: dict[WorkerNumber, str] = {}
         self._known: dict[str, tuple[int, str]] = {}  # key -> (samples, who announced it last)
+        self._digests: dict[str, str] = {}  # key -> digest of the shard, if it was told
         self._keys: list[str] = []  # of the union, sorted
         self._starts: NDArray[np.int64] = np.zeros(1, np.int64)
         self._offsets: dict[
@@ -97,12 +111,13 @@ class ShardMap:
 
     # Workers
 
-    def add(self, worker: WorkerNumber, name: str, shards: Shards) -> None:
-        """A worker announces its shards, in its own order.
+    def add(self, worker: WorkerNumber, name: str, shards: Shards, digests: Sequence[str] = ()) -> None:
+        """A worker announces its shards, in its own order, and their digests if it knows them.
 
         Raises:
-            PipelineError: another worker has a shard of the same key and another size.
+            PipelineError: another worker has a shard of the same key and another size, or other contents.
         """
+        told = dict(zip((key for key, _ in shards), digests, strict=False))
         held: dict[str, tuple[int, int]] = {}
         for (key, samples), offset in zip(
             shards, itertools.accumulate((samples for _, samples in shards), initial=0), strict=False
@@ -113,11 +128,17 @@ class ShardMap:
                     f"shard {key!r} has {samples} samples on {name} and {size} on {other}",
                     hint="workers that hold the same key must hold the same data; check the channels of these hosts",
                 )
+            if key in self._digests and key in told and self._digests[key] != told[key]:
+                raise PipelineError(
+                    f"shard {key!r} has {samples} samples on {name} and on {other}, and they are not the same",
+                    hint="workers that hold the same key must hold the same data; check the channels of these hosts",
+                )
             if key not in self._known and self._fixed:
                 self.unknown.append(key)
                 continue
             held[key] = (offset, samples)
         self._known |= {key: (samples, name) for key, (_, samples) in held.items()}
+        self._digests |= {key: told[key] for key in held if key in told}
         self._held[worker], self._names[worker] = held, name
         if self._fixed:
             self._place(worker)
@@ -156,9 +177,15 @@ class ShardMap:
         """Whether every worker holds everything, in the order of the union: then there is nothing to translate."""
         return all(np.array_equal(offsets, self._starts[:-1]) for offsets in self._offsets.values())
 
+    @property
+    def digest(self) -> str:
+        """What tells the union from others of as many rows: see `data_digest`."""
+        union = [(key, self._known[key][0]) for key in self._keys]
+        return data_digest(union, [self._digests.get(key, "") for key in self._keys])
+
     def fingerprint(self) -> str:
         """Returns a hash of the union, equal on all ranks that see the same data: 32 hex digits."""
-        union = [(key, self._known[key][0]) for key in self._keys]
+        union = [(key, self._known[key][0], self._digests.get(key, "")) for key in self._keys]
         return hashlib.blake2b(msgspec.msgpack.encode(union), digest_size=16, person=b"shards").hexdigest()
 
     # Samples
@@ -224,17 +251,18 @@ class ShardMap:
         )
 
 
-_HERE = WorkerNumber(0)
+_HERE, _BEFORE = WorkerNumber(0), WorkerNumber(-1)
 
 
 class _InKeyOrder:
-    """A dataset whose shards are sorted by their keys; everything else is the dataset's own."""
+    """A dataset whose shards are sorted by their keys, those in `wanted`; everything else is the dataset's own."""
 
-    def __init__(self, dataset: Any, shards: Shards) -> None:
+    def __init__(self, dataset: Any, shards: Shards, wanted: Shards) -> None:
         self._dataset = dataset
         self._order = ShardMap()
-        self._order.add(_HERE, "here", shards)
+        self._order.add(_BEFORE, "this host before", wanted)
         self._order.fix()
+        self._order.add(_HERE, "this host now", shards)
 
     def __len__(self) -> int:
         return self._order.length
@@ -251,15 +279,24 @@ class _InKeyOrder:
         return getattr(self._dataset, name)
 
 
-def in_key_order(dataset: Any) -> tuple[Any, list[tuple[str, int]]]:
+def in_key_order(dataset: Any, before: Shards = ()) -> tuple[Any, list[tuple[str, int]]]:
     """Returns a dataset with its shards sorted by their keys, and these; nothing changes without shards.
 
+    Args:
+        dataset: any.
+        before: what this host has announced, if it has: shards that it has got since are left out.
+
     Raises:
-        PipelineError: what the dataset declares is not sound.
+        PipelineError: what the dataset declares is not sound, or a shard that was announced is not there.
     """
     shards = declared(dataset)
-    ordered = sorted(shards)
-    return (dataset if shards == ordered else _InKeyOrder(dataset, shards)), ordered
+    ordered = sorted(before) if before else sorted(shards)
+    missing = sorted({key for key, _ in ordered} - {key for key, _ in shards})
+    if missing:
+        raise PipelineError(
+            f"the shard {missing[0]!r} is not there any more", "do not take shards away while they are read"
+        )
+    return (dataset if shards == ordered else _InKeyOrder(dataset, shards, ordered)), ordered
 
 
 def _listed(keys: Iterable[str]) -> str:

@@ -26,6 +26,8 @@ _NAME_LIMIT = 120
 _HINTS = {
     "order": "build the loader as it was: with or without seed, sampler and batch_sampler",
     "length": "the position counts samples of that dataset; start a new epoch on another: loader.set_epoch(epoch + 1)",
+    "shards": "the shards have the same number of rows and are others, or have other names: give the loader those of "
+    'before; to go on with these on purpose, set state["shards"] = ""',
     "seed": "give the loader the seed of the run that is resumed, or none: then the saved one is used",
     "shuffle": "give the loader the same shuffle as in the run that is resumed",
     "window": "give the loader the same shuffle=feed.Window(run, runs) as in the run that is resumed",
@@ -34,7 +36,7 @@ _HINTS = {
 }
 
 
-_UNKNOWN = {"length": 0, "seed": None, "pipeline": ""}
+_UNKNOWN = {"length": 0, "seed": None, "pipeline": "", "shards": ""}
 
 
 class SamplerState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -73,6 +75,7 @@ class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
         pipeline: name and hash of the pipeline; empty for a dataset object.
         sampler: see `SamplerState`.
         window: rows of a run and runs of a window of a shuffle by windows; None for another order.
+        shards: digest of the shards' names, rows, sizes and some of their bytes; empty when it is not known.
         version: of this record.
     """
 
@@ -89,6 +92,7 @@ class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     pipeline: str = ""
     sampler: SamplerState | None = None
     window: tuple[int, int] | None = None
+    shards: str = ""
     version: int = VERSION
 
     def __post_init__(self) -> None:

@@ -2,7 +2,8 @@
 
 It is kept beside the shards (`.headrace-index`), or, where that cannot be written, in the user's cache directory
 ($XDG_CACHE_HOME/headrace, by default ~/.cache/headrace). Of several processes of a host that find none, one makes it
-and the others wait. Where files cannot be locked, each makes it, and the last one's stays.
+and the others wait, as long as it goes on: the one that indexes touches the lock at every shard. Where files cannot be
+locked, each makes it, and the last one's stays.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from headrace.feed.sources.shard_index import IndexedShard, ShardIndex
 
 FOLDER = ".headrace-index"
 _ALONE_SECONDS = 0.5  # about what it costs to start helpers
-_LOCK_SECONDS = 600.0
+_LOCK_SECONDS = 600.0  # without a sign of life of the one that holds it
 _SHOWN = 5
 
 
@@ -55,8 +56,9 @@ def find_index(kind: str, folder: Path, pattern: str, names: Sequence[str]) -> S
     for home in homes:
         try:
             home.mkdir(parents=True, exist_ok=True)
-            with _locked(home / f"{file}.lock"):
-                return _fresh([home], file, stamps) or _make(kind, folder, home / file, stamps)
+            lock = home / f"{file}.lock"
+            with _locked(lock):
+                return _fresh([home], file, stamps) or _make(kind, folder, home / file, stamps, lock)
         except OSError as error:
             refused.append(f"{home}: {error.strerror}")
     raise ShardError(
@@ -83,7 +85,7 @@ def _stamps(found: ShardIndex) -> dict[str, Stamp]:
     return {name: entry.stamp for name, entry in found.entries.items()}
 
 
-def _make(kind: str, folder: Path, path: Path, stamps: dict[str, Stamp]) -> ShardIndex:
+def _make(kind: str, folder: Path, path: Path, stamps: dict[str, Stamp], lock: Path) -> ShardIndex:
     old = ShardIndex.open(path)
     indexed: dict[str, IndexedShard] = {}
     for name, stamp in stamps.items():
@@ -92,7 +94,7 @@ def _make(kind: str, folder: Path, path: Path, stamps: dict[str, Stamp]) -> Shar
                 indexed[name] = old.indexed(name)
     wanted = sorted(stamps.keys() - indexed.keys())
     problems: list[str] = []
-    for outcome in _index_all(kind, folder, wanted):
+    for outcome in _index_all(kind, folder, wanted, lock):
         if outcome.indexed is not None:
             indexed[outcome.name] = outcome.indexed
         else:
@@ -111,26 +113,26 @@ def _make(kind: str, folder: Path, path: Path, stamps: dict[str, Stamp]) -> Shar
     return made
 
 
-def _index_all(kind: str, folder: Path, names: list[str]) -> Iterator[Outcome]:
+def _index_all(kind: str, folder: Path, names: list[str], lock: Path) -> Iterator[Outcome]:
     """Indexes shards, alone at first, and with helpers if there is more to do than starting them costs."""
     cores = len(os.sched_getaffinity(0))
     end, done = time.monotonic() + _ALONE_SECONDS, 0
     while done < len(names) and (cores < 2 or len(names) - done < 2 or time.monotonic() < end):
-        yield index_one(kind, folder, names[done])
+        yield index_one(kind, folder, names[done], lock)
         done += 1
     left = names[done:]
     helpers = min(cores, len(left))
     if not helpers:
         return
     with ThreadPoolExecutor(helpers) as pool:
-        for outcomes in pool.map(lambda at: _helped(kind, folder, left[at::helpers]), range(helpers)):
+        for outcomes in pool.map(lambda at: _helped(kind, folder, left[at::helpers], lock), range(helpers)):
             yield from outcomes
 
 
-def _helped(kind: str, folder: Path, names: list[str]) -> list[Outcome]:
+def _helped(kind: str, folder: Path, names: list[str], lock: Path) -> list[Outcome]:
     source = str(Path(__file__).parents[3])
     paths = os.pathsep.join([source, *filter(None, [os.environ.get("PYTHONPATH")])])
-    job: index_program.Job = (kind, str(folder), names)
+    job: index_program.Job = (kind, str(folder), names, str(lock))
     done = subprocess.run(
         [sys.executable, "-m", "headrace.feed.sources.index_program"],
         input=msgspec.msgpack.encode(job), capture_output=True, check=False, env=os.environ | {"PYTHONPATH": paths},
@@ -145,14 +147,20 @@ def _helped(kind: str, folder: Path, names: list[str]) -> list[Outcome]:
 def _locked(path: Path) -> Iterator[None]:
     """Holds a lock among the processes of this host; none where the file system has no locks."""
     with path.open("ab") as file:
-        end = time.monotonic() + _LOCK_SECONDS
+        end, touched = time.monotonic() + _LOCK_SECONDS, 0
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
+                sign = os.fstat(file.fileno()).st_mtime_ns
+                if sign != touched:
+                    end, touched = time.monotonic() + _LOCK_SECONDS, sign
                 if time.monotonic() > end:
-                    raise ShardError(f"another process holds {path} since {_LOCK_SECONDS:.0f} s") from None
+                    raise ShardError(
+                        f"another process holds {path}, and has counted no shard for {_LOCK_SECONDS:.0f} s",
+                        hint="see what it does; if it was stopped, end it, and start again",
+                    ) from None
                 time.sleep(0.02)
             except OSError as error:
                 if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP):

@@ -1,4 +1,4 @@
-"""JSON lines: one value a line. Empty lines are no rows.
+"""JSON lines: one value a line. Lines that are empty, or hold white space alone, are no rows.
 
 The index is where the lines begin. It is found by looking for line ends, without decoding anything.
 """
@@ -17,13 +17,15 @@ from headrace.feed.sources.byte_ranges import ByteRanges
 from headrace.feed.sources.shard_format import Columns, Stamp
 
 _CHUNK = 4 << 20
+_SPACE = b" \t\r\n"
+_BLANK = np.isin(np.arange(256), list(_SPACE))
 _COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ")
 
 
 def index(path: Path) -> tuple[int, Columns]:
     """See `shard_format`. Column `begin`: offsets of the rows, and the end of the file."""
     begins: list[NDArray[np.int64]] = []
-    at, line, returned = 0, 0, False  # of the chunk, of the line; whether the chunk before ended with a \r
+    at, line, filled = 0, 0, False  # of the chunk, of the line; whether something stands in the line before the chunk
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):
             if at == 0 and chunk.startswith(_COMPRESSED):
@@ -34,14 +36,18 @@ def index(path: Path) -> tuple[int, Columns]:
             data = np.frombuffer(chunk, np.uint8)
             ends = np.flatnonzero(data == ord("\n"))
             if len(ends):
-                before = data[ends - 1] == ord("\r")
-                before[0] = before[0] if ends[0] else returned
-                starts = np.concatenate([[line], ends[:-1] + at + 1])
-                length = ends + at - starts
-                begins.append(starts[(length > 1) | ((length == 1) & ~before)])
-                line = int(ends[-1]) + at + 1
-            at, returned = at + len(chunk), chunk[-1:] == b"\r"
-    if at > line:
+                inside = np.concatenate([[0], ends[:-1] + 1])
+                kept = ~_BLANK[data[inside]]
+                for row in np.flatnonzero(~kept & (ends > inside)).tolist():
+                    kept[row] = bool(chunk[inside[row] : ends[row]].strip(_SPACE))
+                kept[0] |= filled
+                starts = inside + at
+                starts[0] = line
+                begins.append(starts[kept])
+                line, filled = int(ends[-1]) + at + 1, False
+            filled = filled or bool(chunk[max(0, line - at) :].strip(_SPACE))
+            at += len(chunk)
+    if filled:
         begins.append(np.array([line]))
     found = np.concatenate([*begins, [at]]).astype(np.uint64)
     return len(found) - 1, {"begin": found}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from headrace.errors import ShardError
@@ -35,7 +35,9 @@ class ShardFiles(Source):
         self._form = form
         self._names = names
         self._readers: OrderedDict[int, Reader] = OrderedDict()
-        super().__init__([(name, self._index.entries[name].rows) for name in names], declared=True)
+        entries = [self._index.entries[name] for name in names]
+        counts = [(name, entry.rows) for name, entry in zip(names, entries, strict=True)]
+        super().__init__(counts, declared=True, digests=[entry.digest for entry in entries])
 
     def __getstate__(self) -> dict[str, Any]:
         """Open shards stay here."""
@@ -74,9 +76,31 @@ def _local(folder: str | os.PathLike[str]) -> Path:
 
 
 def _names(folder: Path, pattern: str) -> list[str]:
-    found = (path for path in folder.glob(pattern) if path.is_file())
-    names = sorted(path.relative_to(folder).as_posix() for path in found)
-    names = [name for name in names if not name.startswith(f"{FOLDER}/")]
+    names: list[str] = []
+    for path in folder.glob(pattern):
+        name = path.relative_to(folder).as_posix()
+        if name.startswith(FOLDER):
+            continue
+        if path.is_file():
+            names.append(name)
+        elif not path.is_dir():
+            what = "a link to a file that is not there" if path.is_symlink() else "no ordinary file"
+            raise ShardError(
+                f"{path} is {what}", "put the shard there, or take this name away: it is never passed over"
+            )
+        elif "." in PurePath(pattern).name:  # not a folder that `*` or `**` goes through
+            raise ShardError(
+                f"{path} matches {pattern!r} and is a folder, not a shard",
+                hint="pass that folder, or a pattern that leads into it, or give it another name",
+            )
+    names.sort()
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise ShardError(
+                f"the name of the shard {os.fsencode(name)!r} in {folder} is not UTF-8", "give it another name"
+            ) from None
     if not names:
         there = sorted(path.name for path in folder.iterdir())
         shown = ", ".join(there[:5]) + (", ..." if len(there) > 5 else "")

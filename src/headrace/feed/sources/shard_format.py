@@ -7,6 +7,8 @@ file and offset; and a class that is a `Format`.
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -18,6 +20,7 @@ from numpy.typing import NDArray
 Columns = Mapping[str, NDArray[Any]]
 
 _ALIGN = 8
+_SAMPLE = 4096
 
 
 class Stamp(NamedTuple):
@@ -31,6 +34,19 @@ def stamp_of(path: Path) -> Stamp:
     """Returns the stamp of a file. Raises OSError."""
     found = path.stat()
     return Stamp(found.st_size, found.st_mtime_ns)
+
+
+def sample_of(path: Path) -> bytes:
+    """Returns a digest of the first, middle and last 4 KB of a file. Raises OSError."""
+    digest = hashlib.blake2b(digest_size=8, person=b"sample")
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        size = os.fstat(descriptor).st_size
+        for offset in (0, max(0, size // 2 - _SAMPLE // 2), max(0, size - _SAMPLE)):
+            digest.update(os.pread(descriptor, _SAMPLE, offset))
+    finally:
+        os.close(descriptor)
+    return digest.digest()
 
 
 class Reader(Protocol):

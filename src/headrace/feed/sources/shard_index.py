@@ -2,7 +2,8 @@
 
     mark | length of the table | table | its digest | what was packed of every shard
 
-The table names every shard with its size and the time of its last change, and counts its rows. A file is written
+The table names every shard with its size, the time of its last change and a digest of some of its bytes, and counts
+its rows. A file is written
 beside its place and moved there, so no reader sees half of one. One that is cut off, damaged or of another version is
 taken for none; a shard's own part is compared with its check sum when the shard is opened for the first time.
 """
@@ -22,7 +23,7 @@ import msgspec
 from headrace.errors import ShardError
 from headrace.feed.sources.shard_format import Columns, Stamp, unpack
 
-_MARK = b"headrace index 2"  # 2: tar files with rows behind their end are refused
+_MARK = b"headrace index 3"  # 3: lines of JSON that hold white space alone are no rows; samples of the bytes
 _ALIGN = 8
 _DIGEST = 16
 
@@ -34,6 +35,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
         size, modified: its `Stamp`.
         rows: how many.
         offset, length, sum: where its part lies behind the table, bytes, and its CRC-32.
+        sample: digest of some of its bytes, see `shard_format.sample_of`.
     """
 
     size: int
@@ -42,11 +44,18 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     offset: int
     length: int
     sum: int
+    sample: bytes
 
     @property
     def stamp(self) -> Stamp:
         """What the shard was like when its rows were counted."""
         return Stamp(self.size, self.modified)
+
+    @property
+    def digest(self) -> str:
+        """What tells this shard from another of as many rows, also after it was copied: 16 hex digits."""
+        told = msgspec.msgpack.encode([self.size, self.rows, self.sum, self.sample])
+        return hashlib.blake2b(told, digest_size=8, person=b"shard").hexdigest()
 
 
 class IndexedShard(msgspec.Struct, frozen=True, array_like=True):
@@ -56,6 +65,7 @@ class IndexedShard(msgspec.Struct, frozen=True, array_like=True):
     modified: int
     rows: int
     packed: bytes
+    sample: bytes
 
 
 _TABLE = msgspec.msgpack.Decoder(dict[str, Entry])
@@ -66,12 +76,11 @@ class ShardIndex:
 
     Attributes:
         entries: by the shards' names.
-        digest: of the table.
     """
 
-    def __init__(self, path: Path, entries: dict[str, Entry], digest: bytes, data: mmap.mmap, begin: int) -> None:
+    def __init__(self, path: Path, entries: dict[str, Entry], data: mmap.mmap, begin: int) -> None:
         self._path, self._data, self._begin = path, data, begin
-        self.entries, self.digest = entries, digest
+        self.entries = entries
         self._sound: set[str] = set()
 
     @classmethod
@@ -93,10 +102,13 @@ class ShardIndex:
         if len(data) != begin + sum(entry.length for entry in entries.values()):
             data.close()
             return None
-        return cls(path, entries, digest, data, begin)
+        return cls(path, entries, data, begin)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _reopened, (self._path, self.digest)
+        return _reopened, (self._path, self._told())
+
+    def _told(self) -> dict[str, tuple[Stamp, str]]:
+        return {name: (entry.stamp, entry.digest) for name, entry in self.entries.items()}
 
     def packed(self, name: str) -> memoryview:
         """Returns the columns of a shard, packed. Raises ShardError if they are damaged."""
@@ -116,13 +128,20 @@ class ShardIndex:
     def indexed(self, name: str) -> IndexedShard:
         """Returns a shard as it was indexed."""
         entry = self.entries[name]
-        return IndexedShard(entry.size, entry.modified, entry.rows, bytes(self.packed(name)))
+        return IndexedShard(entry.size, entry.modified, entry.rows, bytes(self.packed(name)), entry.sample)
 
 
-def _reopened(path: Path, digest: bytes) -> ShardIndex:
+def _reopened(path: Path, told: dict[str, tuple[Stamp, str]]) -> ShardIndex:
+    """Opens an index in another process. It may have become larger: another loader may have found new shards."""
     found = ShardIndex.open(path)
-    if found is None or found.digest != digest:
-        raise ShardError(f"the index {path} is not the one that the loader began with: shards were changed")
+    here = found._told() if found is not None else {}
+    changed = [name for name, shard in told.items() if here.get(name) != shard]
+    if found is None or changed:
+        raise ShardError(
+            f"the index {path} does not hold the shards any more that the loader began with: "
+            f"{changed[0] if found is not None else 'it is gone'}",
+            hint="do not change or remove shards while they are read",
+        )
     return found
 
 
@@ -135,7 +154,9 @@ def write(path: Path, shards: Mapping[str, IndexedShard]) -> None:
     entries, offset = {}, 0
     for name, shard in sorted(shards.items()):
         length = len(shard.packed)
-        entries[name] = Entry(shard.size, shard.modified, shard.rows, offset, length, zlib.crc32(shard.packed))
+        entries[name] = Entry(
+            shard.size, shard.modified, shard.rows, offset, length, zlib.crc32(shard.packed), shard.sample
+        )
         offset += length
     table = msgspec.msgpack.encode(entries)
     descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)

@@ -24,10 +24,12 @@ class Source(ABC):
     Args:
         counts: key and number of rows of every shard, sorted by key.
         declared: whether other hosts may hold other shards.
+        digests: what tells each shard from another of as many rows, in the order of `counts`; empty if unknown.
     """
 
-    def __init__(self, counts: Counts, *, declared: bool) -> None:
+    def __init__(self, counts: Counts, *, declared: bool, digests: Sequence[str] = ()) -> None:
         self.counts = list(counts)
+        self.shard_digests = list(digests)
         self.declared = declared
         self._starts = list(itertools.accumulate((rows for _, rows in self.counts), initial=0))
 
@@ -39,6 +41,11 @@ class Source(ABC):
         return self._starts[-1]
 
     def __getitem__(self, index: int) -> Any:
+        if not hasattr(index, "__index__"):
+            raise TypeError(
+                f"rows of a source are found by one number, got {index!r}; for several write "
+                "[source[row] for row in range(first, last)]"
+            )
         length = len(self)
         at = index + length if index < 0 else index
         if not 0 <= at < length:
@@ -61,7 +68,11 @@ class Source(ABC):
 
         Args:
             function: of one row. It may draw random numbers: they follow from the row's place in the epoch's order.
+
+        Raises:
+            TypeError: it cannot be called.
         """
+        require_callable(function, "map")
         return _Mapped(self, function)
 
     def batch(self, rows: int) -> Source:
@@ -87,9 +98,15 @@ class Source(ABC):
         )
 
 
+def require_callable(function: object, method: str) -> None:
+    """Raises TypeError if what a method of a source was given is no function."""
+    if not callable(function):
+        raise TypeError(f".{method}() takes a function of one row, got {function!r}")
+
+
 class _Mapped(Source):
     def __init__(self, source: Source, function: Callable[[Any], Any]) -> None:
-        super().__init__(source.counts, declared=source.declared)
+        super().__init__(source.counts, declared=source.declared, digests=source.shard_digests)
         self._source, self._function = source, function
 
     def read(self, shard: int, row: int) -> Any:
@@ -98,7 +115,8 @@ class _Mapped(Source):
 
 class _Batched(Source):
     def __init__(self, source: Source, rows: int) -> None:
-        super().__init__([(key, -(-count // rows)) for key, count in source.counts], declared=source.declared)
+        counts = [(key, -(-count // rows)) for key, count in source.counts]
+        super().__init__(counts, declared=source.declared, digests=source.shard_digests)
         self._source, self._rows = source, rows
 
     def read(self, shard: int, row: int) -> list[Any]:

@@ -96,6 +96,7 @@ class Open(_Message, frozen=True):
         plan: plan fingerprint; must be equal for all ranks that use this `loader` of the job.
         loader: name of the loader.
         capability: the instruction set for torch's CPU kernels (its ATEN_CPU_CAPABILITY), empty for the host's own.
+        shards: feed server to executor: what its host has announced; shards that it has got since are left out.
     """
 
     pipeline: PipelineNumber
@@ -107,6 +108,7 @@ class Open(_Message, frozen=True):
     loader: str = ""
     plan: str = ""
     capability: str = ""
+    shards: list[tuple[str, int]] = []
 
 
 class Opened(_Message, frozen=True):
@@ -118,6 +120,7 @@ class Opened(_Message, frozen=True):
         whole: batches are always made whole.
         numerics: fingerprint.
         shards: keys and samples that are held there, sorted; empty when all of the data is there. See `plan.shard_map`.
+        digests: of the shards, in their order, or one of all; empty when the dataset tells none.
     """
 
     pipeline: PipelineNumber
@@ -125,6 +128,7 @@ class Opened(_Message, frozen=True):
     whole: bool
     numerics: dict[str, str]
     shards: Annotated[list[tuple[ShardKey, ShardSize]], msgspec.Meta(max_length=MAX_SHARDS)] = []
+    digests: list[str] = []
 
 
 class RemoteError(msgspec.Struct, frozen=True, array_like=True):

@@ -119,7 +119,8 @@ class Executor:
             return
         self._broken.pop(message.pipeline, None)
         self._pipelines[message.pipeline] = built
-        self._send(messages.Opened(message.pipeline, length, built.whole, numerics(), shards))
+        digests = list(getattr(built.dataset, "shard_digests", ()))
+        self._send(messages.Opened(message.pipeline, length, built.whole, numerics(), shards, digests))
 
     def _build(self, message: messages.Open) -> tuple[Built, list[tuple[str, int]]]:
         """Returns the pipeline, and the shards that it declares. Those of a given one are the trainer's business."""
@@ -147,7 +148,7 @@ class Executor:
             self._introduce(dataset, 0)
             if message.init:
                 load_function(message.init, self._roots)(self._number)
-            dataset, shards = in_key_order(dataset)
+            dataset, shards = in_key_order(dataset, message.shards)
             self._built[key] = self._assemble(dataset, message), shards
         return self._built[key]
 

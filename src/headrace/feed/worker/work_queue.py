@@ -205,6 +205,7 @@ class WorkQueue:
         self.numerics = message.numerics
         if known.opened is None:
             known.opened = message
+            known.message = msgspec.structs.replace(known.message, shards=message.shards)
             for client, number in self._waiting.pop(message.pipeline, []):
                 client.send(msgspec.structs.replace(message, pipeline=number))
 
