@@ -21,6 +21,8 @@ FULL = "full"
 """The job is accepted, and fails with CapacityError; the endpoint never hears of it."""
 QUOTA = "quota"
 """The request is refused with ResourceLimitExceeded."""
+LOSES_MODEL = "loses the model"
+"""The job is accepted and runs; when it is Completed, the service says that an error of its own has failed it."""
 CAPACITY = "CapacityError: Unable to provision requested ML compute capacity. Please retry using a different type."
 
 
@@ -42,6 +44,7 @@ class Relay(http.server.ThreadingHTTPServer):
         self.deeds = deeds
         self.asked: list[tuple[str, str]] = []
         self.full: dict[str, dict[str, Any]] = {}
+        self.losing: set[str] = set()
         self.lock = threading.Lock()
         super().__init__(("127.0.0.1", 0), _Handler)
 
@@ -83,6 +86,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         elif deed == FULL:
             self.server.full[name] = request
             self._answer(200, {"TrainingJobArn": f"arn:aws:sagemaker:us-east-1:000000000000:training-job/{name}"})
+        elif deed == LOSES_MODEL:
+            self.server.losing.add(name)
+            self._pass_on(body, lose=False)
         elif name in self.server.full:
             self._of_full_job(operation, name)
         else:
@@ -110,6 +116,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if lose:
             self.close_connection = True
             return
+        name = json.loads(body).get("TrainingJobName")
+        if name in self.server.losing and b'"Completed"' in data:
+            reason = "InternalServerError: We encountered an internal error. Please try again."
+            failed = {"TrainingJobStatus": "Failed", "SecondaryStatus": "Failed", "FailureReason": reason}
+            data = json.dumps({**json.loads(data), **failed}).encode()
         self._answer(answer.status, data)
 
     def _answer(self, status: int, data: object) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sagemaker_loop import Loop, lines, open_loop, open_service
+from sagemaker_loop import Loop, lines, members, open_loop, open_service
 from serve_process import ServeProcess
-from service_relay import FULL, LOST, QUOTA, THROTTLED, Relay
+from service_relay import FULL, LOSES_MODEL, LOST, QUOTA, THROTTLED, Relay
 
 from headrace import engines
 from headrace.errors import EngineRefused
@@ -55,12 +55,41 @@ def test_a_run_outlives_throttling_two_full_attempts_and_a_lost_answer_and_is_ne
 
 def test_a_quota_that_is_used_up_is_followed_by_other_types_and_the_last_refusal_is_the_end(loop: Loop) -> None:
     with Relay(loop.service.port, CreateTrainingJob=[QUOTA, QUOTA]) as relay:
-        with pytest.raises(EngineRefused) as caught:
-            loop.start(loop.job(HELLO, "quota", through(relay, attempts=1), **ALONE))
-        assert "The limit is 0 Instances" in caught.value.message
+        handle = loop.start(loop.job(HELLO, "quota", through(relay, attempts=1), **ALONE))
+        assert handle.run.state().status is Status.IN_PROGRESS, "whoever looks at it submits it again"
+        assert handle.wait(30) is Status.FAILED
+        assert handle.cause is not None
+        assert handle.cause.kind is CauseKind.INSTANCE_NOT_STARTED
+        assert "The limit is 0 Instances" in handle.cause.detail
         assert [name.rpartition("-")[2] == "try2" for name in relay.created()] == [False, True]
-    assert list(runs_dir().glob("quota*")) == []
+    with Relay(loop.service.port, CreateTrainingJob=[QUOTA]) as relay, pytest.raises(EngineRefused, match="limit is 0"):
+        loop.start(loop.job(HELLO, "unwanted", {"endpoint_urls": {"sagemaker": relay.url}}, **ALONE))
+    assert list(runs_dir().glob("unwanted*")) == []
     assert not list((loop.bucket / "out" / "headrace" / "channels").glob("quota*/*"))
+
+
+def test_an_attempt_never_takes_the_end_of_an_earlier_one_for_its_own_and_the_record_shows_both(loop: Loop) -> None:
+    script = """
+    import os
+    print(os.environ["TRAINING_JOB_NAME"], flush=True)
+    with open(os.path.join(os.environ["SM_MODEL_DIR"], "weights"), "w") as file:
+        file.write(os.environ["TRAINING_JOB_NAME"])
+    """
+    with Relay(loop.service.port, CreateTrainingJob=[LOSES_MODEL]) as relay:
+        options = through(relay, attempts=1, on=["InternalServerError"])
+        handle = loop.start(loop.job(script, "lost", options, **ALONE))
+        assert handle.wait(90) is Status.COMPLETED, (handle.cause, loop.service.log)
+        names = [handle.id, f"{handle.id}-try2"]
+        assert relay.created() == names
+    assert [line.rpartition(" ")[2] for line in lines(handle)] == names
+    state = handle.run.state()
+    assert (state.attempt, [program.attempt for program in state.programs]) == (2, [1, 2])
+    assert all(program.exit_code == 0 for program in state.programs)
+    (host,) = state.hosts
+    assert (len(host.pauses), host.released) == (1, False), "its clock stood still between the attempts"
+    assert members(loop.bucket / "out" / names[1] / "output" / "model.tar.gz") == {"weights": names[1].encode()}
+    told = [event.message for event in handle.run.events() if getattr(event, "message", "")]
+    assert any("InternalServerError: submitted again (attempt 2)" in text for text in told)
 
 
 def test_a_run_that_stays_without_capacity_fails_and_says_so(loop: Loop) -> None:
@@ -96,4 +125,10 @@ def test_a_run_that_waits_for_capacity_is_pending_and_can_be_stopped(loop: Loop)
         assert engines.stop(Run.open(handle.id)) is True
         assert handle.wait(30) is Status.STOPPED
         assert engines.stop(Run.open(handle.id)) is False
+        assert relay.created() == [handle.id]
+    with Relay(loop.service.port, CreateTrainingJob=[QUOTA]) as relay:  # refused at once: the same
+        handle = loop.start(loop.job(HELLO, "refused", through(relay, delay=3600), **ALONE))
+        assert engines.alive(Run.open(handle.id))
+        assert engines.stop(Run.open(handle.id)) is True
+        assert handle.wait(5) is Status.STOPPED
         assert relay.created() == [handle.id]

@@ -19,7 +19,7 @@ import os, sys
 from pathlib import Path
 from headrace.hosting.supervision.one_host import supervise_host
 from headrace.runs import RunPaths, Status
-status = supervise_host(RunPaths(Path(sys.argv[1])), sys.argv[2], interruptions=1000)
+status = supervise_host(RunPaths(Path(sys.argv[1])), sys.argv[2], interruptions=1000, anew=True)
 os._exit(0 if status is Status.COMPLETED else 1)
 """
 TRAIN = """
@@ -28,6 +28,8 @@ from pathlib import Path
 started = Path(os.environ["STARTED"])
 with started.open("a") as file:
     file.write("x")
+if "COMPLETES" in os.environ:
+    sys.exit(0)
 if started.stat().st_size > 2:
     sys.exit(3)
 print("waits", flush=True)
@@ -80,3 +82,19 @@ def test_interruptions_go_on_beyond_the_jobs_retry_and_a_program_that_fails_is_n
     assert state.cause is not None
     assert (state.cause.kind, state.cause.exit_code) == (CauseKind.PROGRAM_EXITED, 3)
     assert started.stat().st_size == 3
+
+
+def test_a_process_that_takes_the_place_of_one_whose_run_had_ended_runs_it_again(
+    machines: Machines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMPLETES", "1")
+    leader, started = machines.leader, tmp_path / "started"
+    for number in (1, 2):  # what the first one had made was lost with its machine
+        start(leader)
+        assert leader.wait() == 0, machines.explain()
+        assert started.stat().st_size == number
+        if number == 1:
+            leader.set_up()
+    state = machines.run.state()
+    assert (state.status, state.attempt, state.finished) == (Status.COMPLETED, 2, True)
+    assert [(program.attempt, program.exit_code) for program in state.programs] == [(1, 0), (2, 0)]

@@ -34,7 +34,7 @@ from headrace.runs.events import (
     SecondaryStatus,
     StatusChanged,
 )
-from headrace.runs.lifecycle import billable_seconds, running_seconds
+from headrace.runs.lifecycle import billable_seconds, last_word, running_seconds
 from headrace.runs.run_paths import VALUES
 
 S = SecondaryStatus
@@ -52,6 +52,28 @@ LIFE = [
 
 def parts(state):
     return [(each.status.value, each.start, each.end) for each in state.transitions]
+
+
+def test_an_end_behind_which_another_attempt_begins_is_none():
+    events = [*LIFE, RunFinished(t=9, status=Status.COMPLETED), AttemptStarted(t=12, number=2)]
+    assert last_word(events[:-1]) == events[-2]
+    assert last_word(events) is None
+    state = state_of(events, True)
+    assert (state.status, state.finished, state.attempt, state.ended) == (Status.IN_PROGRESS, False, 2, None)
+    again = [*events, RunFinished(t=20, status=Status.FAILED, cause=BOOM)]
+    assert state_of(again, True).status is Status.FAILED
+
+
+def test_other_instances_of_another_attempt_have_clocks_of_their_own():
+    pending = StatusChanged(t=10, status=S.PENDING, message="submitted again")
+    begun = [AttemptStarted(t=20, number=2), InstancesStarted(t=21, hosts={"dnn": ("algo-1", "algo-3")})]
+    hosts = {(host.group, host.host): host for host in state_of([*LIFE, pending, *begun], True).hosts}
+    assert {key: (host.seconds(31), host.ended) for key, host in hosts.items()} == {
+        ("dnn", "algo-1"): (8 + 11, None),  # from the start of the attempt, which had it before
+        ("dnn", "algo-2"): (8, 10),
+        ("data", "algo-3"): (8, 10),
+        ("dnn", "algo-3"): (10, None),
+    }
 
 
 def test_parts_follow_each_other_without_a_gap_and_the_last_one_is_open():

@@ -23,7 +23,7 @@ from headrace import engines
 from headrace.errors import HeadraceError
 from headrace.instance.storage import Store
 from headrace.runs import Run
-from headrace.runs.events import RunFinished
+from headrace.runs.lifecycle import last_word
 from headrace.runs.segment_reader import RecordCopy, read_copied
 from headrace.runs.store import ASK_ENGINE, is_copy, supervisor_alive
 
@@ -83,7 +83,7 @@ class AskEngine:
             if not engine:
                 answer.over = self._update(run)
             else:
-                answer.over = any(isinstance(event, RunFinished) for event in run.events())
+                answer.over = last_word(run.events()) is not None
                 if not answer.over:
                     engines.refresh(run)
                     answer.alive = engines.alive(run)

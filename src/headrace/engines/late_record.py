@@ -11,7 +11,7 @@ from headrace.errors import HeadraceError
 from headrace.hosting.supervision.record_storing import BY_STOP, place_of_rest, store_rest
 from headrace.hosting.supervision.run_environment import supervisor_environment
 from headrace.runs import Run
-from headrace.runs.events import RunFinished
+from headrace.runs.lifecycle import last_word
 from headrace.runs.store import ASK_ENGINE, is_copy, supervisor_alive
 
 PAUSE = 0.5  # seconds between two questions to a platform
@@ -33,7 +33,7 @@ def store_late(run: Run, seconds: float, told: Callable[[str], None], unwanted: 
     deadline = time.monotonic() + seconds
     header = run.header
     answers = header.supervisor_pid != ASK_ENGINE and supervisor_alive(header)
-    if is_copy(run.paths) or answers or not any(isinstance(event, RunFinished) for event in run.events()):
+    if is_copy(run.paths) or answers or last_word(run.events()) is None:
         return
     try:
         while header.supervisor_pid == ASK_ENGINE and place_of_rest(run.paths) and engines.alive(run):

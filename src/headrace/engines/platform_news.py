@@ -14,7 +14,8 @@ from contextlib import contextmanager
 import msgspec
 
 from headrace.runs import Cause, Event, EventWriter, RunPaths, Status
-from headrace.runs.events import RunFinished, SecondaryStatus, StatusChanged, run_finished
+from headrace.runs.events import SecondaryStatus, StatusChanged, run_finished
+from headrace.runs.lifecycle import last_word
 from headrace.runs.reader import Run
 
 WRITER = "platform"  # name of the event file
@@ -39,7 +40,7 @@ class PlatformNews:
     @property
     def finished(self) -> bool:
         """Whether the record holds the end of the run."""
-        return any(isinstance(event, RunFinished) for event in self.events)
+        return last_word(self.events) is not None
 
     @property
     def last_status(self) -> SecondaryStatus | None:

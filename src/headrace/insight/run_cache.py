@@ -36,7 +36,7 @@ from headrace.runs import (
     runs_dir,
     state_of,
 )
-from headrace.runs.events import RunFinished
+from headrace.runs.lifecycle import last_word
 from headrace.runs.reader import Alive
 from headrace.runs.run_listing import GroupLine, RunLine, line_of, planned_groups
 from headrace.runs.store import find_run, unreadable_headers
@@ -105,7 +105,7 @@ class RunIndex:
             # With a last word it does not matter who lives; else ask before the events are read, see `state_of`.
             supervised = True if self._word else self.run.supervised
             if self._events.poll():
-                self._word = any(isinstance(event, RunFinished) for event in self._events.events)
+                self._word = last_word(self._events.events) is not None
             seen = (len(self._events.events), supervised)
             if self._state is None or self._state[0] != seen:
                 self._state = (seen, state_of(self._events.events, supervised))

@@ -119,10 +119,17 @@ def _ours(run: Run, header: RunHeader, state: RunState, now: float) -> dict[str,
         "record_not_stored": state.record_not_stored,
         "billable_seconds": {
             "groups": {name: round(value, 3) for name, value in billable_seconds(state.hosts, now).items()},
-            "hosts": {host.host: round(host.seconds(now), 3) for host in state.hosts},
+            "hosts": _seconds_of_hosts(state, now),
             "released": [host.host for host in state.hosts if host.released],
         },
     }
+
+
+def _seconds_of_hosts(state: RunState, now: float) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for host in state.hosts:  # other instances of another attempt may have given it another group
+        found[host.host] = round(found.get(host.host, 0.0) + host.seconds(now), 3)
+    return found
 
 
 def _request(run: Run) -> dict[str, object]:

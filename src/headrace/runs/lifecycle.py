@@ -24,6 +24,7 @@ from headrace.runs.events import (
     HostReleased,
     InstancesStarted,
     JobStopping,
+    RunFinished,
     SecondaryStatus,
     Status,
     StatusChanged,
@@ -85,7 +86,7 @@ class Lifecycle:
     attempt: int = 1
     stopping: bool = False
     instances_started: float | None = None
-    _hosts: dict[str, HostTime] = field(default_factory=dict)
+    _hosts: dict[tuple[str, str], HostTime] = field(default_factory=dict)
 
     @property
     def status(self) -> SecondaryStatus:
@@ -98,19 +99,17 @@ class Lifecycle:
             self.stopping = self.stopping or event.status is SecondaryStatus.STOPPING
             self._change(event.status, event.t, event.message)
             if event.status is SecondaryStatus.PENDING:
-                self._hosts = {host.host: host for host in self.hosts(event.t)}
+                self._hosts = {(host.group, host.host): host for host in self.hosts(event.t)}
         elif isinstance(event, JobStopping) and event.status is Status.STOPPED:
             self.stopping = True
             self._change(SecondaryStatus.STOPPING, event.t, event.reason)
         elif isinstance(event, AttemptStarted):
             self.attempt = event.number
-            self._hosts.update((name, _resumed(host, event.t)) for name, host in self._hosts.items())
+            self._hosts.update((key, _resumed(host, event.t)) for key, host in self._hosts.items())
         elif isinstance(event, InstancesStarted):
-            self.instances_started = event.t
-            for group, names in event.hosts.items():
-                self._hosts.update((name, HostTime(group, name, event.t)) for name in names)
-        elif isinstance(event, HostReleased) and event.host in self._hosts:
-            self._hosts[event.host] = replace(self._hosts[event.host], ended=event.t, released=True)
+            self._started(event)
+        elif isinstance(event, HostReleased) and (key := (event.group, event.host)) in self._hosts:
+            self._hosts[key] = replace(self._hosts[key], ended=event.t, released=True)
 
     def end(self, status: SecondaryStatus, at: float, message: str) -> None:
         """Takes the end of the run."""
@@ -120,6 +119,15 @@ class Lifecycle:
     def hosts(self, ended: float | None) -> tuple[HostTime, ...]:
         """Returns the clocks of all hosts, given when the run ended."""
         return tuple(host if host.ended is not None else replace(host, ended=ended) for host in self._hosts.values())
+
+    def _started(self, event: InstancesStarted) -> None:
+        """Starts the clocks of the hosts; those of instances that the run had before stand still from now on."""
+        if self.instances_started is None:
+            self.instances_started = event.t
+        now = [(group, name) for group, names in event.hosts.items() for name in names]
+        self._hosts.update((key, _not_resumed(host, event.t)) for key, host in self._hosts.items() if key not in now)
+        for key in now:
+            self._hosts[key] = _resumed(self._hosts[key], event.t) if key in self._hosts else HostTime(*key, event.t)
 
     def _change(self, status: SecondaryStatus, at: float, message: str) -> None:
         if self.transitions:
@@ -135,6 +143,31 @@ def _resumed(host: HostTime, at: float) -> HostTime:
     if host.ended is None:
         return host
     return replace(host, ended=None, released=False, pauses=(*host.pauses, (host.ended, at)))
+
+
+def _not_resumed(host: HostTime, at: float) -> HostTime:
+    """Ends the clock of a host that is no part of the run any more: where its last pause has begun, else now."""
+    if host.ended is not None:
+        return host
+    *before, last = host.pauses or ((at, at),)
+    return replace(host, ended=last[0], released=True, pauses=tuple(before))
+
+
+def last_word(events: Iterable[Event]) -> RunFinished | None:
+    """Returns the end of a run; None while it goes on.
+
+    An end behind which another attempt begins is none: the platform has lost what the run had made, and runs it again.
+
+    Args:
+        events: all events, in the order of time.
+    """
+    word: RunFinished | None = None
+    for event in events:
+        if isinstance(event, AttemptStarted):
+            word = None
+        elif isinstance(event, RunFinished):
+            word = word or event
+    return word
 
 
 def final_status(status: Status, cause: Cause | None) -> SecondaryStatus:

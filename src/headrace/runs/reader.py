@@ -16,6 +16,7 @@ from headrace.feed_metrics import LoaderSecond, WorkerSecond
 from headrace.runs import old_records
 from headrace.runs.cause import Cause, CauseKind
 from headrace.runs.events import ArtefactsStored, Event, JobFinished, RunFinished, Status
+from headrace.runs.lifecycle import last_word
 from headrace.runs.log_lines import LogFollower, LogLine, Selector, parse_selector, stream_of
 from headrace.runs.metric_records import HostSecond, Metric, ServiceSecond, ValueSecond
 from headrace.runs.run_paths import HOST, VALUES, RunPaths, Stream
@@ -369,7 +370,7 @@ class EndOfRun:
             self._events.poll()
         if len(self._events.events) != self._seen:
             self._seen = len(self._events.events)
-            self._word = any(isinstance(event, RunFinished) for event in self._events.events)
+            self._word = last_word(self._events.events) is not None
         if self._word:
             return True
         if supervised:

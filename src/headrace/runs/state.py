@@ -204,7 +204,7 @@ def state_of(events: Iterable[Event], supervised: bool) -> RunState:
         elif isinstance(event, JobStarted):
             fold.started = event.t if fold.started is None else fold.started
         elif isinstance(event, AttemptStarted):
-            fold.verdict = None
+            fold.verdict = fold.word = None
             fold.compare_machines()
         elif isinstance(event, JobFinished):
             fold.verdict = fold.verdict or event

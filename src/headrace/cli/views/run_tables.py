@@ -43,7 +43,7 @@ def show_status(run: Run, now: float) -> None:
     now = run.present(now)
     second = "" if state.secondary_status.value == state.status.value else f" ({state.secondary_status.value})"
     degraded = f", degraded: {losses(state.lost)}" if state.degraded else ""
-    attempt = f", attempt {state.attempt}{_of_attempts(run)}" if state.attempt > 1 else ""
+    attempt = f", attempt {state.attempt}{_of_attempts(run, state.attempt)}" if state.attempt > 1 else ""
     out.print(Text(f"{run.id}  {state.status.value}{second}{attempt}{degraded}", style="bold"))
     if waits := _waits(state, now):
         out.print(Text(waits))
@@ -85,12 +85,14 @@ class _Plan(msgspec.Struct, frozen=True):
     retry: _Retry = _Retry()
 
 
-def _of_attempts(run: Run) -> str:
-    """Returns ``of 3``, how many attempts the job may have; nothing when its plan cannot be read."""
+def _of_attempts(run: Run, attempt: int) -> str:
+    """Returns ``of 3``, how many attempts the job may have; nothing when its plan cannot be read, or its platform gives
+    it more: after an interruption of spot instances, for example."""
     try:
-        return f" of {read_plan(run.paths, _Plan).retry.attempts + 1}"
+        most = read_plan(run.paths, _Plan).retry.attempts + 1
     except (OSError, msgspec.DecodeError):
         return ""
+    return f" of {most}" if attempt <= most else ""
 
 
 def _waits(state: RunState, now: float) -> str:

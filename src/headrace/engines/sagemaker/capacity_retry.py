@@ -15,6 +15,7 @@ from headrace.job.job import find_problems
 from headrace.job.model.sagemaker_options import CapacityRetry, Elsewhere
 
 LONGEST_DELAY = 600.0  # seconds
+_OPTIONS = ("endpoint_url", "endpoint_urls")  # of the engine, and not of the job
 
 
 class Alternative(NamedTuple):
@@ -102,14 +103,15 @@ def job_at(job: Job, place: Alternative) -> Job:
     if not groups and place.types:
         changed["instance_type"] = place.types[job.groups[0].instance_group_name]
     other = place.elsewhere
-    changed |= {name: getattr(other, name) for name in other.model_fields_set - {"inputs"}}
+    changed |= {name: getattr(other, name) for name in other.model_fields_set - {"inputs", *_OPTIONS}}
     if other.inputs:
         moved = {name: job.inputs[name].model_copy(update={"s3_data": uri}) for name, uri in other.inputs.items()}
         changed["inputs"] = {**job.inputs, **moved}
     if job.budget is not None and job.budget.region != place.region:
         changed["budget"] = job.budget.model_copy(update={"region": place.region})
     if job.sagemaker.region != place.region:
-        options = job.sagemaker.model_copy(update={"region": place.region})
+        moved_to = {name: getattr(other, name) for name in _OPTIONS if name in other.model_fields_set}
+        options = job.sagemaker.model_copy(update={**moved_to, "region": place.region})
         changed["engines"] = job.engines.model_copy(update={"sagemaker": options})
     if not changed:
         return job

@@ -24,13 +24,14 @@ import logging
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import msgspec
 
 from headrace.engines.sagemaker.container_order import CODE, ContainerOrder, read_container_order
 from headrace.engines.sagemaker.container_output import ContainerOutput
-from headrace.engines.sagemaker.container_place import INTERRUPTIONS, placed_plan
+from headrace.engines.sagemaker.container_place import INTERRUPTIONS, after_attempts, placed_plan
 from headrace.errors import FAILURE_CHARACTERS, HeadraceError
 from headrace.feed.worker.usable_cores import usable_cores
 from headrace.hosting.inputs.archive import unpack
@@ -40,6 +41,7 @@ from headrace.hosting.inputs.source_code import bring_code
 from headrace.hosting.machines.earlier_record import bring_record
 from headrace.hosting.supervision.one_host import PLAIN_HOSTS, supervise_host
 from headrace.hosting.supervision.stop_orders import StopOrders
+from headrace.hosting.supervision.supervisor import ENGINE
 from headrace.instance.certificates import CA_NAME, CERTIFICATE_NAME, KEY_NAME
 from headrace.instance.code_copy import copy_code
 from headrace.instance.launch_plan import (
@@ -56,7 +58,8 @@ from headrace.instance.lifeline import StopJob
 from headrace.instance.paths import TreePaths, base_directory
 from headrace.log_setup import VARIABLE, log_to_stderr
 from headrace.processes.own_group import memory_limit
-from headrace.runs import CauseKind, Run, RunPaths, Status, read_plan
+from headrace.runs import CauseKind, EventWriter, Run, RunPaths, Status, read_plan
+from headrace.runs.events import AttemptStarted
 
 _log = logging.getLogger("headrace.engines.sagemaker.container_host")  # this module runs as __main__
 
@@ -78,22 +81,28 @@ def main() -> int:
         outer = _outer_ports(service)
         tree = TreePaths(service.base if outer is None else linked_tree(service, root.parent / TREE))
         plan = placed_plan(
-            read_plan(paths, LaunchPlan), config, str(tree.base), str(paths.root), dict(os.environ), outer
+            after_attempts(read_plan(paths, LaunchPlan), order.attempt - 1),
+            config,
+            str(tree.base),
+            str(paths.root),
+            dict(os.environ),
+            outer,
         )
         plan = make_ready(paths, plan, name, order, tree, channel, secrets)
         leads = name == plan.leader
         if leads:
             bring_record(paths)  # before the output begins: what it brings was printed
+            begin_with(order.attempt, paths)
         output = ContainerOutput(paths, name)
         try:
-            interruptions = INTERRUPTIONS if order.spot else 0
             status = supervise_host(
                 paths,
                 name,
                 PLAIN_HOSTS,
                 stop_orders(leads, order.spot),
                 collected=False,
-                interruptions=interruptions,
+                interruptions=INTERRUPTIONS if order.spot else 0,
+                anew=True,
             )
         finally:
             output.close()
@@ -108,6 +117,13 @@ def main() -> int:
         return 0
     write_failure(service, _reason(paths))
     return 1
+
+
+def begin_with(attempt: int, paths: RunPaths) -> None:
+    """Writes with which attempt of its run this job begins, unless it has begun. Raises OSError."""
+    if attempt > 1 and not paths.events(ENGINE).exists():
+        with EventWriter(paths.events(ENGINE)) as events:
+            events.write(AttemptStarted(t=time.time(), number=attempt))
 
 
 def _ended(*_: object) -> None:

@@ -19,12 +19,14 @@ class ContainerOrder(msgspec.Struct, frozen=True):
         ranks: groups with the ranks of a host, whose data workers are as many as these leave CPUs.
         requirements: file of requirements inside the code, by group; without one the default, if it is there.
         spot: the service may take the instances away, and start the job anew.
+        attempt: number of the run's attempt with which the containers of this job begin.
     """
 
     source: str = ""
     ranks: dict[str, int] = {}
     requirements: dict[str, str] = {}
     spot: bool = False
+    attempt: int = 1
 
 
 def read_container_order(paths: RunPaths) -> ContainerOrder:

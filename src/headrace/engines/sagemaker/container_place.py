@@ -94,6 +94,14 @@ def placed_plan(
     )
 
 
+def after_attempts(plan: LaunchPlan, count: int) -> LaunchPlan:
+    """Returns the plan of a job before which the run had so many attempts: the job's own retries come on top."""
+    retry = plan.retry
+    if not retry.attempts:
+        return plan
+    return msgspec.structs.replace(plan, retry=msgspec.structs.replace(retry, attempts=retry.attempts + count))
+
+
 def _beside(ports: Ports, taken: Ports) -> Ports:
     """Returns ports that are not taken: all of them some way behind their own, where one would be."""
     names = Ports.__struct_fields__

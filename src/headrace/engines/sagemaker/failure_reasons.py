@@ -33,9 +33,9 @@ def word_of(answer: Answer) -> str:
     return reason_word(str(answer.get("FailureReason") or ""))
 
 
-def no_capacity(word: str) -> Cause:
-    """Returns why a run has failed that the service refused for the last time."""
-    return Cause(CauseKind.INSTANCE_NOT_STARTED, f"SageMaker has no instances for it: {word}", infrastructure=True)
+def refused(why: str) -> Cause:
+    """Returns why a run has failed that the service refused for the last time, in these words."""
+    return Cause(CauseKind.INSTANCE_NOT_STARTED, why, infrastructure=True)
 
 
 def end_of_job(answer: Answer) -> tuple[Status, Cause | None] | None:

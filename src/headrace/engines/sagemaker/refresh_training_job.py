@@ -11,7 +11,7 @@ import msgspec
 from headrace.engines.one_refresher import alone
 from headrace.engines.platform_news import PlatformNews, platform_news
 from headrace.engines.sagemaker.boto_service import BotoService
-from headrace.engines.sagemaker.failure_reasons import end_of_job, no_capacity, word_of
+from headrace.engines.sagemaker.failure_reasons import end_of_job, refused, word_of
 from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket, read_ticket, write_ticket
 from headrace.engines.sagemaker.service_calls import Answer
 from headrace.engines.sagemaker.stage_channel import remove_channel
@@ -19,7 +19,8 @@ from headrace.engines.sagemaker.stored_record import bring_stored, forget_copy
 from headrace.engines.sagemaker.submit_again import submit_again
 from headrace.instance.storage import Store
 from headrace.runs import Cause, CauseKind, Run, RunPaths, Status
-from headrace.runs.events import InstancesStarted, RunFinished, SecondaryStatus
+from headrace.runs.events import InstancesStarted, SecondaryStatus
+from headrace.runs.lifecycle import last_word
 
 STORE_SECONDS = 10.0  # for an answer of S3
 PARTS = {
@@ -62,7 +63,7 @@ def refresh_training_job(run: Run) -> None:
 
 def has_ended(run: Run) -> bool:
     """Tells whether the record here holds the end of the run."""
-    return any(isinstance(event, RunFinished) for event in run.events())
+    return last_word(run.events()) is not None
 
 
 def _refresh(run: Run, ticket: ServiceTicket, store: Store) -> None:
@@ -72,7 +73,7 @@ def _refresh(run: Run, ticket: ServiceTicket, store: Store) -> None:
     if ticket.refused:
         if not submit_again(paths, ticket, ticket.refused, ticket.refused_at):
             with platform_news(paths) as news:
-                news.end(Status.FAILED, no_capacity(ticket.refused))
+                news.end(Status.FAILED, refused(ticket.refusal or ticket.refused))
         return
     asked = time.time()
     found = BotoService(ticket.service).describe(ticket.name)
@@ -83,7 +84,7 @@ def _refresh(run: Run, ticket: ServiceTicket, store: Store) -> None:
         write_ticket(paths, msgspec.structs.replace(ticket, submitted=True))
     end = end_of_job(found)
     if end is None:
-        word = bring_stored(paths, ticket.record, store, end=False)
+        word = bring_stored(paths, ticket, store, end=False)
         with platform_news(paths) as news:
             tell_part(news, found, asked, word is not None)
         return
@@ -106,12 +107,12 @@ def _record_says(paths: RunPaths, ticket: ServiceTicket, store: Store, status: S
         paths, ticket, store: the run.
         status, cause: how the job ended, as the service has it.
     """
-    word = bring_stored(paths, ticket.record, store, end=False)
+    word = bring_stored(paths, ticket, store, end=False)
     if word is None or (word.status is Status.COMPLETED and status is not Status.COMPLETED):
         return False
     if word.status is Status.STOPPED and cause is not None and cause.kind is CauseKind.MAX_RUN:
         return False
-    bring_stored(paths, ticket.record, store, end=True)
+    bring_stored(paths, ticket, store, end=True)
     return True
 
 

@@ -81,7 +81,7 @@ def stop(run: Run, now: bool = False) -> bool:
         EngineRefused: it cannot be asked.
     """
     ticket = read_ticket(run.paths)
-    if not ticket.submitted and ticket.submitter_lives:
+    if not ticket.submitted and not ticket.refused and ticket.submitter_lives:
         raise EngineRefused(f"{run.id} is being submitted", "ask again in a moment")
     return not has_ended(run) and stop_run(run.paths)
 

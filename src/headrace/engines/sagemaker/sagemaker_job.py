@@ -91,6 +91,12 @@ class SageMakerJob(EngineJob):
         return f"{self.base}/channels/{training_job_name(self.plan.run_id)}/"
 
     @property
+    def record_place(self) -> str:
+        """Place below which this attempt has its record: none takes the end of another one for its own."""
+        place = self.job.record.uri.rstrip("/") if self.job.record is not None else ""
+        return place if self.attempt == 1 else f"{place}/attempts/{self.attempt}"
+
+    @property
     def shared_uri(self) -> str:
         """Where what many runs have in common is staged, by the digest of its content."""
         return f"{self.base}/shared"

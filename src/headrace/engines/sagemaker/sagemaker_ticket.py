@@ -26,7 +26,8 @@ class ServiceTicket(msgspec.Struct, frozen=True):
         profile: whose credentials are used; empty for those of the environment.
         endpoints: address of a service that is asked in place of AWS's, by name.
         channel: ``s3://`` prefix of headrace's own channel, with the secret.
-        record: ``s3://`` place below which runs have their records.
+        record: ``s3://`` place below which the latest attempt has its record.
+        before: how much the growing files of the record here held when it was submitted: what earlier attempts wrote.
         model: ``s3://`` URI of the model.
         begun: when the submission began, seconds since the epoch.
         pid, start, node: the process that submits it.
@@ -35,6 +36,7 @@ class ServiceTicket(msgspec.Struct, frozen=True):
         attempt: how often the run has been submitted, this time included.
         first_region: where its first attempt was.
         refused: the service's word for why it did not accept the latest attempt; empty when it did.
+        refusal: the same in a sentence.
         refused_at: when that was, seconds since the epoch.
     """
 
@@ -54,7 +56,9 @@ class ServiceTicket(msgspec.Struct, frozen=True):
     attempt: int = 1
     first_region: str = ""
     refused: str = ""
+    refusal: str = ""
     refused_at: float = 0.0
+    before: dict[str, int] = {}
 
     @property
     def access(self) -> S3Access:

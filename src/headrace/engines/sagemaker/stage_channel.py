@@ -54,12 +54,13 @@ class Objects(Protocol):
         """Removes an object, if it is there."""
 
 
-def prepare_sagemaker_run(planned: SageMakerJob, paths: RunPaths) -> dict[str, bytes]:
+def prepare_sagemaker_run(planned: SageMakerJob, paths: RunPaths, number: int = 1) -> dict[str, bytes]:
     """Fills the run's directory on this machine, and packs what is this run's alone: name in the channel to content.
 
     Args:
         planned: the job, in this run.
         paths: the run's directory, which exists.
+        number: of the run's attempt with which its containers begin.
 
     Raises:
         UsageError, StorageError: code that cannot be used.
@@ -71,13 +72,14 @@ def prepare_sagemaker_run(planned: SageMakerJob, paths: RunPaths) -> dict[str, b
         bring_job_code(job, paths)
     paths.plan.write_text(plan_text(planned.plan), encoding="utf-8")
     assert job.record is not None
-    write_order(paths, RecordOrder(job.record.uri, job.record.interval))
+    write_order(paths, RecordOrder(planned.record_place, job.record.interval))
     requirements = {group.name: job.requirements_of(group.name) for group in planned.plan.groups}
     order = ContainerOrder(
         source=job.source_dir if is_s3(job.source_dir) else "",
         ranks=ranks_beside_workers(job),
         requirements={name: file for name, file in requirements.items() if file},
         spot=job.use_spot_instances,
+        attempt=number,
     )
     write_container_order(paths, order)
     secret = dict(_secrets(planned.plan))

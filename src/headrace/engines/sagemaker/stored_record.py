@@ -1,5 +1,8 @@
 """Brings the record of a run on SageMaker to this machine, from the segments that its leader writes in S3.
 
+Every attempt that is submitted has a record of its own there. Here they are one: what an attempt writes stands behind
+what the attempts before it have written.
+
 The segments are copied into a folder below the run's engine directory, as `headrace fetch` does, and what is new of the
 copy comes into the run's own record. The end of the run waits: a run is over when the service has stored its model.
 """
@@ -7,15 +10,17 @@ copy comes into the run's own record. The end of the run waits: a run is over wh
 from __future__ import annotations
 
 import contextlib
-import itertools
 import shutil
+from collections.abc import Mapping
 
 import msgspec
 
 from headrace.engines.platform_news import WRITER
+from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket
 from headrace.instance.storage import Store
 from headrace.runs import Run, RunPaths
 from headrace.runs.events import RunFinished
+from headrace.runs.lifecycle import last_word
 from headrace.runs.record_pieces import Known, NewPieces, digest_of, take_piece
 from headrace.runs.segment_reader import RecordCopy, open_copy
 from headrace.runs.segments import EVENTS, GROWING, Piece, joined, writers_place
@@ -24,16 +29,16 @@ FOLDER = "stored"  # below the run's engine directory: the copy of what is store
 PLAN = "plan.json"  # the leader knows which hosts the service has assigned to which group
 LEADERS = f"{EVENTS}/engine.jsonl"  # what the supervisor of the leader writes
 NOT_TAKEN = (f"{EVENTS}/{WRITER}.jsonl",)  # this machine writes one of its own
-_END = msgspec.json.Decoder(RunFinished)
+_LINE = msgspec.json.Decoder(RunFinished)
 
 
-def bring_stored(paths: RunPaths, place: str, store: Store, *, end: bool) -> RunFinished | None:
+def bring_stored(paths: RunPaths, ticket: ServiceTicket, store: Store, *, end: bool) -> RunFinished | None:
     """Brings what is new. To be called by one process at a time.
 
     Args:
         paths: the run.
-        place: ``s3://`` place below which runs have their records.
-        store: where it is.
+        ticket: of the latest attempt.
+        store: where its record is.
         end: the end of the run comes, too, if it is there.
 
     Returns:
@@ -43,19 +48,21 @@ def bring_stored(paths: RunPaths, place: str, store: Store, *, end: bool) -> Run
         StorageError, RecordDamaged: it cannot be read now.
         OSError: the record here cannot be written.
     """
-    uri = joined(place.rstrip("/"), paths.id)
+    uri = joined(ticket.record.rstrip("/"), paths.id)
     if not store.folders(writers_place(uri)):
         return None
     copy = open_copy(store, paths.id, uri, paths.engine / FOLDER)
     RecordCopy(store, copy).update()
-    word = next((event for event in Run(copy).events() if isinstance(event, RunFinished)), None)
+    word = last_word(Run(copy).events())
+    limit = None if end or word is None else _place_of_end(copy)
     new = NewPieces(copy, (PLAN,), NOT_TAKEN)
     while True:
-        known = _known_here(paths)
+        known = known_here(paths, ticket.before)
         batch, more = new.next(known, last=end and word is not None)
-        kept = batch if end else [each for piece, data in batch if (each := _without_end(piece, data)) is not None]
+        kept = [each for piece, data in batch if (each := _up_to(piece, data, limit)) is not None]
         for piece, data in kept:
-            take_piece(paths.root, piece, data)
+            offset = None if piece.offset is None else piece.offset + ticket.before.get(piece.path, 0)
+            take_piece(paths.root, msgspec.structs.replace(piece, offset=offset), data)
         if not more or not kept:
             return word
 
@@ -65,30 +72,39 @@ def forget_copy(paths: RunPaths) -> None:
     shutil.rmtree(paths.engine / FOLDER, ignore_errors=True)
 
 
-def _known_here(paths: RunPaths) -> Known:
-    """Returns how much of a run's record is on this machine."""
+def known_here(paths: RunPaths, before: Mapping[str, int]) -> Known:
+    """Returns how much of an attempt's record is on this machine.
+
+    Args:
+        paths: the run.
+        before: what is here of the attempts before it, in bytes by file.
+    """
     known = Known()
     for folder, depth, ending in GROWING:
         for path in (paths.root / folder).glob("/".join(["*"] * depth)):
             if path.name.endswith(ending):
-                known.sent[str(path.relative_to(paths.root))] = path.stat().st_size
+                name = str(path.relative_to(paths.root))
+                known.sent[name] = path.stat().st_size - before.get(name, 0)
     with contextlib.suppress(FileNotFoundError):
         known.digests[PLAN] = digest_of(paths.plan.read_bytes())
     return known
 
 
-def _without_end(piece: Piece, data: bytes) -> tuple[Piece, bytes] | None:
-    """Returns a piece without the end of the run; None when nothing is left."""
-    if piece.path != LEADERS:
+def _up_to(piece: Piece, data: bytes, limit: int | None) -> tuple[Piece, bytes] | None:
+    """Returns what of a piece stands before a place in the leader's events; None when nothing does."""
+    if limit is None or piece.path != LEADERS or piece.offset is None or piece.offset + piece.size <= limit:
         return piece, data
-    lines = itertools.takewhile(_is_no_end, data.splitlines(keepends=True))
-    kept = b"".join(lines)
+    kept = data[: max(0, limit - piece.offset)]
     return (msgspec.structs.replace(piece, size=len(kept)), kept) if kept else None
 
 
-def _is_no_end(line: bytes) -> bool:
-    try:
-        _END.decode(line)
-    except msgspec.DecodeError:
-        return True
-    return False
+def _place_of_end(copy: RunPaths) -> int | None:
+    """Returns where in the leader's events of a copy the end of the run stands; None when it is elsewhere."""
+    place, found = 0, None
+    with (copy.root / LEADERS).open("rb") as lines:
+        for line in lines:
+            with contextlib.suppress(msgspec.DecodeError):  # another event
+                _LINE.decode(line)
+                found = place
+            place += len(line)
+    return found

@@ -1,4 +1,4 @@
-"""Submits a run again that the service had no instances for: by whichever process looks at it when it is time.
+"""Submits a run again that the service refused or failed: by whichever process looks at it when it is time.
 
 Nothing waits: until then the run is pending, and says so.
 """
@@ -6,8 +6,6 @@ Nothing waits: until then the run is pending, and says so.
 from __future__ import annotations
 
 import time
-
-import msgspec
 
 from headrace.engines.one_refresher import alone
 from headrace.engines.platform_news import platform_news
@@ -17,7 +15,7 @@ from headrace.engines.sagemaker.failure_reasons import word_of
 from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket, read_ticket, write_ticket
 from headrace.engines.sagemaker.service_calls import Answer, ServiceRefused
 from headrace.engines.sagemaker.stage_channel import remove_channel
-from headrace.engines.sagemaker.submit_training_job import asked_of, planned_again, submit_attempt
+from headrace.engines.sagemaker.submit_training_job import asked_of, note_refusal, planned_again, submit_attempt
 from headrace.errors import EngineRefused, UsageError
 from headrace.instance.storage import Store
 from headrace.runs import Cause, CauseKind, RunPaths, Status
@@ -53,8 +51,7 @@ def submit_again(paths: RunPaths, ticket: ServiceTicket, word: str, failed_at: f
     try:
         submit_attempt(planned, paths, kept=True)
     except ServiceRefused as error:
-        refused = msgspec.structs.replace(read_ticket(paths), refused=error.code, refused_at=time.time())
-        write_ticket(paths, refused)
+        note_refusal(paths, error)
     except UsageError as error:
         write_ticket(paths, ticket)
         if isinstance(error, EngineRefused):  # the service cannot be asked now

@@ -1,7 +1,8 @@
 """Gives a run to SageMaker: stages its channel, creates its training job, leaves nothing of a failed try.
 
-It is submitted again while the service refuses it for a reason that `engines.sagemaker.retry` names. What a later
-process needs for another attempt is in the run's directory: the job as the user wrote it, beside the ticket.
+One attempt is submitted, once. When the service refuses it for a reason that `engines.sagemaker.retry` names, the run
+waits, and `submit_again` submits the next one. What a later process needs for that is in the run's directory: the job
+as the user wrote it, beside the ticket.
 """
 
 from __future__ import annotations
@@ -10,14 +11,13 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Callable
 
 import msgspec
 
 from headrace.engines.sagemaker.boto_service import BotoService
 from headrace.engines.sagemaker.capacity_retry import next_attempt
 from headrace.engines.sagemaker.sagemaker_job import SageMakerJob, attempt_of
-from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket, write_ticket
+from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket, read_ticket, write_ticket
 from headrace.engines.sagemaker.service_calls import ServiceRefused, TrainingService
 from headrace.engines.sagemaker.stage_channel import (
     prepare_sagemaker_run,
@@ -25,6 +25,7 @@ from headrace.engines.sagemaker.stage_channel import (
     shared_content,
     stage_channel,
 )
+from headrace.engines.sagemaker.stored_record import forget_copy, known_here
 from headrace.engines.submitting_process import this_process
 from headrace.errors import HeadraceError
 from headrace.instance.launch_plan import write_atomically
@@ -50,7 +51,7 @@ def ticket_of(planned: SageMakerJob) -> ServiceTicket:
         profile=options.profile or "",
         endpoints=endpoints,
         channel=planned.channel_uri,
-        record=planned.job.record.uri if planned.job.record is not None else "",
+        record=planned.record_place,
         model=planned.model_uri,
         begun=time.time(),
         attempt=planned.attempt,
@@ -61,40 +62,40 @@ def ticket_of(planned: SageMakerJob) -> ServiceTicket:
     )
 
 
-def submit_training_job(
-    planned: SageMakerJob, paths: RunPaths, sleep: Callable[[float], object] = time.sleep
-) -> SageMakerJob:
-    """Submits a run, as often as its job says. What is killed meanwhile is found again by its ticket.
+def submit_training_job(planned: SageMakerJob, paths: RunPaths) -> None:
+    """Submits the first attempt of a run. What is killed meanwhile is found again by its ticket.
+
+    One that is refused and is to be submitted again leaves a run that waits.
 
     Args:
         planned: the job, in its run.
         paths: the run's directory.
-        sleep: waits for so many seconds.
-
-    Returns:
-        The attempt that the service has accepted.
 
     Raises:
         UsageError, StorageError: the run cannot be prepared or staged.
-        EngineRefused: the service does not take it.
+        EngineRefused: the service does not take it, and it is not submitted again.
         OSError: the run's directory cannot be written.
     """
     write_asked(paths, planned.asked)
     write_ticket(paths, ticket_of(planned))
     give_to_engine(paths)
-    while True:
-        try:
-            submit_attempt(planned, paths)
-            return planned
-        except ServiceRefused as error:
-            retry = planned.asked.sagemaker.retry
-            following = next_attempt(retry, planned.attempt, error.code, planned.first_region)
-            if following is None:
-                raise
-            when = f" in {following.delay:g} s" if following.delay else ""
-            _log.warning("%s; it is submitted again%s", error.message, when)
-            sleep(following.delay)
-            planned = planned.at(following.attempt)
+    try:
+        submit_attempt(planned, paths)
+    except ServiceRefused as error:
+        retry = planned.asked.sagemaker.retry
+        if next_attempt(retry, planned.attempt, error.code, planned.first_region) is None:
+            raise
+        _log.warning("%s; it is submitted again", error.message)
+        note_refusal(paths, error)
+
+
+def note_refusal(paths: RunPaths, error: ServiceRefused) -> None:
+    """Writes into the ticket that the service has refused the latest attempt. Raises OSError."""
+    ticket = read_ticket(paths)
+    write_ticket(
+        paths,
+        msgspec.structs.replace(ticket, refused=error.code, refusal=error.message, refused_at=time.time()),
+    )
 
 
 def planned_again(paths: RunPaths, ticket: ServiceTicket, attempt: int) -> SageMakerJob:
@@ -136,9 +137,13 @@ def submit_attempt(planned: SageMakerJob, paths: RunPaths, kept: bool = False) -
         ServiceRefused: the service does not take it; nothing of it is left.
         UsageError, StorageError, OSError, EngineRefused: it cannot be submitted.
     """
-    ticket = ticket_of(planned)
+    state = Run(paths).state()
+    number = max(planned.attempt, state.attempt + bool(state.instances_started))
+    before = known_here(paths, {}).sent if planned.attempt > 1 else {}
+    ticket = msgspec.structs.replace(ticket_of(planned), before=before)
     write_ticket(paths, ticket)
-    own = prepare_sagemaker_run(planned, paths)
+    forget_copy(paths)  # of the attempt before this one
+    own = prepare_sagemaker_run(planned, paths, number)
     request = planned.request()
     with Store(access=ticket.access) as store:
         try:

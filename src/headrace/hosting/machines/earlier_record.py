@@ -13,6 +13,7 @@ from headrace.hosting.helpers.store_record import NAME, order_of
 from headrace.instance.storage import Store
 from headrace.runs import Run, RunPaths
 from headrace.runs.events import Event, RunFinished, SecondaryStatus, StatusChanged
+from headrace.runs.lifecycle import last_word
 from headrace.runs.record_pieces import PieceMissing, take_piece
 from headrace.runs.segment_reader import read_segments
 from headrace.runs.segments import Piece, decode, joined, writers_place
@@ -65,4 +66,4 @@ def what_happened(paths: RunPaths) -> Earlier:
     """Returns what the record says of the time before this process."""
     events: list[Event] = Run(paths).events()
     begun = any(isinstance(each, StatusChanged) and each.status in _OF_ATTEMPTS for each in events)
-    return Earlier(begun, next((each for each in events if isinstance(each, RunFinished)), None))
+    return Earlier(begun, last_word(events))

@@ -65,6 +65,7 @@ class LeadingHost(Supervisor):
         earlier: what happened before this process.
         orders: what signals mean; an infrastructure failure by default.
         interruptions: how often the run goes on after its platform took its machines away, whatever `retry` says.
+        anew: another attempt follows what happened before this process, whatever `retry` says.
     """
 
     _instances: MachineInstances
@@ -77,10 +78,13 @@ class LeadingHost(Supervisor):
         earlier: Earlier,
         orders: StopOrders | None = None,
         interruptions: int = 0,
+        *,
+        anew: bool = False,
     ) -> None:
         super().__init__(paths, 0, provider, platform_ends(plan.leader) if orders is None else orders)
         self._earlier = earlier
         self._interruptions = interruptions
+        self._anew = anew
         base = plan.host(plan.leader).base_dir
         tls = read_certificates(base) if plan.encrypt else None
         self._server = MachineServer(plan, paths, read_secret(base), tls, self._wake_up)
@@ -105,7 +109,7 @@ class LeadingHost(Supervisor):
         self._server.start()
         if not self._earlier.begun:
             self._order(Phase.PREPARE)
-        elif self._number > max(self._plan.retry.attempts, self._interruptions):
+        elif not self._anew and self._number > max(self._plan.retry.attempts, self._interruptions):
             return self._after((Status.FAILED, self._leader_was_lost()))
         else:
             self._next_attempt(str(self._leader_was_lost()))

@@ -62,6 +62,7 @@ def supervise_host(
     *,
     collected: bool = True,
     interruptions: int = 0,
+    anew: bool = False,
 ) -> Status:
     """Prepares, runs and finishes a host, and on the leader's host leads the run. For the main thread of a process.
 
@@ -73,6 +74,8 @@ def supervise_host(
         collected: what the hosts make is collected on the leader's; else their platform takes it.
         interruptions: how often the run goes on after its platform took its machines away, whatever `retry` says: for
             a platform that starts other machines by itself.
+        anew: a process for the leader is started only when the platform wants the run to go on, whatever its record
+            says: what an attempt had made that has ended is lost.
 
     Returns:
         How the run ended, on the leader's host; on others Completed when the host has done its duty, else Failed. On
@@ -92,10 +95,10 @@ def supervise_host(
         return follower.run()
     bring_record(paths)
     earlier = what_happened(paths)
-    if earlier.end is not None:
+    if earlier.end is not None and not anew:
         _log.info("the run has ended already: %s", earlier.end.status.value)
         return earlier.end.status
-    return LeadingHost(paths, plan, provider, earlier, orders, interruptions).run()
+    return LeadingHost(paths, plan, provider, earlier, orders, interruptions, anew=anew).run()
 
 
 def main() -> int:

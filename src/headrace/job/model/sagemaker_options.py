@@ -100,6 +100,8 @@ class Elsewhere(Part):
         security_group_ids: security groups of the instances.
         volume_kms_key: key of the volumes.
         output_kms_key: key of the output.
+        endpoint_url: address that all services are asked at there, in place of AWS's.
+        endpoint_urls: the same for single services.
     """
 
     inputs: Annotated[dict[field_types.ChannelName, path_types.ChannelPath], AsMapping] = Field(default_factory=dict)
@@ -111,6 +113,8 @@ class Elsewhere(Part):
     security_group_ids: platform_options.SecurityGroups = ()
     volume_kms_key: platform_options.KmsKey | None = None
     output_kms_key: platform_options.KmsKey | None = None
+    endpoint_url: Url | None = None
+    endpoint_urls: Annotated[dict[ServiceName, Url], AsMapping] = Field(default_factory=dict)
 
 
 class CapacityRetry(Part):
