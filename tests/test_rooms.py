@@ -33,7 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # insight: `Handle.report`; feed: the cores that a pod may use
     "insight": {"runs", "catalog"},
     "adapters": {"feed", "instance", "job", "runs", "sagemaker_parameters"},
-    "console": {"job", "instance", "runs", "catalog", "engines", "insight", "agent", "feed"},
+    "console": {"job", "instance", "runs", "catalog", "engines", "insight", "agent", "feed", "grid"},
     "grid": {"job", "engines", "runs", "insight", "catalog"},
     "endpoint": {"job", "engines", "runs", "insight", "catalog"},
     "cloud": {"catalog", "instance"},  # instance: the ports at which hosts meet

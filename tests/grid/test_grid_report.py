@@ -72,8 +72,12 @@ GRID = GridRecord(
 FIGURES = {"r2": RunFigures({"accuracy": 0.9, "loss": 0.2}), "live": RunFigures({"accuracy": 0.5}, 0.25)}
 
 
+def figures(attempt: AttemptRecord) -> RunFigures | None:
+    return FIGURES.get(attempt.run_id)
+
+
 def made(objective: Objective | None = MOST) -> GridReport:
-    return report_grid(GRID, objective, FIGURES.get, 300.0)
+    return report_grid(GRID, objective, figures, 300.0)
 
 
 def test_a_row_has_all_attempts_cost_and_the_newest_ones_figures() -> None:
@@ -172,7 +176,7 @@ class _Page(HTMLParser):
 def test_the_page_has_a_bar_for_each_line_that_ran_and_escapes_what_lines_say() -> None:
     evil = msgspec.structs.replace(GRID.lines[0], fields={"hyperparameters.name": "<script>alert(1)</script>"})
     record = msgspec.structs.replace(GRID, lines=(evil, *GRID.lines[1:]))
-    text = grid_page(report_grid(record, MOST, FIGURES.get, 300.0))
+    text = grid_page(report_grid(record, MOST, figures, 300.0))
     page = _Page()
     page.feed(text)
     page.close()

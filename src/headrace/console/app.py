@@ -1,4 +1,4 @@
-"""The page's addresses: three pages, their files, and the JSON behind them.
+"""The page's addresses: five pages, their files, and the JSON behind them.
 
 Each JSON answer is the document that a command prints with ``--output json``:
 
@@ -10,19 +10,21 @@ Each JSON answer is the document that a command prints with ``--output json``:
     /api/runs/RUN/logs            the lines of headrace logs RUN, a page of them
                                   ?group, host, stream, text, limit, and one of t (with back), after, before
     /api/compare?run=A&run=B      headrace compare A B
+    /api/grids, /api/grids/GRID   see `headrace.console.grid_answers`
     /api/unreadable               directories among the runs whose header cannot be read
 
 Of a run whose header cannot be read, status and report are ``{"run_id", "error", "hint", "damage"}``: what is wrong
 with it is the answer.
 
-/api/live and /api/runs/RUN/live are server-sent events. An error is ``{"error": ..., "hint": ...}``.
+/api/live, /api/runs/RUN/live and /api/grids/GRID/live are server-sent events. An error is
+``{"error": ..., "hint": ...}``.
 """
 
 from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
@@ -35,6 +37,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from headrace import insight
+from headrace.console.grid_answers import GridAnswers
 from headrace.console.guard import Guard
 from headrace.console.live import News, event_stream
 from headrace.errors import HeadraceError, RunNotFound, UsageError
@@ -69,7 +72,9 @@ def make_app(library: RunCache, token: str, port: int, stopping: Callable[[], bo
         stopping: whether the server is about to end.
     """
     api = _Api(library, stopping)
+    grids = GridAnswers(stopping)
     pages = {"/": "runs.html", "/runs/{run}": "run.html", "/compare": "compare.html"}
+    pages |= {"/grids": "grids.html", "/grids/{grid}": "grid.html"}
     answers: dict[str, Callable[[Request], object]] = {
         "/api/runs": api.runs,
         "/api/unreadable": api.unreadable,
@@ -79,12 +84,15 @@ def make_app(library: RunCache, token: str, port: int, stopping: Callable[[], bo
         "/api/runs/{run}/timeline": api.timeline,
         "/api/runs/{run}/metrics": api.metrics,
         "/api/runs/{run}/logs": api.logs,
+        "/api/grids": grids.grids,
+        "/api/grids/{grid}": grids.grid,
     }
     routes = [
         *(Route(path, functools.partial(_page, name)) for path, name in pages.items()),
         *(Route(path, functools.partial(_json, answer)) for path, answer in answers.items()),
         Route("/api/live", api.live),
-        Route("/api/runs/{run}/live", api.live_run),
+        Route("/api/runs/{run}/live", functools.partial(_or_error, api.live_run)),
+        Route("/api/grids/{grid}/live", functools.partial(_or_error, grids.live)),
         Mount("/static", _Files(directory=STATIC)),
     ]
     return Guard(Starlette(routes=routes), token, port)
@@ -92,6 +100,14 @@ def make_app(library: RunCache, token: str, port: int, stopping: Callable[[], bo
 
 async def _page(name: str, request: Request) -> Response:
     return FileResponse(STATIC / name, headers={"cache-control": "no-store"})
+
+
+async def _or_error(answer: Callable[[Request], Awaitable[Response]], request: Request) -> Response:
+    """Answers with events, or with what is wrong."""
+    try:
+        return await answer(request)
+    except HeadraceError as error:
+        return Response(msgspec.json.encode(_error(error.message, error.hint)), 404, media_type="application/json")
 
 
 async def _json(answer: Callable[[Request], object], request: Request) -> Response:
@@ -170,10 +186,7 @@ class _Api:
         return event_stream(look, _last_id(request), self._stopping)
 
     async def live_run(self, request: Request) -> Response:
-        try:
-            index = await run_in_threadpool(self._index, request, True)
-        except RunNotFound as error:
-            return Response(msgspec.json.encode(_error(error.message, error.hint)), 404, media_type="application/json")
+        index = await run_in_threadpool(self._index, request, True)
 
         def look() -> News:
             version = index.version()

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
+from datetime import datetime, timezone
+
 from rich.console import Console
 from rich.text import Text
 
 from headrace.cli.views.plan_tables import console
 from headrace.cli.views.report_tables import show_sheet
-from headrace.cli.views.table import notes
+from headrace.cli.views.table import columns, notes
+from headrace.grid.report.grid_listing import GridLine, UnreadGrid
 from headrace.grid.report.grid_report import GridReport
-from headrace.grid.report.grid_sheets import best_sheet, grid_sheets, headline, totals
+from headrace.grid.report.grid_sheets import best_sheet, grid_sheets, headline, span, totals
+from headrace.insight.cost.billing import amount
 
 _MOST_LINES = 200
 
@@ -36,3 +42,18 @@ def show_best(report: GridReport, most: int) -> None:
         show_sheet(sheet, out)
     if report.notes:
         notes(out, report.notes)
+
+
+def show_grids(grids: Sequence[GridLine], unread: Sequence[UnreadGrid]) -> None:
+    """Prints the grids of this machine."""
+    out = console()
+    table = columns(("grid", "lines", "states", "regions", "started", "went for", "cost"), right=("lines", "cost"))
+    now = time.time()
+    for each in grids:
+        states = ", ".join(f"{count} {state}" for state, count in each.states.items())
+        began = datetime.fromtimestamp(each.created, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+        went = span(max(0.0, (now if each.ended is None else each.ended) - each.created))
+        table.add(each.name, str(each.lines), states, " ".join(each.regions), began, went, amount(each.cost))
+    out.print(table if grids else Text("no grid yet: `headrace grid run array.yaml` starts one"))
+    if unread:
+        notes(out, [f"{each.name} cannot be read: {each.error}" for each in unread])

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from headrace.catalog.prices import CURRENCY
-from headrace.grid.journal.grid_record import CopyRecord, GridRecord, LineState
+from headrace.grid.journal.grid_record import AttemptRecord, CopyRecord, GridRecord, LineState
 from headrace.grid.report.best_lines import Objective, pareto_front, ranked
 from headrace.grid.report.line_result import LineResult, RunFigures, line_result
 
@@ -99,7 +99,7 @@ class GridReport(msgspec.Struct, frozen=True):
 def report_grid(
     record: GridRecord,
     objective: Objective | None,
-    figures: Callable[[str], RunFigures | None],
+    figures: Callable[[AttemptRecord], RunFigures | None],
     now: float,
 ) -> GridReport:
     """Returns the report of a grid, live or after its end.
@@ -107,7 +107,7 @@ def report_grid(
     Args:
         record: as the journal has it.
         objective: what it is run for; None when nobody said.
-        figures: reads what a run measured and cost, by its id; None when it has no record here.
+        figures: reads what the run of an attempt measured and cost; None when it has no record here.
         now: seconds since the epoch.
     """
     lines = tuple(line_result(line, figures, now) for line in record.lines)

@@ -74,16 +74,16 @@ class LineResult(msgspec.Struct, frozen=True):
         return self.state is LineState.COMPLETED
 
 
-def line_result(line: LineRecord, figures: Callable[[str], RunFigures | None], now: float) -> LineResult:
+def line_result(line: LineRecord, figures: Callable[[AttemptRecord], RunFigures | None], now: float) -> LineResult:
     """Returns what came of a line.
 
     Args:
         line: as the journal has it.
-        figures: reads the record of a run by its id; None when there is none here.
+        figures: reads the record of an attempt's run; None when there is none here.
         now: seconds since the epoch.
     """
     newest = line.attempt
-    found = figures(newest.run_id) if newest and newest.run_id else None
+    found = figures(newest) if newest and newest.run_id else None
     began = [each.started for each in line.attempts if each.started is not None]
     started = min(began, default=None)
     ended = newest.ended if newest and line.state.over else None

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from headrace.errors import HeadraceError
+from headrace.grid.journal.grid_record import AttemptRecord
 from headrace.grid.journal.read_grid import read_grid
 from headrace.grid.load_grid import read_grid_file
 from headrace.grid.report.best_lines import Objective
 from headrace.grid.report.grid_report import GridReport, report_grid
+from headrace.grid.report.line_result import RunFigures
 from headrace.grid.report.run_figures import run_figures
 
 
-def read_report(name: str, objective: Objective | None = None) -> GridReport:
+def read_report(
+    name: str,
+    objective: Objective | None = None,
+    figures: Callable[[AttemptRecord], RunFigures | None] = run_figures,
+) -> GridReport:
     """Returns the report of a grid.
 
     Args:
         name: of the grid.
         objective: what it is run for; None: what its file says now.
+        figures: reads what the run of an attempt measured and cost; None when it has no record here.
 
     Raises:
         UsageError: there is no such grid.
@@ -33,7 +41,7 @@ def read_report(name: str, objective: Objective | None = None) -> GridReport:
             objective = objective_in(Path(record.file))
         except HeadraceError as error:
             unread = f"{record.file} cannot be read now: what the grid is run for is not known ({error.message})"
-    found = report_grid(record, objective, run_figures, time.time())
+    found = report_grid(record, objective, figures, time.time())
     return msgspec.structs.replace(found, notes=(unread, *found.notes)) if unread else found
 
 

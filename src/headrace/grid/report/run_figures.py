@@ -5,17 +5,35 @@ from __future__ import annotations
 import msgspec
 
 from headrace.errors import RunNotFound
+from headrace.grid.journal.grid_record import AttemptRecord, AttemptState
 from headrace.grid.report.line_result import RunFigures
 from headrace.insight.cost.cost_report import cost_report
 from headrace.runs import Run
 from headrace.runs.describe import newest_values
 
 
-def run_figures(run_id: str) -> RunFigures | None:
-    """Returns the figures of a run of this machine; None when it has no record here, or none that can be read."""
+def run_figures(attempt: AttemptRecord) -> RunFigures | None:
+    """Returns the figures of an attempt's run; None when it has no record on this machine, or none that can be read."""
     try:
-        run = Run.open(run_id)
+        run = Run.open(attempt.run_id)
         metrics = {name: second.last for name, second in newest_values(run).items()}
         return RunFigures(metrics, cost_report(run).total.value)
     except (RunNotFound, OSError, msgspec.DecodeError):
         return None
+
+
+class EndedRuns:
+    """Reads the figures of attempts, those of attempts that have ended only once. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, RunFigures] = {}
+
+    def figures(self, attempt: AttemptRecord) -> RunFigures | None:
+        """Returns what `run_figures` does."""
+        known = self._known.get(attempt.run_id)
+        if known is not None:
+            return known
+        found = run_figures(attempt)
+        if found is not None and attempt.state is AttemptState.ENDED:
+            self._known[attempt.run_id] = found
+        return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from headrace.cli.commands.grid import plan
-from headrace.cli.commands.grid.report import best, report
+from headrace.cli.commands.grid.report import best, grids, report
 
 
 @click.group("grid", short_help="Job arrays: one job over many regions, data sets and settings.")
@@ -25,5 +25,5 @@ def command() -> None:
     """
 
 
-for _each in (plan.command, report, best):
+for _each in (plan.command, report, best, grids):
     command.add_command(_each)

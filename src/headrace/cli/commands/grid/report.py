@@ -1,4 +1,4 @@
-"""`headrace grid report` and `headrace grid best`."""
+"""`headrace grid report`, `headrace grid best` and `headrace grid list`."""
 
 from __future__ import annotations
 
@@ -93,3 +93,26 @@ def best(grid: str, least: str | None, greatest: str | None, most: int, output: 
         show_best(found, most)
     if not found.best:
         click.get_current_context().exit(1)
+
+
+@click.command("list", short_help="The grids of this machine.")
+@output_option
+def grids(output: str) -> None:
+    """Show the grids that were started on this machine, the newest one first.
+
+    \b
+    Examples:
+      headrace grid list
+      headrace grid list --output json
+    """
+    from headrace.grid.report.grid_listing import list_grids
+
+    found, unread = list_grids()
+    if output == "json":
+        from headrace.cli.options import echo_json
+
+        echo_json({"grids": found, "unread": unread})
+    else:
+        from headrace.cli.views.grid_report_tables import show_grids
+
+        show_grids(found, unread)
