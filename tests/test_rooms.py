@@ -118,7 +118,7 @@ ORDER: dict[str, list[str]] = {
         "advise",
         "run_cache",
     ],
-    "grid": ["placement", "grid_file", "lines", "load_grid", "plan_grid", "journal", "report"],
+    "grid": ["placement", "grid_file", "lines", "load_grid", "plan_grid", "journal", "controller", "report"],
     "endpoint": [
         "http",
         "protocols",

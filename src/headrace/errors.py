@@ -4,7 +4,9 @@
     ├── UsageError                a user's mistake; the CLI prints error: and hint: and exits with 2
     │   ├── JobInvalid            a job file or Job that breaks a rule; holds all problems at once
     │   ├── RunNotFound           no run of that name or id
-    │   └── EngineRefused         this engine cannot start this job here and now (port in use, name taken, ...)
+    │   └── EngineRefused         this engine cannot start this job here and now (port in use, ...); holds its code
+    │       ├── NameInUse         a job of that name is there already
+    │       └── EngineUnreachable the platform does not answer, or is too busy; that says nothing about a job
     ├── RunFailed                 a run ended in another way than success; holds the first cause and its last lines
     ├── StorageError              data that cannot be read or written: no credentials, denied, no answer, disk full
     │   ├── ObjectMissing         no such bucket, object, file or folder
@@ -110,7 +112,21 @@ class RunNotFound(UsageError):
 
 
 class EngineRefused(UsageError):
-    """This engine cannot start this job here and now; nothing was started."""
+    """This engine cannot start this job here and now; nothing was started.
+
+    Attributes:
+        code: the platform's own name of the error, e.g. ``ResourceLimitExceeded``; empty where it has none.
+    """
+
+    code = ""
+
+
+class NameInUse(EngineRefused):
+    """A job of that name is there already."""
+
+
+class EngineUnreachable(EngineRefused):
+    """The platform does not answer, or is too busy. That says nothing about a job."""
 
 
 class RunFailed(HeadraceError):

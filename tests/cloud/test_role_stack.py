@@ -52,7 +52,7 @@ def test_the_documents_are_the_one_list_of_actions() -> None:
     role = {*usual, *aws_actions.WRITE_LOGS, *aws_actions.PUT_METRICS, *aws_actions.PULL_IMAGE}
     role |= set(aws_actions.ENTER_REGISTRY)
     submit = {*usual, *aws_actions.CREATE_JOBS, *aws_actions.TAG_JOBS, *aws_actions.LIST_JOBS}
-    submit |= {*aws_actions.PASS_ROLE, *aws_actions.READ_LOGS}
+    submit |= {*aws_actions.PASS_ROLE, *aws_actions.READ_LOGS, *aws_actions.READ_TAGS}
     assert tuple(map(actions, documents(SMALL))) == (role, submit)
     role |= {*aws_actions.USE_NETWORK, *aws_actions.USE_KEYS}
     submit |= set(aws_actions.USE_ENCRYPTED)
@@ -65,7 +65,7 @@ def test_a_job_that_uses_all_needs_exactly_what_the_documents_allow() -> None:
         inputs={"training": "s3://data/imagenet/train"}, role="arn:aws:iam::123456789012:role/r",
         output_path="s3://mine/jobs", checkpoint_s3_uri="s3://mine/jobs/kept", image_uri=IMAGE,
         subnets=["subnet-1"], security_group_ids=["sg-1"], volume_kms_key=KEY, output_kms_key=KEY,
-        tags=[{"key": "team", "value": "vision"}], engines={"sagemaker": {"region": "us-east-1"}},
+        tags=[{"key": "team", "value": "vision"}], engines={"sagemaker": {"region": "us-east-1", "naming": "job"}},
     )  # fmt: skip
     needed = plan_sagemaker_job(job, RunPaths(Path("/runs/j-20261122-130000-00ff")), {}).submission.permissions
     for party, statements in zip(("role", "submitter"), documents(LARGE), strict=True):

@@ -29,6 +29,7 @@ USE_KEYS = ("kms:CreateGrant", "kms:Decrypt", "kms:DescribeKey", "kms:Encrypt", 
 
 CREATE_JOBS = ("sagemaker:CreateTrainingJob", "sagemaker:DescribeTrainingJob", "sagemaker:StopTrainingJob")
 TAG_JOBS = ("sagemaker:AddTags",)
+READ_TAGS = ("sagemaker:ListTags",)
 LIST_JOBS = ("sagemaker:ListTrainingJobs",)
 PASS_ROLE = ("iam:PassRole",)
 READ_LOGS = ("logs:DescribeLogStreams", "logs:GetLogEvents")

@@ -153,7 +153,7 @@ def submitter_statements(options: RoleOptions) -> list[Document]:
     role["Resource"] = [{"Fn::GetAtt": ["Role", "Arn"]}]
     role["Condition"] = {"StringEquals": {"iam:PassedToService": actions.SERVICE}}
     found = [
-        _allow("Jobs", (*actions.CREATE_JOBS, *actions.TAG_JOBS), [jobs]),
+        _allow("Jobs", (*actions.CREATE_JOBS, *actions.TAG_JOBS, *actions.READ_TAGS), [jobs]),
         _allow("List", actions.LIST_JOBS, ["*"]),
         role,
         *_storage(options),

@@ -8,6 +8,8 @@
     refresh(run)        writes into the record of a run what its platform knows and the record does not
     alive(run)          whether the platform still has a run
     logs(run)           what the platform has to say of a run, beside what its programs print
+    resume(run)         goes on with a start whose process was killed; an engine may be without it
+    take_up(job, tags)  the run of a job that its platform has already, by the job's name; an engine may be without it
     capabilities()      what works here, and what does not and why
 
 Two kinds of engines share this face:
@@ -48,8 +50,10 @@ __all__ = [
     "plan",
     "refresh",
     "render",
+    "resume",
     "start",
     "stop",
+    "take_up",
 ]
 
 
@@ -148,6 +152,37 @@ def start(job: Job, engine: str = "local", detach: bool = False) -> Handle:
         JobInvalid, EngineRefused: as `check` does; nothing was started, nothing is left.
     """
     return find(engine, "start").start(job, detach)
+
+
+def resume(run: Run) -> None:
+    """Goes on with the start of a run whose process was killed meanwhile, as far as is known how far it had come.
+    Afterwards the run goes on, or has ended, perhaps before anything of it was started.
+
+    Raises:
+        HeadraceError, OSError: it cannot go on now.
+    """
+    engine = find(run.header.engine)
+    if hasattr(engine, "resume"):
+        engine.resume(run)
+
+
+def take_up(job: Job, engine: str, tags: dict[str, str]) -> Handle | None:
+    """Returns the run of a job that another process has given to the engine's platform, where names are unique there.
+
+    Args:
+        job: the job.
+        engine: name of the engine.
+        tags: that the platform's job must have.
+
+    Returns:
+        The run; None when the platform has none of that name, or names say nothing there.
+
+    Raises:
+        NameInUse: it has one that was not made of this job.
+        HeadraceError, OSError: it cannot be asked now.
+    """
+    found = find(engine)
+    return cast("Handle | None", found.take_up(job, tags)) if hasattr(found, "take_up") else None
 
 
 def stop(run: Run, now: bool = False) -> bool:

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 import msgspec
 
 from headrace.engines.asking import AskEngine
-from headrace.errors import EngineRefused, StorageError
+from headrace.errors import EngineRefused, NameInUse, StorageError
 from headrace.instance.files import hint
 from headrace.job import Job
-from headrace.runs import RunPaths, create_run, list_runs, runs_dir
-from headrace.runs.store import is_copy
+from headrace.runs import Run, RunPaths, create_run, runs_dir
+from headrace.runs.store import is_copy, list_paths_of
 
 
 def check_name(job_name: str) -> None:
@@ -24,13 +24,15 @@ def check_name(job_name: str) -> None:
     Raises:
         EngineRefused: one does.
     """
-    for run in list_runs(alive=AskEngine()):
+    alive = AskEngine()
+    for paths in list_paths_of(job_name):
+        run = Run(paths, alive)
         try:
-            running = run.header.job_name == job_name and not is_copy(run.paths) and not run.finished
+            running = run.header.job_name == job_name and not is_copy(paths) and not run.finished
         except (OSError, msgspec.DecodeError):  # no run that anybody could use
             continue
         if running:
-            raise EngineRefused(
+            raise NameInUse(
                 f"a job named {job_name!r} is already running: {run.id}",
                 hint=f"stop it with `headrace stop {run.id}`, or choose another job_name",
             )

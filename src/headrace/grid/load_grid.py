@@ -53,7 +53,8 @@ def load_grid(path: str | os.PathLike[str], variables: Mapping[str, str] = os.en
     file = read_grid_file(Path(path))
     base = Path(path).absolute().parent
     job = load_job(base / file.job)
-    template = Template(job.to_data(), job.base_path)
+    # Without defaults: what nobody has written is not written into a request either.
+    template = Template(job.model_dump(mode="json", exclude_unset=True), job.base_path)
     lines = read_lines(
         file.lines,
         grid_file=os.fspath(path),

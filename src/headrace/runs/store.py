@@ -122,6 +122,7 @@ def create_run(
     runs: Path | None = None,
     created: float | None = None,
     base_path: str = "",
+    run_id: str = "",
 ) -> RunPaths:
     """Makes a new run's directory (mode 0700) with its header. The calling process answers for it until `adopt`.
 
@@ -131,19 +132,21 @@ def create_run(
         runs: directory of all runs; `runs_dir()` if None.
         created: seconds since the epoch; now, if None.
         base_path: what relative paths of the job are relative to.
+        run_id: its id, of a run that is elsewhere already and gets a directory here.
 
     Returns:
         The paths of the new run, whose id is ``<job name>-<UTC yyyymmdd-hhmmss>-<4 hex>``.
 
     Raises:
-        OSError: if the directory cannot be made.
+        OSError: if the directory cannot be made; FileExistsError: there is a run of the id that is given.
     """
     parent = _parent(runs)
     now = time.time() if created is None else created
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now))
     parent.mkdir(parents=True, exist_ok=True)
+    given = run_id
     while True:
-        run_id = f"{component(job_name)}-{stamp}-{secrets.token_hex(2)}"
+        run_id = given or f"{component(job_name)}-{stamp}-{secrets.token_hex(2)}"
         staging = parent / f".{run_id}.{os.getpid()}"
         staging.mkdir(mode=0o700)
         try:
@@ -155,6 +158,8 @@ def create_run(
         except OSError:
             # A run's directory is never empty, so a rename to an id that is taken fails: try another.
             if (parent / run_id).exists():
+                if given:
+                    raise FileExistsError(f"there is a run {given} in {parent}") from None
                 continue
             raise
         finally:
@@ -257,6 +262,14 @@ def list_paths(runs: Path | None = None) -> list[RunPaths]:
         except (OSError, msgspec.DecodeError):
             continue
     return [RunPaths(parent / name) for _, name in sorted(found)]
+
+
+def list_paths_of(job_name: str, runs: Path | None = None) -> list[RunPaths]:
+    """Returns the runs of a job, oldest first. The headers of other jobs' runs are not read."""
+    parent = _parent(runs)
+    mine = [parent / name for name in _names(parent) if job_name_of(name) == job_name]
+    found = [path for path in mine if RunPaths(path).header.is_file()]
+    return [RunPaths(path) for path in sorted(found, key=_created)]
 
 
 def unreadable_headers(runs: Path | None = None) -> list[Damage]:

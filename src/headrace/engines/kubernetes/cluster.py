@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
-from headrace.errors import EngineRefused
+from headrace.errors import EngineRefused, EngineUnreachable
 
 Manifest = Mapping[str, Any]
 ROLE_HINT = "docs/kubernetes.md has the role that headrace needs"
 
 
-class KubernetesUnreachable(EngineRefused):
+class KubernetesUnreachable(EngineUnreachable):
     """The API server does not answer, or not with what was asked for. That says nothing about a run."""
 
 

@@ -68,7 +68,7 @@ def _submitted_after_all(reached: Reached) -> bool:
     end_of_run.delete_objects(cluster, ticket)
     with platform_news(reached.run.paths) as news:
         words = "headrace was killed while it submitted the job; what it had made is deleted"
-        news.end(Status.FAILED, Cause(CauseKind.ENGINE_FAILED, words, infrastructure=True))
+        news.end(Status.FAILED, Cause(CauseKind.CALLER_DIED, words, infrastructure=True))
     return False
 
 

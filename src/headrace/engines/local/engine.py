@@ -29,7 +29,7 @@ from headrace.hosting.isolation.network_layout import INTERFACE
 from headrace.hosting.isolation.probing import network_here
 from headrace.hosting.supervision.cleanup import sweep_leftovers
 from headrace.hosting.supervision.start import start_supervisor
-from headrace.hosting.supervision.start_detached import start_keeper
+from headrace.hosting.supervision.start_detached import await_keeper, start_keeper
 from headrace.hosting.supervision.supervisor_process import stop_run
 from headrace.instance.launch_plan import LaunchPlan, plan_text
 from headrace.job import Job
@@ -115,6 +115,11 @@ def _start(checked: CheckedJob, ports: ChosenPorts, detach: bool) -> Handle:
             arrange=arrange_isolation,
         )
         return LocalHandle((start_keeper if detach else start_supervisor)(paths, MODULE, ports.descriptors))
+
+
+def resume(run: Run) -> None:
+    """Waits until the keeper that a killed caller had started answers for its run, or is gone."""
+    await_keeper(run)
 
 
 def stop(run: Run, now: bool = False) -> bool:

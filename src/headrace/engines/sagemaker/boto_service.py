@@ -140,6 +140,17 @@ class BotoService:
 
         return self._repeated(f"the training job {name} cannot be stopped", send)
 
+    def tags(self, arn: str) -> dict[str, str]:
+        """Returns the tags of a training job: key to value."""
+        found: dict[str, str] = {}
+        asked: dict[str, object] = {"ResourceArn": arn}
+        while True:
+            page = self._repeated("the tags cannot be read", lambda: self.sagemaker.list_tags(**asked))
+            found |= {each["Key"]: each["Value"] for each in page["Tags"]}
+            if not page.get("NextToken"):
+                return found
+            asked["NextToken"] = page["NextToken"]
+
     def names(self, containing: str) -> Iterator[str]:
         """Yields the names of all training jobs whose name contains a text, the newest first."""
         asked: dict[str, object] = {"NameContains": containing, "MaxResults": 100, "SortBy": "CreationTime"}

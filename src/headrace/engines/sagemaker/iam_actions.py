@@ -42,7 +42,8 @@ def submission_of(planned: SageMakerJob) -> Submission:
 def _submitter(planned: SageMakerJob) -> Iterator[Permission]:
     job, there = planned.job, partition_of(planned.region)
     jobs = (f"arn:{there}:sagemaker:{planned.region}:*:training-job/*",)
-    tags = aws_actions.TAG_JOBS if job.tags else ()
+    once = planned.options.naming == "job"
+    tags = (*(aws_actions.TAG_JOBS if job.tags or once else ()), *(aws_actions.READ_TAGS if once else ()))
     yield Permission((*aws_actions.CREATE_JOBS, *tags), jobs, "the training job")
     yield Permission(aws_actions.LIST_JOBS, ("*",), "to find its jobs")
     yield Permission(aws_actions.PASS_ROLE, (job.role or "",), "to give it its role")

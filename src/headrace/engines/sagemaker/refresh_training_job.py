@@ -118,11 +118,12 @@ def _record_says(paths: RunPaths, ticket: ServiceTicket, store: Store, status: S
 
 def _not_there(paths: RunPaths, ticket: ServiceTicket) -> None:
     """Ends a run of which the service knows nothing."""
-    words = "the service does not know the training job any more: it was deleted"
+    kind, words = CauseKind.ENGINE_FAILED, "the service does not know the training job any more: it was deleted"
     if not ticket.submitted:
+        kind = CauseKind.CALLER_DIED
         words = "headrace was killed while it submitted the job, before the service had it"
     with platform_news(paths) as news:
-        news.end(Status.FAILED, Cause(CauseKind.ENGINE_FAILED, words, infrastructure=True))
+        news.end(Status.FAILED, Cause(kind, words, infrastructure=True))
 
 
 def tell_part(news: PlatformNews, found: Answer, asked: float, over: bool) -> None:

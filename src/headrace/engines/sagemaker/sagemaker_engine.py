@@ -15,6 +15,7 @@ from headrace.engines.new_run import new_run
 from headrace.engines.remote_handle import RemoteHandle
 from headrace.engines.remote_job import plan_document
 from headrace.engines.sagemaker.boto_service import BotoService
+from headrace.engines.sagemaker.recover_submission import resume_submission, take_up_run
 from headrace.engines.sagemaker.refresh_training_job import has_ended, refresh_training_job
 from headrace.engines.sagemaker.sagemaker_job import SageMakerJob, check_sagemaker_job, plan_sagemaker_job, region_of
 from headrace.engines.sagemaker.sagemaker_ticket import read_ticket
@@ -70,6 +71,24 @@ def start(job: Job, detach: bool = False) -> RemoteHandle:
         paths = RunPaths(made.root.resolve())
         submit_training_job(checked.in_run(paths), paths)
     return RemoteHandle(paths)
+
+
+def resume(run: Run) -> None:
+    """Submits a run again whose submission was killed before the service had it. Raises HeadraceError, OSError."""
+    resume_submission(run)
+
+
+def take_up(job: Job, tags: dict[str, str]) -> RemoteHandle | None:
+    """Returns the run of a training job that is named after its job, and that the service has already; else None.
+
+    Raises:
+        NameInUse: the training job of that name has other tags, or its run has ended here.
+        HeadraceError, OSError: the service cannot be asked.
+    """
+    if job.sagemaker.naming != "job":
+        return None
+    paths = take_up_run(plan(job), tags)
+    return None if paths is None else RemoteHandle(paths)
 
 
 def stop(run: Run, now: bool = False) -> bool:

@@ -31,12 +31,15 @@ from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.s3 import S3Access
 from headrace.job import Job
 from headrace.job.model.fields import Record
+from headrace.job.model.platform_options import Tag
 from headrace.job.model.sagemaker_options import SageMakerOptions
 from headrace.job.rules.engine_rules import TOOLKIT_ONLY
 from headrace.job.rules.sagemaker_rules import OPTIONS, sagemaker_rules
 from headrace.runs import RunPaths
 
 LONGEST_NAME = 63
+RUN_TAG = "headrace:run"
+"""Tag of a training job that is named after its job: the run's id."""
 _OTHER = re.compile(r"[^a-zA-Z0-9]+")
 _DIGEST = 8
 START = f"{CHANNEL_FOLDER}/headrace.zip"
@@ -73,7 +76,8 @@ class SageMakerJob(EngineJob):
     @property
     def name(self) -> str:
         """TrainingJobName of this attempt."""
-        return training_job_name(self.plan.run_id, self.attempt)
+        by_job = self.options.naming == "job" and self.job.job_name
+        return training_job_name(by_job or self.plan.run_id, self.attempt)
 
     @property
     def root(self) -> str:
@@ -136,7 +140,10 @@ class SageMakerJob(EngineJob):
         Raises:
             JobInvalid: SageMaker would refuse it.
         """
-        return training_request(self.job, self.name, self.image, carrier or self.carrier)
+        job = self.job
+        if self.options.naming == "job":  # whoever finds it there learns which run it is
+            job = job.model_copy(update={"tags": (*job.tags, Tag(key=RUN_TAG, value=self.plan.run_id))})
+        return training_request(job, self.name, self.image, carrier or self.carrier)
 
     @property
     def submission(self) -> Submission:
@@ -169,7 +176,7 @@ def training_job_name(run_id: str, attempt: int = 1) -> str:
     """Returns TrainingJobName of a run: for no other run, and for each attempt another one.
 
     Args:
-        run_id: the run's id.
+        run_id: the run's id, or its job's name.
         attempt: which attempt, from 1.
 
     >>> training_job_name("digits-20261122-130000-00ff")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from headrace.errors import EngineRefused
+from headrace.errors import EngineRefused, EngineUnreachable, NameInUse
 
 Answer = Mapping[str, Any]
 
@@ -18,7 +18,7 @@ OVER = frozenset({"Completed", "Failed", "Stopped"})
 """TrainingJobStatus of a job that has ended."""
 
 
-class ServiceUnreachable(EngineRefused):
+class ServiceUnreachable(EngineUnreachable):
     """The service does not answer, or is too busy. That says nothing about a job."""
 
 
@@ -36,7 +36,7 @@ class ServiceRefused(EngineRefused):
         self.code = code
 
 
-class NameTaken(ServiceRefused):
+class NameTaken(ServiceRefused, NameInUse):
     """There is another training job of that name."""
 
 
@@ -89,6 +89,9 @@ class TrainingService(Protocol):
 
     def stop(self, name: str) -> bool:
         """Asks a training job to stop. Returns whether it was still waiting or running."""
+
+    def tags(self, arn: str) -> dict[str, str]:
+        """Returns the tags of a training job: key to value."""
 
     def names(self, containing: str) -> Iterator[str]:
         """Yields the names of all training jobs whose name contains a text, the newest first."""

@@ -18,7 +18,7 @@ from headrace.engines.slurm.slurm_state import (
     parse_queue,
     values_of,
 )
-from headrace.errors import EngineRefused
+from headrace.errors import EngineRefused, EngineUnreachable
 
 SECONDS = 60.0  # for one answer of the controller
 UNKNOWN_JOB = "Invalid job id"  # Slurm has no other sign that it knows a job no more
@@ -28,7 +28,7 @@ CLUSTERS = ("SLURM_CLUSTERS", "SBATCH_CLUSTERS")
 PROGRAMS = ("sbatch", "squeue", "scontrol", "scancel")
 
 
-class SlurmUnreachable(EngineRefused):
+class SlurmUnreachable(EngineUnreachable):
     """One of Slurm's programs failed, or speaks of another cluster or user."""
 
 

@@ -7,6 +7,7 @@ removes what is left and writes how the run ended. It has a session of its own a
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -28,7 +29,8 @@ def main() -> int:
     except EngineRefused as error:
         ChildReport(error=error_line(error)).send()
         return 1
-    ChildReport(ready=True).send()
+    with contextlib.suppress(BrokenPipeError):  # the caller was killed meanwhile: the run lives without it
+        ChildReport(ready=True).send()
     null = os.open(os.devnull, os.O_WRONLY)  # the caller reads no further
     os.dup2(null, 1)
     os.close(null)

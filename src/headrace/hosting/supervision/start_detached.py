@@ -5,15 +5,18 @@ from __future__ import annotations
 import selectors
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 
 from headrace.errors import EngineRefused
 from headrace.hosting.supervision.run_environment import supervisor_environment
 from headrace.hosting.supervision.start import SUPERVISOR_SECONDS
 from headrace.hosting.supervision.supervisor_process import KeeperProcess
+from headrace.instance.lifeline import RUN_ID
 from headrace.processes.child_report import ChildReport, read_report
+from headrace.processes.process_table import pids, read_proc
 from headrace.processes.spawn import UTF8
-from headrace.runs import Run, RunPaths
+from headrace.runs import Run, RunPaths, process_start_time, supervisor_alive
 
 KEEPER = "headrace.hosting.supervision.detached"
 
@@ -39,6 +42,27 @@ def start_keeper(paths: RunPaths, provider: str, held: Sequence[int] = ()) -> Ke
         process.wait()
         raise EngineRefused(report.error or f"the run's keeper did not start; see {logs}")
     return KeeperProcess(Run(paths), process, None, provider)
+
+
+def await_keeper(run: Run) -> None:
+    """Waits until a run whose caller was killed while it started the keeper has a process that answers for it, or none
+    that belongs to it.
+    """
+    while not supervisor_alive(run.header) and _has_processes(run.id):
+        time.sleep(0.02)
+
+
+def _has_processes(run_id: str) -> bool:
+    """Tells whether a process of this machine has the mark of a run."""
+    mark = f"{RUN_ID}={run_id}".encode()
+    for pid in pids():
+        try:
+            marked = mark in read_proc(f"/proc/{pid}/environ").split(b"\0")
+        except OSError:  # it has ended, or is another user's
+            continue
+        if marked and process_start_time(pid) is not None:
+            return True
+    return False
 
 
 def _first_line(process: subprocess.Popen[bytes]) -> str:

@@ -77,6 +77,7 @@ AwsRegion = Annotated[str, BeforeValidator(_region)]
 Url = Annotated[str, BeforeValidator(_url)]
 Profile = Annotated[str, BeforeValidator(lambda value: one_line(value, 1, 256))]
 FrameworkName = Annotated[Literal["pytorch", "tensorflow"], one_of]
+Naming = Annotated[Literal["run", "job"], one_of]
 ServiceName = Annotated[Literal["sagemaker", "s3", "logs", "cloudwatch", "sts"], one_of]
 Reason = Annotated[
     Literal["CapacityError", "InsufficientCapacityError", "ResourceLimitExceeded", "InternalServerError"], one_of
@@ -149,6 +150,8 @@ class SageMakerOptions(Part):
         profile: profile of the AWS configuration whose credentials are used.
         endpoint_url: address that all services are asked at, in place of AWS's.
         endpoint_urls: the same for single services.
+        naming: what the training job is called: after the run, so that each has a name of its own; or after the job, so
+            that the service has it once, whoever submits it and how often.
         framework: whose image of AWS is taken, with `framework_version` and `py_version`, when there is no `image_uri`.
         python: interpreter in the image.
         wheels: folder of this machine with wheels of what the image's Python may lack, which travel with the job.
@@ -162,6 +165,7 @@ class SageMakerOptions(Part):
     profile: Profile | None = None
     endpoint_url: Url | None = None
     endpoint_urls: Annotated[dict[ServiceName, Url], AsMapping] = Field(default_factory=dict)
+    naming: Naming = "run"
     framework: FrameworkName | None = None
     python: Profile = "python3"
     wheels: Profile | None = None

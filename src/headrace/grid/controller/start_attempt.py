@@ -1,0 +1,153 @@
+"""Starts one attempt of a line, or finds the run that an earlier process has started for it: by its job's name.
+
+The name is the key. Whoever was killed before, at whatever instant, has left a run of that name or none. A run of the
+same request is this attempt's, another one is an error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+
+import msgspec
+
+from headrace import engines
+from headrace.engines.asking import AskEngine
+from headrace.engines.handle import Handle
+from headrace.errors import NameInUse
+from headrace.job import Job
+from headrace.job.model.platform_options import Tag
+from headrace.runs import CauseKind, Run, RunPaths
+from headrace.runs.events import RunFinished
+from headrace.runs.store import is_copy, list_paths_of
+
+REQUEST_TAG = "headrace:request"
+"""Tag of a job: the digest of what was asked for."""
+_ASKED = ("job.json", "engine/asked.json")
+"""Files of a run that hold its job."""
+
+
+@dataclass(frozen=True)
+class StartedRun:
+    """The run of an attempt.
+
+    Attributes:
+        run: it; it may have ended.
+        adopted: it was there already.
+        handle: what this process has started for it; None of a run that was there.
+    """
+
+    run: Run
+    adopted: bool
+    handle: Handle | None = None
+
+    def release(self, seconds: float) -> None:
+        """Waits, at most so long, until the processes that this one has started for it have ended: it is over."""
+        if self.handle is not None:
+            self.handle.wait(seconds)
+
+
+def request_digest(job: Job, engine: str) -> str:
+    """Returns what tells a request from another: of the job as it was written, without its name, and of the engine."""
+    data = {key: value for key, value in job.to_data().items() if key not in ("job_name", "tags")}
+    tags = [(tag.key, tag.value) for tag in job.tags if tag.key != REQUEST_TAG]
+    text = json.dumps([engine, data, tags], sort_keys=True, ensure_ascii=False, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def prepared(job: Job, engine: str) -> Job:
+    """Returns a job with the digest of its request, and, where a service tells jobs by their names, under its own."""
+    tag = Tag(key=REQUEST_TAG, value=request_digest(job, engine))
+    changed: dict[str, object] = {"tags": (*(each for each in job.tags if each.key != REQUEST_TAG), tag)}
+    if engine == "sagemaker":
+        options = job.sagemaker.model_copy(update={"naming": "job"})
+        changed["engines"] = job.engines.model_copy(update={"sagemaker": options})
+    return job.model_copy(update=changed)
+
+
+def start_or_adopt(job: Job, engine: str) -> StartedRun:
+    """Starts a run of a job, detached; or returns the one that there is.
+
+    Args:
+        job: the job of one attempt, whose name no other attempt has.
+        engine: name of the engine.
+
+    Raises:
+        NameInUse: a run of that name was not made of this job.
+        JobInvalid, EngineRefused, HeadraceError, OSError: it cannot be started; nothing was. `EngineUnreachable` says
+            that the platform did not answer: it may work later.
+    """
+    wanted = prepared(job, engine)
+    found = find_attempt(wanted, engine)
+    if found is not None:
+        return StartedRun(found, adopted=True)
+    try:
+        handle = engines.start(wanted, engine, detach=True)
+        return StartedRun(_asking(handle.paths), adopted=False, handle=handle)
+    except NameInUse:
+        # Another process was faster, or the platform has it from a machine whose runs are not here.
+        found = find_attempt(wanted, engine)
+        if found is not None:
+            return StartedRun(found, adopted=True)
+        handle = engines.take_up(wanted, engine, {REQUEST_TAG: request_digest(job, engine)})
+        if handle is None:
+            raise
+        return StartedRun(_asking(handle.paths), adopted=True)
+
+
+def find_attempt(job: Job, engine: str) -> Run | None:
+    """Returns the run of an attempt; None when there is none, or nothing of it was started before its process died.
+
+    Args:
+        job: as `prepared` returns it.
+        engine: name of the engine.
+
+    Raises:
+        NameInUse: a run of that name was not made of this job.
+        HeadraceError, OSError: its engine cannot be asked now.
+    """
+    wanted = next((tag.value for tag in job.tags if tag.key == REQUEST_TAG), "")
+    for paths in reversed(list_paths_of(job.job_name)):
+        if is_copy(paths):
+            continue
+        run = _asking(paths)
+        if not _has_end(run):
+            engines.resume(run)
+        if never_started(run):
+            continue
+        asked = digest_of_run(paths)
+        if asked != wanted or run.header.engine != engine:
+            what = "of another job" if asked else "that no grid has started"
+            raise NameInUse(f"there is a run {what} under the name {job.job_name}: {paths.id}", "rename the grid")
+        return run
+    return None
+
+
+def never_started(run: Run) -> bool:
+    """Tells whether a run is over because the process that started it died before anything was started."""
+    state = run.state()
+    if not state.finished or state.started is not None or state.instances_started is not None or state.programs:
+        return False
+    return not _has_end(run) or (state.cause is not None and state.cause.kind is CauseKind.CALLER_DIED)
+
+
+def _has_end(run: Run) -> bool:
+    return any(isinstance(event, RunFinished) for event in run.events())
+
+
+def digest_of_run(paths: RunPaths) -> str:
+    """Returns the digest of the request that a run was made of; empty when it has none."""
+    for name in _ASKED:
+        try:
+            data = msgspec.json.decode((paths.root / name).read_bytes())
+        except (OSError, msgspec.DecodeError):
+            continue
+        for tag in data.get("tags") or () if isinstance(data, dict) else ():
+            if tag.get("key") == REQUEST_TAG:
+                return str(tag.get("value", ""))
+    return ""
+
+
+def _asking(paths: RunPaths) -> Run:
+    return Run(paths, AskEngine(seconds=0.0))

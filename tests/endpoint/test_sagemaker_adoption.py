@@ -1,0 +1,99 @@
+"""An attempt of a grid's line on a real `headrace serve`: one training job, whoever was killed, whatever was lost."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from effort import SOAK
+from sagemaker_loop import Loop, open_loop, open_service
+from serve_process import ServeProcess
+
+from headrace.engines.remote_handle import RemoteHandle
+from headrace.errors import NameInUse
+from headrace.grid.controller.start_attempt import start_or_adopt
+from headrace.job import Job, load_job
+from headrace.runs import RunPaths, Status
+from headrace.runs.store import list_paths_of
+
+pytestmark = pytest.mark.namespaces
+
+DYING = """
+import os, signal, sys
+from headrace.engines.sagemaker.boto_service import BotoService
+from headrace.grid.controller.start_attempt import start_or_adopt
+from headrace.job import load_job
+def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
+create = BotoService.create
+def create_and_die(self, request):
+    create(self, request)
+    die()
+BotoService.create = {patch}
+start_or_adopt(load_job({file!r}), "sagemaker")
+"""
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[ServeProcess]:
+    yield from open_service()
+
+
+@pytest.fixture
+def loop(service: ServeProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loop]:
+    yield open_loop(service, tmp_path, monkeypatch)
+    service.close_clients()
+
+
+def written(loop: Loop, name: str, **fields: object) -> Job:
+    """A job of one host as whoever comes later reads it, too."""
+    groups = [{"name": "dnn", "type": "ml.m5.xlarge", "count": 1}]
+    file = loop.folder / f"{name}.yaml"
+    job = loop.job("print('once')", name, instance_groups=groups, **fields)
+    file.write_text(json.dumps(job.model_dump(mode="json", exclude_unset=True)))
+    return load_job(file)
+
+
+def names(loop: Loop) -> list[str]:
+    found = loop.service.client().list_training_jobs(MaxResults=100)["TrainingJobSummaries"]
+    return [each["TrainingJobName"] for each in found]
+
+
+def test_a_training_job_is_named_after_its_job_and_found_again_without_its_run(loop: Loop) -> None:
+    job = written(loop, "lost-0123456789ab")
+    first = start_or_adopt(job, "sagemaker")
+    assert (first.adopted, names(loop).count(job.job_name)) == (False, 1)
+    shutil.rmtree(first.run.paths.root)  # as on another machine
+    again = start_or_adopt(job, "sagemaker")
+    assert (again.adopted, again.run.id) == (True, first.run.id)
+    other = written(loop, "lost-0123456789ab", hyperparameters={"lr": 1})
+    with pytest.raises(NameInUse):
+        start_or_adopt(other, "sagemaker")
+    shutil.rmtree(again.run.paths.root)
+    with pytest.raises(NameInUse, match="another training job"):
+        start_or_adopt(other, "sagemaker")
+    assert list_paths_of(job.job_name) == [], "nothing is left of what was refused"
+    again = start_or_adopt(job, "sagemaker")
+    assert again.handle is None
+    handle = RemoteHandle(again.run.paths)
+    assert handle.wait(60) is Status.COMPLETED, (handle.cause, loop.service.log)
+    assert [line.text for line in handle.logs()] == ["once"]
+    assert names(loop).count(job.job_name) == 1
+
+
+@pytest.mark.parametrize("patch", ["die", *(["create_and_die"] if SOAK else [])])
+def test_a_killed_submission_goes_on_as_the_same_training_job(loop: Loop, patch: str) -> None:
+    job = written(loop, f"killed-{len(patch):012x}")
+    code = DYING.format(patch=patch, file=str(loop.folder / f"{job.job_name}.yaml"))
+    assert subprocess.run([sys.executable, "-c", textwrap.dedent(code)], timeout=120).returncode == -9
+    (left,) = list_paths_of(job.job_name)
+    assert names(loop).count(job.job_name) == (patch != "die")
+    found = start_or_adopt(job, "sagemaker")
+    assert (found.adopted, found.run.id) == (True, left.id)
+    assert RemoteHandle(RunPaths(left.root)).wait(60) is Status.COMPLETED, loop.service.log
+    assert names(loop).count(job.job_name) == 1
