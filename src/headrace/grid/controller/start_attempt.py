@@ -19,7 +19,7 @@ from headrace.errors import NameInUse
 from headrace.job import Job
 from headrace.job.model.platform_options import Tag
 from headrace.runs import CauseKind, Run, RunPaths
-from headrace.runs.events import RunFinished
+from headrace.runs.lifecycle import last_word
 from headrace.runs.store import is_copy, list_paths_of
 
 REQUEST_TAG = "headrace:request"
@@ -90,10 +90,10 @@ def start_or_adopt(job: Job, engine: str) -> StartedRun:
         found = find_attempt(wanted, engine)
         if found is not None:
             return StartedRun(found, adopted=True)
-        handle = engines.take_up(wanted, engine, {REQUEST_TAG: request_digest(job, engine)})
-        if handle is None:
+        known = engines.take_up(wanted, engine, {REQUEST_TAG: request_digest(job, engine)})
+        if known is None:
             raise
-        return StartedRun(_asking(handle.paths), adopted=True)
+        return StartedRun(_asking(known.paths), adopted=True)
 
 
 def find_attempt(job: Job, engine: str) -> Run | None:
@@ -133,7 +133,7 @@ def never_started(run: Run) -> bool:
 
 
 def _has_end(run: Run) -> bool:
-    return any(isinstance(event, RunFinished) for event in run.events())
+    return last_word(run.events()) is not None
 
 
 def digest_of_run(paths: RunPaths) -> str:
