@@ -34,7 +34,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "insight": {"runs", "catalog"},
     "adapters": {"feed", "instance", "job", "runs", "sagemaker_parameters"},
     "console": {"job", "instance", "runs", "catalog", "engines", "insight", "agent", "feed", "grid"},
-    "grid": {"job", "engines", "runs", "insight", "catalog"},
+    "grid": {"job", "engines", "runs", "insight", "catalog", "cloud"},
+    # cloud: AWS Batch needs what `headrace cloud` has: calls of AWS, stacks of roles, images, headrace's own wheel
     "endpoint": {"job", "engines", "runs", "insight", "catalog"},
     "cloud": {"catalog", "instance"},  # instance: the ports at which hosts meet
     "cli": {
@@ -118,7 +119,18 @@ ORDER: dict[str, list[str]] = {
         "advise",
         "run_cache",
     ],
-    "grid": ["placement", "grid_file", "lines", "load_grid", "plan_grid", "journal", "controller", "report"],
+    "grid": [
+        "placement",
+        "batch_options",
+        "grid_file",
+        "lines",
+        "load_grid",
+        "plan_grid",
+        "journal",
+        "controller",
+        "report",
+        "batch",
+    ],
     "endpoint": [
         "http",
         "protocols",

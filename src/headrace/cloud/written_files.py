@@ -14,7 +14,7 @@ def write_files(folder: Path, files: Mapping[str, bytes], *, update: bool, dry_r
 
     Args:
         folder: the folder.
-        files: content by name.
+        files: content by name; a name may have folders in it.
         update: files with another content may be replaced.
         dry_run: write nothing.
 
@@ -34,9 +34,11 @@ def write_files(folder: Path, files: Mapping[str, bytes], *, update: bool, dry_r
         if not dry_run:
             folder.mkdir(parents=True, exist_ok=True)
             for name in (name for name, is_new in new.items() if is_new):
-                partial = folder / f".{name}.{os.getpid()}"
+                path = folder / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                partial = path.with_name(f".{path.name}.{os.getpid()}")
                 partial.write_bytes(files[name])
-                partial.replace(folder / name)
+                partial.replace(path)
     except OSError as error:
         raise UsageError(
             f"--to {folder}: {error.strerror or error}", hint="name a folder in which you may write"

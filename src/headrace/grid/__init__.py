@@ -7,4 +7,6 @@ load_grid       the grid as it was read, its job and all its lines checked
 plan_grid       what runs where, what is copied first, what it costs
 journal         what a grid has done and is about to do, on disk; `read_grid` reads it
 report          what came of it: a row a line, totals, the best lines
+batch_options   what the grid's file says of AWS Batch
+batch           AWS Batch starts the lines: as files, submitted, and what its children run
 """

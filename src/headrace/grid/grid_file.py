@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
+from headrace.grid.batch_options import BatchOptions
 from headrace.grid.placement.placement_rules import PlacementRules
 from headrace.job.model.field_types import AsList, AsMapping, JobName, Seconds, one_line, whole
 from headrace.job.model.frozen_model import Part
@@ -97,6 +98,7 @@ class GridFile(Part):
         lines: in what its jobs differ.
         placement: where they run.
         objective: what says which line is the best; None when none is.
+        batch: what AWS Batch needs to know to start them.
     """
 
     name: JobName
@@ -104,3 +106,4 @@ class GridFile(Part):
     lines: LineSource
     placement: PlacementRules = PlacementRules()
     objective: ObjectivePart | None = None
+    batch: BatchOptions = BatchOptions()

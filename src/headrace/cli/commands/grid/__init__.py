@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from headrace.cli.commands.grid import plan
+from headrace.cli.commands.grid import export, plan
 from headrace.cli.commands.grid.report import best, grids, report
 
 
@@ -25,5 +25,5 @@ def command() -> None:
     """
 
 
-for _each in (plan.command, report, best, grids):
+for _each in (plan.command, report, best, grids, export.command):
     command.add_command(_each)

@@ -1,0 +1,125 @@
+"""From a plan to the bundle: every line's job, checked for SageMaker and freed of this machine.
+
+A job names files of the machine that plans it: its code, what lies beside that, wheels. They are copied into the
+bundle, each once, and the jobs name them there. What a child could not do is refused here, before anything is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from headrace.engines.sagemaker.sagemaker_job import SageMakerJob, plan_sagemaker_job
+from headrace.errors import JobInvalid, Problem, UsageError
+from headrace.grid.batch.array_file import array_file
+from headrace.grid.batch.freeze_code import FrozenCode
+from headrace.grid.batch.grid_bundle import FrozenLine, bundle_files
+from headrace.grid.lines.line import ENGINE
+from headrace.grid.load_grid import Grid
+from headrace.grid.placement.candidate import Candidate
+from headrace.grid.plan_grid import GridPlan, PlannedLine
+from headrace.job import Job
+from headrace.runs import RunPaths, runs_dir
+
+SAGEMAKER = "sagemaker"
+MAX_CHILDREN = 10_000
+"""Of an array job of AWS Batch."""
+
+
+class FrozenJobs(NamedTuple):
+    """A bundle, and what was planned to make it.
+
+    Attributes:
+        files: of the bundle, by name.
+        planned: the job of every line as the SageMaker engine would submit it.
+    """
+
+    files: dict[str, bytes]
+    planned: tuple[SageMakerJob, ...]
+
+
+def freeze_grid(grid: Grid, plan: GridPlan) -> FrozenJobs:
+    """Freezes a grid.
+
+    Raises:
+        JobInvalid: with all lines that SageMaker would not take.
+        UsageError: a line that runs nowhere or elsewhere, whose data must be copied first, or too many lines.
+        OSError, StorageError: code that cannot be read.
+    """
+    _check_lines(plan)
+    frozen: list[FrozenLine] = []
+    jobs: list[dict[str, Any]] = []
+    planned: list[SageMakerJob] = []
+    problems: list[Problem] = []
+    with FrozenCode(grid.template.base) as code:
+        for each, data in zip(plan.lines, grid.jobs, strict=True):
+            chosen = _chosen(each)
+            own = _placed(data, each.job_name, chosen.region)
+            try:
+                planned.append(_planned(own, grid.template.base))
+            except JobInvalid as error:
+                problems += (_at(problem, each.line.place) for problem in error.problems)
+                continue
+            jobs.append(code.freed(own))
+            frozen.append(_frozen(each, chosen))
+        if problems:
+            raise JobInvalid(tuple(problems))
+        packed_code = code.pack()
+    array = array_file(grid.lines, [line.region for line in frozen])
+    return FrozenJobs(bundle_files(plan.name, plan.digest, frozen, jobs, array, packed_code), tuple(planned))
+
+
+def _check_lines(plan: GridPlan) -> None:
+    if plan.unplaced:
+        first = plan.unplaced[0].line.place
+        hint = "`headrace grid plan --why` shows what is against each region"
+        raise UsageError(f"{len(plan.unplaced)} lines can run nowhere, {first} first", hint=hint)
+    if len(plan.lines) > MAX_CHILDREN:
+        hint = "divide the grid into several files"
+        message = f"an array job of AWS Batch has at most {MAX_CHILDREN} children, the grid {len(plan.lines)} lines"
+        raise UsageError(message, hint=hint)
+    for each in plan.lines:
+        engine = each.line.fields.get(ENGINE, SAGEMAKER)
+        if engine != SAGEMAKER:
+            hint = "leave `engine` out, or run the grid from this machine"
+            message = f"{each.line.place}: engine {engine}: a child of AWS Batch reaches sagemaker only"
+            raise UsageError(message, hint=hint)
+        copies = _chosen(each).copies
+        if copies:
+            hint = "copy the data first, and let the lines name the copies; or let the wish data_local come first"
+            message = f"{each.line.place}: {copies[0].place} would have to be copied to {_chosen(each).region}"
+            raise UsageError(f"{message}, and a child of AWS Batch copies nothing", hint=hint)
+
+
+def _chosen(planned: PlannedLine) -> Candidate:
+    assert planned.placed.chosen is not None
+    return planned.placed.chosen
+
+
+def _frozen(each: PlannedLine, chosen: Candidate) -> FrozenLine:
+    return FrozenLine(
+        index=each.line.index,
+        place=Path(each.line.place).name,  # the same for whoever exports it from elsewhere
+        key=each.line.key,
+        job_name=each.job_name,
+        engine=SAGEMAKER,
+        region=chosen.region,
+        decided_by=each.placed.decided_by,
+    )
+
+
+def _placed(data: Mapping[str, Any], name: str, region: str) -> dict[str, Any]:
+    """Returns the keys of a line's job with its name, in its region."""
+    engines = data.get("engines", {})
+    there = {**engines, SAGEMAKER: {**(engines.get(SAGEMAKER) or {}), "region": region}}
+    return {**data, "job_name": name, "engines": there}
+
+
+def _planned(data: Mapping[str, Any], base: Path) -> SageMakerJob:
+    job = Job(base_path=base, **data)
+    return plan_sagemaker_job(job, RunPaths(runs_dir() / job.job_name))
+
+
+def _at(problem: Problem, place: str) -> Problem:
+    return Problem(problem.field, problem.message, problem.value, place, 0, problem.hint, problem.code)
