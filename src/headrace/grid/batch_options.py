@@ -22,24 +22,24 @@ _ROLE = re.compile(r"arn:aws[a-z-]*:iam::[0-9]{12}:role/[\w+=,.@/-]{1,512}", re.
 
 
 def _place(value: object) -> str:
-    text = text_of(value)
-    if not _PLACE.fullmatch(text):
+    uri = text_of(value)
+    if not _PLACE.fullmatch(uri):
         raise broken("must be a bucket or a prefix in one", hint="such as s3://my-bucket/grids")
-    return text.rstrip("/")
+    return uri.rstrip("/")
 
 
 def _account(value: object) -> str:
-    text = text_of(value).zfill(12) if isinstance(value, int) and not isinstance(value, bool) else value
-    if not isinstance(text, str) or not re.fullmatch("[0-9]{12}", text):
+    number = text_of(value).zfill(12) if isinstance(value, int) and not isinstance(value, bool) else value
+    if not isinstance(number, str) or not re.fullmatch("[0-9]{12}", number):
         raise broken("must be the number of an account: 12 digits", hint="`aws sts get-caller-identity` shows it")
-    return text
+    return number
 
 
 def _role(value: object) -> str:
-    text = text_of(value)
-    if not _ROLE.fullmatch(text):
+    arn = text_of(value)
+    if not _ROLE.fullmatch(arn):
         raise broken("must be the ARN of a role", hint="such as arn:aws:iam::123456789012:role/name")
-    return text
+    return arn
 
 
 Name = Annotated[str, BeforeValidator(lambda value: one_line(value, 1, 512))]
