@@ -43,7 +43,7 @@ BUCKET = "bench"
 
 
 def serve(root: Path, *, signed: bool) -> None:
-    from headrace.endpoint.http.http_message import CHUNK_BYTES, HttpReply, HttpRequest, RequestBody
+    from headrace.endpoint.http.http_message import HttpReply, HttpRequest, RequestBody
     from headrace.endpoint.http.http_server import HttpServer, listen
     from headrace.endpoint.s3.s3_face import S3Face
 
@@ -58,10 +58,10 @@ def serve(root: Path, *, signed: bool) -> None:
         def length(self) -> int | None:
             return self._body.length
 
-        def read(self, size: int = CHUNK_BYTES) -> bytes:
-            data = self._body.read(size)
-            self._digest.update(data)
-            return data
+        def readinto(self, buffer: memoryview) -> int:
+            count = self._body.readinto(buffer)
+            self._digest.update(buffer[:count])
+            return count
 
     face = S3Face(root)
 

@@ -6,6 +6,9 @@ hello   a job of three hosts that prints a line: bare by `headrace run`, and cre
         until it has ended. Pairs, one after the other, in turn; wall seconds
 poll    DescribeTrainingJob and GetLogEvents of a job that has ended, one after the other; the server's CPU a call
 up      one object by boto3's transfer manager (8 MiB parts, ten threads); the server's CPU
+hashes  the same bytes through SHA-256, MD5 and CRC32 in one thread, just before: what an upload costs at least
+write   the same bytes written to a file by the bench, which removes it again, just before: what the file system costs.
+        It also takes care that memory of a virtual machine that was never used before is not counted as the server's
 down    the same the other way
 small   PutObject of 100 bytes with `Expect: 100-continue`, one after the other; wall time each: a server that does not
         answer at once costs a second each
@@ -17,6 +20,7 @@ One server for all: a real `headrace serve` in a process of its own. Memory is t
 from __future__ import annotations
 
 import argparse
+import hashlib
 import io
 import json
 import os
@@ -37,6 +41,7 @@ from typing import Any
 import boto3
 import psutil
 from botocore.config import Config
+from isal import isal_zlib
 
 BUCKET = "headrace-local"
 SCRIPT = "print('hello')\n"
@@ -79,6 +84,9 @@ class Server:
     def cpu(self) -> float:
         times = self._psutil.cpu_times()
         return times.user + times.system
+
+    def system(self) -> float:
+        return float(self._psutil.cpu_times().system)
 
     def memory(self) -> dict[str, float]:
         status = Path(f"/proc/{self._process.pid}/status").read_text()
@@ -172,14 +180,16 @@ def objects(server: Server, megabytes: int, small: int) -> dict[str, Any]:
     with source.open("wb") as file:
         for _ in range(megabytes):
             file.write(os.urandom(1_000_000))
-    result: dict[str, Any] = {"megabytes": megabytes}
+    result: dict[str, Any] = {"megabytes": megabytes, "hashes_cpu_seconds": round(hashes(megabytes), 3)}
+    result["write_cpu_seconds"] = round(written(server.home / "written", megabytes), 3)
     for name, work in (
         ("up", lambda: client.upload_file(str(source), BUCKET, "big")),
         ("down", lambda: client.download_file(BUCKET, "big", str(back))),
     ):
-        before, began = server.cpu(), time.monotonic()
+        before, system, began = server.cpu(), server.system(), time.monotonic()
         work()
         result[f"{name}_cpu_seconds"] = round(server.cpu() - before, 3)
+        result[f"{name}_system_seconds"] = round(server.system() - system, 3)
         result[f"{name}_seconds"] = round(time.monotonic() - began, 3)
     if subprocess.run(["cmp", str(source), str(back)], check=False).returncode:
         raise SystemExit("what came back is not what was sent")
@@ -191,6 +201,30 @@ def objects(server: Server, megabytes: int, small: int) -> dict[str, Any]:
     result |= {"small_ms_median": round(statistics.median(took) * 1000, 2), "small_ms_most": round(max(took) * 1000, 2)}
     print("  objects:", result, flush=True)
     return result
+
+
+def hashes(megabytes: int) -> float:
+    """Returns the CPU seconds of the hashes that an upload needs, without any bytes that come or go."""
+    data = os.urandom(500_000)
+    sha256, md5, crc = hashlib.sha256(), hashlib.md5(usedforsecurity=False), 0
+    before = time.process_time()
+    for _ in range(2 * megabytes):
+        sha256.update(data)
+        md5.update(data)
+        crc = isal_zlib.crc32(data, crc)
+    return time.process_time() - before
+
+
+def written(path: Path, megabytes: int) -> float:
+    """Returns the CPU seconds of writing a file in pieces of 500 kB."""
+    data = os.urandom(500_000)
+    before = time.process_time()
+    with path.open("wb", buffering=0) as file:
+        for _ in range(2 * megabytes):
+            file.write(data)
+    took = time.process_time() - before
+    path.unlink()
+    return took
 
 
 def summary(values: list[float]) -> dict[str, float]:
@@ -223,14 +257,22 @@ def main() -> None:
         result["hello"]["difference"] = summary(differences)
         result["polls"] = polls(server, args.polls)
         result["objects"] = [objects(server, args.megabytes, args.small) for _ in range(args.repeat)]
-        for name in ("up_cpu_seconds", "down_cpu_seconds"):
+        for name in ("up_cpu_seconds", "hashes_cpu_seconds", "write_cpu_seconds", "down_cpu_seconds"):
             result[name] = summary([each[name] for each in result["objects"]])
         result["memory"] = server.memory()
     finally:
         server.end()
         shutil.rmtree(home, ignore_errors=True)
     result["load_after"] = os.getloadavg()
-    print(json.dumps({name: result[name] for name in ("up_cpu_seconds", "down_cpu_seconds", "memory")}), flush=True)
+    print(
+        json.dumps(
+            {
+                name: result[name]
+                for name in ("up_cpu_seconds", "hashes_cpu_seconds", "write_cpu_seconds", "down_cpu_seconds", "memory")
+            }
+        ),
+        flush=True,
+    )
     if args.out:
         args.out.write_text(json.dumps(result, indent=1) + "\n")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import hashlib
 import http.client
 import threading
 import time
@@ -219,8 +221,14 @@ def test_an_upload_that_is_not_the_signed_one_leaves_no_object(endpoint: ServePr
         "XAmzContentSHA256Mismatch",
         "BadDigest",
     )
+    client = endpoint.client("s3")
+    digests = [base64.b64encode(hashlib.sha256(text).digest()).decode() for text in (b"as signed", b"another")]
+    kept = client.put_object(Bucket="checked", Key="summed", Body=b"as signed", ChecksumSHA256=digests[0])
+    assert kept["ChecksumSHA256"] == digests[0]
+    wrong = {"Bucket": "checked", "Key": "changed", "Body": b"as signed", "ChecksumSHA256": digests[1]}
+    assert code_of(client.put_object, **wrong) == "BadDigest"  # the signature is right, and its hash is the checksum's
     listed = client.list_objects_v2(Bucket="checked")["Contents"]
-    assert [each["Key"] for each in listed] == ["whole"]
+    assert [each["Key"] for each in listed] == ["summed", "whole"]
 
 
 @pytest.mark.parametrize("version", ["s3", "s3v4"])

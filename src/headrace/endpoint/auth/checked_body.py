@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 
-from headrace.endpoint.http.http_message import CHUNK_BYTES, RequestBody
+from headrace.endpoint.http.http_message import RequestBody
 from headrace.endpoint.protocols import ServiceError
 
 
@@ -30,16 +30,21 @@ class HashedBody(RequestBody):
         """See `RequestBody`."""
         return self._inner.length
 
-    def read(self, size: int = CHUNK_BYTES) -> bytes:
+    @property
+    def sha256(self) -> bytes:
+        """See `RequestBody`."""
+        return self._hash.digest()
+
+    def readinto(self, buffer: memoryview) -> int:
         """See `RequestBody`.
 
         Raises:
             ServiceError: at the end: it is another body than the one that was signed.
         """
-        part = self._inner.read(size)
-        if part:
-            self._hash.update(part)
+        count = self._inner.readinto(buffer)
+        if count:
+            self._hash.update(buffer[:count])
         elif self._hash.hexdigest() != self._wanted:
             text = "The provided 'x-amz-content-sha256' header does not match what was computed."
             raise ServiceError("XAmzContentSHA256Mismatch", text)
-        return part
+        return count

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from headrace.endpoint.http.connect_proxy import Proxy, Refused, Terminated, tunnel
 from headrace.endpoint.http.http_limits import HttpLimits
 from headrace.endpoint.http.http_message import (
+    CHUNK_BYTES,
     BodyProblem,
     ClientGone,
     Handler,
@@ -167,7 +168,8 @@ class HttpConnection:
     def _drained(self, body: StreamBody) -> bool:
         until = time.monotonic() + self._limits.drain_seconds
         try:
-            while body.read():
+            buffer = memoryview(bytearray(CHUNK_BYTES))
+            while body.readinto(buffer):
                 if time.monotonic() > until:
                     return False
         except BodyProblem:
@@ -204,8 +206,7 @@ class HttpConnection:
             return self._end() and self._secured(decided.context)
         with decided.upstream:
             self._write.send(established)
-            early = self._read.read_some(1 << 16) if self._read.pending else b""
-            tunnel(self._sock, decided.upstream, early)
+            tunnel(self._sock, decided.upstream, self._read.take_pending())
         return False
 
 

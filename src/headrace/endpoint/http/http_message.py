@@ -14,7 +14,8 @@ from pathlib import Path
 from headrace.errors import HeadraceError
 
 CHUNK_BYTES = 1 << 18
-"""How much of a body is read, hashed and written at once."""
+"""How much of a file is read at once."""
+_DOCUMENT_BYTES = 1 << 16
 
 
 class HttpProblem(HeadraceError):
@@ -92,13 +93,38 @@ class RequestBody(ABC):
     def length(self) -> int | None:
         """Bytes in all, if the head of the request says so; None for a chunked body."""
 
+    @property
+    def sha256(self) -> bytes | None:
+        """SHA-256 of what has been read, where a check of the body takes it anyway; else None."""
+        return None
+
     @abstractmethod
-    def read(self, size: int = CHUNK_BYTES) -> bytes:
-        """Returns the next bytes, `size` at most; empty at the end of the body.
+    def readinto(self, buffer: memoryview) -> int:
+        """Puts the next bytes into a buffer of 1 or more: as many as are there. Returns their number; 0 at the end.
 
         Raises:
             BodyProblem: it is malformed, too large or too slow, or the sender has gone.
         """
+
+    def read(self, size: int) -> bytes:
+        """Returns the next bytes, `size` at most (1 or more); empty at the end of the body. For what is small.
+
+        Raises:
+            BodyProblem: as `readinto`.
+        """
+        buffer = bytearray(size)
+        return bytes(buffer[: self.readinto(memoryview(buffer))])
+
+    def fill(self, buffer: memoryview) -> int:
+        """Puts the next bytes into a buffer until it is full or the body ends. Returns their number.
+
+        Raises:
+            BodyProblem: as `readinto`.
+        """
+        filled = 0
+        while filled < len(buffer) and (count := self.readinto(buffer[filled:])):
+            filled += count
+        return filled
 
     def read_all(self, limit: int) -> bytes:
         """Returns what is left of the body.
@@ -113,7 +139,7 @@ class RequestBody(ABC):
             raise BodyProblem(413, f"the body has {self.length} bytes; at most {limit} are read here")
         parts: list[bytes] = []
         left = limit
-        while part := self.read(min(CHUNK_BYTES, left + 1)):
+        while part := self.read(min(_DOCUMENT_BYTES, left + 1)):
             left -= len(part)
             if left < 0:
                 raise BodyProblem(413, f"the body has more than the {limit} bytes that are read here")
@@ -155,11 +181,12 @@ class BytesBody(RequestBody):
         """Bytes in all."""
         return len(self._data)
 
-    def read(self, size: int = CHUNK_BYTES) -> bytes:
-        """Returns the next bytes, `size` at most; empty at the end."""
-        part = self._data[self._at : self._at + size]
+    def readinto(self, buffer: memoryview) -> int:
+        """See `RequestBody`."""
+        part = self._data[self._at : self._at + len(buffer)]
+        buffer[: len(part)] = part
         self._at += len(part)
-        return part
+        return len(part)
 
 
 @dataclass(frozen=True)

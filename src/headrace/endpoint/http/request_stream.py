@@ -7,16 +7,12 @@ import time
 from collections.abc import Callable
 
 from headrace.endpoint.http.http_limits import HttpLimits, Pace
-from headrace.endpoint.http.http_message import (
-    CHUNK_BYTES,
-    BodyProblem,
-    ClientGone,
-    RequestBody,
-)
+from headrace.endpoint.http.http_message import BodyProblem, ClientGone, RequestBody
 from headrace.endpoint.http.request_head import END, is_hopeless
 
 _LINE_BYTES = 4096  # of the line before a chunk, and of a trailer
 _TRAILER_BYTES = 1 << 14
+_HEAD_BYTES = 1 << 14  # of what is received at once beside bodies
 
 
 class RequestStream:
@@ -64,16 +60,22 @@ class RequestStream:
             self._receive(max(0.001, until - time.monotonic()))
         return self._take(end + len(END))[:end]
 
-    def read_some(self, size: int) -> bytes:
-        """Returns the next bytes, `size` at most, as soon as there are some.
+    def take_pending(self) -> bytes:
+        """Returns the bytes that came and that nobody has read."""
+        return self._take(len(self._buffer))
+
+    def readinto(self, buffer: memoryview) -> int:
+        """Puts the next bytes into a buffer, as soon as there are some. Returns their number, 1 or more.
 
         Raises:
             BodyProblem: there are none.
         """
-        if self._buffer:
-            return self._take(min(size, len(self._buffer)))
-        self._sock.settimeout(self._limits.stall_seconds)
-        return _received(self._sock, size, self._limits.stall_seconds)
+        if not self._buffer:
+            return self._received(buffer, self._limits.stall_seconds)
+        count = min(len(buffer), len(self._buffer))
+        buffer[:count] = self._buffer[:count]
+        del self._buffer[:count]
+        return count
 
     def read_line(self) -> bytes:
         """Returns the next line of a chunked body's framing, without CR LF.
@@ -95,20 +97,21 @@ class RequestStream:
         return taken
 
     def _receive(self, seconds: float) -> None:
-        self._sock.settimeout(seconds)
-        self._buffer += _received(self._sock, CHUNK_BYTES if len(self._buffer) > _TRAILER_BYTES else 1 << 14, seconds)
+        buffer = bytearray(_HEAD_BYTES)
+        self._buffer += buffer[: self._received(memoryview(buffer), seconds)]
 
-
-def _received(sock: socket.socket, size: int, seconds: float) -> bytes:
-    try:
-        data = sock.recv(size)
-    except TimeoutError:
-        raise BodyProblem(408, f"nothing came within {seconds:.0f} s", closes=True) from None
-    except OSError as error:
-        raise ClientGone(f"the connection broke: {error.strerror or error}") from error
-    if not data:
-        raise ClientGone("the client closed the connection")
-    return data
+    def _received(self, buffer: memoryview, seconds: float) -> int:
+        if self._sock.gettimeout() != seconds:  # to set it costs a call of the system
+            self._sock.settimeout(seconds)
+        try:
+            count = self._sock.recv_into(buffer)
+        except TimeoutError:
+            raise BodyProblem(408, f"nothing came within {seconds:.0f} s", closes=True) from None
+        except OSError as error:
+            raise ClientGone(f"the connection broke: {error.strerror or error}") from error
+        if not count:
+            raise ClientGone("the client closed the connection")
+        return count
 
 
 class StreamBody(RequestBody):
@@ -149,28 +152,24 @@ class StreamBody(RequestBody):
         """Bytes that were not read; None if nobody knows."""
         return None if self._length is None and not self.done else self._left
 
-    def read(self, size: int = CHUNK_BYTES) -> bytes:
-        """Returns the next bytes, `size` at most; empty at the end of the body.
-
-        Raises:
-            BodyProblem: it is malformed, too large or too slow, or the sender has gone.
-        """
-        if self.done or size <= 0:
-            return b""
+    def readinto(self, buffer: memoryview) -> int:
+        """See `RequestBody`."""
+        if self.done:
+            return 0
         if self._go_on is not None:
             go_on, self._go_on = self._go_on, None
             if not self._stream.pending:
                 go_on()
         if self._length is None and not self._left and not self._next_chunk():
-            return b""
-        data = self._stream.read_some(min(size, self._left))
-        self._left -= len(data)
-        self._total += len(data)
-        self._pace.moved(len(data))
+            return 0
+        count = self._stream.readinto(buffer[: self._left])
+        self._left -= count
+        self._total += count
+        self._pace.moved(count)
         if not self._left:
             self._between = self._length is None
             self.done = self._length is not None
-        return data
+        return count
 
     def _next_chunk(self) -> bool:
         if self._between and self._stream.read_line():

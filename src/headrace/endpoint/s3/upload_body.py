@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import mmap
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from headrace.endpoint.http.http_message import (
-    CHUNK_BYTES,
-    BodyProblem,
-    ClientGone,
-    FramingCheck,
-    HttpRequest,
-    RequestBody,
-)
+from headrace.endpoint.http.http_message import BodyProblem, ClientGone, FramingCheck, HttpRequest, RequestBody
 from headrace.endpoint.s3.object_checksums import HEADER, check, encode, make_digest
 from headrace.endpoint.s3.s3_errors import S3Error
 
+_WRITTEN_BYTES = 1 << 19  # at once: large pieces cost a file system less
 _LINE_BYTES = 1024
 _TRAILERS = 16
 _STREAMING = "STREAMING-"
@@ -81,14 +76,17 @@ def receive(request: HttpRequest, file: int, offset: int = 0, limit: int = PART_
     framed = AwsChunked(request.body, request.framing) if is_framed(request) else None
     body: RequestBody = framed or request.body
     names = _announced(request)
-    digests = {name: make_digest(name) for name in {"md5", *names}}
+    taken = {"sha256"} if body.sha256 is not None else set()  # by the check of the signature
+    digests = {name: make_digest(name) for name in {"md5", *names} - taken}
     size = 0
+    buffer = _memory(min(expected or _WRITTEN_BYTES, _WRITTEN_BYTES))
     try:
-        while data := body.read(CHUNK_BYTES):
-            if size + len(data) > (limit if expected is None else expected):
+        while count := body.fill(buffer):
+            if size + count > (limit if expected is None else expected):
                 raise S3Error("IncompleteBody" if expected is not None else "EntityTooLarge")
+            data = buffer[:count]
             _write(file, data, offset + size)
-            size += len(data)
+            size += count
             for digest in digests.values():
                 digest.update(data)
     except ClientGone:
@@ -97,17 +95,20 @@ def receive(request: HttpRequest, file: int, offset: int = 0, limit: int = PART_
         raise of_body(problem) from problem
     if expected is not None and size != expected:
         raise S3Error("IncompleteBody")
+    found = {name: digest.digest() for name, digest in digests.items()}
+    if taken & names and body.sha256 is not None:
+        found["sha256"] = body.sha256
     given = {name: request.headers.get(HEADER + name) for name in names}
     for name, value in (framed.trailers if framed is not None else {}).items():
         if name.startswith(HEADER):
             given[name.removeprefix(HEADER)] = value
     for name, value in given.items():
-        if name not in digests:
+        if name not in found:
             raise S3Error("InvalidRequest", f"the trailer {HEADER}{name} was not announced by x-amz-trailer")
-        check(value, digests[name].digest(), name)
+        check(value, found[name], name)
     if "content-md5" in request.headers:
-        check(request.headers["content-md5"], digests["md5"].digest(), "md5")
-    return Received(size, digests["md5"].digest().hex(), {name: encode(digests[name].digest()) for name in given})
+        check(request.headers["content-md5"], found["md5"], "md5")
+    return Received(size, found["md5"].hex(), {name: encode(found[name]) for name in given})
 
 
 def of_body(problem: BodyProblem) -> S3Error:
@@ -142,8 +143,12 @@ def _announced(request: HttpRequest) -> set[str]:
     return found - {"type", "mode", "algorithm"}
 
 
-def _write(file: int, data: bytes, offset: int) -> None:
-    view = memoryview(data)
+def _memory(size: int) -> memoryview:
+    """Returns memory that goes back to the system, and not to a thread's heap, when nobody uses it any more."""
+    return memoryview(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+
+
+def _write(file: int, view: memoryview, offset: int) -> None:
     while view:
         written = os.pwrite(file, view, offset)
         offset += written
@@ -174,39 +179,35 @@ class AwsChunked(RequestBody):
         """Is not known."""
         return
 
-    def read(self, size: int = CHUNK_BYTES) -> bytes:
-        """Returns the next bytes, `size` at most; empty at the end, when the trailers have been read.
-
-        Raises:
-            BodyProblem: the framing is wrong, or the body did not come.
-        """
+    def readinto(self, buffer: memoryview) -> int:
+        """See `RequestBody`; at the end the trailers have been read."""
         while not self._left and not self._done:
             self._next_chunk()
         if self._done:
-            return b""
-        data = self._piece(size)
-        self._left -= len(data)
+            return 0
+        count = self._piece(buffer[: self._left])
+        self._left -= count
         self._between = not self._left
         if self._check is not None:
-            self._hash.update(data)
+            self._hash.update(buffer[:count])
             if not self._left:
                 self._check_chunk()
-        return data
+        return count
 
     def _check_chunk(self) -> None:
         if self._check is not None:
             self._check.chunk(self._signature, self._hash.hexdigest())
             self._hash = hashlib.sha256()
 
-    def _piece(self, size: int) -> bytes:
-        if self._buffer:
-            data = bytes(self._buffer[: min(size, self._left)])
-            del self._buffer[: len(data)]
-        else:
-            data = self._body.read(min(size, self._left))
-            if not data:
+    def _piece(self, buffer: memoryview) -> int:
+        if not self._buffer:
+            if not (count := self._body.readinto(buffer)):
                 raise BodyProblem(400, "the body ends in the middle of a chunk")
-        return data
+            return count
+        count = min(len(buffer), len(self._buffer))
+        buffer[:count] = self._buffer[:count]
+        del self._buffer[:count]
+        return count
 
     def _next_chunk(self) -> None:
         if self._between and self._line():
