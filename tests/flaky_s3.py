@@ -26,6 +26,8 @@ class FlakyS3(ThreadingHTTPServer):
         delay: seconds before an answer, at most.
         down: every request is answered with an error.
         hung: no request is answered.
+        error: status and code of the errors.
+        busy: requests that have come and are not answered yet.
     """
 
     daemon_threads = True
@@ -38,6 +40,9 @@ class FlakyS3(ThreadingHTTPServer):
         self.delay = 0.0
         self.down = False
         self.hung = False
+        self.error = (500, "InternalError")
+        self.busy = 0
+        self.lock = threading.Lock()
         self.ended = threading.Event()
         self.chance = random.Random(7)
 
@@ -52,6 +57,15 @@ class FlakyS3(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     def _forward(self) -> None:
         proxy = cast("FlakyS3", self.server)
+        with proxy.lock:
+            proxy.busy += 1
+        try:
+            self._answer(proxy)
+        finally:
+            with proxy.lock:
+                proxy.busy -= 1
+
+    def _answer(self, proxy: FlakyS3) -> None:
         proxy.requests[self.command] += 1
         size = int(self.headers.get("Content-Length", 0))
         body = self.rfile.read(size)
@@ -62,7 +76,9 @@ class _Handler(BaseHTTPRequestHandler):
             return
         fails = proxy.down or proxy.chance.random() < proxy.errors
         time.sleep(proxy.chance.random() * proxy.delay)
-        status, headers, data = 500, [], b"<Error><Code>InternalError</Code><Message>flaky</Message></Error>"
+        status, code = proxy.error
+        headers, data = [], f"<Error><Code>{code}</Code><Message>flaky</Message></Error>".encode()
+        length = str(len(data))
         if not fails or (not proxy.down and proxy.chance.random() < 0.5):
             with contextlib.closing(http.client.HTTPConnection(proxy.behind, timeout=30)) as connection:
                 connection.request(self.command, self.path, body, dict(self.headers))
@@ -70,15 +86,16 @@ class _Handler(BaseHTTPRequestHandler):
                 content = answer.read()
                 if not fails:
                     status, headers, data = answer.status, answer.getheaders(), content
+                    length = answer.getheader("Content-Length", "0") if self.command == "HEAD" else str(len(data))
         self.send_response_only(status)
         for name, value in headers:
             if name.lower() not in {"content-length", "connection", "transfer-encoding"}:
                 self.send_header(name, value)
-        self.send_header("Content-Length", str(len(data)))
+        self.send_header("Content-Length", length)
         self.end_headers()
         self.wfile.write(data)
 
-    do_GET = do_PUT = do_HEAD = do_POST = _forward
+    do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = _forward
 
     def log_message(self, *_: object) -> None:
         pass

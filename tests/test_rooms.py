@@ -34,7 +34,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "insight": {"runs", "catalog"},
     "adapters": {"feed", "instance", "job", "runs", "sagemaker_parameters"},
     "console": {"job", "instance", "runs", "catalog", "engines", "insight", "agent", "feed", "grid"},
-    "grid": {"job", "engines", "runs", "insight", "catalog", "cloud"},
+    "grid": {"job", "engines", "runs", "insight", "catalog", "cloud", "instance"},
+    # instance: the client of S3, for copies
     # cloud: AWS Batch needs what `headrace cloud` has: calls of AWS, stacks of roles, images, headrace's own wheel
     "endpoint": {"job", "engines", "runs", "insight", "catalog"},
     "cloud": {"catalog", "instance"},  # instance: the ports at which hosts meet
@@ -126,6 +127,7 @@ ORDER: dict[str, list[str]] = {
         "lines",
         "load_grid",
         "plan_grid",
+        "copies",
         "journal",
         "controller",
         "report",

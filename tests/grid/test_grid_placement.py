@@ -210,3 +210,13 @@ def test_no_placement_breaks_law_or_limits_and_none_is_dearer_without_a_reason(g
             assert found.decided_by
     possible = [each for each in found.others if not each.refused]
     assert possible == list(found.others[: len(possible)]), "refused ones come last"
+
+
+def test_what_needs_a_copy_goes_where_there_is_a_place_for_it_and_lists_of_objects_stay() -> None:
+    found = placed(demand(SF), copy_to={US: "s3://oregon/copies"})
+    assert found.chosen is not None
+    assert found.chosen.region == US
+    assert {each.refused[0].refusal for each in found.others} == {Refusal.NO_PLACE}
+    manifest = placed(Demand({M5: 1}, (SF,), 3600, "", frozenset((SF,))))
+    assert manifest.chosen is None
+    assert {each.refused[0].refusal for each in manifest.others} == {Refusal.NOT_COPIED}

@@ -5,6 +5,7 @@ lines           the lines: read from a file, a query or a matrix, each with its 
 placement       the region of a line, with reasons
 load_grid       the grid as it was read, its job and all its lines checked
 plan_grid       what runs where, what is copied first, what it costs
+copies          data copied into the region of the lines that read them
 journal         what a grid has done and is about to do, on disk; `read_grid` reads it
 report          what came of it: a row a line, totals, the best lines
 batch_options   what the grid's file says of AWS Batch

@@ -14,6 +14,7 @@ from headrace.grid.placement.placement_rules import PlacementRules
 from headrace.job.model.field_types import MAX_RUN_DEFAULT
 
 NAME_CHARACTERS = 63
+_PREFIX = "S3Prefix"
 
 
 @dataclass(frozen=True)
@@ -135,11 +136,13 @@ def demand_of(line: Line, data: Mapping[str, Any], rules: PlacementRules) -> Dem
         data: keys of its job.
         rules: of the grid.
     """
-    channels = data.get("inputs", {}).values()
-    places = [channel if isinstance(channel, str) else channel.get("s3_data", "") for channel in channels]
+    read = data.get("inputs", {}).values()
+    channels = [{"s3_data": channel} if isinstance(channel, str) else channel for channel in read]
+    places = [channel.get("s3_data", "") for channel in channels]
+    lists = frozenset(each.get("s3_data", "") for each in channels if each.get("s3_data_type", _PREFIX) != _PREFIX)
     longest = data.get("stopping_condition", {}).get("max_run", MAX_RUN_DEFAULT)
     in_s3 = tuple(dict.fromkeys(place for place in places if place.startswith("s3://")))
-    return Demand(_hosts(data), in_s3, rules.run_seconds or longest, str(line.fields.get(REGION, "")))
+    return Demand(_hosts(data), in_s3, rules.run_seconds or longest, str(line.fields.get(REGION, "")), lists)
 
 
 def _hosts(data: Mapping[str, Any]) -> dict[str, int]:

@@ -33,8 +33,8 @@ _log = logging.getLogger(__name__)
 
 _MISSING = {"NoSuchBucket", "NoSuchKey", "NoSuchUpload", "404", "NotFound"}
 _CHANGED = {"PreconditionFailed", "412", "InvalidRange", "416"}
-_DENIED = {"AccessDenied", "403", "Forbidden", "AllAccessDisabled", "AccountProblem"}
-_CREDENTIALS = {"InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "TokenRefreshRequired"}
+DENIED = {"AccessDenied", "403", "Forbidden", "AllAccessDisabled", "AccountProblem"}
+CREDENTIALS = {"InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "TokenRefreshRequired"}
 _REGION = {"PermanentRedirect", "301", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
 _SET_CREDENTIALS = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
 
@@ -65,6 +65,10 @@ class S3:
         connections: open connections at most; as many threads can work at once.
         access: how S3 is reached.
 
+    Attributes:
+        client: botocore's, for what has no method here; called in `told`.
+        endpoint: address that is asked.
+
     Raises:
         UsageError: the extra is not installed, or the configuration of AWS names something that does not exist.
     """
@@ -83,10 +87,10 @@ class S3:
             self._errors.ReadTimeoutError,
             self._errors.IncompleteReadError,
         )
-        with self._told("s3://"):
+        with self.told("s3://"):
             core = session.Session(profile=access.profile or None)
             self._attempts = attempts or int(core.get_config_variable("max_attempts") or ATTEMPTS)
-            self._client = core.create_client(
+            self.client: Any = core.create_client(
                 "s3",
                 region_name=access.region or None,
                 endpoint_url=access.endpoint or None,
@@ -97,19 +101,19 @@ class S3:
                     max_pool_connections=connections,
                 ),
             )
-        self.endpoint: str = self._client.meta.endpoint_url
+        self.endpoint: str = self.client.meta.endpoint_url
 
     def close(self) -> None:
         """Closes all connections."""
-        self._client.close()
+        self.client.close()
 
     def list(self, bucket: str, prefix: str, after: str = "") -> Iterator[tuple[str, int, str]]:
         """Yields (key, bytes, etag) of every object whose key begins with the prefix, in S3's order.
 
         Folder markers (keys that end with a slash) are left out, and keys up to `after`.
         """
-        with self._told(f"s3://{bucket}/{prefix}"):
-            pages = self._client.get_paginator("list_objects_v2")
+        with self.told(f"s3://{bucket}/{prefix}"):
+            pages = self.client.get_paginator("list_objects_v2")
             for page in pages.paginate(Bucket=bucket, Prefix=prefix, **({"StartAfter": after} if after else {})):
                 for entry in page.get("Contents", ()):
                     if not entry["Key"].endswith("/"):
@@ -117,22 +121,22 @@ class S3:
 
     def folders(self, bucket: str, prefix: str) -> Iterator[str]:
         """Yields the beginnings of keys from the prefix up to the next slash, that slash included, each once."""
-        with self._told(f"s3://{bucket}/{prefix}"):
-            pages = self._client.get_paginator("list_objects_v2")
+        with self.told(f"s3://{bucket}/{prefix}"):
+            pages = self.client.get_paginator("list_objects_v2")
             for page in pages.paginate(Bucket=bucket, Prefix=prefix, Delimiter="/"):
                 for entry in page.get("CommonPrefixes", ()):
                     yield entry["Prefix"]
 
     def head(self, bucket: str, key: str) -> tuple[int, str]:
         """Returns (bytes, etag) of an object. Raises ObjectMissing."""
-        with self._told(f"s3://{bucket}/{key}"):
-            answer = self._client.head_object(Bucket=bucket, Key=key)
+        with self.told(f"s3://{bucket}/{key}"):
+            answer = self.client.head_object(Bucket=bucket, Key=key)
             return answer["ContentLength"], answer["ETag"]
 
     def check_bucket(self, bucket: str) -> None:
         """Asks whether the bucket is there and may be used. Raises StorageError."""
-        with self._told(f"s3://{bucket}"):
-            self._client.head_bucket(Bucket=bucket)
+        with self.told(f"s3://{bucket}"):
+            self.client.head_bucket(Bucket=bucket)
 
     def read(self, bucket: str, key: str, etag: str, start: int, length: int, write: Callable[[bytes], object]) -> None:
         """Reads a range of an object, in pieces.
@@ -153,8 +157,8 @@ class S3:
         for left in reversed(range(self._attempts)):
             if got or start or not etag:
                 arguments["Range"] = f"bytes={start + got}-{start + length - 1}"
-            with self._told(uri):
-                body = self._client.get_object(**arguments)["Body"]
+            with self.told(uri):
+                body = self.client.get_object(**arguments)["Body"]
                 try:
                     with contextlib.closing(body):
                         while got < length and (piece := body.read(min(CHUNK, length - got))):
@@ -171,9 +175,9 @@ class S3:
     def get(self, bucket: str, key: str) -> bytes:
         """Returns the whole of a small object. Raises ObjectMissing or StorageError."""
         for left in reversed(range(self._attempts)):
-            with self._told(f"s3://{bucket}/{key}"):
+            with self.told(f"s3://{bucket}/{key}"):
                 try:
-                    with contextlib.closing(self._client.get_object(Bucket=bucket, Key=key)["Body"]) as body:
+                    with contextlib.closing(self.client.get_object(Bucket=bucket, Key=key)["Body"]) as body:
                         data: bytes = body.read()
                     return data
                 except self._broken:
@@ -200,14 +204,14 @@ class S3:
             self.put(data, bucket, key)
             return
         part = max(PART, -(-size // MOST_PARTS))
-        with self._told(f"s3://{bucket}/{key}", verb="written"):
-            upload = place | {"UploadId": self._client.create_multipart_upload(**place)["UploadId"]}
+        with self.told(f"s3://{bucket}/{key}", verb="written"):
+            upload = place | {"UploadId": self.client.create_multipart_upload(**place)["UploadId"]}
 
             def send(number: int) -> dict[str, object]:
                 data = os.pread(descriptor, part, (number - 1) * part)
                 return {
                     "PartNumber": number,
-                    "ETag": self._client.upload_part(Body=data, PartNumber=number, **upload)["ETag"],
+                    "ETag": self.client.upload_part(Body=data, PartNumber=number, **upload)["ETag"],
                 }
 
             try:
@@ -218,29 +222,29 @@ class S3:
                     finally:
                         pool.shutdown(cancel_futures=True)
                 check()
-                self._client.complete_multipart_upload(MultipartUpload={"Parts": parts}, **upload)
+                self.client.complete_multipart_upload(MultipartUpload={"Parts": parts}, **upload)
             except BaseException:
                 with contextlib.suppress(self._errors.BotoCoreError, self._errors.ClientError):
-                    self._client.abort_multipart_upload(**upload)
+                    self.client.abort_multipart_upload(**upload)
                 raise
 
     def put(self, data: bytes, bucket: str, key: str) -> None:
         """Writes bytes as an object."""
-        with self._told(f"s3://{bucket}/{key}", verb="written"):
-            self._client.put_object(Bucket=bucket, Key=key, Body=data)
+        with self.told(f"s3://{bucket}/{key}", verb="written"):
+            self.client.put_object(Bucket=bucket, Key=key, Body=data)
 
     def copy(self, source: tuple[str, str], bucket: str, key: str) -> None:
         """Has the service copy an object, (bucket, key), of at most 5 GB. Raises ObjectMissing, StorageError."""
-        with self._told(f"s3://{bucket}/{key}", verb="written"):
-            self._client.copy_object(Bucket=bucket, Key=key, CopySource={"Bucket": source[0], "Key": source[1]})
+        with self.told(f"s3://{bucket}/{key}", verb="written"):
+            self.client.copy_object(Bucket=bucket, Key=key, CopySource={"Bucket": source[0], "Key": source[1]})
 
     def remove(self, bucket: str, key: str) -> None:
         """Removes an object, if it is there. Raises StorageError."""
-        with self._told(f"s3://{bucket}/{key}", verb="removed"):
-            self._client.delete_object(Bucket=bucket, Key=key)
+        with self.told(f"s3://{bucket}/{key}", verb="removed"):
+            self.client.delete_object(Bucket=bucket, Key=key)
 
     @contextlib.contextmanager
-    def _told(self, uri: str, verb: str = "read") -> Iterator[None]:
+    def told(self, uri: str, verb: str = "read") -> Iterator[None]:
         """Turns what botocore raises into headrace's errors."""
         try:
             yield
@@ -290,9 +294,9 @@ def _of_answer(response: dict[str, Any], uri: str, verb: str) -> HeadraceError:
         return ObjectMissing(f"{uri}: there is no such {what}", "check the name, and the account that it is asked of")
     if code in _CHANGED:
         return ObjectChanged(f"{uri} changed while it was read", "do not change data that a running job reads")
-    if code in _CREDENTIALS:
+    if code in CREDENTIALS:
         return StorageError(told, f"the credentials are wrong or too old: {_SET_CREDENTIALS}")
-    if code in _DENIED:
+    if code in DENIED:
         return StorageError(told, "these credentials may not do that: ask for s3:ListBucket, GetObject and PutObject")
     if code in _REGION:
         return StorageError(told, "the bucket is in another region: set AWS_REGION")

@@ -16,6 +16,8 @@ class Refusal(Enum):
     QUOTA = "quota"
     SCORE = "placement score"
     SIZE_UNKNOWN = "size of the data unknown"
+    NOT_COPIED = "a list of objects, which would have to be copied:"
+    NO_PLACE = "copy_to names no place there for"
     DEADLINE = "deadline"
     OTHER_REGION = "the line names another region"
 

@@ -24,12 +24,14 @@ class Demand:
         places: ``s3://`` places that its channels read.
         run_seconds: that it is expected to run.
         region: that the line names; empty when it names none.
+        lists: places of these that list objects elsewhere, such as manifests: such data are not copied.
     """
 
     hosts: Mapping[str, int]
     places: Sequence[str] = ()
     run_seconds: float = 0.0
     region: str = ""
+    lists: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -118,8 +120,13 @@ class Placer:
         for place, found in data:
             if found and found.stays_in and region not in found.stays_in:
                 yield Refused(Refusal.LAW, place)
-            elif found and found.region != region and found.gigabytes is None:
-                yield Refused(Refusal.SIZE_UNKNOWN, place)
+            elif found and found.region != region:
+                if place in demand.lists:
+                    yield Refused(Refusal.NOT_COPIED, place)
+                elif found.gigabytes is None:
+                    yield Refused(Refusal.SIZE_UNKNOWN, place)
+                if rules.copy_to and region not in rules.copy_to:
+                    yield Refused(Refusal.NO_PLACE, place)
         for kind, count in demand.hosts.items():
             price, needed = prices[kind], count - free[kind]
             if price is not None and price.offered is False:

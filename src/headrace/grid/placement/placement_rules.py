@@ -8,8 +8,9 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from headrace.job.model.field_types import AsList, AsMapping, Region, Seconds, whole
+from headrace.job.model.field_types import AsList, AsMapping, Region, Seconds, one_line, whole
 from headrace.job.model.frozen_model import Part
+from headrace.job.model.path_types import names_bucket
 from headrace.job.problems.finding import broken, show
 
 Wish = Literal["reserved", "data_local", "cheapest", "fastest"]
@@ -28,7 +29,15 @@ def _number(value: object) -> float:
     return float(value)
 
 
+def _bucket_place(value: object) -> str:
+    text = one_line(value, 1, 1024)
+    if not names_bucket(text):
+        raise broken("must be a place in a bucket", seen=show(value), hint="such as s3://my-bucket/copies")
+    return text
+
+
 Number = Annotated[float, BeforeValidator(_number)]
+BucketPlace = Annotated[str, BeforeValidator(_bucket_place)]
 
 
 class DataSet(Part):
@@ -109,6 +118,7 @@ class PlacementRules(Part):
             at last by the name.
         data: data sets by ``s3://`` place; a line's channel belongs to the longest place that it begins with.
         transfer: between regions.
+        copy_to: ``s3://`` place below which copies of data lie, by the region in which it is.
         run_seconds: how long a line's job is expected to run; None: its max_run.
         deadline: seconds from the start of the plan by which a line's copy and job must be done; None for no deadline.
         spot: None: on demand.
@@ -123,6 +133,7 @@ class PlacementRules(Part):
     wishes: Annotated[tuple[Wish, ...], AsList] = ("reserved", "data_local", "cheapest", "fastest")
     data: Annotated[dict[str, DataSet], AsMapping] = Field(default_factory=dict)
     transfer: Transfer = Transfer()
+    copy_to: Annotated[dict[Region, BucketPlace], AsMapping] = Field(default_factory=dict)
     run_seconds: Seconds | None = None
     deadline: Seconds | None = None
     spot: Spot | None = None

@@ -1,0 +1,378 @@
+"""A copy of data into a region, from its listing to its marker.
+
+The listing of the data, taken first, says what is copied; its digest is in the name of the folder of the copy. So what
+lies there is of this very state of the data: it is never copied again, never overwritten under a job that reads it,
+and a copy of data that have changed lies elsewhere. Objects appear there as a whole or not at all. When all are there,
+both sides are listed again and compared. Only then the marker is written (`headrace.grid.copies.copy_marker`).
+
+    s3://bucket/prefix/NAME-DIGEST/objects/...        what jobs read
+    s3://bucket/prefix/NAME-DIGEST/headrace-copy.json the marker
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+
+from headrace.errors import HeadraceError
+from headrace.grid.copies.copied_object import (
+    ARCHIVES,
+    Compared,
+    ListedObject,
+    compared,
+    digest_of_objects,
+    list_objects,
+    look_at,
+)
+from headrace.grid.copies.copy_failure import CopyFailed, CopyFailure, copy_failed
+from headrace.grid.copies.copy_marker import OBJECTS, CopyMarker, read_marker, write_marker
+from headrace.grid.copies.copy_progress import CopyCount, CopyProgress
+from headrace.grid.copies.copy_workers import all_at_once
+from headrace.grid.copies.object_copier import Bucket, ObjectCopier, Piece, same_service
+from headrace.instance.s3 import AS_ENVIRONMENT, S3, S3Access
+from headrace.instance.storage import split
+
+PARALLEL = 16
+MANY_PARTS = 16
+"""An object of more parts is copied by itself, its parts side by side."""
+TIMEOUT, ATTEMPTS = 60.0, 8
+BYTES_OF_GIGABYTE = 10**9
+_NAME = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+@dataclass(frozen=True)
+class CopyResult:
+    """A whole copy.
+
+    Attributes:
+        target: ``s3://`` place that jobs read in place of the data.
+        objects, bytes: of the copy.
+        bytes_copied: that this call copied; the rest was there.
+        compared: how many objects were found to be the same, and by what.
+        by_service: S3 copied them; else they passed through this machine.
+        cost: USD for the transfer of the whole copy to whoever made it, however often he was interrupted; 0 to others.
+    """
+
+    target: str
+    objects: int
+    bytes: int
+    bytes_copied: int
+    compared: Mapping[Compared, int]
+    by_service: bool
+    cost: float
+
+
+@dataclass
+class CopyAction:
+    """A copy that was planned: `run` makes it, as often as it is called, and copies nothing twice.
+
+    Made by `plan_copy`. Close it, or use it in ``with``.
+
+    Attributes:
+        place: ``s3://`` place of the data.
+        source_region: where they are.
+        objects: what is copied.
+        target: ``s3://`` place of the copy, for jobs.
+        price: USD a GB of transfer.
+        owner: who pays for it.
+        parallel: how many objects, or parts of a large one, are copied at once.
+    """
+
+    place: str
+    source_region: str
+    objects: Sequence[ListedObject]
+    target: str
+    price: float
+    owner: str
+    parallel: int
+    _source: Bucket
+    _target: Bucket
+    _root: str
+    _parent: str
+    _found: dict[str, tuple[str, Compared]] = field(default_factory=dict)
+    """ETag of each copied object, and by what it was compared."""
+
+    def __enter__(self) -> CopyAction:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes all connections."""
+        self._source.s3.close()
+        self._target.s3.close()
+
+    @property
+    def bytes(self) -> int:
+        """Of all objects."""
+        return sum(each.size for each in self.objects)
+
+    @property
+    def planned_cost(self) -> float:
+        """USD for the transfer of all objects."""
+        return self.bytes / BYTES_OF_GIGABYTE * self.price
+
+    def is_whole(self) -> bool:
+        """Tells whether the copy is there, verified, and as it was then. Raises CopyFailed."""
+        with _failing(writing=True):
+            return self._whole() is not None
+
+    def run(
+        self, stop: threading.Event | None = None, progress: Callable[[CopyProgress], object] = lambda _: None
+    ) -> CopyResult:
+        """Copies what is not there yet, verifies all of it, and writes the marker.
+
+        Args:
+            stop: ends the copy; what is there stays.
+            progress: told of it, in this thread.
+
+        Raises:
+            CopyFailed: it is not whole; a `passing` failure may go well another time.
+        """
+        with _failing(writing=True):
+            marker = self._whole()
+            if marker is not None:
+                progress(CopyProgress(len(self.objects), len(self.objects), self.bytes, self.bytes, 0))
+                return self._result(0, {Compared(name): count for name, count in marker.compared.items()}, marker.owner)
+            copied = self._copy(stop or threading.Event(), progress)
+            counts = self._verified()
+            self._mark(counts)
+            return self._result(copied, counts, self.owner)
+
+    def _result(self, copied: int, counts: Mapping[Compared, int], owner: str) -> CopyResult:
+        cost = self.planned_cost if owner == self.owner else 0.0
+        direct = same_service(self._source.s3, self._target.s3)
+        return CopyResult(self.target, len(self.objects), self.bytes, copied, counts, direct, cost)
+
+    # --- copying -------------------------------------------------------------------------------------------------
+
+    def _copy(self, stop: threading.Event, progress: Callable[[CopyProgress], object]) -> int:
+        there = {each.key: each for each in self._listed()}
+        copier = ObjectCopier(
+            self._source, self._target, self._uploads(), same_service(self._source.s3, self._target.s3)
+        )
+        count = CopyCount(len(self.objects), self.bytes, progress)
+
+        def one(entry: ListedObject) -> bool:
+            if self._is_there(entry, there):
+                return False
+            self._take(entry, copier.copy(entry, self._key(entry)))
+            return True
+
+        def large(entry: ListedObject) -> bool:
+            return entry.parts > MANY_PARTS
+
+        def parts(work: Callable[[Piece], str], pieces: Sequence[Piece]) -> Iterable[str]:
+            etags: dict[int, str] = {}
+
+            def sent(piece: Piece, etag: str) -> None:
+                etags[piece.number] = etag
+                count.part(piece.size)
+
+            all_at_once(self.parallel, work, pieces, sent, stop)
+            return [etags[piece.number] for piece in pieces]
+
+        small = (entry for entry in self.objects if not large(entry))
+        all_at_once(self.parallel, one, small, lambda entry, new: count.object(entry.size, new), stop)
+        for entry in filter(large, self.objects):
+            if self._is_there(entry, there):
+                count.object(entry.size, False)
+            else:
+                self._take(entry, copier.copy(entry, self._key(entry), parts))
+                count.whole_of_parts(entry.size)
+        self._abort_uploads()
+        return count.copied
+
+    def _is_there(self, entry: ListedObject, there: Mapping[str, ListedObject]) -> bool:
+        """Tells whether an earlier run has copied an object."""
+        found = there.get(self._key(entry))
+        by = self._compared(entry, found) if found else None
+        if found and by:
+            self._found[found.key] = found.etag, by
+        return by is not None
+
+    def _take(self, entry: ListedObject, etag: str) -> None:
+        """Compares a new copy with what was listed, and notes it."""
+        key = self._key(entry)
+        by = self._compared(entry, ListedObject(key, entry.size, etag))
+        if by is None:
+            raise CopyFailed(CopyFailure.TARGET_DIFFERS, f"{self._uri(key)} has other content than {self._from(entry)}")
+        self._found[key] = etag, by
+
+    def _compared(self, entry: ListedObject, copy: ListedObject) -> Compared | None:
+        if entry.size != copy.size:
+            return None
+        if entry.etag == copy.etag:
+            return Compared.ETAG
+        looks = look_at(*self._source, entry.key), look_at(*self._target, copy.key)
+        return compared((entry.etag, looks[0]), (copy.etag, looks[1]))
+
+    def _uploads(self) -> dict[str, str]:
+        with self._target.s3.told(self.target):
+            pages = self._target.s3.client.get_paginator("list_multipart_uploads")
+            listed = pages.paginate(Bucket=self._target.name, Prefix=self._root + OBJECTS)
+            return {each["Key"]: each["UploadId"] for page in listed for each in page.get("Uploads", ())}
+
+    def _abort_uploads(self) -> None:
+        """Removes uploads that nobody will finish: their parts cost money."""
+        while left := self._uploads():
+            for key, identifier in left.items():
+                with self._target.s3.told(self._uri(key), verb="removed"):
+                    self._target.s3.client.abort_multipart_upload(
+                        Bucket=self._target.name, Key=key, UploadId=identifier
+                    )
+
+    # --- verifying -----------------------------------------------------------------------------------------------
+
+    def _verified(self) -> Counter[Compared]:
+        """Compares the listing of the copy with that of the data, which must be what it was."""
+        with _failing(writing=False):
+            now = list_objects(self._source.s3, *split(self.place))
+        if now != self.objects:
+            changed = sorted({each.key for each in {*now, *self.objects} - ({*now} & {*self.objects})})
+            raise CopyFailed(
+                CopyFailure.SOURCE_CHANGED,
+                f"{self.place} changed while it was copied: {len(changed)} objects, such as {changed[0]}",
+                "start again when nobody writes there: what has stayed the same is copied to another folder",
+            )
+        there = {each.key: each for each in self._listed()}
+        counts: Counter[Compared] = Counter()
+        for entry in self.objects:
+            key = self._key(entry)
+            copy = there.pop(key, None)
+            if copy is None:
+                raise CopyFailed(CopyFailure.TARGET_DIFFERS, f"{self._uri(key)} was copied and is not there")
+            etag, by = self._found[key]
+            found = by if etag == copy.etag and entry.size == copy.size else self._compared(entry, copy)
+            if found is None:
+                message = f"{self._uri(key)} has other content than {self._from(entry)}"
+                raise CopyFailed(CopyFailure.TARGET_DIFFERS, message)
+            counts[found] += 1
+        if there:
+            raise CopyFailed(
+                CopyFailure.TARGET_DIFFERS,
+                f"{self.target} holds {len(there)} objects that were not copied, such as {self._uri(min(there))}",
+                "remove them: a job would read them",
+            )
+        return counts
+
+    def _mark(self, counts: Counter[Compared]) -> None:
+        marker = CopyMarker(
+            place=self.place,
+            source_region=self.source_region,
+            objects=len(self.objects),
+            bytes=self.bytes,
+            source_digest=digest_of_objects(self.objects),
+            copy_digest=digest_of_objects(self._listed()),
+            compared={by.value: count for by, count in counts.items()},
+            owner=self.owner,
+            finished=time.time(),
+        )
+        write_marker(*self._target, self._root, marker)
+
+    def _whole(self) -> CopyMarker | None:
+        marker = read_marker(*self._target, self._root)
+        if marker is None or marker.source_digest != digest_of_objects(self.objects):
+            return None
+        return marker if marker.copy_digest == digest_of_objects(self._listed()) else None
+
+    # --- names ---------------------------------------------------------------------------------------------------
+
+    def _listed(self) -> tuple[ListedObject, ...]:
+        return list_objects(*self._target, self._root + OBJECTS)
+
+    def _key(self, entry: ListedObject) -> str:
+        return f"{self._root}{OBJECTS}{entry.key[len(self._parent) :]}"
+
+    def _uri(self, key: str) -> str:
+        return f"s3://{self._target.name}/{key}"
+
+    def _from(self, entry: ListedObject) -> str:
+        return f"s3://{self._source.name}/{entry.key}"
+
+
+def plan_copy(
+    place: str,
+    copy_to: str,
+    *,
+    source: S3Access = AS_ENVIRONMENT,
+    target: S3Access = AS_ENVIRONMENT,
+    price: float = 0.0,
+    owner: str = "",
+    parallel: int = PARALLEL,
+) -> CopyAction:
+    """Lists the data, and says where their copy lies. Nothing is written.
+
+    Args:
+        place: ``s3://`` place of the data: all objects whose keys begin with it.
+        copy_to: ``s3://`` place below which copies lie, in the region of `target`.
+        source, target: how the buckets of the two regions are reached; those of `target` copy, and must be allowed to
+            read the data.
+        price: USD a GB of transfer.
+        owner: who pays for the copy, such as the name of a grid.
+        parallel: how many objects, or parts of a large one, are copied at once.
+
+    Raises:
+        CopyFailed: the data cannot be listed, there are none, or they cannot be copied as they are.
+    """
+    bucket, prefix = split(place)
+    with _failing(writing=False):
+        clients = {access: S3(TIMEOUT, ATTEMPTS, parallel + 2, access) for access in {source, target}}
+        try:
+            objects = list_objects(clients[source], bucket, prefix)
+            _check(place, objects)
+        except BaseException:
+            for client in clients.values():
+                client.close()
+            raise
+    target_bucket, below = split(copy_to)
+    root = f"{below.rstrip('/')}/".lstrip("/") + _folder(place, objects)
+    parent = prefix[: prefix.rfind("/") + 1]
+    return CopyAction(
+        place=place,
+        source_region=source.region,
+        objects=objects,
+        target=f"s3://{target_bucket}/{root}{OBJECTS}{prefix[len(parent) :]}",
+        price=price,
+        owner=owner,
+        parallel=parallel,
+        _source=Bucket(clients[source], bucket),
+        _target=Bucket(clients[target], target_bucket),
+        _root=root,
+        _parent=parent,
+    )
+
+
+def _check(place: str, objects: Sequence[ListedObject]) -> None:
+    if not objects:
+        hint = "check the prefix, and the account that it is asked of"
+        raise CopyFailed(CopyFailure.SOURCE_MISSING, f"{place} holds no objects", hint)
+    archived = [each for each in objects if each.storage in ARCHIVES]
+    if archived:
+        message = f"{place}: {len(archived)} objects are in an archive, such as {archived[0].key}"
+        raise CopyFailed(CopyFailure.ARCHIVED, message, "restore them, and copy them to another class of storage")
+
+
+def _folder(place: str, objects: Iterable[ListedObject]) -> str:
+    name = _NAME.sub("-", place.removeprefix("s3://").rstrip("/").rpartition("/")[2])[:64]
+    digest = hashlib.sha256(f"{place}\n{digest_of_objects(objects)}".encode()).hexdigest()
+    return f"{name}-{digest[:16]}/"
+
+
+@contextlib.contextmanager
+def _failing(*, writing: bool) -> Iterator[None]:
+    """Makes a CopyFailed of every error of headrace."""
+    try:
+        yield
+    except HeadraceError as error:
+        raise copy_failed(error, writing=writing) from error

@@ -1,0 +1,67 @@
+"""From a planned copy of a grid to what makes it: where it goes, how the two regions are reached, what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.errors import UsageError
+from headrace.grid.copies.copy_action import CopyAction, plan_copy
+from headrace.grid.lines.line_job import place_of
+from headrace.grid.placement.placement_rules import PlacementRules
+from headrace.grid.plan_grid import PlannedCopy
+from headrace.instance.s3 import S3Access
+from headrace.job.file.overrides import apply_values
+
+
+def access_in(region: str, job: Mapping[str, Any], fields: Mapping[str, object]) -> S3Access:
+    """Returns how the buckets of a region are reached. Pure.
+
+    That is the profile and the address that a job of this region has for the service SageMaker; else as the
+    environment says.
+
+    Args:
+        region: its name.
+        job: keys of the grid's job.
+        fields: what is another in this region, as `in_regions` of a grid's file has it.
+    """
+    data = apply_values(job, {place_of(name): value for name, value in fields.items()}, region).data
+    engines: Any = data.get("engines") or {}
+    options = engines.get("sagemaker") or {}
+    endpoint = (options.get("endpoint_urls") or {}).get("s3") or options.get("endpoint_url")
+    return S3Access(options.get("profile") or "", region, endpoint or "")
+
+
+def plan_grid_copy(
+    planned: PlannedCopy,
+    rules: PlacementRules,
+    job: Mapping[str, Any],
+    in_regions: Mapping[str, Mapping[str, object]],
+    owner: str,
+) -> CopyAction:
+    """Lists the data of a planned copy, and says where it goes. Nothing is written.
+
+    Args:
+        planned: one of the grid's.
+        rules: of the grid.
+        job: keys of the grid's job, `Grid.template.data`.
+        in_regions: what is another in a region, by region.
+        owner: who pays for it, such as the grid's name and when it was started: an owner that is asked again, after it
+            was killed, is told the cost again.
+
+    Raises:
+        UsageError: the grid has no place for copies in that region.
+        CopyFailed: the data cannot be listed or copied.
+    """
+    source, region = planned.copy.source, planned.region
+    if region not in rules.copy_to:
+        hint = f"placement: {{copy_to: {{{region}: s3://BUCKET/PREFIX}}}}"
+        raise UsageError(f"{planned.copy.place} must be copied to {region}, and copy_to names no place there", hint)
+    return plan_copy(
+        planned.copy.place,
+        rules.copy_to[region],
+        source=access_in(source, job, in_regions.get(source, {})),
+        target=access_in(region, job, in_regions.get(region, {})),
+        price=rules.transfer.price,
+        owner=owner,
+    )
