@@ -59,7 +59,13 @@ class Loop:
 
     def options(self, **others: object) -> dict[str, object]:
         """Returns `engines.sagemaker` of a job."""
-        return {"region": REGION, "endpoint_url": self.service.url, "python": sys.executable, **others}
+        return {
+            "region": REGION,
+            "endpoint_url": self.service.url,
+            "python": sys.executable,
+            "wheels": "none",
+            **others,
+        }
 
     def start(self, job: Job) -> RemoteHandle:
         """Submits a job."""
@@ -91,9 +97,9 @@ def members(archive: Path) -> dict[str, bytes]:
         }
 
 
-def open_service(*arguments: str) -> Iterator[ServeProcess]:
+def open_service(*arguments: str, home: Path | None = None) -> Iterator[ServeProcess]:
     """Runs a service with a bucket."""
-    with serving(*NO_LIMITS, *arguments) as process:
+    with serving(*NO_LIMITS, *arguments, home=home) as process:
         (process.home / "buckets" / BUCKET).mkdir(parents=True)
         yield process
 

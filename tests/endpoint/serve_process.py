@@ -193,9 +193,9 @@ def wait_for(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
 
 
 @contextlib.contextmanager
-def serving(*arguments: str) -> Iterator[ServeProcess]:
+def serving(*arguments: str, home: Path | None = None) -> Iterator[ServeProcess]:
     """Runs an endpoint while the block runs."""
-    process = ServeProcess(*arguments)
+    process = ServeProcess(*arguments, home=home)
     try:
         yield process
     finally:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from sagemaker_jobs import planned
 
+from headrace.engines.planning.library_wheels import zipped_wheels
 from headrace.engines.platform_news import platform_news
 from headrace.engines.sagemaker import submit_again, submit_training_job
 from headrace.engines.sagemaker.container_host import linked_tree, stop_orders, write_failure
@@ -20,7 +21,6 @@ from headrace.engines.sagemaker.container_place import placed_plan
 from headrace.engines.sagemaker.container_start import START_SCRIPT, after_start_script, install_from
 from headrace.engines.sagemaker.refresh_training_job import tell_part
 from headrace.engines.sagemaker.sagemaker_ticket import read_ticket
-from headrace.engines.sagemaker.stage_channel import staged_libraries
 from headrace.errors import UsageError
 from headrace.instance.launch_plan import LaunchPlan, Ports
 from headrace.instance.paths import TreePaths
@@ -128,7 +128,7 @@ def test_what_the_images_python_lacks_is_installed_from_the_wheels_that_came_alo
     folder.mkdir()
     (folder / "README").write_text("no wheel")
     with pytest.raises(UsageError, match="has no wheels"):
-        staged_libraries(folder)
+        zipped_wheels(folder)
     with zipfile.ZipFile(folder / "millwheel-1-py3-none-any.whl", "w") as wheel:
         wheel.writestr("millwheel.py", "turns = True\n")
         info = "millwheel-1.dist-info"
@@ -138,8 +138,8 @@ def test_what_the_images_python_lacks_is_installed_from_the_wheels_that_came_alo
     archive, target = tmp_path / "libraries.zip", tmp_path / "libraries"
     with pytest.raises(OSError, match="has no millwheel, and none came with the job"):
         install_from(archive, ["millwheel"], tmp_path / "unpacked", target)
-    archive.write_bytes(staged_libraries(folder))
-    assert staged_libraries(folder) == archive.read_bytes()
+    archive.write_bytes(zipped_wheels(folder))
+    assert zipped_wheels(folder) == archive.read_bytes()
     install_from(archive, ["millwheel"], tmp_path / "unpacked", target)
     assert (target / "millwheel.py").is_file()
     with pytest.raises(OSError, match="saw cannot be installed"):

@@ -74,7 +74,8 @@ def unpack(folder: Path, channel: Path, run_id: str) -> tuple[list[str], dict[st
         zipped.extractall(package)
     missing = [name for module, name in MODULES.items() if importlib.util.find_spec(module) is None]
     if missing:
-        install_from(channel / LIBRARIES, missing, folder, wheels)
+        named, own = channel / LIBRARIES, channel / libraries_for(f"{sys.version_info[0]}.{sys.version_info[1]}")
+        install_from(named if named.is_file() else own, missing, folder, wheels)
     target = folder / run_id
     target.mkdir(mode=0o700)
     _untar(channel / RUN, target)
@@ -84,6 +85,11 @@ def unpack(folder: Path, channel: Path, run_id: str) -> tuple[list[str], dict[st
     words = [sys.executable, "-X", "utf8", "-m", HOST, str(target), str(channel), str(folder / SECRET_FOLDER)]
     resolver = os.environ.get(RESOLVER, "native")  # gRPC's own asks name servers for algo-N, whatever /etc/hosts says
     return words, {"PYTHONPATH": os.pathsep.join(filter(None, search)), RESOLVER: resolver}
+
+
+def libraries_for(python: str) -> str:
+    """Returns the name in the channel of the archive of wheels for a Python, e.g. ``3.12``."""
+    return f"libraries-{python}.zip"
 
 
 def _untar(archive: Path, target: Path) -> None:

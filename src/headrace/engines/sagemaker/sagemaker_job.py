@@ -17,6 +17,7 @@ import msgspec
 
 from headrace.catalog import instance_types
 from headrace.engines.planning.engine_job import EngineJob
+from headrace.engines.planning.library_wheels import pythons_of
 from headrace.engines.planning.plan_artefacts import check_checkpoint_folder
 from headrace.engines.planning.plan_channels import orders_of
 from headrace.engines.remote_job import check_remote_job, ranks_beside_workers, remote_plan
@@ -32,7 +33,7 @@ from headrace.instance.s3 import S3Access
 from headrace.job import Job
 from headrace.job.model.fields import Record
 from headrace.job.model.platform_options import Tag
-from headrace.job.model.sagemaker_options import SageMakerOptions
+from headrace.job.model.sagemaker_options import AUTO_WHEELS, SageMakerOptions
 from headrace.job.rules.engine_rules import TOOLKIT_ONLY
 from headrace.job.rules.sagemaker_rules import OPTIONS, sagemaker_rules
 from headrace.runs import RunPaths
@@ -111,6 +112,11 @@ class SageMakerJob(EngineJob):
         return f"{(self.job.output_path or '').rstrip('/')}/{self.name}/output/model.tar.gz"
 
     @property
+    def pythons(self) -> tuple[str, ...]:
+        """Which Python the image may have."""
+        return pythons_of(self.image, self.job.py_version)
+
+    @property
     def access(self) -> S3Access:
         """How its buckets are reached."""
         return S3Access(self.options.profile or "", self.region, self.options.endpoint_of("s3") or "")
@@ -162,7 +168,11 @@ class SageMakerJob(EngineJob):
             if shape is not None:
                 size += f", {shape.gpus} GPU{'' if shape.gpus == 1 else 's'})" if shape.gpus else ")"
             found.append(f"{group.name}: {count} instance{'' if count == 1 else 's'} of {group.instance_type}{size}")
-        return (*found, *self._waiting())
+        return (*found, *self._libraries(), *self._waiting())
+
+    def _libraries(self) -> Iterator[str]:
+        if self.options.wheels == AUTO_WHEELS:
+            yield f"libraries: wheels for Python {', '.join(self.pythons)} travel with the job, downloaded once by pip"
 
     def _waiting(self) -> Iterator[str]:
         if self.job.use_spot_instances:

@@ -2,7 +2,8 @@
 
     <base>/channels/<name>/     this run's channel, as all containers see it
         headrace.zip            the package, which containers start; it unpacks itself (`container_start`)
-        libraries.zip           wheels of what the image's Python may lack; only if the job wants that
+        libraries-3.12.zip      wheels of what the image's Python may lack, for each that it may be
+        libraries.zip           the same, of a folder that the job names
         run.tar.gz              job, plan, orders
         code.tar.gz             the user's code, unless it is in S3 already
         secret.tar.gz           the job's secret and certificates; removed at the end of the run
@@ -14,25 +15,24 @@ What is shared is sent once: a second run has the service copy it from there int
 from __future__ import annotations
 
 import hashlib
-import io
 import secrets
-import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
+from headrace.engines.planning.library_wheels import PYTHONS, downloaded_libraries, zipped_wheels
 from headrace.engines.planning.pack_files import files_below, package_zip, packed
 from headrace.engines.planning.prepare_run import bring_job_code, write_job
 from headrace.engines.remote_job import ranks_beside_workers
 from headrace.engines.sagemaker.container_order import CODE, ContainerOrder, write_container_order
-from headrace.engines.sagemaker.container_start import LIBRARIES, PACKAGE, RUN, SECRET
+from headrace.engines.sagemaker.container_start import LIBRARIES, PACKAGE, RUN, SECRET, libraries_for
 from headrace.engines.sagemaker.sagemaker_job import SageMakerJob
-from headrace.errors import UsageError
 from headrace.hosting.helpers.store_record import RecordOrder, write_order
 from headrace.hosting.inputs.host_certificates import make_certificates
 from headrace.instance.certificates import CA_NAME, CERTIFICATE_NAME, KEY_NAME
 from headrace.instance.launch_plan import SECRET_NAME, LaunchPlan, plan_text
 from headrace.instance.storage import is_s3, join
+from headrace.job.model.sagemaker_options import AUTO_WHEELS, NO_WHEELS
 from headrace.runs import RunPaths
 
 SHARED_FILES = ("job.yaml", "job.json", "request.json", "plan.json", "run.json", "engine")
@@ -98,32 +98,26 @@ def _secrets(plan: LaunchPlan) -> Iterator[tuple[str, bytes]]:
         yield f"{host}/{KEY_NAME}", found.key
 
 
-def shared_content(planned: SageMakerJob, paths: RunPaths) -> dict[str, bytes]:
-    """Returns what runs have in common: name in the channel to content."""
-    found = {PACKAGE: package_zip("engines/sagemaker/container_start.py", "engines/sagemaker")}
+def shared_content(planned: SageMakerJob, paths: RunPaths) -> dict[str, bytes | Path]:
+    """Returns what runs have in common: name in the channel to content, or to a file that holds it.
+
+    Raises:
+        UsageError: a folder of wheels that has none; wheels that cannot be downloaded (EngineRefused).
+        OSError: something cannot be read or kept.
+    """
+    found: dict[str, bytes | Path] = {PACKAGE: package_zip("engines/sagemaker/container_start.py", "engines/sagemaker")}
     if not is_s3(planned.job.source_dir):
         found[CODE] = packed(files_below(paths.code, sorted(each.name for each in paths.code.iterdir())))
     wheels = planned.options.wheels
-    if wheels is not None:
-        found[LIBRARIES] = staged_libraries(planned.job.base_path / wheels)
+    if wheels == AUTO_WHEELS:
+        found |= {libraries_for(python): downloaded_libraries(python) for python in planned.pythons}
+    elif wheels != NO_WHEELS:
+        found[LIBRARIES] = zipped_wheels(planned.job.base_path / wheels)
     return found
 
 
-def staged_libraries(folder: Path) -> bytes:
-    """Returns the wheels of a folder as an archive. Raises UsageError, OSError."""
-    wheels = sorted(folder.glob("*.whl"))
-    if not wheels:
-        message = f"engines.sagemaker.wheels: {folder} has no wheels"
-        raise UsageError(message, "fill it with `pip download`; see docs/sagemaker-engine.md")
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
-        for wheel in wheels:
-            archive.writestr(zipfile.ZipInfo(wheel.name), wheel.read_bytes())
-    return out.getvalue()
-
-
 def stage_channel(
-    planned: SageMakerJob, own: Mapping[str, bytes], shared: Mapping[str, bytes], objects: Objects
+    planned: SageMakerJob, own: Mapping[str, bytes], shared: Mapping[str, bytes | Path], objects: Objects
 ) -> None:
     """Sends what containers need.
 
@@ -135,8 +129,10 @@ def stage_channel(
 
     Raises:
         StorageError: it cannot be sent.
+        OSError: a file cannot be read.
     """
-    for name, data in shared.items():
+    for name, content in shared.items():
+        data = content.read_bytes() if isinstance(content, Path) else content
         place = join(planned.shared_uri, hashlib.sha256(data).hexdigest()[:32], name)
         if not objects.has(place):
             objects.write(data, place)
@@ -147,5 +143,5 @@ def stage_channel(
 
 def remove_channel(channel_uri: str, objects: Objects) -> None:
     """Removes a run's channel when no container needs it any more: the secret first. Raises StorageError."""
-    for name in (SECRET, RUN, CODE, LIBRARIES, PACKAGE):
+    for name in (SECRET, RUN, CODE, LIBRARIES, *map(libraries_for, PYTHONS), PACKAGE):
         objects.remove(join(channel_uri, name))

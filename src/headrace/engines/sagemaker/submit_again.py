@@ -62,7 +62,7 @@ def submit_again(paths: RunPaths, ticket: ServiceTicket, word: str, failed_at: f
     except BaseException:
         write_ticket(paths, ticket)
         raise
-    if ticket.channel != planned.channel_uri:
+    if (ticket.channel, ticket.access.endpoint) != (planned.channel_uri, planned.access.endpoint):
         with Store(access=ticket.access) as store:
             remove_channel(ticket.channel, store)
     return True

@@ -20,6 +20,8 @@ from headrace.sagemaker_parameters import HOMOGENEOUS
 LONGEST_STOP = 110.0
 """Seconds that a stop may take: the service kills a container 120 s after SIGTERM."""
 
+AUTO_WHEELS, NO_WHEELS = "auto", "none"
+
 _REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-[0-9]{1,2}")
 _URL = re.compile(r"https?://[^\s/?#]+[^\s?#]*")
 
@@ -154,7 +156,8 @@ class SageMakerOptions(Part):
             that the service has it once, whoever submits it and how often.
         framework: whose image of AWS is taken, with `framework_version` and `py_version`, when there is no `image_uri`.
         python: interpreter in the image.
-        wheels: folder of this machine with wheels of what the image's Python may lack, which travel with the job.
+        wheels: what the image's Python may lack travels with the job: `auto` downloads it once, `none` is for an image
+            that lacks nothing, and anything else is a folder of this machine with wheels.
         retry: what happens when there is no capacity.
         check_storage: whether buckets are looked at before the job is submitted, from where it is submitted.
         start_timeout: seconds within which the agents of all hosts must have started once the first has.
@@ -168,7 +171,7 @@ class SageMakerOptions(Part):
     naming: Naming = "run"
     framework: FrameworkName | None = None
     python: Profile = "python3"
-    wheels: Profile | None = None
+    wheels: Profile = AUTO_WHEELS
     retry: CapacityRetry | None = None
     check_storage: field_types.Flag = True
     start_timeout: field_types.Seconds = 900.0
