@@ -6,7 +6,7 @@
     │   ├── RunNotFound           no run of that name or id
     │   └── EngineRefused         this engine cannot start this job here and now (port in use, ...); holds its code
     │       ├── NameInUse         a job of that name is there already
-    │       └── EngineUnreachable the platform does not answer, or is too busy; that says nothing about a job
+    │       └── EngineUnreachable the platform does not answer; no mistake of the user's, so the CLI exits with 1
     ├── RunFailed                 a run ended in another way than success; holds the first cause and its last lines
     ├── StorageError              data that cannot be read or written: no credentials, denied, no answer, disk full
     │   ├── ObjectMissing         no such bucket, object, file or folder
@@ -43,6 +43,9 @@ class HeadraceError(Exception):
         hint: what the user can do about it; printed after ``hint:``.
     """
 
+    exit_code = 1
+    """Exit code of a command that ends by it."""
+
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
         self.message = message
@@ -54,6 +57,8 @@ class HeadraceError(Exception):
 
 class UsageError(HeadraceError):
     """A user's mistake. Exit code 2; nothing was started."""
+
+    exit_code = 2
 
 
 class Broken(Enum):
@@ -126,7 +131,9 @@ class NameInUse(EngineRefused):
 
 
 class EngineUnreachable(EngineRefused):
-    """The platform does not answer, or is too busy. That says nothing about a job."""
+    """The platform of this engine does not answer, or is too busy. That says nothing about a job, or about a run."""
+
+    exit_code = 1
 
 
 class RunFailed(HeadraceError):

@@ -172,7 +172,10 @@ def test_what_cannot_be_fetched_is_said_with_a_hint(
     assert wrong.returncode == 2
     assert "record.uri: must be an s3:// URI" in wrong.stderr
     assert "record.interval: must be 1 to 3600 seconds" in wrong.stderr
-    for bucket, rule in (("Bad_Bucket", "must name a bucket: 3 to 63"), ("headrace-local", "a folder of this machine")):
+    for bucket, rule in (
+        ("Bad_Bucket", "must name a bucket: the name must be"),
+        ("headrace-local", "a folder of this machine"),
+    ):
         assert rule in cli("plan", job, "--set", f"record.uri=s3://{bucket}/runs").stderr
     planned = cli("plan", job, "--set", "record.uri=s3://bkt/runs", "--set", "record.interval=3")
     assert "record: s3://bkt/runs, every 3 s" in planned.stdout.splitlines()

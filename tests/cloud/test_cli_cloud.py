@@ -105,6 +105,12 @@ def test_files_are_written_once_and_over_others_only_when_asked(typed: Typed, tm
         (("vpc", "create", "--name", "a_b"), "'a_b' cannot be a stack's name"),
         (("role", "create"), "--bucket is missing"),
         (("role", "create", "--bucket", "B"), "'B' is not a bucket"),
+        (("role", "create", "--bucket", "a..b"), "has a dot beside a dot"),
+        (("role", "create", "--bucket", "mine/jobs*"), "the prefix has '*'"),
+        (("vpc", "create", "--bucket", "mine-s3alias"), "ends with '-s3alias', which S3 keeps for itself"),
+        (("image", "--to", "there", "--framework", "pytorch", "--framework-version", "1.0"), "no image of pytorch"),
+        (("image", "--to", "there", "--framework", "pytorch", "--base", "x"), "give one of them"),
+        (("image", "--to", "there", "--framework-version", "2.8"), "is possible with --framework only"),
         (("vpc", "--to", "/proc/nowhere"), "--to /proc/nowhere: "),
     ],
 )

@@ -207,6 +207,15 @@ def test_without_docker_there_are_the_files(
     assert (tmp_path / "image" / "Dockerfile").read_text().startswith(f"FROM {AWS}\n")
 
 
+def test_the_base_is_the_image_of_a_framework_and_its_version_in_the_region(typed: Typed, tmp_path: Path) -> None:
+    named = ("--framework", "pytorch", "--framework-version", "2.8", "--region", "eu-west-1")
+    for options, kind in (((), "gpu"), (("--cpu",), "cpu")):
+        code, _, err = typed("image", *named, *options, "--to", str(tmp_path / kind))
+        assert code == 0, err
+        first = (tmp_path / kind / "Dockerfile").read_text().splitlines()[0]
+        assert first == f"FROM 763104351884.dkr.ecr.eu-west-1.amazonaws.com/pytorch-training:2.8.0-{kind}-py312"
+
+
 def test_a_repository_of_others_is_used_and_never_removed(account: Account, typed: Typed, calls: Path) -> None:
     ecr = account.aws.client("ecr")
     ecr.create_repository(repositoryName=account.name)

@@ -62,11 +62,12 @@ def kill_agent_inside(loop: Loop, host: str) -> None:
 
 
 def test_a_job_of_two_groups_runs_on_the_service_and_its_record_and_model_come_back(loop: Loop) -> None:
-    handle = loop.start(loop.job(HELLO, hyperparameters={"epochs": 3}))
+    groups = [GROUPS[0], {**GROUPS[1], "hyperparameters": {"epochs": 5, "rate": 0.5}}]
+    handle = loop.start(loop.job(HELLO, hyperparameters={"epochs": 3}, instance_groups=groups))
     assert handle.wait(60) is Status.COMPLETED, (handle.cause, loop.service.log)
     assert sorted(lines(handle)) == [
         f"data/algo-1[0] algo-1 of data in {handle.id}: ['--epochs', '3']",
-        f"dnn/algo-2[0] algo-2 of dnn in {handle.id}: ['--epochs', '3']",
+        f"dnn/algo-2[0] algo-2 of dnn in {handle.id}: ['--epochs', '5', '--rate', '0.5']",
     ]
     assert {host.address for host in read_plan(handle.paths, LaunchPlan).hosts} == {"algo-1", "algo-2"}
     archive = loop.bucket / "out" / handle.id / "output" / "model.tar.gz"

@@ -10,7 +10,7 @@ import pytest
 from botocore.validate import ParamValidator
 from sagemaker_jobs import RUN, planned
 
-from headrace.engines.sagemaker.framework_images import VERSIONS, find_image, known_regions
+from headrace.catalog.framework_images import VERSIONS, find_image, known_regions
 from headrace.engines.sagemaker.sagemaker_job import plan_sagemaker_job, training_job_name
 from headrace.engines.sagemaker.service_request import Carrier
 from headrace.errors import EngineRefused, JobInvalid
@@ -79,7 +79,7 @@ def test_the_images_are_those_of_the_table_of_the_sdk(framework: str) -> None:
     for region, account in newest.items():
         image = find_image(framework, list(theirs)[-1])
         assert image is not None
-        uri = image.uri(region, ["ml.c5.xlarge"])
+        uri = image.uri(region, False)
         assert uri.startswith(f"{account}.dkr.ecr.{region}.amazonaws.com"), uri
 
 
@@ -146,7 +146,10 @@ def test_the_name_is_the_runs_another_one_in_each_attempt_and_never_too_long() -
     [
         ({"role": None}, "role", "is required in a request"),
         ({"output_path": "/tmp/out"}, "output_path", "must be an s3:// URI"),
-        ({"output_path": "s3://headrace-local/out"}, "output_path", "the name of a bucket"),
+        ({"output_path": "s3://headrace-local/out"}, "output_path", "a folder of this machine"),
+        ({"output_path": "s3://10.0.0.1/out"}, "output_path", "looks like an IP address"),
+        ({"output_path": "https://s3.amazonaws.com/bucket"}, "output_path", "must be an s3:// URI"),
+        ({"role": "banana"}, "role", "must be the ARN of a role"),
         ({"inputs": {"training": "/data"}}, "inputs.training.s3_data", "must be an s3:// URI"),
         ({"inputs": {f"c{n}": "s3://bucket/x" for n in range(20)}}, "inputs", "at most 19 channels"),
         ({"enable_network_isolation": True}, "enable_network_isolation", "keeps hosts from S3"),
@@ -173,6 +176,24 @@ def test_what_cannot_run_there_is_refused_with_its_field_before_anything_is_sent
     problem = caught.value.problems[0]
     assert problem.field == field
     assert words in problem.message
+
+
+def test_the_bucket_of_this_machine_is_one_of_a_service_that_the_job_names() -> None:
+    with pytest.raises(JobInvalid, match=r"for `headrace serve`, give engines\.sagemaker\.endpoint_url"):
+        planned(output_path="s3://headrace-local/out")
+    options = {"endpoint_url": "http://127.0.0.1:7080"}
+    assert planned(options, output_path="s3://headrace-local/out").base == "s3://headrace-local/out/headrace"
+
+
+def test_hyperparameters_of_a_group_have_the_limits_of_the_request() -> None:
+    groups = [{"name": "data_group", "type": "ml.c5.xlarge", "count": 2}]
+    long = {"name": "dnn_group", "type": "ml.g5.xlarge", "count": 1, "hyperparameters": {"note": "x" * 2499}}
+    with pytest.raises(JobInvalid) as caught:
+        planned(instance_groups=[*groups, long])
+    problem = caught.value.problems[0]
+    assert problem.field == "instance_groups[1].hyperparameters.note"
+    assert "less than or equal to 2500" in problem.message
+    assert problem.value == "2501 characters", "with the quotation marks that the service's JSON has"
 
 
 def test_a_region_comes_from_the_job_or_the_environment_and_one_that_is_missing_is_asked_for(

@@ -293,8 +293,9 @@ def test_a_service_that_does_not_answer_says_nothing_about_a_job_and_no_key_is_a
         closed = server.server_port
     waits = Waits()
     service = BotoService(ServiceAccess("eu-west-1", "", {"sagemaker": f"http://127.0.0.1:{closed}"}), waits.append)
-    with pytest.raises(ServiceUnreachable):
+    with pytest.raises(ServiceUnreachable) as caught:
         service.describe(NAME)
+    assert caught.value.exit_code == 1, "it is no mistake of the user's"
     assert len(waits) == 2
     assert all(0 < wait <= 1 for wait in waits)
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")

@@ -184,7 +184,7 @@ def priced_region(
 def failed_by(error: HeadraceError) -> int:
     """Shows an error, and returns the exit code of a command that ends by it."""
     show_error(error)
-    return USAGE if isinstance(error, UsageError) else FAILED
+    return error.exit_code
 
 
 def show_error(error: HeadraceError) -> None:

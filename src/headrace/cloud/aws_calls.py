@@ -9,24 +9,21 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, Protocol
 
+from headrace.catalog.aws_errors import AwsFault, fault_of
 from headrace.errors import CloudError, HeadraceError, UsageError
 
 if TYPE_CHECKING:
     from botocore.exceptions import ClientError  # type: ignore[import-untyped, unused-ignore]
 
-DENIED = frozenset(
-    ("AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "AuthorizationError", "UnauthorizedException")
-)
-BAD_KEYS = frozenset(
-    ("InvalidClientTokenId", "UnrecognizedClientException", "SignatureDoesNotMatch", "InvalidSignatureException",
-     "AuthFailure", "IncompleteSignature", "InvalidAccessKeyId")
-)  # fmt: skip
-EXPIRED = frozenset(("ExpiredToken", "ExpiredTokenException", "RequestExpired"))
-LIMITS = frozenset(("LimitExceeded", "LimitExceededException", "QuotaExceeded", "ServiceQuotaExceededException"))
-RATES = frozenset(("Throttling", "ThrottlingException", "RequestLimitExceeded", "TooManyRequestsException"))
 MISSING_OPTION = "--region, AWS_REGION, or `region` in a profile of ~/.aws/config"
 _NO_CLIENT = "--region is a name such as eu-west-1; AWS_ENDPOINT_URL, when it is set, begins with https://"
 _TRIES = 6
+_HINTS = {
+    AwsFault.BAD_KEYS: "AWS does not know these credentials: `aws sts get-caller-identity` shows which ones are used",
+    AwsFault.EXPIRED: "the credentials have expired: log in again",
+    AwsFault.LIMIT: "a limit of the account: remove what is not needed, or have it raised in Service Quotas",
+    AwsFault.BUSY: "too many calls in this account just now: try again in a minute",
+}
 
 
 class Client(Protocol):
@@ -158,17 +155,10 @@ def _refused(client: Client, error: ClientError) -> HeadraceError:
 
 
 def _hint(code: str, action: str) -> str:
-    if code in DENIED:
+    fault = fault_of(code)
+    if fault is AwsFault.DENIED:
         return f"these credentials lack the right {action}: have it added to their policy"
-    if code in BAD_KEYS:
-        return "AWS does not know these credentials: `aws sts get-caller-identity` shows which ones are used"
-    if code in EXPIRED:
-        return "the credentials have expired: log in again"
-    if code in LIMITS:
-        return "a limit of the account: remove what is not needed, or have it raised in Service Quotas"
-    if code in RATES:
-        return "too many calls in this account just now: try again in a minute"
-    return ""
+    return _HINTS.get(fault, "")
 
 
 def _action(client: Client, operation: str) -> str:

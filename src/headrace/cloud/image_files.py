@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from headrace.catalog.framework_images import SOURCE, VERSIONS, find_image, known_regions
 from headrace.errors import UsageError
 
 DOCKERFILE = "Dockerfile"
@@ -58,6 +59,29 @@ def image_files(options: ImageOptions) -> dict[str, bytes]:
     files[DOCKERFILE] = _dockerfile(options, list(files)).encode()
     files["buildspec.yml"] = _buildspec(options.base).encode()
     return files
+
+
+def framework_base(framework: str, version: str | None, region: Callable[[], str], gpus: bool) -> str:
+    """Returns AWS's own image of a framework, to begin with.
+
+    Args:
+        framework: ``pytorch`` or ``tensorflow``.
+        version: of it, such as ``2.8``; None for the newest that is known.
+        region: tells whose registry it is taken from.
+        gpus: jobs have GPUs.
+
+    Raises:
+        UsageError: no such image is known.
+    """
+    known = VERSIONS[framework]
+    image = find_image(framework, version or list(known)[-1])
+    if image is None:
+        hint = f"known are {', '.join(known)} ({SOURCE}); another image is named by --base"
+        raise UsageError(f"--framework-version {version}: no image of {framework} is known for it", hint=hint)
+    where = region()
+    if where not in known_regions():
+        raise UsageError(f"no image of {framework} is known in {where}", hint="name the image by --base")
+    return image.uri(where, gpus)
 
 
 def content_tag(files: Mapping[str, bytes]) -> str:

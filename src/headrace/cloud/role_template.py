@@ -10,13 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.catalog import aws_actions as actions
+from headrace.catalog.bucket_names import why_no_bucket
 from headrace.cloud.stack_template import KIND_TAG, Document, StackTemplate
 from headrace.errors import CloudError, UsageError
 
 KIND = "role"
 FRAMEWORKS = ("pytorch-training", "tensorflow-training")
 """Repositories of AWS's own images, in whatever account a region has them."""
-_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _KEY_ARN = re.compile(r"arn:aws[a-z-]*:kms:[a-z0-9-]+:[0-9]{12}:key/[A-Za-z0-9-]+")
 _REPOSITORY = re.compile(
     r"(?P<account>[0-9]{12})\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(?:\.cn)?/(?P<name>[a-z0-9._/-]+)(?:[:@].+)?"
@@ -68,8 +68,12 @@ def read_prefix(uri: str) -> Prefix:
     Prefix(bucket='my-bucket', key='jobs/')
     """
     bucket, _, key = uri.removeprefix("s3://").partition("/")
-    if not _BUCKET.fullmatch(bucket) or any(sign in key for sign in "*?$"):
-        raise UsageError(f"{uri!r} is not a bucket, nor a prefix in one", hint="e.g. s3://my-bucket/jobs")
+    wrong = why_no_bucket(bucket)
+    why = f"the name {bucket!r} {wrong}" if wrong else ""
+    if not why and any(sign in key for sign in "*?$"):
+        why = "the prefix has '*', '?' or '$', which mean something else in a policy"
+    if why:
+        raise UsageError(f"{uri!r} is not a bucket, nor a prefix in one: {why}", hint="e.g. s3://my-bucket/jobs")
     return Prefix(bucket, f"{key.rstrip('/')}/" if key.strip("/") else "")
 
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from headrace.catalog.bucket_names import why_no_bucket
 from headrace.cloud.port_ranges import EPHEMERAL, PortRange, host_ports
 from headrace.cloud.stack_template import KIND_TAG, Document, StackTemplate
 from headrace.errors import CloudError, UsageError
@@ -69,8 +70,11 @@ def vpc_stack(options: VpcOptions) -> StackTemplate:
     """Returns the stack of a VPC.
 
     Raises:
-        UsageError: addresses or zones that cannot be.
+        UsageError: addresses, zones or buckets that cannot be.
     """
+    for name in options.buckets:
+        if why := why_no_bucket(name):
+            raise UsageError(f"--bucket {name}: {why}", hint="the name alone, e.g. --bucket my-bucket")
     vpc, subnets = _networks(options.cidr)
     if options.zones and len(set(options.zones)) != 2:
         raise UsageError("--zone: name two different availability zones, or none", hint="--zone us-east-1a --zone ...")

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
+from headrace.catalog.aws_errors import AwsFault, fault_of
 from headrace.engines.sagemaker.service_calls import (
     NAME_TAKEN,
     NOT_FOUND,
@@ -35,19 +36,14 @@ CREATE_TRIES, TRIES = 8, 3
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 20.0  # seconds
 CONNECT_SECONDS, READ_SECONDS = 5.0, 30.0
 
-_BUSY = frozenset({"ThrottlingException", "Throttling", "TooManyRequestsException", "RequestLimitExceeded", "SlowDown"})
-_CREDENTIALS = frozenset(
-    (
-        "UnrecognizedClientException", "InvalidSignatureException", "InvalidClientTokenId", "ExpiredTokenException",
-        "SignatureDoesNotMatch", "IncompleteSignature", "MissingAuthenticationToken", "ExpiredToken",
-    )
-)  # fmt: skip
-_DENIED = frozenset({"AccessDeniedException", "AccessDenied", "UnauthorizedOperation", "OptInRequired"})
-_HINTS = {
-    "ResourceLimitExceeded": "ask for a higher quota in the console (Service Quotas), or take other instances: "
-    "engines.sagemaker.retry.instance_types",
-}
 _NO_CREDENTIALS = "set AWS_PROFILE or engines.sagemaker.profile; `aws sts get-caller-identity` shows who you are"
+_HINTS = {
+    AwsFault.LIMIT: "ask for a higher quota in the console (Service Quotas), or take other instances: "
+    "engines.sagemaker.retry.instance_types",
+    AwsFault.BAD_KEYS: _NO_CREDENTIALS,
+    AwsFault.EXPIRED: _NO_CREDENTIALS,
+    AwsFault.DENIED: "docs/sagemaker-engine.md lists the actions that you and the role need",
+}
 
 
 class BotoService:
@@ -266,14 +262,10 @@ def _http_status(error: Any) -> int:
 
 
 def _is_busy(error: Any) -> bool:
-    return getattr(error, "response", None) is not None and _code(error) in _BUSY
+    return getattr(error, "response", None) is not None and fault_of(_code(error)) is AwsFault.BUSY
 
 
 def _refused(what: str, error: Any) -> ServiceRefused:
     code = _code(error)
-    hint = _HINTS.get(code, "")
-    if code in _CREDENTIALS:
-        hint = _NO_CREDENTIALS
-    elif code in _DENIED:
-        hint = "docs/sagemaker-engine.md lists the actions that you and the role need"
+    hint = _HINTS.get(fault_of(code), "")
     return ServiceRefused(code, f"{what}: {code}: {_message(error)}", hint)

@@ -25,6 +25,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -228,6 +229,7 @@ def make_ready(
     for folder in (tree.model, tree.output_data, tree.output_intermediate, tree.checkpoints):
         folder.mkdir(parents=True, exist_ok=True)
     copy_code(paths.code, tree.code)
+    add_hyperparameters(tree, order.hyperparameters.get(host.group, {}))
     ranks = {group: each for group, each in order.ranks.items() if group == host.group}
     plan = with_data_workers(plan, {host.group: usable_cores()}, ranks)
     plan = with_memory(plan, name, memory_limit())
@@ -245,6 +247,17 @@ def make_ready(
         if own.is_file():
             write_atomically(channel_dir(tree.base) / file, own.read_bytes(), mode)
     return plan
+
+
+def add_hyperparameters(tree: TreePaths, own: Mapping[str, str]) -> None:
+    """Puts the hyperparameters of a host's group over those of the job, which the service has written.
+
+    Raises:
+        OSError, ValueError: hyperparameters.json cannot be read or written.
+    """
+    if own:
+        texts = {**json.loads(tree.hyperparameters.read_bytes()), **own}
+        write_atomically(tree.hyperparameters, json.dumps(texts).encode())
 
 
 if __name__ == "__main__":

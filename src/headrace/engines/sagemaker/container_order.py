@@ -20,6 +20,7 @@ class ContainerOrder(msgspec.Struct, frozen=True):
         requirements: file of requirements inside the code, by group; without one the default, if it is there.
         spot: the service may take the instances away, and start the job anew.
         attempt: number of the run's attempt with which the containers of this job begin.
+        hyperparameters: what groups have of their own, over the job's, as texts of hyperparameters.json, by group.
     """
 
     source: str = ""
@@ -27,6 +28,7 @@ class ContainerOrder(msgspec.Struct, frozen=True):
     requirements: dict[str, str] = {}
     spot: bool = False
     attempt: int = 1
+    hyperparameters: dict[str, dict[str, str]] = {}
 
 
 def read_container_order(paths: RunPaths) -> ContainerOrder:

@@ -16,13 +16,13 @@ from pathlib import Path
 import msgspec
 
 from headrace.catalog import instance_types
+from headrace.catalog.framework_images import SOURCE, VERSIONS, find_image, has_gpus, is_neuron, known_regions
 from headrace.engines.planning.engine_job import EngineJob
 from headrace.engines.planning.library_wheels import pythons_of
 from headrace.engines.planning.plan_artefacts import check_checkpoint_folder
 from headrace.engines.planning.plan_channels import orders_of
 from headrace.engines.remote_job import check_remote_job, ranks_beside_workers, remote_plan
 from headrace.engines.sagemaker.capacity_retry import alternative_of, alternatives, job_at
-from headrace.engines.sagemaker.framework_images import SOURCE, VERSIONS, find_image, is_neuron, known_regions
 from headrace.engines.sagemaker.iam_actions import submission_of
 from headrace.engines.sagemaker.service_request import CHANNEL_FOLDER, Carrier, Request, training_request
 from headrace.engines.submission import Submission
@@ -297,7 +297,7 @@ def image_of(job: Job, region: str) -> str:
         hint = "name the image by image_uri"
         message = f"no image of {framework} is known {where}"
         raise JobInvalid((job.problem((*OPTIONS, "framework"), message, seen=repr(framework), hint=hint),))
-    return image.uri(region, types)
+    return image.uri(region, any(map(has_gpus, types)))
 
 
 def _region_of_profile(profile: str | None) -> str | None:

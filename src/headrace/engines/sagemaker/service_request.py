@@ -7,7 +7,7 @@ The name is the run's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, cast
 
@@ -15,8 +15,9 @@ from headrace.errors import JobInvalid
 from headrace.job import Job
 from headrace.job.problems.finding import Finding
 from headrace.job.rules.engine_rules import rules_of_engine
-from headrace.job.sagemaker.check import check_request
-from headrace.job.sagemaker.field_map import ALGORITHM, ARGUMENTS, CHANNELS, ENTRYPOINT, put
+from headrace.job.sagemaker.check import check_request, check_shape
+from headrace.job.sagemaker.field_map import ALGORITHM, ARGUMENTS, CHANNELS, ENTRYPOINT, HYPERPARAMETERS, put
+from headrace.job.sagemaker.shapes import create_training_job
 from headrace.job.sagemaker.to_request import unfit, write_request
 
 Request = dict[str, object]
@@ -72,10 +73,33 @@ def training_request(job: Job, name: str, image: str, carrier: Carrier) -> Reque
     if carrier.environment:
         own = cast("Mapping[str, str]", request.get("Environment", {}))
         request["Environment"] = {**own, **carrier.environment}
-    wrong += [] if wrong else check_request(request)
+    wrong += [] if wrong else [*check_request(request), *_of_groups(job)]
     if wrong:
         raise JobInvalid(tuple(job.problem(each.path, each.message, seen=each.seen, hint=each.hint) for each in wrong))
     return request
+
+
+def own_hyperparameters(job: Job) -> dict[str, dict[str, str]]:
+    """Returns the hyperparameters that groups have of their own, as the service would carry them, by group.
+
+    The request has those of the job, for all hosts; headrace's channel carries these.
+    """
+    found = {}
+    for group in job.groups:
+        texts = job.hyperparameter_texts_of(group.instance_group_name)
+        own = {name: texts[name] for name in group.hyperparameters}
+        if own:
+            found[group.instance_group_name] = own
+    return found
+
+
+def _of_groups(job: Job) -> Iterator[Finding]:
+    """What no hyperparameter of the request could be is none of a group either."""
+    own = own_hyperparameters(job)
+    shape = create_training_job().members[HYPERPARAMETERS]
+    for index, group in enumerate(job.groups):
+        texts = own.get(group.instance_group_name, {})
+        yield from check_shape(texts, shape, ("instance_groups", index, "hyperparameters"))
 
 
 def _channel(job: Job, carrier: Carrier) -> Request:

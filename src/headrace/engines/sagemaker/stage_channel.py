@@ -27,6 +27,7 @@ from headrace.engines.remote_job import ranks_beside_workers
 from headrace.engines.sagemaker.container_order import CODE, ContainerOrder, write_container_order
 from headrace.engines.sagemaker.container_start import LIBRARIES, PACKAGE, RUN, SECRET, libraries_for
 from headrace.engines.sagemaker.sagemaker_job import SageMakerJob
+from headrace.engines.sagemaker.service_request import own_hyperparameters
 from headrace.hosting.helpers.store_record import RecordOrder, write_order
 from headrace.hosting.inputs.host_certificates import make_certificates
 from headrace.instance.certificates import CA_NAME, CERTIFICATE_NAME, KEY_NAME
@@ -80,6 +81,7 @@ def prepare_sagemaker_run(planned: SageMakerJob, paths: RunPaths, number: int = 
         requirements={name: file for name, file in requirements.items() if file},
         spot=job.use_spot_instances,
         attempt=number,
+        hyperparameters=own_hyperparameters(job),
     )
     write_container_order(paths, order)
     secret = dict(_secrets(planned.plan))

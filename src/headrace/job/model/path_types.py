@@ -13,6 +13,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator
 
+from headrace.catalog.bucket_names import why_no_bucket
 from headrace.job.model.field_types import AsList, text_of
 from headrace.job.problems.finding import broken
 
@@ -23,7 +24,6 @@ CHECKPOINT_FOLDER = "/opt/ml/checkpoints"
 
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.\-]*)://")
 _S3 = re.compile(r"s3://[^/\s]+(?:/.*)?")
-_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _HTTPS = re.compile(r"https://[^/\s]+(?:/.*)?")
 _ARCHIVES = (".tar.gz", ".tgz")
 _MODULE = re.compile(r"-m\s+([A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*)")
@@ -35,11 +35,9 @@ def is_remote(text: str) -> bool:
     return text.startswith(("s3://", "https://"))
 
 
-def names_bucket(text: str) -> bool:
-    """Tells whether a place is in a bucket of an object store: ``s3://`` and a name that a bucket can have."""
-    scheme, _, rest = text.partition("://")
-    bucket = rest.partition("/")[0]
-    return scheme == "s3" and bucket != LOCAL_BUCKET and _BUCKET.fullmatch(bucket) is not None
+def bucket_of(text: str) -> str:
+    """Returns the bucket that a place names with ``s3://``; empty for another place."""
+    return text.split("/")[2] if text.startswith("s3://") else ""
 
 
 def is_archive(text: str) -> bool:
@@ -177,11 +175,9 @@ def _record_place(value: object) -> str:
             "must be an s3:// URI",
             hint="for a folder, set HEADRACE_HOME: runs and their records are in its folder runs",
         )
-    bucket = text.split("/")[2]
-    if bucket == LOCAL_BUCKET:
-        raise broken("must be in a bucket of an object store", hint=f"{LOCAL_BUCKET} is a folder of this machine")
-    if not _BUCKET.fullmatch(bucket):
-        raise broken("must name a bucket: 3 to 63 lowercase letters, digits, dots and hyphens")
+    why = why_no_bucket(bucket_of(text))
+    if why:
+        raise broken(f"must name a bucket: the name {why}")
     return text.rstrip("/")
 
 

@@ -70,6 +70,10 @@ def _own_hosts(data: Data, engine: str) -> Iterator[Finding]:
                 message = f"{way} runs on SageMaker only"
                 yield Finding((*path, *way.split(".")), message, hint=_INSTEAD[way])
     yield from _other_sources(data, engine)
+    record = mapping(data, "record").get("uri")
+    if isinstance(record, str) and path_types.bucket_of(record) == path_types.LOCAL_BUCKET:
+        hint = f"{path_types.LOCAL_BUCKET} is a folder of this machine"
+        yield Finding(("record", "uri"), "must be in a bucket of an object store", show(record), hint)
     if (
         data.get("encrypt_inter_container_traffic") is True
         and pick(mapping(data, "data_service").get("tf_data"), "enabled")[1] is True

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
+from headrace.catalog.bucket_names import why_no_bucket
 from headrace.catalog.prices import DEFAULT_REGION
 from headrace.job.model import path_types
-from headrace.job.problems.finding import Finding, show
+from headrace.job.problems.finding import Finding, Path, show
 from headrace.job.rules.raw_access import Data, as_list, entry_points, group_names, mapping, quoted
 
 MOST_CHANNELS = 20
 OPTIONS = ("engines", "sagemaker")
+_ROLE = re.compile(r"arn:aws[a-z-]*:iam::[0-9]{12}:role/?[a-zA-Z0-9_+=,.@/-]+")
+_NAME = re.compile(r"[A-Za-z0-9_+=,.@-]{1,64}")  # of a role
 
 
 def sagemaker_rules(data: Data) -> Iterator[Finding]:
     """Yields what the engine refuses of a job that is given as plain data."""
     yield from _program(data)
     yield from _channels(data)
+    yield from _role(data)
     yield from _network(data)
     yield from _capacity(data)
     yield from _image(data)
@@ -52,11 +57,42 @@ def _channels(data: Data) -> Iterator[Finding]:
         yield Finding(("inputs",), message, f"{len(names)}")
     for key in ("output_path", "checkpoint_s3_uri", "code_location"):
         place = data.get(key)
-        if isinstance(place, str) and not path_types.names_bucket(place):
-            hint = (
-                "write s3://bucket/prefix" if path_types.is_remote(place) else "the hosts cannot write to this machine"
-            )
-            yield Finding((key,), "must be an s3:// URI with the name of a bucket", show(place), hint)
+        if isinstance(place, str):
+            yield from _place((key,), place, _own_store(data))
+    record = mapping(data, "record").get("uri")
+    if isinstance(record, str):
+        yield from _place(("record", "uri"), record, _own_store(data))
+
+
+def _own_store(data: Data) -> bool:
+    """Tells whether the job names a store of its own in place of AWS's, such as that of `headrace serve`."""
+    options = mapping(data, *OPTIONS)
+    return bool(options.get("endpoint_url") or mapping(options, "endpoint_urls").get("s3"))
+
+
+def _place(path: Path, place: str, own: bool) -> Iterator[Finding]:
+    """Hosts write to a bucket; the one of this machine is a bucket of `headrace serve` only."""
+    bucket = path_types.bucket_of(place)
+    if not path_types.is_remote(place):
+        hint = "the hosts cannot write to this machine"
+        yield Finding(path, "must be an s3:// URI with the name of a bucket", show(place), hint)
+    elif not place.startswith("s3://"):
+        yield Finding(path, "must be an s3:// URI", show(place), "write s3://bucket/prefix")
+    elif bucket == path_types.LOCAL_BUCKET and not own:
+        message = f"names the bucket {bucket}, which is a folder of this machine, not a bucket of AWS"
+        hint = "name a bucket of your account; for `headrace serve`, give engines.sagemaker.endpoint_url"
+        yield Finding(path, message, show(place), hint)
+    elif why := why_no_bucket(bucket):
+        yield Finding(path, f"must name a bucket: the name {why}", show(place), "write s3://bucket/prefix")
+
+
+def _role(data: Data) -> Iterator[Finding]:
+    """The service takes a role by its ARN only."""
+    role = data.get("role")
+    if isinstance(role, str) and not _ROLE.fullmatch(role):
+        account = "arn:aws:iam::123456789012:role/training"
+        named = f"; `aws iam get-role --role-name {role} --query Role.Arn` prints it" if _NAME.fullmatch(role) else ""
+        yield Finding(("role",), "must be the ARN of a role", show(role), f"e.g. {account}{named}")
 
 
 def _network(data: Data) -> Iterator[Finding]:

@@ -35,7 +35,14 @@ def image_options(command: F) -> F:
             metavar="FILE",
             help="Requirements to install too.",
         ),
-        click.option("--base", metavar="IMAGE", help="Image to begin with, e.g. one of AWS's framework images."),
+        click.option("--cpu", is_flag=True, help="With --framework: AWS's image for jobs without GPUs."),
+        click.option("--framework-version", metavar="VERSION", help="Its version, e.g. 2.8.  [default: newest known]"),
+        click.option(
+            "--framework",
+            type=click.Choice(["pytorch", "tensorflow"]),
+            help="Begin with AWS's own image of it in the region, in place of --base.",
+        ),
+        click.option("--base", metavar="IMAGE", help="Image to begin with."),
     ):
         command = option(command)
     return command
@@ -44,6 +51,7 @@ def image_options(command: F) -> F:
 @click.group("image", invoke_without_command=True, short_help="An image with headrace in it.")
 @to_option
 @image_options
+@click.option("--region", metavar="REGION", help="Of the image that --framework names.  [default: AWS_REGION]")
 @update_option
 @dry_run_option
 @output_option
@@ -52,6 +60,10 @@ def command(
     context: click.Context,
     folder: Path | None,
     base: str | None,
+    framework: str | None,
+    framework_version: str | None,
+    cpu: bool,
+    region: str | None,
     requirements: Path | None,
     python: str,
     update: bool,
@@ -67,6 +79,7 @@ def command(
     \b
     Examples:
       headrace cloud image --to image --base IMAGE
+      headrace cloud image --to image --framework pytorch --framework-version 2.8 --region eu-west-1
       headrace cloud image create --base IMAGE --requirements code/requirements.txt --dry-run
       headrace cloud image create --base IMAGE >> job.yaml
       headrace cloud image remove headrace
@@ -74,7 +87,8 @@ def command(
     if writes_files(context, folder):
         assert folder is not None
         then = f"docker build --platform linux/amd64 --tag headrace {folder}"
-        write(_files(base, requirements, python), folder, update=update, dry_run=dry_run, output=output, then=then)
+        image = _base(base, framework, framework_version, cpu, lambda: _region(region))
+        write(_files(image, requirements, python), folder, update=update, dry_run=dry_run, output=output, then=then)
 
 
 @command.command("create", short_help="Build it, send it to ECR, and print the line for the job file.")
@@ -86,6 +100,9 @@ def command(
 def create(
     name: str,
     base: str | None,
+    framework: str | None,
+    framework_version: str | None,
+    cpu: bool,
     requirements: Path | None,
     python: str,
     region: str | None,
@@ -108,8 +125,8 @@ def create(
     from headrace.cloud.image_registry import ImageRegistry, find_docker
 
     check_repository(name)
-    files = _files(base, requirements, python)
     with closing(Aws(region, profile)) as aws:
+        files = _files(_base(base, framework, framework_version, cpu, lambda: aws.region), requirements, python)
         registry = ImageRegistry(aws, progress)
         where = {"kind": "image", "name": name, "region": aws.region, "account": aws.account, "dry_run": dry_run}
         if dry_run:
@@ -185,12 +202,32 @@ def remove(name: str, region: str | None, profile: str | None, dry_run: bool, ou
     click.echo(f"{what}: would be removed\nnothing was changed" if dry_run else f"{what}: removed")
 
 
-def _files(base: str | None, requirements: Path | None, python: str) -> dict[str, bytes]:
-    from headrace.cloud.image_files import ImageOptions, image_files
-    from headrace.cloud.own_wheel import own_wheel
+def _base(base: str | None, framework: str | None, version: str | None, cpu: bool, region: Callable[[], str]) -> str:
+    from headrace.cloud.image_files import framework_base
     from headrace.errors import UsageError
 
+    if base is not None and framework is not None:
+        raise UsageError("--base and --framework: give one of them", hint="both name the image to begin with")
+    if framework is None and (version is not None or cpu):
+        option = "--cpu" if version is None else "--framework-version"
+        raise UsageError(f"{option} is possible with --framework only", hint="--framework pytorch")
+    if framework is not None:
+        return framework_base(framework, version, region, not cpu)
     if base is None:
-        hint = "`headrace plan job.yaml --engine sagemaker` names AWS's own for a job"
+        hint = "or --framework pytorch; `headrace plan job.yaml --engine sagemaker` names AWS's own image for a job"
         raise UsageError("--base IMAGE is missing: the image to begin with", hint=hint)
+    return base
+
+
+def _region(named: str | None) -> str:
+    from headrace.cloud.aws_calls import Aws
+
+    with closing(Aws(named)) as aws:
+        return aws.region
+
+
+def _files(base: str, requirements: Path | None, python: str) -> dict[str, bytes]:
+    from headrace.cloud.image_files import ImageOptions, image_files
+    from headrace.cloud.own_wheel import own_wheel
+
     return image_files(ImageOptions(base, own_wheel(), requirements.read_bytes() if requirements else b"", python))

@@ -7,7 +7,6 @@ that is newer, or another one, is named by the job's `image_uri`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 SOURCE = "the table of the SageMaker Python SDK 2.257.7, read on 2026-11-22"
@@ -83,19 +82,19 @@ class FrameworkImage(NamedTuple):
     version: str
     python: str
 
-    def uri(self, region: str, instance_types: Iterable[str]) -> str:
+    def uri(self, region: str, gpus: bool) -> str:
         """Returns the image's URI.
 
         Args:
             region: where the job runs; one of `known_regions`.
-            instance_types: those of the job. All groups have one image: with GPUs, if one of them has some.
+            gpus: the job has GPUs. All groups have one image: with GPUs, if one of them has some.
 
         Raises:
             KeyError: no account is known for the region.
         """
         account = MAIN_ACCOUNT if region in MAIN_REGIONS else OTHER_ACCOUNTS[region]
         domain = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
-        kind = "gpu" if any(has_gpus(name) for name in instance_types) else "cpu"
+        kind = "gpu" if gpus else "cpu"
         return f"{account}.dkr.ecr.{region}.{domain}/{self.framework}-training:{self.version}-{kind}-{self.python}"
 
 
