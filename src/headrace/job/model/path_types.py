@@ -40,6 +40,12 @@ def bucket_of(text: str) -> str:
     return text.split("/")[2] if text.startswith("s3://") else ""
 
 
+def names_bucket(text: str) -> bool:
+    """Tells whether a place is in a bucket of an object store: ``s3://`` and a name that a bucket can have."""
+    bucket = bucket_of(text)
+    return bucket not in ("", LOCAL_BUCKET) and not why_no_bucket(bucket)
+
+
 def is_archive(text: str) -> bool:
     """Tells whether a place is an archive of code: its name ends in ``.tar.gz`` or ``.tgz``."""
     return text.endswith(_ARCHIVES)
