@@ -46,6 +46,9 @@ class Pod:
         self.log = self.folder / "log"
         self.env = {"PATH": os.environ["PATH"], "HOSTNAME": made["spec"]["hostname"]}
         (container,) = made["spec"]["containers"]
+        for source in container.get("envFrom", ()):
+            found = kubelet.server.objects["secrets", made["metadata"]["namespace"], source["secretRef"]["name"]]
+            self.env |= {name: base64.b64decode(value).decode() for name, value in found["data"].items()}
         self.env |= {each["name"]: each["value"] for each in container["env"]}
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
@@ -165,6 +168,12 @@ class Kubelet:
             thread.join(30)
         self.network.kill()
         self.network.communicate()
+
+    def way_out(self, here: str, there: str) -> None:
+        """Joins the pods' network with that of the test: two addresses of one link."""
+        words = f"ip link add pods type veth peer name out netns {self.network.pid}; ip addr add {here}/30 dev pods; "
+        words += f"ip link set pods up; nsenter -n -t {self.network.pid} ip addr add {there}/30 dev out; "
+        subprocess.run(["sh", "-ec", f"{words}nsenter -n -t {self.network.pid} ip link set out up"], check=True)
 
     def of(self, host: str) -> Pod:
         """The newest pod of a host."""

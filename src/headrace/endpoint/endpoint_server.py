@@ -20,7 +20,7 @@ from types import FrameType
 
 import psutil
 
-from headrace.endpoint.auth.access_keys import AccessKeys, keys_of
+from headrace.endpoint.auth.access_keys import AccessKeys, keys_of, write_private
 from headrace.endpoint.auth.gatekeeper import Gatekeeper
 from headrace.endpoint.client_setup import ClientSetup, without_aws
 from headrace.endpoint.dispatcher import Dispatcher
@@ -50,6 +50,8 @@ from headrace.runs import runs_dir
 PORT = 7080
 REGION = "us-east-1"
 MOST_QUEUED = 1000
+PROGRAM_VARIABLES = "programs.env"
+"""File of the store: the variables by which programs reach the endpoint, as `kubectl create secret` reads them."""
 _LOOK_SECONDS = 0.2
 
 
@@ -243,16 +245,22 @@ def serve(options: ServeOptions, ready: Callable[[ClientSetup], None], command: 
 
 
 def _own_variables(options: ServeOptions, keys: AccessKeys, endpoint: Endpoint) -> None:
-    """Gives this process, and so all that it starts for jobs, the key of programs and no other."""
+    """Gives this process, and so all that it starts for jobs, the key of programs and no other.
+
+    Hosts that have no variables of this process get the same from a file of the store, by way of their engine.
+    """
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         del os.environ[name]
-    os.environ |= {
+    variables = {
         "AWS_ACCESS_KEY_ID": keys.program.key_id,
         "AWS_SECRET_ACCESS_KEY": keys.program.secret,
         "AWS_ENDPOINT_URL": address_for_programs(options, endpoint.port),
         "AWS_DEFAULT_REGION": options.region,
         "AWS_REGION": options.region,
     }
+    lines = [f"{name}={value}\n" for name, value in variables.items()]
+    write_private(options.store / PROGRAM_VARIABLES, "".join(lines).encode())
+    os.environ |= variables
     if endpoint.setup.ca_bundle is not None:
         os.environ["AWS_CA_BUNDLE"] = str(endpoint.setup.ca_bundle)
 
