@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serve_process import NO_LIMITS, REGION, ROLE, ServeProcess, serving
 
 from headrace import engines
 from headrace.engines.remote_handle import RemoteHandle
 from headrace.job import Job
+from serve_process import NO_LIMITS, REGION, ROLE, ServeProcess, serving
 
 BUCKET = "mill-bucket"
 IMAGE = "763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:2.1-cpu"

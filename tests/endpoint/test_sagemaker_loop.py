@@ -15,7 +15,6 @@ import msgspec
 import pytest
 from effort import SOAK
 from sagemaker_loop import BUCKET, GROUPS, IMAGE, Loop, lines, members, open_loop, open_service
-from serve_process import ROLE, ServeProcess, wait_for
 
 from headrace import engines
 from headrace.engines.sagemaker.sagemaker_ticket import read_ticket, write_ticket
@@ -24,6 +23,7 @@ from headrace.job import load_job
 from headrace.processes.process_table import scan
 from headrace.runs import CauseKind, Status, read_plan
 from headrace.runs.store import find_run
+from serve_process import ROLE, ServeProcess, wait_for
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from sagemaker_loop import BUCKET, Loop, lines, members, open_loop, open_service
-from serve_process import ServeProcess
 from service_relay import FULL, Relay
 
 from headrace.runs import Status
+from serve_process import ServeProcess
 
 pytestmark = pytest.mark.namespaces
 

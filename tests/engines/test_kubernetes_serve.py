@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from kube_pods import Kubelet
 from kube_server import KubeServer
+
 from serve_process import BUCKET, GROUP, ServeProcess
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.namespaces]
