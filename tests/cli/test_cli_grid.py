@@ -49,6 +49,7 @@ def test_the_plan_says_where_every_line_runs_and_what_is_copied_once_for_all(fol
     done = planned(folder)
     assert done.exit_code == 0, done.output
     assert "campaigns: 3 lines" in done.output
+    assert "train=s3://sf/1" in done.output
     assert "a.txt:1 and" in done.output.replace(f"{folder}/", "")  # two lines say the same
     document = json.loads(planned(folder, "--output", "json").output)
     assert [line["chosen"]["region"] for line in document["lines"]] == ["us-east-1", "us-east-1", "eu-central-1"]

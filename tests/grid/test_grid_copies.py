@@ -15,7 +15,6 @@ from dataclasses import replace
 import pytest
 
 from flaky_s3 import flaky
-from headrace.errors import UsageError
 from headrace.grid.copies import copy_action
 from headrace.grid.copies.copied_object import Compared, Look, compared
 from headrace.grid.copies.copy_action import CopyAction, CopyProgress, plan_copy
@@ -340,5 +339,5 @@ def test_a_planned_copy_goes_where_the_grid_says_and_each_region_is_reached_its_
         assert done.cost == pytest.approx(2e-6)
     with plan_grid_copy(copy, rules, {}, {}, "campaigns") as again:
         assert again.run().cost == done.cost, "the owner pays for what he was killed at"
-    with pytest.raises(UsageError, match="copy_to names no place there"):
+    with pytest.raises(CopyFailed, match="copy_to names no place there"):
         plan_grid_copy(replace(copy, region="eu-central-1"), rules, {}, {}, "campaigns")

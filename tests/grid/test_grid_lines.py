@@ -183,3 +183,34 @@ def test_a_grids_file_that_breaks_a_rule_is_refused_with_its_line(tmp_path: Path
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"nothing\.txt is no file"):
         grid_of(tmp_path, "{file: nothing.txt}")
+
+
+def test_comments_and_unknown_regions_are_not_taken_for_a_header(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("# \"the seed's, four\n" + SEED.replace("us-west-2", "# us-west-2"))
+    lines = grid_of(tmp_path, "{file: a.txt}").lines
+    assert [line.place.rpartition(":")[2] for line in lines] == ["2", "4", "5"]
+    (tmp_path / "a.txt").write_text("mars-1,s3://b/1\nus-east-1,s3://b/2\nUS,/data\n")
+    assert problems_of(tmp_path, "{file: a.txt}") == [
+        "a.txt:1: region: must be a region (got 'mars-1')",
+        "a.txt:3: region: must be a region (got 'US')",
+    ]
+    (tmp_path / "a.csv").write_text('# about\nhyperparameters.color,hyperparameters.note\n#fff,"a\n# b"\n')
+    (line,) = grid_of(tmp_path, "{file: a.csv}").lines
+    assert line.fields == {"hyperparameters.color": "#fff", "hyperparameters.note": "a\n# b"}, "these are no comments"
+
+
+def test_what_is_wrong_with_a_column_or_a_combination_is_told_once_and_where(tmp_path: Path) -> None:
+    assert problems_of(tmp_path, "{product: {hyperparameters.a: [1]}, zip: {hyperparameters.a: [1]}}") == [
+        "array.yaml: hyperparameters.a: comes twice"
+    ]
+    assert problems_of(tmp_path, "{product: {region: [us-east-1, mars]}}") == [
+        "combination 2 of the matrix: region: must be a region (got 'mars')"
+    ]
+
+
+def test_an_engine_that_is_not_there_is_named_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("engine,hyperparameters.a\nlocal,1\nsagemakr,2\n,3\nslurmm,4\n")
+    assert problems_of(tmp_path, "{file: a.csv}") == [
+        "a.csv:3: engine: must be an engine that is installed (got 'sagemakr')",
+        "a.csv:5: engine: must be an engine that is installed (got 'slurmm')",
+    ]

@@ -10,6 +10,7 @@ from headrace.catalog.prices import price_of, regions
 from headrace.grid.placement.candidate import Refusal
 from headrace.grid.placement.place_line import Demand, Placer
 from headrace.grid.placement.placement_rules import PlacementRules
+from headrace.job.problems.pydantic_errors import examine
 
 M5 = "ml.m5.xlarge"
 SF, FRANKFURT = "s3://campaigns-sf/2026", "s3://campaigns-fra/2026"
@@ -220,3 +221,22 @@ def test_what_needs_a_copy_goes_where_there_is_a_place_for_it_and_lists_of_objec
     manifest = placed(Demand({M5: 1}, (SF,), 3600, "", frozenset((SF,))))
     assert manifest.chosen is None
     assert {each.refused[0].refusal for each in manifest.others} == {Refusal.NOT_COPIED}
+
+
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        ({"quotas": {"us-eastt-1": {M5: 1}}}, "us-east-1"),
+        ({"quotas": {US: {"ml.m5.xlarg": 1}}}, "ml.m5.xlarge"),
+        ({"scores": {"us-eastt-1": 3}}, "us-east-1"),
+        ({"reservations": {"us-eastt-1": []}}, "us-east-1"),
+        ({"reservations": {US: [{"instance_type": "m5.xlarge", "count": 1}]}}, "ml.m5.xlarge"),
+        ({"spot": {"share": {"us-eastt-1": 0.5}, "as_of": "2026-11-01"}}, "us-east-1"),
+        ({"copy_to": {"us-eastt-1": "s3://b"}}, "us-east-1"),
+        ({"copy_to": {US: "/data"}}, "a place in a bucket"),
+    ],
+)
+def test_a_region_or_instance_type_that_is_none_is_refused_wherever_it_stands(rules: dict, said: str) -> None:
+    findings = examine(PlacementRules, rules)
+    assert findings
+    assert said in f"{findings[0].message} {findings[0].hint}"

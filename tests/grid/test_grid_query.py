@@ -56,9 +56,19 @@ def test_rows_of_a_query_are_lines_and_parameters_are_bound(tmp_path: Path, sqli
 
 
 def test_a_query_can_write_nothing(tmp_path: Path, sqlite: sqlite3.Connection) -> None:
-    text = "{query: 'delete from campaigns returning region', database: 'sqlite:///campaigns.db'}"
-    with pytest.raises(StorageError, match="readonly database"):
-        grid_of(tmp_path, text)
+    before = sorted(tmp_path.iterdir())
+    for query in (
+        "delete from campaigns returning region",
+        "attach database ''new.db'' as new",
+        "attach database ''campaigns.db'' as other",
+        "vacuum into ''new.db''",
+        "create temp table t as select region from campaigns",
+        "pragma user_version = 7",
+    ):
+        with pytest.raises(UsageError, match=r"refused by sqlite:///campaigns\.db: it may only read"):
+            grid_of(tmp_path, f"{{query: '{query}', database: 'sqlite:///campaigns.db'}}")
+    assert {path.name for path in tmp_path.iterdir()} == {"array.yaml", "job.yaml", "code", *(p.name for p in before)}
+    assert not Path("new.db").exists()
     assert sqlite.execute("select count(*) from campaigns").fetchone() == (2,)
 
 
@@ -66,10 +76,11 @@ def test_wrong_rows_are_all_named(tmp_path: Path, sqlite: sqlite3.Connection) ->
     sqlite.execute("insert into campaigns values (null, 's3://x', '2026-11-03', 1), ('here', x'00', '2026-11-04', 2)")
     sqlite.commit()
     text = QUERY.replace("URL", "sqlite:///campaigns.db").replace("DAY", "'2026-11-01'")
-    assert [problem.split(": ", 1)[1] for problem in problems_of(tmp_path, text)] == [
-        "region: must be a region",
-        "region: must be a region (got 'here')",
-        "inputs.train.path: must be a finite number, text, true, false, a date, a list or a mapping (got b'\\x00')",
+    assert problems_of(tmp_path, text) == [
+        "row 3 of the query: region: must be a region",
+        "row 4 of the query: region: must be a region (got 'here')",
+        "row 4 of the query: inputs.train.path: must be a finite number, text, true, false, a date, a list or a "
+        "mapping (got b'\\x00')",
     ]
 
 
@@ -143,7 +154,7 @@ def test_postgresql_in_one_transaction_that_reads_and_when_it_goes_away_in_the_m
     reader.join(30)
     assert not reader.is_alive()
     assert PASSWORD not in str(errors[0])
-    assert f"postgresql+pg8000://campaigns:***@127.0.0.1:{server.port}/postgres" in str(errors[0])
+    assert f"postgresql://campaigns:***@127.0.0.1:{server.port}/postgres" in str(errors[0])
     with pytest.raises(StorageError):  # nobody answers now
         grid_query(tmp_path, server.url)
 

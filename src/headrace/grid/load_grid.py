@@ -10,13 +10,14 @@ from typing import Any
 
 from headrace.errors import JobInvalid, Problem, UsageError
 from headrace.grid.grid_file import GridFile
-from headrace.grid.lines.line import Line, digest_of
+from headrace.grid.lines.line import ENGINE, Line, digest_of
 from headrace.grid.lines.line_job import Template
 from headrace.grid.lines.read_lines import read_lines
 from headrace.job.file import yaml_document
+from headrace.job.find_engine import engine_names
 from headrace.job.load import load_job
 from headrace.job.model.fields import JobFields
-from headrace.job.problems.finding import JobSource
+from headrace.job.problems.finding import JobSource, show, suggestion
 from headrace.job.problems.pydantic_errors import examine
 
 
@@ -63,7 +64,20 @@ def load_grid(path: str | os.PathLike[str], variables: Mapping[str, str] = os.en
         channels=tuple(job.inputs),
         variables=variables,
     )
+    unknown = _unknown_engines(lines)
+    if unknown:
+        raise JobInvalid(unknown)
     return Grid(file, template, lines, template.made(lines))
+
+
+def _unknown_engines(lines: tuple[Line, ...]) -> tuple[Problem, ...]:
+    there = engine_names()
+    named = ((line, str(line.fields[ENGINE])) for line in lines if ENGINE in line.fields)
+    return tuple(
+        Problem(ENGINE, "must be an engine that is installed", show(name), line.place, hint=suggestion(name, there))
+        for line, name in named
+        if name not in there
+    )
 
 
 def read_grid_file(path: Path) -> GridFile:

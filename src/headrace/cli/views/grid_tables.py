@@ -10,11 +10,13 @@ from headrace.catalog.prices import CURRENCY, Price
 from headrace.cli.views.cost_tables import sources
 from headrace.cli.views.plan_tables import console
 from headrace.cli.views.table import Columns, columns, notes
-from headrace.grid.lines.line import equal_lines
+from headrace.grid.lines.line import REGION, Line, equal_lines
 from headrace.grid.placement.candidate import Candidate, Copy, Refused
 from headrace.grid.plan_grid import GridPlan, PlannedLine
 from headrace.insight.cost.billing import amount
 from headrace.insight.render.plain_text import MISSING
+
+LONGEST_VALUE = 24
 
 
 def show_plan(plan: GridPlan, shown: int, why: bool) -> None:
@@ -22,7 +24,7 @@ def show_plan(plan: GridPlan, shown: int, why: bool) -> None:
     out = console()
     out.print(Text(f"{plan.name}: {len(plan.lines)} lines", style="bold"))
     out.print()
-    table = columns(("line", "job", "region", "why", "cost", "hours", "copies"), right=("cost", "hours"))
+    table = columns(("line", "says", "job", "region", "why", "cost", "hours", "copies"), right=("cost", "hours"))
     for each in plan.lines[:shown]:
         _add(table, each, why)
     out.print(table)
@@ -54,14 +56,30 @@ def show_plan(plan: GridPlan, shown: int, why: bool) -> None:
 
 def _add(table: Columns, each: PlannedLine, why: bool) -> None:
     best = each.placed.chosen
+    line = each.line.place, said_text(each.line), each.job_name
     if best is None:
-        table.add(each.line.place, each.job_name, MISSING, "no region is left", "", "", "")
+        table.add(*line, MISSING, "no region is left", "", "", "")
     else:
         reason = _reason(each)
-        table.add(each.line.place, each.job_name, best.region, reason, _cost(best), _hours(best.seconds), _copied(best))
+        table.add(*line, best.region, reason, _cost(best), _hours(best.seconds), _copied(best))
     for other in each.placed.others if why or best is None else ():
         against = "; ".join(map(refused_text, other.refused)) or "possible"
-        table.add("", "", other.region, against, _cost(other), _hours(other.seconds), _copied(other))
+        table.add("", "", "", other.region, against, _cost(other), _hours(other.seconds), _copied(other))
+
+
+def said_text(line: Line) -> str:
+    """Returns what a line says, but for its region, in few words: the last name of each field, and its value.
+
+    >>> said_text(Line(0, "a.csv:2", {"region": "eu-west-1", "hyperparameters.lr": 0.1, "inputs.train.path": "s3://b/x"}))
+    'lr=0.1 train=s3://b/x'
+    """
+    said = ((name.removesuffix(".path"), value) for name, value in line.fields.items() if name != REGION)
+    return " ".join(f"{name.rpartition('.')[2]}={_end(str(value))}" for name, value in said)
+
+
+def _end(text: str) -> str:
+    """Returns the end of a long text: places begin alike."""
+    return text if len(text) <= LONGEST_VALUE else f"…{text[1 - LONGEST_VALUE :]}"
 
 
 def _reason(each: PlannedLine) -> str:

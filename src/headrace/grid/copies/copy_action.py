@@ -325,8 +325,9 @@ def plan_copy(
     Raises:
         CopyFailed: the data cannot be listed, there are none, or they cannot be copied as they are.
     """
-    bucket, prefix = split(place)
     with _failing(writing=False):
+        bucket, prefix = split(place)
+        target_bucket, below = split(copy_to)
         clients = {access: S3(TIMEOUT, ATTEMPTS, parallel + 2, access) for access in {source, target}}
         try:
             objects = list_objects(clients[source], bucket, prefix)
@@ -335,7 +336,6 @@ def plan_copy(
             for client in clients.values():
                 client.close()
             raise
-    target_bucket, below = split(copy_to)
     root = f"{below.rstrip('/')}/".lstrip("/") + _folder(place, objects)
     parent = prefix[: prefix.rfind("/") + 1]
     return CopyAction(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.errors import UsageError
 from headrace.grid.copies.copy_action import CopyAction, plan_copy
+from headrace.grid.copies.copy_failure import CopyFailed, CopyFailure
 from headrace.grid.lines.line_job import place_of
 from headrace.grid.placement.placement_rules import PlacementRules
 from headrace.grid.plan_grid import PlannedCopy
@@ -50,13 +50,13 @@ def plan_grid_copy(
             was killed, is told the cost again.
 
     Raises:
-        UsageError: the grid has no place for copies in that region.
-        CopyFailed: the data cannot be listed or copied.
+        CopyFailed: the grid has no place for copies in that region; the data cannot be listed or copied.
     """
     source, region = planned.copy.source, planned.region
     if region not in rules.copy_to:
         hint = f"placement: {{copy_to: {{{region}: s3://BUCKET/PREFIX}}}}"
-        raise UsageError(f"{planned.copy.place} must be copied to {region}, and copy_to names no place there", hint)
+        message = f"{planned.copy.place} must be copied to {region}, and copy_to names no place there"
+        raise CopyFailed(CopyFailure.TARGET_MISSING, message, hint)
     return plan_copy(
         planned.copy.place,
         rules.copy_to[region],

@@ -10,7 +10,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from headrace.grid.lines.line import REGION
 from headrace.grid.lines.line_table import MAX_LINES, LineTable
@@ -19,7 +19,9 @@ from headrace.job.file.yaml_document import read_value
 MAX_BYTES = 64 << 20
 """A larger file is not read."""
 
-_HEADERLESS = re.compile(r"\s*[a-z]{2,4}(-[a-z]+)+-[0-9]{1,2}\s*,\s*s3://")
+_COMMENT = "#"
+_PLACE = re.compile(r"\s*\"?\s*([a-z0-9]+:/)?/")
+"""A cell that begins so is a place, and no name of a field."""
 
 
 def read_lines_of_file(
@@ -31,7 +33,7 @@ def read_lines_of_file(
         raw: the file.
         table: what takes lines and problems.
         columns: fields of a file without a header, or fields by the names in its header; None: the header names
-            fields, and a file that begins with a region and an ``s3://`` place has none.
+            fields, and a file whose first line has a place in it, such as ``s3://bucket``, has none.
         channel: the channel of a job that has one; empty for another job.
         is_json: the file holds an object in every line.
     """
@@ -88,12 +90,13 @@ def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _read_csv(written: str, table: LineTable, columns: Sequence[str] | Mapping[str, str] | None, channel: str) -> None:
-    reader = csv.reader(io.StringIO(written, newline=""), strict=True, skipinitialspace=True)
+    source = _Uncommented(written)
+    reader = csv.reader(source, strict=True, skipinitialspace=True)
     fields: tuple[str, ...] | None = None
     names = columns if isinstance(columns, Mapping) else {}
     if columns is not None and not isinstance(columns, Mapping):
         fields = table.columns(tuple(columns))
-    elif _HEADERLESS.match(written) and columns is None:
+    elif columns is None and _has_no_header(written):
         if not channel:
             hint = "columns: [region, inputs.NAME.path]"
             table.refuse("columns", "the file has no header, and the job not exactly one channel", hint=hint)
@@ -103,7 +106,11 @@ def _read_csv(written: str, table: LineTable, columns: Sequence[str] | Mapping[s
         return
     values: dict[str, object] = {}
     try:
-        for row in reader:
+        while True:
+            source.comments = fields is None or fields[:1] == (REGION,)
+            row = next(reader, None)
+            if row is None:
+                return
             number = reader.line_num
             cells = [cell.strip() for cell in row]
             if not any(cells):
@@ -127,9 +134,35 @@ def _read_csv(written: str, table: LineTable, columns: Sequence[str] | Mapping[s
         table.refuse("line", f"is no CSV: {error}", line=reader.line_num)
 
 
+class _Uncommented:
+    """The lines of a file, of which comments are empty: so their numbers stay.
+
+    Attributes:
+        comments: the next line may be one. A comment stands before the header, or where a region is expected.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.comments = False
+        self._lines = io.StringIO(text, newline="")
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line = next(self._lines)
+        may_be, self.comments = self.comments, False
+        return "\n" if may_be and line.lstrip().startswith(_COMMENT) else line
+
+
+def _has_no_header(text: str) -> bool:
+    """Tells whether the first line that is no comment has a place in it."""
+    lines = (line for line in io.StringIO(text) if line.strip() and not line.lstrip().startswith(_COMMENT))
+    return any(_PLACE.match(cell) for cell in next(lines, "").split(","))
+
+
 def _value(cell: str, values: dict[str, object]) -> object:
     """Returns the value of a cell; the same text is read once."""
-    if not cell or "/" in cell:  # a place, never a number
+    if not cell or (cell[0] not in "[{" and any(each in cell for each in "/#\n")):  # never a number, nor a comment
         return cell or None
     if cell not in values:
         try:

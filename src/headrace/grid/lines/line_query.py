@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +21,12 @@ GRACE_SECONDS = 10
 
 SQLITE_STEPS = 10_000
 """Instructions of SQLite's machine between two looks at the clock: less than a millisecond."""
+
+_READING = frozenset(
+    (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE,
+     sqlite3.SQLITE_TRANSACTION)
+)  # fmt: skip
+"""What a statement of SQLite may do."""
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _DRIVERS = {"postgresql": "postgresql+pg8000"}
@@ -57,8 +64,7 @@ def read_rows(
         import sqlalchemy
     except ImportError:
         raise UsageError("lines of a query need SQLAlchemy", hint="pip install 'headrace[grid]'") from None
-    found = _url(url, base, variables)
-    shown = found.render_as_string(hide_password=True)
+    found, shown = _url(url, base, variables)
     engine = _engine(found, timeout)
     statement = sqlalchemy.text(query)
     wanted = set(statement.compile().params)
@@ -68,8 +74,9 @@ def read_rows(
         said += [f"has no :{', :'.join(more)}"] if more else []
         table.refuse("parameters", f"the query {' and '.join(said)}", hint="each :name of the query needs a value")
         return
+    forbidden: list[int] = []
     try:
-        with engine.connect() as connection, _read_only(connection, timeout):
+        with engine.connect() as connection, _read_only(connection, timeout, forbidden):
             rows = connection.execute(statement, dict(parameters))
             names = tuple(columns.get(name, name) for name in rows.keys())  # noqa: SIM118  # no mapping
             if table.columns(names) is None:
@@ -78,18 +85,22 @@ def read_rows(
                 if number > MAX_LINES:
                     table.refuse("query", f"must have at most {MAX_LINES} rows")
                     return
-                table.add(dict(zip(names, row, strict=True)), f"row {number} of the query", number)
-    except (OSError, sqlalchemy.exc.OperationalError, sqlalchemy.exc.InterfaceError) as error:
+                table.add(dict(zip(names, row, strict=True)), f"row {number} of the query")
+    except (OSError, sqlalchemy.exc.SQLAlchemyError) as error:
+        if forbidden:
+            hint = "it selects rows; it attaches, sets and makes nothing"
+            raise UsageError(f"the query is refused by {shown}: it may only read", hint) from None
+        if not isinstance(error, (OSError, sqlalchemy.exc.OperationalError, sqlalchemy.exc.InterfaceError)):
+            raise UsageError(f"the query is refused by {shown}: {_words(error)}") from None
         raise StorageError(f"{shown}: {_words(error)}", hint="is the database there, and may you read it?") from None
-    except sqlalchemy.exc.SQLAlchemyError as error:
-        raise UsageError(f"the query is refused by {shown}: {_words(error)}") from None
     finally:
         engine.dispose()
     if not table.lines and not table.problems:
         table.refuse("query", "has no rows")
 
 
-def _url(written: str, base: Path, variables: Mapping[str, str]) -> URL:
+def _url(written: str, base: Path, variables: Mapping[str, str]) -> tuple[URL, str]:
+    """Returns what is opened, and how messages name it."""
     import sqlalchemy
 
     lacking = [name for name in _VARIABLE.findall(written) if name not in variables]
@@ -114,14 +125,16 @@ def _url(written: str, base: Path, variables: Mapping[str, str]) -> URL:
         host=filled(url.host),
         database=filled(url.database),
     )
+    shown = url.render_as_string(hide_password=True)
     if url.get_backend_name() != "sqlite":
-        return url.set(drivername=_DRIVERS.get(url.drivername, url.drivername))
+        return url.set(drivername=_DRIVERS.get(url.drivername, url.drivername)), shown
     if not url.database or url.database == ":memory:" or url.database.startswith("file:"):
         raise UsageError("database: must be an SQLite file", hint="such as sqlite:///campaigns.db")
     path = base / url.database
     if not path.is_file():
         raise UsageError(f"database: {path} does not exist")  # SQLite would make an empty one
-    return url.set(database=f"{path.absolute().as_uri()}").update_query_dict({"mode": "ro", "uri": "true"})
+    opened = url.set(database=f"{path.absolute().as_uri()}").update_query_dict({"mode": "ro", "uri": "true"})
+    return opened, shown
 
 
 def _engine(url: URL, timeout: float) -> Engine:
@@ -135,8 +148,15 @@ def _engine(url: URL, timeout: float) -> Engine:
 
 
 @contextmanager
-def _read_only(connection: Connection, timeout: float) -> Iterator[None]:
-    """One transaction, which sees one state of the data and in which the database refuses to write."""
+def _read_only(connection: Connection, timeout: float, forbidden: list[int]) -> Iterator[None]:
+    """One transaction, which sees one state of the data and in which the database refuses to write.
+
+    Args:
+        connection: to the database.
+        timeout: seconds that a statement may take.
+        forbidden: gets the actions of SQLite that a statement wanted and may not: a file that is opened for reading
+            can still attach others, and make them.
+    """
     name = connection.dialect.name
     if name == "postgresql":
         connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
@@ -149,6 +169,14 @@ def _read_only(connection: Connection, timeout: float) -> Iterator[None]:
         latest = time.monotonic() + timeout
         opened = connection.connection.driver_connection
         opened.set_progress_handler(lambda: time.monotonic() > latest, SQLITE_STEPS)  # type: ignore[union-attr]
+
+        def allow(action: int, *_: object) -> int:
+            if action in _READING:
+                return sqlite3.SQLITE_OK
+            forbidden.append(action)
+            return sqlite3.SQLITE_DENY
+
+        opened.set_authorizer(allow)  # type: ignore[union-attr]
     else:
         raise UsageError(f"database: {name} is not known here", hint="sqlite, postgresql, mysql or mariadb")
     try:

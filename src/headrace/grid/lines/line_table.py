@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, time
 from decimal import Decimal
+from typing import TypedDict
 
 from headrace.errors import Problem
 from headrace.grid.lines.line import ENGINE, IMAGE, OF_LINES, REGION, Line, Plain
@@ -18,6 +19,11 @@ MAX_LINES = 100_000
 """A grid has no more. AWS Batch takes 10,000 in an array."""
 
 _REGION = re.compile(r"[a-z]{2,4}(-[a-z]+)+-[0-9]{1,2}")
+
+
+class _Where(TypedDict):
+    line: int
+    place: str
 
 
 @dataclass
@@ -36,7 +42,9 @@ class LineTable:
     lines: list[Line] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 
-    def refuse(self, what: str, message: str, *, line: int = 0, seen: str = "", hint: str = "") -> None:
+    def refuse(
+        self, what: str, message: str, *, line: int = 0, seen: str = "", hint: str = "", place: str = ""
+    ) -> None:
         """Notes a problem.
 
         Args:
@@ -45,13 +53,14 @@ class LineTable:
             line: 1-based, in the file; 0 when there is none.
             seen: the value.
             hint: what to do.
+            place: of a line that stands in no file.
         """
-        self.problems.append(Problem(what, message, seen, self.source, line, hint))
+        self.problems.append(Problem(what, message, seen, place or self.source, 0 if place else line, hint))
 
     def columns(self, names: Sequence[str], line: int = 0) -> tuple[str, ...] | None:
         """Checks the names of columns, and returns the paths that they stand for; None after a problem."""
         before = len(self.problems)
-        for name in names:
+        for name in dict.fromkeys(names):
             first = re.split(r"[.\[]", name, maxsplit=1)[0]
             if not name:
                 self.refuse("columns", "a column needs a name: a field of the job, or region", line=line)
@@ -59,7 +68,8 @@ class LineTable:
                 self.refuse(name, "comes twice", line=line)
             elif name not in OF_LINES and first not in self.known:
                 known = (*OF_LINES, *self.known)
-                self.refuse(name, "is no field of a job", line=line, hint=suggestion(first, known))
+                hint = suggestion(first, known) or "the first line of a file without `columns` names the fields"
+                self.refuse(name, "is no field of a job", line=line, hint=hint)
         return None if len(self.problems) > before else tuple(names)
 
     def add(self, fields: Mapping[str, object], place: str, line: int = 0) -> None:
@@ -68,25 +78,26 @@ class LineTable:
         Args:
             fields: path and value. None means that the line says nothing about a field.
             place: of the line, as messages name it.
-            line: 1-based, in the file; 0 when there is none.
+            line: 1-based, in the file; 0 for a line that stands in none.
         """
         before = len(self.problems)
+        at: _Where = {"line": line, "place": "" if line else place}
         plain: dict[str, Plain] = {}
         for path, value in fields.items():
             if path == REGION and (value is None or not _REGION.fullmatch(str(value))):
                 hint = "such as us-east-1; without the column the grid's placement chooses"
-                self.refuse(path, "must be a region", line=line, seen=show(value) if value else "", hint=hint)
+                self.refuse(path, "must be a region", **at, seen=show(value) if value else "", hint=hint)
             elif path in (ENGINE, IMAGE) and not (value is None or (isinstance(value, str) and value)):
-                self.refuse(path, "must be text", line=line, seen=show(value))
+                self.refuse(path, "must be text", **at, seen=show(value))
             elif value is not None:
                 try:
                     plain[path] = plain_value(value)
                 except ValueError as error:
-                    self.refuse(path, str(error), line=line, seen=show(value))
+                    self.refuse(path, str(error), **at, seen=show(value))
                 except RecursionError:
-                    self.refuse(path, "is nested too deeply", line=line)
+                    self.refuse(path, "is nested too deeply", **at)
         if not plain and len(self.problems) == before:
-            self.refuse("line", "says nothing", line=line)
+            self.refuse("line", "says nothing", **at)
         if len(self.problems) == before:
             self.lines.append(Line(len(self.lines), place, plain))
 

@@ -8,10 +8,11 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from headrace.job.model.field_types import AsList, AsMapping, Region, Seconds, one_line, whole
+from headrace.catalog.prices import regions
+from headrace.job.model.field_types import AsList, AsMapping, InstanceType, Region, Seconds, one_line, whole
 from headrace.job.model.frozen_model import Part
 from headrace.job.model.path_types import names_bucket
-from headrace.job.problems.finding import broken, show
+from headrace.job.problems.finding import broken, show, suggestion
 
 Wish = Literal["reserved", "data_local", "cheapest", "fastest"]
 Regions = Annotated[tuple[Region, ...], AsList]
@@ -81,7 +82,7 @@ class Reservation(Part):
         arn: of the training plan, which the job is given; None for another kind.
     """
 
-    instance_type: str
+    instance_type: InstanceType
     count: Annotated[int, BeforeValidator(whole(1))]
     arn: str | None = None
 
@@ -100,6 +101,9 @@ class Spot(Part):
     @model_validator(mode="after")
     def _shares(self) -> Spot:
         for name, share in self.share.items():
+            if name != "default" and name not in regions():
+                hint = suggestion(name, ("default", *regions()))
+                raise broken("share must name regions whose prices are known, or default", seen=show(name), hint=hint)
             if share > 1:
                 raise broken(f"share of {name} must be at most 1", seen=str(share))
         return self
@@ -137,12 +141,14 @@ class PlacementRules(Part):
     run_seconds: Seconds | None = None
     deadline: Seconds | None = None
     spot: Spot | None = None
-    quotas: Annotated[dict[str, dict[str, Annotated[int, BeforeValidator(whole(0))]]], AsMapping] = Field(
+    quotas: Annotated[dict[Region, dict[InstanceType, Annotated[int, BeforeValidator(whole(0))]]], AsMapping] = Field(
         default_factory=dict
     )
-    scores: Annotated[dict[str, Annotated[int, BeforeValidator(whole(1, 10))]], AsMapping] = Field(default_factory=dict)
+    scores: Annotated[dict[Region, Annotated[int, BeforeValidator(whole(1, 10))]], AsMapping] = Field(
+        default_factory=dict
+    )
     least_score: Annotated[int, BeforeValidator(whole(1, 10))] = 1
-    reservations: Annotated[dict[str, Annotated[tuple[Reservation, ...], AsList]], AsMapping] = Field(
+    reservations: Annotated[dict[Region, Annotated[tuple[Reservation, ...], AsList]], AsMapping] = Field(
         default_factory=dict
     )
     on: date | None = None
