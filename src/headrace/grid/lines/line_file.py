@@ -19,7 +19,7 @@ from headrace.job.file.yaml_document import read_value
 MAX_BYTES = 64 << 20
 """A larger file is not read."""
 
-_COMMENT = "#"
+_COMMENT = re.compile(r"\s*#")
 _PLACE = re.compile(r"\s*\"?\s*([a-z0-9]+:/)?/")
 """A cell that begins so is a place, and no name of a field."""
 
@@ -151,12 +151,12 @@ class _Uncommented:
     def __next__(self) -> str:
         line = next(self._lines)
         may_be, self.comments = self.comments, False
-        return "\n" if may_be and line.lstrip().startswith(_COMMENT) else line
+        return "\n" if may_be and _COMMENT.match(line) else line
 
 
 def _has_no_header(text: str) -> bool:
     """Tells whether the first line that is no comment has a place in it."""
-    lines = (line for line in io.StringIO(text) if line.strip() and not line.lstrip().startswith(_COMMENT))
+    lines = (line for line in io.StringIO(text) if line.strip() and not _COMMENT.match(line))
     return any(_PLACE.match(cell) for cell in next(lines, "").split(","))
 
 
