@@ -93,6 +93,7 @@ FORMATS = {
     "runs/store.py": "/proc",
     "runs/writers.py": "newlines of what programs print",
     "runs/old_records.py": "records of version 1, whose causes are sentences",
+    "grid/lines/line_file.py": "comments in files of lines",
     "endpoint/http/request_head.py": "HTTP",
     "endpoint/s3/upload_body.py": "the framing aws-chunked",
     "endpoint/services/cloudwatch_logs.py": "filter patterns of CloudWatch",
