@@ -103,7 +103,7 @@ def test_uneven_samples_are_refused_in_torch_s_own_words(place: str, loader_at: 
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_sample_that_kills_two_workers_is_named_and_not_asked_for_a_third_time(
+def test_a_sample_that_kills_workers_when_it_is_made_alone_is_named(
     place: str, loader_at: Callable[..., DataLoader]
 ) -> None:
     with loader_at(place, feed_data.killer(), prefetch_factor=1) as loader:

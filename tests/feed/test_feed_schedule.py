@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 import random
 
 import pytest
 
 from headrace.feed.client.request import Request, TakeRows
-from headrace.feed.client.scheduler import MAX_DEATHS, Schedule
+from headrace.feed.client.scheduler import MAX_DEATHS, MAX_DEATHS_TOGETHER, Schedule
 from headrace.feed.client.work_units import DEPTH, Slice
 from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.wire import messages
@@ -111,16 +112,46 @@ def test_removing_an_unknown_source_owes_nothing() -> None:
     assert a_schedule(("a", 1)).remove_worker(7) == []
 
 
-def test_a_part_is_not_asked_for_again_after_two_deaths() -> None:
-    schedule = a_schedule(("a", 1))
-    [(_, request, slice_), *_] = ask_all(schedule)
-    answered(schedule, 1, request, 0.0)
-    assert schedule.died(slice_)
-    [(_, request, again), *_] = ask_all(schedule)
-    assert again is slice_
-    answered(schedule, 1, request, 0.0)
-    assert not schedule.died(slice_)
-    assert slice_.deaths == MAX_DEATHS
+def died(schedule: Schedule, asked: tuple[int, Request, Slice]) -> bool:
+    """The worker that was asked for a slice dies over it. Returns whether the slice may be asked for again."""
+    worker, request, slice_ = asked
+    answered(schedule, worker, request, 0.0)
+    return schedule.died(slice_)
+
+
+def test_a_batch_that_is_made_whole_is_given_up_after_four_deaths() -> None:
+    schedule = a_schedule(("a", 1), steps=1)
+    for _ in range(MAX_DEATHS_TOGETHER - 1):
+        [asked, *_] = ask_all(schedule)
+        assert died(schedule, asked)
+    [asked, *_] = ask_all(schedule)
+    assert not died(schedule, asked)
+
+
+def test_only_rows_over_which_two_died_alone_are_given_up_whatever_is_killed_from_outside() -> None:
+    for seed in range(40):
+        chance = random.Random(seed)
+        schedule = a_schedule(("a", 64), steps=0)
+        schedule.stackable = chance.random() < 0.9
+        for step in range(3):
+            schedule.push([plan(step, rows=chance.choice([1, 8, 200, 1500]))])
+        alone: collections.Counter[tuple[int, int]] = collections.Counter()
+        for _ in range(60):
+            asked = ask_all(schedule)
+            if not asked:
+                break
+            _, _, slice_ = chosen = chance.choice(asked)
+            row = (slice_.bundle.plan.step, slice_.first)
+            if slice_.rows == 1:
+                alone[row] += 1
+            given_up = not died(schedule, chosen)
+            wanted = alone[row] >= MAX_DEATHS if slice_.rows == 1 else slice_.deaths >= MAX_DEATHS_TOGETHER
+            assert given_up == wanted
+            if given_up:
+                break
+            for other in asked:
+                if other is not chosen:
+                    answered(schedule, other[0], other[1], 0.0)
 
 
 def test_deaths_are_remembered_when_the_batch_is_asked_for_whole() -> None:
@@ -259,10 +290,13 @@ def test_after_a_death_a_part_is_asked_for_row_by_row_so_that_the_next_one_names
     answered(schedule, 1, request, 0.0)
     assert schedule.died(slice_)
     rows = ask_all(schedule)
-    assert [(each.first, each.last, each.deaths) for _, _, each in rows] == [(k, k + 1, 1) for k in range(8)]
+    assert [(each.first, each.last, each.deaths) for _, _, each in rows] == [(k, k + 1, 0) for k in range(8)]
     _, request, bad = rows[3]
     answered(schedule, 1, request, 0.0)
-    assert not schedule.died(bad)
+    assert schedule.died(bad)
+    [again] = ask_all(schedule)
+    assert again[2] is bad
+    assert not died(schedule, again)
 
 
 def test_small_batches_travel_together_as_far_as_time_and_bytes_allow() -> None:
@@ -286,7 +320,6 @@ def test_a_bundle_is_one_part_and_after_a_death_each_of_its_batches_stands_alone
     assert schedule.died(slice_)
     assert list(schedule.bundles) == [(0, 0), (0, 1), (0, 2), (0, 3)]
     assert [each.bundle.plan.step for _, _, each in ask_all(schedule)] == [0, 1, 2]
-    assert [bundle.deaths for bundle in schedule.bundles.values()] == [1, 1, 1, 0]
 
 
 def late(schedule: Schedule, now: float) -> tuple[int, Slice] | None:
@@ -353,4 +386,4 @@ def test_two_that_end_over_a_part_at_the_same_time_say_no_more_than_one_and_the_
     answered(schedule, other, again, 12.0)
     assert schedule.died(head)
     slices = schedule.bundles[0, 0].slices
-    assert [(slice_.first, slice_.last, slice_.deaths) for slice_ in slices] == [(k, k + 1, 1) for k in range(8)]
+    assert [(slice_.first, slice_.last, slice_.deaths) for slice_ in slices] == [(k, k + 1, 0) for k in range(8)]

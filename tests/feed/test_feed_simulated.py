@@ -22,13 +22,19 @@ from torch.utils.data import default_collate
 from headrace.feed import Source, Window, tar
 from headrace.feed.client.policy import Policy, SessionStats
 from headrace.feed.client.request import Request
-from headrace.feed.client.scheduler import Schedule
+from headrace.feed.client.scheduler import MAX_DEATHS, MAX_DEATHS_TOGETHER, Schedule
 from headrace.feed.client.session import Session
 from headrace.feed.pipelines.fetch import Built
 from headrace.feed.plan.epoch import EpochPlan
 from headrace.feed.wire import messages
 
 SCHEDULES = int(os.environ.get("HEADRACE_SCHEDULES") or (20_000 if os.environ.get("HEADRACE_SOAK") == "1" else 150))
+
+
+def most_deaths(request: Request) -> int:
+    return MAX_DEATHS if request.slice.rows == 1 else MAX_DEATHS_TOGETHER
+
+
 COUNTERS = (
     "retries",
     "hedges",
@@ -101,7 +107,7 @@ def simulate(world: World, seed: int, tars: Path) -> SessionStats:
     )  # fmt: skip
     schedule = session._schedule
     worker_pool.doomed = lambda number: any(
-        request.slice.deaths or len(request.slice.requests) > 1
+        request.slice.deaths + len(request.slice.requests) >= most_deaths(request)
         for worker in schedule.workers.values()
         if number in worker.outstanding
         for request in worker.outstanding.values()

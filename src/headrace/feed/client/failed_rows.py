@@ -40,22 +40,23 @@ class FailedRows:
             self._leave_out(singles[failure.batch], failure.row, in_short(failure.error))
 
     def died(self, worker: str, slice_: Slice, reason: str) -> None:
-        """An executor of `worker` died over a slice: it is asked for again, alone, until two have died over it."""
+        """An executor of `worker` died over a slice: it is asked for again, unless `Schedule.died` gives it up."""
         bundle = slice_.bundle
         if self._schedule.died(slice_):
             if self._schedule.bundles.get((bundle.plan.epoch, bundle.plan.step)) is not bundle:
                 self._assembly.forget(bundle)  # each of its batches stands alone now
             return
+        ended = {2: "two", 4: "four"}.get(slice_.deaths, slice_.deaths)
         if self._policy.on_error == "skip":
             self.restart(bundle)
             rows = [-1] if slice_.whole or slice_.rows == bundle.rows else range(slice_.first, slice_.last)
             for row in rows:
-                self._leave_out(bundle, row, f"two workers ended over it; the last one, on {worker}: {reason}")
+                self._leave_out(bundle, row, f"{ended} workers ended over it; the last one, on {worker}: {reason}")
             return
         keys = list(bundle.plan.keys[slice_.first : slice_.last])
         shown = f"{keys[:16]}{'...' if len(keys) > 16 else ''}"
         bundle.failures[0] = WorkerError(
-            f"two workers ended while they made indices {shown}; the last one, on {worker}: {reason}",
+            f"{ended} workers ended while they made indices {shown}; the last one, on {worker}: {reason}",
             hint="load these samples in a plain Python process to see why; they may need too much memory",
         )
 

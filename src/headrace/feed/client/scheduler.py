@@ -9,8 +9,9 @@ what one worker is asked for: rows of a single batch, or all batches of the bund
 Invariants:
 * a bundle is complete when every row has been made once; a second answer for a row is dropped;
 * batches are handed out in plan order;
-* a slice whose worker was lost is requested elsewhere; rows over which `MAX_DEATHS` executors died are not, they fail.
-  After the first death the slice is requested in single rows, so that the second death names the row;
+* a slice whose worker was lost is requested elsewhere, after a death in smaller ones, at last in single rows. A row
+  over which `MAX_DEATHS` executors died while they made it alone fails, and a batch that can only be made whole does
+  after `MAX_DEATHS_TOGETHER`: a worker may be killed from outside, and what it was making then is not to blame;
 * the first batch in line is asked for before any other.
 
 Placement: the earliest slice goes to the worker that is expected to finish it first, by its measured seconds per row
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from headrace.feed.client.verifier import Check
 
 MAX_DEATHS = 2
+MAX_DEATHS_TOGETHER = 4
 MAX_SPLIT = 64  # pieces that a slice is asked for in after a death
 SLOW = 2.0
 TARGET_SECONDS = 0.1  # worth of one slice of a large batch
@@ -229,22 +231,20 @@ class Schedule:
             or not bundle.plan.batched
             or self._cost_per_row * rows <= TARGET_SECONDS * 1.5
         ):
-            bundle.slices = [Slice(bundle, 0, rows, whole=False, deaths=bundle.deaths)]
+            bundle.slices = [Slice(bundle, 0, rows, whole=False)]
             return
-        self.split(bundle, 0, rows, math.ceil(self._cost_per_row * rows / TARGET_SECONDS), bundle.deaths)
+        self.split(bundle, 0, rows, math.ceil(self._cost_per_row * rows / TARGET_SECONDS))
 
     @staticmethod
     def split(
-        bundle: Bundle, first: int, last: int, count: int, deaths: int, holders: frozenset[WorkerNumber] | None = None
+        bundle: Bundle, first: int, last: int, count: int, holders: frozenset[WorkerNumber] | None = None
     ) -> None:
         """Cuts rows first..last-1 of a bundle's batch into `count` slices."""
         rows = last - first
         count = min(rows, count)
         edges = [first + rows * k // count for k in range(count + 1)]
         bundle.slices += [
-            Slice(bundle, a, b, whole=False, deaths=deaths, holders=holders)
-            for a, b in itertools.pairwise(edges)
-            if b > a
+            Slice(bundle, a, b, whole=False, holders=holders) for a, b in itertools.pairwise(edges) if b > a
         ]
 
     def _finish(self, worker: WorkerLoad, rows: int) -> float:
@@ -259,7 +259,6 @@ class Schedule:
         purpose: Purpose = "hedge" if slice_.requests else "rows"
         if slice_.requests:
             self.hedges += 1
-            slice_.twice = True
         request = self._add(number, slice_, purpose, now, None)
         slice_.requests.append(request)
         return request
@@ -312,28 +311,30 @@ class Schedule:
     def died(self, slice_: Slice) -> bool:
         """An executor died over a slice. Returns whether it may be asked for again.
 
-        If so, it will be asked for in smaller slices where that is possible, so that a second death names the rows.
+        It will be asked for in smaller slices where that is possible; only rows that are made alone are ever given up.
         """
         slice_.deaths += 1
         bundle = slice_.bundle
         if slice_.requests:
             return True  # the other one that was asked, because it was late, may still make it
-        rows = len(bundle.plans) > 1 or (self.stackable and not slice_.whole and slice_.rows > 1)
-        two_at_once = rows and slice_.twice  # they say no more than one
-        deaths = slice_.deaths - 1 if two_at_once else slice_.deaths
-        if deaths >= MAX_DEATHS:
-            return False
         if len(bundle.plans) > 1:
-            self._unbundle(bundle, deaths=deaths)
-        elif rows:
+            self._unbundle(bundle, split=self.stackable)
+            return True
+        if self.stackable and not slice_.whole and slice_.rows > 1:
             bundle.slices.remove(slice_)
-            self.split(bundle, slice_.first, slice_.last, MAX_SPLIT, deaths, slice_.holders)
+            self.split(bundle, slice_.first, slice_.last, MAX_SPLIT, slice_.holders)
             bundle.slices.sort(key=lambda own: own.first)
-        return True
+            return True
+        return slice_.deaths < (MAX_DEATHS if slice_.rows == 1 else MAX_DEATHS_TOGETHER)
 
-    def _unbundle(self, bundle: Bundle, *, deaths: int = 0) -> list[Bundle]:
-        """Replaces a bundle by one of its own for each of its batches."""
-        singles = [Bundle((plan,), deaths=deaths) for plan in bundle.plans]
+    def _unbundle(self, bundle: Bundle, *, split: bool = False) -> list[Bundle]:
+        """Replaces a bundle by one of its own for each of its batches.
+
+        Args:
+            bundle: of several batches.
+            split: ask for each of them in small slices.
+        """
+        singles = [Bundle((plan,)) for plan in bundle.plans]
         rebuilt: dict[tuple[int, int], Bundle] = {}
         for key, other in self.bundles.items():
             if other is bundle:
@@ -341,9 +342,9 @@ class Schedule:
             else:
                 rebuilt[key] = other
         self.bundles = rebuilt
-        if deaths and self.stackable:
+        if split:
             for single in singles:
-                self.split(single, 0, single.rows, MAX_SPLIT, deaths)
+                self.split(single, 0, single.rows, MAX_SPLIT)
         return singles
 
     def make_whole(self, bundle: Bundle) -> None:

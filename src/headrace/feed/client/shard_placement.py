@@ -155,7 +155,7 @@ class ShardPlacement:
         """Cuts a bundle into slices of at most `most` rows; leaves it when the layout must be learned first."""
         try:
             if self.whole:
-                bundle.slices = [Slice(bundle, 0, bundle.rows, whole=True, deaths=bundle.deaths)]
+                bundle.slices = [Slice(bundle, 0, bundle.rows, whole=True)]
                 self.place_whole(bundle)
                 return
             ranges = self.map.row_ranges(bundle.plan.keys)
@@ -164,9 +164,9 @@ class ShardPlacement:
             return
         if len(ranges) == 1 or stackable:
             step = most if stackable else bundle.rows
-            bundle.slices = self._slices(bundle, 0, bundle.rows, step, bundle.deaths)
+            bundle.slices = self._slices(bundle, 0, bundle.rows, step)
 
-    def _slices(self, bundle: Bundle, first: int, last: int, most: int, deaths: int) -> list[Slice]:
+    def _slices(self, bundle: Bundle, first: int, last: int, most: int, deaths: int = 0) -> list[Slice]:
         slices = []
         for rows in self.map.row_ranges(bundle.plan.keys[first:last]):
             begin, end = first + rows.first, first + rows.last

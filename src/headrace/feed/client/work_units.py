@@ -25,7 +25,7 @@ class Slice:
         whole: batches are made with the collate function, not row by row.
         requests: those for its rows that are needed and not answered.
         slab: where its rows lie, once it is done.
-        deaths: executors that ended over it; `twice`: whether two had it at the same time.
+        deaths: executors that ended over it.
         holders: the workers that hold its samples, when they hold different data; None for all.
     """
 
@@ -37,7 +37,6 @@ class Slice:
     done: bool = False
     slab: SlabNumber = NO_SLAB
     deaths: int = 0
-    twice: bool = False
     holders: frozenset[WorkerNumber] | None = None
 
     @property
@@ -56,7 +55,6 @@ class Bundle:
         slab: where the slices are to be written, 0 for not known yet.
         spare: slabs of slices that were requested twice.
         failures: why batches cannot be had, by their place in `plans`.
-        deaths: executors that died over it before it was cut.
         left_out: rows that are skipped, of a single batch, and why.
     """
 
@@ -65,7 +63,6 @@ class Bundle:
     slab: SlabNumber = NO_SLAB
     spare: list[SlabNumber] = field(default_factory=list)
     failures: dict[int, Exception] = field(default_factory=dict)
-    deaths: int = 0
     left_out: dict[int, str] = field(default_factory=dict)
 
     @property
