@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from effort import SOAK
 from sagemaker_loop import Loop, open_loop, open_service
-from serve_process import ServeProcess
 
 from headrace.engines.remote_handle import RemoteHandle
 from headrace.errors import NameInUse
@@ -21,6 +20,7 @@ from headrace.grid.controller.start_attempt import start_or_adopt
 from headrace.job import Job, load_job
 from headrace.runs import RunPaths, Status
 from headrace.runs.store import list_paths_of
+from serve_process import ServeProcess
 
 pytestmark = pytest.mark.namespaces
 

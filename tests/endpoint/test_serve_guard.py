@@ -17,6 +17,7 @@ import botocore.credentials
 import botocore.exceptions
 import pytest
 from botocore.auth import SigV4Auth
+
 from serve_process import ServeProcess, serving, wait_for
 
 JSON = "application/x-amz-json-1.1"
