@@ -27,7 +27,8 @@ from headrace.runs import (
     Stream,
     create_run,
 )
-from headrace.runs.events import ChannelProgress, DataWorkerLost, ProgramExited, run_finished
+from headrace.runs.events import ChannelProgress, DataWorkerLost, ProgramExited
+from headrace.runs.lifecycle import run_finished
 
 A, B = Stream("dnn", "algo-1", "0"), Stream("dnn", "algo-1", "1")
 

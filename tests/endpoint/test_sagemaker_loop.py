@@ -18,12 +18,14 @@ from sagemaker_loop import BUCKET, GROUPS, IMAGE, Loop, lines, members, open_loo
 
 from headrace import engines
 from headrace.engines.sagemaker.sagemaker_ticket import read_ticket, write_ticket
+from headrace.insight import cost_report
+from headrace.insight.figures.figure import Window
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.job import load_job
 from headrace.processes.process_table import scan
 from headrace.runs import CauseKind, Status, read_plan
 from headrace.runs.store import find_run
-from serve_process import ROLE, ServeProcess, wait_for
+from serve_process import REGION, ROLE, ServeProcess, wait_for
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -75,6 +77,14 @@ def test_a_job_of_two_groups_runs_on_the_service_and_its_record_and_model_come_b
 
     described = loop.described(handle)
     assert described["TrainingJobStatus"] == "Completed"
+    (billed,) = handle.run.state().billed
+    assert (billed.name, billed.region) == (handle.id, REGION)
+    assert billed.groups == {"data": ("ml.c5.xlarge", 1), "dnn": ("ml.m5.xlarge", 1)}
+    assert billed.billable_seconds == described["BillableTimeInSeconds"] > 0
+    costs = cost_report(handle.run)
+    assert (costs.region, costs.total.window) == (REGION, Window(billed.started or 0.0, billed.ended or 0.0))
+    per_hour = sum(group.price.price for group in costs.groups if group.price)
+    assert costs.total.value == pytest.approx(per_hour * billed.billable_seconds / 3600)
     assert [each["ChannelName"] for each in described["InputDataConfig"]] == ["headrace-job"]
     staged = loop.bucket / "out" / "headrace"
     assert not list((staged / "channels").rglob("*")), "the secret is gone with the channel"

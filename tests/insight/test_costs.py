@@ -12,13 +12,21 @@ import pytest
 
 from headrace.insight import CostReport, cost_report, project
 from headrace.insight.cost.cost_report import cost_of
-from headrace.insight.figures.figure import FORMULAS, Figure
+from headrace.insight.figures.figure import FORMULAS, Figure, Window
 from headrace.insight.figures.loaders import Training, training_of
 from headrace.insight.figures.planned_job import PlannedBudget, PlannedGroup, PlannedJob
 from headrace.runs import EventWriter, LoaderSecond, MetricWriter, Run, Status, Stream, create_run, state_of
-from headrace.runs.events import AttemptStarted, Event, HostReleased, InstancesStarted, JobStarted, RunFinished
+from headrace.runs.events import (
+    AttemptBilled,
+    AttemptStarted,
+    Event,
+    HostReleased,
+    InstancesStarted,
+    JobStarted,
+    RunFinished,
+)
 
-C5, P4D = 3.672, 37.688
+C5, P4D, P4 = 3.672, 37.688, "ml.p4d.24xlarge"
 DNN, DATA = (
     PlannedGroup("dnn", "ml.p4d.24xlarge", ("algo-1",)),
     PlannedGroup("data", "ml.c5.18xlarge", ("algo-2", "algo-3")),
@@ -54,6 +62,77 @@ def costs(events: list[Event], records: list[LoaderSecond] | None = None, **fiel
 
 def values(figure: Figure) -> tuple[float | None, str]:
     return figure.value, figure.note
+
+
+def billed(number: int, region: str, kind: str, training: int, billable: int, ended: float) -> AttemptBilled:
+    return AttemptBilled(
+        t=ended + 5.0,
+        name=f"mill-{number}",
+        number=number,
+        region=region,
+        groups={"dnn": (kind, 1), "data": ("ml.c5.18xlarge", 2)},
+        training_seconds=training,
+        billable_seconds=billable,
+        started=ended - training,
+        ended=ended,
+    )
+
+
+def test_a_run_that_the_service_bills_costs_what_that_says_and_a_released_host_costs_to_the_end() -> None:
+    events = [
+        *BEGIN,
+        HostReleased(t=140.0, group="data", host="algo-3"),
+        billed(1, "us-east-1", P4, 75, 30, 172.0),
+        END,
+    ]
+    found = costs(events, [second(120.0 + n) for n in range(20)])
+    rate = P4D + 2 * C5
+    assert found.total.value == found.platform.value == pytest.approx(rate * 30 / 3600)
+    assert [group.seconds.value for group in found.groups] == [30, 60]
+    assert [group.cost.value for group in found.groups] == pytest.approx([P4D * 30 / 3600, C5 * 60 / 3600])
+    assert [(host.seconds.value, host.cost.value) for host in found.hosts] == [
+        (30, pytest.approx(P4D * 30 / 3600)),
+        (30, pytest.approx(C5 * 30 / 3600)),
+        (30, pytest.approx(C5 * 30 / 3600)),
+    ]
+    assert found.per_hour.value == pytest.approx(rate * 30 / 75), "spare capacity costs a part of the time"
+    assert found.total.window == Window(97.0, 172.0)
+    assert "BillableTimeInSeconds of the service" in found.formulas["billable_seconds"]
+    said = (
+        "billed by the service: mill-1 in us-east-1, 1 x ml.p4d.24xlarge, 2 x ml.c5.18xlarge: 30 s of 75 s, 60 % less"
+    )
+    assert said in found.notes
+    assert [each.name for each in found.billed] == ["mill-1"]
+
+
+def test_every_attempt_is_billed_where_it_ran_and_on_what_it_ran() -> None:
+    first, then = billed(1, "us-east-1", P4, 60, 60, 160.0), billed(2, "us-west-2", "ml.p3.2xlarge", 100, 100, 400.0)
+    again: list[Event] = [AttemptStarted(t=299.0, number=2), InstancesStarted(t=300.0, hosts={"dnn": ("algo-3",)})]
+    last = RunFinished(t=410.0, status=Status.COMPLETED)
+    found = costs([*BEGIN, first, *again, then, last])
+    assert found.total.value == pytest.approx((P4D + 2 * C5) * 60 / 3600 + (3.825 + 2 * C5) * 100 / 3600)
+    assert [host.seconds.value for host in found.hosts] == [60, 60, 60, 100]
+    unknown = costs([*BEGIN, billed(1, "eu-north-1", P4, 60, 60, 160.0), END])
+    assert values(unknown.total) == (
+        None,
+        "no price of ml.p4d.24xlarge in eu-north-1 is known; no price of ml.c5.18xlarge in eu-north-1 is known",
+    )
+    assert costs([*BEGIN, billed(1, "eu-north-1", P4, 60, 60, 160.0), END], region="us-east-1").total.value is not None
+    not_all = costs([*BEGIN, first, *again, last])
+    assert (not_all.billed, not_all.total.note) == ((), ""), "what was not billed counts by headrace's clocks"
+    nothing = costs([billed(1, "eu-north-1", P4, 0, 0, 160.0), END])
+    assert nothing.total.value == 0.0, "no instance has started"
+
+
+def test_prices_are_those_of_where_the_run_is_and_an_unknown_one_is_said() -> None:
+    job = PlannedJob((DNN, DATA), budget=PlannedBudget(1.0, "us-east-1"), region="eu-north-1")
+    found = costs([*BEGIN, END], job=job)
+    assert found.region == "eu-north-1"
+    assert found.total.value is None
+    assert "no price of ml.p4d.24xlarge in eu-north-1 is known" in found.total.note
+    assert costs([*BEGIN, END], job=job, region="us-west-2").region == "us-west-2"
+    west = costs([*BEGIN, END], job=msgspec.structs.replace(job, region="us-west-2"))
+    assert (west.region, west.groups[0].price and west.groups[0].price.region) == ("us-west-2", "us-west-2")
 
 
 def test_every_host_costs_until_its_own_end_and_on_the_platform_until_the_end_of_the_run() -> None:

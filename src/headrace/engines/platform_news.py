@@ -14,8 +14,8 @@ from contextlib import contextmanager
 import msgspec
 
 from headrace.runs import Cause, Event, EventWriter, RunPaths, Status
-from headrace.runs.events import SecondaryStatus, StatusChanged, run_finished
-from headrace.runs.lifecycle import last_word
+from headrace.runs.events import SecondaryStatus, StatusChanged
+from headrace.runs.lifecycle import last_word, run_finished
 from headrace.runs.reader import Run
 
 WRITER = "platform"  # name of the event file

@@ -247,6 +247,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         tf_data: the job's tf.data.service; None without one.
         metric_definitions: figures that the agents find in the lines of their programs.
         job_arn: TrainingJobArn, which programs get; empty for none.
+        region: of AWS, whose instances the hosts are; empty where they are not.
     """
 
     job_name: str
@@ -272,6 +273,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tf_data: TfDataPlan | None = None
     metric_definitions: tuple[MetricDefinition, ...] = ()
     job_arn: str = ""
+    region: str = ""
     version: int = 1
 
     def host(self, name: str) -> HostPlan:

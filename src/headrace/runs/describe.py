@@ -1,7 +1,8 @@
 """A run as the service describes a training job: the answer of DescribeTrainingJob, as far as it is known.
 
 Times are `datetime` in UTC. What the service would bill is in `BillableTimeInSeconds`, as there without the number of
-instances: seconds from the start of the instances to their end. `headrace` holds what the service does not know: the
+instances: seconds from the start of the instances to their end; of a run that a platform bills, what that says of all
+attempts. `headrace` holds what the service does not know: the
 run, the attempt, the first cause, and seconds for every host and group, where a host that was released early has a
 clock of its own.
 """
@@ -34,7 +35,6 @@ def describe(run: Run) -> dict[str, object]:
     clock = time.time()
     now = run.present(clock)
     last = run.events()[-1:]
-    seconds = billed(state, now)
     found: dict[str, object] = {
         "TrainingJobName": header.job_name,
         "TrainingJobArn": job_arn(header.job_name),
@@ -55,7 +55,7 @@ def describe(run: Run) -> dict[str, object]:
         "LastModifiedTime": _when(max([header.created, *(event.t for event in last)])),
         **_request(run),
         **_final_metrics(run),
-        **({} if seconds is None else {"TrainingTimeInSeconds": seconds, "BillableTimeInSeconds": seconds}),
+        **_seconds(state, now),
     }
     model = next((each.uri for each in state.artefacts if each.name == "model"), "")
     if model:
@@ -74,6 +74,14 @@ def billed(state: RunState, now: float) -> int | None:
     if state.instances_started is None:
         return None
     return math.ceil(max(0.0, (now if state.ended is None else state.ended) - state.instances_started))
+
+
+def _seconds(state: RunState, now: float) -> dict[str, object]:
+    training = billable = billed(state, now)
+    if state.billed:
+        training = sum(each.training_seconds for each in state.billed)
+        billable = sum(each.billable_seconds for each in state.billed)
+    return {} if billable is None else {"TrainingTimeInSeconds": training, "BillableTimeInSeconds": billable}
 
 
 def _times(state: RunState) -> dict[str, object]:

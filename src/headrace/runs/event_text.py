@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from headrace.exit_status import short_exit_text
 from headrace.runs.events import (
     ArtefactsStored,
+    AttemptBilled,
     AttemptStarted,
     ChannelProgress,
     CheckpointsRestored,
@@ -186,6 +187,7 @@ def _short(
     event: StatusChanged
     | InstancesStarted
     | AttemptStarted
+    | AttemptBilled
     | HostStarted
     | HostIsolated
     | HostRegistered
@@ -205,6 +207,8 @@ def _short(
         return f"{sum(map(len, event.hosts.values()))} instances run, their clocks start"
     if isinstance(event, AttemptStarted):
         return f"attempt {event.number} begins"
+    if isinstance(event, AttemptBilled):
+        return f"{event.name}: billed for {event.billable_seconds} s of {event.training_seconds} s an instance"
     if isinstance(event, HostStarted):
         return f"instance started, agent pid {event.pid}"
     if isinstance(event, HostIsolated):

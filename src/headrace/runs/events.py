@@ -10,11 +10,9 @@ A run has one attempt, or several when it is retried: `attempt_started` begins t
 from __future__ import annotations
 
 import enum
-import time
 
 import msgspec
 
-from headrace.errors import FAILURE_CHARACTERS
 from headrace.runs.cause import Cause
 
 
@@ -66,6 +64,29 @@ class AttemptStarted(_Event, frozen=True, tag="attempt_started"):
     """The job is tried once more. `number`: 2 for the first retry."""
 
     number: int
+
+
+class AttemptBilled(_Event, frozen=True, tag="attempt_billed"):
+    """The platform has told what it bills for an attempt that has ended.
+
+    Attributes:
+        name: what the platform calls the attempt: TrainingJobName.
+        number: which attempt, from 1.
+        region: where it was.
+        groups: instance type and number of instances of every group.
+        training_seconds: TrainingTimeInSeconds: how long the instances ran.
+        billable_seconds: BillableTimeInSeconds: how much of it each of them costs; less for spare capacity.
+        started, ended: from when to when, as the platform has it; None where it does not tell.
+    """
+
+    name: str
+    number: int
+    region: str
+    groups: dict[str, tuple[str, int]]
+    training_seconds: int
+    billable_seconds: int
+    started: float | None = None
+    ended: float | None = None
 
 
 class HostStarted(_Event, frozen=True, tag="host_started"):
@@ -369,6 +390,7 @@ Event = (
     StatusChanged
     | InstancesStarted
     | AttemptStarted
+    | AttemptBilled
     | HostStarted
     | HostIsolated
     | HostRegistered
@@ -393,14 +415,3 @@ Event = (
     | HostNotCollected
 )
 """Any event; `msgspec.json.decode(line, type=Event)` reads one."""
-
-
-def run_finished(status: Status, cause: Cause | None, failure_reason: str = "") -> RunFinished:
-    """Returns the end of a run, now.
-
-    Args:
-        status, cause: how it ended.
-        failure_reason: of a failed one, what its program wrote to output/failure; empty for the cause.
-    """
-    reason = (failure_reason or str(cause or ""))[:FAILURE_CHARACTERS] if status is Status.FAILED else ""
-    return RunFinished(t=time.time(), status=status, cause=cause, failure_reason=reason)

@@ -14,11 +14,14 @@ the run waits for other instances (Pending), none runs. Another attempt needs ev
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from headrace.errors import FAILURE_CHARACTERS
 from headrace.runs.cause import Cause, CauseKind
 from headrace.runs.events import (
+    AttemptBilled,
     AttemptStarted,
     Event,
     HostReleased,
@@ -51,6 +54,7 @@ class HostTime:
         ended: when it stopped: the host was released or the run ended; None while it runs.
         released: it stopped before the end of the run.
         pauses: from when to when it was released in between, until the next attempt.
+        billed: numbers of the attempts that the platform has billed, of which it was an instance.
     """
 
     group: str
@@ -59,6 +63,7 @@ class HostTime:
     ended: float | None = None
     released: bool = False
     pauses: tuple[tuple[float, float], ...] = ()
+    billed: tuple[int, ...] = ()
 
     def seconds(self, now: float) -> float:
         """Seconds up to its end, or up to now."""
@@ -87,6 +92,13 @@ class Lifecycle:
     stopping: bool = False
     instances_started: float | None = None
     _hosts: dict[tuple[str, str], HostTime] = field(default_factory=dict)
+    _bills: dict[str, AttemptBilled] = field(default_factory=dict)
+    _unbilled: set[tuple[str, str]] = field(default_factory=set)
+
+    @property
+    def billed(self) -> tuple[AttemptBilled, ...]:
+        """What the platform bills, attempt by attempt; empty while it has not billed all that ran."""
+        return () if self._unbilled else tuple(self._bills.values())
 
     @property
     def status(self) -> SecondaryStatus:
@@ -108,6 +120,11 @@ class Lifecycle:
             self._hosts.update((key, _resumed(host, event.t)) for key, host in self._hosts.items())
         elif isinstance(event, InstancesStarted):
             self._started(event)
+        elif isinstance(event, AttemptBilled):
+            self._bills[event.name] = event
+            for key in self._unbilled:
+                self._hosts[key] = replace(self._hosts[key], billed=(*self._hosts[key].billed, event.number))
+            self._unbilled = set()
         elif isinstance(event, HostReleased) and (key := (event.group, event.host)) in self._hosts:
             self._hosts[key] = replace(self._hosts[key], ended=event.t, released=True)
 
@@ -125,6 +142,7 @@ class Lifecycle:
         if self.instances_started is None:
             self.instances_started = event.t
         now = [(group, name) for group, names in event.hosts.items() for name in names]
+        self._unbilled.update(now)
         self._hosts.update((key, _not_resumed(host, event.t)) for key, host in self._hosts.items() if key not in now)
         for key in now:
             self._hosts[key] = _resumed(self._hosts[key], event.t) if key in self._hosts else HostTime(*key, event.t)
@@ -197,3 +215,14 @@ def billable_seconds(hosts: tuple[HostTime, ...], now: float) -> dict[str, float
     for host in hosts:
         sums[host.group] = sums.get(host.group, 0.0) + host.seconds(now)
     return sums
+
+
+def run_finished(status: Status, cause: Cause | None, failure_reason: str = "") -> RunFinished:
+    """Returns the end of a run, now.
+
+    Args:
+        status, cause: how it ended.
+        failure_reason: of a failed one, what its program wrote to output/failure; empty for the cause.
+    """
+    reason = (failure_reason or str(cause or ""))[:FAILURE_CHARACTERS] if status is Status.FAILED else ""
+    return RunFinished(t=time.time(), status=status, cause=cause, failure_reason=reason)

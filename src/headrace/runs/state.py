@@ -11,6 +11,7 @@ from headrace.errors import FAILURE_CHARACTERS
 from headrace.runs.cause import Cause, CauseKind
 from headrace.runs.events import (
     ArtefactsStored,
+    AttemptBilled,
     AttemptStarted,
     Clash,
     DataWorkerLost,
@@ -85,6 +86,7 @@ class RunState:
         instances_started: when the instances began to cost, None if they did not.
         left_out: what the search for metrics left out: the last event of each host and attempt for each kind of thing.
         hosts: how long each instance ran, in the plan's order; empty when none did.
+        billed: what the platform bills for each attempt; empty where none does, or not for all that ran.
         record_not_stored: that the end of its record is not at the place that the job names; None otherwise.
     """
 
@@ -104,6 +106,7 @@ class RunState:
     instances_started: float | None = None
     left_out: tuple[MetricsLeftOut, ...] = ()
     hosts: tuple[HostTime, ...] = ()
+    billed: tuple[AttemptBilled, ...] = ()
     record_not_stored: RecordNotStored | None = None
 
     @property
@@ -235,6 +238,7 @@ def state_of(events: Iterable[Event], supervised: bool) -> RunState:
         instances_started=fold.life.instances_started,
         left_out=tuple(fold.left_out.values()),
         hosts=fold.life.hosts(ended),
+        billed=fold.life.billed,
         record_not_stored=fold.record_not_stored,
     )
 

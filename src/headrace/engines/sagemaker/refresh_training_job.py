@@ -13,6 +13,7 @@ from headrace.engines.platform_news import PlatformNews, platform_news
 from headrace.engines.sagemaker.boto_service import BotoService
 from headrace.engines.sagemaker.failure_reasons import end_of_job, refused, word_of
 from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket, read_ticket, write_ticket
+from headrace.engines.sagemaker.service_bill import bill_of
 from headrace.engines.sagemaker.service_calls import Answer
 from headrace.engines.sagemaker.stage_channel import remove_channel
 from headrace.engines.sagemaker.stored_record import bring_stored, forget_copy
@@ -88,6 +89,10 @@ def _refresh(run: Run, ticket: ServiceTicket, store: Store) -> None:
         with platform_news(paths) as news:
             tell_part(news, found, asked, word is not None)
         return
+    bill = bill_of(found, ticket.attempt, ticket.region)
+    if bill is not None:
+        with platform_news(paths) as news:
+            news.add(bill)
     if _record_says(paths, ticket, store, *end):
         return
     when = found.get("TrainingEndTime") or found.get("LastModifiedTime")

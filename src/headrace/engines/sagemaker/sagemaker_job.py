@@ -243,7 +243,7 @@ def attempt_of(job: Job, paths: RunPaths, attempt: int, first_region: str) -> Sa
     place = alternative_of(job.sagemaker.retry, attempt, first_region)
     there = job_at(job, place)
     image = image_of(there, place.region)
-    plan = _launch_plan(there, paths)
+    plan = _launch_plan(there, paths, place.region)
     orders = orders_of(there)
     return SageMakerJob(_with_record(there), plan, orders, job, place.region, first_region, image, attempt)
 
@@ -322,13 +322,16 @@ def _with_record(job: Job) -> Job:
     return job.model_copy(update={"record": Record(uri=place)}) if place.startswith("s3://") else job
 
 
-def _launch_plan(job: Job, paths: RunPaths) -> LaunchPlan:
+def _launch_plan(job: Job, paths: RunPaths, region: str) -> LaunchPlan:
     if any(world.kind in TOOLKIT_ONLY for world in job.distributions):
         job = job.model_copy(update={"distribution": (), "command": TOOLKIT, "entry_point": ""})
     options = job.sagemaker
     plan = remote_plan(job, paths, "", own_trees=True)
     plan = msgspec.structs.replace(
-        plan, stop_grace=options.stop_grace, start_timeout=max(plan.start_timeout, options.start_timeout)
+        plan,
+        stop_grace=options.stop_grace,
+        start_timeout=max(plan.start_timeout, options.start_timeout),
+        region=region,
     )
     shapes = {group.name: instance_types.shape(group.instance_type) for group in plan.groups}
     cpus = {name: shape.vcpus for name, shape in shapes.items() if shape is not None}

@@ -60,7 +60,8 @@ from headrace.instance.lifeline import StopJob
 from headrace.log_setup import VARIABLE, log_to_stderr
 from headrace.processes.bootstrap import become_subreaper
 from headrace.runs import Cause, CauseKind, EventWriter, Run, RunPaths, Status, read_plan
-from headrace.runs.events import RunFinished, run_finished
+from headrace.runs.events import RunFinished
+from headrace.runs.lifecycle import run_finished
 
 _log = logging.getLogger("headrace.engines.slurm.lead")  # this module runs as __main__
 

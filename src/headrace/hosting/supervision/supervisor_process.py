@@ -22,7 +22,8 @@ from headrace.hosting.supervision.run_environment import supervisor_environment
 from headrace.processes.process_table import Process, send
 from headrace.processes.stopped_time import LIMIT, StoppedTime, describe_stopped
 from headrace.runs import Cause, CauseKind, EventWriter, Run, RunPaths, Status, read_header
-from headrace.runs.events import RunFinished, run_finished
+from headrace.runs.events import RunFinished
+from headrace.runs.lifecycle import run_finished
 
 ENGINE = "engine"  # name of the engine's event file
 POLL_SECONDS = 0.05

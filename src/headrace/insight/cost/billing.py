@@ -6,8 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from headrace.catalog.cost import cost
 from headrace.catalog.prices import CURRENCY, Price, price_of, regions
+from headrace.insight.cost.platform_bill import PlatformBill
 from headrace.insight.figures.figure import Figure, Spread, Window, missing
 from headrace.insight.figures.loaders import LoaderReport
 from headrace.insight.figures.planned_job import PlannedGroup
@@ -44,29 +47,72 @@ class Bill:
         prices: of an instance of each group, None where it is not known.
         why_not: why it is not known, see `unpriced`.
         now: until when clocks count that still run, seconds since the epoch.
+        service: what the platform bills; None where headrace's own clocks count.
     """
 
     state: RunState
     prices: Mapping[str, Price | None]
     why_not: Mapping[str, str]
     now: float
+    service: PlatformBill | None = None
 
     @property
     def window(self) -> Window | None:
         """From the start of the instances to the end of the run, or to now; None when none has started."""
+        if self.service is not None:
+            return self.service.window
         started = self.state.instances_started
         return None if started is None else Window(started, self.now if self.state.ended is None else self.state.ended)
 
     def why_unknown(self, groups: Sequence[str]) -> str:
         """Returns why these groups' money is not known; empty when it is."""
+        if self.service is not None:
+            return "; ".join(dict.fromkeys(filter(None, map(self.service.why_unknown, dict.fromkeys(groups)))))
         if self.window is None:
             return not_started(self.state) or NOT_STARTED
         unknown = [self.why_not.get(name, f"the instance type of {name} is not known") for name in groups]
         words = [why for name, why in zip(groups, unknown, strict=True) if self.prices.get(name) is None]
         return "; ".join(dict.fromkeys(words))
 
+    def total(self) -> Figure:
+        """Returns what all hosts cost, each to its own end; what the platform bills where it does."""
+        if self.service is None:
+            return self.of("cost", self.state.hosts)
+        return self._billed(self.service, None)
+
+    def of_group(self, name: str) -> Figure:
+        """Returns what the hosts of a group cost, likewise."""
+        if self.service is None:
+            return self.of("cost", [host for host in self.state.hosts if host.group == name])
+        return self._billed(self.service, name)
+
+    def of_host(self, host: HostTime) -> Figure:
+        """Returns what a host costs, likewise."""
+        if self.service is None:
+            return self.of("cost", [host])
+        unknown = self.service.why_unknown(host.group)
+        if unknown:
+            return missing("cost", CURRENCY, unknown)
+        value = self.service.money(host.group, host.billed, one=True)
+        return Figure("cost", CURRENCY, value, self.window)
+
+    def seconds(self, hosts: Sequence[HostTime], group: str = "") -> Figure:
+        """Returns the seconds that count of some hosts, added up; of a whole group when it is named."""
+        if self.service is not None:
+            billed = self.service.seconds(group) if group else self.service.seconds_of_hosts(hosts)
+            return Figure("billable_seconds", "s", billed, self.window)
+        if self.window is None or not hosts:
+            return missing("billable_seconds", "s", NOT_STARTED)
+        return Figure("billable_seconds", "s", math.fsum(host.seconds(self.now) for host in hosts), self.window)
+
+    def _billed(self, service: PlatformBill, group: str | None) -> Figure:
+        unknown = service.why_unknown(group)
+        if unknown:
+            return missing("cost", CURRENCY, unknown)
+        return Figure("cost", CURRENCY, service.money(group), self.window)
+
     def of(self, name: str, hosts: Sequence[HostTime]) -> Figure:
-        """Returns what hosts cost, each to its own end."""
+        """Returns what hosts cost by headrace's own clocks, each to its own end."""
         unknown = self.why_unknown([host.group for host in hosts]) or ("" if hosts else NOT_STARTED)
         if unknown:
             return missing(name, CURRENCY, unknown)
@@ -75,6 +121,8 @@ class Bill:
 
     def per_hour(self, start: float, end: float) -> float:
         """Returns the price an hour of the hosts that ran between two moments, averaged over them."""
+        if self.service is not None:
+            return self.service.per_hour()
         shares = (self.price(host) * host.within(start, end) / (end - start) for host in self.state.hosts)
         return math.fsum(shares)
 
@@ -93,7 +141,9 @@ def origin(price: Price) -> str:
 
 
 def platform(bill: Bill, groups: Sequence[PlannedGroup]) -> Figure:
-    """Returns what the platform would bill: every instance to the end of the run."""
+    """Returns what the platform would bill: every instance to the end of the run; or what it has billed."""
+    if bill.service is not None:
+        return msgspec.structs.replace(bill.total(), name="cost_platform")
     seconds = billed(bill.state, bill.now)
     unknown = bill.why_unknown([group.name for group in groups]) or ("" if groups else "the groups are not known")
     if unknown or seconds is None:

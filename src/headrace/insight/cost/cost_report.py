@@ -1,7 +1,8 @@
 """What a run costs: the list price of the instance types that its job names, for the time that was measured.
 
 Two sums stand side by side and are never mixed. `total` follows headrace's own clocks, where a host that was released
-early costs no more; `platform` is what SageMaker would bill for the same run, where all instances run to its end.
+early costs no more; `platform` is what SageMaker would bill for the same run, where all instances run to its end. Of
+a run that a platform has billed both are the same: its own seconds count, and no clock of headrace.
 Money is in no figure without a price: an unknown price gives a figure without a value, and a note.
 
 The core, `cost_of`, takes values and returns values.
@@ -18,7 +19,6 @@ import msgspec
 from headrace.catalog.cost import cost
 from headrace.catalog.prices import CURRENCY, Price, price_of
 from headrace.insight.cost.billing import (
-    NOT_STARTED,
     Bill,
     per_1000_samples,
     per_hour,
@@ -26,12 +26,14 @@ from headrace.insight.cost.billing import (
     platform,
     unpriced,
 )
+from headrace.insight.cost.platform_bill import BILLED_FORMULAS, PlatformBill
 from headrace.insight.figures.figure import FORMULAS, Figure, Window, missing
 from headrace.insight.figures.loaders import Training, job_time, training_of
 from headrace.insight.figures.missing_files import absent
 from headrace.insight.figures.planned_job import PlannedGroup, PlannedJob, planned_job
 from headrace.runs import LoaderSecond, Run, RunState, Status, Stream
 from headrace.runs.event_text import silence_text
+from headrace.runs.events import AttemptBilled
 from headrace.runs.lifecycle import HostTime
 
 _NAMES = (
@@ -115,6 +117,7 @@ class CostReport(msgspec.Struct, frozen=True):
         max_cost: the job's budget, None without one.
         notes: what a reader must know about these figures.
         formulas: how every figure is computed, by its name.
+        billed: what the platform says that it bills, an attempt each; empty where none does.
     """
 
     region: str
@@ -131,6 +134,7 @@ class CostReport(msgspec.Struct, frozen=True):
     max_cost: float | None
     notes: tuple[str, ...]
     formulas: dict[str, str]
+    billed: tuple[AttemptBilled, ...] = ()
 
 
 def cost_report(run: Run, *, region: str | None = None, now: float | None = None) -> CostReport:
@@ -138,7 +142,8 @@ def cost_report(run: Run, *, region: str | None = None, now: float | None = None
 
     Args:
         run: the run; it may still be going on.
-        region: whose prices are taken; None for that of the job's budget, else us-east-1, which a note says.
+        region: whose prices are taken; None for where the run is, else that of the job's budget, else us-east-1, which
+            a note says.
         now: until when clocks count that still run, seconds since the epoch; None for the present.
 
     Raises:
@@ -187,14 +192,17 @@ def cost_of(
     """
     where, unnamed = job.priced_in(region)
     prices = {group.name: price_of(group.instance_type, where, on=on) for group in job.groups}
-    bill = Bill(state, prices, unpriced(job.groups, prices, where), now)
+    service = None
+    if state.billed:
+        service = PlatformBill(state.billed, lambda kind, there: price_of(kind, there, on=on), region or "")
+    bill = Bill(state, prices, unpriced(job.groups, prices, where), now, service)
     figures = None if training is None else training.report
     rate = per_hour(bill, None if training is None else training.window)
     epochs = () if training is None else _epochs(bill, training.ranks)
     return CostReport(
         region=where,
         currency=CURRENCY,
-        total=bill.of("cost", state.hosts),
+        total=bill.total(),
         per_hour=rate,
         per_step=per_step(rate, figures),
         per_epoch=_per_epoch(epochs, state),
@@ -204,8 +212,9 @@ def cost_of(
         hosts=tuple(_host(bill, host) for host in state.hosts),
         epochs=epochs,
         max_cost=job.budget.max_cost if job.budget else None,
-        notes=tuple(_notes(state, job, prices, where, unnamed, engine)),
-        formulas={each: FORMULAS[each] for each in _NAMES},
+        notes=tuple(_notes(state, job, prices, where, unnamed, engine, service)),
+        formulas={each: (BILLED_FORMULAS if service else FORMULAS).get(each, FORMULAS[each]) for each in _NAMES},
+        billed=state.billed,
     )
 
 
@@ -216,19 +225,13 @@ def _group(bill: Bill, group: PlannedGroup) -> GroupCost:
         instance_type=group.instance_type,
         instances=len(group.hosts),
         price=bill.prices[group.name],
-        seconds=_seconds(bill, hosts),
-        cost=bill.of("cost", hosts),
+        seconds=bill.seconds(hosts, group.name),
+        cost=bill.of_group(group.name),
     )
 
 
 def _host(bill: Bill, host: HostTime) -> HostCost:
-    return HostCost(host.group, host.host, host.released, _seconds(bill, [host]), bill.of("cost", [host]))
-
-
-def _seconds(bill: Bill, hosts: Sequence[HostTime]) -> Figure:
-    if bill.window is None or not hosts:
-        return missing("billable_seconds", "s", NOT_STARTED)
-    return Figure("billable_seconds", "s", math.fsum(host.seconds(bill.now) for host in hosts), bill.window)
+    return HostCost(host.group, host.host, host.released, bill.seconds([host]), bill.of_host(host))
 
 
 def _epochs(bill: Bill, ranks: Mapping[Stream, Sequence[LoaderSecond]]) -> tuple[EpochCost, ...]:
@@ -277,8 +280,9 @@ def _notes(
     region: str,
     unnamed: str,
     engine: str,
+    service: PlatformBill | None,
 ) -> list[str]:
-    notes = []
+    notes = [] if service is None else list(service.sentences())
     if engine == "local":
         notes.append(
             "this machine played the instances and nobody is billed: these are list prices of the named instance types "

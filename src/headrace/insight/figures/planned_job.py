@@ -42,18 +42,21 @@ class PlannedRun(msgspec.Struct, frozen=True):
 
 
 class PlannedJob(PlannedRun, frozen=True):
-    """The job."""
+    """The job. `region`: where its instances are, empty where they are none of AWS's."""
 
     budget: PlannedBudget | None = None
+    region: str = ""
 
     def priced_in(self, region: str | None) -> tuple[str, str]:
         """Returns the region whose prices are taken, and a note when no region was named.
 
         Args:
-            region: as asked for; None for that of the budget, else us-east-1.
+            region: as asked for; None for where the run is, else that of the budget, else us-east-1.
         """
         if region is not None:
             return region, ""
+        if self.region:
+            return self.region, ""
         if self.budget is not None:
             return self.budget.region, ""
         return DEFAULT_REGION, f"the job names no region: prices of {DEFAULT_REGION}"
