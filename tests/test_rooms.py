@@ -29,7 +29,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "processes": set(),
     "agent": {"instance", "feed", "runs", "processes"},
     "hosting": {"instance", "runs", "agent", "processes"},
-    "engines": {"job", "hosting", "instance", "runs", "catalog", "processes", "insight", "feed", "sagemaker_parameters"},
+    "engines": {
+        *("job", "hosting", "instance", "runs", "catalog", "processes", "insight", "feed"),
+        "sagemaker_parameters",
+    },
     # insight: `Handle.report`; feed: the cores that a pod may use
     "insight": {"runs", "catalog"},
     "adapters": {"feed", "instance", "job", "runs", "sagemaker_parameters"},
