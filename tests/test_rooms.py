@@ -125,6 +125,7 @@ ORDER: dict[str, list[str]] = {
     ],
     "grid": [
         "placement",
+        "run_rules",
         "batch_options",
         "grid_file",
         "lines",

@@ -9,7 +9,8 @@ from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
 from headrace.grid.batch_options import BatchOptions
 from headrace.grid.placement.placement_rules import PlacementRules
-from headrace.job.model.field_types import AsList, AsMapping, JobName, Seconds, one_line, whole
+from headrace.grid.run_rules import GridBudget, Limits, Retry
+from headrace.job.model.field_types import AsList, AsMapping, JobName, Region, Seconds, one_line, whole
 from headrace.job.model.frozen_model import Part
 from headrace.job.problems.finding import broken
 
@@ -99,6 +100,13 @@ class GridFile(Part):
         placement: where they run.
         objective: what says which line is the best; None when none is.
         batch: what AWS Batch needs to know to start them.
+        engine: that runs its lines; a line's own field comes first.
+        in_regions: fields and values, as a line has them, that hold for every line in a region: its buckets, profile,
+            addresses; a line's own fields come first.
+        limits: how much happens at once.
+        retry: what is tried again.
+        budget: what all of it may cost; None for no limit.
+        deadline: seconds after its first start at which everything is stopped; None for no deadline.
     """
 
     name: JobName
@@ -107,3 +115,11 @@ class GridFile(Part):
     placement: PlacementRules = PlacementRules()
     objective: ObjectivePart | None = None
     batch: BatchOptions = BatchOptions()
+    engine: Text = "local"
+    in_regions: Annotated[dict[Region, Annotated[dict[str, JsonValue], AsMapping]], AsMapping] = Field(
+        default_factory=dict
+    )
+    limits: Limits = Limits()
+    retry: Retry = Retry()
+    budget: GridBudget | None = None
+    deadline: Seconds | None = None

@@ -79,7 +79,8 @@ def start_or_adopt(job: Job, engine: str) -> StartedRun:
             that the platform did not answer: it may work later.
     """
     wanted = prepared(job, engine)
-    found = find_attempt(wanted, engine)
+    request = request_digest(job, engine)
+    found = find_attempt(job.job_name, engine, request)
     if found is not None:
         return StartedRun(found, adopted=True)
     try:
@@ -87,28 +88,28 @@ def start_or_adopt(job: Job, engine: str) -> StartedRun:
         return StartedRun(_asking(handle.paths), adopted=False, handle=handle)
     except NameInUse:
         # Another process was faster, or the platform has it from a machine whose runs are not here.
-        found = find_attempt(wanted, engine)
+        found = find_attempt(job.job_name, engine, request)
         if found is not None:
             return StartedRun(found, adopted=True)
-        known = engines.take_up(wanted, engine, {REQUEST_TAG: request_digest(job, engine)})
+        known = engines.take_up(wanted, engine, {REQUEST_TAG: request})
         if known is None:
             raise
         return StartedRun(_asking(known.paths), adopted=True)
 
 
-def find_attempt(job: Job, engine: str) -> Run | None:
+def find_attempt(job_name: str, engine: str, request: str) -> Run | None:
     """Returns the run of an attempt; None when there is none, or nothing of it was started before its process died.
 
     Args:
-        job: as `prepared` returns it.
+        job_name: of the attempt.
         engine: name of the engine.
+        request: digest of what was asked for.
 
     Raises:
-        NameInUse: a run of that name was not made of this job.
+        NameInUse: a run of that name was not made of this request.
         HeadraceError, OSError: its engine cannot be asked now.
     """
-    wanted = next((tag.value for tag in job.tags if tag.key == REQUEST_TAG), "")
-    for paths in reversed(list_paths_of(job.job_name)):
+    for paths in reversed(list_paths_of(job_name)):
         if is_copy(paths):
             continue
         run = _asking(paths)
@@ -117,9 +118,9 @@ def find_attempt(job: Job, engine: str) -> Run | None:
         if never_started(run):
             continue
         asked = digest_of_run(paths)
-        if asked != wanted or run.header.engine != engine:
+        if asked != request or run.header.engine != engine:
             what = "of another job" if asked else "that no grid has started"
-            raise NameInUse(f"there is a run {what} under the name {job.job_name}: {paths.id}", "rename the grid")
+            raise NameInUse(f"there is a run {what} under the name {job_name}: {paths.id}", "rename the grid")
         return run
     return None
 

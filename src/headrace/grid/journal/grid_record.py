@@ -207,6 +207,7 @@ class GridRecord(msgspec.Struct, frozen=True):
         name: of the grid.
         file: the grid's file, an absolute path.
         digest: of its lines.
+        job_digest: of the job of which they are made, and of what is another in each region.
         created: when it was started first, seconds since the epoch.
         lines: in their order.
         copies: by region and place.
@@ -228,6 +229,7 @@ class GridRecord(msgspec.Struct, frozen=True):
     deadline: float | None = None
     stop_asked: float | None = None
     controller: ControllerProcess | None = None
+    job_digest: str = ""
 
     @property
     def counts(self) -> Counter[LineState]:

@@ -11,6 +11,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -25,13 +26,25 @@ from headrace.grid.journal.grid_record import (
     LineState,
 )
 from headrace.grid.journal.journal_file import open_journal
-from headrace.grid.journal.read_grid import record_of
+from headrace.grid.journal.read_grid import copy_of, line_of, record_of
 
 Instant = Callable[[str], None]
 """Is told the name of each instant at which the process might be killed; tests kill it there."""
 
 
 GONE = "the grid's file has it no more"
+
+
+class LineMove(NamedTuple):
+    """Where the next attempt of a line runs.
+
+    Attributes:
+        region: its name.
+        copies: that it needs there; those that the journal has already are kept as they are.
+    """
+
+    region: str
+    copies: tuple[CopyRecord, ...] = ()
 
 
 class JournalConflict(HeadraceError):
@@ -74,6 +87,16 @@ class Journal:
                 return None
             return record_of(self._database, self.path)
 
+    def line(self, key: str, index: int) -> LineRecord:
+        """Returns one line; `index` is its position. Raises KeyError when there is none."""
+        with self._reading() as database:
+            return line_of(database, key, index)
+
+    def copy(self, place: str, region: str) -> CopyRecord:
+        """Returns one copy. Raises KeyError when there is none."""
+        with self._reading() as database:
+            return copy_of(database, place, region)
+
     def changed_elsewhere(self) -> bool:
         """Tells whether another connection has written since the last call; True the first time."""
         with self._lock:
@@ -91,8 +114,9 @@ class Journal:
             if database.execute("SELECT 1 FROM grid").fetchone() is not None:
                 raise JournalConflict(f"{self.path} has a grid already")
             database.execute(
-                "INSERT INTO grid (id, name, file, digest, created, budget, deadline) VALUES (1, ?, ?, ?, ?, ?, ?)",
-                (grid.name, grid.file, grid.digest, grid.created, grid.budget, grid.deadline),
+                "INSERT INTO grid (id, name, file, digest, job_digest, created, budget, deadline) "
+                "VALUES (1, ?, ?, ?, ?, ?, ?, ?)",
+                (grid.name, grid.file, grid.digest, grid.job_digest, grid.created, grid.budget, grid.deadline),
             )
             self._put(database, grid)
 
@@ -104,8 +128,8 @@ class Journal:
         with self._write("revise") as database:
             self._grid_row(
                 database,
-                "UPDATE grid SET file = ?, digest = ?, budget = ?, deadline = ?, ended = NULL, stop_asked = NULL",
-                grid.file, grid.digest, grid.budget, grid.deadline,
+                "UPDATE grid SET file = ?, digest = ?, job_digest = ?, budget = ?, deadline = ?, ended = NULL",
+                grid.file, grid.digest, grid.job_digest, grid.budget, grid.deadline,
             )  # fmt: skip
             self._put(database, grid)
             there = {row["key"] for row in database.execute("SELECT key FROM lines")}
@@ -157,7 +181,15 @@ class Journal:
             )  # fmt: skip
             self._line_row(database, key, (LineState.STARTING,), "state = ?", LineState.RUNNING.value)
 
-    def ended(self, key: str, attempt: AttemptRecord, state: LineState, *, not_before: float = 0.0) -> None:
+    def ended(
+        self,
+        key: str,
+        attempt: AttemptRecord,
+        state: LineState,
+        *,
+        not_before: float = 0.0,
+        move: LineMove | None = None,
+    ) -> None:
         """Writes down how an attempt ended, and with it what becomes of its line.
 
         Args:
@@ -165,6 +197,7 @@ class Journal:
             attempt: with its end; its run, when it is known only now.
             state: of the line from now on: completed, failed, stopped, or waiting for another attempt.
             not_before: when that may begin, seconds since the epoch.
+            move: where that runs; None for the same region.
 
         Raises:
             JournalConflict: it has ended already.
@@ -177,14 +210,12 @@ class Journal:
                 AttemptState.ENDED.value, attempt.run_id, attempt.started, attempt.ended,
                 None if attempt.status is None else attempt.status.value, cause, attempt.cost, attempt.billable_seconds,
             )  # fmt: skip
-            self._line_row(
-                database,
-                key,
-                (LineState.STARTING, LineState.RUNNING),
-                "state = ?, not_before = ?",
-                state.value,
-                not_before,
-            )
+            begun = (LineState.STARTING, LineState.RUNNING)
+            self._line_row(database, key, begun, "state = ?, not_before = ?", state.value, not_before)
+            if move is not None:
+                waits_for = msgspec.json.encode([(copy.place, copy.region) for copy in move.copies]).decode()
+                self._line_row(database, key, (state,), "region = ?, waits_for = ?", move.region, waits_for)
+                self._put_copies(database, move.copies)
 
     def close_line(self, key: str, state: LineState, reason: str) -> None:
         """Writes down that a line which waits will not be started.
@@ -260,7 +291,10 @@ class Journal:
         """Adds or updates lines and copies."""
         for line in grid.lines:
             database.execute(_PUT_LINE, _line_values(line))
-        for copy in grid.copies:
+        self._put_copies(database, grid.copies)
+
+    def _put_copies(self, database: sqlite3.Connection, copies: Iterable[CopyRecord]) -> None:
+        for copy in copies:
             database.execute(
                 "INSERT INTO copies (place, region, source, target, state, planned_cost) VALUES (?, ?, ?, ?, ?, ?) "
                 "ON CONFLICT (place, region) DO NOTHING",
@@ -316,11 +350,17 @@ class Journal:
         self._instant(f"after {name}")
 
     def _one(self, statement: str) -> sqlite3.Row | None:
-        try:
-            row: sqlite3.Row | None = self._database.execute(statement).fetchone()
+        with self._reading() as database:
+            row: sqlite3.Row | None = database.execute(statement).fetchone()
             return row
-        except sqlite3.Error as error:
-            raise StorageError(f"{self.path} cannot be read: {error}") from error
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            try:
+                yield self._database
+            except sqlite3.Error as error:
+                raise StorageError(f"{self.path} cannot be read: {error}") from error
 
 
 _MOVABLE = f"state NOT IN ('{LineState.STARTING.value}', '{LineState.RUNNING.value}', '{LineState.COMPLETED.value}')"

@@ -14,7 +14,7 @@ _VERSION = 1
 _SCHEMA = """
 CREATE TABLE grid (
     id INTEGER PRIMARY KEY CHECK (id = 1), name TEXT NOT NULL, file TEXT NOT NULL, digest TEXT NOT NULL,
-    created REAL NOT NULL, ended REAL, budget REAL, deadline REAL, stop_asked REAL,
+    job_digest TEXT NOT NULL, created REAL NOT NULL, ended REAL, budget REAL, deadline REAL, stop_asked REAL,
     pid INTEGER, node TEXT NOT NULL DEFAULT '', since REAL);
 CREATE TABLE lines (
     key TEXT PRIMARY KEY, position INTEGER NOT NULL, place TEXT NOT NULL, fields TEXT NOT NULL, job_name TEXT NOT NULL,

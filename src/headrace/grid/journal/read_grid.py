@@ -94,6 +94,7 @@ def record_of(database: sqlite3.Connection, path: Path) -> GridRecord:
             name=grid["name"],
             file=grid["file"],
             digest=grid["digest"],
+            job_digest=grid["job_digest"],
             created=grid["created"],
             lines=tuple(_line(index, row, tuple(by_key.get(row["key"], ()))) for index, row in enumerate(lines)),
             copies=tuple(_copy(row) for row in copies),
@@ -105,6 +106,33 @@ def record_of(database: sqlite3.Connection, path: Path) -> GridRecord:
         )
     except (sqlite3.Error, msgspec.DecodeError, ValueError) as error:
         raise StorageError(f"{path} cannot be read: {error}") from error
+
+
+def line_of(database: sqlite3.Connection, key: str, index: int) -> LineRecord:
+    """Returns one line.
+
+    Args:
+        database: the journal.
+        key: of the line.
+        index: its position.
+
+    Raises:
+        sqlite3.Error: it cannot be read.
+        KeyError: there is none.
+    """
+    row = database.execute("SELECT * FROM lines WHERE key = ?", (key,)).fetchone()
+    if row is None:
+        raise KeyError(key)
+    attempts = database.execute("SELECT * FROM attempts WHERE key = ? ORDER BY number", (key,)).fetchall()
+    return _line(index, row, tuple(map(_attempt, attempts)))
+
+
+def copy_of(database: sqlite3.Connection, place: str, region: str) -> CopyRecord:
+    """Returns one copy. Raises sqlite3.Error, and KeyError when there is none."""
+    row = database.execute("SELECT * FROM copies WHERE place = ? AND region = ?", (place, region)).fetchone()
+    if row is None:
+        raise KeyError(place, region)
+    return _copy(row)
 
 
 def _attempt(row: sqlite3.Row) -> AttemptRecord:

@@ -1,0 +1,238 @@
+"""What is done outside for one attempt of a line: started or found again, looked at, stopped. Each writes first.
+
+Threads call it, one at a time for a line. Errors of an engine end the attempt, those of the journal the controller.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from headrace import engines
+from headrace.engines.asking import AskEngine
+from headrace.errors import HeadraceError, RunNotFound
+from headrace.grid.controller.attempt_failure import (
+    cause_of_start,
+    failure_of_run,
+    failure_of_start,
+    lost_at_start,
+    next_try,
+)
+from headrace.grid.controller.line_jobs import LineJobs, attempt_name
+from headrace.grid.controller.run_outcome import cost_so_far, ended_attempt, failed_attempt
+from headrace.grid.controller.start_attempt import StartedRun, find_attempt, request_digest, start_or_adopt
+from headrace.grid.journal.grid_record import AttemptRecord, AttemptState, CopyRecord, LineRecord, LineState
+from headrace.grid.journal.journal import Instant, Journal, LineMove
+from headrace.grid.run_rules import Retry, RetryCause
+from headrace.job import Job
+from headrace.runs import Cause, CauseKind, Run, Status
+
+ASK_SECONDS = 2.0
+"""Between two questions to a platform about one run."""
+RELEASE_SECONDS = 10.0
+CopiesIn = Callable[[str], Mapping[str, str]]
+"""Place of each whole copy in a region, by the place of the data."""
+
+
+class AttemptRunner:
+    """See the module.
+
+    Args:
+        journal: of the grid.
+        jobs: of its lines; None for a controller that only stops.
+        retry: what is tried again.
+        regions: in which the plan lets a line run, the first choice first, with the copies that it needs there; by key.
+        copies_in: whole copies.
+        instant: told before and after every call outside.
+        trouble: is told of what went wrong and is tried again: line, and words.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        jobs: LineJobs | None,
+        retry: Retry,
+        regions: Callable[[str], Sequence[tuple[str, tuple[CopyRecord, ...]]]],
+        copies_in: CopiesIn,
+        instant: Instant,
+        trouble: Callable[[str, str], object],
+    ) -> None:
+        self._journal = journal
+        self._jobs = jobs
+        self._retry = retry
+        self._regions = regions
+        self._copies_in = copies_in
+        self._instant = instant
+        self._trouble = trouble
+        self._runs: dict[str, StartedRun] = {}
+
+    def start(self, line: LineRecord) -> RetryCause | None:
+        """Starts the next attempt of a line that waits.
+
+        Returns:
+            Why it could not be started, when another attempt may help.
+
+        Raises:
+            StorageError, JournalConflict: the journal cannot be written.
+        """
+        number = len(line.attempts) + 1
+        name = attempt_name(line.job_name, number)
+        try:
+            job = self._job(line.key, name, line.region, line.engine)
+        except HeadraceError as error:
+            self._journal.close_line(line.key, LineState.FAILED, error.message)
+            return None
+        request = request_digest(job, line.engine)
+        attempt = AttemptRecord(number, name, line.engine, line.region, request, AttemptState.INTENDED, time.time())
+        self._journal.intend(line.key, attempt)
+        return self._launch(_with(line, attempt), attempt, job)
+
+    def resolve(self, line: LineRecord, stopping: bool) -> RetryCause | None:
+        """Goes on with an attempt that a controller had written down which was killed then.
+
+        Args:
+            line: it.
+            stopping: it is only looked for, and not started.
+
+        Returns:
+            As `start`.
+
+        Raises:
+            StorageError, JournalConflict: the journal cannot be written.
+        """
+        attempt = line.attempts[-1]
+        try:
+            job = self._resolved_job(line, attempt)
+        except HeadraceError as error:
+            return self._not_started(line, attempt, error)
+        if job is not None and not stopping:
+            return self._launch(line, attempt, job)
+        try:
+            self._instant("before find")
+            found = find_attempt(attempt.job_name, attempt.engine, attempt.request)
+            self._instant("after find")
+        except (HeadraceError, OSError) as error:
+            return self._not_started(line, attempt, error)
+        if found is not None:
+            self._has_run(line.key, attempt, StartedRun(found, adopted=True))
+            return None
+        cause = Cause(CauseKind.CALLER_DIED, "its process died before anything was started", infrastructure=True)
+        ended = failed_attempt(attempt, cause, time.time())
+        self._journal.ended(line.key, ended, LineState.STOPPED if stopping else LineState.WAITING)
+        return None
+
+    def look(self, line: LineRecord, stopping: bool, costs: bool) -> float | None:
+        """Looks at the run of a line, and writes down its end.
+
+        Args:
+            line: it.
+            stopping: no other attempt follows.
+            costs: what it has cost so far is wanted.
+
+        Returns:
+            USD so far; None when it was not asked for, is not known, or the run is over.
+
+        Raises:
+            StorageError, JournalConflict: the journal cannot be written.
+        """
+        attempt = line.attempts[-1]
+        try:
+            started = self._run_of(line.key, attempt)
+            ended = ended_attempt(attempt, started.run)
+            if ended is None:
+                return cost_so_far(started.run, attempt.region)[0] if costs else None
+        except (RunNotFound, OSError, msgspec.DecodeError) as error:
+            words = error.message if isinstance(error, HeadraceError) else str(error)
+            cause = Cause(CauseKind.ENGINE_FAILED, f"its record cannot be read: {words}", infrastructure=True)
+            self._end(line, failed_attempt(attempt, cause, time.time()), failure_of_run(cause), stopping)
+            return None
+        started.release(RELEASE_SECONDS)
+        self._runs.pop(line.key, None)
+        self._end(line, ended, failure_of_run(ended.cause), stopping)
+        return None
+
+    def stop(self, line: LineRecord) -> None:
+        """Asks the run of a line to stop. What cannot be asked now is told, and is asked again later."""
+        attempt = line.attempts[-1]
+        try:
+            self._instant("before stop")
+            engines.stop(self._run_of(line.key, attempt).run)
+            self._instant("after stop")
+        except (HeadraceError, OSError) as error:
+            self._trouble(line.key, f"not stopped yet: {error.message if isinstance(error, HeadraceError) else error}")
+
+    def release(self) -> None:
+        """Waits for the processes of runs that are over."""
+        for started in self._runs.values():
+            if started.handle is not None and started.run.finished:
+                started.release(RELEASE_SECONDS)
+
+    def _job(self, key: str, name: str, region: str, engine: str) -> Job:
+        assert self._jobs is not None
+        return self._jobs.job(key, name, region, engine, self._copies_in(region))
+
+    def _resolved_job(self, line: LineRecord, attempt: AttemptRecord) -> Job | None:
+        """Returns the job of an attempt that was written down; None when the grid's file makes another one now."""
+        if self._jobs is None or not line.in_file:
+            return None
+        job = self._job(line.key, attempt.job_name, attempt.region, attempt.engine)
+        return job if request_digest(job, attempt.engine) == attempt.request else None
+
+    def _launch(self, line: LineRecord, attempt: AttemptRecord, job: Job) -> RetryCause | None:
+        try:
+            self._instant("before start")
+            started = start_or_adopt(job, attempt.engine)
+            self._instant("after start")
+        except (HeadraceError, OSError) as error:
+            return self._not_started(line, attempt, error)
+        self._has_run(line.key, attempt, started)
+        return None
+
+    def _has_run(self, key: str, attempt: AttemptRecord, started: StartedRun) -> None:
+        self._runs[key] = StartedRun(_asking(started.run), started.adopted, started.handle)
+        self._journal.started(key, attempt.number, started.run.id, time.time())
+
+    def _not_started(self, line: LineRecord, attempt: AttemptRecord, error: Exception) -> RetryCause | None:
+        failure = failure_of_start(error)
+        cause = cause_of_start(error)
+        self._trouble(line.key, cause.detail)
+        self._end(line, failed_attempt(attempt, cause, time.time()), failure, stopping=False)
+        return failure
+
+    def _end(self, line: LineRecord, ended: AttemptRecord, failure: RetryCause | None, stopping: bool) -> None:
+        state, now = _state_of(ended), time.time()
+        if state is LineState.FAILED and not stopping:
+            if lost_at_start(ended):
+                self._journal.ended(line.key, ended, LineState.WAITING)
+                return
+            there = dict(self._regions(line.key))
+            again = next_try(_with(line, ended), failure, self._retry, tuple(there), now)
+            if again is not None:
+                move = None if again.region == line.region else LineMove(again.region, there[again.region])
+                self._journal.ended(line.key, ended, LineState.WAITING, not_before=again.not_before, move=move)
+                return
+        self._journal.ended(line.key, ended, LineState.STOPPED if stopping and state is LineState.FAILED else state)
+
+    def _run_of(self, key: str, attempt: AttemptRecord) -> StartedRun:
+        if key not in self._runs:
+            self._runs[key] = StartedRun(_asking(Run.open(attempt.run_id)), adopted=True)
+        return self._runs[key]
+
+
+def _asking(run: Run) -> Run:
+    return Run(run.paths, AskEngine(seconds=ASK_SECONDS))
+
+
+def _state_of(ended: AttemptRecord) -> LineState:
+    if ended.status is Status.COMPLETED:
+        return LineState.COMPLETED
+    stopped = ended.status is Status.STOPPED and (ended.cause is None or ended.cause.kind is CauseKind.STOPPED)
+    return LineState.STOPPED if stopped else LineState.FAILED
+
+
+def _with(line: LineRecord, attempt: AttemptRecord) -> LineRecord:
+    """Returns a line with an attempt in the place of the one of its number, or behind all."""
+    before = tuple(each for each in line.attempts if each.number != attempt.number)
+    return msgspec.structs.replace(line, attempts=(*before, attempt))

@@ -1,0 +1,140 @@
+"""Takes a grid, so that no other process controls it, and makes its controller."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from headrace import engines
+from headrace.errors import JobInvalid, Problem, UsageError
+from headrace.grid.controller.grid_changes import GridChanges, changes_between, grid_record
+from headrace.grid.controller.grid_controller import GridController, Told
+from headrace.grid.controller.grid_lease import grid_lease
+from headrace.grid.controller.line_jobs import LineJobs
+from headrace.grid.journal.grid_record import ControllerProcess, CopyRecord, GridRecord
+from headrace.grid.journal.journal import Instant, Journal, nothing_happens
+from headrace.grid.journal.journal_file import journal_path
+from headrace.grid.load_grid import Grid, load_grid
+from headrace.grid.plan_grid import plan_grid
+
+
+class GridUnchanged(UsageError):
+    """Somebody did not want a grid to go on with what its file says now. Nothing was started."""
+
+
+def _silent(*_: object) -> None:
+    pass
+
+
+@contextlib.contextmanager
+def controlling(
+    file: str | os.PathLike[str],
+    *,
+    confirm: Callable[[GridChanges, GridRecord], bool],
+    told: Told = _silent,
+    told_copy: Callable[[CopyRecord], object] = _silent,
+    instant: Instant = nothing_happens,
+) -> Iterator[GridController]:
+    """Reads a grid's file, takes the grid, writes into its journal what is to be done, and yields its controller.
+
+    Args:
+        file: the grid's file.
+        confirm: is asked whether to go on when the file says something else than the journal.
+        told, told_copy, instant: see `GridController`.
+
+    Raises:
+        JobInvalid: what is wrong in the file, its job, its lines, or with their engines.
+        UsageError: another process controls it; a file or database that is not there; nobody confirmed the changes.
+        StorageError: the journal cannot be written.
+    """
+    grid = load_grid(file)
+    jobs = LineJobs(grid)
+    plan = plan_grid(grid)
+    wanted = grid_record(jobs, plan, str(Path(file).absolute()), time.time())
+    path = journal_path(plan.name)
+    with grid_lease(path.parent):
+        journal = Journal(path, create=True, instant=instant)
+        try:
+            known = journal.read()
+            if known is None:
+                check_first_of_each(grid, jobs, wanted)
+                journal.begin(wanted)
+            else:
+                seconds = grid.file.deadline
+                deadline = None if seconds is None else known.created + seconds
+                wanted = msgspec.structs.replace(wanted, created=known.created, deadline=deadline)
+                changes = changes_between(known, wanted)
+                if changes:
+                    if not confirm(changes, known):
+                        hint = "--yes goes on with them; another `name` makes another grid"
+                        raise GridUnchanged("the changes were not confirmed: nothing was started", hint)
+                    check_first_of_each(grid, jobs, wanted)
+                    journal.revise(wanted)
+            journal.take(_this_process())
+            controller = GridController(journal, jobs, plan, told=told, told_copy=told_copy, instant=instant)
+            try:
+                yield controller
+            finally:
+                controller.close()
+        finally:
+            journal.close()
+
+
+@contextlib.contextmanager
+def stopping(name: str, told: Told = _silent) -> Iterator[GridController]:
+    """Takes a grid that no process controls, and yields a controller that stops it. Its file is not needed.
+
+    Raises:
+        UsageError: there is no such grid, or another process controls it.
+        StorageError: the journal cannot be written.
+    """
+    path = journal_path(name)
+    journal = Journal(path)
+    try:
+        with grid_lease(path.parent):
+            journal.ask_stop(time.time())
+            journal.take(_this_process())
+            controller = GridController(journal, None, None, told=told, told_copy=_silent)
+            try:
+                yield controller
+            finally:
+                controller.close()
+    finally:
+        journal.close()
+
+
+def check_first_of_each(grid: Grid, jobs: LineJobs, wanted: GridRecord) -> None:
+    """Plans the first job of each engine and region, so that what all have in common is told before anything starts.
+
+    Raises:
+        JobInvalid: at the place of the first line.
+    """
+    seen: set[tuple[str, str]] = set()
+    problems: list[Problem] = []
+    for line in wanted.lines:
+        if line.state.over or (line.engine, line.region) in seen:
+            continue
+        seen.add((line.engine, line.region))
+        try:
+            engines.plan(jobs.job(line.key, line.job_name, line.region, line.engine, {}), line.engine)
+        except JobInvalid as error:
+            problems += [_at(problem, line.place) for problem in error.problems]
+        except UsageError as error:
+            problems.append(Problem(line.engine, error.message, line.region, line.place, hint=error.hint))
+    if problems:
+        raise JobInvalid(tuple(problems))
+
+
+def _at(problem: Problem, place: str) -> Problem:
+    """Returns a problem at the place of a line."""
+    return Problem(problem.field, problem.message, problem.value, place, 0, problem.hint, problem.code)
+
+
+def _this_process() -> ControllerProcess:
+    return ControllerProcess(os.getpid(), socket.gethostname(), time.time())

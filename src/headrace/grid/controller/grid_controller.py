@@ -1,0 +1,249 @@
+"""The loop of a grid's controller: asks what is next, and has it done in threads, until every line is over.
+
+It may end at any instant. What it has begun outside goes on, and the next controller finds all of it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from functools import partial
+
+import msgspec
+
+from headrace.grid.controller.attempt_runner import AttemptRunner
+from headrace.grid.controller.grid_changes import candidates_of, copy_record
+from headrace.grid.controller.grid_copying import GridCopying
+from headrace.grid.controller.line_jobs import LineJobs
+from headrace.grid.controller.next_actions import LOCAL, Actions, Situation, next_actions
+from headrace.grid.controller.rate_limit import RateLimit
+from headrace.grid.journal.grid_record import CopyRecord, CopyState, GridRecord, LineRecord, LineState
+from headrace.grid.journal.journal import Instant, Journal, nothing_happens
+from headrace.grid.plan_grid import GridPlan, PlannedLine
+from headrace.grid.run_rules import Limits, Retry, RetryCause
+
+TICK = 0.2
+LOOK_LOCAL, LOOK_PLATFORM = 0.5, 3.0  # seconds between two looks at one run
+LOOKS_PER_SECOND = 5.0  # at runs of one engine in one region
+STOP_AGAIN = 15.0
+COST_SECONDS = 10.0
+THREADS = 8
+Told = Callable[[LineRecord, str], object]
+"""Is told of a line that has changed, and of trouble with it in words."""
+
+
+class GridController:
+    """Controls one grid; the caller holds its lease. Use it in one thread.
+
+    Args:
+        journal: of the grid, which has it already.
+        jobs: of its lines; None for a controller that only stops.
+        plan: where lines may run; None for a controller that only stops.
+        told: of each line that has changed.
+        told_copy: of each copy that has changed.
+        instant: told before and after every call outside.
+        threads: for starts, looks and stops.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        jobs: LineJobs | None,
+        plan: GridPlan | None,
+        *,
+        told: Told,
+        told_copy: Callable[[CopyRecord], object],
+        instant: Instant = nothing_happens,
+        threads: int = THREADS,
+    ) -> None:
+        self._journal = journal
+        self._jobs = jobs
+        self._told = told
+        self._told_copy = told_copy
+        self._plan: dict[str, PlannedLine] = {each.line.key: each for each in plan.lines} if plan else {}
+        self._limits = jobs.file.limits if jobs else Limits()
+        self._retry = jobs.file.retry if jobs else Retry(attempts=0)
+        self._runner = AttemptRunner(
+            journal, jobs, self._retry, self._regions_of, self._copies_in, instant, self._trouble
+        )
+        self._grid = self._read()
+        self._lines = {line.key: line for line in self._grid.lines}
+        owner = f"{self._grid.name} {self._grid.created:.3f}"
+        self._copying = None if jobs is None else GridCopying(journal, jobs, owner, told_copy)
+        self._pool = ThreadPoolExecutor(threads, "headrace-grid")
+        self._copiers = ThreadPoolExecutor(2, "headrace-grid-copy")
+        self._futures: dict[Future[object], Hashable] = {}
+        self._due: dict[str, float] = {}
+        self._stops: dict[str, float] = {}
+        self._rates: dict[tuple[str, str, str], RateLimit] = {}
+        self._running_cost: dict[str, float] = {}
+        self._hosts = {} if jobs is None else {key: jobs.hosts_of(key) for key in self._plan}
+
+    def close(self) -> None:
+        """Waits for what is being started; ends copies. Runs go on."""
+        if self._copying is not None:
+            self._copying.pause(True)
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._copiers.shutdown(wait=True, cancel_futures=True)
+        self._runner.release()
+
+    @property
+    def grid(self) -> GridRecord:
+        """The grid as it is now."""
+        return msgspec.structs.replace(self._grid, lines=tuple(self._lines.values()))
+
+    def run(self) -> GridRecord:
+        """Works until every line is over. It may be called again after an exception, such as KeyboardInterrupt.
+
+        Raises:
+            StorageError: the journal cannot be read or written. Runs go on, and the next controller finds them.
+        """
+        while not self.step():
+            if self._futures:
+                wait(self._futures, timeout=TICK, return_when=FIRST_COMPLETED)
+            else:
+                time.sleep(TICK)
+        return self.grid
+
+    def step(self) -> bool:
+        """Does what is to be done now. Returns whether the grid is over."""
+        self._collect()
+        if self._journal.changed_elsewhere():
+            self._grid = self._read()
+            self._lines = {line.key: line for line in self._grid.lines}
+        actions = next_actions(self._situation(), self._limits)
+        if self._copying is not None:
+            self._copying.pause(bool(actions.stopping) or actions.over)
+        if actions.over:
+            if self._futures:
+                return False
+            if self._grid.ended is None:
+                self._journal.finish(time.time())
+                self._grid = self._read()
+            return True
+        self._act(actions)
+        return False
+
+    def _act(self, actions: Actions) -> None:
+        stopping = bool(actions.stopping)
+        for key, (state, reason) in actions.close.items():
+            self._journal.close_line(key, state, reason)
+            self._changed(key)
+        for key in actions.resolve:
+            line = self._lines[key]
+            self._do(key, partial(self._runner.resolve, line, stopping))
+        now = time.monotonic()
+        for key in actions.start:
+            line = self._lines[key]
+            if self._rate("start", line.engine, line.region, self._limits.starts_per_second).take(now):
+                self._do(key, partial(self._runner.start, line))
+        for place, region in actions.copy:
+            self._copy(place, region)
+        for key in actions.stop:
+            if now - self._stops.get(key, -STOP_AGAIN) >= STOP_AGAIN:
+                self._stops[key] = now
+                line = self._lines[key]
+                self._do(key, partial(self._runner.stop, line))
+        self._look(now, stopping)
+
+    def _look(self, now: float, stopping: bool) -> None:
+        """Has runs looked at for which it is time."""
+        busy = set(self._futures.values())
+        for key, line in self._lines.items():
+            if line.state is not LineState.RUNNING or key in busy or self._due.get(key, 0.0) > now:
+                continue
+            attempt = line.attempts[-1]
+            local = attempt.engine == LOCAL
+            if not local and not self._rate("look", attempt.engine, attempt.region, LOOKS_PER_SECOND).take(now):
+                continue
+            self._due[key] = now + (LOOK_LOCAL if local else LOOK_PLATFORM)
+            costs = self._grid.budget is not None
+            self._do(key, partial(self._looked, line, stopping, costs))
+
+    def _looked(self, line: LineRecord, stopping: bool, costs: bool) -> None:
+        found = self._runner.look(line, stopping, costs)
+        if found is not None:
+            self._running_cost[line.key] = found
+
+    def _copy(self, place: str, region: str) -> None:
+        assert self._copying is not None
+        record = self._journal.copy(place, region)
+        copying, retry = self._copying, self._retry
+        future = self._copiers.submit(copying.copy, record, retry.attempts, retry.delay)
+        self._futures[future] = (place, region)  # type: ignore[index]
+
+    def _do(self, key: str, work: Callable[[], object]) -> None:
+        self._futures[self._pool.submit(work)] = key
+
+    def _collect(self) -> None:
+        """Takes the results of what was done; an error of the journal, or a defect, is raised here."""
+        for future in [each for each in self._futures if each.done()]:
+            of = self._futures.pop(future)
+            result = future.result()
+            if isinstance(of, tuple):
+                self._grid = self._read_copies()
+                continue
+            assert isinstance(of, str)
+            before = self._lines[of]
+            self._changed(of)
+            after = self._lines[of]
+            if after.state is not LineState.RUNNING:
+                self._running_cost.pop(of, None)
+            if before.state is LineState.WAITING or after.state is LineState.WAITING:
+                rate = self._rate("start", before.engine, before.region, self._limits.starts_per_second)
+                if result is RetryCause.THROTTLED:
+                    rate.throttled()
+                elif after.state is LineState.RUNNING:
+                    rate.went_well()
+            if before.region != after.region:
+                self._grid = self._read_copies()
+
+    def _changed(self, key: str) -> None:
+        before = self._lines[key]
+        line = self._journal.line(key, before.index)
+        self._lines[key] = line
+        if line != before:
+            self._told(line, "")
+
+    def _trouble(self, key: str, words: str) -> None:
+        self._told(self._lines[key], words)
+
+    def _situation(self) -> Situation:
+        ended = sum(line.cost for line in self._lines.values()) + sum(copy.cost or 0.0 for copy in self._grid.copies)
+        return Situation(
+            grid=self.grid,
+            now=time.time(),
+            spent=ended + sum(self._running_cost.values()),
+            hosts=self._hosts,
+            busy=frozenset(self._futures.values()),
+            local_hosts=self._limits.local_hosts or len(os.sched_getaffinity(0)),
+        )
+
+    def _read(self) -> GridRecord:
+        found = self._journal.read()
+        assert found is not None, "whoever makes a controller has begun the grid"
+        return found
+
+    def _read_copies(self) -> GridRecord:
+        return msgspec.structs.replace(self._grid, copies=self._read().copies)
+
+    def _copies_in(self, region: str) -> Mapping[str, str]:
+        return {
+            copy.place: copy.target
+            for copy in self._grid.copies
+            if copy.region == region and copy.state is CopyState.DONE
+        }
+
+    def _regions_of(self, key: str) -> Sequence[tuple[str, tuple[CopyRecord, ...]]]:
+        planned = self._plan.get(key)
+        if planned is None:
+            return ()
+        return tuple(
+            (each.region, tuple(copy_record(copy, each.region) for copy in each.copies))
+            for each in candidates_of(planned)
+        )
+
+    def _rate(self, what: str, engine: str, region: str, per_second: float) -> RateLimit:
+        return self._rates.setdefault((what, engine, region), RateLimit(per_second, time.monotonic()))

@@ -1,0 +1,124 @@
+"""The jobs of a grid's lines as they are started: with what is another in their region, and reading whole copies."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.errors import JobInvalid, Problem
+from headrace.grid.copies.read_from_copy import read_from_copies
+from headrace.grid.grid_file import GridFile
+from headrace.grid.lines.line import ENGINE, Line
+from headrace.grid.lines.line_job import Template, place_of
+from headrace.grid.load_grid import Grid
+from headrace.job import Job
+from headrace.job.file.overrides import apply_values
+from headrace.job.find_engine import engine_names
+from headrace.job.problems.finding import JobSource
+
+NAME_CHARACTERS = 63
+SAGEMAKER = "sagemaker"
+
+
+def attempt_name(job_name: str, number: int) -> str:
+    """Returns the job name of an attempt: the line's own for the first one.
+
+    >>> attempt_name("campaigns-0123456789ab", 1), attempt_name("campaigns-0123456789ab", 3)
+    ('campaigns-0123456789ab', 'campaigns-0123456789ab-a3')
+    """
+    if number == 1:
+        return job_name
+    grid, _, key = job_name.rpartition("-")
+    ending = f"-{key}-a{number}"
+    return f"{grid[: NAME_CHARACTERS - len(ending)].rstrip('-')}{ending}"
+
+
+class LineJobs:
+    """Makes the jobs of lines.
+
+    Args:
+        grid: as it was read.
+
+    Raises:
+        JobInvalid: an engine that is not there, or a field of `in_regions` that cannot be.
+    """
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+        self._lines = {line.key: line for line in grid.lines}
+        self._data = {line.key: data for line, data in zip(grid.lines, grid.jobs, strict=True)}
+        self._templates: dict[str, Template] = {}
+        self._check_engines()
+        for region in grid.file.in_regions:
+            self._template(region)
+
+    @property
+    def file(self) -> GridFile:
+        """What the user wrote."""
+        return self._grid.file
+
+    @property
+    def template(self) -> Mapping[str, Any]:
+        """Keys of the grid's job."""
+        return self._grid.template.data
+
+    @property
+    def digest(self) -> str:
+        """What tells the job of this grid, with what is another in each region, from others."""
+        given = [self._grid.template.data, self.file.engine, self.file.in_regions]
+        return hashlib.sha256(json.dumps(given, sort_keys=True, default=str).encode()).hexdigest()
+
+    def engine_of(self, line: Line) -> str:
+        """Returns the engine that runs a line."""
+        return str(line.fields.get(ENGINE) or self.file.engine)
+
+    def hosts_of(self, key: str) -> int:
+        """Returns how many hosts the job of a line has."""
+        data = self._data[key]
+        return sum(int(group.get("instance_count", 1)) for group in data.get("instance_groups") or [data])
+
+    def job(self, key: str, name: str, region: str, engine: str, copies: Mapping[str, str]) -> Job:
+        """Returns the job of an attempt. Files are not looked for.
+
+        Args:
+            key: of the line.
+            name: of the job.
+            region: where it runs; empty where there is none.
+            engine: that runs it.
+            copies: place of each whole copy in this region, by the place of the data.
+
+        Raises:
+            JobInvalid: with all that is wrong, at the place of the line.
+        """
+        line = self._lines[key]
+        (data,) = self._template(region).made((line,))
+        made = read_from_copies(data, copies)
+        if engine == SAGEMAKER and region:
+            engines = dict(made.get("engines") or {})
+            made["engines"] = {**engines, SAGEMAKER: {**(engines.get(SAGEMAKER) or {}), "region": region}}
+        base = self._grid.template.base
+        return Job.from_source({**made, "job_name": name}, JobSource(line.place), base, look=False)
+
+    def _template(self, region: str) -> Template:
+        if region not in self._templates:
+            fields = self.file.in_regions.get(region, {})
+            plain = self._grid.template
+            made = apply_values(plain.data, {place_of(name): value for name, value in fields.items()}, region)
+            if made.findings:
+                source = JobSource(f"in_regions.{region}")
+                raise JobInvalid(tuple(source.problem(finding) for finding in made.findings))
+            self._templates[region] = Template(made.data, plain.base)
+        return self._templates[region]
+
+    def _check_engines(self) -> None:
+        there = engine_names()
+        known = ", ".join(there)
+        problems = [
+            Problem(ENGINE, f"must be an engine that is installed: {known}", self.engine_of(line), line.place)
+            for line in self._grid.lines
+            if self.engine_of(line) not in there
+        ]
+        if problems:
+            raise JobInvalid(tuple(problems))

@@ -1,0 +1,148 @@
+"""What a grid's controller does next: a pure function of the journal's state, the clock and the limits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from headrace.grid.journal.grid_record import CopyState, GridRecord, LineRecord, LineState
+from headrace.grid.run_rules import Limits
+
+COPIES_AT_ONCE = 2
+BY_REQUEST = "stopped on request"
+BY_DEADLINE = "the grid's deadline has passed"
+BY_BUDGET = "the grid's budget is used up"
+LOCAL = "local"
+
+
+@dataclass(frozen=True)
+class Actions:
+    """What is done next.
+
+    Attributes:
+        start: keys of lines of which the next attempt is started, in this order.
+        resolve: keys of lines whose attempt was written down by a controller that was killed: it is looked for, and
+            started if it is not there.
+        copy: copies that begin, as (place, region).
+        stop: keys of lines whose run is asked to stop.
+        close: lines that will not be started: key to state and reason.
+        stopping: why everything is being stopped; empty when it is not.
+        over: every line is.
+    """
+
+    start: tuple[str, ...] = ()
+    resolve: tuple[str, ...] = ()
+    copy: tuple[tuple[str, str], ...] = ()
+    stop: tuple[str, ...] = ()
+    close: Mapping[str, tuple[LineState, str]] = field(default_factory=dict)
+    stopping: str = ""
+    over: bool = False
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What is decided by.
+
+    Attributes:
+        grid: as the journal has it.
+        now: seconds since the epoch.
+        spent: USD so far, of what runs too.
+        hosts: of each line's job, by key.
+        busy: keys of lines, and (place, region) of copies, that this process is doing something with already.
+        local_hosts: hosts of lines that may run at once on this machine.
+    """
+
+    grid: GridRecord
+    now: float
+    spent: float = 0.0
+    hosts: Mapping[str, int] = field(default_factory=dict)
+    busy: frozenset[object] = frozenset()
+    local_hosts: int = 1
+
+
+def next_actions(situation: Situation, limits: Limits) -> Actions:
+    """Returns what is done next. Rates are not looked at: `start` has all that may run."""
+    grid = situation.grid
+    if all(line.state.over for line in grid.lines):
+        return Actions(over=True)
+    why = _why_stop(situation)
+    idle = [line for line in grid.lines if line.key not in situation.busy]
+    unknown = tuple(line.key for line in idle if line.state is LineState.STARTING)
+    if why:
+        return Actions(
+            resolve=unknown,
+            stop=tuple(line.key for line in idle if line.state is LineState.RUNNING),
+            close={line.key: (LineState.STOPPED, why) for line in idle if line.state is LineState.WAITING},
+            stopping=why,
+        )
+    copies = {(copy.place, copy.region): copy for copy in grid.copies}
+    waiting = [line for line in idle if line.state is LineState.WAITING]
+    close: dict[str, tuple[LineState, str]] = {}
+    for line in waiting:
+        failed = [copies[each] for each in line.waits_for if copies[each].state is CopyState.FAILED]
+        if failed:
+            close[line.key] = (LineState.FAILED, f"{failed[0].place} could not be copied: {failed[0].reason}")
+    ready = [
+        line
+        for line in waiting
+        if line.key not in close
+        and line.not_before <= situation.now
+        and all(copies[each].state is CopyState.DONE for each in line.waits_for)
+    ]
+    return Actions(
+        start=_within(situation, ready, limits),
+        resolve=unknown,
+        copy=_copies(situation, waiting),
+        close=close,
+    )
+
+
+def _why_stop(situation: Situation) -> str:
+    grid = situation.grid
+    if grid.stop_asked is not None:
+        return BY_REQUEST
+    if grid.deadline is not None and situation.now >= grid.deadline:
+        return BY_DEADLINE
+    return BY_BUDGET if grid.budget is not None and situation.spent >= grid.budget else ""
+
+
+def _within(situation: Situation, ready: list[LineRecord], limits: Limits) -> tuple[str, ...]:
+    """Returns the lines of these that the limits leave room for."""
+    going = [line for line in situation.grid.lines if line.state in (LineState.STARTING, LineState.RUNNING)]
+    going += [line for line in situation.grid.lines if line.state is LineState.WAITING and line.key in situation.busy]
+    total = len(going)
+    regions = Counter(_region(line) for line in going)
+    local = sum(situation.hosts.get(line.key, 1) for line in going if line.engine == LOCAL)
+    found: list[str] = []
+    for line in ready:
+        hosts = situation.hosts.get(line.key, 1) if line.engine == LOCAL else 0
+        if limits.parallel is not None and total >= limits.parallel:
+            break
+        if regions[line.region] >= limits.per_region.get(line.region, total + 1):
+            continue
+        if hosts and local and local + hosts > situation.local_hosts:
+            continue
+        found.append(line.key)
+        total += 1
+        regions[line.region] += 1
+        local += hosts
+    return tuple(found)
+
+
+def _region(line: LineRecord) -> str:
+    attempt = line.attempt
+    return attempt.region if attempt is not None and line.state is not LineState.WAITING else line.region
+
+
+def _copies(situation: Situation, waiting: list[LineRecord]) -> tuple[tuple[str, str], ...]:
+    """Returns the copies that begin now: those for which lines wait, in the order of the lines."""
+    open_copies = {
+        (copy.place, copy.region)
+        for copy in situation.grid.copies
+        if copy.state in (CopyState.WAITING, CopyState.RUNNING)
+    }
+    wanted = dict.fromkeys(each for line in waiting for each in line.waits_for if each in open_copies)
+    going = sum(each in situation.busy for each in wanted)
+    free = [each for each in wanted if each not in situation.busy]
+    return tuple(free[: max(0, COPIES_AT_ONCE - going)])

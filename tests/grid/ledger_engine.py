@@ -1,0 +1,103 @@
+"""An engine whose platform is a file beside all grids: what was submitted and what ended stands there, whoever dies.
+
+It is as forgetful as a platform may be: a job is known by its run only, and a job that is submitted twice runs twice.
+`LEDGER` names the file; `FAULTS` a folder with a file a job name, each line of which is what becomes of a submission.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+from headrace.engines.new_run import new_run
+from headrace.engines.planning.prepare_run import write_job
+from headrace.engines.platform_news import platform_news
+from headrace.engines.remote_handle import RemoteHandle
+from headrace.errors import EngineRefused, EngineUnreachable
+from headrace.job import Job
+from headrace.runs import Cause, CauseKind, Run, Status, give_to_engine
+
+instant: Callable[[str], None] = lambda _name: None  # noqa: E731  # set by tests
+
+ENDS = {
+    "spot": (Status.FAILED, Cause(CauseKind.PREEMPTED, "taken back", infrastructure=True)),
+    "broken": (Status.FAILED, Cause(CauseKind.PROGRAM_EXITED, exit_code=3)),
+}
+
+
+class Refused(EngineRefused):
+    """The platform has no instances."""
+
+    code = "CapacityError"
+
+
+def plan(job: Job) -> object:
+    return SimpleNamespace(job=job)
+
+
+def start(job: Job, detach: bool) -> RemoteHandle:
+    assert detach
+    fault = _fault(job.job_name)
+    if fault == "throttle":
+        raise EngineUnreachable("too many requests")
+    if fault == "capacity":
+        raise Refused("no instances")
+    with new_run(job, "ledger") as paths:
+        write_job(job, paths)
+        instant("engine: before it is given")
+        give_to_engine(paths)
+        instant("engine: before it is submitted")
+        _append(f"submitted {job.job_name} {paths.id} {fault}")
+        instant("engine: after it was submitted")
+    return RemoteHandle(paths)
+
+
+def refresh(run: Run) -> None:
+    known = _known(run)
+    if known is None:
+        return
+    status, cause = ENDS.get(known, (Status.COMPLETED, None))
+    if known == "slow" and not _stopped(run):
+        return
+    if _stopped(run):
+        status, cause = Status.STOPPED, Cause(CauseKind.STOPPED, "stopped by the user")
+    with platform_news(run.paths) as news:
+        if not news.finished:
+            _append(f"ended {run.header.job_name} {run.id} {status.value}")
+            news.end(status, cause)
+
+
+def alive(run: Run) -> bool:
+    return _known(run) is not None and not any(line.split()[:3:2] == ["ended", run.id] for line in _lines())
+
+
+def stop(run: Run, now: bool = False) -> bool:
+    _append(f"stopped {run.header.job_name} {run.id} -")
+    return True
+
+
+def _known(run: Run) -> str | None:
+    """What the platform does with the job of a run; None when it has none."""
+    return next((line.split()[3] for line in _lines() if line.split()[:3:2] == ["submitted", run.id]), None)
+
+
+def _stopped(run: Run) -> bool:
+    return any(line.split()[:3:2] == ["stopped", run.id] for line in _lines())
+
+
+def _fault(job_name: str) -> str:
+    path = Path(os.environ.get("FAULTS", "/nowhere")) / job_name
+    return path.read_text().strip() if path.exists() else "well"
+
+
+def _lines() -> list[str]:
+    path = Path(os.environ["LEDGER"])
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def _append(line: str) -> None:
+    descriptor = os.open(os.environ["LEDGER"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.write(descriptor, f"{line}\n".encode())
+    os.close(descriptor)
