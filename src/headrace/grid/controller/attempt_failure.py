@@ -9,13 +9,14 @@ from headrace.errors import EngineRefused, EngineUnreachable, HeadraceError, Sto
 from headrace.grid.journal.grid_record import AttemptRecord, LineRecord
 from headrace.grid.run_rules import LONGEST_DELAY, Retry, RetryCause
 from headrace.runs import Cause, CauseKind
-from headrace.runs.state import ENGINE_KILLED
 
 _CAPACITY = frozenset(
     {"CapacityError", "InsufficientCapacityError", "ResourceLimitExceeded", "ResourceLimitExceededException"}
 )
 _INTERNAL = frozenset({"InternalServerError", "InternalFailure", "ServiceUnavailable", "ServiceUnavailableException"})
-_INFRASTRUCTURE = frozenset({CauseKind.COORDINATOR_LOST, CauseKind.NETWORK_LOST, CauseKind.CALLER_DIED})
+_INFRASTRUCTURE = frozenset(
+    {CauseKind.ENGINE_FAILED, CauseKind.COORDINATOR_LOST, CauseKind.NETWORK_LOST, CauseKind.CALLER_DIED}
+)
 _MOVES = frozenset({RetryCause.CAPACITY, RetryCause.SPOT})
 """After these another region may do better."""
 
@@ -40,7 +41,7 @@ def failure_of_run(cause: Cause | None) -> RetryCause | None:
         return RetryCause.SPOT
     if cause.kind is CauseKind.INSTANCE_NOT_STARTED and cause.infrastructure:
         return RetryCause.CAPACITY
-    if cause.infrastructure or cause.kind in _INFRASTRUCTURE or cause == ENGINE_KILLED:
+    if cause.infrastructure or cause.kind in _INFRASTRUCTURE:
         return RetryCause.INTERNAL
     return None
 
