@@ -26,12 +26,15 @@ from headrace.hosting.isolation import syscalls
 from notes import note
 
 AFTER_MULTIPROCESSING = -200  # its own folder goes at -100
+NETWORKS = Path("/run/netns")  # names of network namespaces; a file there outlives its namespace
 BOX = "HEADRACE_TESTS_BOX"  # tells the first program of a box its folder for temporary files
 UNSHARE = ("unshare", "--mount", "--net", "--pid", "--ipc", "--fork", "--kill-child", "--mount-proc")
 # The first process waits for the worker, and reaps whoever loses his parent. $0 is the folder that the box hides.
 SCRIPT = """
 set -e
 mount -t tmpfs tmpfs /dev/shm
+mkdir -p /run/netns
+mount -t tmpfs tmpfs /run/netns
 mount --bind "$0" "$HEADRACE_TESTS_BOX"
 ip link set lo up
 ip link add out type veth peer name far
@@ -104,6 +107,8 @@ def stand_apart() -> None:
         syscalls.unshare(syscalls.CLONE_NEWNS)
         syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_SLAVE)
         syscalls.mount("tmpfs", "/dev/shm", "tmpfs")
+        NETWORKS.mkdir(exist_ok=True)
+        syscalls.mount("tmpfs", str(NETWORKS), "tmpfs")
         _own_shared_memory.append(True)
     else:
         note(

@@ -21,7 +21,7 @@ import apart
 import headrace
 import leaks
 from notes import NOTES, note
-from objectstore import s3, s3_endpoint
+from objectstore import s3, s3_endpoint, stays_serving
 
 __all__ = ["s3", "s3_endpoint"]
 
@@ -146,8 +146,8 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def leaves_nothing_behind() -> Iterator[None]:
-    """Fails a test that leaves a thread, a process, a descriptor or shared memory behind."""
-    with leaks.check():
+    """Fails a test that leaves a thread, process, descriptor or shared memory behind, or ends the S3 server of all."""
+    with stays_serving(), leaks.check():
         yield
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -16,7 +17,10 @@ from typing import Any
 
 import pytest
 
+from patience import allowed
+
 MOTO = str(Path(__file__).with_name("moto_server.py"))
+LAST_LINES = 20  # of a server's log that a failure shows
 PAGE = 100  # objects that an answer lists; S3 lists 1,000
 
 
@@ -54,6 +58,41 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
+@dataclass(frozen=True)
+class Server:
+    """A process that serves the session."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def why_dead(self) -> str:
+        """Returns how it ended, with its last lines; nothing while it runs."""
+        if (code := self.process.poll()) is None:
+            return ""
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        lines = self.log.read_text(errors="replace").splitlines()[-LAST_LINES:]
+        return "\n  ".join([f"the S3 server of the session (process {self.process.pid}) has ended, {how}:", *lines])
+
+
+SERVERS: list[Server] = []  # the session's own
+
+
+def assert_serving(when: str) -> None:
+    """Fails if the session's server has ended: what needs it would fail with errors that do not say why."""
+    for server in SERVERS:
+        if why := server.why_dead():
+            raise AssertionError(f"{when}: {why}")
+
+
+@contextlib.contextmanager
+def stays_serving() -> Iterator[None]:
+    """Fails if the session's server ends within the block; the test in it is the one to look at."""
+    before = [server for server in SERVERS if not server.why_dead()]
+    yield
+    if any(server.why_dead() for server in before):
+        assert_serving("during this test")
+
+
 @pytest.fixture(scope="session")
 def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """URL of a server that lives as long as the session."""
@@ -65,17 +104,21 @@ def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             [sys.executable, MOTO, "-H", "127.0.0.1", "-p", str(port)], stdout=file, stderr=file,
             env=os.environ | {"MOTO_S3_DEFAULT_MAX_KEYS": str(PAGE)},
         )  # fmt: skip
+    running = Server(server, log)
+    SERVERS.append(running)
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + allowed(60)
         while True:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1) as probe:
                 if probe.getsockname() != probe.getpeername():  # where nobody listens a socket may meet itself
                     break
-            if server.poll() is not None or time.monotonic() > deadline:
-                raise AssertionError(log.read_text())
+            if time.monotonic() > deadline:
+                raise AssertionError(f"the S3 server does not listen:\n{log.read_text()}")
+            assert_serving("at its start")
             time.sleep(0.05)
         yield f"http://127.0.0.1:{port}"
     finally:
+        SERVERS.remove(running)
         server.kill()
         server.wait()
 
@@ -83,6 +126,7 @@ def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture
 def s3(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
     """A bucket of the test's own; the environment is a user's who works with that server."""
+    assert_serving("before this test")
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3_endpoint)

@@ -24,6 +24,7 @@ from engine_table_shapes import HELLO
 from engine_table_slurm import HEADRACE, SlurmPlatform
 from slurm_cluster import HEAD
 from slurm_stage import S3_USER, s3_server
+from stage import until
 
 from headrace.runs import Run, RunPaths, Status
 from headrace.runs.segments import is_recorded
@@ -121,12 +122,17 @@ def test_what_slurm_says_of_a_run_is_shown_beside_its_record(platform: SlurmPlat
     play.submit(HELLO.document("told", platform.folder))
     assert play.wait(20) == 0
     (play.run.paths.engine / "algo-1.log").write_text("a warning")
-    shown = json.loads(play.headrace("logs", play.run_id, "--platform", "--output", "json").stdout)
-    documents = {document["name"]: document["text"] for document in shown}
-    assert documents["engine/algo-1.log"] == "a warning"
-    job = documents["scontrol-show-job.txt"]
-    assert job.count("JobState=COMPLETED") == 2, "one for each component"
-    assert f"Comment=headrace:{play.run_id}" in job
+
+    def documents() -> dict[str, str]:
+        shown = json.loads(play.headrace("logs", play.run_id, "--platform", "--output", "json").stdout)
+        return {document["name"]: document["text"] for document in shown}
+
+    # the run has ended before its job, whose components are COMPLETING until their nodes are free
+    ended = lambda: documents()["scontrol-show-job.txt"].count("JobState=COMPLETED") == 2  # noqa: E731
+    until(ended, 30, "both components completed")
+    shown = documents()
+    assert shown["engine/algo-1.log"] == "a warning"
+    assert f"Comment=headrace:{play.run_id}" in shown["scontrol-show-job.txt"]
 
 
 @pytest.mark.s3

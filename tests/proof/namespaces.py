@@ -5,13 +5,14 @@
         net.lose("one", percent=20)            # nft drops that many packets, in both directions
         net.unplug("one"); net.plug("one")     # its cable
 
-Needs root, iproute2 and nftables. The names of the namespaces are this process's own, so runs do not meet.
+Needs root, iproute2 and nftables. The names of the namespaces are chosen at random: another worker's process may have
+the same number in its box, and a run that was killed leaves its names behind.
 """
 
 from __future__ import annotations
 
-import os
 import subprocess
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -21,7 +22,7 @@ class Network:
 
     def __init__(self, hosts: Sequence[str]) -> None:
         self._hosts = list(hosts)
-        self._name = f"hr{os.getpid()}"
+        self._name = f"hr{uuid.uuid4().hex[:12]}"
         self._spaces: list[str] = []
         self._add_space("switch")
         self._ip("switch", "link", "add", "bridge", "type", "bridge")
