@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
+from headrace.feed import DataLoader
 from headrace.feed.client.server_status import inquire
 from headrace.feed.wire import messages
 from headrace.feed.wire.endpoints import Endpoints
@@ -38,6 +40,22 @@ def wait_until(condition: Callable[[], object], what: str, seconds: float = 15.0
 def open_descriptors() -> int:
     """Returns how many descriptors this process has open."""
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def receivers() -> list[psutil.Process]:
+    """Returns the receiver processes of this one that live. A child that has ended is a zombie for a moment."""
+    found = []
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if "headrace.feed.client.receiver" in " ".join(child.cmdline()):
+                found.append(child)
+    return found
+
+
+def local_executors(loader: DataLoader) -> list[int]:
+    """Returns the pids of a loader's own workers. This process has other children, such as servers of the session."""
+    pool = next(iter(loader._sessions))._worker_pool
+    return [worker.link.process.pid for worker in pool.workers()]  # type: ignore[attr-defined]
 
 
 def free_port() -> int:

@@ -17,7 +17,7 @@ import psutil
 import pytest
 from effort import SOAK
 from feed_data import flat
-from feed_servers import Pair, Server, free_port, open_descriptors, wait_until
+from feed_servers import Pair, Server, free_port, local_executors, open_descriptors, receivers, wait_until
 
 from headrace.errors import WorkersLost
 from headrace.feed import DataLoader
@@ -130,8 +130,8 @@ def test_local_executors_that_are_killed_in_mid_epoch_change_nothing(slow_truth:
     with DataLoader(SLOW, batch_size=8, shuffle=True, seed=3, num_workers=2, prefetch_factor=2) as loader:
 
         def kill() -> None:
-            for worker in next(iter(loader._sessions))._worker_pool.workers():
-                os.kill(worker.link.process.pid, signal.SIGKILL)  # type: ignore[attr-defined]
+            for pid in local_executors(loader):
+                os.kill(pid, signal.SIGKILL)
 
         assert epoch_with(loader, 3, kill) == slow_truth
         assert loader.stats()["workers_lost"] >= 1
@@ -197,9 +197,7 @@ def test_a_receiver_process_that_is_killed_is_replaced(pair: Pair, slow_truth: l
     with remote(pair.both, pair.a) as loader:
 
         def kill() -> None:
-            [receiver] = [
-                p for p in psutil.Process().children() if "headrace.feed.client.receiver" in " ".join(p.cmdline())
-            ]
+            [receiver] = receivers()
             receiver.send_signal(signal.SIGKILL)
 
         assert epoch_with(loader, 3, kill) == slow_truth
@@ -381,7 +379,7 @@ def test_a_pass_that_is_broken_off_does_not_disturb_the_next_one(pair: Pair, slo
                     break
         loader.set_epoch(0)
         assert [flat(batch) for batch in loader] == slow_truth
-        assert len([p for p in psutil.Process().children() if "receiver" in " ".join(p.cmdline())]) == 1
+        assert len(receivers()) == 1
 
 
 def test_the_second_epoch_begins_while_the_first_ends_and_is_the_same_as_alone(pair: Pair) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from feed_data import flat
-from feed_servers import Server
+from feed_servers import Server, local_executors
 from source_data import fill_tars, tars, write_tar
 
 from headrace.errors import ShardError
@@ -55,15 +55,10 @@ def test_local_processes_make_the_same_bits_and_one_may_be_killed(whole: list[by
             for step, batch in enumerate(loader):
                 found.append(flat(batch))
                 if step == 5:
-                    os.kill(next(iter(_executors())), signal.SIGKILL)
+                    os.kill(local_executors(loader)[0], signal.SIGKILL)
         assert found == whole
+        assert loader.stats()["workers_lost"] >= 1
         assert loader.stats()["purity_failures"] == 0
-
-
-def _executors() -> list[int]:
-    import psutil
-
-    return [child.pid for child in psutil.Process().children() if child.name() != "resource_tracker"]
 
 
 def test_other_hosts_make_the_same_bits_and_a_host_with_replicas_may_be_killed(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import signal
 import time
@@ -12,9 +11,8 @@ from pathlib import Path
 
 import feed_data
 import msgspec
-import psutil
 import pytest
-from feed_servers import Server, wait_until
+from feed_servers import Server, receivers, wait_until
 
 from headrace.feed import DataLoader
 from headrace.feed.metrics.tcp_busy import LinkUse, busy_seconds
@@ -71,16 +69,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, P
 
 def all_blocked(lines: list[WorkerSecond]) -> bool:
     return bool(lines) and sum(line.blocked for line in lines) > 0.9 * sum(2 * line.seconds for line in lines)
-
-
-def receivers() -> list[psutil.Process]:
-    """The receiver processes of this one that live. One that has ended, of whatever kind, is a zombie for a moment."""
-    found = []
-    for child in psutil.Process().children():
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if "headrace.feed.client.receiver" in " ".join(child.cmdline()):
-                found.append(child)
-    return found
 
 
 def test_a_server_tells_what_its_executors_made_sent_and_waited_for(server: tuple[Server, Path]) -> None:
