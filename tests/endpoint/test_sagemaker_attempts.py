@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from sagemaker_loop import Loop, lines, members, open_loop, open_service
-from serve_process import ServeProcess
 from service_relay import FULL, LOSES_MODEL, LOST, QUOTA, THROTTLED, Relay
 
 from headrace import engines
 from headrace.errors import EngineRefused
 from headrace.runs import CauseKind, Run, Status, runs_dir
+from serve_process import ServeProcess
 
 pytestmark = pytest.mark.namespaces
 
