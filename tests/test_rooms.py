@@ -132,6 +132,7 @@ ORDER: dict[str, list[str]] = {
         "load_grid",
         "plan_grid",
         "copies",
+        "places",
         "journal",
         "controller",
         "report",

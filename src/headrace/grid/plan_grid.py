@@ -8,7 +8,7 @@ from typing import Any
 
 from headrace.grid.lines.line import REGION, Line
 from headrace.grid.load_grid import Grid
-from headrace.grid.placement.candidate import Copy, Placed
+from headrace.grid.placement.candidate import Copy, Placed, PlaceSize
 from headrace.grid.placement.place_line import Demand, Placer
 from headrace.grid.placement.placement_rules import PlacementRules
 from headrace.job.model.field_types import MAX_RUN_DEFAULT
@@ -99,10 +99,15 @@ class GridPlan:
         return sum(each.run_cost + each.copy_cost for each in self.regions)
 
 
-def plan_grid(grid: Grid) -> GridPlan:
-    """Places every line. The same grid and price list give the same plan."""
+def plan_grid(grid: Grid, measured: Mapping[str, PlaceSize] | None = None) -> GridPlan:
+    """Places every line. The same grid, sizes and price list give the same plan.
+
+    Args:
+        grid: as it was read.
+        measured: sizes of places that its file does not know.
+    """
     rules = grid.file.placement
-    placer = Placer(rules)
+    placer = Placer(rules, measured or {})
     demands = [demand_of(line, data, rules) for line, data in zip(grid.lines, grid.jobs, strict=True)]
     lines = tuple(
         PlannedLine(line, job_name(grid.file.name, line), placer.place(demand))

@@ -17,6 +17,7 @@ from headrace.insight.cost.billing import amount
 from headrace.insight.render.plain_text import MISSING
 
 LONGEST_VALUE = 24
+_COPY_NUMBERS = ("GB", "objects", "cost", "hours")
 
 
 def show_plan(plan: GridPlan, shown: int, why: bool) -> None:
@@ -32,12 +33,13 @@ def show_plan(plan: GridPlan, shown: int, why: bool) -> None:
         out.print(Text(f"and {len(plan.lines) - shown} lines more (--lines N shows N; --output json has all)"))
     if plan.copies:
         out.print()
-        copies = columns(("copy", "from", "to", "GB", "cost", "hours", "for lines"), right=("GB", "cost", "hours"))
+        copies = columns(("copy", "from", "to", "GB", "objects", "cost", "hours", "for lines"), right=_COPY_NUMBERS)
         for copy in plan.copies[:shown]:
-            size, hours = f"{copy.copy.gigabytes:g}", _hours(copy.copy.seconds)
+            size, hours = f"{copy.copy.gigabytes:.4g}", _hours(copy.copy.seconds)
+            count = MISSING if copy.copy.objects is None else str(copy.copy.objects)
             used = ", ".join(plan.lines[index].line.place for index in copy.lines[:3])
             used += f" and {len(copy.lines) - 3} more" if len(copy.lines) > 3 else ""
-            copies.add(copy.copy.place, copy.copy.source, copy.region, size, amount(copy.copy.cost), hours, used)
+            copies.add(copy.copy.place, copy.copy.source, copy.region, size, count, amount(copy.copy.cost), hours, used)
         out.print(copies)
     out.print()
     names = ("region", "lines", "hosts", "runs", "copies", "cost")
@@ -102,7 +104,7 @@ def _hours(seconds: float) -> str:
 
 def _copied(candidate: Candidate) -> str:
     size = sum(copy.gigabytes for copy in candidate.copies)
-    return f"{size:g} GB" if candidate.copies else ""
+    return f"{size:.4g} GB" if candidate.copies else ""
 
 
 def refused_text(refused: Refused) -> str:

@@ -26,6 +26,7 @@ from headrace.grid.copies.copied_object import (
     ARCHIVES,
     Compared,
     ListedObject,
+    bucket_region,
     compared,
     digest_of_objects,
     list_objects,
@@ -332,6 +333,10 @@ def plan_copy(
         try:
             objects = list_objects(clients[source], bucket, prefix)
             _check(place, objects)
+            there = bucket_region(clients[target], target_bucket)
+            if there not in ("", target.region):
+                message = f"{copy_to} must be in {target.region}; the bucket is in {there}"
+                raise CopyFailed(CopyFailure.WRONG_REGION, message)
         except BaseException:
             for client in clients.values():
                 client.close()

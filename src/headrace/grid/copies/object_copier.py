@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import IO, Any, NamedTuple
-from urllib.parse import urlsplit
 
 from headrace.errors import ObjectMissing, StorageError
-from headrace.grid.copies.copied_object import ListedObject
+from headrace.grid.copies.copied_object import ListedObject, of_aws
 from headrace.grid.copies.copy_failure import copy_failed
 from headrace.instance.s3 import S3
 
@@ -61,9 +60,9 @@ def same_service(one: S3, other: S3) -> bool:
 
 def _partition(s3: S3) -> str:
     """Returns the partition of AWS; empty for another service."""
-    host, region = urlsplit(s3.endpoint).hostname or "", str(s3.client.meta.region_name)
-    if not host.endswith((".amazonaws.com", ".amazonaws.com.cn")):
+    if not of_aws(s3):
         return ""
+    region = str(s3.client.meta.region_name)
     return "aws-cn" if region.startswith("cn-") else "aws-us-gov" if region.startswith("us-gov-") else "aws"
 
 

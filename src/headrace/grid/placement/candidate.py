@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from headrace.catalog.prices import Price
 
@@ -39,6 +40,18 @@ class Refused:
     limit: float | None = None
 
 
+class PlaceSize(NamedTuple):
+    """How much a place holds.
+
+    Attributes:
+        gigabytes: GB, of 10^9 bytes.
+        objects: how many.
+    """
+
+    gigabytes: float
+    objects: int
+
+
 @dataclass(frozen=True)
 class Copy:
     """Data that a line needs in a region where they are not.
@@ -49,6 +62,7 @@ class Copy:
         gigabytes: how much.
         cost: USD.
         seconds: that it takes.
+        objects: how many they are; None when unknown.
     """
 
     place: str
@@ -56,6 +70,7 @@ class Copy:
     gigabytes: float
     cost: float
     seconds: float
+    objects: int | None = None
 
 
 @dataclass(frozen=True)

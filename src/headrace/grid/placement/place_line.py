@@ -11,7 +11,7 @@ from datetime import date
 
 from headrace.catalog.cost import cost
 from headrace.catalog.prices import Price, price_of
-from headrace.grid.placement.candidate import Candidate, Copy, Placed, Refusal, Refused
+from headrace.grid.placement.candidate import Candidate, Copy, Placed, PlaceSize, Refusal, Refused
 from headrace.grid.placement.placement_rules import DataSet, PlacementRules
 
 
@@ -40,14 +40,16 @@ class Placer:
 
     Attributes:
         rules: of the user.
+        measured: sizes of places that the rules do not know.
     """
 
     rules: PlacementRules
+    measured: Mapping[str, PlaceSize] = field(default_factory=dict)
     _taken: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def place(self, demand: Demand) -> Placed:
         """Chooses a region. Law, capacity and the deadline refuse; wishes choose among the rest."""
-        data = [(place, self.rules.data_of(place)) for place in demand.places]
+        data = [(place, self._known(place)) for place in demand.places]
         candidates = [self._candidate(demand, data, region) for region in self._candidates(demand, data)]
         possible = sorted((each for each in candidates if not each.refused), key=self._rank)
         refused = sorted((each for each in candidates if each.refused), key=lambda each: each.region)
@@ -56,6 +58,10 @@ class Placer:
         decided = self._decided_by(possible[0], possible[1]) if len(possible) > 1 else ""
         self._take(demand, possible[0].region)
         return Placed(possible[0], (*possible[1:], *refused), decided)
+
+    def _known(self, place: str) -> DataSet | None:
+        found, size = self.rules.data_of(place), self.measured.get(place)
+        return found.model_copy(update={"gigabytes": size.gigabytes}) if found and size else found
 
     def _candidates(self, demand: Demand, data: Sequence[tuple[str, DataSet | None]]) -> tuple[str, ...]:
         named = (demand.region,) if demand.region else ()
@@ -104,7 +110,8 @@ class Placer:
         for place, found in data:
             if found and found.region != region and found.gigabytes is not None:
                 size = found.gigabytes
-                yield Copy(place, found.region, size, size * transfer.price, size / transfer.speed)
+                objects = self.measured[place].objects if place in self.measured else None
+                yield Copy(place, found.region, size, size * transfer.price, size / transfer.speed, objects)
 
     def _against(
         self,

@@ -11,8 +11,10 @@ from headrace.cli.options import output_option
 @click.argument("file", metavar="ARRAY.yaml")
 @click.option("--lines", "shown", type=click.IntRange(0), default=20, show_default=True, help="Lines to show as text.")
 @click.option("--why", is_flag=True, help="Show for every line each other region, and what is against it.")
+@click.option("--measure", is_flag=True, help="List data of unknown size in S3, so that copies can be planned.")
+@click.option("--check", is_flag=True, help="Look whether all data and places for copies are there.")
 @output_option
-def command(file: str, shown: int, why: bool, output: str) -> None:
+def command(file: str, shown: int, why: bool, measure: bool, check: bool, output: str) -> None:
     """Read the lines of ARRAY.yaml, check the job of each, and place it. Nothing is copied, sent or started.
 
     A line that is wrong is named by its file and line number, all of them at once. Exit code 1 when a line can run
@@ -22,12 +24,18 @@ def command(file: str, shown: int, why: bool, output: str) -> None:
     Examples:
       headrace grid plan array.yaml
       headrace grid plan array.yaml --why --lines 3
+      headrace grid plan array.yaml --measure --check
       headrace grid plan array.yaml --output json
     """
     from headrace.grid.load_grid import load_grid
+    from headrace.grid.places.check_places import check_places
+    from headrace.grid.places.measure_places import measure_places
     from headrace.grid.plan_grid import plan_grid
 
-    planned = plan_grid(load_grid(file))
+    grid = load_grid(file)
+    planned = plan_grid(grid, measure_places(grid, {}) if measure else None)
+    if check:
+        check_places(grid, planned, {})
     if output == "json":
         from headrace.cli.options import echo_json
         from headrace.cli.views.grid_tables import plan_document

@@ -1,0 +1,62 @@
+"""Measures data of unknown size: lists the places that lines read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from headrace.errors import JobInvalid, ObjectMissing, StorageError
+from headrace.grid.copies.copied_object import list_objects
+from headrace.grid.lines.line import Line
+from headrace.grid.load_grid import Grid
+from headrace.grid.placement.candidate import PlaceSize
+from headrace.grid.places.place_clients import ask_all, place_clients, problem_at
+from headrace.grid.plan_grid import demand_of
+from headrace.instance.storage import split
+
+BYTES_OF_GIGABYTE = 10**9
+
+
+def unknown_sizes(grid: Grid) -> dict[str, tuple[str, list[Line]]]:
+    """Returns the places whose size a plan would have to know: the region of each, and the lines that read it. Pure."""
+    found: dict[str, tuple[str, list[Line]]] = {}
+    rules = grid.file.placement
+    for line, data in zip(grid.lines, grid.jobs, strict=True):
+        demand = demand_of(line, data, rules)
+        for place in demand.places:
+            known = rules.data_of(place)
+            if known is not None and known.gigabytes is None and place not in demand.lists:
+                found.setdefault(place, (known.region, []))[1].append(line)
+    return found
+
+
+def measure_places(grid: Grid, in_regions: Mapping[str, Mapping[str, object]]) -> dict[str, PlaceSize]:
+    """Lists every place whose size is unknown.
+
+    Args:
+        grid: as it was read.
+        in_regions: what of its job is another in a region, by region.
+
+    Raises:
+        JobInvalid: with all places that are not there, or hold nothing.
+        HeadraceError: S3 cannot be asked.
+    """
+    wanted = unknown_sizes(grid)
+    sizes: dict[str, PlaceSize] = {}
+    problems = []
+    with place_clients(grid.template.data, in_regions) as clients:
+
+        def measured(place: str) -> PlaceSize:
+            objects = list_objects(clients.of(wanted[place][0]), *split(place))
+            if not objects:
+                raise ObjectMissing(f"{place} holds no objects", "check the prefix")
+            return PlaceSize(sum(each.size for each in objects) / BYTES_OF_GIGABYTE, len(objects))
+
+        for place, answer in ask_all(wanted, measured):
+            if isinstance(answer, StorageError):
+                lines = wanted[place][1]
+                problems.append((lines[0].index, problem_at(lines[0], len(lines) - 1, "inputs", place, answer)))
+            else:
+                sizes[place] = answer
+    if problems:
+        raise JobInvalid(tuple(problem for _, problem in sorted(problems, key=lambda each: each[0])))
+    return sizes

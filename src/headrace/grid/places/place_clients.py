@@ -1,0 +1,102 @@
+"""Clients of S3 for the regions of a grid, one for each way in which a region is reached."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from headrace.errors import HeadraceError, Problem, StorageError, UsageError
+from headrace.grid.copies.copy_failure import CopyFailure, copy_failed
+from headrace.grid.copies.copy_workers import all_at_once
+from headrace.grid.copies.grid_copy import access_in
+from headrace.grid.lines.line import Line
+from headrace.instance.s3 import S3, S3Access
+
+PARALLEL = 16
+T = TypeVar("T")
+R = TypeVar("R")
+_OF_ALL = (CopyFailure.CREDENTIALS, CopyFailure.NO_ANSWER, CopyFailure.THROTTLED)
+"""Failures that are about the service, not about one place."""
+
+
+class PlaceClients:
+    """Clients of S3. Safe for use by several threads.
+
+    Args:
+        job: keys of the grid's job.
+        in_regions: what of it is another in a region, by region.
+    """
+
+    def __init__(self, job: Mapping[str, Any], in_regions: Mapping[str, Mapping[str, object]]) -> None:
+        self._job = job
+        self._in_regions = in_regions
+        self._clients: dict[S3Access, S3] = {}
+        self._lock = threading.Lock()
+
+    def of(self, region: str) -> S3:
+        """Returns the client of a region; of the environment's when its name is empty. Raises UsageError."""
+        access = access_in(region, self._job, self._in_regions.get(region, {}))
+        with self._lock:
+            if access not in self._clients:
+                self._clients[access] = S3(connections=PARALLEL, access=access)
+            return self._clients[access]
+
+    def close(self) -> None:
+        """Closes all connections."""
+        for client in self._clients.values():
+            client.close()
+
+
+@contextmanager
+def place_clients(job: Mapping[str, Any], in_regions: Mapping[str, Mapping[str, object]]) -> Iterator[PlaceClients]:
+    """Clients for the block."""
+    clients = PlaceClients(job, in_regions)
+    try:
+        yield clients
+    finally:
+        clients.close()
+
+
+def ask_all(items: Iterable[T], ask: Callable[[T], R]) -> Iterator[tuple[T, R | StorageError]]:
+    """Asks S3 of many places, several at once, and yields the answers.
+
+    Args:
+        items: what is asked of.
+        ask: asks.
+
+    Yields:
+        Each item, with the answer, or with the error when it is about this one place.
+
+    Raises:
+        HeadraceError: no credentials, or no answer: what is so for all places.
+    """
+    answers: list[tuple[T, R | StorageError]] = []
+
+    def asked(item: T) -> R | StorageError:
+        try:
+            return ask(item)
+        except UsageError:
+            raise
+        except StorageError as error:
+            if copy_failed(error, writing=False).failure in _OF_ALL:
+                raise
+            return error
+
+    all_at_once(PARALLEL, asked, items, lambda item, answer: answers.append((item, answer)), threading.Event())
+    yield from answers
+
+
+def problem_at(line: Line, others: int, field: str, place: str, error: HeadraceError) -> Problem:
+    """Returns what is wrong with a place, at the first line that reads it.
+
+    Args:
+        line: that one.
+        others: how many more lines read it.
+        field: that names it.
+        place: the place.
+        error: what S3 said.
+    """
+    more = f", and {others} lines more" if others else ""
+    return Problem(field, error.message, repr(place), f"{line.place}{more}", hint=error.hint)
