@@ -333,7 +333,8 @@ def plan_copy(
         try:
             objects = list_objects(clients[source], bucket, prefix)
             _check(place, objects)
-            there = bucket_region(clients[target], target_bucket)
+            with _failing(writing=True):
+                there = bucket_region(clients[target], target_bucket)
             if there not in ("", target.region):
                 message = f"{copy_to} must be in {target.region}; the bucket is in {there}"
                 raise CopyFailed(CopyFailure.WRONG_REGION, message)

@@ -21,33 +21,29 @@ from headrace.job.rules.local_files import missing
 KUBERNETES = "kubernetes"
 
 
-def check_places(
-    grid: Grid, plan: GridPlan, in_regions: Mapping[str, Mapping[str, object]], engine: str = "local"
-) -> None:
+def check_places(grid: Grid, plan: GridPlan) -> None:
     """Looks at every place that a line reads, and at those that copies go to.
 
     Args:
         grid: as it was read.
         plan: of it.
-        in_regions: what of its job is another in a region, by region.
-        engine: that runs lines which name none.
 
     Raises:
         JobInvalid: with everything that is not there, line by line.
         HeadraceError: S3 cannot be asked.
     """
-    found: list[tuple[int, Problem]] = [*_local(grid, engine)]
-    with place_clients(grid.template.data, in_regions) as clients:
+    found: list[tuple[int, Problem]] = [*_local(grid)]
+    with place_clients(grid.template.data, grid.file.in_regions) as clients:
         found += _data(grid, plan, clients)
         found += _copies(grid, plan, clients)
     if found:
         raise JobInvalid(tuple(problem for _, problem in sorted(found, key=lambda each: each[0])))
 
 
-def _local(grid: Grid, engine: str) -> Iterator[tuple[int, Problem]]:
+def _local(grid: Grid) -> Iterator[tuple[int, Problem]]:
     source = JobSource()
     for line, data in zip(grid.lines, grid.jobs, strict=True):
-        pods = line.fields.get(ENGINE, engine) == KUBERNETES
+        pods = line.fields.get(ENGINE, grid.file.engine) == KUBERNETES
         elsewhere = frozenset(in_volumes(data)) if pods else frozenset()
         for finding in missing(data, grid.template.base, elsewhere):
             wrong = source.problem(finding)
@@ -73,7 +69,7 @@ def _data(grid: Grid, plan: GridPlan, clients: PlaceClients) -> Iterator[tuple[i
     for (place, region), error in ask_all(reads, look):
         if isinstance(error, StorageError):
             lines = reads[place, region]
-            yield lines[0].index, problem_at(lines[0], len(lines) - 1, "inputs", place, error)
+            yield lines[0].index, problem_at(lines[0], len(lines) - 1, "inputs", error)
     stated = {(split(place)[0], found.region): place for place, found in rules.data.items()}
     yield from ((-1, each) for each in _regions(stated, "placement.data", clients))
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from headrace.errors import JobInvalid, ObjectMissing, StorageError
+from headrace.errors import JobInvalid, ObjectMissing, Problem, StorageError
 from headrace.grid.copies.copied_object import list_objects
 from headrace.grid.lines.line import Line
 from headrace.grid.load_grid import Grid
@@ -29,21 +30,34 @@ def unknown_sizes(grid: Grid) -> dict[str, tuple[str, list[Line]]]:
     return found
 
 
-def measure_places(grid: Grid, in_regions: Mapping[str, Mapping[str, object]]) -> dict[str, PlaceSize]:
+@dataclass(frozen=True)
+class MeasuredPlaces:
+    """What was measured.
+
+    Attributes:
+        sizes: by place.
+        problems: of places that are not there, or hold nothing.
+    """
+
+    sizes: Mapping[str, PlaceSize] = field(default_factory=dict)
+    problems: tuple[Problem, ...] = ()
+
+    def check(self) -> None:
+        """Raises JobInvalid with all problems, if there are any."""
+        if self.problems:
+            raise JobInvalid(self.problems)
+
+
+def measure_places(grid: Grid) -> MeasuredPlaces:
     """Lists every place whose size is unknown.
 
-    Args:
-        grid: as it was read.
-        in_regions: what of its job is another in a region, by region.
-
     Raises:
-        JobInvalid: with all places that are not there, or hold nothing.
         HeadraceError: S3 cannot be asked.
     """
     wanted = unknown_sizes(grid)
     sizes: dict[str, PlaceSize] = {}
     problems = []
-    with place_clients(grid.template.data, in_regions) as clients:
+    with place_clients(grid.template.data, grid.file.in_regions) as clients:
 
         def measured(place: str) -> PlaceSize:
             objects = list_objects(clients.of(wanted[place][0]), *split(place))
@@ -54,9 +68,7 @@ def measure_places(grid: Grid, in_regions: Mapping[str, Mapping[str, object]]) -
         for place, answer in ask_all(wanted, measured):
             if isinstance(answer, StorageError):
                 lines = wanted[place][1]
-                problems.append((lines[0].index, problem_at(lines[0], len(lines) - 1, "inputs", place, answer)))
+                problems.append((lines[0].index, problem_at(lines[0], len(lines) - 1, "inputs", answer)))
             else:
                 sizes[place] = answer
-    if problems:
-        raise JobInvalid(tuple(problem for _, problem in sorted(problems, key=lambda each: each[0])))
-    return sizes
+    return MeasuredPlaces(sizes, tuple(problem for _, problem in sorted(problems, key=lambda each: each[0])))

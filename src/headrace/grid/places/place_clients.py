@@ -88,15 +88,14 @@ def ask_all(items: Iterable[T], ask: Callable[[T], R]) -> Iterator[tuple[T, R | 
     yield from answers
 
 
-def problem_at(line: Line, others: int, field: str, place: str, error: HeadraceError) -> Problem:
+def problem_at(line: Line, others: int, field: str, error: HeadraceError) -> Problem:
     """Returns what is wrong with a place, at the first line that reads it.
 
     Args:
         line: that one.
         others: how many more lines read it.
         field: that names it.
-        place: the place.
         error: what S3 said.
     """
     more = f", and {others} lines more" if others else ""
-    return Problem(field, error.message, repr(place), f"{line.place}{more}", hint=error.hint)
+    return Problem(field, error.message, file=f"{line.place}{more}", hint=error.hint)

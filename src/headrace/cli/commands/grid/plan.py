@@ -29,13 +29,15 @@ def command(file: str, shown: int, why: bool, measure: bool, check: bool, output
     """
     from headrace.grid.load_grid import load_grid
     from headrace.grid.places.check_places import check_places
-    from headrace.grid.places.measure_places import measure_places
+    from headrace.grid.places.measure_places import MeasuredPlaces, measure_places
     from headrace.grid.plan_grid import plan_grid
 
     grid = load_grid(file)
-    planned = plan_grid(grid, measure_places(grid, {}) if measure else None)
+    measured = measure_places(grid) if measure else MeasuredPlaces()
+    planned = plan_grid(grid, measured.sizes)
     if check:
-        check_places(grid, planned, {})
+        check_places(grid, planned)
+    measured.check()
     if output == "json":
         from headrace.cli.options import echo_json
         from headrace.cli.views.grid_tables import plan_document
