@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from command_line import Cli
 
+from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket, write_ticket
 from headrace.runs import (
     Cause,
     CauseKind,
@@ -291,3 +292,18 @@ def test_on_a_terminal_groups_have_colours_unless_no_color_is_set(cli: Cli, tmp_
     assert "\x1b[35mdata/algo-2[feed]\x1b[0m serving" in shown
     cli.env["NO_COLOR"] = "1"
     assert "\x1b[36m" not in on_terminal(cli, "logs", "j")
+
+
+def test_a_run_by_which_an_endpoint_plays_the_service_is_not_listed_twice(cli: Cli) -> None:
+    mine = create_run("digits", "sagemaker", runs=cli.runs)
+    write_ticket(mine, ServiceTicket(f"{mine.id}-try2", "us-east-1", "", {}, "", "", "", 0.0, 0, 0.0, "", attempt=2))
+    earlier, served = create_run(mine.id, "local", runs=cli.runs), create_run(f"{mine.id}-try2", "local", runs=cli.runs)
+    other = create_run("digits", "local", runs=cli.runs)
+    for paths in (mine, earlier, served, other):
+        with EventWriter(paths.events("engine")) as events:
+            events.write(RunFinished(t=time.time(), status=Status.COMPLETED))
+    listed = json.loads(cli("ps", "--all", "--output", "json").stdout)
+    assert {line["run_id"]: line["serves"] for line in listed} == {
+        mine.id: "", earlier.id: mine.id, served.id: mine.id, other.id: "",
+    }  # fmt: skip
+    assert cli("ps", "--all").stdout.count(f"plays the service for {mine.id}") == 2

@@ -139,7 +139,8 @@ def test_stop_gives_programs_time_to_save_and_the_record_is_live_until_then(loop
     assert engines.stop(handle.run)
     assert handle.wait(90) is Status.STOPPED, handle.cause
     assert handle.cause is not None
-    assert handle.cause.kind is CauseKind.STOPPED
+    assert (handle.cause.kind, handle.cause.detail) == (CauseKind.STOPPED, "stopped by the user")
+    assert all(part.end is not None and part.end >= part.start for part in handle.run.state().transitions)
     assert handle.exit_code == 130
     assert not engines.stop(handle.run)
     found = members(loop.bucket / "out" / handle.id / "output" / "model.tar.gz")

@@ -12,6 +12,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from botocore.stub import Stubber
 from sagemaker_jobs import planned
 
 from headrace.engines.sagemaker.boto_service import BotoService
+from headrace.engines.sagemaker.budget_watch import LEADER_FIRST, cost_of, over_budget
 from headrace.engines.sagemaker.failure_reasons import end_of_job
 from headrace.engines.sagemaker.service_calls import (
     LogEvent,
@@ -348,3 +350,24 @@ def test_how_a_job_ended_is_told_by_the_words_of_the_service_that_are_types() ->
         stopped, CauseKind.PREEMPTED, True, None, None,
     )  # fmt: skip
     assert kind("Stopped", "Stopped") == (stopped, CauseKind.STOPPED, False, None, None)
+    asked = Cause(CauseKind.BUDGET, "too dear")
+    stop = described(TrainingJobStatus="Stopped", SecondaryStatus="Stopped")
+    assert end_of_job(stop, asked) == (stopped, asked)
+    assert "not by headrace" in str(end_of_job(stop)[1])  # type: ignore[index]
+    late = described(TrainingJobStatus="Stopped", SecondaryStatus="MaxRuntimeExceeded")
+    assert end_of_job(late, asked)[1].kind is CauseKind.MAX_RUN  # type: ignore[index, union-attr]
+
+
+def test_who_looks_stops_a_job_some_seconds_after_its_leader_should_have() -> None:
+    plan = planned(budget={"max_cost": 5}).after(1.5).plan
+    assert plan.budget is not None
+    per_second = 2 * plan.budget.per_second["data_group"] + plan.budget.per_second["dnn_group"]
+    used = 1000 + 3.5 / per_second
+    began = described(TrainingStartTime=datetime.fromtimestamp(1000, timezone.utc))
+    assert over_budget(plan, began, used + LEADER_FIRST - 0.1) is None
+    cause = over_budget(plan, began, used + LEADER_FIRST + 0.1)
+    assert cause is not None
+    assert cause.kind is CauseKind.BUDGET
+    assert over_budget(plan, described(), 1e10) is None, "no instance has started"
+    assert over_budget(planned().plan, began, 1e10) is None
+    assert cost_of(plan, described(BillableTimeInSeconds=100)) == pytest.approx(100 * per_second)

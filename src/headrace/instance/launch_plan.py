@@ -114,12 +114,14 @@ class Budget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         per_second: USD that a second of one instance costs, by instance group.
         region: whose prices these are.
         basis: the prices with source and date, in words.
+        before: USD that other instances have cost, in attempts of the run that are no part of its record.
     """
 
     max_cost: float
     per_second: dict[str, float]
     region: str
     basis: str
+    before: float = 0.0
 
     def words(self, cost: float) -> str:
         """Returns in one sentence that a cost is too much."""

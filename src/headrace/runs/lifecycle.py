@@ -129,9 +129,14 @@ class Lifecycle:
             self._hosts[key] = replace(self._hosts[key], ended=event.t, released=True)
 
     def end(self, status: SecondaryStatus, at: float, message: str) -> None:
-        """Takes the end of the run."""
+        """Takes the end of the run, `at` or, when its platform still had something to do then, after that."""
+        at = self.not_before(at)
         self._change(status, at, message)
         self.transitions[-1] = replace(self.transitions[-1], end=at)
+
+    def not_before(self, at: float) -> float:
+        """Returns when the run has ended whose last word says this: no part of its life begins after its end."""
+        return max([at, *(part.start for part in self.transitions[-1:])])
 
     def hosts(self, ended: float | None) -> tuple[HostTime, ...]:
         """Returns the clocks of all hosts, given when the run ended."""

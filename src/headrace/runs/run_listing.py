@@ -33,6 +33,7 @@ class RunLine(msgspec.Struct, frozen=True):
         degraded: the data service lost workers or servers while the job went on.
         groups: its instance groups, as planned; empty when there is no readable plan.
         silent_seconds: for how long a copy that is not complete has had nothing new; None of every other run.
+        serves: the run for which this one is the service's side, on an endpoint of this machine; empty for all others.
     """
 
     run_id: str
@@ -49,6 +50,7 @@ class RunLine(msgspec.Struct, frozen=True):
     degraded: bool = False
     groups: tuple[GroupLine, ...] = ()
     silent_seconds: float | None = None
+    serves: str = ""
 
 
 class _Plan(msgspec.Struct, frozen=True):

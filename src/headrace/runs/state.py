@@ -219,6 +219,7 @@ def state_of(events: Iterable[Event], supervised: bool) -> RunState:
     status, cause, ended = _verdict(fold, supervised)
     finished = fold.word is not None or not supervised
     if ended is not None:
+        ended = fold.life.not_before(ended)
         fold.life.end(final_status(status, cause), ended, str(cause or ""))
     reason = fold.word.failure_reason if fold.word else ""
     return RunState(

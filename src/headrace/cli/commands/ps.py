@@ -14,7 +14,8 @@ def command(every: bool, output: str) -> None:
     """List the runs that were started here and are going on, or all of them.
 
     Runs of every engine are listed; a platform is asked what became of those that have not ended. A run whose engine
-    was killed is shown as Failed. With --all, standard error names the runs whose header cannot
+    was killed is shown as Failed. A run by which `headrace serve` plays the service for another one
+    that is listed is shown with --all only. With --all, standard error names the runs whose header cannot
     be read; the list leaves them out.
 
     \b
@@ -24,14 +25,19 @@ def command(every: bool, output: str) -> None:
     """
     import time
 
+    import msgspec
+
     from headrace.cli.options import ask_engines, echo_json
     from headrace.cli.views.run_tables import show_runs
+    from headrace.engines.served_runs import served_runs
     from headrace.runs import list_runs
     from headrace.runs.run_listing import run_line
     from headrace.runs.store import unreadable_headers
 
-    runs = [run for run in list_runs(alive=ask_engines()) if every or not run.finished]
-    lines = [run_line(run, time.time()) for run in runs]
+    found = list_runs(alive=ask_engines())
+    serves = served_runs(found)
+    runs = [run for run in found if every or not (run.finished or run.id in serves)]
+    lines = [msgspec.structs.replace(run_line(run, time.time()), serves=serves.get(run.id, "")) for run in runs]
     if output == "json":
         echo_json(lines)
     else:

@@ -29,7 +29,8 @@ def show_runs(lines: list[RunLine], every: bool) -> None:
         going = line.silent_seconds is not None and line.exit_code is None
         silent = f"nothing new for {duration(line.silent_seconds or 0.0)}" if going else ""
         status = line.secondary_status if line.secondary_status != line.status else ""
-        second = ", ".join(word for word in (status, attempt, silent) if word)
+        serves = f"plays the service for {line.serves}" if line.serves else ""
+        second = ", ".join(word for word in (status, attempt, silent, serves) if word)
         hosts, took = str(line.hosts or "-"), duration(line.seconds)
         shown.add(line.run_id, line.status, second, hosts, moment(line.created), took)
     out.print(shown)
@@ -55,7 +56,7 @@ def show_status(run: Run, now: float) -> None:
         out.print(Text(f"cause: {state.cause}"))
     parts = _table(("status", "since (UTC)", "for", ""), right=("for",))
     for each in state.transitions:
-        took = duration((now if each.end is None else each.end) - each.start)
+        took = duration(max(0.0, (now if each.end is None else each.end) - each.start))
         final = each.end == each.start
         parts.add(each.status.value, moment(each.start), "" if final else took, _brief(each.message))
     out.print()

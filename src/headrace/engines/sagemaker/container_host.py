@@ -165,7 +165,7 @@ def stop_orders(leads: bool, spot: bool) -> StopOrders | None:
 
 
 def _stopped(again: bool) -> StopJob:
-    words = "stopped by SageMaker, as it was asked to or because max_run was over"
+    words = "SageMaker has stopped the job; it alone knows whether it was asked to, or max_run was over"
     return StopJob(CauseKind.STOPPED.value, words, failed=False, grace=0.0 if again else None)
 
 

@@ -38,21 +38,24 @@ def refused(why: str) -> Cause:
     return Cause(CauseKind.INSTANCE_NOT_STARTED, why, infrastructure=True)
 
 
-def end_of_job(answer: Answer) -> tuple[Status, Cause | None] | None:
+def end_of_job(answer: Answer, asked: Cause | None = None) -> tuple[Status, Cause | None] | None:
     """Returns how a job ended and why; None while it goes on.
 
     Args:
         answer: what DescribeTrainingJob says.
+        asked: why headrace has asked the service to stop it; None when it has not.
     """
     status = _STATUSES.get(str(answer.get("TrainingJobStatus")))
     if status is None:
         return None
     if status is Status.COMPLETED:
         return status, None
-    return status, _stopped(answer) if status is Status.STOPPED else _failed(str(answer.get("FailureReason") or ""))
+    return status, _stopped(answer, asked) if status is Status.STOPPED else _failed(
+        str(answer.get("FailureReason") or "")
+    )
 
 
-def _stopped(answer: Answer) -> Cause:
+def _stopped(answer: Answer, asked: Cause | None) -> Cause:
     part = str(answer.get("SecondaryStatus"))
     if part == "MaxRuntimeExceeded":
         return Cause(CauseKind.MAX_RUN, "the job ran longer than max_run")
@@ -62,7 +65,7 @@ def _stopped(answer: Answer) -> Cause:
         return Cause(kind, "there was no spare capacity within max_wait", infrastructure=True)
     if part == "Interrupted":
         return Cause(CauseKind.PREEMPTED, "the instances were taken back", infrastructure=True)
-    return Cause(CauseKind.STOPPED, "stopped by the user")
+    return asked or Cause(CauseKind.STOPPED, "stopped at the service, by StopTrainingJob, and not by headrace")
 
 
 def _failed(failure_reason: str) -> Cause:

@@ -11,15 +11,17 @@ import msgspec
 from headrace.engines.one_refresher import alone
 from headrace.engines.platform_news import PlatformNews, platform_news
 from headrace.engines.sagemaker.boto_service import BotoService
+from headrace.engines.sagemaker.budget_watch import cost_of, over_budget
 from headrace.engines.sagemaker.failure_reasons import end_of_job, refused, word_of
 from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket, read_ticket, write_ticket
 from headrace.engines.sagemaker.service_bill import bill_of
-from headrace.engines.sagemaker.service_calls import Answer
+from headrace.engines.sagemaker.service_calls import Answer, TrainingService
 from headrace.engines.sagemaker.stage_channel import remove_channel
 from headrace.engines.sagemaker.stored_record import bring_stored, forget_copy
 from headrace.engines.sagemaker.submit_again import submit_again
+from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.storage import Store
-from headrace.runs import Cause, CauseKind, Run, RunPaths, Status
+from headrace.runs import Cause, CauseKind, Run, RunPaths, Status, read_plan
 from headrace.runs.events import InstancesStarted, SecondaryStatus
 from headrace.runs.lifecycle import last_word
 
@@ -77,17 +79,20 @@ def _refresh(run: Run, ticket: ServiceTicket, store: Store) -> None:
                 news.end(Status.FAILED, refused(ticket.refusal or ticket.refused))
         return
     asked = time.time()
-    found = BotoService(ticket.service).describe(ticket.name)
+    service = BotoService(ticket.service)
+    found = service.describe(ticket.name)
     if found is None:
         _not_there(paths, ticket)
         return
     if not ticket.submitted:
         write_ticket(paths, msgspec.structs.replace(ticket, submitted=True))
-    end = end_of_job(found)
+    end = end_of_job(found, ticket.stop)
     if end is None:
         word = bring_stored(paths, ticket, store, end=False)
         with platform_news(paths) as news:
             tell_part(news, found, asked, word is not None)
+        if word is None and run.status is Status.IN_PROGRESS and ticket.stop is None:
+            _watch_budget(paths, ticket, found, service)
         return
     bill = bill_of(found, ticket.attempt, ticket.region)
     if bill is not None:
@@ -97,9 +102,22 @@ def _refresh(run: Run, ticket: ServiceTicket, store: Store) -> None:
         return
     when = found.get("TrainingEndTime") or found.get("LastModifiedTime")
     failed_at = when.timestamp() if isinstance(when, datetime) else asked
-    if end[0] is not Status.FAILED or not submit_again(paths, ticket, word_of(found), failed_at):
+    if end[0] is not Status.FAILED or not submit_again(
+        paths, ticket, word_of(found), failed_at, cost_of(_plan(paths), found)
+    ):
         with platform_news(paths) as news:
             news.end(*end)
+
+
+def _watch_budget(paths: RunPaths, ticket: ServiceTicket, found: Answer, service: TrainingService) -> None:
+    """Has a job stopped whose budget is used up, when its leader does not do it."""
+    cause = over_budget(_plan(paths), found, time.time())
+    if cause is not None and service.stop(ticket.name):
+        write_ticket(paths, msgspec.structs.replace(read_ticket(paths), stop=cause))
+
+
+def _plan(paths: RunPaths) -> LaunchPlan:
+    return read_plan(paths, LaunchPlan)
 
 
 def _record_says(paths: RunPaths, ticket: ServiceTicket, store: Store, status: Status, cause: Cause | None) -> bool:
@@ -115,7 +133,8 @@ def _record_says(paths: RunPaths, ticket: ServiceTicket, store: Store, status: S
     word = bring_stored(paths, ticket, store, end=False)
     if word is None or (word.status is Status.COMPLETED and status is not Status.COMPLETED):
         return False
-    if word.status is Status.STOPPED and cause is not None and cause.kind is CauseKind.MAX_RUN:
+    vague = word.cause is None or word.cause.kind is CauseKind.STOPPED  # the leader gets the same signal for all
+    if word.status is Status.STOPPED and status is Status.STOPPED and cause is not None and vague:
         return False
     bring_stored(paths, ticket, store, end=True)
     return True

@@ -10,7 +10,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -136,6 +136,14 @@ class SageMakerJob(EngineJob):
             JobInvalid: it could not run there.
         """
         return attempt_of(self.asked, RunPaths(Path(self.root)), attempt, self.first_region)
+
+    def after(self, cost: float) -> SageMakerJob:
+        """Returns the same attempt behind others of the run that have cost so much, in the budget's currency."""
+        budget = self.plan.budget
+        if budget is None:
+            return self
+        plan = msgspec.structs.replace(self.plan, budget=msgspec.structs.replace(budget, before=cost))
+        return replace(self, plan=plan)
 
     def request(self, carrier: Carrier | None = None) -> Request:
         """Returns the CreateTrainingJob request of this attempt.

@@ -11,7 +11,7 @@ from headrace.engines.sagemaker.service_calls import ServiceAccess
 from headrace.engines.submitting_process import may_live
 from headrace.instance.launch_plan import write_atomically
 from headrace.instance.s3 import S3Access
-from headrace.runs import RunPaths
+from headrace.runs import Cause, RunPaths
 
 TICKET = "ticket.json"
 SUBMIT_SECONDS = 600.0  # for a submission from a machine whose processes cannot be seen from here
@@ -27,6 +27,8 @@ class ServiceTicket(msgspec.Struct, frozen=True):
         endpoints: address of a service that is asked in place of AWS's, by name.
         channel: ``s3://`` prefix of headrace's own channel, with the secret.
         record: ``s3://`` place below which the latest attempt has its record.
+        spent: what earlier attempts have cost, in the budget's currency.
+        stop: why this machine has asked the service to stop it; None when it has not.
         before: how much the growing files of the record here held when it was submitted: what earlier attempts wrote.
         model: ``s3://`` URI of the model.
         begun: when the submission began, seconds since the epoch.
@@ -58,6 +60,8 @@ class ServiceTicket(msgspec.Struct, frozen=True):
     refused: str = ""
     refusal: str = ""
     refused_at: float = 0.0
+    spent: float = 0.0
+    stop: Cause | None = None
     before: dict[str, int] = {}
 
     @property

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import time
 
+import msgspec
+
 from headrace.engines.one_refresher import alone
 from headrace.engines.platform_news import platform_news
 from headrace.engines.sagemaker.boto_service import BotoService
+from headrace.engines.sagemaker.budget_watch import used_up
 from headrace.engines.sagemaker.capacity_retry import next_attempt
 from headrace.engines.sagemaker.failure_reasons import word_of
 from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket, read_ticket, write_ticket
@@ -21,8 +24,10 @@ from headrace.instance.storage import Store
 from headrace.runs import Cause, CauseKind, RunPaths, Status
 from headrace.runs.events import SecondaryStatus
 
+BY_USER = Cause(CauseKind.STOPPED, "stopped by the user")
 
-def submit_again(paths: RunPaths, ticket: ServiceTicket, word: str, failed_at: float) -> bool:
+
+def submit_again(paths: RunPaths, ticket: ServiceTicket, word: str, failed_at: float, cost: float = 0.0) -> bool:
     """Submits the next attempt of a run if its job says so and it is time. Returns whether there is one.
 
     Args:
@@ -30,6 +35,7 @@ def submit_again(paths: RunPaths, ticket: ServiceTicket, word: str, failed_at: f
         ticket: of the attempt that has failed.
         word: the service's word for why.
         failed_at: when it failed, seconds since the epoch.
+        cost: what it has cost, in the budget's currency.
 
     Raises:
         HeadraceError, OSError: it cannot be submitted now; nothing has changed. Files that cannot be used end the run.
@@ -43,7 +49,11 @@ def submit_again(paths: RunPaths, ticket: ServiceTicket, word: str, failed_at: f
         with platform_news(paths) as news:
             news.status(SecondaryStatus.PENDING, f"{word}: it is submitted again, with a pause before it", now)
         return True
-    planned = planned_again(paths, ticket, following.attempt)
+    planned = planned_again(paths, ticket, following.attempt).after(ticket.spent + cost)
+    budget = planned.plan.budget
+    if budget is not None and budget.before >= budget.max_cost:
+        with platform_news(paths) as news:
+            return news.end(Status.STOPPED, used_up(budget, budget.before))
     types = ", ".join(dict.fromkeys(group.instance_type for group in planned.plan.groups))
     with platform_news(paths) as news:
         again = f"{word}: submitted again (attempt {following.attempt}) in {planned.region}: {types}"
@@ -82,13 +92,14 @@ def stop_run(paths: RunPaths) -> bool:
         ticket = read_ticket(paths)
         service = BotoService(ticket.service)
         if not ticket.refused and service.stop(ticket.name):
+            write_ticket(paths, msgspec.structs.replace(ticket, stop=ticket.stop or BY_USER))
             return True
         found = None if ticket.refused else service.describe(ticket.name)
         if not _is_to_follow(paths, ticket, found):
             return False
         with platform_news(paths) as news:
             return news.end(
-                Status.STOPPED, Cause(CauseKind.STOPPED, "stopped by the user while it waited for capacity")
+                Status.STOPPED, Cause(CauseKind.STOPPED, f"{BY_USER.detail} while it waited to be submitted again")
             )
 
 

@@ -109,7 +109,7 @@ def planned_again(paths: RunPaths, ticket: ServiceTicket, attempt: int) -> SageM
     Raises:
         OSError: the run's directory cannot be read.
     """
-    return attempt_of(asked_of(paths), paths, attempt, ticket.first_region)
+    return attempt_of(asked_of(paths), paths, attempt, ticket.first_region).after(ticket.spent)
 
 
 def asked_of(paths: RunPaths) -> Job:
@@ -140,7 +140,8 @@ def submit_attempt(planned: SageMakerJob, paths: RunPaths, kept: bool = False) -
     state = Run(paths).state()
     number = max(planned.attempt, state.attempt + bool(state.instances_started))
     before = known_here(paths, {}).sent if planned.attempt > 1 else {}
-    ticket = msgspec.structs.replace(ticket_of(planned), before=before)
+    spent = planned.plan.budget.before if planned.plan.budget is not None else 0.0
+    ticket = msgspec.structs.replace(ticket_of(planned), before=before, spent=spent)
     write_ticket(paths, ticket)
     forget_copy(paths)  # of the attempt before this one
     own = prepare_sagemaker_run(planned, paths, number)

@@ -67,5 +67,5 @@ class Spent:
         if budget is None:
             return 0.0, 0.0
         hosts = self._run.state().hosts
-        spent = math.fsum(budget.per_second[host.group] * host.seconds(now) for host in hosts)
+        spent = budget.before + math.fsum(budget.per_second[host.group] * host.seconds(now) for host in hosts)
         return spent, math.fsum(budget.per_second[host.group] for host in hosts if host.ended is None)
