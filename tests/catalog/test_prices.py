@@ -13,7 +13,8 @@ import pytest
 from headrace.catalog import prices as catalog
 from headrace.catalog.cost import cost
 from headrace.catalog.instance_types import KNOWN
-from headrace.catalog.prices import Price, last_day, parse, price_of, prices, regions
+from headrace.catalog.prices import Price, last_day, parse, price_of, regions
+from headrace.catalog.prices import packaged as prices
 
 TABLE = Path(catalog.__file__).with_name("prices.csv")
 HEADER = "instance_type,service,region,price,status,rule,as_of,offered,source,licence"
@@ -144,7 +145,10 @@ def test_regions_are_those_of_some_price() -> None:
 
 @pytest.mark.parametrize(
     ("row", "word"),
-    [("ml.a.b,ec2,r,1,published,,2024,yes,s,l", "comes twice"), ("ml.a.c,ec2,r,x,published,,2024,yes,s,l", "float")],
+    [
+        ("ml.a.b,ec2,r,1,published,,2024,yes,s,l", "comes twice"),
+        ("ml.a.c,ec2,r,x,published,,2024,yes,s,l", "no number"),
+    ],
 )
 def test_a_damaged_table_is_refused(row: str, word: str) -> None:
     with pytest.raises(ValueError, match=word):

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from rich.text import Text
 
+from headrace.catalog.price_update import PriceChange
 from headrace.catalog.prices import Price
 from headrace.cli.views.plan_tables import console
 from headrace.cli.views.table import columns, notes
@@ -122,6 +123,19 @@ def sources(prices: Iterable[Price | None]) -> list[str]:
 
 def _listed(price: Price | None) -> str:
     return MISSING if price is None else f"{price.price:g} {price.unit}"
+
+
+def show_price_changes(changes: Sequence[PriceChange]) -> None:
+    """Prints what an update of prices changes."""
+    if not changes:
+        return
+    table = columns(("type", "region", "now", "as of", "then", "as of"), right=("now", "then"))
+    for each in changes:
+        before = (MISSING, "") if each.before is None else (f"{each.before.price:g}", each.before.as_of)
+        table.add(each.instance_type, each.region, *before, f"{each.after.price:g}", each.after.as_of)
+    out = console()
+    out.print(table)
+    notes(out, list(dict.fromkeys(each.after.source for each in changes)))
 
 
 def show_prices(prices: Sequence[Price]) -> None:

@@ -1,4 +1,4 @@
-"""`headrace prices`."""
+"""`headrace prices list`, which is `headrace prices`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import click
 
 from headrace.cli.options import output_option, region_option
 
+NAME = "list"
 
-@click.command("prices", short_help="List prices of instance types, with source and date.")
+
+@click.command(NAME, short_help="List prices of instance types, with source and date. The default.")
 @click.argument("types", nargs=-1, metavar="[TYPE]...")
 @region_option
 @click.option("--service", type=click.Choice(["sagemaker", "ec2"]), default="sagemaker", show_default=True)

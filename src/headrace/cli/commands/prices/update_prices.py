@@ -1,0 +1,86 @@
+"""`headrace prices update`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from headrace.cli.options import output_option
+
+if TYPE_CHECKING:
+    from headrace.catalog.price_update import PriceChange
+    from headrace.catalog.prices import Price
+
+
+@click.command("update", short_help="Bring newer prices, from a file or from AWS.")
+@click.argument("files", nargs=-1, metavar="[FILE]...", type=click.Path(path_type=Path))
+@click.option("--region", "regions", multiple=True, metavar="REGION", help="Only this region. May be repeated.")
+@click.option("--profile", metavar="NAME", help="Profile of the AWS configuration with which AWS is asked.")
+@click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
+@output_option
+def command(files: tuple[Path, ...], regions: tuple[str, ...], profile: str | None, dry_run: bool, output: str) -> None:
+    """Bring prices of SageMaker training into your own list, $HEADRACE_HOME/prices.csv (~/.headrace/prices.csv).
+
+    FILE is AWS's offer file of AmazonSageMaker, JSON or CSV, as it can be downloaded from AWS, or a table with
+    headrace's own columns. Without a FILE, AWS's Pricing API is asked, which needs credentials that may
+    pricing:GetProducts, and a network.
+
+    The prices of your list come before those that travel with headrace, in prices, plan, cost, report, budgets and
+    grids. Each has its source and its date; older ones stay for older runs. Remove the file to be without it.
+
+    \b
+    Examples:
+      headrace prices update --region eu-west-1 --dry-run
+      headrace prices update index.json
+      headrace prices update our-prices.csv --output json
+    """
+    from datetime import datetime, timezone
+
+    from headrace.catalog import price_update
+    from headrace.catalog.prices import own_list
+    from headrace.errors import UsageError
+
+    if files and profile:
+        raise UsageError("--profile: AWS is not asked when a FILE is given", hint="leave one of them out")
+    today = datetime.now(timezone.utc).date().isoformat()
+    found: list[Price] = []
+    for file in files:
+        found += price_update.read_price_file(file, today)
+    if not files:
+        found += _asked(regions, profile, today)
+    new = [price for price in found if not regions or price.region in regions]
+    lacking = [region for region in regions if region not in {price.region for price in new}]
+    if not new or lacking:
+        where = f" in {', '.join(lacking)}" if lacking else ""
+        raise UsageError(f"no price of training{where} was found", hint="is the region's name right? e.g. eu-west-1")
+    changes = price_update.changes(new)
+    rows = price_update.updated(new)
+    path = own_list() if dry_run else price_update.write_list(rows, today)
+    _show(path, new, changes, dry_run, output)
+
+
+def _asked(regions: Sequence[str], profile: str | None, today: str) -> Sequence[Price]:
+    from contextlib import closing
+
+    from headrace.cloud.aws_calls import Aws
+    from headrace.cloud.price_api import API_REGION, asked_prices
+
+    with closing(Aws(API_REGION, profile)) as aws:
+        return asked_prices(aws.client("pricing"), regions, today)
+
+
+def _show(path: Path, new: Sequence[Price], changes: Sequence[PriceChange], dry_run: bool, output: str) -> None:
+    if output == "json":
+        from headrace.cli.options import echo_json
+
+        echo_json({"list": str(path), "dry_run": dry_run, "prices": len(new), "changes": changes})
+        return
+    from headrace.cli.views.cost_tables import show_price_changes
+
+    show_price_changes(changes)
+    regions = len({price.region for price in new})
+    done = "nothing was changed; it would be written to" if dry_run else "written to"
+    click.echo(f"{len(new)} prices of {regions} regions, {len(changes)} of them new or other: {done} {path}")
