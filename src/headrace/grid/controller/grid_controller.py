@@ -94,6 +94,11 @@ class GridController:
         """The grid as it is now."""
         return msgspec.structs.replace(self._grid, lines=tuple(self._lines.values()))
 
+    def ask_stop(self) -> None:
+        """Has the grid stopped: `run` then returns when all that runs has ended."""
+        self._journal.ask_stop(time.time())
+        self._grid = self._read()
+
     def run(self) -> GridRecord:
         """Works until every line is over. It may be called again after an exception, such as KeyboardInterrupt.
 
@@ -208,6 +213,7 @@ class GridController:
             self._told(line, "")
 
     def _trouble(self, key: str, words: str) -> None:
+        self._journal.note(time.time(), key, words)
         self._told(self._lines[key], words)
 
     def _situation(self) -> Situation:

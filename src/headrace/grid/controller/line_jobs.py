@@ -16,7 +16,7 @@ from headrace.grid.load_grid import Grid
 from headrace.job import Job
 from headrace.job.file.overrides import apply_values
 from headrace.job.find_engine import engine_names
-from headrace.job.problems.finding import JobSource
+from headrace.job.problems.finding import JobSource, show, suggestion
 
 NAME_CHARACTERS = 63
 SAGEMAKER = "sagemaker"
@@ -50,7 +50,7 @@ class LineJobs:
         self._lines = {line.key: line for line in grid.lines}
         self._data = {line.key: data for line, data in zip(grid.lines, grid.jobs, strict=True)}
         self._templates: dict[str, Template] = {}
-        self._check_engines()
+        self._check_engine()
         for region in grid.file.in_regions:
             self._template(region)
 
@@ -112,13 +112,8 @@ class LineJobs:
             self._templates[region] = Template(made.data, plain.base)
         return self._templates[region]
 
-    def _check_engines(self) -> None:
-        there = engine_names()
-        known = ", ".join(there)
-        problems = [
-            Problem(ENGINE, f"must be an engine that is installed: {known}", self.engine_of(line), line.place)
-            for line in self._grid.lines
-            if self.engine_of(line) not in there
-        ]
-        if problems:
-            raise JobInvalid(tuple(problems))
+    def _check_engine(self) -> None:
+        there, name = engine_names(), self.file.engine
+        if name not in there:  # those of lines are known
+            message = "must be an engine that is installed"
+            raise JobInvalid((Problem(ENGINE, message, show(name), hint=suggestion(name, there)),))

@@ -128,7 +128,8 @@ class Journal:
         with self._write("revise") as database:
             self._grid_row(
                 database,
-                "UPDATE grid SET file = ?, digest = ?, job_digest = ?, budget = ?, deadline = ?, ended = NULL",
+                "UPDATE grid SET file = ?, digest = ?, job_digest = ?, budget = ?, deadline = ?, ended = NULL, "
+                "stop_asked = NULL",
                 grid.file, grid.digest, grid.job_digest, grid.budget, grid.deadline,
             )  # fmt: skip
             self._put(database, grid)
@@ -259,8 +260,9 @@ class Journal:
                     "WHERE key = ? AND in_file = 1 AND state IN (?, ?)",
                     (LineState.WAITING.value, key, LineState.FAILED.value, LineState.STOPPED.value),
                 ).rowcount
-            database.execute("UPDATE copies SET state = 'waiting', reason = '' WHERE state = 'failed'")
-            self._grid_row(database, "UPDATE grid SET ended = NULL, stop_asked = NULL")
+            if count:
+                database.execute("UPDATE copies SET state = 'waiting', reason = '' WHERE state = 'failed'")
+                self._grid_row(database, "UPDATE grid SET ended = NULL, stop_asked = NULL")
             return count
 
     def note(self, t: float, key: str, text: str) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import click
 
-from headrace.cli.commands.grid import export, plan
+from headrace.cli.commands.grid import export, plan, run
 from headrace.cli.commands.grid.report import best, grids, report
+from headrace.cli.commands.grid.status import logs, status
+from headrace.cli.commands.grid.stop import retry, stop
 
 
 @click.group("grid", short_help="Job arrays: one job over many regions, data sets and settings.")
@@ -21,9 +23,10 @@ def command() -> None:
     \b
     Examples:
       headrace grid plan array.yaml
-      headrace grid plan array.yaml --output json
+      headrace grid run array.yaml
+      headrace grid status campaigns
     """
 
 
-for _each in (plan.command, report, best, grids, export.command):
+for _each in (plan.command, run.command, status, logs, retry, stop, report, best, grids, export.command):
     command.add_command(_each)

@@ -1,0 +1,119 @@
+"""`headrace grid run`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from headrace.cli.options import output_option
+
+if TYPE_CHECKING:
+    from headrace.cli.views.grid_progress import GridProgress
+    from headrace.grid.controller.grid_changes import GridChanges
+    from headrace.grid.controller.grid_controller import GridController
+    from headrace.grid.journal.grid_record import GridRecord
+
+INTERRUPTED = 130
+
+
+@click.command("run", short_help="Copy data, start every line, watch and retry, until all are over.")
+@click.argument("file", metavar="ARRAY.yaml")
+@click.option("-y", "--yes", is_flag=True, help="Go on though the file says something else than at the last start.")
+@click.option(
+    "--digest", default="", help="Only the lines of this digest, as `headrace grid plan --output json` has it."
+)
+@click.option(
+    "--on-interrupt",
+    type=click.Choice(["ask", "leave", "stop"]),
+    help="What Ctrl-C does: leave runs going, or stop all of them.  [default: ask on a terminal, else leave]",
+)
+@output_option
+def command(file: str, yes: bool, digest: str, on_interrupt: str | None, output: str) -> int:
+    """Run the grid of ARRAY.yaml: place its lines, copy data, start each line's job, watch it, try again what may work.
+
+    What is done is written down first. If this command ends, however it does, runs go on, and the same command goes on
+    with the grid: no line is lost, and none is started twice. What the file says now in another way than at the last
+    start is shown and must be confirmed, or given --yes.
+
+    Exit code 0: every line has completed; 1: some have not; 130: Ctrl-C.
+
+    \b
+    Examples:
+      headrace grid run array.yaml
+      headrace grid run array.yaml --yes
+      headrace grid run array.yaml --on-interrupt stop
+    """
+    from headrace.cli.views.grid_progress import GridProgress
+    from headrace.errors import UsageError
+    from headrace.grid.controller.control_grid import controlling
+    from headrace.grid.journal.grid_record import LineState
+
+    if digest:
+        from headrace.grid.load_grid import load_grid
+
+        found = load_grid(file).digest
+        if found != digest:
+            raise UsageError(f"{file} has other lines now: their digest is {found}", "`headrace grid plan` shows them")
+    choice = on_interrupt or ("ask" if sys.stdin.isatty() and sys.stderr.isatty() else "leave")
+
+    def confirm(changes: GridChanges, known: GridRecord) -> bool:
+        from headrace.cli.views.grid_status_tables import changes_text
+
+        click.echo(changes_text(changes, known), err=True)
+        return yes or (sys.stdin.isatty() and click.confirm("Go on with that?", err=True))
+
+    with (
+        GridProgress() as progress,
+        controlling(file, confirm=confirm, told=progress.line, told_copy=progress.copy) as controller,
+    ):
+        progress.begin(controller)
+        interrupted = _run(controller, progress, choice)
+        grid = controller.grid
+    if output == "json":
+        from headrace.cli.options import echo_json
+
+        echo_json(grid)
+    else:
+        from headrace.cli.views.grid_status_tables import show_end
+
+        show_end(grid)
+    if interrupted:
+        return INTERRUPTED
+    return 0 if all(line.state is LineState.COMPLETED for line in grid.lines if line.in_file) else 1
+
+
+def _run(controller: GridController, progress: GridProgress, choice: str) -> bool:
+    """Runs a grid to its end. Returns whether Ctrl-C was pressed."""
+    try:
+        controller.run()
+        return False
+    except KeyboardInterrupt:
+        pass
+    if choice == "ask":
+        progress.pause()
+        choice = _asked()
+    if choice == "leave":
+        click.echo("headrace: runs go on; the same command goes on with the grid", err=True)
+        return True
+    click.echo("headrace: stopping all runs (Ctrl-C again leaves them)", err=True)
+    controller.ask_stop()
+    try:
+        controller.run()
+    except KeyboardInterrupt:
+        click.echo(f"headrace: runs go on until they have stopped: headrace grid stop {controller.grid.name}", err=True)
+    return True
+
+
+def _asked() -> str:
+    try:
+        answer = click.prompt(
+            "\nLeave the runs going, or stop all of them?",
+            type=click.Choice(["leave", "stop"]),
+            default="leave",
+            err=True,
+        )
+        return str(answer)
+    except click.Abort:
+        return "leave"

@@ -1,0 +1,75 @@
+"""`headrace grid status` and `headrace grid logs`."""
+
+from __future__ import annotations
+
+import click
+
+from headrace.cli.options import output_option
+
+
+@click.command("status", short_help="How far a grid has come: lines, regions, copies, cost.")
+@click.argument("grid", metavar="GRID")
+@click.option("--lines", "shown", type=click.IntRange(0), default=20, show_default=True, help="Lines to show as text.")
+@click.option("--notes", is_flag=True, help="Show what happened, too.")
+@output_option
+def status(grid: str, shown: int, notes: bool, output: str) -> int:
+    """Show how far GRID has come: first lines that failed, then those that run, wait and have completed.
+
+    \b
+    Examples:
+      headrace grid status campaigns
+      headrace grid status campaigns --lines 1000
+      headrace grid status campaigns --output json
+    """
+    from headrace.grid.controller.grid_lease import has_controller
+    from headrace.grid.journal.journal_file import journal_path
+    from headrace.grid.journal.read_grid import read_grid, read_notes
+
+    record = read_grid(grid)
+    controlled = has_controller(journal_path(grid).parent)
+    told = read_notes(grid) if notes else ()
+    if output == "json":
+        from headrace.cli.options import echo_json
+
+        echo_json({"controlled": controlled, "grid": record, "notes": told})
+    else:
+        from headrace.cli.views.grid_status_tables import show_status
+
+        show_status(record, controlled, shown, told)
+    return 0
+
+
+@click.command("logs", short_help="What the programs of a line have written.")
+@click.argument("grid", metavar="GRID")
+@click.argument("line", metavar="LINE")
+@click.option("--attempt", type=click.IntRange(1), help="Of this attempt.  [default: the latest]")
+@click.option("-f", "--follow", is_flag=True, help="Wait for further lines until the run has finished.")
+@click.option("--agent", is_flag=True, help="Also the agents' own notes.")
+@output_option
+@click.pass_context
+def logs(
+    context: click.Context, grid: str, line: str, attempt: int | None, follow: bool, agent: bool, output: str
+) -> int:
+    """Show what the programs of a line of GRID have written. LINE is its place or number, its key, or its job's name.
+
+    It is what `headrace logs` shows of the run of the line's latest attempt; `headrace grid status` names it.
+
+    \b
+    Examples:
+      headrace grid logs campaigns array.txt:3
+      headrace grid logs campaigns 8c355a6b7188 --attempt 1
+    """
+    from headrace.cli.commands.logs import command as logs_of_run
+    from headrace.errors import UsageError
+    from headrace.grid.journal.named_lines import lines_named
+    from headrace.grid.journal.read_grid import read_grid
+
+    record = read_grid(grid)
+    (found,) = lines_named(record, (line,))
+    number = attempt or len(found.attempts)
+    mine = next((each for each in found.attempts if each.number == number), None)
+    if mine is None or not mine.run_id:
+        why = mine.cause if mine is not None else found.reason or found.state.value
+        raise UsageError(f"{found.place} has no run{f' of attempt {attempt}' if attempt else ''} yet: {why}")
+    code = context.invoke(logs_of_run, selector=mine.run_id, follow=follow, agent=agent, output=output)
+    return int(code)

@@ -1,0 +1,89 @@
+"""`headrace grid stop` and `headrace grid retry`."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command("stop", short_help="Stop all lines of a grid.")
+@click.argument("grid", metavar="GRID")
+def stop(grid: str) -> int:
+    """Stop GRID: what waits is not started, and every run is asked to stop, with time to save.
+
+    The process that controls the grid does it; where there is none, this command does, and waits for the end.
+    `headrace grid retry` lets lines go on that were stopped.
+
+    \b
+    Examples:
+      headrace grid stop campaigns
+    """
+    import time
+
+    from headrace.cli.views.grid_progress import GridProgress
+    from headrace.cli.views.grid_status_tables import show_end
+    from headrace.grid.controller.control_grid import stopping
+    from headrace.grid.controller.grid_lease import GridInUse, has_controller
+    from headrace.grid.journal.journal import Journal
+    from headrace.grid.journal.journal_file import journal_path
+    from headrace.grid.journal.read_grid import read_grid
+
+    record = read_grid(grid)
+    if all(line.state.over for line in record.lines):
+        show_end(record)
+        return 0
+    path = journal_path(grid)
+    if not has_controller(path.parent):
+        try:
+            with GridProgress() as progress, stopping(grid, progress.line) as controller:
+                progress.begin(controller)
+                show_end(controller.run())
+                return 0
+        except GridInUse:
+            pass  # somebody has taken it meanwhile, and will be told
+    journal = Journal(path)
+    try:
+        journal.ask_stop(time.time())
+    finally:
+        journal.close()
+    click.echo(f"{grid} is being stopped by the process that controls it")
+    return 0
+
+
+@click.command("retry", short_help="Let lines run again that failed or were stopped.")
+@click.argument("grid", metavar="GRID")
+@click.argument("lines", metavar="[LINE]...", nargs=-1)
+def retry(grid: str, lines: tuple[str, ...]) -> int:
+    """Let lines of GRID run again, with one attempt more: those that are named, else all that failed or were stopped.
+
+    LINE is a line's place (array.txt:3) or its number, its key, or the name of its job. The process that controls the
+    grid starts them; where there is none, `headrace grid run` does.
+
+    \b
+    Examples:
+      headrace grid retry campaigns
+      headrace grid retry campaigns array.txt:3 8c355a6b7188
+    """
+    from headrace.errors import UsageError
+    from headrace.grid.controller.grid_lease import has_controller
+    from headrace.grid.journal.grid_record import LineState
+    from headrace.grid.journal.journal import Journal
+    from headrace.grid.journal.journal_file import journal_path
+    from headrace.grid.journal.named_lines import lines_named
+    from headrace.grid.journal.read_grid import read_grid
+
+    record = read_grid(grid)
+    chosen = lines_named(record, lines) if lines else record.lines
+    again = [line for line in chosen if line.in_file and line.state in (LineState.FAILED, LineState.STOPPED)]
+    others = [f"{line.place}: {line.state.value}" for line in chosen if lines and line not in again]
+    if others:
+        raise UsageError(f"only lines run again that failed or were stopped: {'; '.join(others)}")
+    path = journal_path(grid)
+    journal = Journal(path)
+    try:
+        count = journal.retry([line.key for line in again])
+    finally:
+        journal.close()
+    click.echo(f"{grid}: {count} line{'' if count == 1 else 's'} may run again")
+    if count and not has_controller(path.parent):
+        click.echo(f"no process controls the grid: headrace grid run {record.file}")
+    return 0

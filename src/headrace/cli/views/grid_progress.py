@@ -1,0 +1,103 @@
+"""How far a grid comes while it runs: a line for each change, and on a terminal one that tells the whole."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.status import Status
+
+from headrace.grid.journal.grid_record import CopyRecord, CopyState, GridRecord, LineRecord, LineState
+from headrace.insight.cost.billing import amount
+
+if TYPE_CHECKING:
+    from headrace.grid.controller.grid_controller import GridController
+
+
+class GridProgress:
+    """Tells of lines and copies as they change, on standard error. Any thread may call it."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True, highlight=False)
+        self._status: Status | None = None
+        self._controller: GridController | None = None
+
+    def __enter__(self) -> GridProgress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def begin(self, controller: GridController) -> None:
+        """Begins: on a terminal a line at its end tells the whole from now on."""
+        self._controller = controller
+        self._say(whole_text(controller.grid))
+        if sys.stderr.isatty():
+            self._status = self._console.status("")
+            self._status.start()
+
+    def pause(self) -> None:
+        """Ends the line that tells the whole, for a question."""
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+
+    def line(self, line: LineRecord, trouble: str) -> None:
+        """Tells of a line that has changed, or of trouble with it."""
+        self._say(f"{line.place}: {trouble}" if trouble else line_text(line))
+
+    def copy(self, copy: CopyRecord) -> None:
+        """Tells of a copy that has changed."""
+        self._say(copy_text(copy))
+
+    def _say(self, words: str) -> None:
+        stamped = f"{time.strftime('%H:%M:%S', time.gmtime())} {words}"
+        if self._status is None:
+            click.echo(stamped, err=True)
+            return
+        self._console.print(escape(stamped))
+        if self._controller is not None:
+            self._status.update(escape(whole_text(self._controller.grid)))
+
+
+def line_text(line: LineRecord) -> str:
+    """Returns what has become of a line, in one line."""
+    attempt = line.attempt
+    words = [f"{line.place}: {line.state.value}"]
+    if attempt is not None:
+        where = f" in {attempt.region}" if attempt.region else ""
+        number = f" (attempt {attempt.number})" if attempt.number > 1 else ""
+        words.append(f"{attempt.run_id or attempt.job_name}{where}{number}")
+        if attempt.cause is not None:
+            words.append(str(attempt.cause))
+    if line.reason:
+        words.append(line.reason)
+    if line.state is LineState.WAITING and line.not_before:
+        wait = max(0.0, line.not_before - time.time())
+        words.append(f"again in {wait:.0f} s" + (f" in {line.region}" if line.region else ""))
+    return ", ".join(words)
+
+
+def copy_text(copy: CopyRecord) -> str:
+    """Returns how far a copy has come, in one line."""
+    done = ""
+    if copy.bytes_total and copy.state is CopyState.RUNNING:
+        done = f" {100 * copy.bytes_done / copy.bytes_total:.0f} % of {copy.bytes_total / 1e9:.3g} GB"
+    return f"copy of {copy.place} to {copy.region}: {copy.state.value}{done}" + (
+        f": {copy.reason}" if copy.reason else ""
+    )
+
+
+def whole_text(grid: GridRecord) -> str:
+    """Returns how far a grid has come, in one line."""
+    counts = grid.counts
+    parts = [f"{counts[state]} {state.value}" for state in LineState if counts[state]]
+    return f"{grid.name}: {len(grid.lines)} lines, {', '.join(parts)}; {amount(grid.cost)} USD so far"

@@ -1,0 +1,115 @@
+"""The state of a grid as tables, and what its file says now in another way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timezone
+
+from rich.text import Text
+
+from headrace.cli.views.grid_progress import copy_text, line_text, whole_text
+from headrace.cli.views.plan_tables import console
+from headrace.cli.views.table import columns, notes
+from headrace.grid.controller.grid_changes import GridChanges
+from headrace.grid.journal.grid_record import GridRecord, LineRecord, LineState, Note
+from headrace.insight.cost.billing import amount
+from headrace.insight.render.plain_text import MISSING
+
+_ORDER = (
+    LineState.FAILED,
+    LineState.UNPLACED,
+    LineState.STOPPED,
+    LineState.RUNNING,
+    LineState.STARTING,
+    LineState.WAITING,
+    LineState.COMPLETED,
+)
+_NAMED = 5
+
+
+def show_status(grid: GridRecord, controlled: bool, shown: int, told: Sequence[Note]) -> None:
+    """Prints how far a grid has come.
+
+    Args:
+        grid: the grid.
+        controlled: a process controls it now.
+        shown: how many lines are shown.
+        told: what happened.
+    """
+    out = console()
+    out.print(Text(whole_text(grid), style="bold"))
+    out.print(Text(_who(grid, controlled)))
+    out.print()
+    regions = sorted({_region(line) for line in grid.lines})
+    table = columns(("region", *(state.value for state in _ORDER), "cost"), right=(*(s.value for s in _ORDER), "cost"))
+    for region in regions:
+        there = [line for line in grid.lines if _region(line) == region]
+        counts = [sum(line.state is state for line in there) for state in _ORDER]
+        table.add(region or MISSING, *(str(each or "") for each in counts), amount(sum(line.cost for line in there)))
+    out.print(table)
+    out.print()
+    rows = columns(("line", "state", "region", "engine", "attempts", "run", "cost", "why"), right=("attempts", "cost"))
+    ordered = sorted(grid.lines, key=lambda line: (_ORDER.index(line.state), line.index))
+    for line in ordered[:shown]:
+        attempt = line.attempt
+        why = line.reason or (str(attempt.cause) if attempt is not None and attempt.cause is not None else "")
+        run = "" if attempt is None else attempt.run_id or attempt.job_name
+        tried = str(len(line.attempts) or "")
+        rows.add(line.place, line.state.value, _region(line), line.engine, tried, run, amount(line.cost), why)
+    out.print(rows)
+    if len(ordered) > shown:
+        out.print(Text(f"and {len(ordered) - shown} lines more (--lines N shows N; --output json has all)"))
+    for copy in grid.copies:
+        out.print(Text(copy_text(copy)))
+    if told:
+        notes(out, [f"{_when(note.t)} {note.key} {note.text}" for note in told])
+
+
+def show_end(grid: GridRecord) -> None:
+    """Prints how a grid has come to its end, or how far it has come."""
+    out = console()
+    out.print(Text(whole_text(grid), style="bold"))
+    bad = [line for line in grid.lines if line.state in (LineState.FAILED, LineState.UNPLACED, LineState.STOPPED)]
+    for line in bad[:20]:
+        out.print(Text(line_text(line)))
+    if len(bad) > 20:
+        out.print(Text(f"and {len(bad) - 20} lines more: headrace grid status {grid.name}"))
+    if any(line.state in (LineState.FAILED, LineState.STOPPED) for line in bad):
+        out.print(Text(f"`headrace grid retry {grid.name}` lets them run again"))
+
+
+def changes_text(changes: GridChanges, known: GridRecord) -> str:
+    """Returns what a grid's file says now in another way, a line each."""
+    said = [f"{known.name} was started before, at {_when(known.created)}; since then {known.file} has changed:"]
+    for what, lines in (
+        ("new", changes.added),
+        ("gone: what has begun of them goes on, the rest is not started:", changes.gone),
+        ("go elsewhere:", changes.moved),
+    ):
+        if lines:
+            named = ", ".join(line.place for line in lines[:_NAMED])
+            more = f" and {len(lines) - _NAMED} more" if len(lines) > _NAMED else ""
+            said.append(f"  {len(lines)} line{'' if len(lines) == 1 else 's'} {what} {named}{more}")
+    if changes.job:
+        said.append("  the job, or what is another in a region: lines that have not begun get the new one")
+    if changes.limits:
+        said.append("  its budget or deadline")
+    return "\n".join(said)
+
+
+def _region(line: LineRecord) -> str:
+    attempt = line.attempt
+    return attempt.region if attempt is not None and line.state is not LineState.WAITING else line.region
+
+
+def _who(grid: GridRecord, controlled: bool) -> str:
+    if grid.ended is not None:
+        return f"over since {_when(grid.ended)}"
+    if controlled and grid.controller is not None:
+        who = grid.controller
+        return f"controlled by process {who.pid} on {who.node} since {_when(who.since)}"
+    return f"no process controls it: headrace grid run {grid.file}"
+
+
+def _when(t: float) -> str:
+    return datetime.fromtimestamp(t, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
