@@ -6,7 +6,9 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from headrace.feed import DataLoader
+from lane_data import StatefulRows as Rows
+
+from headrace.feed import DataLoader, Source
 
 
 class Stateful:
@@ -25,6 +27,14 @@ class Stateful:
         assert state == {}
 
 
+class Numbers(Source):
+    def __init__(self) -> None:
+        super().__init__([("", 8)], declared=False)
+
+    def read(self, shard: int, row: int) -> Any:
+        return row
+
+
 def test_a_loader_says_what_it_guarantees() -> None:
     data = list(range(8))
     loaders = {
@@ -33,6 +43,9 @@ def test_a_loader_says_what_it_guarantees() -> None:
         "torch": DataLoader(data, 2, shuffle=True),
         "sampler": DataLoader(data, 2, sampler=[3, 1]),
         "stateful": DataLoader(data, 2, sampler=Stateful()),
+        "lanes": DataLoader(lambda: iter(data), 2, num_shards=2),
+        "stateful lanes": DataLoader(Rows(8), 2, num_shards=2, rank=0, world_size=2, uneven=True),
+        "stream": DataLoader(Numbers().filter(bool), 2, num_shards=2, rank=0, world_size=2, steps_per_epoch=1),
     }
     assert {name: dataclasses.astuple(loader.guarantee()) for name, loader in loaders.items()} == {
         "own": (True, True, "at once", "each has everything", True),
@@ -40,4 +53,7 @@ def test_a_loader_says_what_it_guarantees() -> None:
         "torch": (True, False, "by running the sampler again", "each has everything", True),
         "sampler": (True, False, "by running the sampler again", "as the sampler says", False),
         "stateful": (True, False, "by the sampler's state", "as the sampler says", False),
+        "lanes": (True, True, "by replaying lanes", "each has everything", True),
+        "stateful lanes": (True, True, "by the dataset's state", "share the lanes", False),
+        "stream": (True, True, "by the dataset's state", "share the lanes", True),
     }

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from source_data import fill_tars, tar_rows, write_tar
 
 from headrace import feed
-from headrace.errors import PipelineError, ShardError
+from headrace.errors import ShardError
 from headrace.feed.sources import index_shards
 from headrace.feed.sources.shard_files import OPEN_SHARDS
 from headrace.feed.sources.shard_format import pack, unpack
@@ -184,11 +184,6 @@ def test_batches_stay_inside_shards_and_maps_follow_each_other(tmp_path: Path) -
     assert list(source) == [10, 11, 10, 35, 60, 85, 63]
     with pytest.raises(ValueError, match="at least 1"):
         source.batch(0)
-
-
-def test_a_filter_is_refused_and_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(PipelineError, match=r"cannot be filtered by 'any'(.|\n)*hint: write shards of the rows"):
-        feed.tar(fill_tars(tmp_path, {"a": 1})).filter(any)
 
 
 def test_no_more_than_some_shards_are_open_at_once(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_what_torch_refuses_is_refused(arguments: dict[str, Any]) -> None:
         ({"batch_size": None, "world_size": 2}, "batch_size=None cannot be sharded"),
         ({"rank": 2, "world_size": 2}, r"rank must lie in \[0, 2\), got 2"),
         ({"global_batch_size": 9, "world_size": 2, "rank": 0}, "must be a multiple of the 2 ranks"),
-        ({"global_batch_size": 8, "world_size": 2, "rank": 0, "batch_size": 3}, "not both"),
+        ({"global_batch_size": 8, "world_size": 2, "rank": 0, "batch_size": 3}, "give one of the two"),
     ],
 )
 def test_what_headrace_adds_is_checked_too(arguments: dict[str, Any], message: str) -> None:
@@ -147,10 +147,12 @@ class Stream(IterableDataset[int]):
         return iter(range(3))
 
 
-@pytest.mark.parametrize("dataset", [Stream(), iter([1]), 5])
-def test_datasets_that_are_not_map_style_are_refused(dataset: Any) -> None:
-    with pytest.raises(TypeError, match="takes map-style datasets"):
-        DataLoader(dataset)
+def test_what_is_no_dataset_is_refused_and_an_iterable_one_is_read_as_torch_does() -> None:
+    with pytest.raises(TypeError, match="and what can be iterated, got a int"):
+        DataLoader(5)
+    for dataset in (Stream(), iter(range(3)), {0, 1, 2}):
+        assert [batch.tolist() for batch in DataLoader(dataset, batch_size=2)] == [[0, 1], [2]]
+    assert [batch.tolist() for batch in TorchLoader(Stream(), batch_size=2)] == [[0, 1], [2]]
 
 
 class Raising(Plain):

@@ -50,6 +50,8 @@ _EXPORTS = {
     "Window": "headrace.feed.plan.window",
     "arrow": "headrace.feed.sources.open_source",
     "channel": "headrace.feed.pipelines.factory",
+    "lane": "headrace.feed.pipelines.lane_info",
+    "merge_states": "headrace.feed.plan.lane_state",
     "hf": "headrace.feed.sources.open_source",
     "jsonl": "headrace.feed.sources.open_source",
     "parquet": "headrace.feed.sources.open_source",
@@ -71,6 +73,8 @@ __all__ = [
     "channel",
     "hf",
     "jsonl",
+    "lane",
+    "merge_states",
     "parquet",
     "pipeline",
     "stack_arrays",
@@ -84,7 +88,9 @@ if TYPE_CHECKING:
     from headrace.feed.metrics.track import track
     from headrace.feed.pipelines.collate import stack_arrays
     from headrace.feed.pipelines.factory import Pipeline, channel, pipeline
+    from headrace.feed.pipelines.lane_info import lane
     from headrace.feed.pipelines.purity import PurityReport
+    from headrace.feed.plan.lane_state import merge_states
     from headrace.feed.plan.window import Window
     from headrace.feed.sources.open_source import arrow, hf, jsonl, parquet, tar
     from headrace.feed.sources.source import Source

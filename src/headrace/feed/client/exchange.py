@@ -16,7 +16,7 @@ from headrace.feed.client.failed_rows import FailedRows
 from headrace.feed.client.layout_probe import LayoutProbe
 from headrace.feed.client.links import Link
 from headrace.feed.client.numerics import Admission, Numerics
-from headrace.feed.client.policy import Policy, PurityWarning, SessionStats
+from headrace.feed.client.policy import BatchSkipped, Policy, PurityWarning, SessionStats
 from headrace.feed.client.request import (
     CheckAgain,
     Compare,
@@ -38,6 +38,7 @@ from headrace.feed.client.work_units import Slice
 from headrace.feed.client.worker_pool import Worker, WorkerPool
 from headrace.feed.identifiers import SlabNumber, WorkerNumber
 from headrace.feed.wire import messages
+from headrace.feed.wire.draws import Draw
 from headrace.feed.wire.frames import Frame
 from headrace.feed.wire.remote_errors import raise_remote, remade
 
@@ -67,6 +68,7 @@ class Exchange:
     ) -> None:
         self.schedule = Schedule(hedge=policy.hedge)
         self.length: int | None = None
+        self.replays = 0  # answers of lanes that are on their way to what was asked for
         self.opened: Callable[[], None] = lambda: None
         self._worker_pool = worker_pool
         self._opening = opening
@@ -75,6 +77,7 @@ class Exchange:
         self._stats = stats
         self._warn = warn
         self._now = now
+        self._noted: set[str] = set()
         self._numerics = Numerics(policy.numerics)
         self._verifier = Verifier(policy.verify)
         self._placement = ShardPlacement(worker_pool, self.schedule, opening, lambda text: warn(text, UserWarning))
@@ -136,6 +139,7 @@ class Exchange:
 
     def _ask(self, now: float) -> None:
         self._placement.judge(now)
+        self.schedule.lanes.executors = max(self._worker_pool.executors, self.schedule.executors)
         probe = self._layout_probe.next_row()
         if probe is not None:
             self._ask_layout(*probe, now)
@@ -165,7 +169,7 @@ class Exchange:
         else:
             slab = bundle.slab
         check = messages.MAKE
-        if not again and not bundle.left_out and self._may_check(worker):
+        if not again and not bundle.left_out and self._may_check(worker, slice_):
             plan = bundle.plan
             if self._verifier.wants(plan.epoch, plan.step, slice_.first):
                 check = messages.MAKE_AND_SUM
@@ -180,7 +184,9 @@ class Exchange:
         self._send(worker, request, batches, self._assembly.layout_of(slice_), check)
         return True
 
-    def _may_check(self, worker: Worker) -> bool:
+    def _may_check(self, worker: Worker, slice_: Slice) -> bool:
+        if slice_.draw is not None and not (slice_.draw.first and slice_.draw.cheap()):
+            return False  # another worker would have to replay the lane; its beginning says nothing of tokens
         executors = worker.executors if self._placement.active else self._worker_pool.executors
         return self._policy.verify > 0 and executors > 1
 
@@ -190,7 +196,7 @@ class Exchange:
             request = self.schedule.request_check(number, check, now)
             layout = b"" if made.whole else check.done.layout
             avoid = check.done.executor if number == check.request.worker else -1
-            self._send(worker, request, made.batches, layout, messages.SUM, avoid)
+            self._send(worker, request, made.batches, layout, messages.SUM, avoid, made.draw)
 
     def _ask_layout(self, number: WorkerNumber, row: Slice, now: float) -> None:
         worker = self._worker_pool.worker(number)
@@ -206,11 +212,12 @@ class Exchange:
         layout: bytes,
         check: int,
         avoid: int = -1,
+        again: Draw | None = None,
     ) -> None:
-        plan = request.slice.bundle.plan
+        plan, draw = request.slice.bundle.plan, request.slice.draw
         request.message = messages.SliceRequest(
             request.number, self._opening.pipeline, plan.epoch, plan.seed, batches, request.slice.whole, request.slab,
-            layout, check, avoid, self._policy.slice_timeout,
+            layout, check, avoid, self._policy.slice_timeout, again or (draw.request() if draw is not None else None),
         )  # fmt: skip
         self._worker_pool.request(worker, request.message)
 
@@ -335,6 +342,8 @@ class Exchange:
 
     def _compare(self, worker: Worker, check: Check, done: messages.Done) -> None:
         self._stats.worker_cpu_seconds += done.cpu
+        if done.drawn is not None and done.drawn.behind:
+            return  # a replay that takes too long for a check
         difference = self._verifier.compare(worker.number, check, done)
         self._stats.slices_verified = self._verifier.compared
         if difference is not None:
@@ -350,22 +359,35 @@ class Exchange:
         slice_, bundle = request.slice, request.slice.bundle
         self._worker_pool.served = True
         self._stats.worker_cpu_seconds += message.cpu
+        drawn = message.drawn
+        if slice_.draw is not None and drawn is not None:
+            if drawn.behind:
+                self.replays += 1  # it is asked for again: nothing is done
+                return
+            if drawn.note and drawn.note not in self._noted:
+                self._noted.add(drawn.note)
+                self._warn(drawn.note, UserWarning)
+            slice_.draw.answered(drawn)
+            if not drawn.rows:
+                bundle.failures[0] = BatchSkipped()
+        elif slice_.draw is not None:
+            slice_.draw.failed = True
         host = self._stats.hosts.setdefault(worker.name, {"rows": 0, "seconds": 0.0, "cpu_seconds": 0.0})
-        host["rows"] += slice_.rows
+        host["rows"] += slice_.rows if drawn is None else drawn.rows
         host["seconds"] += message.seconds
         host["cpu_seconds"] += message.cpu
         for failure in message.failures:
             if not 0 <= failure.batch < len(bundle.plans):
                 raise ProtocolError(f"a failure of batch {failure.batch} of {len(bundle.plans)}")
         skip = bool(message.failures) and self._policy.on_error == "skip"
-        if not skip and len(message.failures) < len(bundle.plans):
+        if not skip and len(bundle.failures) + len(message.failures) < len(bundle.plans):
             self._assembly.arrived(slice_, request.slab, message, frame)
             self.schedule.stackable = self._assembly.stackable
         others = self.schedule.done(request, message.seconds, message.cpu)
         if others:
             self._stats.hedges_won += request.purpose == "hedge"
             self._cancel(others)
-        if request.message.check and not message.failures:
+        if request.message.check and not message.failures and not bundle.failures:
             kind = self._numerics.kinds.get(worker.number, "")
             self._verifier.add(Check(request, message, self.schedule.requested, kind))
         if skip:

@@ -54,9 +54,11 @@ class FailedRows:
                 self._leave_out(bundle, row, f"{ended} workers ended over it; the last one, on {worker}: {reason}")
             return
         keys = list(bundle.plan.keys[slice_.first : slice_.last])
-        shown = f"{keys[:16]}{'...' if len(keys) > 16 else ''}"
+        shown = f"indices {keys[:16]}{'...' if len(keys) > 16 else ''}"
+        if slice_.draw is not None:
+            shown = f"outputs {keys[0]}..{keys[-1]} of lane {slice_.draw.cursor.lane}"
         bundle.failures[0] = WorkerError(
-            f"{ended} workers ended while they made indices {shown}; the last one, on {worker}: {reason}",
+            f"{ended} workers ended while they made {shown}; the last one, on {worker}: {reason}",
             hint="load these samples in a plain Python process to see why; they may need too much memory",
         )
 

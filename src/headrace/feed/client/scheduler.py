@@ -31,6 +31,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from headrace.feed.client.lane_homes import LaneHomes
 from headrace.feed.client.request import Purpose, Request
 from headrace.feed.client.work_units import Bundle, Slice, WorkerLoad
 from headrace.feed.identifiers import RequestNumber, WorkerNumber
@@ -73,6 +74,7 @@ class Schedule:
         self.bundles: dict[tuple[int, int], Bundle] = {}
         self.stackable = False  # rows may be asked for one by one: the layout is known
         self.placement: Placement | None = None  # when workers hold different data
+        self.lanes = LaneHomes()
         self.requested = 0  # requests so far
         self.hedges = 0
         self._hedge = hedge
@@ -158,7 +160,7 @@ class Schedule:
             chosen = self._choose(waiting)
             if chosen is not None:
                 return chosen
-            if waiting.holders is None or not any(worker.has_room for worker in self.workers.values()):
+            if not waiting.placed or not any(worker.has_room for worker in self.workers.values()):
                 break  # no worker could take a later slice either
         return None
 
@@ -180,11 +182,13 @@ class Schedule:
         idle = [number for number, worker in able.items() if not worker.outstanding]
         if not idle:
             return None
-        last = waiting if waiting.holders is not None else next(self._waiting_slices(latest=True), None)
+        last = waiting if waiting.placed else next(self._waiting_slices(latest=True), None)
         return (min(idle, key=lambda number: finish[number]), last) if last is not None else None
 
     def _able(self, slice_: Slice) -> dict[WorkerNumber, WorkerLoad]:
-        """Returns the workers that hold a slice's samples."""
+        """Returns the workers that hold a slice's samples, or go on with its lane."""
+        if slice_.draw is not None:
+            return self.lanes.able(slice_.draw.cursor.lane, self.workers)
         if slice_.holders is None:
             return self.workers
         return {number: worker for number, worker in self.workers.items() if number in slice_.holders}
@@ -259,6 +263,8 @@ class Schedule:
         purpose: Purpose = "hedge" if slice_.requests else "rows"
         if slice_.requests:
             self.hedges += 1
+        elif slice_.draw is not None:
+            self.lanes.settle(slice_.draw.cursor.lane, number)
         request = self._add(number, slice_, purpose, now, None)
         slice_.requests.append(request)
         return request

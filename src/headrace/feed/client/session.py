@@ -215,7 +215,7 @@ class Session:
         size = self._assembly.batch_bytes(first.rows)
         count = self._schedule.bundle_size(first.rows, size, self._assembly.bundle_limit)
         plans = [first]
-        while len(plans) < (min(count, most) if most is not None else count):
+        while first.draw is None and len(plans) < (min(count, most) if most is not None else count):
             self._ahead = next(self._plans, None)
             if self._ahead is None or self._ahead.epoch != first.epoch or self._ahead.rows != first.rows:
                 break
@@ -228,9 +228,12 @@ class Session:
     def _pump(self, finished: Callable[[], bool], timeout: float | None, what: str) -> None:
         begun = self._now()
         deadline = begun + timeout if timeout else None
+        replays = self._exchange.replays
         self._step_or_close(0.0)
         while not finished():
             now = self._now()
+            if self._exchange.replays != replays:  # a lane is being replayed: slow, and alive
+                begun, replays = now, self._exchange.replays
             if deadline is not None and now >= deadline:
                 raise RuntimeError(
                     f"DataLoader timed out after {timeout} seconds waiting for {what}: {self._awaited()}"

@@ -85,7 +85,13 @@ class ShardPlacement:
                     f"the dataset has {message.length} samples on {worker.name} and {self.length} elsewhere",
                     hint="all workers must see the same data; check the channel on that host",
                 )
-            self.length, self.data = message.length, data_digest([("", message.length)], message.digests)
+            data = data_digest([("", message.length)], message.digests)
+            if self.data and data != self.data:
+                raise PipelineError(
+                    f"the data on {worker.name} are others than elsewhere",
+                    hint="hosts that declare no shards must hold the same data; check the channel on that host",
+                )
+            self.length, self.data = message.length, data
             return True
         if not self.begun:
             self.begun, self._since, self.whole = True, now, message.whole

@@ -13,6 +13,7 @@ from headrace.feed.plan.epoch import BatchPlan
 
 if TYPE_CHECKING:
     from headrace.feed.client.request import Request
+    from headrace.feed.plan.lane_draws import LaneDraw
 
 DEPTH = 2  # slices outstanding an executor
 
@@ -43,6 +44,16 @@ class Slice:
     def rows(self) -> int:
         """Number of rows."""
         return self.last - self.first
+
+    @property
+    def draw(self) -> LaneDraw | None:
+        """What is asked of a lane, if it is one's."""
+        return self.bundle.plan.draw
+
+    @property
+    def placed(self) -> bool:
+        """Whether not every worker may be asked for it."""
+        return self.holders is not None or self.draw is not None
 
 
 @dataclass(eq=False)

@@ -15,59 +15,61 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from headrace.errors import PipelineError
-from headrace.feed.client.local_pool import LocalPool
 from headrace.feed.client.numerics import NumericsPolicy
-from headrace.feed.client.policy import SessionStats, Skipped
-from headrace.feed.client.remote_pool import RemotePool
+from headrace.feed.client.policy import SessionStats
 from headrace.feed.client.session import Session
 from headrace.feed.client.worker_pool import WorkerPool
-from headrace.feed.identifiers import PipelineNumber
 from headrace.feed.loader.device import DeviceBatches, find_device, find_pinning, open_device
-from headrace.feed.loader.guarantee import Guarantee, guarantee
+from headrace.feed.loader.guarantee import Guarantee, guarantee, guarantee_of_lanes
 from headrace.feed.loader.iteration import Batches, InlineBatches, Iteration, ServedBatches
+from headrace.feed.loader.lane_batches import InlineLanes, ServedLanes
 from headrace.feed.loader.loader_arguments import (
     as_context,
     check_arguments,
+    check_lanes,
     check_own,
     find_shard,
     make_policy,
     warn_of_pass,
 )
 from headrace.feed.loader.open_sessions import OpenSessions
+from headrace.feed.loader.planning import built_here, make_planner, make_samplers
+from headrace.feed.loader.serving import local_workers, opening_by_name, opening_here, remote_workers
 from headrace.feed.loader.stats import LoaderStats, loader_stats
 from headrace.feed.loader.torch_interface import TorchHabits, pinned
 from headrace.feed.metrics.step_meter import StepMeter
-from headrace.feed.pipelines import factory
-from headrace.feed.pipelines.collate import stack_arrays, stacks_rows, standard_collate
+from headrace.feed.pipelines.collate import stacks_rows, standard_collate
 from headrace.feed.pipelines.factory import Pipeline
 from headrace.feed.pipelines.fetch import Built
 from headrace.feed.pipelines.purity import PurityReport, check, spread
 from headrace.feed.pipelines.seeds import preserved_generators
 from headrace.feed.plan.epoch import BatchPlan, EpochPlan
+from headrace.feed.plan.lane_draws import LanePass
+from headrace.feed.plan.lane_planner import LaneOptions, LanePlanner
 from headrace.feed.plan.pass_progress import Progress
-from headrace.feed.plan.planner import LoaderSeeds, Planner
-from headrace.feed.plan.rank_share import Shard
-from headrace.feed.plan.shard_map import data_digest, in_key_order
-from headrace.feed.plan.torch_samplers import batched, source_of, torch_samplers
+from headrace.feed.plan.planner import LoaderSeeds
+from headrace.feed.plan.shard_map import data_digest
+from headrace.feed.plan.torch_samplers import source_of
 from headrace.feed.plan.window import Window
 from headrace.feed.wire import messages
 from headrace.feed.wire.endpoints import find
 from headrace.feed.wire.remote_errors import warn_user
+from headrace.feed.worker.lane_reader import LaneReaders
 
 if TYPE_CHECKING:
     import torch
 
 MEMORY = 512 << 20
-PIPELINE = PipelineNumber(1)  # a session has one
 STALL_SECONDS = 300.0
 
 
 class DataLoader(TorchHabits):
-    """Loads batches of a map-style dataset.
+    """Loads batches of a dataset.
 
     Args:
-        dataset: a map-style dataset, or a `Pipeline` (a call of a function marked with `feed.pipeline`), which
-            workers on other hosts need.
+        dataset: a map-style dataset; or one without a count: an `IterableDataset`, an iterable, or a function that
+            makes one. Or a `Pipeline` (a call of a function marked with `feed.pipeline`), which workers on other hosts
+            need.
         batch_size: rows of a batch, per rank; None for single samples that are not stacked.
         shuffle: whether every epoch has another order; a `feed.Window` shuffles by windows, for shards.
         sampler, batch_sampler: as in torch; they run in the trainer.
@@ -110,6 +112,10 @@ class DataLoader(TorchHabits):
             host.
         snapshot_every_n_steps: as in torchdata's StatefulDataLoader: how often a sampler's own state is noted. The
             position is exact at every step all the same.
+        num_shards: lanes that a dataset without a count is read in, over all ranks; by default one a worker, as in
+            torch. They decide what the batches hold, the number of workers does not.
+        steps_per_epoch: batches of every rank in an epoch of such a dataset.
+        uneven: whether the ranks may have different numbers of batches of such a dataset.
 
     Raises:
         ValueError: arguments that exclude each other, as in torch.
@@ -157,9 +163,17 @@ class DataLoader(TorchHabits):
         hedge: bool = True,
         device: str | torch.device | None = None,
         snapshot_every_n_steps: int | None = 1,
+        num_shards: int | None = None,
+        steps_per_epoch: int | None = None,
+        uneven: bool = False,
     ) -> None:
         self._endpoints = find(workers, secret_file, tls_ca)
         check_own(dataset, seed, memory, stall_timeout, remote=self._endpoints is not None)
+        options = LaneOptions(num_shards, num_workers, steps_per_epoch, uneven)
+        lanes = check_lanes(
+            dataset, shuffle, sampler, batch_sampler, options, even_batches, on_error,
+            remote=self._endpoints is not None,
+        )  # fmt: skip
         self._policy = make_policy(on_error, slice_timeout, numerics, verify, hedge=hedge)
         batch_size, drop_last = check_arguments(
             dataset, batch_size, shuffle, sampler, batch_sampler, num_workers, drop_last, timeout,
@@ -195,33 +209,20 @@ class DataLoader(TorchHabits):
         weakref.finalize(self, self._sessions.close)
         self._stats = SessionStats()
         self._meter = StepMeter(name)
-        if self._endpoints is not None and not isinstance(dataset, Pipeline):
-            raise PipelineError(
-                f"the workers are on other hosts and cannot be given a {type(dataset).__name__} object",
-                hint="write a function in a module of source_dir that makes the dataset, mark it with "
-                "@headrace.feed.pipeline, and pass its call: DataLoader(train_set(), ...); "
-                'or keep the workers here with workers="local"',
-            )
         windows = isinstance(shuffle, Window)
         if generator is not None and (self._shard is not None or windows):
             raise ValueError("generator excludes sharding and a Window: their order is made from seed=")
         own = seed is not None or self._shard is not None or isinstance(dataset, Pipeline) or windows
-        self._planner = Planner(
+        self._planner = make_planner(
             dataset, self._shard, batch_size, LoaderSeeds(seed, generator, once=persistent_workers),
-            self._dataset_length, self._data_digest, shuffle=shuffle or False, drop_last=drop_last,
+            self._dataset_length, self._data_digest, lanes, shuffle=shuffle or False, drop_last=drop_last,
             every=snapshot_every_n_steps, own_sampler=not self._sampled, even=even_batches,
         )  # fmt: skip
         self._opening = self._make_opening()
-        self._sampler: Iterable[Any] | None = None
-        self._batch_sampler = batch_sampler
-        if sampler is not None:
-            self._sampler, self._batch_sampler = batched(sampler, batch_size, drop_last=drop_last)
-        elif batch_sampler is not None:
-            self._sampler, _ = torch_samplers(self._sized, None, None, shuffle=False, drop_last=False)
-        elif generator is not None or not own:
-            self._sampler, self._batch_sampler = torch_samplers(
-                self._sized, batch_size, generator, shuffle=bool(shuffle), drop_last=drop_last
-            )
+        self._sampler, self._batch_sampler = make_samplers(
+            self._sized, sampler, batch_sampler, batch_size, generator, shuffle=bool(shuffle), drop_last=drop_last,
+            own=lanes is not None or (own and generator is None),
+        )  # fmt: skip
         self._ready = True
 
     # What torch's DataLoader has
@@ -235,8 +236,7 @@ class DataLoader(TorchHabits):
         batches: Batches
         fetched = progress if self.device is None else dataclasses.replace(progress)
         if self._endpoints is None and self.num_workers == 0:
-            skipped = self._stats.skipped if self._policy.on_error == "skip" else None
-            batches = InlineBatches(self._local(), plans, fetched, skipped)
+            batches = self._load(plans, fetched)
         else:
             batches = self._serve(plans, fetched, end_step)
         if self.device is not None:
@@ -292,6 +292,9 @@ class DataLoader(TorchHabits):
     def guarantee(self) -> Guarantee:
         """Returns what this loader guarantees: delivery, order, resume, ranks."""
         source, shared = source_of(self._sampler, self._batch_sampler), self._shard is not None
+        if isinstance(self._planner, LanePlanner):
+            even = self._planner.options.steps_per_epoch is not None
+            return guarantee_of_lanes(self.dataset, shared=shared, even=even)
         return guarantee(source, sampled=self._sampled, shared=shared, skips=self._policy.on_error == "skip")
 
     def check(self, samples: int = 32) -> PurityReport:
@@ -303,28 +306,14 @@ class DataLoader(TorchHabits):
         Raises:
             PipelineError: the dataset cannot be made here, or a sample cannot travel.
         """
+        if isinstance(self._planner, LanePlanner):
+            raise PipelineError("check() makes samples by number, and lanes have none", "set verify=1 for an epoch")
         if samples < 1:
             raise ValueError(f"samples must be at least 1, got {samples}")
         with preserved_generators():
             dataset = self.dataset.build() if isinstance(self.dataset, Pipeline) else self.dataset
         built = Built(dataset, self.collate_fn, self._standard, self._batched)
         return check(built, self._planner.worker_seed, spread(len(dataset), samples))
-
-    @property
-    def skipped(self) -> list[Skipped]:
-        """The samples that were left out under ``on_error="skip"``."""
-        return list(self._stats.skipped)
-
-    def close(self) -> None:
-        """Ends the workers of this loader, and every pass over it. It can be used again: new workers start then."""
-        self._sessions.close()
-        self._meter.close()
-
-    def __enter__(self) -> DataLoader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # Loading
 
@@ -367,34 +356,37 @@ class DataLoader(TorchHabits):
         self._settle()
         return self._planner.plan()
 
+    def _step_count(self) -> int:
+        self._settle()
+        return self._planner.steps()
+
     @property
     def _standard(self) -> bool:
         return stacks_rows(self.collate_fn, batched=self._batched)
 
     def _local(self) -> Built:
         if self._built is None:
-            dataset = self.dataset.build() if isinstance(self.dataset, Pipeline) else self.dataset
-            self._built = Built(in_key_order(dataset)[0], self.collate_fn, self._standard, self._batched)
+            dataset = built_here(self.dataset, self._planner)
+            self._built = Built(dataset, self.collate_fn, self._standard, self._batched)
         elif self._built.collate is not self.collate_fn:  # the user has set another one
             self._built = dataclasses.replace(self._built, collate=self.collate_fn, default_collate=self._standard)
         return self._built
 
     def _make_opening(self) -> messages.Open:
+        lanes = self._planner.lanes.count if isinstance(self._planner, LanePlanner) else 0
         if self._endpoints is None:
-            return messages.Open(PIPELINE, "", {}, "", "", self._batched, self.name)
-        standard = self._standard and self.collate_fn is not stack_arrays
-        collate = "" if standard else factory.function_name(self.collate_fn, "collate_fn")
-        init = factory.function_name(self.worker_init_fn, "worker_init_fn") if self.worker_init_fn else ""
-        named, plan = self.dataset, self._planner.fingerprint()
-        return messages.Open(PIPELINE, named.factory, named.arguments, collate, init, self._batched, self.name, plan)
+            return opening_here(self.name, lanes, batched=self._batched)
+        return opening_by_name(
+            self.dataset, self.collate_fn, self.worker_init_fn, self.name, self._planner.fingerprint(), lanes,
+            standard=self._standard, batched=self._batched,
+        )  # fmt: skip
 
     def _worker_pool(self) -> WorkerPool:
         if self._endpoints is not None:
-            shard = self._shard or Shard(0, 1)
-            return RemotePool(self._endpoints, f"{self.name} loader of rank {shard.rank}", shard.rank, shard.world_size)
-        given = {PIPELINE: dataclasses.replace(self._local(), seed=self._planner.worker_seed)}
-        context, metrics = self.multiprocessing_context, self._meter.file
-        return LocalPool(self.num_workers, context, given, self.worker_init_fn, metrics, self.name)
+            return remote_workers(self._endpoints, self.name, self._shard)
+        built = dataclasses.replace(self._local(), seed=self._planner.worker_seed)
+        metrics, context = self._meter.file, self.multiprocessing_context
+        return local_workers(built, self.num_workers, context, self.worker_init_fn, metrics, self.name)
 
     def _make_session(self) -> Session:
         return Session(
@@ -403,7 +395,13 @@ class DataLoader(TorchHabits):
             pinning=find_pinning(self.device, pin=self.pin_memory),
         )  # fmt: skip
 
-    def _serve(self, plans: Iterator[BatchPlan], progress: Progress, end_step: int | None) -> ServedBatches:
+    def _load(self, plans: Iterator[BatchPlan], progress: Progress) -> Batches:
+        built = self._local()
+        if isinstance(plans, LanePass):
+            return InlineLanes(built, LaneReaders(built.dataset, self.worker_init_fn), plans, progress, warn_user)
+        return InlineBatches(built, plans, progress, self._stats.skipped if self._policy.on_error == "skip" else None)
+
+    def _serve(self, plans: Iterator[BatchPlan], progress: Progress, end_step: int | None) -> Batches:
         endless, begins = end_step is not None, progress.step
         session, begun = self._sessions.take(self._make_session)
         if not endless or begun != progress.epoch or begins:
@@ -415,4 +413,6 @@ class DataLoader(TorchHabits):
             goes_on = complete and loads == self._planner.bookmark.loads
             self._sessions.give_back(session, follows if goes_on else None, keep=keep)
 
+        if isinstance(plans, LanePass):
+            return ServedLanes(session, plans, progress, self.timeout or None, give_back)
         return ServedBatches(session, progress, end_step, self.timeout or None, give_back)

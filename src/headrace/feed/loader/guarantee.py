@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from headrace.feed.plan.torch_samplers import SamplerSource
+from headrace.feed.sources.stream import Stream
 
-Resume = Literal["at once", "by the sampler's state", "by running the sampler again"]
-Ranks = Literal["share every global batch", "each has everything", "as the sampler says"]
+Resume = Literal[
+    "at once", "by the sampler's state", "by running the sampler again", "by the dataset's state", "by replaying lanes"
+]
+Ranks = Literal["share every global batch", "share the lanes", "each has everything", "as the sampler says"]
 
 
 @dataclass(frozen=True)
@@ -19,7 +22,7 @@ class Guarantee:
         exactly_once: every sample of the order comes once, with the same bits, whichever workers end. False with
             ``on_error="skip"``: samples that fail are left out, and listed in `loader.skipped`.
         same_order: the order depends on seed and epoch alone, not on workers, hosts and ranks. False when a torch
-            sampler decides it.
+            sampler decides it. In lanes it depends on `num_shards` too.
         resume: how a position is come back to.
         ranks: how the ranks share the data.
         equal_steps: every rank has as many steps as the others.
@@ -30,6 +33,19 @@ class Guarantee:
     resume: Resume
     ranks: Ranks
     equal_steps: bool
+
+
+def guarantee_of_lanes(dataset: Any, *, shared: bool, even: bool) -> Guarantee:
+    """Returns what a loader of a dataset without a count guarantees.
+
+    Args:
+        dataset: or the `Pipeline` that makes it; then nobody knows here whether it has a state.
+        shared: whether the ranks share the lanes.
+        even: whether they have equally many steps.
+    """
+    stateful = hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict")
+    resume: Resume = "by the dataset's state" if stateful or isinstance(dataset, Stream) else "by replaying lanes"
+    return Guarantee(True, True, resume, "share the lanes" if shared else "each has everything", even or not shared)
 
 
 def guarantee(source: SamplerSource | None, *, sampled: bool, shared: bool, skips: bool) -> Guarantee:

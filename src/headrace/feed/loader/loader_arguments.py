@@ -13,8 +13,14 @@ from headrace.errors import PipelineError
 from headrace.feed.client.numerics import NumericsPolicy
 from headrace.feed.client.policy import Policy
 from headrace.feed.pipelines.factory import Pipeline
+from headrace.feed.pipelines.lane_datasets import is_uncounted, require_openable
+from headrace.feed.plan.lane_planner import LaneOptions
 from headrace.feed.plan.rank_share import Shard
 from headrace.feed.plan.window import Window
+from headrace.feed.sources.stream import Stream
+
+MAX_LANES = 65_536
+_UNSPECIFIED = "DataLoader with IterableDataset: expected unspecified {0} option, but got {0}={1}"  # torch's words
 
 
 def check_arguments(
@@ -38,16 +44,13 @@ def check_arguments(
 
     Raises:
         ValueError: arguments that exclude each other, or out of range.
-        TypeError: not a map-style dataset.
+        TypeError: no dataset.
     """
-    torch_data = sys.modules.get("torch.utils.data")  # without it there is no such dataset
-    iterable = torch_data is not None and isinstance(dataset, torch_data.IterableDataset)
     indexed = hasattr(dataset, "__getitem__") or hasattr(dataset, "__getitems__")
-    if not isinstance(dataset, Pipeline) and (iterable or not indexed):
+    if not isinstance(dataset, Pipeline) and not indexed and not is_uncounted(dataset):
         raise TypeError(
-            "headrace.feed.DataLoader takes map-style datasets (__getitem__ and __len__), "
-            f"got a {type(dataset).__name__}; keep torch.utils.data.DataLoader for iterable ones, "
-            "or read shards with feed.tar, feed.jsonl, feed.parquet"
+            "headrace.feed.DataLoader takes datasets with __getitem__ and __len__, and what can be iterated, "
+            f"got a {type(dataset).__name__}"
         )
     if num_workers < 0:
         raise ValueError(f"num_workers must not be negative, got {num_workers}; use 0 to load in this process")
@@ -83,6 +86,55 @@ def check_arguments(
     return batch_size, drop_last
 
 
+def check_lanes(
+    dataset: Any,
+    shuffle: bool | Window | None,
+    sampler: object,
+    batch_sampler: object,
+    options: LaneOptions,
+    even_batches: object,
+    on_error: object,
+    *,
+    remote: bool,
+) -> LaneOptions | None:
+    """Checks what is different for datasets without a count. Returns its options if this is one, to be read in lanes.
+
+    Raises:
+        ValueError: arguments that exclude each other, or out of range.
+        PipelineError: a dataset that can be read once only.
+    """
+    num_shards, _, steps_per_epoch, uneven = options
+    named = isinstance(dataset, Pipeline)
+    lanes = num_shards is not None if named else is_uncounted(dataset)
+    for name, value in (("num_shards", num_shards), ("steps_per_epoch", steps_per_epoch)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
+    if num_shards is not None and num_shards > MAX_LANES:
+        raise ValueError(f"num_shards must be at most {MAX_LANES}, got {num_shards}")
+    if not lanes:
+        for name, given in (("num_shards", num_shards), ("steps_per_epoch", steps_per_epoch), ("uneven", uneven)):
+            if given:
+                told = "; a Pipeline needs num_shards= too" if named else ""
+                raise ValueError(f"{name}= is for datasets without a count, this one has rows by number{told}")
+        return None
+    if not named:
+        require_openable(dataset)
+    if shuffle and not named and not isinstance(dataset, Stream):
+        raise ValueError(_UNSPECIFIED.format("shuffle", shuffle))
+    for name, other in (("sampler", sampler), ("batch_sampler", batch_sampler)):
+        if other is not None:
+            raise ValueError(_UNSPECIFIED.format(name, other))
+    if even_batches:
+        raise ValueError("even_batches needs a count; steps_per_epoch= gives all ranks the same number of batches")
+    if on_error != "raise":
+        raise ValueError('on_error="skip" needs rows by number: catch the exception in the dataset, where it goes on')
+    if uneven and steps_per_epoch is not None:
+        raise ValueError("steps_per_epoch and uneven exclude each other")
+    if remote and num_shards is None:
+        raise ValueError("num_shards= says in how many lanes workers on other hosts read a dataset without a count")
+    return options
+
+
 def as_context(context: str | BaseContext | None) -> BaseContext | None:
     """Returns the context of a start method, as torch's loader shows it."""
     return multiprocessing.get_context(context) if isinstance(context, str) else context
@@ -103,7 +155,14 @@ def check_own(dataset: Any, seed: object, memory: object, stall_timeout: object,
         raise ValueError(f"memory is a number of bytes, at least 1, got {memory!r}")
     if not isinstance(stall_timeout, (int, float)) or stall_timeout <= 0:
         raise ValueError(f"stall_timeout must be more than 0 seconds, got {stall_timeout!r}")
-    if remote and isinstance(dataset, Pipeline) and dataset.factory.startswith("__main__:"):
+    if remote and not isinstance(dataset, Pipeline):
+        raise PipelineError(
+            f"the workers are on other hosts and cannot be given a {type(dataset).__name__} object",
+            hint="write a function in a module of source_dir that makes the dataset, mark it with "
+            "@headrace.feed.pipeline, and pass its call: DataLoader(train_set(), ...); "
+            'or keep the workers here with workers="local"',
+        )
+    if remote and dataset.factory.startswith("__main__:"):
         raise PipelineError(
             f"the pipeline {dataset.factory} is defined in the script itself, which feed servers cannot import",
             hint="move the function and its dataset to a module beside the script, and import it from there",

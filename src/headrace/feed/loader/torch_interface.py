@@ -6,14 +6,18 @@ import abc
 import weakref
 from collections.abc import Iterable
 from types import GenericAlias
-from typing import Any
+from typing import Any, TypeVar
 
 from headrace.feed.batch import pytree
+from headrace.feed.client.policy import SessionStats, Skipped
 from headrace.feed.loader.open_sessions import OpenSessions
+from headrace.feed.metrics.step_meter import StepMeter
 from headrace.feed.plan.epoch import EpochPlan
+from headrace.feed.plan.lane_planner import LanePlanner
 from headrace.feed.plan.plan_samplers import PlanBatchSampler, PlanSampler
 from headrace.feed.plan.planner import Planner
 
+H = TypeVar("H", bound="TorchHabits")
 FIXED = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers")
 
 
@@ -25,16 +29,22 @@ class TorchHabits(abc.ABC):
         _batched: whether batches are made.
         _planner: knows the next epoch.
         _sessions: those that are open.
+        _meter, _stats: what is counted.
     """
 
     _sampler: Iterable[Any] | None
     _batch_sampler: Iterable[list[Any]] | None
     _batched: bool
-    _planner: Planner
+    _planner: Planner | LanePlanner
     _sessions: OpenSessions
+    _meter: StepMeter
+    _stats: SessionStats
 
     @abc.abstractmethod
     def _plan(self) -> EpochPlan: ...
+
+    @abc.abstractmethod
+    def _step_count(self) -> int: ...
 
     @abc.abstractmethod
     def set_epoch(self, epoch: int) -> None:
@@ -63,7 +73,23 @@ class TorchHabits(abc.ABC):
             return len(self._batch_sampler)  # type: ignore[arg-type]
         if self._sampler is not None:
             return len(self._sampler)  # type: ignore[arg-type]
-        return self._plan().steps
+        return self._step_count()
+
+    def close(self) -> None:
+        """Ends the workers of this loader, and every pass over it. It can be used again: new workers start then."""
+        self._sessions.close()
+        self._meter.close()
+
+    def __enter__(self: H) -> H:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def skipped(self) -> list[Skipped]:
+        """The samples that were left out under ``on_error="skip"``."""
+        return list(self._stats.skipped)
 
     def __class_getitem__(cls, item: object) -> GenericAlias:
         return GenericAlias(cls, item)  # `DataLoader[Batch]` in annotations

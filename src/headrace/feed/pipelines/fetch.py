@@ -119,11 +119,25 @@ def make_whole(built: Built, addresses: SampleAddresses) -> Any:
             raise RowFailed(-1) from error
     else:
         samples = list(samples_of(built, addresses))
+    return _collated(built, samples, (addresses.seed, addresses.epoch, addresses.position))
+
+
+def collated(built: Built, outputs: list[Any], address: tuple[int, int, int]) -> Any:
+    """Makes a batch of outputs that were made before. Raises RowFailed.
+
+    Args:
+        built: the pipeline.
+        outputs: at least one; without batching just one.
+        address: seed, epoch, and position of the first.
+    """
+    return _collated(built, outputs if built.batched else outputs[0], address)
+
+
+def _collated(built: Built, samples: Any, address: tuple[int, int, int]) -> Any:
     try:
         if built.default_collate:
             return _stacked(built, samples)
-        key = seeds.collate_key(addresses.seed, addresses.epoch, addresses.position)
-        return _seeded(built, key, built.collate, samples)
+        return _seeded(built, seeds.collate_key(*address), built.collate, samples)
     except Exception as error:
         raise RowFailed(-1) from error
 

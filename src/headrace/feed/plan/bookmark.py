@@ -14,6 +14,7 @@ import msgspec
 
 from headrace.errors import PositionError
 from headrace.feed.plan.epoch import EpochPlan
+from headrace.feed.plan.lane_draws import LanePass
 from headrace.feed.plan.pass_progress import Progress
 from headrace.feed.plan.state_dict import Position
 from headrace.feed.plan.torch_samplers import SampledPass, SamplerSource, waiting_state
@@ -34,7 +35,7 @@ class Bookmark:
         self.loads = 0
         self._taken: Position | None = None  # what the latest pass took up
         self._progress: Progress | None = None
-        self._order: EpochPlan | SampledPass | None = None
+        self._order: EpochPlan | SampledPass | LanePass | None = None
 
     def begin(self) -> tuple[Progress, Position | None]:
         """A pass begins. Returns its progress, and the position that it takes up."""
@@ -50,7 +51,7 @@ class Bookmark:
             self.epoch, self.loaded = progress.epoch, self._taken
             self._progress = self._order = None
 
-    def follow(self, progress: Progress, order: EpochPlan | SampledPass) -> None:
+    def follow(self, progress: Progress, order: EpochPlan | SampledPass | LanePass) -> None:
         """The pass that has begun goes through this order."""
         self._progress, self._order = progress, order
 
@@ -92,6 +93,12 @@ class Bookmark:
             PositionError: there is no such place, or a sampler decides the order.
         """
         progress, order = self._progress, self._order
+        if progress is not None and isinstance(order, LanePass):
+            step = batches + (self._taken.step if self._taken is not None else 0)
+            found = order.position(loader, step) if step <= progress.step else None
+            if found is None:
+                raise PositionError(f"the place behind {batches} batches of {progress.step} is not known")
+            return found
         if progress is None or not isinstance(order, EpochPlan):
             raise PositionError(
                 f"the place behind {batches} batches is not known: no pass in headrace's own order has begun"
@@ -120,6 +127,10 @@ class Bookmark:
         if progress.ended:
             sampler = order.state()[1] if isinstance(order, SampledPass) else None
             return msgspec.structs.replace(loader, epoch=self.epoch, sampler=sampler)
+        if isinstance(order, LanePass):
+            found = order.position(loader, progress.step)
+            assert found is not None, "the latest place is always known"
+            return found
         if isinstance(order, EpochPlan):
             samples = order.consumed(progress.step)
             return msgspec.structs.replace(loader, epoch=progress.epoch, step=progress.step, samples=samples)

@@ -18,13 +18,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
 from headrace.feed.plan.permutation import permute
 from headrace.feed.plan.window import Window
+
+if TYPE_CHECKING:
+    from headrace.feed.plan.lane_draws import LaneDraw
 
 _BLOCK_ROWS = 4096
 
@@ -40,6 +43,7 @@ class BatchPlan:
         keys: what is passed to the dataset's `__getitem__`, one a row.
         seed: seed of the epoch's random numbers.
         batched: False when the loader does not batch (`batch_size=None`): one sample, not stacked.
+        draw: what is asked of a lane, when the batch comes from one; `keys` are the numbers of its outputs then.
     """
 
     epoch: int
@@ -48,6 +52,7 @@ class BatchPlan:
     keys: Sequence[Any]
     seed: int
     batched: bool = True
+    draw: LaneDraw | None = None
 
     @property
     def rows(self) -> int:

@@ -146,6 +146,10 @@ class Planner:
             self._told,
         )  # fmt: skip
 
+    def steps(self) -> int:
+        """Returns the steps of an epoch of the own plan."""
+        return self.plan().steps
+
     def fingerprint(self) -> str:
         """Returns what the ranks' plans over a pipeline must agree in; empty where nothing is sharded."""
         if not self._sharded or self._batch_size is None:

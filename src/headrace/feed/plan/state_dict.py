@@ -19,6 +19,7 @@ import msgspec
 
 from headrace.errors import PositionError
 from headrace.feed.pipelines.factory import Pipeline, encoded
+from headrace.feed.plan.lane_state import LaneState
 
 VERSION = 1
 _NAME_LIMIT = 120
@@ -32,6 +33,7 @@ _HINTS = {
     "shuffle": "give the loader the same shuffle as in the run that is resumed",
     "window": "give the loader the same shuffle=feed.Window(run, runs) as in the run that is resumed",
     "drop_last": "give the loader the same drop_last as in the run that is resumed",
+    "num_shards": "give the loader that num_shards: the lanes decide what the batches hold",
     "pipeline": 'to go on with another pipeline on purpose, set state["pipeline"] = ""',
 }
 
@@ -75,6 +77,7 @@ class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
         pipeline: name and hash of the pipeline; empty for a dataset object.
         sampler: see `SamplerState`.
         window: rows of a run and runs of a window of a shuffle by windows; None for another order.
+        num_shards, lanes: of a dataset without a count; see `lane_state`.
         shards: digest of the shards' names, rows, sizes and some of their bytes; empty when it is not known.
         version: of this record.
     """
@@ -82,7 +85,7 @@ class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     epoch: int
     step: int
     samples: int
-    order: Literal["headrace", "torch"]
+    order: Literal["headrace", "torch", "lanes"]
     shuffle: bool
     drop_last: bool
     length: int = 0
@@ -93,6 +96,8 @@ class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     sampler: SamplerState | None = None
     window: tuple[int, int] | None = None
     shards: str = ""
+    num_shards: int = 0
+    lanes: LaneState | None = None
     version: int = VERSION
 
     def __post_init__(self) -> None:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
-from headrace.errors import PipelineError
+from headrace.feed.sources.stream import Stream, require_callable
 
 Counts = Sequence[tuple[str, int]]
 
@@ -88,20 +88,27 @@ class Source(ABC):
             raise ValueError(f"rows of a batch must be an integer of at least 1, got {rows!r}")
         return _Batched(self, rows)
 
-    def filter(self, predicate: Callable[[Any], bool]) -> NoReturn:
-        """Is refused: how many rows a filter leaves is not known before all of them were read."""
-        raise PipelineError(
-            f"a source cannot be filtered by {getattr(predicate, '__name__', predicate)!r}: a plan needs the number of "
-            "rows, which is known only after all of them were read (streams without a count are not built yet)",
-            hint="write shards of the rows that stay, once; or raise an error in .map() for the others and give the "
-            'loader on_error="skip"; or return them marked and leave them out in collate_fn',
-        )
+    def filter(self, predicate: Callable[[Any], bool]) -> Stream:
+        """Returns a stream of the rows that a predicate holds for. It has no count: it is read in lanes.
 
+        Args:
+            predicate: of one row. It may draw random numbers.
 
-def require_callable(function: object, method: str) -> None:
-    """Raises TypeError if what a method of a source was given is no function."""
-    if not callable(function):
-        raise TypeError(f".{method}() takes a function of one row, got {function!r}")
+        Raises:
+            TypeError: it cannot be called.
+        """
+        return Stream(self).filter(predicate)
+
+    def flat_map(self, function: Callable[[Any], Iterable[Any]]) -> Stream:
+        """Returns a stream of everything in what a function makes of every row. It has no count: it is read in lanes.
+
+        Args:
+            function: returns none, one or many outputs for a row. It may draw random numbers.
+
+        Raises:
+            TypeError: it cannot be called.
+        """
+        return Stream(self).flat_map(function)
 
 
 class _Mapped(Source):

@@ -21,6 +21,7 @@ from typing import Annotated, Any
 import msgspec
 
 from headrace.feed.identifiers import PipelineNumber, RequestNumber, SlabNumber
+from headrace.feed.wire.draws import Draw, Drawn
 from headrace.feed.wire.server_state import ClientStatus, ExecutorStatus
 
 VERSION = 2
@@ -96,6 +97,7 @@ class Open(_Message, frozen=True):
         plan: plan fingerprint; must be equal for all ranks that use this `loader` of the job.
         loader: name of the loader.
         capability: the instruction set for torch's CPU kernels (its ATEN_CPU_CAPABILITY), empty for the host's own.
+        lanes: how many a dataset without a count is read in; 0 for a dataset with rows by number.
         shards: feed server to executor: what its host has announced; shards that it has got since are left out.
     """
 
@@ -109,6 +111,7 @@ class Open(_Message, frozen=True):
     plan: str = ""
     capability: str = ""
     shards: list[tuple[str, int]] = []
+    lanes: int = 0
 
 
 class Opened(_Message, frozen=True):
@@ -198,6 +201,7 @@ class SliceRequest(_Message, frozen=True):
         check: `MAKE`, `MAKE_AND_SUM` (with digests), or `SUM` (digests only, no data).
         avoid: executor that should not make it, as in `Done.executor`; -1 for none.
         deadline: seconds after which the executor is taken for hung, 0 for none.
+        draw: outputs of a lane that make the only batch, instead of samples by their keys.
     """
 
     number: RequestNumber
@@ -211,6 +215,7 @@ class SliceRequest(_Message, frozen=True):
     check: int = 0
     avoid: int = -1
     deadline: float = 0.0
+    draw: Draw | None = None
 
 
 MAKE, MAKE_AND_SUM, SUM = 0, 1, 2
@@ -240,6 +245,7 @@ class Done(_Message, frozen=True):
         failures: batches that could not be made; the others were.
         executor: who made it, a number within the host.
         digests: of every leaf of every row (of every batch that was made whole), if asked for.
+        drawn: what came of a `draw`.
     """
 
     request: RequestNumber
@@ -253,6 +259,7 @@ class Done(_Message, frozen=True):
     failures: tuple[Failure, ...] = ()
     executor: int = 0
     digests: list[bytes] = []
+    drawn: Drawn | None = None
 
 
 class Unstackable(_Message, frozen=True):
@@ -359,32 +366,10 @@ class Exited(_Message, frozen=True):
 Answer = Done | Unstackable | Failed | Lost | Cancelled
 
 Message = (
-    Challenge
-    | Hello
-    | Welcome
-    | Refused
-    | Dial
-    | Down
-    | Open
-    | Opened
-    | OpenFailed
-    | SlabOffer
-    | SlabDrop
-    | SliceRequest
-    | Done
-    | Unstackable
-    | Failed
-    | Lost
-    | Cancel
-    | Cancelled
-    | Ping
-    | Pong
-    | StatusRequest
-    | Status
-    | Fork
-    | Forked
-    | Exited
-)
+    Challenge | Hello | Welcome | Refused | Dial | Down | Open | Opened | OpenFailed | SlabOffer | SlabDrop
+    | SliceRequest | Done | Unstackable | Failed | Lost | Cancel | Cancelled | Ping | Pong | StatusRequest | Status
+    | Fork | Forked | Exited
+)  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)

@@ -28,13 +28,17 @@ from headrace.feed.pipelines.collate import stack_in_ordinary_memory, stacks_row
 from headrace.feed.pipelines.factory import load_factory, load_function
 from headrace.feed.pipelines.fetch import Built
 from headrace.feed.pipelines.fingerprint import numerics
+from headrace.feed.pipelines.lane_datasets import is_uncounted, refuse_own_ranks, require_openable
 from headrace.feed.pipelines.seeds import seed_worker
 from headrace.feed.plan.shard_map import in_key_order
 from headrace.feed.wire import messages
 from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
 from headrace.feed.wire.frames import Frame
 from headrace.feed.wire.remote_errors import remote_error
+from headrace.feed.worker.lane_reader import LaneReaders
 from headrace.feed.worker.slices import make_slice
+
+_Content = tuple[str, bytes, str, str, bool, int]  # what decides what a pipeline makes
 
 
 class Executor:
@@ -63,7 +67,8 @@ class Executor:
         self._given = given or {}
         self._init = init
         self._pipelines: dict[PipelineNumber, Built] = {}
-        self._built: dict[tuple[str, bytes, str, str, bool], tuple[Built, list[tuple[str, int]]]] = {}
+        self._built: dict[_Content, tuple[Built, list[tuple[str, int]]]] = {}
+        self._lanes: dict[PipelineNumber, LaneReaders] = {}
         self._broken: dict[PipelineNumber, messages.RemoteError] = {}
         self._slabs: dict[SlabNumber, Slab] = {}
         self._cancelled: set[RequestNumber] = set()
@@ -112,7 +117,11 @@ class Executor:
     def _open(self, message: messages.Open) -> None:
         try:
             built, shards = self._build(message)
-            length = len(built.dataset) if hasattr(built.dataset, "__len__") else -1
+            counted = not message.lanes and hasattr(built.dataset, "__len__")
+            length = len(built.dataset) if counted else -1
+            if message.lanes:
+                init = load_function(message.init, self._roots) if message.init else self._init
+                self._lanes[message.pipeline] = LaneReaders(built.dataset, init)
         except Exception as error:  # noqa: BLE001 - the user's code: told to the trainer with its traceback
             self._broken[message.pipeline] = remote_error(error)
             self._send(messages.OpenFailed(message.pipeline, self._broken[message.pipeline]))
@@ -127,7 +136,7 @@ class Executor:
         if not message.factory:
             built = self._given[message.pipeline]
             self._introduce(built.dataset, built.seed)
-            if self._init is not None:
+            if self._init is not None and not message.lanes:  # it is called for every lane
                 self._init(self._number)
                 self._init = None
             return built, []
@@ -137,19 +146,31 @@ class Executor:
             message.collate,
             message.init,
             message.batched,
+            message.lanes,
         )
         if key not in self._built:
             dataset = load_factory(message.factory)(**message.arguments)
-            if not hasattr(dataset, "__getitem__"):
+            if message.lanes:
+                require_openable(dataset)
+                refuse_own_ranks(dataset)
+            elif is_uncounted(dataset) or not hasattr(dataset, "__getitem__"):
                 raise PipelineError(
-                    f"{message.factory} made a {type(dataset).__name__}, which has no __getitem__",
-                    hint="a pipeline returns a map-style dataset: __getitem__ and __len__",
+                    f"{message.factory} made a {type(dataset).__name__}, which has no rows by number",
+                    hint="a dataset without a count is read in lanes: give the loader num_shards=",
                 )
             self._introduce(dataset, 0)
+            if message.lanes:
+                return self._keep(key, dataset, message, [])
             if message.init:
                 load_function(message.init, self._roots)(self._number)
             dataset, shards = in_key_order(dataset, message.shards)
-            self._built[key] = self._assemble(dataset, message), shards
+            return self._keep(key, dataset, message, shards)
+        return self._built[key]
+
+    def _keep(
+        self, key: _Content, dataset: Any, message: messages.Open, shards: list[tuple[str, int]]
+    ) -> tuple[Built, list[tuple[str, int]]]:
+        self._built[key] = self._assemble(dataset, message), shards
         return self._built[key]
 
     def _assemble(self, dataset: Any, message: messages.Open) -> Built:
@@ -177,7 +198,8 @@ class Executor:
             return
         slab = self._slabs.get(request.slab)
         try:
-            done, fresh = make_slice(self._pipelines[request.pipeline], request, slab, self._number)
+            lanes = self._lanes.get(request.pipeline)
+            done, fresh = make_slice(self._pipelines[request.pipeline], request, slab, self._number, lanes)
         except Uneven:
             self._send(messages.Unstackable(request.number))
             return

@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,6 +67,7 @@ class ExecutorPool:
         self._roots = list(roots)
         self._nice = nice
         self.executors: dict[int, ExecutorProcess] = {}
+        self._lanes: dict[tuple[PipelineNumber, int], int] = {}  # who goes on with a lane
         self.forkserver, self._process = self._start_forkserver()
         for number in range(executors):
             self.start(number)
@@ -87,6 +89,30 @@ class ExecutorPool:
                 start_new_session=True,
             )
         return FramedConnection(ours), process
+
+    def alive(self, capability: str | None = None) -> list[ExecutorProcess]:
+        """Returns the executors that run, of one instruction set or of all."""
+        return [
+            executor for executor in self.executors.values()
+            if not executor.dead and (capability is None or executor.capability == capability)
+        ]  # fmt: skip
+
+    def choose(self, request: ServerRequest, capability: str) -> ExecutorProcess | None:
+        """Returns who is given a slice; None while nobody has room. A lane stays with one, or its successor."""
+        alive, avoid, draw = self.alive(capability), request.message.avoid, request.message.draw
+        others = [executor for executor in alive if executor.number != avoid and len(executor.requests) < 2 * DEPTH]
+        free = [executor for executor in alive if len(executor.requests) < DEPTH]
+        fit = others if avoid >= 0 and others else free  # the executor that made a slice cannot check it
+        if draw is None or request.message.check == messages.SUM:
+            return min(fit, key=lambda executor: len(executor.requests), default=None)
+        lane = request.pipeline, draw.lane
+        if any(executor.number == self._lanes.get(lane) for executor in alive):
+            return next((executor for executor in fit if executor.number == self._lanes[lane]), None)
+        held = Counter(self._lanes.values())
+        chosen = min(fit, key=lambda executor: (held[executor.number], len(executor.requests)), default=None)
+        if chosen is not None:
+            self._lanes[lane] = chosen.number
+        return chosen
 
     def ensure(self, capability: str) -> None:
         """Starts executors that use another instruction set than the host's own, if there are none yet."""

@@ -15,14 +15,25 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from headrace.errors import ProtocolError
 from headrace.feed.batch import pytree
 from headrace.feed.batch.pytree import Bytes
 from headrace.feed.batch.row_layout import Layout, decode_layout
 from headrace.feed.batch.slab import Slab
 from headrace.feed.identifiers import NO_SLAB
-from headrace.feed.pipelines.fetch import Built, RowBlock, RowFailed, SampleAddresses, Stopwatch, make_rows, make_whole
+from headrace.feed.pipelines.fetch import (
+    Built,
+    RowBlock,
+    RowFailed,
+    SampleAddresses,
+    Stopwatch,
+    collated,
+    make_rows,
+    make_whole,
+)
 from headrace.feed.wire.messages import SUM, BatchRows, Done, Failure, SliceRequest
 from headrace.feed.wire.remote_errors import remote_error
+from headrace.feed.worker.lane_reader import LaneFailed, LaneReaders
 
 DIGEST_BYTES = 8
 
@@ -44,7 +55,9 @@ def addresses_of(request: SliceRequest, batch: BatchRows) -> SampleAddresses:
     return SampleAddresses(request.epoch, request.seed, batch.position, rows, keys_of(batch))
 
 
-def make_slice(built: Built, request: SliceRequest, slab: Slab | None, executor: int) -> tuple[Done, Slab | None]:
+def make_slice(
+    built: Built, request: SliceRequest, slab: Slab | None, executor: int, lanes: LaneReaders | None = None
+) -> tuple[Done, Slab | None]:
     """Makes a slice.
 
     Args:
@@ -52,6 +65,7 @@ def make_slice(built: Built, request: SliceRequest, slab: Slab | None, executor:
         request: what is asked for.
         slab: the slab that it names, if this process has it.
         executor: number of this one.
+        lanes: its readers, for a dataset without a count.
 
     Returns:
         The answer, and the fresh slab that it announces, None when `slab` holds the result.
@@ -64,12 +78,15 @@ def make_slice(built: Built, request: SliceRequest, slab: Slab | None, executor:
     built.seeds.clean()
     target = _Target(None if request.check == SUM else slab, scratch=request.check == SUM)
     try:
-        answer = (_make_whole if request.whole or built.whole else _make_rows)(built, request, target)
+        if lanes is not None:
+            answer = _make_draw(built, lanes, request, target)
+        else:
+            answer = (_make_whole if request.whole or built.whole else _make_rows)(built, request, target)
     except BaseException:
         target.abandon()
         raise
     cost = watch.read()
-    if len(answer.failures) == len(request.batches):
+    if len(answer.failures) == len(request.batches) or (answer.drawn is not None and not answer.drawn.rows):
         target.abandon()
     fresh = target.fresh
     answer = msgspec.structs.replace(
@@ -135,6 +152,27 @@ def _make_whole(built: Built, request: SliceRequest, target: _Target) -> Done:
     return Done(request.number, NO_SLAB, end, nodes, b"", 0.0, 0.0, failures=tuple(failures), digests=digests)
 
 
+def _make_draw(built: Built, lanes: LaneReaders, request: SliceRequest, target: _Target) -> Done:
+    """Makes a batch of a lane's outputs."""
+    draw, [wanted] = request.draw, request.batches
+    if draw is None:
+        raise ProtocolError("samples by their keys are asked of a dataset without a count")
+    done = Done(request.number, NO_SLAB, 0, [None], b"", 0.0, 0.0)
+    try:
+        outputs, drawn = lanes.draw(request.epoch, request.seed, draw, fresh=request.check == SUM)
+        batch = collated(built, outputs, (request.seed, request.epoch, wanted.position)) if outputs else None
+    except (LaneFailed, RowFailed) as failed:
+        return msgspec.structs.replace(done, failures=(_failure(0, failed),))
+    if not outputs:
+        return msgspec.structs.replace(done, drawn=drawn)
+    node, leaves, size = pytree.describe(batch)
+    pytree.write_leaves(leaves, target.block(max(1, size))[:size])
+    digests = [_digest(raw.data) for _, raw in leaves] if request.check else []
+    if request.check:
+        digests.append(_digest(msgspec.msgpack.encode(node)))
+    return msgspec.structs.replace(done, size=pytree.align(size), nodes=[node], digests=digests, drawn=drawn)
+
+
 def _make_rows(built: Built, request: SliceRequest, target: _Target) -> Done:
     expected = decode_layout(request.layout) if request.layout else None
     failures: list[Failure] = []
@@ -167,7 +205,7 @@ def _make_rows(built: Built, request: SliceRequest, target: _Target) -> Done:
     return Done(request.number, NO_SLAB, end, nodes, encoded, 0.0, 0.0, failures=tuple(failures), digests=digests)
 
 
-def _failure(number: int, failed: RowFailed) -> Failure:
+def _failure(number: int, failed: RowFailed | LaneFailed) -> Failure:
     cause = failed.__cause__
     assert cause is not None
     return Failure(number, failed.row, remote_error(cause))

@@ -26,7 +26,7 @@ from headrace.feed.wire import messages
 from headrace.feed.wire.framed_connection import ConnectionClosed
 from headrace.feed.wire.frames import Frame
 from headrace.feed.worker.client_connection import ClientConnection, ServerRequest
-from headrace.feed.worker.executor_pool import DEPTH, ExecutorPool, ExecutorProcess, exit_reason
+from headrace.feed.worker.executor_pool import ExecutorPool, ExecutorProcess, exit_reason
 from headrace.feed.worker.plan_check import Plans
 from headrace.feed.worker.restart_budget import RestartBudget
 from headrace.feed.worker.send_buffers import Staging, check_request, staged
@@ -116,7 +116,7 @@ class WorkQueue:
         waiting = self._waiting.setdefault(number, [])
         waiting.append((client, message.pipeline))
         self._pool.ensure(message.capability)
-        alive = self._alive(message.capability)
+        alive = self._pool.alive(message.capability)
         if len(waiting) == 1 and alive:  # otherwise it is introduced to the executor that is on its way
             self._introduce(min(alive, key=lambda executor: len(executor.requests)), number)
 
@@ -170,7 +170,7 @@ class WorkQueue:
             self._forget_slab(own)
 
     def _forget_slab(self, own: SlabNumber) -> None:
-        for executor in self._alive():
+        for executor in self._pool.alive():
             if own in executor.slabs:
                 executor.slabs.discard(own)
                 self._give(executor, messages.SlabDrop(own))
@@ -212,7 +212,7 @@ class WorkQueue:
     def _open_failed(self, message: messages.OpenFailed) -> None:
         for client, number in self._waiting.pop(message.pipeline, []):
             client.send(messages.OpenFailed(number, message.error))
-        for executor in self._alive():  # the next Open tries again
+        for executor in self._pool.alive():  # the next Open tries again
             executor.opened.discard(message.pipeline)
 
     def _answered(
@@ -270,12 +270,6 @@ class WorkQueue:
 
     # Giving work
 
-    def _alive(self, capability: str | None = None) -> list[ExecutorProcess]:
-        return [
-            executor for executor in self._pool.executors.values()
-            if not executor.dead and (capability is None or executor.capability == capability)
-        ]  # fmt: skip
-
     def dispatch(self) -> None:
         """Gives queued slices to executors that have room."""
         short = self._give_out()
@@ -283,24 +277,28 @@ class WorkQueue:
 
     def _give_out(self) -> bool:
         """Sends slices until none fits. Returns whether it stopped because no memory was left."""
+        waiting: list[tuple[int, int, int, ServerRequest]] = []  # whose lane's executor has no room; others may have
+        short = False
         while self._queue:
-            _, _, _, request = self._queue[0]
-            capability = self._known[request.pipeline].message.capability
-            alive, avoid = self._alive(capability), request.message.avoid
-            others = [executor for executor in alive if executor.number != avoid and len(executor.requests) < 2 * DEPTH]
-            free = [executor for executor in alive if len(executor.requests) < DEPTH]
-            fit = others if avoid >= 0 and others else free  # the executor that made a slice cannot check it
-            if not fit:
-                return False
-            if not self._prepare(min(fit, key=lambda candidate: len(candidate.requests)), request):
-                return True  # the staging memory is used up; it comes back when the clients have read
+            request = self._queue[0][3]
+            executor = self._pool.choose(request, self._known[request.pipeline].message.capability)
+            if executor is None:
+                if request.message.draw is None:
+                    break
+                waiting.append(heapq.heappop(self._queue))
+                continue
+            if not self._prepare(executor, request):
+                short = True  # the staging memory is used up; it comes back when the clients have read
+                break
             heapq.heappop(self._queue)
-        return False
+        for item in waiting:
+            heapq.heappush(self._queue, item)
+        return short
 
     def end_stuck(self) -> None:
         """Ends executors that have worked on a slice for longer than its deadline: their stacks go to the log first."""
         now = time.monotonic()
-        for executor in self._alive():
+        for executor in self._pool.alive():
             request = executor.requests[0] if executor.requests else None
             if request is None or not request.message.deadline:
                 continue
@@ -395,7 +393,7 @@ class WorkQueue:
             capability = self._known[number].message.capability
             if number in executor.opened:
                 self._retry_open(fresh, number, reason)
-            elif capability == executor.capability and not any(number in other.opened for other in self._alive()):
+            elif capability == executor.capability and not any(number in other.opened for other in self._pool.alive()):
                 self._introduce(fresh, number)
 
     def _retry_open(self, executor: ExecutorProcess, number: PipelineNumber, reason: str) -> None:

@@ -1,0 +1,77 @@
+"""What a loader tells its workers: the pipeline that they open, and which workers there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from multiprocessing.context import BaseContext
+from typing import Any
+
+from headrace.feed.client.local_pool import LocalPool
+from headrace.feed.client.remote_pool import RemotePool
+from headrace.feed.client.worker_pool import WorkerPool
+from headrace.feed.identifiers import PipelineNumber
+from headrace.feed.metrics.metric_file import MetricFile
+from headrace.feed.pipelines import factory
+from headrace.feed.pipelines.collate import stack_arrays
+from headrace.feed.pipelines.factory import Pipeline
+from headrace.feed.pipelines.fetch import Built
+from headrace.feed.plan.rank_share import Shard
+from headrace.feed.wire import messages
+from headrace.feed.wire.endpoints import Endpoints
+
+PIPELINE = PipelineNumber(1)  # a session has one
+
+
+def opening_here(name: str, lanes: int, *, batched: bool) -> messages.Open:
+    """Returns how local workers open the pipeline that they are given as an object."""
+    return messages.Open(PIPELINE, "", {}, "", "", batched, name, lanes=lanes)
+
+
+def opening_by_name(
+    named: Pipeline[Any],
+    collate_fn: Callable[..., Any],
+    init: Callable[[int], None] | None,
+    name: str,
+    plan: str,
+    lanes: int,
+    *,
+    standard: bool,
+    batched: bool,
+) -> messages.Open:
+    """Returns how feed servers open a pipeline.
+
+    Args:
+        named: the pipeline.
+        collate_fn, init: the user's functions.
+        name: of the loader.
+        plan: plan fingerprint.
+        lanes: see `messages.Open`.
+        standard: whether rows may be stacked one by one.
+        batched: whether batches are made.
+
+    Raises:
+        PipelineError: a function has no importable name.
+    """
+    collate = "" if standard and collate_fn is not stack_arrays else factory.function_name(collate_fn, "collate_fn")
+    begin = factory.function_name(init, "worker_init_fn") if init else ""
+    return messages.Open(
+        PIPELINE, named.factory, named.arguments, collate, begin, batched, name, plan, lanes=lanes
+    )  # fmt: skip
+
+
+def remote_workers(endpoints: Endpoints, name: str, shard: Shard | None) -> WorkerPool:
+    """Returns the feed servers as workers."""
+    rank, world = shard or Shard(0, 1)
+    return RemotePool(endpoints, f"{name} loader of rank {rank}", rank, world)
+
+
+def local_workers(
+    built: Built,
+    workers: int,
+    context: str | BaseContext | None,
+    init: Callable[[int], None] | None,
+    metrics: MetricFile | None,
+    name: str,
+) -> WorkerPool:
+    """Returns child processes as workers."""
+    return LocalPool(workers, context, {PIPELINE: built}, init, metrics, name)

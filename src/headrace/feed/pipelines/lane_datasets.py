@@ -1,0 +1,138 @@
+"""What has no count: `IterableDataset`, functions that make an iterable, iterables, and streams over shards.
+
+They are read in lanes, so they must be openable, several times and side by side. A dataset that divides its data among
+ranks by itself is found here and refused: lanes are divided among the ranks already, so it would lose data.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import sys
+import types
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from headrace.errors import PipelineError
+from headrace.feed.sources.stream import Stream
+
+_RANK_NAMES = {"get_rank", "get_world_size"}
+_RANK_VARIABLES = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_PROCID", "SLURM_NTASKS", "OMPI_COMM_WORLD_RANK"}
+_LIBRARIES = {
+    "webdataset": "read the shards with feed.tar, which knows their rows",
+    "streaming": "read shards with feed.parquet, feed.jsonl or feed.tar",
+    "litdata": "read shards with feed.parquet, feed.jsonl or feed.tar",
+    "megatron": "read the shards with feed.tar, which knows their rows",
+}
+_DEPTH = 4
+
+
+def is_uncounted(dataset: Any) -> bool:
+    """Returns whether a dataset is read in lanes, as it has no rows that can be asked for by number."""
+    torch_data = sys.modules.get("torch.utils.data")  # without it there is no such dataset
+    if torch_data is not None and isinstance(dataset, torch_data.IterableDataset):
+        return True
+    if hasattr(dataset, "__getitem__") or hasattr(dataset, "__getitems__"):
+        return False
+    return hasattr(dataset, "__iter__") or callable(dataset)
+
+
+def require_openable(dataset: Any) -> None:
+    """Raises PipelineError if a dataset can be iterated once only, or not at all."""
+    if isinstance(dataset, types.GeneratorType):
+        raise PipelineError(
+            "this generator can be read once: a lane that is lost could not be opened again",
+            hint="pass the function that makes it, without calling it: DataLoader(rows), not DataLoader(rows())",
+        )
+    if not is_uncounted(dataset):
+        raise PipelineError(
+            f"num_shards= is for datasets without a count, and a {type(dataset).__name__} has rows by number",
+            hint="leave num_shards out: rows that have numbers need no lanes",
+        )
+
+
+def own_copy(dataset: Any) -> Any:
+    """Returns a dataset that a lane may change as it likes. Raises PipelineError if it cannot be copied."""
+    if isinstance(dataset, (Stream, types.FunctionType)):
+        return dataset
+    try:
+        return copy.deepcopy(dataset)
+    except Exception as error:
+        raise PipelineError(
+            f"each lane works on a copy of its own, and this {type(dataset).__name__} cannot be copied: {error}",
+            hint="open files, connections and generators in __iter__, not in __init__",
+        ) from error
+
+
+def opened(dataset: Any) -> Iterator[Any]:
+    """Returns an iterator over a dataset, or over what a function makes."""
+    made: Iterable[Any] = dataset if hasattr(dataset, "__iter__") else dataset()
+    return iter(made)
+
+
+def refuse_own_ranks(dataset: Any) -> None:
+    """Raises PipelineError if a dataset divides its data among ranks by itself."""
+    found = _own_ranks(dataset, _DEPTH, set())
+    if found:
+        raise PipelineError(
+            f"{found[0]}, and the loader divides the lanes among the ranks: data would be lost", hint=found[1]
+        )
+
+
+def _own_ranks(dataset: Any, depth: int, seen: set[int]) -> tuple[str, str] | None:
+    """Returns how a dataset, or one that it holds, knows its rank, and what to do about it."""
+    if depth == 0 or id(dataset) in seen:
+        return None
+    seen.add(id(dataset))
+    kind = dataset if isinstance(dataset, types.FunctionType) else type(dataset)
+    module = str(getattr(kind, "__module__", "")).partition(".")[0]
+    if module in _LIBRARIES:
+        return f"a {kind.__name__} of {module} divides its shards among ranks by itself", _LIBRARIES[module]
+    if module == "datasets":
+        split = getattr(dataset, "_distributed", None) is not None
+        told = "this dataset was divided with split_dataset_by_node"
+        return (told, "leave that out") if split else None
+    if module in ("torch", "builtins", "numpy", "headrace"):
+        return None
+    name = _rank_in(kind, set())
+    if name:
+        return (
+            f"{kind.__name__} asks for {name}, to divide its data among ranks by itself",
+            "let it divide by torch.utils.data.get_worker_info() alone: num_shards= lanes are for all ranks together",
+        )
+    held = vars(dataset).values() if hasattr(dataset, "__dict__") else ()
+    inner = (value for value in held if hasattr(value, "__iter__") or isinstance(value, types.FunctionType))
+    return next(filter(None, (_own_ranks(value, depth - 1, seen) for value in inner)), None)
+
+
+def _rank_in(kind: Any, seen: set[types.CodeType]) -> str:
+    """Returns the name by which the code of a function, or of a class, asks for its rank; empty if it does not."""
+    functions = [kind] if isinstance(kind, types.FunctionType) else []
+    if isinstance(kind, type):
+        own = [parent for parent in kind.__mro__ if not parent.__module__.startswith(("torch", "builtins", "typing"))]
+        functions = [value for parent in own for value in vars(parent).values() if inspect.isfunction(value)]
+    for function in functions:
+        found = _rank_in_code(function.__code__, function.__globals__, function.__module__, seen)
+        if found:
+            return found
+    return ""
+
+
+def _rank_in_code(code: types.CodeType, names: dict[str, Any], module: str, seen: set[types.CodeType]) -> str:
+    if code in seen:
+        return ""
+    seen.add(code)
+    named = sorted(_RANK_NAMES.intersection(code.co_names))
+    named += sorted(_RANK_VARIABLES.intersection(const for const in code.co_consts if isinstance(const, str)))
+    if named:
+        return named[0]
+    for const in code.co_consts:
+        if isinstance(const, types.CodeType) and (found := _rank_in_code(const, names, module, seen)):
+            return found
+    for name in code.co_names:  # functions of the same module that it calls
+        value = names.get(name)
+        if inspect.isfunction(value) and value.__module__ == module:
+            found = _rank_in_code(value.__code__, value.__globals__, module, seen)
+            if found:
+                return found
+    return ""

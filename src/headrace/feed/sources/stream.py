@@ -1,0 +1,155 @@
+"""Streams: what `.filter` and `.flat_map` make of a source. They have no count, so they are read in lanes.
+
+Lane l of L takes the rows whose places in the epoch's order lie in [n * l / L, n * (l + 1) / L). So a stream can be
+shuffled like its source, and a lane can be opened at any row: no row before is read. `LaneRows.restart` says where.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+Order = Callable[[range], list[int]]
+_Kind = Literal["map", "filter", "flat_map"]
+_BLOCK = 1024  # places whose rows are found at a time
+
+
+class Rows(Protocol):
+    """What a stream needs of its source."""
+
+    counts: list[tuple[str, int]]
+    shard_digests: list[str]
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Any: ...
+
+
+def require_callable(function: object, method: str) -> None:
+    """Raises TypeError if what a method of a source was given is no function."""
+    if not callable(function):
+        raise TypeError(f".{method}() takes a function of one row, got {function!r}")
+
+
+class Stream:
+    """Rows of a source, and what is made of them. It is made by `Source.filter` and `Source.flat_map`.
+
+    Args:
+        source: where the rows come from.
+        steps: what is done with each, in order.
+    """
+
+    def __init__(self, source: Rows, steps: tuple[tuple[_Kind, Callable[[Any], Any]], ...] = ()) -> None:
+        self._source, self._steps = source, steps
+
+    def map(self, function: Callable[[Any], Any]) -> Stream:
+        """Returns a stream of what a function makes of every output. Raises TypeError if it cannot be called."""
+        return self._then("map", function)
+
+    def filter(self, predicate: Callable[[Any], bool]) -> Stream:
+        """Returns a stream of the outputs that a predicate holds for. Raises TypeError if it cannot be called."""
+        return self._then("filter", predicate)
+
+    def flat_map(self, function: Callable[[Any], Iterable[Any]]) -> Stream:
+        """Returns a stream of everything in what a function makes of every output: none, one or many.
+
+        Raises:
+            TypeError: the function cannot be called.
+        """
+        return self._then("flat_map", function)
+
+    def _then(self, kind: _Kind, function: Callable[[Any], Any]) -> Stream:
+        require_callable(function, kind)
+        return Stream(self._source, (*self._steps, (kind, function)))
+
+    @property
+    def rows(self) -> int:
+        """Rows of the source."""
+        return len(self._source)
+
+    @property
+    def counts(self) -> list[tuple[str, int]]:
+        """One shard without a count: every host must hold all of it."""
+        return [("", -1)]
+
+    @property
+    def shard_digests(self) -> list[str]:
+        """Digest of the source's shards; of none when one has none."""
+        digests = self._source.shard_digests
+        if not digests or not all(digests):
+            return []
+        told = msgspec.msgpack.encode([self._source.counts, digests])
+        return [hashlib.blake2b(told, digest_size=8, person=b"stream").hexdigest()]
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.lane(0, 1, None)
+
+    def lane(self, number: int, lanes: int, order: Order | None, start: tuple[int, int] = (0, 0)) -> LaneRows:
+        """Opens a lane.
+
+        Args:
+            number, lanes: which one, of how many.
+            order: returns the rows at places in the epoch's order; None for the source's own.
+            start: a `restart` of this lane: rows that were taken, and outputs that came of them.
+        """
+        begin, end = len(self._source) * number // lanes, len(self._source) * (number + 1) // lanes
+        return LaneRows(self._source, self._steps, range(begin, end), order, start)
+
+
+class LaneRows(Iterator[Any]):
+    """A lane of a stream that is open.
+
+    Attributes:
+        restart: where it can be opened again: rows that were taken, and outputs that came of them. It lies before
+            the row that the latest output came of, as long as more may come of that row.
+    """
+
+    def __init__(
+        self,
+        source: Rows,
+        steps: tuple[tuple[_Kind, Callable[[Any], Any]], ...],
+        places: range,
+        order: Order | None,
+        start: tuple[int, int],
+    ) -> None:
+        self._source, self._steps, self._places, self._order = source, steps, places, order
+        self.restart = start
+        self._taken, self._made = start
+        self._many = any(kind == "flat_map" for kind, _ in steps)
+        self._outputs: Iterator[Any] = iter(())
+        self._block, self._rows = range(0), list[int]()
+
+    def __next__(self) -> Any:
+        while True:
+            for output in self._outputs:
+                self._made += 1
+                if not self._many:
+                    self.restart = self._taken, self._made
+                return output
+            self.restart = self._taken, self._made
+            if self._taken >= len(self._places):
+                raise StopIteration
+            row = self._source[self._row(self._places[self._taken])]
+            self._taken += 1
+            self._outputs = self._of(row)
+
+    def _row(self, place: int) -> int:
+        if self._order is None:
+            return place
+        if place not in self._block:
+            self._block = range(place, min(place + _BLOCK, self._places.stop))
+            self._rows = self._order(self._block)
+        return self._rows[place - self._block.start]
+
+    def _of(self, row: Any) -> Iterator[Any]:
+        values: Iterator[Any] = iter([row])
+        for kind, function in self._steps:
+            if kind == "flat_map":
+                values = itertools.chain.from_iterable(map(function, values))
+            else:
+                values = map(function, values) if kind == "map" else filter(function, values)
+        return values

@@ -1,0 +1,51 @@
+"""What is asked of a lane, and what came: parts of the messages `SliceRequest` and `Done`.
+
+The address of an output is (epoch, lane, k). A token is where a reader of the lane stood before its output `at`: it
+saves the replay of what lies before, and nothing else. Without it the same outputs come, later.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+MAX_TOKEN = 64 << 10  # bytes; a longer one is not kept
+
+
+class Draw(msgspec.Struct, frozen=True, array_like=True):
+    """Outputs of one lane: from number `first` on, `count` of them, fewer at the lane's end.
+
+    Attributes:
+        lane, lanes: which one, of how many.
+        first, count: see above.
+        shuffle: whether the rows of a stream over counted shards are shuffled; run and runs of a `feed.Window`.
+        drop_last: whether fewer than `count` outputs are none.
+        at, token: see the module; without a token `at` is 0.
+    """
+
+    lane: int
+    lanes: int
+    first: int
+    count: int
+    shuffle: bool | tuple[int, int] = False
+    drop_last: bool = False
+    at: int = 0
+    token: bytes = b""
+
+
+class Drawn(msgspec.Struct, frozen=True, array_like=True):
+    """What came of a `Draw`.
+
+    Attributes:
+        rows: outputs that were made.
+        ended: whether the lane has none behind them.
+        at, token: where the reader can be opened again; no token if it has none.
+        behind: outputs before `first` that are still to be replayed. Then nothing was made, and it is asked again.
+        note: what the user should know; empty for nothing.
+    """
+
+    rows: int
+    ended: bool = False
+    at: int = 0
+    token: bytes = b""
+    behind: int = 0
+    note: str = ""

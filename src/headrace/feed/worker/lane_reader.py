@@ -1,0 +1,219 @@
+"""Readers of lanes: what makes the outputs (epoch, lane, k), k = first, first + 1, ...
+
+A reader is an iterator over a lane's own copy of the dataset, that stands before one output. Readers are kept as a
+cache: a lane that no reader stands in is opened at the token of the request, or at its beginning, and what lies before
+is replayed. So a reader, and a token, decide how long an answer takes, never what it holds.
+
+Before every output the generators are set from (seed, epoch, lane, k), as for a sample of a counted dataset.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from headrace.errors import PipelineError
+from headrace.feed.batch import pytree
+from headrace.feed.pipelines import seeds
+from headrace.feed.pipelines.lane_datasets import opened, own_copy
+from headrace.feed.pipelines.lane_info import LaneInfo, working_for
+from headrace.feed.plan.permutation import permute
+from headrace.feed.plan.window import Window
+from headrace.feed.sources.stream import LaneRows, Order, Stream
+from headrace.feed.wire.draws import MAX_TOKEN, Draw, Drawn
+
+REPLAY_SECONDS = 5.0  # of replay in one answer; then it is told how much is left, as a sign of life
+_READERS = 2  # of one lane: the one that goes on, and one that makes an earlier place again
+_OUTPUT, _OPENING = b"lane output", b"lane opening"
+
+
+class LaneFailed(Exception):
+    """The dataset raised over an output; the cause is the user's exception. `row`: number in the draw."""
+
+    def __init__(self, row: int) -> None:
+        super().__init__(row)
+        self.row = row
+
+
+class LaneReaders:
+    """See the module.
+
+    Args:
+        dataset: that has no count.
+        init: `worker_init_fn`, called with the lane's number before it is opened.
+    """
+
+    def __init__(self, dataset: Any, init: Callable[[int], None] | None = None) -> None:
+        self._dataset, self._init = dataset, init
+        self._readers: dict[int, list[_Reader]] = {}
+
+    def draw(self, epoch: int, seed: int, draw: Draw, *, fresh: bool = False) -> tuple[list[Any], Drawn]:
+        """Makes outputs of a lane.
+
+        Args:
+            epoch, seed: of the pass.
+            draw: what is asked.
+            fresh: whether a reader is opened at the token for this alone, to check it.
+
+        Returns:
+            The outputs, and what to tell of them.
+
+        Raises:
+            LaneFailed: the dataset raised.
+            PipelineError: its state cannot be kept, or it cannot be copied.
+        """
+        try:
+            reader = _Reader(self._dataset, epoch, seed, draw, self._init) if fresh else self._reader(epoch, seed, draw)
+        except PipelineError:
+            raise
+        except Exception as error:
+            raise LaneFailed(-1) from error
+        outputs: list[Any] = []
+        end = time.monotonic() + REPLAY_SECONDS
+        try:
+            with working_for(reader.info):
+                while reader.at < draw.first and not reader.ended:
+                    reader.next()
+                    if time.monotonic() > end:
+                        return [], Drawn(0, behind=max(1, draw.first - reader.at))
+                while len(outputs) < draw.count and not reader.ended:
+                    reader.next(outputs)
+                if reader.ended and draw.drop_last and len(outputs) < draw.count:
+                    outputs = []
+                at, token = (0, b"") if reader.ended else reader.token()
+        except PipelineError:
+            self._forget(draw.lane, reader)
+            raise
+        except Exception as error:
+            self._forget(draw.lane, reader)
+            raise LaneFailed(len(outputs) if reader.at >= draw.first else -1) from error
+        note = ""
+        if len(token) > MAX_TOKEN:
+            note = f"the dataset's state has {len(token)} bytes, and {MAX_TOKEN} are kept: lanes are replayed"
+            at, token = 0, b""
+        if draw.lanes > 1 and not reader.info.asked and outputs:
+            note = note or (
+                f"the dataset did not ask get_worker_info() which of the {draw.lanes} lanes it works for: "
+                "if it gives every lane the same rows, each comes as many times; divide by get_worker_info(), or "
+                "set num_shards=1"
+            )
+        return outputs, Drawn(len(outputs), reader.ended, at, token, note=note)
+
+    def _forget(self, lane: int, reader: _Reader) -> None:
+        self._readers[lane] = [each for each in self._readers.get(lane, ()) if each is not reader]
+
+    def _reader(self, epoch: int, seed: int, draw: Draw) -> _Reader:
+        """Returns the reader that stands nearest before what is asked for; opens one if the token is nearer."""
+        held = self._readers.setdefault(draw.lane, [])
+        held[:] = [each for each in held if each.address == (epoch, seed, draw.lanes, draw.shuffle)]
+        able = [each for each in held if draw.at <= each.at <= draw.first or (each.ended and each.at <= draw.first)]
+        if able:
+            found = max(able, key=lambda each: each.at)
+            held.remove(found)
+        else:
+            found = _Reader(self._dataset, epoch, seed, draw, self._init)
+        held.append(found)
+        del held[:-_READERS]
+        return found
+
+
+class _Reader:
+    """An open lane.
+
+    Attributes:
+        at: number of the output that comes next.
+        ended: whether there is none.
+        address: what decides the lane's outputs, but for the dataset.
+    """
+
+    def __init__(self, dataset: Any, epoch: int, seed: int, draw: Draw, init: Callable[[int], None] | None) -> None:
+        self.at, self.ended = draw.at, False
+        self.address = (epoch, seed, draw.lanes, draw.shuffle)
+        self._epoch, self._seed, self._lane, self._lanes = epoch, seed, draw.lane, draw.lanes
+        key = seeds.stream_key(seed, epoch, draw.lane, _OPENING)
+        self._dataset = own_copy(dataset)
+        self.info = LaneInfo(draw.lane, draw.lanes, int.from_bytes(key[:7], "little"), self._dataset)
+        with working_for(self.info):
+            seeds.set_generators(key)
+            self._iterator = self._open(draw, init)
+
+    def _open(self, draw: Draw, init: Callable[[int], None] | None) -> Iterator[Any]:
+        state: Any = _unpacked(draw.token) if draw.token else None
+        dataset = self._dataset
+        if isinstance(dataset, Stream):
+            self.info.asked = True
+            order = _order(dataset.rows, draw.shuffle, f"{self._seed}/{self._epoch}".encode())
+            return dataset.lane(draw.lane, draw.lanes, order, (state, draw.at) if state is not None else (0, 0))
+        if init is not None:
+            init(draw.lane)
+        if callable(getattr(dataset, "set_epoch", None)):
+            dataset.set_epoch(self._epoch)
+        if state is not None and state[0] is not None:
+            dataset.load_state_dict(state[0])
+        iterator = opened(dataset)
+        if state is not None and state[1] is not None:
+            iterator.load_state_dict(state[1])  # type: ignore[attr-defined]
+        return iterator
+
+    def next(self, outputs: list[Any] | None = None) -> None:
+        """Makes the next output, and puts it to the others if it is wanted."""
+        place = self.at * self._lanes + self._lane
+        seeds.set_generators(seeds.stream_key(self._seed, self._epoch, place, _OUTPUT))
+        try:
+            output = next(self._iterator)
+        except StopIteration:
+            self.ended = True
+            return
+        self.at += 1
+        if outputs is not None:
+            outputs.append(output)
+
+    def token(self) -> tuple[int, bytes]:
+        """Returns where this lane can be opened again, and the token for it; no token if the dataset has no state.
+
+        Raises:
+            PipelineError: the state holds what cannot be kept; names its place.
+        """
+        if isinstance(self._iterator, LaneRows):
+            rows, made = self._iterator.restart
+            return made, _packed(rows)
+        states = [_state(self._dataset), None if self._iterator is self._dataset else _state(self._iterator)]
+        if states == [None, None]:
+            return 0, b""
+        return self.at, _packed(states)
+
+
+def _order(rows: int, shuffle: bool | tuple[int, int], key: bytes) -> Order | None:
+    """Returns the order of an epoch's rows, as `EpochPlan` has it; None for that of the source."""
+    if not shuffle:
+        return None
+    window = Window(*shuffle) if isinstance(shuffle, tuple) else None
+
+    def order(places: range) -> list[int]:
+        wanted = np.arange(places.start, places.stop, dtype=np.int64)
+        found = permute(wanted, rows, key) if window is None else window.order(wanted, rows, key)
+        rows_there: list[int] = found.tolist()
+        return rows_there
+
+    return order
+
+
+def _state(stateful: Any) -> Any:
+    """Returns the state of a dataset or iterator that follows torchdata's protocol `Stateful`; None of another."""
+    if hasattr(stateful, "state_dict") and hasattr(stateful, "load_state_dict"):
+        return stateful.state_dict()
+    return None
+
+
+def _packed(state: Any) -> bytes:
+    node, leaves, size = pytree.describe(state, "state_dict()")
+    return msgspec.msgpack.encode([node, pytree.packed(leaves, size)])
+
+
+def _unpacked(token: bytes) -> Any:
+    node, block = msgspec.msgpack.decode(token)
+    return pytree.rebuild(node, np.frombuffer(bytearray(block), np.uint8), copy=True)

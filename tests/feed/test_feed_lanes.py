@@ -1,0 +1,415 @@
+"""Datasets without a count: lanes decide what comes, the workers do not; torch is the oracle."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from feed_data import flat
+from feed_servers import Server
+from lane_data import Rows, StatefulRows, function, rows, stateful, stream
+from source_data import fill_tars
+from torch.utils.data import DataLoader as TorchLoader
+from torch.utils.data import IterableDataset, get_worker_info
+
+from headrace import feed
+from headrace.errors import PipelineError, PositionError
+from headrace.feed import DataLoader
+from headrace.feed.worker import lane_reader
+
+OPTIONS: dict[str, Any] = {"batch_size": 4, "num_shards": 3, "seed": 5}
+Made = Callable[[], Any]
+
+
+@pytest.fixture
+def tars_of_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = fill_tars(tmp_path / "data", {"a": 40, "b": 33})
+    monkeypatch.setenv("SM_CHANNEL_TRAINING", str(folder))
+    return folder
+
+
+KINDS: dict[str, Made] = {
+    "iterable": lambda: Rows(101),
+    "stateful": lambda: StatefulRows(101),
+    "function": lambda: function,
+    "stream": stream,
+    "pipeline": rows,
+}
+
+
+def _all(dataset: Any, **options: Any) -> list[bytes]:
+    with DataLoader(dataset, **OPTIONS | options) as loader:
+        return [flat(batch) for batch in loader]
+
+
+def test_batches_are_those_of_torch_with_as_many_workers_as_there_are_lanes() -> None:
+    with pytest.warns(UserWarning, match="worker processes"):
+        expected = [batch["row"].tolist() for batch in TorchLoader(Rows(101), batch_size=4, num_workers=3)]
+    with DataLoader(Rows(101), batch_size=4, num_workers=3) as loader:  # as many lanes by default
+        assert [batch["row"].tolist() for batch in loader] == expected
+        assert loader.guarantee().same_order
+
+
+@pytest.mark.usefixtures("tars_of_two")
+@pytest.mark.parametrize("kind", KINDS)
+def test_batches_are_the_same_under_any_number_of_workers(kind: str) -> None:
+    shuffle: dict[str, Any] = {"shuffle": feed.Window(4, 3)} if kind == "stream" else {}
+    with DataLoader(KINDS[kind](), **OPTIONS, **shuffle) as loader:
+        expected = [[flat(batch) for batch in loader] for _ in range(2)]
+    assert expected[0] != expected[1]  # the random numbers follow from the epoch
+    assert len(expected[0]) >= 10
+    for workers in (1, 4):
+        with DataLoader(KINDS[kind](), **OPTIONS, **shuffle, num_workers=workers, verify=1) as loader:
+            assert [[flat(batch) for batch in loader] for _ in range(2)] == expected
+            assert loader.stats()["purity_failures"] == 0
+            assert workers == 1 or loader.stats()["slices_verified"] > 0
+
+
+@pytest.mark.usefixtures("tars_of_two")
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_goes_on_at_every_step_and_tokens_only_save_time(kind: str) -> None:
+    options = {"shuffle": True} if kind == "stream" else {}
+    whole = _all(KINDS[kind](), **options)
+    loader = DataLoader(KINDS[kind](), **OPTIONS, **options)
+    batches = iter(loader)
+    for step in range(1, len(whole)):
+        next(batches)
+        state = json.loads(json.dumps(loader.state_dict()))
+        assert bool(state["lanes"].get("tokens")) is (kind in ("stateful", "stream"))
+        for tokens in (True, False):
+            if not tokens:
+                state["lanes"] |= {"tokens": [], "ended": []}
+            resumed = DataLoader(KINDS[kind](), **OPTIONS, **options)
+            resumed.load_state_dict(state)
+            assert [flat(batch) for batch in resumed] == whole[step:], (step, tokens)
+    assert loader.state_dict(5)["lanes"]["taken"]
+    resumed = DataLoader(KINDS[kind](), **OPTIONS, **options)
+    resumed.load_state_dict(loader.state_dict(5))
+    assert [flat(batch) for batch in resumed] == whole[5:]
+
+
+def test_a_token_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = _all(stateful())
+    loader = DataLoader(stateful(), **OPTIONS)
+    list(itertools.islice(loader, 15))
+    opened = iter(loader)
+    list(itertools.islice(opened, 15))
+    state = loader.state_dict()
+    made = 0
+    one = lane_reader._Reader.next
+
+    def counted(reader: Any, *given: Any) -> None:
+        nonlocal made
+        made += 1
+        one(reader, *given)
+
+    monkeypatch.setattr(lane_reader._Reader, "next", counted)
+    resumed = DataLoader(stateful(), **OPTIONS)
+    resumed.load_state_dict(state)
+    assert state["epoch"] == 1
+    assert len(list(resumed)) == len(whole) - 15
+    assert made <= 101 - 15 * 4 + 3 + 3  # the rest, and the ends of three lanes
+
+
+def test_a_worker_that_is_killed_in_a_lane_costs_nothing(tmp_path: Path) -> None:
+    expected = _all(Rows(101))
+    (tmp_path / "killer").touch()
+    with DataLoader(Rows(101, str(tmp_path / "killer")), **OPTIONS, num_workers=2) as loader:
+        assert [flat(batch) for batch in loader] == expected
+        assert loader.stats()["workers_lost"] == 1
+    with DataLoader(StatefulRows(101), **OPTIONS, num_workers=2, persistent_workers=True) as loader:
+        expected = _all(StatefulRows(101))
+        found = []
+        for step, batch in enumerate(loader):
+            found.append(flat(batch))
+            if step % 8 == 5:
+                child = next(each for each in psutil.Process().children() if each.name() != "resource_tracker")
+                os.kill(child.pid, signal.SIGKILL)
+        assert found == expected
+
+
+def test_a_long_replay_is_told_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = _all(Rows(101))
+    loader = DataLoader(Rows(101), **OPTIONS)
+    batches = iter(loader)
+    list(itertools.islice(batches, 20))
+    monkeypatch.setattr(lane_reader, "REPLAY_SECONDS", 0.0)  # each answer replays one row
+    for workers in (0, 2):
+        with DataLoader(Rows(101), **OPTIONS, num_workers=workers) as resumed:
+            resumed.load_state_dict(loader.state_dict())
+            assert [flat(batch) for batch in resumed] == whole[20:]
+
+
+def test_a_wrong_state_dict_is_noticed() -> None:
+    with (
+        pytest.warns(feed.PurityWarning, match="two workers made different data"),
+        DataLoader(StatefulRows(101, wrong=True), **OPTIONS, num_workers=2, verify=1) as loader,
+    ):
+        list(loader)
+
+
+def test_other_hosts_make_the_same_batches_and_an_executor_may_be_killed(
+    own_server: Callable[..., Server], tars_of_two: Path
+) -> None:
+    del tars_of_two
+    server = own_server("host")
+    where = {"workers": server.tcp, "secret_file": str(server.secret), "verify": 1}
+    for named in (rows, stateful, stream):
+        expected = _all(named())
+        with DataLoader(named(), **OPTIONS, **where) as loader:
+            found = []
+            for step, batch in enumerate(loader):
+                found.append(flat(batch))
+                if step == 6 and named is stateful:
+                    server.executors()[0].kill()
+            assert found == expected
+    with (
+        DataLoader(rows(), batch_size=4, workers=server.tcp, secret_file=where["secret_file"]) as loader,
+        pytest.raises(PipelineError, match=r"no rows by number(.|\n)*num_shards="),
+    ):
+        next(iter(loader))
+
+
+# Ranks
+
+
+def test_ranks_share_the_lanes_and_have_equal_steps_if_told() -> None:
+    options: dict[str, Any] = {"batch_size": 4, "num_shards": 4, "seed": 5, "world_size": 2}
+    with pytest.raises(PipelineError, match=r"cannot know how many batches(.|\n)*steps_per_epoch="):
+        next(iter(DataLoader(Rows(101), **options, rank=0)))
+    uneven = [list(DataLoader(Rows(101), **options, rank=rank, uneven=True)) for rank in range(2)]
+    assert sorted(row for batch in itertools.chain(*uneven) for row in batch["row"].tolist()) == list(range(101))
+    assert {row % 4 for batch in uneven[1] for row in batch["row"].tolist()} == {1, 3}
+    even = [DataLoader(Rows(101), **options, rank=rank, steps_per_epoch=10) for rank in range(2)]
+    assert [len(list(loader)) for loader in even for _ in range(2)] == [10] * 4
+    assert len(even[0]) == 10
+    assert [batch["row"].tolist() for batch in even[1]] == [batch["row"].tolist() for batch in uneven[1][:10]]
+    with pytest.raises(PipelineError, match="this rank has 14 batches, and steps_per_epoch is 15"):
+        list(DataLoader(Rows(101), **options, rank=0, steps_per_epoch=15))
+    with pytest.raises(ValueError, match="num_shards=3 must be a multiple of the 2 ranks"):
+        DataLoader(Rows(101), **options | {"num_shards": 3}, rank=0, steps_per_epoch=1)
+
+
+def test_states_of_all_ranks_go_on_with_another_number_of_ranks_and_one_rank_s_is_replayed() -> None:
+    options: dict[str, Any] = {"batch_size": 4, "num_shards": 4, "seed": 5, "uneven": True}
+    two = [DataLoader(Rows(101), **options, rank=rank, world_size=2) for rank in range(2)]
+    passes = [iter(loader) for loader in two]
+    begun = [next(batches) for _ in range(5) for batches in passes]
+    states = [loader.state_dict() for loader in two]
+    merged = json.loads(json.dumps(feed.merge_states(states)))
+    for world in (1, 2, 4):
+        rest = []
+        for rank in range(world):
+            loader = DataLoader(Rows(101), **options, rank=rank, world_size=world)
+            loader.load_state_dict(merged)
+            rest += list(loader)
+        assert sorted(row for batch in begun + rest for row in batch["row"].tolist()) == list(range(101))
+    expected = [flat(batch) for batch in passes[1]]
+    loader = DataLoader(Rows(101), **options, rank=1, world_size=2)
+    loader.load_state_dict(states[0])
+    with pytest.warns(UserWarning, match="makes and passes over 5 batches again"):
+        found = [flat(batch) for batch in loader]
+    assert found == expected
+    loader = DataLoader(Rows(101), **options, rank=0, world_size=1)
+    loader.load_state_dict(states[0])
+    with pytest.raises(PositionError, match=r"merge_states"):
+        next(iter(loader))
+    with pytest.raises(PositionError, match="no state knows lane 1"):
+        feed.merge_states(states[:1])
+    other = DataLoader(Rows(101), **options | {"num_shards": 8}, rank=0, world_size=2)
+    with pytest.raises(PositionError, match="num_shards=4, the loader has num_shards=8"):
+        other.load_state_dict(states[0])
+
+
+class ByRank(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(int(os.environ.get("RANK", "0")), 8, int(os.environ.get("WORLD_SIZE", "1"))))
+
+
+def _of_rank() -> int:
+    return torch.distributed.get_rank()
+
+
+class ByDistributed(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(_of_rank(), 8, 2))
+
+
+class Around(IterableDataset[int]):
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.inner)
+
+
+@pytest.mark.parametrize("dataset", [ByRank(), ByDistributed(), Around(ByRank())])
+def test_a_dataset_that_divides_itself_among_ranks_is_refused(dataset: Any) -> None:
+    if not isinstance(dataset, ByDistributed):
+        assert len(list(DataLoader(dataset, batch_size=2))) == 4  # alone it has nothing to divide
+    loader = DataLoader(dataset, batch_size=2, rank=0, world_size=2, num_shards=2, steps_per_epoch=1)
+    with pytest.raises(PipelineError, match=r"asks for (RANK|get_rank), (.|\n)*get_worker_info"):
+        next(iter(loader))
+
+
+# What is told
+
+
+class Raises(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        info = get_worker_info()
+        assert info is not None
+        for at in range(8):
+            if info.id == 1 and at == 5:
+                raise KeyError("row 5 of lane 1")
+            yield 10 * info.id + at
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_exception_is_told_once_and_the_other_lanes_go_on(workers: int) -> None:
+    with DataLoader(Raises(), batch_size=2, num_shards=3, num_workers=workers, verify=0) as loader:
+        batches = iter(loader)
+        found: list[Any] = []
+        errors: list[str] = []
+        while True:
+            try:
+                found.append(next(batches).tolist())
+            except StopIteration:
+                break
+            except KeyError as error:
+                errors.append(str(error.args[0]))
+        assert len(errors) == 1
+        assert "row 5 of lane 1" in errors[0]
+        assert [batch for batch in found if batch[0] // 10 == 1] == [[10, 11], [12, 13]]
+        assert len(found) == 10
+
+
+class Blind(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(6))
+
+
+def test_lanes_that_nobody_asks_for_are_told() -> None:
+    for workers in (0, 1):
+        with (
+            pytest.warns(UserWarning, match=r"did not ask get_worker_info\(\) which of the 2 lanes"),
+            DataLoader(Blind(), batch_size=6, num_shards=2, num_workers=workers) as loader,
+        ):
+            assert len(list(loader)) == 2
+    assert len(list(DataLoader(Blind(), batch_size=6, num_shards=1))) == 1
+
+
+class Range(IterableDataset[int]):
+    """As in torch's documentation: `worker_init_fn` gives each worker's copy its part."""
+
+    def __init__(self, first: int, last: int) -> None:
+        self.first, self.last = first, last
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.first, self.last))
+
+
+def init(worker: int) -> None:
+    info = get_worker_info()
+    assert info is not None
+    assert info.id == worker
+    whole: Any = info.dataset
+    step = (whole.last - whole.first) // info.num_workers
+    whole.first += worker * step
+    whole.last = whole.first + step
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_worker_init_fn_sees_a_lane_s_own_copy(workers: int) -> None:
+    dataset = Range(3, 15)
+    with DataLoader(dataset, batch_size=2, num_shards=3, num_workers=workers, worker_init_fn=init) as loader:
+        found = [batch.tolist() for batch in loader]
+    assert found == [[3, 4], [7, 8], [11, 12], [5, 6], [9, 10], [13, 14]]
+    assert (dataset.first, dataset.last) == (3, 15)
+
+
+class Unplain(StatefulRows):
+    def state_dict(self) -> dict[str, Any]:
+        return {"where": {"file": object()}}
+
+
+class Uncopied(Rows):
+    def __init__(self) -> None:
+        super().__init__(8)
+        self.source = iter(function())
+
+
+def test_what_cannot_be_is_refused_with_what_to_do() -> None:
+    with pytest.raises(PipelineError, match=r"read once(.|\n)*DataLoader\(rows\), not DataLoader\(rows\(\)\)"):
+        DataLoader(function())
+    with pytest.raises(ValueError, match="expected unspecified shuffle option, but got shuffle=True"):
+        DataLoader(Rows(8), shuffle=True)
+    with pytest.raises(ValueError, match="expected unspecified sampler option"):
+        DataLoader(Rows(8), sampler=[1])
+    with pytest.raises(ValueError, match="num_shards= is for datasets without a count"):
+        DataLoader([1, 2], num_shards=2)
+    with pytest.raises(ValueError, match="num_shards must be an integer of at least 1, got 0"):
+        DataLoader(Rows(8), num_shards=0)
+    with pytest.raises(ValueError, match='on_error="skip" needs rows by number'):
+        DataLoader(Rows(8), on_error="skip")
+    with pytest.raises(PipelineError, match=r"made a Rows, which has no count(.|\n)*num_shards="):
+        next(iter(DataLoader(rows())))
+    with pytest.raises(PipelineError, match="has rows by number"):
+        next(iter(DataLoader(lane_data_tensors(), num_shards=2)))
+    with pytest.raises(TypeError, match=r"object of type 'Rows' has no len\(\)"):
+        len(DataLoader(Rows(8)))
+    for workers in (0, 1):
+        with (
+            DataLoader(Unplain(8), num_workers=workers) as loader,
+            pytest.raises(PipelineError, match=r"state_dict\(\).*\['where'\]\['file'\]: a builtins.object"),
+        ):
+            next(iter(loader))
+    with pytest.raises(PipelineError, match=r"cannot be copied(.|\n)*in __iter__"):
+        next(iter(DataLoader(Uncopied())))
+
+
+@feed.pipeline
+def lane_data_tensors() -> Any:
+    return [1, 2, 3]
+
+
+def test_a_stream_is_what_python_s_own_filter_makes(tars_of_two: Path) -> None:
+    source = feed.tar(tars_of_two)
+    kept = source.filter(_kept).flat_map(_twice).map(str)
+    assert list(kept) == [str(row) for row in source if _kept(row) for _ in range(2)]
+    with pytest.raises(TypeError, match=r"\.filter\(\) takes a function of one row, got 3"):
+        source.filter(3)  # type: ignore[arg-type]
+    one = [row for batch in DataLoader(kept, batch_size=8, num_shards=1) for row in batch]
+    assert one == list(kept)
+    shuffled = [row for batch in DataLoader(kept, batch_size=8, num_shards=4, shuffle=True, seed=1) for row in batch]
+    assert shuffled != one
+    assert sorted(shuffled) == sorted(one)
+
+
+def _kept(row: Any) -> bool:
+    return int(row["cls"]) % 3 == 0
+
+
+def _twice(row: Any) -> Iterator[Any]:
+    yield row
+    yield row
+
+
+def test_a_lane_without_torch_s_worker_info_is_known_too() -> None:
+    assert feed.lane() is None
+    with DataLoader(lanes_by_name, batch_size=2, num_shards=2) as loader:
+        assert [batch.tolist() for batch in loader] == [[0, 2], [1, 3]]
+
+
+def lanes_by_name() -> Iterator[int]:
+    info = feed.lane()
+    assert info is not None
+    return iter(range(info.id, 4, info.num_workers))
