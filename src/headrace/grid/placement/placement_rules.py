@@ -8,8 +8,16 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from headrace.catalog.prices import regions
-from headrace.job.model.field_types import AsList, AsMapping, InstanceType, Region, Seconds, one_line, whole
+from headrace.job.model.field_types import (
+    AsList,
+    AsMapping,
+    InstanceType,
+    Region,
+    Seconds,
+    known_regions,
+    one_line,
+    whole,
+)
 from headrace.job.model.frozen_model import Part
 from headrace.job.model.path_types import names_bucket
 from headrace.job.problems.finding import broken, show, suggestion
@@ -101,9 +109,9 @@ class Spot(Part):
     @model_validator(mode="after")
     def _shares(self) -> Spot:
         for name, share in self.share.items():
-            if name != "default" and name not in regions():
-                hint = suggestion(name, ("default", *regions()))
-                raise broken("share must name regions whose prices are known, or default", seen=show(name), hint=hint)
+            if name != "default" and name not in known_regions():
+                hint = suggestion(name, ("default", *known_regions()))
+                raise broken("share must name regions of AWS, or default", seen=show(name), hint=hint)
             if share > 1:
                 raise broken(f"share of {name} must be at most 1", seen=str(share))
         return self

@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, GetCoreSchemaHandler, JsonValue, WithJsonS
 from pydantic_core import CoreSchema
 from pydantic_core.core_schema import no_info_before_validator_function
 
-from headrace.catalog import instance_types, prices
+from headrace.catalog import framework_images, instance_types, prices
 from headrace.catalog.bandwidth import parse_bandwidth
 from headrace.job.model.cpu_set import parse_cpu_set
 from headrace.job.problems.finding import broken, nearest, show
@@ -218,12 +218,25 @@ def _amount(value: object) -> float:
     return float(number)
 
 
+def _priced_region(value: object) -> str:
+    return _one_of_regions(value, prices.regions(), "a region whose prices are known")
+
+
 def _region(value: object) -> str:
+    return _one_of_regions(value, known_regions(), "a region of AWS")
+
+
+def known_regions() -> tuple[str, ...]:
+    """Returns the regions of AWS that headrace knows: those with a price, and those with images for training."""
+    return tuple(sorted({*prices.regions(), *framework_images.known_regions()}))
+
+
+def _one_of_regions(value: object, known: tuple[str, ...], what: str) -> str:
     text = text_of(value)
-    if text not in prices.regions():
-        near = nearest(text, prices.regions())
-        hint = f"did you mean {near!r}?" if near else "headrace prices lists them"
-        raise broken("must be a region whose prices are known", hint=hint)
+    if text not in known:
+        near = nearest(text, known)
+        hint = f"did you mean {near!r}?" if near else f"there are {', '.join(known)}"
+        raise broken(f"must be {what}", hint=hint)
     return text
 
 
@@ -373,6 +386,7 @@ MaxPending = Annotated[int, BeforeValidator(whole(1800, MAX_RUN_LIMIT, " seconds
 MaxRun = Annotated[int, BeforeValidator(whole(1, MAX_RUN_LIMIT, " seconds (28 days)"))]
 Amount = Annotated[float, BeforeValidator(_amount), WithJsonSchema({"type": ["number", "string"]})]
 Region = Annotated[str, BeforeValidator(_region)]
+PricedRegion = Annotated[str, BeforeValidator(_priced_region)]
 Interpreter = Annotated[str, BeforeValidator(lambda value: one_line(value, 1, 4096))]
 StopGrace = Annotated[float, BeforeValidator(_stop_grace)]
 _IDS = WithJsonSchema({"type": ["string", "integer"]})  # YAML reads one id as a number

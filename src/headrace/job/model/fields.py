@@ -122,7 +122,7 @@ class Budget(Part):
     """
 
     max_cost: field_types.Amount
-    region: field_types.Region = DEFAULT_REGION
+    region: field_types.PricedRegion = DEFAULT_REGION
 
 
 class Retry(Part):
