@@ -2,7 +2,7 @@
 
     python -m bench.grid --plan 10000 --lines 200 --parallel 8 --rounds 3 --output bench/results/grid.jsonl
 
-plan     CPU seconds of `headrace grid plan` of so many lines over 20 regions, less those of a plan of one line
+plan     CPU seconds of `headrace grid plan` of so many lines, over 4 and over 20 regions
 grid     `headrace grid run` of so many lines of a hello job by the local engine, so many at once
 bare     the same jobs with `headrace run`, one process each, so many at once
 
@@ -47,7 +47,7 @@ placement:
   data: {{"s3://sf": {{region: us-west-1, gigabytes: 800}}, "s3://fra": {{region: eu-central-1, gigabytes: 300}}}}
 """
 REGIONS = (
-    "us-east-1", "us-east-2", "us-west-1", "us-west-2", "eu-west-1", "eu-west-2", "eu-west-3", "eu-central-1",
+    "us-east-1", "us-west-2", "eu-west-1", "eu-central-1", "us-west-1", "us-east-2", "eu-west-2", "eu-west-3",
     "eu-north-1", "eu-south-1", "ap-south-1", "ap-northeast-1", "ap-northeast-2", "ap-northeast-3", "ap-southeast-1",
     "ap-southeast-2", "ca-central-1", "sa-east-1", "me-south-1", "af-south-1",
 )  # fmt: skip
@@ -67,11 +67,11 @@ def cpu_of_children() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def plan_cpu(folder: Path, lines: int) -> float:
-    """CPU seconds of a plan."""
+def plan_cpu(folder: Path, lines: int, regions: int) -> float:
+    """CPU seconds of a plan over the first so many regions."""
     rows = (f"s3://{('sf', 'fra')[n % 2]}/{n}\n" for n in range(lines))
     (folder / "array.csv").write_text("inputs.train.path\n" + "".join(rows))
-    (folder / "plan.yaml").write_text(PLAN.format(regions=", ".join(REGIONS)))
+    (folder / "plan.yaml").write_text(PLAN.format(regions=", ".join(REGIONS[:regions])))
     (folder / "job.yaml").write_text(JOB + "inputs: {train: s3://sf/all}\n")
     began = cpu_of_children()
     subprocess.run([*HEADRACE, "grid", "plan", "plan.yaml"], cwd=folder, check=True, stdout=subprocess.DEVNULL)
@@ -137,10 +137,13 @@ def main() -> None:
         folder = Path(made)
         (folder / "code").mkdir()
         (folder / "code" / "train.py").write_text(HELLO)
-        for _ in range(options.rounds if options.plan else 0):
-            one, many = plan_cpu(folder, 1), plan_cpu(folder, options.plan)
-            print(f"plan of {options.plan} lines: {many - one:.2f} CPU s, and {one:.2f} for the first", flush=True)
-            keep({"what": "plan", "lines": options.plan, "cpu_s": round(many, 2), "one_line_cpu_s": round(one, 2)})
+        for regions in (4, 20) * (options.rounds if options.plan else 0):
+            one, many = (plan_cpu(folder, lines, regions) for lines in (1, options.plan))
+            print(
+                f"plan of {options.plan} lines, {regions} regions: {many:.2f} CPU s; of one line {one:.2f}", flush=True
+            )
+            row = {"what": "plan", "regions": regions, "cpu_s": round(many, 2), "one_line_cpu_s": round(one, 2)}
+            keep({**row, "lines": options.plan})
         ratios: list[tuple[float, float]] = []
         for _ in range(options.rounds):
             (folder / "job.yaml").write_text(JOB)

@@ -73,8 +73,7 @@ class Copy:
     objects: int | None = None
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A region for a line.
 
     Attributes:

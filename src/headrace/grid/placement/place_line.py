@@ -70,30 +70,29 @@ class Placer:
 
     def _candidate(self, demand: Demand, data: Sequence[tuple[str, DataSet | None]], region: str) -> Candidate:
         rules = self.rules
-        prices = {kind: _listed(kind, region, rules.on) for kind in demand.hosts}
         free = self._reserved(demand, region)
         share = rules.spot.of(region) if rules.spot else 1.0
-        to_pay = {kind: max(0, count - free[kind]) for kind, count in demand.hosts.items()}
-        unpriced = [kind for kind, count in to_pay.items() if count and prices[kind] is None]
-        unpriced += ["spot"] if share is None and any(to_pay.values()) else []
-        paid = sum(price.price * (share or 0.0) * to_pay[kind] for kind, price in prices.items() if price)
+        to_pay = tuple((kind, max(0, count - free[kind])) for kind, count in demand.hosts.items())
+        bill = _bill(to_pay, region, rules.on, share)
         copies = tuple(self._copies(data, region))
         seconds = max((copy.seconds for copy in copies), default=0.0) + demand.run_seconds
         return Candidate(
             region=region,
-            price=None if unpriced else paid,
-            prices=tuple(price for price in prices.values() if price),
-            unpriced=tuple(unpriced),
-            run_cost=None if unpriced else cost(paid, demand.run_seconds),
+            price=None if bill.unpriced else bill.price,
+            prices=bill.known,
+            unpriced=bill.unpriced,
+            run_cost=None if bill.unpriced else cost(bill.price, demand.run_seconds),
             copies=copies,
             seconds=seconds,
             reserved=all(free[kind] >= count for kind, count in demand.hosts.items()),
-            refused=(*self._against(demand, data, region, prices, free), *self._too_late(seconds)),
+            refused=(*self._against(demand, data, region, bill.prices, free), *self._too_late(seconds)),
         )
 
     def _reserved(self, demand: Demand, region: str) -> Counter[str]:
         free: Counter[str] = Counter()
-        for each in self.rules.reservations.get(region, ()):
+        if region not in self.rules.reservations:
+            return free
+        for each in self.rules.reservations[region]:
             if each.instance_type in demand.hosts:
                 free[each.instance_type] += each.count
         for kind in free:
@@ -156,7 +155,8 @@ class Placer:
     @property
     def _wishes(self) -> tuple[str, ...]:
         """What counts, in its order: of regions that fulfil all wishes alike the cheapest."""
-        return tuple(dict.fromkeys((*self.rules.wishes, "cheapest")))
+        wishes = self.rules.wishes
+        return wishes if "cheapest" in wishes else (*wishes, "cheapest")
 
     def _decided_by(self, best: Candidate, next_best: Candidate) -> str:
         return next((wish for wish in self._wishes if _merit(best, wish) != _merit(next_best, wish)), "")
@@ -164,12 +164,35 @@ class Placer:
 
 def _merit(candidate: Candidate, wish: str) -> float:
     """Returns how a candidate stands in one wish: less is better."""
-    return {
-        "reserved": float(not candidate.reserved),
-        "data_local": float(len(candidate.copies)),
-        "cheapest": math.inf if candidate.cost is None else round(candidate.cost, 6),
-        "fastest": round(candidate.seconds, 3),
-    }[wish]
+    if wish == "reserved":
+        return float(not candidate.reserved)
+    if wish == "data_local":
+        return float(len(candidate.copies))
+    if wish == "fastest":
+        return round(candidate.seconds, 3)
+    total = candidate.cost
+    return math.inf if total is None else round(total, 6)
+
+
+@dataclass(frozen=True)
+class _Bill:
+    """What hosts cost in a region: price an hour, types whose price is unknown, list prices by type and those known."""
+
+    price: float
+    unpriced: tuple[str, ...]
+    prices: Mapping[str, Price | None]
+    known: tuple[Price, ...]
+
+
+@functools.lru_cache(maxsize=4096)
+def _bill(to_pay: tuple[tuple[str, int], ...], region: str, on: date | None, share: float | None) -> _Bill:
+    """Returns what so many hosts of each type cost; `share` of the list price is paid, None: nobody knows it."""
+    prices = {kind: _listed(kind, region, on) for kind, _ in to_pay}
+    unpriced = [kind for kind, count in to_pay if count and prices[kind] is None]
+    unpriced += ["spot"] if share is None and any(count for _, count in to_pay) else []
+    counts = dict(to_pay)
+    paid = sum(price.price * (share or 0.0) * counts[kind] for kind, price in prices.items() if price)
+    return _Bill(paid, tuple(unpriced), prices, tuple(price for price in prices.values() if price))
 
 
 @functools.lru_cache(maxsize=4096)
