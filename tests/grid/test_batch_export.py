@@ -19,8 +19,9 @@ import yaml
 from batch_grids import BATCH, SEED, exported, write_grid
 from botocore.validate import validate_parameters
 
+from headrace.cloud.written_files import write_files
 from headrace.errors import HeadraceError, JobInvalid
-from headrace.grid.batch.grid_bundle import CODE, GRID, JOBS, line_of, read_frozen_grid, read_job
+from headrace.grid.batch.grid_bundle import GRID, JOBS, line_of, read_frozen_grid, read_job
 from headrace.grid.batch.retry_rules import EXITS, retry_strategy
 from headrace.job import Job
 
@@ -36,10 +37,10 @@ def test_the_seeds_array_file_comes_out_as_it_went_in_with_a_job_for_each_line(t
         assert [line.region, job["inputs"]["train"]["s3_data"]] == row
         assert job["engines"]["sagemaker"]["region"] == line.region
         assert job["job_name"] == line.job_name == f"imagenet-{line.key}"
-    with tarfile.open(fileobj=io.BytesIO(made.bundle[CODE])) as code:
-        assert [name for name in code.getnames() if name.endswith(".py")] == ["code/0/train.py"]  # once for all lines
-        code.extractall(tmp_path / "there", filter="data")
-    Job(base_path=tmp_path / "there", **jobs[0]).check_files()
+    (code,) = [name for name in made.bundle if name.startswith("code-")]  # once for all lines
+    assert {job["source_dir"] for job in jobs} == {code}
+    with tarfile.open(fileobj=io.BytesIO(made.bundle[code])) as archive:
+        assert archive.getnames() == ["train.py"]
 
 
 def test_both_requests_are_what_the_api_takes(tmp_path: Path) -> None:
@@ -92,16 +93,16 @@ def test_scripts_dependencies_and_wheels_travel_and_each_line_has_its_own(tmp_pa
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
     made = exported(file)
-    with tarfile.open(fileobj=io.BytesIO(made.bundle[CODE])) as code:
-        code.extractall(tmp_path / "there", filter="data")
+    there = tmp_path / "there"
+    write_files(there, made.bundle, update=False)
     for index, script in enumerate(("one.py", "two.py")):
         job = read_job(made.bundle[JOBS], index)
-        folder = tmp_path / "there" / job["source_dir"]
-        assert sorted(each.name for each in folder.iterdir()) == ["lib", script]
+        with tarfile.open(there / job["source_dir"]) as archive:
+            assert sorted(archive.getnames()) == ["lib", "lib/__init__.py", script]
         assert job["entry_point"] == script
-        wheels = tmp_path / "there" / job["engines"]["sagemaker"]["wheels"]
+        wheels = there / job["engines"]["sagemaker"]["wheels"]
         assert [each.name for each in wheels.iterdir()] == ["a-1-py3-none-any.whl"]
-        Job(base_path=tmp_path / "there", **job).check_files()
+        Job(base_path=there, **job).check_files()
 
 
 REFUSED: dict[str, tuple[str, dict[str, Any]]] = {

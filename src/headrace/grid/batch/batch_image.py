@@ -2,6 +2,7 @@
 
     /api/sage_wrapper.sh    what Batch runs
     headrace                and boto3, which the wrapper calls
+    /api/home/wheels        what training images may lack, which children would else download one by one
 
 The wrapper becomes the command (`exec`), so that the command gets Batch's signals and its exit code is the child's.
 Pure.
@@ -19,6 +20,10 @@ ARRAY_VARIABLE = "S3_ARRAY_FILE"
 LINE_VARIABLE = "GRID_LINE"
 """Index of the line of a job that is no array: Batch has no array of one child."""
 
+_DOWNLOAD = (
+    "from headrace.engines.planning import library_wheels as all; "
+    "[all.downloaded_libraries(each) for each in all.PYTHONS]"
+)
 _WRAPPER = f"""\
 #!/bin/bash
 # Runs one line of a grid: the index of the child says which one. Its exit code is that of the line's training job.
@@ -56,6 +61,8 @@ def image_definition(base: str, wheel: tuple[str, bytes]) -> dict[str, bytes]:
         "RUN mkdir /api\n"
         f"COPY {WRAPPER} /api\n"
         f"RUN chmod +x {COMMAND}\n\n"
-        "ENV HEADRACE_HOME=/tmp/headrace\n"
+        "### WHEELS FOR TRAINING IMAGES\n\n"
+        "ENV HEADRACE_HOME=/api/home\n"
+        f"RUN python3 -c {json.dumps(_DOWNLOAD)}\n"
     )
     return {name: content, WRAPPER: _WRAPPER.encode(), DOCKERFILE: dockerfile.encode()}

@@ -74,7 +74,7 @@ def job_statements(names: BatchNames, planned: Sequence[SageMakerJob]) -> list[D
     places = [_object(names, place) for each in planned for place in (each.base, _record(each))]
     buckets = dict.fromkeys(place.partition("/")[0] for place in places)
     found = [
-        _allow("Jobs", (*actions.CREATE_JOBS, *actions.TAG_JOBS), jobs),
+        _allow("Jobs", (*actions.CREATE_JOBS, *actions.TAG_JOBS, *actions.READ_TAGS), jobs),
         give,
         _allow("Logs", actions.READ_LOGS, groups),
         _allow("Bundle", read, [f"{_object(names, names.bundles)}/{names.grid}-*"]),

@@ -52,22 +52,21 @@ def freeze_grid(grid: Grid, plan: GridPlan) -> FrozenJobs:
     jobs: list[dict[str, Any]] = []
     planned: list[SageMakerJob] = []
     problems: list[Problem] = []
-    with FrozenCode(grid.template.base) as code:
-        for each, data in zip(plan.lines, grid.jobs, strict=True):
-            chosen = _chosen(each)
-            own = _placed(data, each.job_name, chosen.region)
-            try:
-                planned.append(_planned(own, grid.template.base))
-            except JobInvalid as error:
-                problems += (_at(problem, each.line.place) for problem in error.problems)
-                continue
-            jobs.append(code.freed(own))
-            frozen.append(_frozen(each, chosen))
-        if problems:
-            raise JobInvalid(tuple(problems))
-        packed_code = code.pack()
+    code = FrozenCode(grid.template.base)
+    for each, data in zip(plan.lines, grid.jobs, strict=True):
+        chosen = _chosen(each)
+        own = _placed(data, each.job_name, chosen.region)
+        try:
+            planned.append(_planned(own, grid.template.base))
+        except JobInvalid as error:
+            problems += (_at(problem, each.line.place) for problem in error.problems)
+            continue
+        jobs.append(code.freed(own))
+        frozen.append(_frozen(each, chosen))
+    if problems:
+        raise JobInvalid(tuple(problems))
     array = array_file(grid.lines, [line.region for line in frozen])
-    return FrozenJobs(bundle_files(plan.name, plan.digest, frozen, jobs, array, packed_code), tuple(planned))
+    return FrozenJobs(bundle_files(plan.name, plan.digest, frozen, jobs, array, code.files), tuple(planned))
 
 
 def _check_lines(plan: GridPlan) -> None:

@@ -1,9 +1,10 @@
 """A grid as the children of a batch system read it: what it runs is frozen, so they need no database and no plan.
 
-    grid.json       the grid, its lines and their placement
-    array.txt       or array.jsonl: the array file
-    jobs.jsonl.gz   the job of every line, one a line
-    code.tar.gz     what the jobs name on the machine that exported them; only if they name anything
+    grid.json           the grid, its lines and their placement
+    array.txt           or array.jsonl: the array file
+    jobs.jsonl.gz       the job of every line, one a line
+    code-DIGEST.tar.gz  what jobs name as `source_dir`
+    wheels-DIGEST/      what jobs name as `engines.sagemaker.wheels`
 
 The same grid, placement and code give the same bytes. What was changed afterwards is refused: `grid.json` has the
 digests of the others. Pure.
@@ -21,7 +22,7 @@ import msgspec
 
 from headrace.errors import UsageError
 
-GRID, JOBS, CODE = "grid.json", "jobs.jsonl.gz", "code.tar.gz"
+GRID, JOBS = "grid.json", "jobs.jsonl.gz"
 VERSION = 1
 _TAG_DIGITS = 12
 
@@ -77,7 +78,7 @@ def bundle_files(
     lines: Sequence[FrozenLine],
     jobs: Iterable[Mapping[str, object]],
     array: tuple[str, bytes],
-    code: bytes,
+    code: Mapping[str, bytes],
 ) -> dict[str, bytes]:
     """Returns the files of a bundle, by name.
 
@@ -87,12 +88,11 @@ def bundle_files(
         lines: in their order.
         jobs: keys of the job of every line, in the same order.
         array: name and content of the array file.
-        code: content of `CODE`; empty for none.
+        code: what the jobs name, by name.
     """
     listed = "".join(json.dumps(job, sort_keys=True, ensure_ascii=False) + "\n" for job in jobs)
-    files = {array[0]: array[1], JOBS: gzip.compress(listed.encode(), mtime=0)}
-    files |= {CODE: code} if code else {}
-    digests = {each: _digest(each, found) for each, found in files.items()}
+    files = {array[0]: array[1], JOBS: gzip.compress(listed.encode(), mtime=0), **code}
+    digests = {each: content_digest(each, found) for each, found in files.items()}
     grid = FrozenGrid(VERSION, name, digest, array[0], digests, (*lines,))
     return {GRID: msgspec.json.format(msgspec.json.encode(grid), indent=1) + b"\n", **files}
 
@@ -123,7 +123,7 @@ def check_content(grid: FrozenGrid, name: str, content: bytes, source: str) -> b
     Raises:
         UsageError: it is another one.
     """
-    if _digest(name, content) != grid.files.get(name):
+    if content_digest(name, content) != grid.files.get(name):
         hint = "lines are changed in the grid's own file; then export or submit it again"
         raise UsageError(f"{source} was changed after it was exported", hint=hint)
     return content
@@ -160,6 +160,6 @@ def bundle_tag(files: Mapping[str, bytes]) -> str:
     return hashlib.sha256(files[GRID]).hexdigest()[:_TAG_DIGITS]
 
 
-def _digest(name: str, content: bytes) -> str:
+def content_digest(name: str, content: bytes) -> str:
     """Returns the SHA-256 of a file; of a packed one, of what is in it, which is the same whatever packed it."""
     return hashlib.sha256(gzip.decompress(content) if name.endswith(".gz") else content).hexdigest()
