@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from sagemaker_loop import BUCKET, IMAGE, Loop, open_loop, open_service
-from serve_process import REGION, ROLE, ServeProcess, wait_for
 
 from batch_grids import WHEEL, write_grid
 from headrace.cloud.written_files import write_files
@@ -22,6 +21,7 @@ from headrace.grid.batch.grid_bundle import GRID, read_frozen_grid
 from headrace.grid.load_grid import load_grid
 from headrace.grid.plan_grid import plan_grid
 from patience import allowed
+from serve_process import REGION, ROLE, ServeProcess, wait_for
 
 pytestmark = pytest.mark.namespaces
 

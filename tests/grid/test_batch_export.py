@@ -16,9 +16,9 @@ import botocore.session
 import msgspec
 import pytest
 import yaml
-from batch_grids import BATCH, SEED, exported, write_grid
 from botocore.validate import validate_parameters
 
+from batch_grids import BATCH, SEED, exported, write_grid
 from headrace.cloud.written_files import write_files
 from headrace.errors import HeadraceError, JobInvalid
 from headrace.grid.batch.grid_bundle import GRID, JOBS, line_of, read_frozen_grid, read_job
