@@ -22,8 +22,8 @@ HERE = Path(__file__).parent
 CAMPAIGNS = [  # name, region, day, light
     ("sf-spring", "us-west-2", "2026-04-11", 1.0),
     ("sf-autumn", "us-west-2", "2026-10-02", 0.9),
-    ("stuttgart-autumn", "eu-central-1", "2026-10-19", 0.6),
-    ("stuttgart-night", "eu-central-1", "2026-11-05", 0.3),
+    ("detroit-autumn", "us-east-1", "2026-10-19", 0.6),
+    ("detroit-night", "us-east-1", "2026-11-05", 0.3),
 ]
 TABLE = "create table campaigns (name text primary key, region text, place text, day text, signs integer)"
 

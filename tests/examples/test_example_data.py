@@ -25,7 +25,9 @@ WITH_DATA = {
     "cifar-tfrecord/multi-worker.yaml": "cifar-tfrecord",
     "cifar-tfrecord/horovod.yaml": "cifar-tfrecord",
     "horovod-mnist/job.yaml": "horovod-mnist",
+    "campaigns/job.yaml": "campaigns",
 }
+GRIDS = {"campaigns/array.yaml"}
 WITHOUT_DATA = {"hello/hello.yaml", "mpi-hello/mpi-hello.yaml"}
 
 
@@ -37,7 +39,7 @@ def fresh(tmp_path: Path) -> Path:
 
 def test_every_example_is_known_to_this_test() -> None:
     found = {str(file.relative_to(EXAMPLES)) for file in EXAMPLES.glob("*/*.yaml")}
-    assert found == WITHOUT_DATA | set(WITH_DATA)
+    assert found == WITHOUT_DATA | set(WITH_DATA) | GRIDS
 
 
 @pytest.mark.parametrize("example", WITH_DATA)
