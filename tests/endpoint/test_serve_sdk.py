@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import shlex
+import shutil
 import subprocess
+import sys
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from effort import SOAK
-from serve_process import BUCKET, GROUP, ServeProcess, serving
 
 from patience import allowed
+from serve_process import BUCKET, GROUP, ServeProcess, serving
 
 ROOT = Path(__file__).parents[2]
 VENV = ROOT / ".venv-sagemaker"
@@ -163,3 +167,35 @@ if SOAK:
             assert found["role"] == "arn:aws:iam::000000000000:role/headrace"
             endpoint.start()
             check(endpoint, found, done.stdout)
+
+    def test_the_digits_and_the_horovod_job_train_by_the_sdk_itself(tmp_path: Path) -> None:
+        python = ROOT / ".venv-horovod" / "bin" / "python"
+        for name, example in (("digits", "digits"), ("horovod", "horovod-mnist")):
+            folder = tmp_path / name
+            shutil.copytree(ROOT / "examples" / example / "code", folder / "code")
+            runpy.run_path(str(ROOT / "examples" / example / "prepare.py"))["main"](folder / "data")
+        subprocess.run(
+            [sys.executable, "-m", "headrace", "feed", "secret", str(tmp_path / "digits/code/feed.secret")], check=True
+        )
+        with serving("--image-map", f"tensorflow-training={python}") as endpoint:
+            script = str(Path(__file__).with_name("sdk_examples.py"))
+            done = subprocess.run(
+                [str(VENV / "bin" / "python"), script, str(tmp_path)], env=variables(endpoint), capture_output=True,
+                text=True, timeout=allowed(900),
+            )  # fmt: skip
+            found = result_of(done)
+            for job, least in (("digits", 0.8), ("horovod", 0.7)):
+                said = found[job]
+                assert isinstance(said, dict)
+                assert said["metrics"]["accuracy"] > least
+                described = endpoint.ended(endpoint.client(), said["name"])
+                assert described["TrainingJobStatus"] == "Completed"
+                assert said["model"] == described["ModelArtifacts"]["S3ModelArtifacts"]
+                with tarfile.open(endpoint.bucket / said["name"] / "output" / "model.tar.gz") as archive:
+                    assert any(each.isfile() and each.size > 10_000 for each in archive), "the weights"
+            assert len(re.findall("epoch 3/3: loss", done.stdout)) == 1, "each line comes once"
+            assert len(re.findall("rank [0-3] of 4, local rank", done.stdout)) == 4
+            dead = endpoint.client("logs").filter_log_events(
+                logGroupName=GROUP, logStreamNamePrefix=f"{found['digits']['name']}/algo-1-"
+            )
+            assert any("serv" in each["message"] for each in dead["events"]), "the data host served"

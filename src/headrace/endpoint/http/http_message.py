@@ -85,6 +85,25 @@ class Headers:
         return [value for each, value in self._pairs if each.lower() == wanted]
 
 
+def chunk_size(digits: bytes) -> int:
+    """Returns the bytes of a chunk, as the line before it tells them.
+
+    Raises:
+        BodyProblem: they are no hexadecimal number.
+    """
+    if not 0 < len(digits) <= 16 or digits.strip(b"0123456789abcdefABCDEF"):
+        raise BodyProblem(400, "the length of a chunk is a hexadecimal number", closes=True)
+    return int(digits, 16)
+
+
+def take_into(buffer: memoryview, pending: bytearray) -> int:
+    """Moves the first of the bytes that came into a buffer. Returns their number."""
+    count = min(len(buffer), len(pending))
+    buffer[:count] = pending[:count]
+    del pending[:count]
+    return count
+
+
 class RequestBody(ABC):
     """A body that is read once, from its beginning to its end."""
 

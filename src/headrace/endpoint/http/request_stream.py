@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from headrace.endpoint.http.http_limits import HttpLimits, Pace
-from headrace.endpoint.http.http_message import BodyProblem, ClientGone, RequestBody
+from headrace.endpoint.http.http_message import BodyProblem, ClientGone, RequestBody, chunk_size, take_into
 from headrace.endpoint.http.request_head import END, is_hopeless
 
 _LINE_BYTES = 4096  # of the line before a chunk, and of a trailer
@@ -72,10 +72,7 @@ class RequestStream:
         """
         if not self._buffer:
             return self._received(buffer, self._limits.stall_seconds)
-        count = min(len(buffer), len(self._buffer))
-        buffer[:count] = self._buffer[:count]
-        del self._buffer[:count]
-        return count
+        return take_into(buffer, self._buffer)
 
     def read_line(self) -> bytes:
         """Returns the next line of a chunked body's framing, without CR LF.
@@ -175,10 +172,7 @@ class StreamBody(RequestBody):
         if self._between and self._stream.read_line():
             raise BodyProblem(400, "a chunk of the body is longer than it says", closes=True)
         digits, _, _ = self._stream.read_line().partition(b";")
-        digits = digits.strip(b" \t")
-        if not 0 < len(digits) <= 16 or digits.strip(b"0123456789abcdefABCDEF"):
-            raise BodyProblem(400, "the length of a chunk is a hexadecimal number", closes=True)
-        self._left = int(digits, 16)
+        self._left = chunk_size(digits.strip(b" \t"))
         if self._total + self._left > self._limits.body_bytes:
             raise BodyProblem(413, f"the body of a request may have {self._limits.body_bytes} bytes", closes=True)
         if self._left:

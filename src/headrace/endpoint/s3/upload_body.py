@@ -8,7 +8,15 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from headrace.endpoint.http.http_message import BodyProblem, ClientGone, FramingCheck, HttpRequest, RequestBody
+from headrace.endpoint.http.http_message import (
+    BodyProblem,
+    ClientGone,
+    FramingCheck,
+    HttpRequest,
+    RequestBody,
+    chunk_size,
+    take_into,
+)
 from headrace.endpoint.s3.object_checksums import HEADER, check, encode, make_digest
 from headrace.endpoint.s3.s3_errors import S3Error
 
@@ -204,10 +212,7 @@ class AwsChunked(RequestBody):
             if not (count := self._body.readinto(buffer)):
                 raise BodyProblem(400, "the body ends in the middle of a chunk")
             return count
-        count = min(len(buffer), len(self._buffer))
-        buffer[:count] = self._buffer[:count]
-        del self._buffer[:count]
-        return count
+        return take_into(buffer, self._buffer)
 
     def _next_chunk(self) -> None:
         if self._between and self._line():
@@ -215,9 +220,7 @@ class AwsChunked(RequestBody):
         self._between = False
         digits, _, extension = self._line().partition(b";")
         self._signature = extension.strip().decode("latin-1").removeprefix(_CHUNK_SIGNATURE)
-        if not 0 < len(digits) <= 16 or digits.strip(b"0123456789abcdefABCDEF"):
-            raise BodyProblem(400, "the length of a chunk is a hexadecimal number", closes=True)
-        self._left = int(digits, 16)
+        self._left = chunk_size(digits)
         if self._left:
             return
         self._done = True

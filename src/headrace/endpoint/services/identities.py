@@ -8,11 +8,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from urllib.parse import quote
 
 from headrace.endpoint.auth.gatekeeper import Caller
-from headrace.endpoint.services.operations import Members, Service
+from headrace.endpoint.services.operations import Members, Operation, Service
 
 ACCOUNT = "000000000000"
 ROLE_NAME = "headrace"
@@ -34,13 +35,7 @@ def sts() -> Service:
         return {"Arn": arn, "UserId": f"{_role_id(ROLE_NAME)}:{caller.holder.value}", "Account": ACCOUNT}
 
     operations = {"GetCallerIdentity": get_caller_identity}
-    return Service(
-        "sts",
-        operations,
-        {"sts": operations},
-        namespace="https://sts.amazonaws.com/doc/2011-06-15/",
-        wrong="ValidationError",
-    )
+    return _query_service("sts", "2011-06-15", operations)
 
 
 def iam() -> Service:
@@ -71,13 +66,13 @@ def iam() -> Service:
         return {"EvaluationResults": found, "IsTruncated": False}
 
     operations = {"GetRole": get_role, "SimulatePrincipalPolicy": simulate_principal_policy}
-    return Service(
-        "iam",
-        operations,
-        {"iam": operations},
-        namespace="https://iam.amazonaws.com/doc/2010-05-08/",
-        wrong="ValidationError",
-    )
+    return _query_service("iam", "2010-05-08", operations)
+
+
+def _query_service(name: str, version: str, operations: Mapping[str, Operation]) -> Service:
+    """A service that speaks Query only; `version` is that of its XML."""
+    namespace = f"https://{name}.amazonaws.com/doc/{version}/"
+    return Service(name, operations, {name: operations}, namespace=namespace, wrong="ValidationError")
 
 
 def _role_id(name: str) -> str:
