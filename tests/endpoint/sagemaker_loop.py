@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import tarfile
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from headrace import engines
@@ -85,6 +87,15 @@ class Loop:
 def lines(handle: RemoteHandle) -> list[str]:
     """Returns what programs have printed, as the record here has it."""
     return [str(line) for line in handle.logs()]
+
+
+def agent_inside(host: str) -> psutil.Process:
+    """Returns the agent that our containers run on a host."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if "headrace.agent" in process.cmdline() and process.environ().get("SM_CURRENT_HOST") == host:
+                return process
+    raise AssertionError(f"{host} has no agent inside its container")
 
 
 def members(archive: Path) -> dict[str, bytes]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from effort import SOAK
-from sagemaker_loop import BUCKET, GROUPS, IMAGE, Loop, lines, members, open_loop, open_service
+from sagemaker_loop import BUCKET, GROUPS, IMAGE, Loop, agent_inside, lines, members, open_loop, open_service
 
 from headrace import engines
 from headrace.engines.sagemaker.sagemaker_ticket import read_ticket, write_ticket
@@ -22,7 +20,6 @@ from headrace.insight import cost_report
 from headrace.insight.figures.figure import Window
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.job import load_job
-from headrace.processes.process_table import scan
 from headrace.runs import CauseKind, Status, read_plan
 from headrace.runs.store import find_run
 from serve_process import REGION, ROLE, ServeProcess, wait_for
@@ -49,18 +46,6 @@ def service() -> Iterator[ServeProcess]:
 def loop(service: ServeProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loop]:
     yield open_loop(service, tmp_path, monkeypatch)
     service.close_clients()
-
-
-def kill_agent_inside(loop: Loop, host: str) -> None:
-    """Kills the agent that our containers run on a host."""
-    for process in scan():
-        if b"headrace.agent" not in Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0"):
-            continue
-        variables = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
-        if f"SM_CURRENT_HOST={host}".encode() in variables:
-            os.kill(process.pid, signal.SIGKILL)
-            return
-    raise AssertionError(f"{host} has no agent inside its container")
 
 
 def test_a_job_of_two_groups_runs_on_the_service_and_its_record_and_model_come_back(loop: Loop) -> None:
@@ -160,7 +145,7 @@ if SOAK:
         fields = {"instance_groups": groups, "data_service": {"feed": {"enabled": True}, "instance_groups": ["data"]}}
         handle = loop.start(loop.job(script, name="killed", completion={"instance_groups": ["dnn"]}, **fields))
         wait_for(lambda: any(line.endswith("runs") for line in lines(handle)) or handle.run.finished)
-        kill_agent_inside(loop, "algo-1")
+        agent_inside("algo-1").kill()
         assert handle.wait(120) is Status.COMPLETED, handle.cause
         assert handle.run.state().degraded
         assert loop.described(handle)["TrainingJobStatus"] == "Completed"

@@ -37,6 +37,7 @@ class SecondaryStatus(str, enum.Enum):
     UPLOADING = "Uploading"
     STOPPING = "Stopping"
     RESTARTING = "Restarting"
+    INTERRUPTED = "Interrupted"  # spot instances were taken back
     COMPLETED = "Completed"
     FAILED = "Failed"
     STOPPED = "Stopped"

@@ -3,13 +3,16 @@
     Pending ─ Starting ─ Downloading ─ Training ─ Uploading ─ Completed       Pending on platforms with a queue only
                                           └─ Restarting ─ Training ...        another attempt; Downloading between
                                                                               them, when there are checkpoints at a
-                                                                              place; Pending, when it is queued again
+                                                                              place; Pending, when it is queued again;
+                                                                              Interrupted before, when its instances
+                                                                              were taken back
              Stopping (on request, or by max_run) ─ ...       then Stopped or MaxRuntimeExceeded
              at any point: Failed
 
 An instance's clock starts with the first of Downloading and Training, for all instances at once, and stops when the
 host is released or the run ends. That is what SageMaker bills, except that there all clocks stop with the run. While
-the run waits for other instances (Pending), none runs. Another attempt needs every host again: their clocks go on then.
+the run waits for other instances (Pending, Interrupted), none runs. Another attempt needs every host again: their
+clocks go on then.
 """
 
 from __future__ import annotations
@@ -32,6 +35,8 @@ from headrace.runs.events import (
     Status,
     StatusChanged,
 )
+
+_WITHOUT_INSTANCES = frozenset({SecondaryStatus.PENDING, SecondaryStatus.INTERRUPTED})
 
 
 @dataclass(frozen=True)
@@ -110,7 +115,7 @@ class Lifecycle:
         if isinstance(event, StatusChanged):
             self.stopping = self.stopping or event.status is SecondaryStatus.STOPPING
             self._change(event.status, event.t, event.message)
-            if event.status is SecondaryStatus.PENDING:
+            if event.status in _WITHOUT_INSTANCES:
                 self._hosts = {(host.group, host.host): host for host in self.hosts(event.t)}
         elif isinstance(event, JobStopping) and event.status is Status.STOPPED:
             self.stopping = True
@@ -205,7 +210,7 @@ def running_seconds(transitions: Iterable[Transition], now: float) -> float:
     return sum(
         max(0.0, (now if part.end is None else part.end) - part.start)
         for part in transitions
-        if part.status is not SecondaryStatus.PENDING
+        if part.status not in _WITHOUT_INSTANCES
     )
 
 

@@ -98,7 +98,7 @@ def _of_attempts(run: Run, attempt: int) -> str:
 
 def _waits(state: RunState, now: float) -> str:
     """Returns since when a run waits for its platform, and why; empty when it does not."""
-    if state.finished or state.secondary_status is not SecondaryStatus.PENDING:
+    if state.finished or state.secondary_status not in (SecondaryStatus.PENDING, SecondaryStatus.INTERRUPTED):
         return ""
     last = state.transitions[-1]
     why = f": {_brief(last.message)}" if last.message else ""

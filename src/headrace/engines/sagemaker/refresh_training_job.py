@@ -21,7 +21,7 @@ from headrace.engines.sagemaker.stored_record import bring_stored, forget_copy
 from headrace.engines.sagemaker.submit_again import submit_again
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.storage import Store
-from headrace.runs import Cause, CauseKind, Run, RunPaths, Status, read_plan
+from headrace.runs import Cause, CauseKind, Run, RunPaths, Status, read_plan, state_of
 from headrace.runs.events import InstancesStarted, SecondaryStatus
 from headrace.runs.lifecycle import last_word
 
@@ -37,10 +37,12 @@ PARTS = {
     "Uploading": SecondaryStatus.UPLOADING,
     "Stopping": SecondaryStatus.STOPPING,
     "Restarting": SecondaryStatus.RESTARTING,
-    "Interrupted": SecondaryStatus.PENDING,
+    "Interrupted": SecondaryStatus.INTERRUPTED,
 }
 IN_MACHINE = frozenset({SecondaryStatus.TRAINING, SecondaryStatus.RESTARTING})
 """Parts of a run's life that its own record tells more of."""
+BESIDE_RECORD = frozenset({SecondaryStatus.STOPPING, SecondaryStatus.INTERRUPTED})
+"""Parts that count whatever the record says: it may say nothing while its instances are taken away."""
 
 
 def refresh_training_job(run: Run) -> None:
@@ -91,7 +93,8 @@ def _refresh(run: Run, ticket: ServiceTicket, store: Store) -> None:
         word = bring_stored(paths, ticket, store, end=False)
         with platform_news(paths) as news:
             tell_part(news, found, asked, word is not None)
-        if word is None and run.status is Status.IN_PROGRESS and ticket.stop is None:
+            going = state_of(news.events, True).status is Status.IN_PROGRESS  # `run.status` would ask the engine again
+        if word is None and going and ticket.stop is None:
             _watch_budget(paths, ticket, found, service)
         return
     bill = bill_of(found, ticket.attempt, ticket.region)
@@ -163,7 +166,7 @@ def tell_part(news: PlatformNews, found: Answer, asked: float, over: bool) -> No
     if over:
         part = SecondaryStatus.STOPPING if part is SecondaryStatus.STOPPING else SecondaryStatus.UPLOADING
     elif part in IN_MACHINE or any(isinstance(event, InstancesStarted) for event in news.events):
-        part = part if part is SecondaryStatus.STOPPING else None
+        part = part if part in BESIDE_RECORD else None
     if part is not None:
         news.status(part, _message(found), asked)
 

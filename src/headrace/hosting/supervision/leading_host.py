@@ -132,10 +132,18 @@ class LeadingHost(Supervisor):
         status, cause = outcome
         lost = status is Status.FAILED and cause is not None and cause.infrastructure
         if self._interruptions and lost and not self._again(status, cause):  # perhaps one of the others was first
-            deadline = time.monotonic() + SIGNALS_SECONDS
-            while not self._wishes and time.monotonic() < deadline:
+            began = time.monotonic()
+            deadline = began + SIGNALS_SECONDS
+            while not self._wishes and time.monotonic() < deadline and not self._stays(cause, began):
                 self._step()
         return super()._elsewhere(outcome)
+
+    def _stays(self, cause: Cause | None, since: float) -> bool:
+        """Tells whether the platform leaves the machine where it began: its supervisor speaks, and not of an end."""
+        host = None if cause is None else self._server.hosts.get(cause.host)
+        if host is None:  # this machine, whose signals come to this process
+            return True
+        return host.heard > since and (host.report is None or not host.report.leaving)
 
     def _again(self, status: Status, cause: Cause | None) -> bool:
         if super()._again(status, cause):

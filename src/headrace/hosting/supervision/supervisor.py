@@ -35,7 +35,7 @@ from headrace.hosting.supervision.host_duties import HostDuties
 from headrace.hosting.supervision.instances import Instances, Outcome, find_provider
 from headrace.hosting.supervision.record_storing import BY_STOP, store_rest
 from headrace.hosting.supervision.scratch_dir import remove_scratch
-from headrace.hosting.supervision.stop_orders import OF_A_PERSON, StopOrders
+from headrace.hosting.supervision.stop_orders import OF_THIS_MACHINE, StopOrders
 from headrace.hosting.supervision.used_budget import Spent
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.lifeline import ATTEMPT
@@ -65,7 +65,7 @@ class Supervisor(HostDuties):
         paths: the run's directory.
         caller: pid of the process that started the run; 0 when none answers for it.
         provider: name of the module that brings the instances.
-        orders: what each signal orders; by default SIGTERM and SIGINT are a person's wish.
+        orders: what each signal orders; by default SIGTERM and SIGINT are a person's wish, SIGUSR1 an interruption.
         early: called once signals are taken; returns one that has come before, None for none.
     """
 
@@ -79,7 +79,9 @@ class Supervisor(HostDuties):
     ) -> None:
         plan = read_plan(paths, LaunchPlan)
         self._events = EventWriter(paths.events(ENGINE))
-        super().__init__(paths, caller, plan, self._open_instances(provider, plan, paths), orders or OF_A_PERSON, early)
+        super().__init__(
+            paths, caller, plan, self._open_instances(provider, plan, paths), orders or OF_THIS_MACHINE, early
+        )
         self._spent = Spent(plan, paths)
         earlier = Run(paths, alive=lambda _: True).state()  # where another process has gone on with the run
         self._spent_before = running_seconds(earlier.transitions, time.time())
@@ -162,13 +164,21 @@ class Supervisor(HostDuties):
         """Runs the programs, and again after a failure as often as the job's `retry` says."""
         while True:
             status, cause = self._elsewhere(self._one_attempt())
-            if self._wishes or not self._again(status, cause):
+            if self._interrupted(status):
+                self._wishes.clear()
+                self._part(SecondaryStatus.INTERRUPTED, f"{cause}")
+            elif self._wishes or not self._again(status, cause):
                 return status, cause
             self._instances.prepare()
             self._next_attempt(f"{cause}")
             outcome = self._before(*RESTORE)
             if outcome is not None:
                 return outcome
+
+    def _interrupted(self, status: Status) -> bool:
+        """Tells whether the attempt was ended by nothing but an interruption, after which the job goes on."""
+        taken = all(wish.kind == CauseKind.PREEMPTED.value for wish in self._wishes)
+        return bool(self._wishes) and taken and status is Status.FAILED and not self._instances.needs_others()
 
     def _again(self, status: Status, cause: Cause | None) -> bool:
         """Tells whether another attempt follows one that ended so."""
