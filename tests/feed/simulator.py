@@ -28,6 +28,7 @@ from headrace.feed.pipelines.seeds import preserved_generators
 from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.wire import messages
 from headrace.feed.wire.frames import Frame
+from headrace.feed.worker.lane_reader import LaneReaders
 from headrace.feed.worker.slices import make_slice
 
 
@@ -99,6 +100,7 @@ class SimulatedPool(WorkerPool):
         self.peers: list[Peer] = []
         self._missing: list[Kind] = list(world.kinds)
         self._opening: messages.Open | None = None
+        self.lanes: LaneReaders | None = None  # of the worker that answers, for a dataset without a count
         self.doomed: Callable[[int], bool] = lambda _: False  # whether a fault would be the second over these rows
 
     def now(self) -> float:
@@ -208,7 +210,7 @@ class SimulatedPool(WorkerPool):
     def _answer(self, peer: Peer, request: messages.SliceRequest, slot: int) -> None:
         slab = peer.slabs.get(request.slab)
         try:
-            done, fresh = make_slice(self._built, request, slab, slot)
+            done, fresh = make_slice(self._built, request, slab, slot, self.lanes)
         except Uneven:
             self._send(peer, messages.Unstackable(request.number))
             return

@@ -7,12 +7,13 @@ import io
 import random
 import tarfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import IterableDataset, get_worker_info
 
 
 class Samples:
@@ -51,6 +52,34 @@ class FullDisk(Samples):
         if index == self.n // 2:
             raise OSError(errno.ENOSPC, "No space left on device", f"/cache/{index}")
         return super().__getitem__(index)
+
+
+def lane_rows(n: int, lane: int, lanes: int, delay: float = 0.0, made: int = 0) -> Iterator[Any]:
+    """Yields the rows of one lane: those left of its part of n, so that lanes have different lengths."""
+    own = [row for row in range(lane, n, lanes) if row * 7919 % 5 < 2 + lane % 3]
+    for row in own[made:]:
+        time.sleep(delay)
+        yield {"row": row, "drawn": torch.randn(5), "pair": (np.random.rand(3), random.random())}
+
+
+class LaneRows(IterableDataset[Any]):
+    """A dataset without a count. `state_dict` says how many of its lane's rows were made."""
+
+    def __init__(self, n: int, delay: float = 0.0) -> None:
+        self.n, self.delay, self.made = n, delay, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        assert info is not None
+        for row in lane_rows(self.n, info.id, info.num_workers, self.delay, self.made):
+            self.made += 1
+            yield row
+
+    def state_dict(self) -> dict[str, int]:
+        return {"made": self.made}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.made = state["made"]
 
 
 def write_tars(folder: Path, n: int, shards: int = 5) -> Path:

@@ -1,6 +1,6 @@
 """The oracle: a plain loop that knows the dataset, the documented order and the documented seeding rule, not headrace.
 
-python plain_loop.py CONFIG.json      config: audit, n, batch, seed, epochs, rank, world, dataset, pipeline, window
+python plain_loop.py CONFIG.json   config: audit, n, batch, seed, epochs, rank, world, dataset, pipeline, window, lanes
 """
 
 import json
@@ -12,24 +12,53 @@ from hashlib import blake2b
 import numpy as np
 import torch
 from audit import Writer
-from audited_data import Samples, TarRows
+from audited_data import Samples, TarRows, lane_rows
 from keyed_order import keyed_order, window_order
 from torch.utils.data import default_collate
 
 config = json.loads(open(sys.argv[1]).read())  # noqa: PTH123, SIM115
 n, batch, seed, rank, world = (config[name] for name in ("n", "batch", "seed", "rank", "world"))
-dataset = {"samples": Samples, "tars": TarRows}[config["pipeline"]](n=n, **config["dataset"])
 audit = Writer(config["audit"])
-for epoch in range(config["epochs"]):
+
+
+def set_generators(key: bytes) -> None:
+    random.seed(int.from_bytes(key, "little"))
+    np.random.seed(struct.unpack("<4I", key))
+    torch.default_generator.manual_seed(int.from_bytes(key[:8], "little"))
+
+
+def lanes_in_turn(lanes: int) -> None:
+    """The lanes of this rank give a batch each, in turn, until they have ended."""
+    for epoch in range(config["epochs"] if lanes else 0):
+        live = {lane: lane_rows(n, lane, lanes) for lane in range(rank, lanes, world)}
+        first = step = 0
+        while live:
+            for lane in list(live):
+                rows = []
+                for k in range(first, first + batch):
+                    packed = struct.pack("<QQQ", seed, epoch, k * lanes + lane)
+                    set_generators(blake2b(packed, digest_size=16, person=b"lane output").digest())
+                    rows += [next(live[lane], None)]
+                rows = [row for row in rows if row is not None]
+                if len(rows) < batch:
+                    del live[lane]
+                if rows:
+                    audit.add(epoch, step, default_collate(rows))
+                    step += 1
+            first += batch
+
+
+lanes_in_turn(config["lanes"])
+kind = {"samples": Samples, "tars": TarRows, "lanes": None}[config["pipeline"]]
+dataset = kind and kind(n=n, **config["dataset"])
+for epoch in range(0 if config["lanes"] else config["epochs"]):
     key = f"{seed}/{epoch}".encode()
     order = window_order(n, key, *config["window"]) if config["window"] else keyed_order(n, key)
     for step, start in enumerate(range(0, n, batch * world)):
         rows = []
         for position in range(start + rank * batch, min(n, start + (rank + 1) * batch)):
             key = blake2b(struct.pack("<QQQ", seed, epoch, position), digest_size=16, person=b"sample").digest()
-            random.seed(int.from_bytes(key, "little"))
-            np.random.seed(struct.unpack("<4I", key))
-            torch.default_generator.manual_seed(int.from_bytes(key[:8], "little"))
+            set_generators(key)
             rows.append(dataset[order[position]])
         audit.add(epoch, step, default_collate(rows))
 assert not any(name.startswith("headrace") for name in sys.modules)

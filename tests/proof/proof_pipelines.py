@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from audited_data import FullDisk, Samples, decode
+from audited_data import FullDisk, LaneRows, Samples, decode
 
 from headrace.feed import Source, pipeline, tar
 
@@ -17,6 +17,11 @@ def samples(n: int = 240, floats: int = 64, delay: float = 0.001, words: bool = 
 @pipeline
 def full_disk(n: int = 240) -> FullDisk:
     return FullDisk(n)
+
+
+@pipeline
+def lanes(n: int = 240, delay: float = 0.001) -> LaneRows:
+    return LaneRows(n, delay)
 
 
 @pipeline

@@ -19,6 +19,13 @@ def test_a_trainer_gets_the_plain_loop_s_batches_over_two_epochs(workers: int, w
         assert trainer.steps == 16
 
 
+def test_a_trainer_gets_the_plain_loop_s_lanes_over_two_epochs(tmp_path: Path) -> None:
+    loader = {"num_workers": 2, "workers": "local", "num_shards": 5}
+    with training(tmp_path, loader=loader, pipeline="lanes", n=300, dataset={"delay": 0.0}, epochs=2) as trainer:
+        trainer.finish()
+        assert trainer.steps > 40
+
+
 def test_two_ranks_get_the_plain_loop_s_batches_from_one_host(tmp_path: Path) -> None:
     shared = {"batch_size": 1, "global_batch_size": 12, "world_size": 2}
     with (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from chaos import PREFETCH, WIDE_WINDOW, Chaos
-from effort import number, repeat
+from effort import SOAK, number, repeat
 from feed_servers import Server
 from training import feed_hosts, remote, training
 
@@ -27,6 +27,25 @@ def test_local_workers_are_killed_and_stopped(tmp_path: Path, seed: int) -> None
             chaos.run(number(3, 6))
             assert set(chaos.done) == set(chaos.faults)
         trainer.finish()
+
+
+def test_workers_of_lanes_are_killed_and_stopped(tmp_path: Path, seed: int) -> None:
+    loader = {"workers": "local", "num_workers": 3, "num_shards": 7, "persistent_workers": True}
+    with training(tmp_path, loader=loader, pipeline="lanes", endless=True, n=900) as trainer:
+        chaos = Chaos(seed, trainer, window=WIDE_WINDOW)
+        for _ in repeat(0.06):
+            chaos.run(number(2, 4))
+        assert trainer.finish()["workers_lost"] >= 1
+
+
+@pytest.mark.skipif(not SOAK, reason="the short run has lanes on one host")
+def test_hosts_of_lanes_are_killed_and_stopped(hosts: list[Server], tmp_path: Path, seed: int) -> None:
+    loader = remote(hosts) | PREFETCH | {"num_shards": 8}
+    with training(tmp_path, loader=loader, pipeline="lanes", endless=True, n=900) as trainer:
+        chaos = Chaos(seed, trainer, hosts)
+        for _ in repeat(0.06):
+            chaos.run(7)
+        assert trainer.finish()["workers_lost"] >= 1
 
 
 def test_executors_receiver_and_whole_hosts_are_killed_and_stopped(

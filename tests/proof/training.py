@@ -33,7 +33,7 @@ class Training:
     Args:
         directory: for its files.
         loader: arguments of its DataLoader: batch_size, seed and where the workers are.
-        pipeline: function of `proof_pipelines`; the audit can be compared for ``samples`` and ``tars``.
+        pipeline: function of `proof_pipelines`; the audit can be compared for ``samples``, ``tars`` and ``lanes``.
         dataset: its arguments.
         n: samples.
         epochs: passes over the data, at least.
@@ -63,7 +63,7 @@ class Training:
         self.audit, self.log = self._files / "audit", self._files / "log"
         self._enough, self._stats = self._files / "enough", self._files / "stats"
         self._dataset, self._n, self._pipeline = dataset or {}, n, pipeline
-        self._loader = {"batch_size": 8, "shuffle": True, "seed": 7} | loader
+        self._loader = {"batch_size": 8, "shuffle": "num_shards" not in loader, "seed": 7} | loader
         self._prefix = prefix
         config = {
             "pipeline": pipeline, "arguments": {"n": n} | self._dataset, "loader": self._loader, "epochs": epochs,
@@ -151,7 +151,7 @@ class Training:
         config = {
             "n": self._n, "batch": batch, "seed": self._loader["seed"], "rank": int(self._loader.get("rank", 0)),
             "world": world, "dataset": self._dataset | {"delay": 0.0}, "pipeline": self._pipeline,
-            "window": self._loader.get("window"),
+            "window": self._loader.get("window"), "lanes": self._loader.get("num_shards", 0),
         }  # fmt: skip
         name = json.dumps(config, sort_keys=True)
         if PLAIN.get(name, (0, []))[0] < epochs:

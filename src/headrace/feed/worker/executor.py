@@ -153,10 +153,15 @@ class Executor:
             if message.lanes:
                 require_openable(dataset)
                 refuse_own_ranks(dataset)
-            elif is_uncounted(dataset) or not hasattr(dataset, "__getitem__"):
+            elif is_uncounted(dataset):
                 raise PipelineError(
                     f"{message.factory} made a {type(dataset).__name__}, which has no rows by number",
                     hint="a dataset without a count is read in lanes: give the loader num_shards=",
+                )
+            elif not hasattr(dataset, "__getitem__"):
+                raise PipelineError(
+                    f"{message.factory} made a {type(dataset).__name__}, which has no __getitem__",
+                    hint="a pipeline returns a dataset: with __getitem__ and __len__, or an iterable",
                 )
             self._introduce(dataset, 0)
             if message.lanes:
