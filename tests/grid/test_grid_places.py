@@ -14,6 +14,9 @@ from headrace.errors import UsageError
 from headrace.grid.copies import copied_object
 from headrace.grid.copies.copy_action import plan_copy
 from headrace.grid.copies.copy_failure import CopyFailed, CopyFailure
+from headrace.grid.load_grid import load_grid
+from headrace.grid.places.check_places import check_places
+from headrace.grid.plan_grid import plan_grid
 from headrace.instance.s3 import S3Access
 from objectstore import ObjectStore
 
@@ -65,6 +68,7 @@ def test_data_of_unknown_size_are_listed_so_that_their_copies_are_planned(folder
     with flaky(s3.endpoint) as proxy:  # each region is asked in its own way
         with (folder / "array.yaml").open("a") as file:
             file.write(f"in_regions: {{us-west-1: {{engines.sagemaker.endpoint_url: {proxy.endpoint}}}}}\n")
+        assert "write what was measured into placement.data" in planned(folder, "--measure").output.replace("\n", " ")
         document = json.loads(planned(folder, "--measure", "--output", "json").output)
         assert proxy.requests.total() >= 2
         (folder / "a.csv").write_text(f"inputs.train.path\n{s3.uri('sf/3')}\n{s3.uri('sf/1')}\n{s3.uri('sf/4')}\n")
@@ -125,3 +129,17 @@ def test_what_holds_for_all_places_is_told_once(folder: Path, s3: ObjectStore, m
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     assert said(folder, "--measure").count("no AWS credentials were found") == 1
+    assert said(folder, "--check").count("no AWS credentials were found") == 3  # a place, two buckets
+    grid = load_grid(folder / "array.yaml")
+    check_places(grid, plan_grid(grid), only_missing=True)
+
+
+def test_a_grid_is_not_started_when_something_is_not_there(
+    folder: Path, s3: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_HOME", str(folder / "home"))
+    (folder / "a.csv").write_text(f"inputs.train.path\n{s3.uri('fra/1')}\n./nowhere\n")
+    done = CliRunner().invoke(cli, ["grid", "run", str(folder / "array.yaml")])
+    assert isinstance(done.exception, UsageError)
+    assert str(done.exception).count("a.csv:") == 2
+    assert not (folder / "home").exists()

@@ -133,6 +133,13 @@ def _notes(plan: GridPlan) -> Iterator[str]:
             f"placement.data says nothing of {place} ({line.place}){others}: such data count as being in every region, "
             "under no law"
         )
+    measured = {copy.copy.place: copy.copy for copy in plan.copies if copy.copy.objects is not None}
+    if measured:
+        place, copy = next(iter(measured.items()))
+        yield (
+            f"`headrace grid run` measures nothing: write what was measured into placement.data, such as {place}: "
+            f"{{region: {copy.source}, gigabytes: {copy.gigabytes:.4g}}}"
+        )
     if plan.unplaced:
         yield f"{len(plan.unplaced)} lines can run nowhere: --why shows what is against each region"
 

@@ -6,8 +6,9 @@ All problems are told at once.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import TypeGuard
 
-from headrace.errors import JobInvalid, ObjectMissing, Problem, StorageError
+from headrace.errors import JobInvalid, ObjectMissing, Problem, StorageError, UsageError
 from headrace.grid.copies.copied_object import bucket_region
 from headrace.grid.lines.line import ENGINE, Line
 from headrace.grid.load_grid import Grid
@@ -21,21 +22,22 @@ from headrace.job.rules.local_files import missing
 KUBERNETES = "kubernetes"
 
 
-def check_places(grid: Grid, plan: GridPlan) -> None:
+def check_places(grid: Grid, plan: GridPlan, *, only_missing: bool = False) -> None:
     """Looks at every place that a line reads, and at those that copies go to.
 
     Args:
         grid: as it was read.
         plan: of it.
+        only_missing: what cannot be asked here, for want of a right or an answer, is no problem: its lines may know
+            better, and fail alone.
 
     Raises:
         JobInvalid: with everything that is not there, line by line.
-        HeadraceError: S3 cannot be asked.
     """
     found: list[tuple[int, Problem]] = [*_local(grid)]
     with place_clients(grid.template.data, grid.file.in_regions) as clients:
-        found += _data(grid, plan, clients)
-        found += _copies(grid, plan, clients)
+        found += _data(grid, plan, clients, only_missing)
+        found += _copies(grid, plan, clients, only_missing)
     if found:
         raise JobInvalid(tuple(problem for _, problem in sorted(found, key=lambda each: each[0])))
 
@@ -50,7 +52,7 @@ def _local(grid: Grid) -> Iterator[tuple[int, Problem]]:
             yield line.index, Problem(wrong.field, wrong.message, wrong.value, line.place, hint=wrong.hint)
 
 
-def _data(grid: Grid, plan: GridPlan, clients: PlaceClients) -> Iterator[tuple[int, Problem]]:
+def _data(grid: Grid, plan: GridPlan, clients: PlaceClients, only_missing: bool) -> Iterator[tuple[int, Problem]]:
     rules = grid.file.placement
     reads: dict[tuple[str, str], list[Line]] = {}
     for each, data in zip(plan.lines, grid.jobs, strict=True):
@@ -59,22 +61,23 @@ def _data(grid: Grid, plan: GridPlan, clients: PlaceClients) -> Iterator[tuple[i
             region = known.region if known else each.placed.chosen.region if each.placed.chosen else ""
             reads.setdefault((place, region), []).append(each.line)
 
-    def look(read: tuple[str, str]) -> None:
+    def look(read: tuple[str, str]) -> bool:
         place, region = read
         s3 = clients.of(region)
         bucket, prefix = split(place)
         if next(s3.list(bucket, prefix), None) is None:
             raise ObjectMissing(f"{place} holds no objects", "check the prefix")
+        return True
 
-    for (place, region), error in ask_all(reads, look):
-        if isinstance(error, StorageError):
+    for (place, region), error in ask_all(reads, look, lambda read: read[1]):
+        if _is_problem(error, only_missing):
             lines = reads[place, region]
             yield lines[0].index, problem_at(lines[0], len(lines) - 1, "inputs", error)
     stated = {(split(place)[0], found.region): place for place, found in rules.data.items()}
-    yield from ((-1, each) for each in _regions(stated, "placement.data", clients))
+    yield from ((-1, each) for each in _regions(stated, "placement.data", clients, only_missing))
 
 
-def _copies(grid: Grid, plan: GridPlan, clients: PlaceClients) -> Iterator[tuple[int, Problem]]:
+def _copies(grid: Grid, plan: GridPlan, clients: PlaceClients, only_missing: bool) -> Iterator[tuple[int, Problem]]:
     rules = grid.file.placement
     targets: dict[tuple[str, str], str] = {}
     for copy in plan.copies:
@@ -86,20 +89,31 @@ def _copies(grid: Grid, plan: GridPlan, clients: PlaceClients) -> Iterator[tuple
         line = plan.lines[copy.lines[0]].line
         message = f"must name a place for the copy of {copy.copy.place} to {copy.region}"
         yield line.index, Problem("placement.copy_to", message, file=line.place, hint=hint)
-    yield from ((-1, each) for each in _regions(targets, "placement.copy_to", clients))
+    yield from ((-1, each) for each in _regions(targets, "placement.copy_to", clients, only_missing))
 
 
-def _regions(places: Mapping[tuple[str, str], str], field: str, clients: PlaceClients) -> Iterator[Problem]:
+def _is_problem(answer: object, only_missing: bool) -> TypeGuard[UsageError | StorageError]:
+    return isinstance(answer, ObjectMissing if only_missing else (UsageError, StorageError))
+
+
+def _regions(
+    places: Mapping[tuple[str, str], str], field: str, clients: PlaceClients, only_missing: bool
+) -> Iterator[Problem]:
     """Checks that buckets are in the regions that the user says: law and price go by them.
 
     Args:
         places: place by bucket and region.
         field: that names them.
         clients: that are asked.
+        only_missing: see `check_places`.
     """
-    for (bucket, region), answer in ask_all(places, lambda each: bucket_region(clients.of(each[1]), each[0])):
+
+    def look(each: tuple[str, str]) -> str:
+        return bucket_region(clients.of(each[1]), each[0])
+
+    for (bucket, region), answer in ask_all(places, look, lambda each: each[1]):
         place = places[bucket, region]
-        if isinstance(answer, StorageError):
+        if _is_problem(answer, only_missing):
             yield Problem(f"{field}.{place}", answer.message, hint=answer.hint)
-        elif answer not in ("", region):
+        elif isinstance(answer, str) and answer not in ("", region):
             yield Problem(f"{field}.{place}", f"must be in {region}; the bucket is in {answer}")

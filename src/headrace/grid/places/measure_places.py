@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from headrace.errors import JobInvalid, ObjectMissing, Problem, StorageError
+from headrace.errors import JobInvalid, ObjectMissing, Problem, StorageError, UsageError
 from headrace.grid.copies.copied_object import list_objects
 from headrace.grid.lines.line import Line
 from headrace.grid.load_grid import Grid
@@ -36,7 +36,7 @@ class MeasuredPlaces:
 
     Attributes:
         sizes: by place.
-        problems: of places that are not there, or hold nothing.
+        problems: of places that are not there, hold nothing, or cannot be listed.
     """
 
     sizes: Mapping[str, PlaceSize] = field(default_factory=dict)
@@ -52,7 +52,7 @@ def measure_places(grid: Grid) -> MeasuredPlaces:
     """Lists every place whose size is unknown.
 
     Raises:
-        HeadraceError: S3 cannot be asked.
+        UsageError: a library is not installed.
     """
     wanted = unknown_sizes(grid)
     sizes: dict[str, PlaceSize] = {}
@@ -65,8 +65,8 @@ def measure_places(grid: Grid) -> MeasuredPlaces:
                 raise ObjectMissing(f"{place} holds no objects", "check the prefix")
             return PlaceSize(sum(each.size for each in objects) / BYTES_OF_GIGABYTE, len(objects))
 
-        for place, answer in ask_all(wanted, measured):
-            if isinstance(answer, StorageError):
+        for place, answer in ask_all(wanted, measured, lambda place: wanted[place][0]):
+            if isinstance(answer, (UsageError, StorageError)):
                 lines = wanted[place][1]
                 problems.append((lines[0].index, problem_at(lines[0], len(lines) - 1, "inputs", answer)))
             else:

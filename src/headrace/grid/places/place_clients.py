@@ -18,7 +18,7 @@ PARALLEL = 16
 T = TypeVar("T")
 R = TypeVar("R")
 _OF_ALL = (CopyFailure.CREDENTIALS, CopyFailure.NO_ANSWER, CopyFailure.THROTTLED)
-"""Failures that are about the service, not about one place."""
+"""Failures that are about a region, not about one place."""
 
 
 class PlaceClients:
@@ -59,33 +59,45 @@ def place_clients(job: Mapping[str, Any], in_regions: Mapping[str, Mapping[str, 
         clients.close()
 
 
-def ask_all(items: Iterable[T], ask: Callable[[T], R]) -> Iterator[tuple[T, R | StorageError]]:
-    """Asks S3 of many places, several at once, and yields the answers.
+def ask_all(
+    items: Iterable[T], ask: Callable[[T], R], region_of: Callable[[T], str]
+) -> list[tuple[T, R | UsageError | StorageError]]:
+    """Asks S3 of many places, several at once.
 
     Args:
         items: what is asked of.
         ask: asks.
+        region_of: the region that an item is asked in. Where one cannot be asked at all, for want of credentials or of
+            an answer, the first item has that error, and the others of that region are left out.
 
-    Yields:
-        Each item, with the answer, or with the error when it is about this one place.
-
-    Raises:
-        HeadraceError: no credentials, or no answer: what is so for all places.
+    Returns:
+        Items with their answers, or with an error.
     """
-    answers: list[tuple[T, R | StorageError]] = []
+    answers: list[tuple[T, R | UsageError | StorageError]] = []
+    silent: set[str] = set()
+    lock = threading.Lock()
 
-    def asked(item: T) -> R | StorageError:
+    def asked(item: T) -> R | UsageError | StorageError | None:
+        region = region_of(item)
+        if region in silent:
+            return None
         try:
             return ask(item)
-        except UsageError:
-            raise
-        except StorageError as error:
-            if copy_failed(error, writing=False).failure in _OF_ALL:
-                raise
+        except (UsageError, StorageError) as error:
+            if copy_failed(error, writing=False).failure not in _OF_ALL:
+                return error
+            with lock:
+                if region in silent:
+                    return None
+                silent.add(region)
             return error
 
-    all_at_once(PARALLEL, asked, items, lambda item, answer: answers.append((item, answer)), threading.Event())
-    yield from answers
+    def done(item: T, answer: R | UsageError | StorageError | None) -> None:
+        if answer is not None:
+            answers.append((item, answer))
+
+    all_at_once(PARALLEL, asked, items, done, threading.Event())
+    return answers
 
 
 def problem_at(line: Line, others: int, field: str, error: HeadraceError) -> Problem:

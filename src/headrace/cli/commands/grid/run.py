@@ -56,6 +56,7 @@ def command(file: str, yes: bool, digest: str, on_interrupt: str | None, output:
         found = load_grid(file).digest
         if found != digest:
             raise UsageError(f"{file} has other lines now: their digest is {found}", "`headrace grid plan` shows them")
+    _check_first_start(file)
     choice = on_interrupt or ("ask" if sys.stdin.isatty() and sys.stderr.isatty() else "leave")
 
     def confirm(changes: GridChanges, known: GridRecord) -> bool:
@@ -82,6 +83,20 @@ def command(file: str, yes: bool, digest: str, on_interrupt: str | None, output:
     if interrupted:
         return INTERRUPTED
     return 0 if all(line.state is LineState.COMPLETED for line in grid.lines if line.in_file) else 1
+
+
+def _check_first_start(file: str) -> None:
+    """Looks whether everything that a grid reads is there, before anything of it is started."""
+    from pathlib import Path
+
+    from headrace.grid.journal.journal_file import journal_path
+    from headrace.grid.load_grid import load_grid, read_grid_file
+    from headrace.grid.places.check_places import check_places
+    from headrace.grid.plan_grid import plan_grid
+
+    if not journal_path(read_grid_file(Path(file)).name).exists():
+        grid = load_grid(file)
+        check_places(grid, plan_grid(grid), only_missing=True)
 
 
 def _run(controller: GridController, progress: GridProgress, choice: str) -> bool:
