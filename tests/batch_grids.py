@@ -34,7 +34,7 @@ BATCH = {"queue": "training", "region": "us-east-1", "bundle": "s3://ragab-ml/gr
 WHEEL = ("headrace-0-py3-none-any.whl", b"wheel")
 
 
-def write_grid(folder: Path, lines: str | Mapping[str, Any] = SEED, **other: Mapping[str, Any]) -> Path:
+def write_grid(folder: Path, lines: str | Mapping[str, Any] = SEED, **other: Any) -> Path:
     """Writes a grid: its job, its code, its lines. Returns its file.
 
     Args:

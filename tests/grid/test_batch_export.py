@@ -105,6 +105,18 @@ def test_scripts_dependencies_and_wheels_travel_and_each_line_has_its_own(tmp_pa
         Job(base_path=there, **job).check_files()
 
 
+def test_the_example_is_the_grid_of_the_seeds_four_files(tmp_path: Path) -> None:
+    folder = Path(__file__).parents[2] / "examples" / "seed-grid"
+    made = exported(folder / "array.yaml")
+    assert (folder / "sage_array.txt").read_text() == SEED
+    assert made.bundle["array.txt"].decode() == SEED
+    for index, row in enumerate(csv.reader(io.StringIO(SEED))):
+        job = read_job(made.bundle[JOBS], index)
+        assert f".{row[0]}." in job["image_uri"], "the image of its own region"
+        assert job["output_path"].split("/")[2] == row[1].split("/")[2], "the bucket of its own region"
+        assert job["instance_count"] * 8 == 80
+
+
 REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "sage_array.txt:2: engine local": ("region,engine\nus-east-1,local\n", {}),
     "would have to be copied to us-west-2": (

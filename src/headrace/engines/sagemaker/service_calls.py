@@ -119,7 +119,7 @@ def differences(request: Mapping[str, object], answer: Answer) -> list[str]:
     ['RoleArn']
     """
     members = [name for name in request if name in _DESCRIBED]
-    return [name for name in members if not _within(request[name], answer.get(name))]
+    return [name for name in members if not within(request[name], answer.get(name))]
 
 
 _DESCRIBED = frozenset(
@@ -132,11 +132,12 @@ _DESCRIBED = frozenset(
 """Members of a request that headrace writes and that a description has."""
 
 
-def _within(wanted: object, seen: object) -> bool:
+def within(wanted: object, seen: object) -> bool:
+    """Tells whether a service has what is wanted: all members of mappings, and whatever it adds to them."""
     if isinstance(wanted, Mapping):
-        return isinstance(seen, Mapping) and all(_within(value, seen.get(name)) for name, value in wanted.items())
+        return isinstance(seen, Mapping) and all(within(value, seen.get(name)) for name, value in wanted.items())
     if isinstance(wanted, (list, tuple)):
         if not isinstance(seen, (list, tuple)) or len(wanted) != len(seen):
             return False
-        return all(_within(one, other) for one, other in zip(wanted, seen, strict=True))
+        return all(within(one, other) for one, other in zip(wanted, seen, strict=True))
     return wanted == seen

@@ -25,8 +25,10 @@ def job_definition(names: BatchNames, options: BatchOptions) -> Request:
             {"type": "VCPU", "value": str(options.vcpus)},
             {"type": "MEMORY", "value": str(options.memory)},
         ],
-        "environment": [{"name": name, "value": value} for name, value in sorted(options.environment.items())],
     }
+    if options.environment:
+        variables = sorted(options.environment.items())
+        container["environment"] = [{"name": name, "value": value} for name, value in variables]
     if options.platform == "fargate":
         container["networkConfiguration"] = {"assignPublicIp": "ENABLED" if options.public_ip else "DISABLED"}
     return {

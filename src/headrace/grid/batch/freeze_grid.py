@@ -6,7 +6,7 @@ bundle, each once, and the jobs name them there. What a child could not do is re
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,14 +15,13 @@ from headrace.errors import JobInvalid, Problem, UsageError
 from headrace.grid.batch.array_file import array_file
 from headrace.grid.batch.freeze_code import FrozenCode
 from headrace.grid.batch.grid_bundle import FrozenLine, bundle_files
+from headrace.grid.controller.line_jobs import SAGEMAKER, LineJobs
 from headrace.grid.lines.line import ENGINE
 from headrace.grid.load_grid import Grid
 from headrace.grid.placement.candidate import Candidate
 from headrace.grid.plan_grid import GridPlan, PlannedLine
-from headrace.job import Job
 from headrace.runs import RunPaths, runs_dir
 
-SAGEMAKER = "sagemaker"
 MAX_CHILDREN = 10_000
 """Of an array job of AWS Batch."""
 
@@ -47,21 +46,21 @@ def freeze_grid(grid: Grid, plan: GridPlan) -> FrozenJobs:
         UsageError: a line that runs nowhere or elsewhere, whose data must be copied first, or too many lines.
         OSError, StorageError: code that cannot be read.
     """
-    _check_lines(plan)
+    _check_lines(grid, plan)
     frozen: list[FrozenLine] = []
     jobs: list[dict[str, Any]] = []
     planned: list[SageMakerJob] = []
     problems: list[Problem] = []
-    code = FrozenCode(grid.template.base)
-    for each, data in zip(plan.lines, grid.jobs, strict=True):
+    code, made = FrozenCode(grid.template.base), LineJobs(grid)
+    for each in plan.lines:
         chosen = _chosen(each)
-        own = _placed(data, each.job_name, chosen.region)
         try:
-            planned.append(_planned(own, grid.template.base))
+            job = made.job(each.line.key, each.job_name, chosen.region, SAGEMAKER, {})
+            planned.append(plan_sagemaker_job(job, RunPaths(runs_dir() / job.job_name)))
         except JobInvalid as error:
-            problems += (_at(problem, each.line.place) for problem in error.problems)
+            problems += (replace(problem, file=each.line.place, line=0) for problem in error.problems)
             continue
-        jobs.append(code.freed(own))
+        jobs.append(code.freed(job.model_dump(mode="json", exclude_unset=True)))
         frozen.append(_frozen(each, chosen))
     if problems:
         raise JobInvalid(tuple(problems))
@@ -69,7 +68,7 @@ def freeze_grid(grid: Grid, plan: GridPlan) -> FrozenJobs:
     return FrozenJobs(bundle_files(plan.name, plan.digest, frozen, jobs, array, code.files), tuple(planned))
 
 
-def _check_lines(plan: GridPlan) -> None:
+def _check_lines(grid: Grid, plan: GridPlan) -> None:
     if plan.unplaced:
         first = plan.unplaced[0].line.place
         hint = "`headrace grid plan --why` shows what is against each region"
@@ -78,8 +77,9 @@ def _check_lines(plan: GridPlan) -> None:
         hint = "divide the grid into several files"
         message = f"an array job of AWS Batch has at most {MAX_CHILDREN} children, the grid {len(plan.lines)} lines"
         raise UsageError(message, hint=hint)
+    named = "engine" in grid.file.model_fields_set  # else the grid's engine is this machine, which no child has
     for each in plan.lines:
-        engine = each.line.fields.get(ENGINE, SAGEMAKER)
+        engine = each.line.fields.get(ENGINE) or (grid.file.engine if named else SAGEMAKER)
         if engine != SAGEMAKER:
             hint = "leave `engine` out, or run the grid from this machine"
             message = f"{each.line.place}: engine {engine}: a child of AWS Batch reaches sagemaker only"
@@ -106,19 +106,3 @@ def _frozen(each: PlannedLine, chosen: Candidate) -> FrozenLine:
         region=chosen.region,
         decided_by=each.placed.decided_by,
     )
-
-
-def _placed(data: Mapping[str, Any], name: str, region: str) -> dict[str, Any]:
-    """Returns the keys of a line's job with its name, in its region."""
-    engines = data.get("engines", {})
-    there = {**engines, SAGEMAKER: {**(engines.get(SAGEMAKER) or {}), "region": region}}
-    return {**data, "job_name": name, "engines": there}
-
-
-def _planned(data: Mapping[str, Any], base: Path) -> SageMakerJob:
-    job = Job(base_path=base, **data)
-    return plan_sagemaker_job(job, RunPaths(runs_dir() / job.job_name))
-
-
-def _at(problem: Problem, place: str) -> Problem:
-    return Problem(problem.field, problem.message, problem.value, place, 0, problem.hint, problem.code)

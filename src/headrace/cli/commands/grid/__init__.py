@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from headrace.cli.commands.grid import export, plan, run, step
+from headrace.cli.commands.grid import export, plan, run, step, submit
 from headrace.cli.commands.grid.report import best, grids, report
 from headrace.cli.commands.grid.status import logs, status
 from headrace.cli.commands.grid.stop import retry, stop
@@ -28,5 +28,18 @@ def command() -> None:
     """
 
 
-for _each in (plan.command, run.command, status, logs, retry, stop, report, best, grids, export.command, step.command):
+for _each in (
+    plan.command,
+    run.command,
+    status,
+    logs,
+    retry,
+    stop,
+    report,
+    best,
+    grids,
+    export.command,
+    submit.command,
+    step.command,
+):
     command.add_command(_each)
