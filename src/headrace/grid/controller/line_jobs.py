@@ -16,6 +16,7 @@ from headrace.grid.load_grid import Grid
 from headrace.job import Job
 from headrace.job.file.overrides import apply_values
 from headrace.job.find_engine import engine_names
+from headrace.job.job import find_problems
 from headrace.job.problems.finding import JobSource, show, suggestion
 
 NAME_CHARACTERS = 63
@@ -106,9 +107,11 @@ class LineJobs:
             fields = self.file.in_regions.get(region, {})
             plain = self._grid.template
             made = apply_values(plain.data, {place_of(name): value for name, value in fields.items()}, region)
-            if made.findings:
+            given = {key: value for key, value in made.data.items() if value is not None}
+            wrong = (made.findings or find_problems(given)) if fields else []
+            if wrong:
                 source = JobSource(f"in_regions.{region}")
-                raise JobInvalid(tuple(source.problem(finding) for finding in made.findings))
+                raise JobInvalid(tuple(source.problem(finding) for finding in wrong))
             self._templates[region] = Template(made.data, plain.base)
         return self._templates[region]
 

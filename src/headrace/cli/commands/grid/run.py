@@ -69,7 +69,6 @@ def command(file: str, yes: bool, digest: str, on_interrupt: str | None, output:
         GridProgress() as progress,
         controlling(file, confirm=confirm, told=progress.line, told_copy=progress.copy) as controller,
     ):
-        progress.begin(controller)
         interrupted = _run(controller, progress, choice)
         grid = controller.grid
     if output == "json":
@@ -102,6 +101,7 @@ def _check_first_start(file: str) -> None:
 def _run(controller: GridController, progress: GridProgress, choice: str) -> bool:
     """Runs a grid to its end. Returns whether Ctrl-C was pressed."""
     try:
+        progress.begin(controller)
         controller.run()
         return False
     except KeyboardInterrupt:

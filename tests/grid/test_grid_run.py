@@ -1,0 +1,231 @@
+"""`headrace grid run` and the commands beside it, with an engine whose platform refuses, throttles and takes back."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from controller_process import installed_engine
+from grid_jobs import until
+
+from headrace.cli.main import invoke
+from headrace.grid.journal.grid_record import LineState
+from headrace.grid.journal.read_grid import read_grid
+from headrace.grid.load_grid import load_grid
+
+GRID = """
+name: big
+job: job.yaml
+engine: ledger
+lines: {lines}
+placement: {{regions: [us-west-2, eu-central-1], wishes: [cheapest]}}
+limits: {{starts_per_second: 100}}
+retry: {{attempts: 2, delay: 0}}
+"""
+JOB = "{source_dir: code, entry_point: train.py, instance_type: ml.c5.xlarge, instance_count: 1}"
+
+
+class Beside:
+    """A grid's file, and commands about it.
+
+    Args:
+        folder: of all of it.
+        path: PYTHONPATH with the engine.
+    """
+
+    def __init__(self, folder: Path, path: str) -> None:
+        self.folder = folder
+        self.file = folder / "array.yaml"
+        self.faults = folder / "faults"
+        self.faults.mkdir()
+        self.environment = {**os.environ, "PYTHONPATH": path}
+        (folder / "code").mkdir()
+        (folder / "code" / "train.py").touch()
+        (folder / "job.yaml").write_text(JOB)
+
+    def write(self, values: list[float], more: str = "") -> list[str]:
+        """Writes a grid of a line a value. Returns the names of their jobs."""
+        self.file.write_text(GRID.format(lines=f"{{product: {{hyperparameters.lr: {values}}}}}") + more)
+        return [f"big-{line.key}" for line in load_grid(self.file).lines]
+
+    def fault(self, job_name: str, what: str) -> None:
+        """Has the platform do something else with a job than run it."""
+        (self.faults / job_name).write_text(what)
+
+    def ask(self, *arguments: str, code: int = 0) -> Any:
+        """Returns what a command prints as JSON; its text when that is none."""
+        told, wrong = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(told), contextlib.redirect_stderr(wrong):
+            found = invoke(["grid", *arguments])
+        assert found == code, (found, told.getvalue(), wrong.getvalue())
+        return json.loads(told.getvalue()) if "json" in arguments else told.getvalue() + wrong.getvalue()
+
+    def run(self, *arguments: str, code: int = 0) -> dict[int, dict[str, Any]]:
+        """Runs the grid. Returns its lines by their position."""
+        found = self.ask("run", str(self.file), "--output", "json", *arguments, code=code)
+        return {line["index"]: line for line in found["lines"]}
+
+    def begin(self, *arguments: str) -> subprocess.Popen[str]:
+        """Begins to run the grid."""
+        return subprocess.Popen(
+            self.command("run", str(self.file), *arguments), env=self.environment, stderr=subprocess.PIPE, text=True
+        )
+
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "headrace", "grid", *arguments]
+
+    def platform(self, what: str) -> list[str]:
+        """Returns the job names of which the platform says something."""
+        path = self.folder / "ledger"
+        found = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+        return [line[1] for line in found if line[0] == what]
+
+
+@pytest.fixture
+def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Beside]:
+    for name in ("home", "ledger", "faults"):
+        monkeypatch.setenv({"home": "HEADRACE_HOME"}.get(name, name.upper()), str(tmp_path / name))
+    with installed_engine(tmp_path / "engine") as path:
+        for entry in reversed(path.split(os.pathsep)[:1]):
+            monkeypatch.syspath_prepend(entry)
+        yield Beside(tmp_path, path)
+
+
+def test_each_line_is_tried_again_by_its_cause_and_one_that_fails_alone_is_named(beside: Beside) -> None:
+    well, throttled, elsewhere, spot, broken, never = names = beside.write([0, 1, 2, 3, 4, 5])
+    beside.fault(throttled, "throttle")
+    beside.fault(elsewhere, "capacity")
+    beside.fault(spot, "spot")
+    beside.fault(broken, "broken")
+    for ending in ("", "-a2", "-a3"):
+        beside.fault(never + ending, "capacity")
+    lines = beside.run(code=1)
+    states = [lines[index]["state"] for index in range(6)]
+    assert states == [*["completed"] * 4, "failed", "failed"]
+    assert [len(lines[index]["attempts"]) for index in range(6)] == [1, 2, 2, 2, 1, 3]
+    regions = {index: [each["region"] for each in lines[index]["attempts"]] for index in range(6)}
+    first, second = regions[2]
+    assert first != second, "without capacity the next region comes first"
+    assert regions[1] == [first, first]
+    assert regions[3] == [first, second]
+    assert regions[5] == [first, second, first]
+    causes = [lines[index]["attempts"][-1]["cause"]["kind"] for index in (4, 5)]
+    assert causes == ["program_exited", "instance_not_started"]
+    assert sorted(beside.platform("submitted")) == sorted(
+        [well, f"{throttled}-a2", f"{elsewhere}-a2", spot, f"{spot}-a2", broken]
+    )
+    shown = beside.ask("status", "big")
+    assert "4 completed" in shown
+    assert "exited with code 3" in shown
+    assert "too many requests" in beside.ask("status", "big", "--notes")
+
+    assert "2 lines may run again" in beside.ask("retry", "big")
+    beside.fault(broken + "-a2", "well")
+    lines = beside.run()
+    assert {line["state"] for line in lines.values()} == {"completed"}
+    assert len(beside.platform("submitted")) == 8
+    assert beside.run() == lines, "nothing is left to do"
+    assert len(names) == 6
+
+
+def test_a_changed_file_is_shown_and_must_be_confirmed(beside: Beside) -> None:
+    first, second = beside.write([1, 2])
+    planned = beside.ask("plan", str(beside.file), "--output", "json")["digest"]
+    assert "its digest" not in beside.ask("run", str(beside.file), "--digest", planned)
+    beside.write([2, 3])
+    said = beside.ask("run", str(beside.file), "--digest", planned, code=2)
+    assert "has other lines now" in said
+    said = beside.ask("run", str(beside.file), code=2)
+    assert "1 line new combination 2 of the matrix" in said
+    assert "1 line gone" in said
+    assert "not confirmed" in said
+    assert sorted(beside.platform("submitted")) == sorted([first, second])
+    beside.run("--yes")
+    assert len(beside.platform("submitted")) == 3
+    (beside.folder / "job.yaml").write_text(JOB.replace("count: 1", "count: 2"))
+    assert "the job, or what is another" in beside.ask("run", str(beside.file), code=2)
+
+
+def test_only_one_process_controls_a_grid_and_ctrl_c_leaves_runs_or_stops_them(beside: Beside) -> None:
+    names = beside.write([1, 2])
+    for name in names:
+        beside.fault(name, "slow")
+    controller = beside.begin()
+    until(lambda: len(beside.platform("submitted")) == 2)
+    until(lambda: read_grid("big").counts[LineState.RUNNING] == 2)
+    assert "another process controls the grid big" in beside.ask("run", str(beside.file), code=2)
+    assert f"controlled by process {controller.pid}" in beside.ask("status", "big")
+    controller.send_signal(signal.SIGINT)
+    assert "runs go on" in controller.communicate(timeout=60)[1]
+    assert controller.returncode == 130
+    assert "no process controls it" in beside.ask("status", "big")
+    assert beside.platform("stopped") == []
+
+    controller = beside.begin("--on-interrupt", "stop")
+    assert controller.stderr is not None
+    until(lambda: "2 running" in controller.stderr.readline())  # type: ignore[union-attr]
+    controller.send_signal(signal.SIGINT)
+    controller.communicate(timeout=60)
+    assert controller.returncode == 130
+    assert sorted(beside.platform("stopped")) == sorted(beside.platform("submitted")) == sorted(names)
+    assert read_grid("big").counts == {LineState.STOPPED: 2}
+
+
+def test_stop_reaches_the_controller_or_does_it_itself(beside: Beside) -> None:
+    names = beside.write([1, 2, 3], "deadline: 3600\n")
+    for name in names:
+        beside.fault(name, "slow")
+        beside.fault(f"{name}-a2", "slow")
+    controller = beside.begin()
+    until(lambda: read_started() == 3)
+    assert "is being stopped by the process" in beside.ask("stop", "big")
+    controller.communicate(timeout=60)
+    assert controller.returncode == 1
+    assert read_grid("big").counts == {LineState.STOPPED: 3}
+    beside.ask("retry", "big", names[0])
+    controller = beside.begin()
+    until(lambda: read_started() == 1)
+    controller.kill()
+    controller.communicate()
+    assert "3 stopped" in beside.ask("stop", "big"), "without a controller, and without the grid's file"
+    assert beside.platform("stopped")[-1] == f"{names[0]}-a2"
+
+
+def read_started() -> int:
+    try:
+        return read_grid("big").counts[LineState.RUNNING]
+    except Exception:  # noqa: BLE001  # it has not begun
+        return 0
+
+
+def test_a_budget_that_is_used_up_and_a_deadline_stop_everything(beside: Beside) -> None:
+    names = beside.write([1, 2], "deadline: 1\n")
+    for name in names:
+        beside.fault(name, "slow")
+    lines = beside.run(code=1)
+    assert {line["state"] for line in lines.values()} == {"stopped"}
+    beside.file.write_text(beside.file.read_text().replace("name: big", "name: poor") + "budget: {usd: 0}\n")
+    found = beside.run(code=1)
+    assert {(line["state"], line["reason"]) for line in found.values()} == {("stopped", "the grid's budget is used up")}
+    assert len(beside.platform("submitted")) == 2
+
+
+def test_an_engine_or_a_region_that_cannot_be_is_told_before_anything_starts(beside: Beside) -> None:
+    beside.write([1], "in_regions: {us-west-2: {entry_point.deep: 3}}\n")
+    assert "in_regions.us-west-2" in beside.ask("run", str(beside.file), code=2)
+    beside.file.write_text(
+        beside.file.read_text().replace("engine: ledger", "engine: ledgr").partition("in_regions")[0]
+    )
+    assert "did you mean" in beside.ask("run", str(beside.file), code=2)
+    beside.file.write_text(beside.file.read_text().replace("engine: ledgr", "engine: sagemaker"))
+    assert "combination 1 of the matrix" in beside.ask("run", str(beside.file), code=2)
+    assert beside.platform("submitted") == []
