@@ -72,7 +72,7 @@ def test_killed_at_any_instant_and_started_again_each_line_runs_exactly_once(
         for what, counts in audit(ledger).items():
             assert set(counts.values()) == {1}, f"killed {name} ({kill_at}): {what}: {counts}"
         kill_at += EVERY
-    assert sum(seen.values()) > LINES * 12 / EVERY, seen
+    assert sum(seen.values()) > LINES * 11 / EVERY, seen
     if SOAK:
         for what in ("intend", "started", "ended", "start", "begin", "take", "finish"):
             assert seen[f"before {what}"], seen
@@ -82,9 +82,9 @@ def test_killed_at_any_instant_and_started_again_each_line_runs_exactly_once(
 def test_killed_again_and_again_it_comes_to_its_end(controllers: Controllers, tmp_path: Path) -> None:
     file, home, ledger = written(tmp_path), tmp_path / "home", tmp_path / "ledger"
     kills = 0
-    while controllers.run(file, home, ledger, 9)[0] == -9:
+    while controllers.run(file, home, ledger, 21)[0] == -9:
         kills += 1
         assert kills < 200, "it does not come forward"
-    assert kills > 5
+    assert kills > 3
     for counts in audit(ledger).values():
         assert set(counts.values()) == {1}

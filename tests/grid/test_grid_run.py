@@ -229,3 +229,32 @@ def test_an_engine_or_a_region_that_cannot_be_is_told_before_anything_starts(bes
     beside.file.write_text(beside.file.read_text().replace("engine: ledgr", "engine: sagemaker"))
     assert "combination 1 of the matrix" in beside.ask("run", str(beside.file), code=2)
     assert beside.platform("submitted") == []
+
+
+FULL = """
+set -e
+grids="$HEADRACE_HOME/grids"; mkdir -p "$grids"; mount -t tmpfs -o size=300k tmpfs "$grids"
+"$@" 2> full && code=0 || code=$?; echo "$code"
+mount -o remount,size=16m "$grids"
+"$@" 2> again && code=0 || code=$?; echo "$code"
+cp -r "$grids" "$grids.kept"
+"""
+
+
+@pytest.mark.namespaces
+def test_a_full_disk_under_the_journal_loses_no_line_and_starts_none_twice(beside: Beside) -> None:
+    names = beside.write(list(range(25)))
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", FULL, "sh", *beside.command("run", str(beside.file))],
+        env=beside.environment,
+        cwd=beside.folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    said = (beside.folder / "full").read_text()
+    first, *_, last = done.stdout.split()
+    assert (first, last) == ("1", "0"), (done, said)
+    assert "cannot be written: database or disk is full" in said
+    assert "hint: is there room on the disk?" in said
+    assert sorted(beside.platform("submitted")) == sorted(beside.platform("ended")) == sorted(names)

@@ -151,6 +151,7 @@ class GridController:
                 self._stops[key] = now
                 line = self._lines[key]
                 self._do(key, partial(self._runner.stop, line))
+                self._due[key] = 0.0
         self._look(now, stopping)
 
     def _look(self, now: float, stopping: bool) -> None:
