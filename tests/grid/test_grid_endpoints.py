@@ -42,7 +42,12 @@ def endpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     with contextlib.ExitStack() as stack:
-        found = {region: stack.enter_context(serving(*NO_LIMITS, "--region", region)) for region in REGIONS}
+        found = {
+            region: stack.enter_context(
+                serving(*NO_LIMITS, "--region", region, "--set", f"engines.local.address_prefix=127.83.{number}")
+            )
+            for number, region in enumerate(REGIONS)
+        }
         profiles = []
         for region, process in found.items():
             data = process.home / "buckets" / BUCKET / "data"
@@ -90,6 +95,7 @@ def test_lines_run_at_the_endpoints_of_their_regions_and_the_one_without_fails_a
     lines = json.loads(told.getvalue())["lines"]
     states = {line["region"]: line["state"] for line in lines}
     assert (code, states) == (1, {**dict.fromkeys(REGIONS, "completed"), NOWHERE: "failed"}), wrong.getvalue()
+    assert [len(line["attempts"]) for line in lines] == [1] * len(lines), wrong.getvalue()
     for line in lines[: len(REGIONS)]:
         (attempt,) = line["attempts"]
         said = sorted(each.text for each in Run.open(attempt["run_id"]).logs() if each.text.startswith("hello"))

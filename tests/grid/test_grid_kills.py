@@ -15,7 +15,7 @@ from controller_process import Controllers
 from effort import SOAK
 
 LINES = 10
-EVERY = 1 if SOAK else 13
+EVERY = 1 if SOAK else 23
 """At which instants it is killed."""
 
 GRID = f"""
