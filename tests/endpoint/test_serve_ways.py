@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 import trustme
-from serve_process import NO_LIMITS, serving
 
 from headrace.endpoint.training_jobs.engine_settings import EngineSettings
 from headrace.errors import UsageError
 from patience import allowed
+from serve_process import BUCKET, NO_LIMITS, serving
 
 CHILD = """
 import boto3, sys
@@ -96,6 +96,10 @@ def test_with_a_certificate_it_answers_https_and_its_profile_says_so(tmp_path: P
         assert endpoint.url.startswith("https://")
         assert f"endpoint_url = {endpoint.url}" in (endpoint.store / "aws-config").read_text()
         assert endpoint.client(verify=str(files[2])).list_training_jobs()["TrainingJobSummaries"] == []
+        s3, data = endpoint.client("s3", verify=str(files[2])), os.urandom(1_100_000)
+        s3.put_object(Bucket=BUCKET, Key="a", Body=data)  # the bucket of its profile is there from the start
+        assert s3.get_object(Bucket=BUCKET, Key="a")["Body"].read() == data
+        assert (endpoint.bucket / "a").read_bytes() == data
         endpoint.close_clients()
 
 

@@ -22,7 +22,7 @@ import psutil
 
 from headrace.endpoint.auth.access_keys import AccessKeys, keys_of, write_private
 from headrace.endpoint.auth.gatekeeper import Gatekeeper
-from headrace.endpoint.client_setup import ClientSetup, without_aws
+from headrace.endpoint.client_setup import BUCKET, ClientSetup, without_aws
 from headrace.endpoint.dispatcher import Dispatcher
 from headrace.endpoint.http.connect_proxy import Proxy
 from headrace.endpoint.http.http_server import HttpServer, listen
@@ -165,6 +165,7 @@ class Endpoint:
         try:
             self._store = JobStore(options.store)
             self._s3 = S3Face(options.buckets, ACCOUNT, options.region)
+            self._s3.create_bucket(BUCKET)
             maker = JobMaker(settings, self._local_path, read_rules(options.images), STOP_GRACE)
             runs = JobRuns(options.store, self._store, maker, options.region, _url(options, MACHINE_NAME, port))
             self._queue = JobQueue(self._store, runs, options.most_running)

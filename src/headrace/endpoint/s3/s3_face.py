@@ -103,6 +103,10 @@ class S3Face:
             _log.warning("%s %s: %s", request.method, request.raw_path[:200], error)
             return error_reply(request, _of_system(error))
 
+    def create_bucket(self, bucket: str) -> None:
+        """Creates a bucket, unless it is there. Raises S3Error."""
+        self._folder.create_bucket(bucket)
+
     def local_path(self, bucket: str, key: str) -> Path:
         """Returns the path of an object or a prefix, see `ObjectFolder.local_path`. Raises S3Error."""
         return self._folder.local_path(bucket, key)

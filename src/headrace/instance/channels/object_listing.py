@@ -124,7 +124,8 @@ def empty(channel: ChannelOrder) -> UsageError:
     """Returns the error of a channel without data."""
     what = "no object whose key begins so" if channel.is_s3 else "no file"
     return UsageError(
-        f"channel {channel.name!r}: {channel.uri}: there is {what}", "check the path under `inputs` in the job file"
+        f"channel {channel.name!r}: {channel.uri}: there is {what}",
+        "check its place: `inputs` in a job file, InputDataConfig in a request",
     )
 
 
