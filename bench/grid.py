@@ -7,7 +7,7 @@ grid     `headrace grid run` of so many lines of a hello job by the local engine
 bare     the same jobs with `headrace run`, one process each, so many at once
 
 CPU seconds are those of all that descends from each side, detached runs too: this process is their subreaper, so the
-kernel accounts them to it (getrusage). `grid` and `bare` take turns. `controller` is the process of `grid run` alone.
+kernel accounts them to it (getrusage). `grid` and `bare` take turns. `controller` is the process of `grid run` itself.
 """
 
 from __future__ import annotations
@@ -87,9 +87,9 @@ def measured(folder: Path, lines: int, parallel: int, grid: bool) -> dict[str, f
         (folder / "array.yaml").write_text(ARRAY.format(lines=list(range(lines)), parallel=parallel))
         command = [*HEADRACE, "grid", "run", "array.yaml", "--yes"]
         with subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.DEVNULL) as controller:
-            _, status, usage = os.wait4(controller.pid, 0)
-            controller.returncode = os.waitstatus_to_exitcode(status)
-        own = usage.ru_utime + usage.ru_stime
+            os.waitid(os.P_PID, controller.pid, os.WEXITED | os.WNOWAIT)  # it ended, and its figures are still there
+            spent = Path(f"/proc/{controller.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+            own = sum(map(int, spent)) / os.sysconf("SC_CLK_TCK")
         if controller.returncode:
             raise SystemExit(f"the grid ended with {controller.returncode}: see {home}")
     else:
