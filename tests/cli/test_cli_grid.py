@@ -90,3 +90,23 @@ def test_ten_thousand_lines_are_planned_in_seconds_of_cpu(folder: Path) -> None:
     done = planned(folder, "--output", "json")
     assert time.process_time() - before < 15  # 4 s on a quiet machine; a step of n * n would take minutes
     assert len(json.loads(done.output)["lines"]) == 10_000
+
+
+def test_lines_of_an_engine_without_regions_are_planned_without_one_and_sagemaker_takes_the_jobs_own(
+    folder: Path,
+) -> None:
+    array = "name: here\njob: job.yaml\nlines: {product: {hyperparameters.lr: [1, 2]}}\n"
+    (folder / "job.yaml").write_text(JOB.replace("inputs: {train: s3://bucket/all}\n", ""))
+    (folder / "array.yaml").write_text(array)
+    done = planned(folder)
+    assert done.exit_code == 0, done.output
+    assert "its engine has no regions" in done.output
+    document = json.loads(planned(folder, "--output", "json").output)
+    assert [line["chosen"]["region"] for line in document["lines"]] == ["", ""]
+    assert document["cost"] > 0
+    (folder / "array.yaml").write_text(f"{array}engine: sagemaker\n")
+    assert planned(folder).exit_code == 1
+    with (folder / "job.yaml").open("a") as job:
+        job.write("engines: {sagemaker: {region: eu-west-1}}\n")
+    document = json.loads(planned(folder, "--output", "json").output)
+    assert {line["chosen"]["region"] for line in document["lines"]} == {"eu-west-1"}

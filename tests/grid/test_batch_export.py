@@ -123,7 +123,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
         "us-west-2,s3://far/a\n",
         {"placement": {"data": {"s3://far/a": {"region": "eu-west-1", "gigabytes": 3}}}},
     ),
-    "can run nowhere": (
+    "no region where they can run": (
         "us-west-2,s3://far/a\n",
         {"placement": {"data": {"s3://far/a": {"region": "eu-west-1", "stays_in": ["eu-west-1"]}}}},
     ),

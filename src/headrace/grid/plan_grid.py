@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.grid.lines.line import REGION, Line
+from headrace.grid.lines.line import ENGINE, REGION, SAGEMAKER, Line
 from headrace.grid.load_grid import Grid
 from headrace.grid.placement.candidate import Copy, Placed, PlaceSize
 from headrace.grid.placement.place_line import Demand, Placer
@@ -108,7 +108,7 @@ def plan_grid(grid: Grid, measured: Mapping[str, PlaceSize] | None = None) -> Gr
     """
     rules = grid.file.placement
     placer = Placer(rules, measured or {})
-    demands = [demand_of(line, data, rules) for line, data in zip(grid.lines, grid.jobs, strict=True)]
+    demands = [demand_of(line, data, rules, grid.file.engine) for line, data in zip(grid.lines, grid.jobs, strict=True)]
     lines = tuple(
         PlannedLine(line, job_name(grid.file.name, line), placer.place(demand))
         for line, demand in zip(grid.lines, demands, strict=True)
@@ -133,13 +133,14 @@ def job_name(grid: str, line: Line) -> str:
     return f"{grid[: NAME_CHARACTERS - len(line.key) - 1].rstrip('-')}-{line.key}"
 
 
-def demand_of(line: Line, data: Mapping[str, Any], rules: PlacementRules) -> Demand:
+def demand_of(line: Line, data: Mapping[str, Any], rules: PlacementRules, engine: str) -> Demand:
     """Returns what a line's job needs.
 
     Args:
         line: the line.
         data: keys of its job.
         rules: of the grid.
+        engine: of the grid; the line's own comes first.
     """
     read = data.get("inputs", {}).values()
     channels = [{"s3_data": channel} if isinstance(channel, str) else channel for channel in read]
@@ -147,7 +148,20 @@ def demand_of(line: Line, data: Mapping[str, Any], rules: PlacementRules) -> Dem
     lists = frozenset(each.get("s3_data", "") for each in channels if each.get("s3_data_type", _PREFIX) != _PREFIX)
     longest = data.get("stopping_condition", {}).get("max_run", MAX_RUN_DEFAULT)
     in_s3 = tuple(dict.fromkeys(place for place in places if place.startswith("s3://")))
-    return Demand(_hosts(data), in_s3, rules.run_seconds or longest, str(line.fields.get(REGION, "")), lists)
+    return Demand(
+        hosts=_hosts(data),
+        places=in_s3,
+        run_seconds=rules.run_seconds or longest,
+        region=str(line.fields.get(REGION, "")),
+        otherwise=_own_region(data) if line.fields.get(ENGINE, engine) == SAGEMAKER else "",
+        lists=lists,
+    )
+
+
+def _own_region(data: Mapping[str, Any]) -> str | None:
+    """Returns the region that a job names for SageMaker; None when it names none."""
+    options = data.get("engines", {}).get(SAGEMAKER) or {}
+    return options.get("region") or None
 
 
 def _hosts(data: Mapping[str, Any]) -> dict[str, int]:

@@ -46,7 +46,7 @@ def show_plan(plan: GridPlan, shown: int, why: bool) -> None:
     totals = columns(names, right=names[1:])
     for region in plan.regions:
         numbers = (str(region.lines), str(region.hosts), amount(region.run_cost), amount(region.copy_cost))
-        totals.add(region.region, *numbers, amount(region.run_cost + region.copy_cost))
+        totals.add(region.region or MISSING, *numbers, amount(region.run_cost + region.copy_cost))
     out.print(totals)
     more = sum(region.unpriced for region in plan.regions)
     besides = f", and {more} lines of unknown price" if more else ""
@@ -63,7 +63,7 @@ def _add(table: Columns, each: PlannedLine, why: bool) -> None:
         table.add(*line, MISSING, "no region is left", "", "", "")
     else:
         reason = _reason(each)
-        table.add(*line, best.region, reason, _cost(best), _hours(best.seconds), _copied(best))
+        table.add(*line, best.region or MISSING, reason, _cost(best), _hours(best.seconds), _copied(best))
     for other in each.placed.others if why or best is None else ():
         against = "; ".join(map(refused_text, other.refused)) or "possible"
         table.add("", "", "", other.region, against, _cost(other), _hours(other.seconds), _copied(other))
@@ -89,6 +89,9 @@ def _reason(each: PlannedLine) -> str:
         return "the line names it"
     possible = [other.region for other in each.placed.others if not other.refused]
     decided = each.placed.decided_by.replace("_", " ")
+    if not each.placed.others:
+        chosen = each.placed.chosen
+        return "the only one" if chosen and chosen.region else "its engine has no regions"
     if not possible:
         return "nothing else is left"
     return f"{decided}, before {possible[0]}" if decided else f"as good as {possible[0]}, and first by name"

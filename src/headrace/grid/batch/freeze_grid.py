@@ -15,8 +15,8 @@ from headrace.errors import JobInvalid, Problem, UsageError
 from headrace.grid.batch.array_file import array_file
 from headrace.grid.batch.freeze_code import FrozenCode
 from headrace.grid.batch.grid_bundle import FrozenLine, bundle_files
-from headrace.grid.controller.line_jobs import SAGEMAKER, LineJobs
-from headrace.grid.lines.line import ENGINE
+from headrace.grid.controller.line_jobs import LineJobs
+from headrace.grid.lines.line import ENGINE, SAGEMAKER
 from headrace.grid.load_grid import Grid
 from headrace.grid.placement.candidate import Candidate
 from headrace.grid.plan_grid import GridPlan, PlannedLine
@@ -69,10 +69,10 @@ def freeze_grid(grid: Grid, plan: GridPlan) -> FrozenJobs:
 
 
 def _check_lines(grid: Grid, plan: GridPlan) -> None:
-    if plan.unplaced:
-        first = plan.unplaced[0].line.place
-        hint = "`headrace grid plan --why` shows what is against each region"
-        raise UsageError(f"{len(plan.unplaced)} lines can run nowhere, {first} first", hint=hint)
+    nowhere = [each.line.place for each in plan.lines if each.placed.chosen is None or not each.placed.chosen.region]
+    if nowhere:
+        hint = "let the lines or `placement.regions` name one; `headrace grid plan --why` shows what is against each"
+        raise UsageError(f"{len(nowhere)} lines have no region where they can run, {nowhere[0]} first", hint=hint)
     if len(plan.lines) > MAX_CHILDREN:
         hint = "divide the grid into several files"
         message = f"an array job of AWS Batch has at most {MAX_CHILDREN} children, the grid {len(plan.lines)} lines"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from headrace.grid.controller.line_jobs import SAGEMAKER, LineJobs
+from headrace.grid.controller.line_jobs import LineJobs
 from headrace.grid.journal.grid_record import CopyRecord, CopyState, GridRecord, LineRecord, LineState
 from headrace.grid.placement.candidate import Candidate, Copy
 from headrace.grid.plan_grid import GridPlan, PlannedLine
@@ -59,7 +59,7 @@ def grid_record(jobs: LineJobs, plan: GridPlan, path: str, now: float) -> GridRe
 
 def _line(planned: PlannedLine, engine: str) -> LineRecord:
     line, chosen = planned.line, planned.placed.chosen
-    nowhere = chosen is None and (engine == SAGEMAKER or bool(planned.placed.others))
+    nowhere = chosen is None
     record = LineRecord(
         index=line.index,
         key=line.key,

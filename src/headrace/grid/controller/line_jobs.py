@@ -10,7 +10,7 @@ from typing import Any
 from headrace.errors import JobInvalid, Problem
 from headrace.grid.copies.read_from_copy import read_from_copies
 from headrace.grid.grid_file import GridFile
-from headrace.grid.lines.line import ENGINE, Line
+from headrace.grid.lines.line import ENGINE, SAGEMAKER, Line
 from headrace.grid.lines.line_job import Template, place_of
 from headrace.grid.load_grid import Grid
 from headrace.job import Job
@@ -20,7 +20,6 @@ from headrace.job.job import find_problems
 from headrace.job.problems.finding import JobSource, show, suggestion
 
 NAME_CHARACTERS = 63
-SAGEMAKER = "sagemaker"
 
 
 def attempt_name(job_name: str, number: int) -> str:

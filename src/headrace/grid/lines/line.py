@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 REGION, ENGINE, IMAGE = "region", "engine", "image"
+SAGEMAKER = "sagemaker"
+"""The engine whose jobs are placed in regions."""
 OF_LINES = (REGION, ENGINE, IMAGE)
 """Fields that are no paths into the job: where the line runs, by which engine, and in which image."""
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import date
 
 from headrace.catalog.cost import cost
-from headrace.catalog.prices import Price, price_of
+from headrace.catalog.prices import DEFAULT_REGION, Price, price_of
 from headrace.grid.placement.candidate import Candidate, Copy, Placed, PlaceSize, Refusal, Refused
 from headrace.grid.placement.placement_rules import DataSet, PlacementRules
 
@@ -25,6 +25,8 @@ class Demand:
         run_seconds: that it is expected to run.
         region: that the line names; empty when it names none.
         lists: places of these that list objects elsewhere, such as manifests: such data are not copied.
+        otherwise: region when nothing else names one: the job's own; empty for an engine without regions, where prices
+            are those of the default region; None when there is none.
     """
 
     hosts: Mapping[str, int]
@@ -32,6 +34,7 @@ class Demand:
     run_seconds: float = 0.0
     region: str = ""
     lists: frozenset[str] = frozenset()
+    otherwise: str | None = None
 
 
 @dataclass
@@ -66,7 +69,8 @@ class Placer:
     def _candidates(self, demand: Demand, data: Sequence[tuple[str, DataSet | None]]) -> tuple[str, ...]:
         named = (demand.region,) if demand.region else ()
         known = tuple(found.region for _, found in data if found)
-        return tuple(dict.fromkeys((*named, *(self.rules.regions or known))))
+        found = tuple(dict.fromkeys((*named, *(self.rules.regions or known))))
+        return found if found or demand.otherwise is None else (demand.otherwise,)
 
     def _candidate(self, demand: Demand, data: Sequence[tuple[str, DataSet | None]], region: str) -> Candidate:
         rules = self.rules
@@ -197,4 +201,4 @@ def _bill(to_pay: tuple[tuple[str, int], ...], region: str, on: date | None, sha
 
 @functools.lru_cache(maxsize=4096)
 def _listed(instance_type: str, region: str, on: date | None) -> Price | None:
-    return price_of(instance_type, region, on=on)
+    return price_of(instance_type, region or DEFAULT_REGION, on=on)

@@ -56,7 +56,7 @@ def _data(grid: Grid, plan: GridPlan, clients: PlaceClients, only_missing: bool)
     rules = grid.file.placement
     reads: dict[tuple[str, str], list[Line]] = {}
     for each, data in zip(plan.lines, grid.jobs, strict=True):
-        for place in demand_of(each.line, data, rules).places:
+        for place in demand_of(each.line, data, rules, grid.file.engine).places:
             known = rules.data_of(place)
             region = known.region if known else each.placed.chosen.region if each.placed.chosen else ""
             reads.setdefault((place, region), []).append(each.line)

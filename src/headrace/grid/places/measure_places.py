@@ -22,7 +22,7 @@ def unknown_sizes(grid: Grid) -> dict[str, tuple[str, list[Line]]]:
     found: dict[str, tuple[str, list[Line]]] = {}
     rules = grid.file.placement
     for line, data in zip(grid.lines, grid.jobs, strict=True):
-        demand = demand_of(line, data, rules)
+        demand = demand_of(line, data, rules, grid.file.engine)
         for place in demand.places:
             known = rules.data_of(place)
             if known is not None and known.gigabytes is None and place not in demand.lists:
