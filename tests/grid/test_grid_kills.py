@@ -88,3 +88,35 @@ def test_killed_again_and_again_it_comes_to_its_end(controllers: Controllers, tm
     assert kills > 3
     for counts in audit(ledger).values():
         assert set(counts.values()) == {1}
+
+
+LOCAL = """
+name: here
+job: job.yaml
+lines: {product: {hyperparameters.lr: [0, 1, 2]}}
+limits: {starts_per_second: 1000, local_hosts: 2}
+"""
+SCRIPT = """
+import os, time
+def tell(what):
+    with open(LEDGER, "a") as ledger:
+        ledger.write(f"{what} {os.environ['TRAINING_JOB_NAME']} - Completed\\n")
+tell("submitted")
+time.sleep(0.5)
+tell("ended")
+"""
+PER_LINE = 8
+"""Instants of a line: before and after three writes and a call outside."""
+
+
+def test_real_jobs_of_this_machine_run_once_too(controllers: Controllers, tmp_path: Path) -> None:
+    file = written(tmp_path, LOCAL)
+    first = os.getpid() % PER_LINE + 5
+    for kill_at in range(first, 4 + 3 * PER_LINE, 1 if SOAK else 11):
+        home, ledger = tmp_path / f"home{kill_at}", tmp_path / f"ledger{kill_at}"
+        (tmp_path / "code" / "train.py").write_text(SCRIPT.replace("LEDGER", repr(str(ledger))))
+        code, _, name = controllers.run(file, home, ledger, kill_at)
+        assert code == -9, name
+        assert controllers.run(file, home, ledger)[0] == 0, f"after it was killed {name} ({kill_at})"
+        for what, counts in audit(ledger, 3).items():
+            assert set(counts.values()) == {1}, f"killed {name} ({kill_at}): {what}: {counts}"

@@ -18,9 +18,11 @@ from controller_process import installed_engine
 from grid_jobs import until
 
 from headrace.cli.main import invoke
-from headrace.grid.journal.grid_record import LineState
+from headrace.grid.journal.grid_record import CopyState, LineState
 from headrace.grid.journal.read_grid import read_grid
 from headrace.grid.load_grid import load_grid
+from headrace.runs import Run
+from objectstore import ObjectStore
 
 GRID = """
 name: big
@@ -258,3 +260,34 @@ def test_a_full_disk_under_the_journal_loses_no_line_and_starts_none_twice(besid
     assert "cannot be written: database or disk is full" in said
     assert "hint: is there room on the disk?" in said
     assert sorted(beside.platform("submitted")) == sorted(beside.platform("ended")) == sorted(names)
+
+
+def test_a_line_starts_when_its_copy_is_whole_and_reads_it_and_one_whose_data_cannot_be_copied_fails_alone(
+    beside: Beside, s3: ObjectStore
+) -> None:
+    for number in range(3):
+        s3.put(f"data/{number}", bytes([number]) * 100)
+    beside.write([1])
+    (beside.folder / "job.yaml").write_text(JOB[:-1] + ", inputs: {train: s3://nowhere/x}}")
+    s3.client.put_object(Bucket=s3.bucket, Key="cold/0", Body=b"0", StorageClass="GLACIER")
+    places = [s3.uri("data/"), s3.uri("data/"), s3.uri("cold/")]
+    (beside.folder / "array.txt").write_text("".join(f"us-west-2,{place}\n" for place in places))
+    beside.file.write_text(
+        "name: big\njob: job.yaml\nengine: ledger\nlines: {file: array.txt}\nretry: {attempts: 0}\n"
+        f"placement: {{data: {{'{s3.uri()}': {{region: us-east-1, gigabytes: 1}}}},"
+        f" copy_to: {{us-west-2: '{s3.uri('copies')}'}}}}\n"
+    )
+    lines = beside.run(code=1)
+    assert [lines[index]["state"] for index in range(3)] == ["completed", "completed", "failed"]
+    assert "cold/ could not be copied" in lines[2]["reason"]
+    assert lines[2]["attempts"] == []
+    copies = {copy.place: copy for copy in read_grid("big").copies}
+    whole = copies[places[0]]
+    assert (whole.state, whole.bytes_done, copies[places[2]].state) == (CopyState.DONE, 300, CopyState.FAILED)
+    for index in (0, 1):
+        run = Run.open(lines[index]["attempts"][0]["run_id"])
+        assert whole.target in json.loads(run.paths.job.read_text())["inputs"]["train"]["s3_data"]
+    assert sum("/objects/" in key for key in s3.listed()) == 3, "copied once for both"
+    s3.put("cold/0", b"it is restored")
+    beside.ask("retry", "big")
+    assert {line["state"] for line in beside.run().values()} == {"completed"}
