@@ -15,6 +15,7 @@ from dataclasses import replace
 import pytest
 
 from flaky_s3 import flaky
+from headrace.errors import StorageError
 from headrace.grid.copies import copy_action
 from headrace.grid.copies.copied_object import Compared, Look, compared
 from headrace.grid.copies.copy_action import CopyAction, CopyProgress, plan_copy
@@ -282,6 +283,11 @@ def test_data_that_cannot_be_copied_are_told_of_before_anything_is(far: ObjectSt
         with pytest.raises(CopyFailed) as failed:
             plan_copy(place, s3.uri("copies"))
         assert failed.value.failure is kind
+    far.put("data/new", b"1")
+    for key in ("data", "da", ""):
+        with pytest.raises(CopyFailed) as failed:
+            plan_copy(far.uri(key), far.uri("data/copies"))
+        assert failed.value.failure is CopyFailure.OVERLAP
     s3.client.put_object(Bucket=far.bucket, Key="data/old", Body=b"1", StorageClass="GLACIER")
     with pytest.raises(CopyFailed, match="data/old") as failed:
         planned(far, s3)
@@ -341,3 +347,16 @@ def test_a_planned_copy_goes_where_the_grid_says_and_each_region_is_reached_its_
         assert again.run().cost == done.cost, "the owner pays for what he was killed at"
     with pytest.raises(CopyFailed, match="copy_to names no place there"):
         plan_grid_copy(replace(copy, region="eu-central-1"), rules, {}, {}, "campaigns")
+
+
+def test_what_goes_wrong_outside_the_copy_is_not_taken_for_a_copy_that_failed(
+    far: ObjectStore, s3: ObjectStore
+) -> None:
+    far.put("data/a", b"1")
+
+    def full(_: CopyProgress) -> None:
+        raise StorageError("the journal cannot be written")
+
+    with planned(far, s3) as action, pytest.raises(StorageError, match="journal") as failed:
+        action.run(progress=full)
+    assert not isinstance(failed.value, CopyFailed)

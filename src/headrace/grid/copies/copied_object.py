@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 from urllib.parse import urlsplit
@@ -42,13 +42,13 @@ class ListedObject:
         key: its key.
         size: bytes.
         etag: S3's, with its quotation marks.
-        storage: class of its storage.
+        storage: class of its storage, which may change while the object stays the same.
     """
 
     key: str
     size: int
     etag: str
-    storage: str = ""
+    storage: str = field(default="", compare=False)
 
     @property
     def parts(self) -> int:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, ObjectMissing
 from headrace.grid.copies.copied_object import (
     ARCHIVES,
     Compared,
@@ -125,8 +125,7 @@ class CopyAction:
 
     def is_whole(self) -> bool:
         """Tells whether the copy is there, verified, and as it was then. Raises CopyFailed."""
-        with _failing(writing=True):
-            return self._whole() is not None
+        return self._whole() is not None
 
     def run(
         self, stop: threading.Event | None = None, progress: Callable[[CopyProgress], object] = lambda _: None
@@ -140,15 +139,14 @@ class CopyAction:
         Raises:
             CopyFailed: it is not whole; a `passing` failure may go well another time.
         """
-        with _failing(writing=True):
-            marker = self._whole()
-            if marker is not None:
-                progress(CopyProgress(len(self.objects), len(self.objects), self.bytes, self.bytes, 0))
-                return self._result(0, {Compared(name): count for name, count in marker.compared.items()}, marker.owner)
-            copied = self._copy(stop or threading.Event(), progress)
-            counts = self._verified()
-            self._mark(counts)
-            return self._result(copied, counts, self.owner)
+        marker = self._whole()
+        if marker is not None:
+            progress(CopyProgress(len(self.objects), len(self.objects), self.bytes, self.bytes, 0))
+            return self._result(0, {Compared(name): count for name, count in marker.compared.items()}, marker.owner)
+        copied = self._copy(stop or threading.Event(), progress)
+        counts, digest = self._verified()
+        self._mark(counts, digest)
+        return self._result(copied, counts, self.owner)
 
     def _result(self, copied: int, counts: Mapping[Compared, int], owner: str) -> CopyResult:
         cost = self.planned_cost if owner == self.owner else 0.0
@@ -160,7 +158,7 @@ class CopyAction:
     def _copy(self, stop: threading.Event, progress: Callable[[CopyProgress], object]) -> int:
         there = {each.key: each for each in self._listed()}
         copier = ObjectCopier(
-            self._source, self._target, self._uploads(), same_service(self._source.s3, self._target.s3)
+            self._source, self._target, dict(self._uploads()), same_service(self._source.s3, self._target.s3)
         )
         count = CopyCount(len(self.objects), self.bytes, progress)
 
@@ -215,28 +213,31 @@ class CopyAction:
             return None
         if entry.etag == copy.etag:
             return Compared.ETAG
-        looks = look_at(*self._source, entry.key), look_at(*self._target, copy.key)
+        with _failing(writing=False):
+            looks = look_at(*self._source, entry.key), look_at(*self._target, copy.key)
         return compared((entry.etag, looks[0]), (copy.etag, looks[1]))
 
-    def _uploads(self) -> dict[str, str]:
-        with self._target.s3.told(self.target):
+    def _uploads(self) -> list[tuple[str, str]]:
+        """Returns key and identifier of every unfinished upload."""
+        with _failing(writing=True), self._target.s3.told(self.target):
             pages = self._target.s3.client.get_paginator("list_multipart_uploads")
             listed = pages.paginate(Bucket=self._target.name, Prefix=self._root + OBJECTS)
-            return {each["Key"]: each["UploadId"] for page in listed for each in page.get("Uploads", ())}
+            return [(each["Key"], each["UploadId"]) for page in listed for each in page.get("Uploads", ())]
 
     def _abort_uploads(self) -> None:
         """Removes uploads that nobody will finish: their parts cost money."""
-        while left := self._uploads():
-            for key, identifier in left.items():
-                with self._target.s3.told(self._uri(key), verb="removed"):
-                    self._target.s3.client.abort_multipart_upload(
-                        Bucket=self._target.name, Key=key, UploadId=identifier
-                    )
+        for key, identifier in self._uploads():
+            with _failing(writing=True), contextlib.suppress(ObjectMissing), self._target.s3.told(self._uri(key)):
+                self._target.s3.client.abort_multipart_upload(Bucket=self._target.name, Key=key, UploadId=identifier)
 
     # --- verifying -----------------------------------------------------------------------------------------------
 
-    def _verified(self) -> Counter[Compared]:
-        """Compares the listing of the copy with that of the data, which must be what it was."""
+    def _verified(self) -> tuple[Counter[Compared], str]:
+        """Compares the listing of the copy with that of the data, which must be what it was.
+
+        Returns:
+            How many objects were found to be the same, by what; and the digest of the listing of the copy.
+        """
         with _failing(writing=False):
             now = list_objects(self._source.s3, *split(self.place))
         if now != self.objects:
@@ -244,9 +245,10 @@ class CopyAction:
             raise CopyFailed(
                 CopyFailure.SOURCE_CHANGED,
                 f"{self.place} changed while it was copied: {len(changed)} objects, such as {changed[0]}",
-                "start again when nobody writes there: what has stayed the same is copied to another folder",
+                "start again when nobody writes there; the copy of the new state has a folder of its own",
             )
-        there = {each.key: each for each in self._listed()}
+        listed = self._listed()
+        there = {each.key: each for each in listed}
         counts: Counter[Compared] = Counter()
         for entry in self.objects:
             key = self._key(entry)
@@ -265,24 +267,26 @@ class CopyAction:
                 f"{self.target} holds {len(there)} objects that were not copied, such as {self._uri(min(there))}",
                 "remove them: a job would read them",
             )
-        return counts
+        return counts, digest_of_objects(listed)
 
-    def _mark(self, counts: Counter[Compared]) -> None:
+    def _mark(self, counts: Counter[Compared], digest: str) -> None:
         marker = CopyMarker(
             place=self.place,
             source_region=self.source_region,
             objects=len(self.objects),
             bytes=self.bytes,
             source_digest=digest_of_objects(self.objects),
-            copy_digest=digest_of_objects(self._listed()),
+            copy_digest=digest,
             compared={by.value: count for by, count in counts.items()},
             owner=self.owner,
             finished=time.time(),
         )
-        write_marker(*self._target, self._root, marker)
+        with _failing(writing=True):
+            write_marker(*self._target, self._root, marker)
 
     def _whole(self) -> CopyMarker | None:
-        marker = read_marker(*self._target, self._root)
+        with _failing(writing=True):
+            marker = read_marker(*self._target, self._root)
         if marker is None or marker.source_digest != digest_of_objects(self.objects):
             return None
         return marker if marker.copy_digest == digest_of_objects(self._listed()) else None
@@ -290,7 +294,8 @@ class CopyAction:
     # --- names ---------------------------------------------------------------------------------------------------
 
     def _listed(self) -> tuple[ListedObject, ...]:
-        return list_objects(*self._target, self._root + OBJECTS)
+        with _failing(writing=True):
+            return list_objects(*self._target, self._root + OBJECTS)
 
     def _key(self, entry: ListedObject) -> str:
         return f"{self._root}{OBJECTS}{entry.key[len(self._parent) :]}"
@@ -333,9 +338,11 @@ def plan_copy(
         try:
             objects = list_objects(clients[source], bucket, prefix)
             _check(place, objects)
+            if bucket == target_bucket and f"{below.rstrip('/')}/".lstrip("/").startswith(prefix):
+                raise CopyFailed(CopyFailure.OVERLAP, f"{copy_to} lies in {place}", "copies need a place of their own")
             with _failing(writing=True):
                 there = bucket_region(clients[target], target_bucket)
-            if there not in ("", target.region):
+            if target.region and there not in ("", target.region):
                 message = f"{copy_to} must be in {target.region}; the bucket is in {there}"
                 raise CopyFailed(CopyFailure.WRONG_REGION, message)
         except BaseException:

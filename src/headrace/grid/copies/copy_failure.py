@@ -18,6 +18,7 @@ class CopyFailure(Enum):
     TARGET_MISSING = "the place of the copy is not there"
     TARGET_DIFFERS = "the copy is not what was copied"
     WRONG_REGION = "a bucket is in another region than was said"
+    OVERLAP = "the place of the copy lies in the data"
     DENIED = "the credentials may not do that"
     CREDENTIALS = "the credentials are wrong, too old or not there"
     THROTTLED = "the service asks for fewer requests"
