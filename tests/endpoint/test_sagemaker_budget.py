@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from effort import SOAK
-from sagemaker_loop import Loop, lines, open_loop, open_service
+from sagemaker_loop import Loop, agent_inside, container_host, lines, open_loop, open_service
 
-from headrace.processes.process_table import scan
 from headrace.runs import CauseKind, Status
 from serve_process import ServeProcess, wait_for
 
@@ -51,15 +48,9 @@ if SOAK:
     def test_whoever_looks_stops_a_job_whose_budget_is_used_up_when_its_leader_does_not(loop: Loop) -> None:
         handle = loop.start(loop.job(SCRIPT, "hangs", budget={"max_cost": 0.08}, **EXPENSIVE))
         wait_for(lambda: any(line.endswith("runs") for line in lines(handle)) or handle.run.finished)
-        frozen = 0
-        for process in scan():
-            words = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
-            variables = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
-            inside = b"headrace.agent" in words and any(each.startswith(b"SM_CURRENT_HOST=") for each in variables)
-            if inside or b"headrace.engines.sagemaker.container_host" in words:
-                os.kill(process.pid, signal.SIGSTOP)
-                frozen += 1
-        assert frozen
+        frozen = [agent_inside("algo-1"), container_host()]
+        for process in frozen:
+            process.suspend()
         assert handle.wait(120) is Status.STOPPED
         assert handle.cause is not None
         assert (handle.cause.kind, handle.exit_code) == (CauseKind.BUDGET, 4), handle.cause

@@ -168,7 +168,8 @@ def tell_part(news: PlatformNews, found: Answer, asked: float, over: bool) -> No
     elif part in IN_MACHINE or any(isinstance(event, InstancesStarted) for event in news.events):
         part = part if part in BESIDE_RECORD else None
     if part is not None:
-        news.status(part, _message(found), asked)
+        own = PARTS.get(str(found.get("SecondaryStatus"))) is part  # else its words are about another part
+        news.status(part, _message(found) if own else "", asked)
 
 
 def _message(found: Answer) -> str:
