@@ -35,6 +35,8 @@ class BatchExport:
         roles: stack of their roles; None when the user names both.
         definition: the RegisterJobDefinition request.
         submission: the SubmitJob request.
+        images: URI of the image of each line's training job.
+        options: what the user says of AWS Batch.
     """
 
     names: BatchNames
@@ -44,6 +46,8 @@ class BatchExport:
     roles: StackTemplate | None
     definition: Request
     submission: Request
+    images: tuple[str, ...]
+    options: BatchOptions
 
     @property
     def files(self) -> dict[str, bytes]:
@@ -85,6 +89,8 @@ def export_batch(
         roles=roles_stack(names, options, frozen.planned),
         definition=job_definition(names, options),
         submission=submit_job(names, options, array, len(plan.lines)),
+        images=tuple(each.image for each in frozen.planned),
+        options=options,
     )
 
 

@@ -77,12 +77,7 @@ def submit_array(
     submits = found is None or (found["status"] == FAILED and again)
     known = _newest(batch, names.definition)
     registers = submits and (known is None or not _same(export.definition, known))
-    with Store(access=S3Access(profile, names.region, "")) as store:
-        missing = _missing(store, names.bundle, export.bundle) if submits else ()
-        if submits and not dry_run:
-            for name in missing:
-                store.write(export.bundle[name], join(names.bundle, name))
-            tell(f"{names.bundle}: {len(missing)} files stored")
+    missing = store_bundle(export, profile, tell, dry_run=dry_run) if submits else ()
     job_id = "" if found is None else str(found["jobId"])
     if submits and not dry_run:
         if registers:
@@ -99,6 +94,20 @@ def submit_array(
         registers=registers,
         submits=submits,
     )
+
+
+def store_bundle(
+    export: BatchExport, profile: str, tell: Callable[[str], None], *, dry_run: bool = False
+) -> tuple[str, ...]:
+    """Stores the bundle of a grid in S3, and returns which of its files were not there. Raises StorageError."""
+    place = export.names.bundle
+    with Store(access=S3Access(profile, export.names.region, "")) as store:
+        missing = _missing(store, place, export.bundle)
+        for name in () if dry_run else missing:
+            store.write(export.bundle[name], join(place, name))
+    if missing and not dry_run:
+        tell(f"{place}: {len(missing)} files stored")
+    return missing
 
 
 def _submitted(batch: Any, queue: str, name: str) -> Mapping[str, Any] | None:
