@@ -53,7 +53,7 @@ def test_each_line_is_a_request_that_batch_and_sagemaker_take_and_the_same_one_e
             "no queue for service jobs is named for us-west-2",
             {"batch": {**QUEUES, "service_queues": {"us-east-1": "a"}}},
         ),
-        ("data_service: has no place in a service job", {"job": {"data_service": {"instance_groups": ["data_group"]}}}),
+        ("completion: has no place in a service job", {"job": {"completion": {"instance_groups": ["dnn_group"]}}}),
         (
             f"must have at most {MAX_PAYLOAD} bytes",
             {"job": {"hyperparameters": {f"k{n}": "x" * 2000 for n in range(6)}}},
