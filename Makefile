@@ -85,7 +85,7 @@ $(PEERS)/ready: constraints-bench.txt
 	$(PEERS)/bin/python $(PIP) -r constraints-bench.txt
 	touch $@
 
-# TensorFlow and Horovod (compiled, about 4 minutes), and Open MPI 5 of PyPI, in environments of their own: tests that
+# TensorFlow and Horovod (compiled, some 2 minutes), and Open MPI 5 of PyPI, in environments of their own: tests that
 # need them run when they are there. .ci/run makes both.
 horovod:
 	scripts/horovod
