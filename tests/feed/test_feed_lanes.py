@@ -23,6 +23,8 @@ from torch.utils.data import IterableDataset, get_worker_info
 from headrace import feed
 from headrace.errors import PipelineError, PositionError
 from headrace.feed import DataLoader
+from headrace.feed.plan.lane_draws import LaneCursor, LaneDraw, Lanes
+from headrace.feed.plan.lane_state import LaneToken
 from headrace.feed.worker import lane_reader
 
 OPTIONS: dict[str, Any] = {"batch_size": 4, "num_shards": 3, "seed": 5}
@@ -96,6 +98,15 @@ def test_it_goes_on_at_every_step_and_tokens_only_save_time(kind: str) -> None:
     assert [flat(batch) for batch in resumed] == whole[5:]
 
 
+def test_a_draw_takes_the_nearest_token_that_is_not_behind_it() -> None:
+    cursor = LaneCursor(2, 0, tokens=[LaneToken(4, b"four"), LaneToken(8, b"eight"), LaneToken(12, b"twelve")])
+    taken = {first: LaneDraw(cursor, Lanes(3), first, 4).request() for first in (0, 4, 11, 12, 99)}
+    assert {first: draw.token for first, draw in taken.items()} == {
+        0: b"", 4: b"four", 11: b"eight", 12: b"twelve", 99: b"twelve",
+    }  # fmt: skip
+    assert all(draw.at <= first for first, draw in taken.items())
+
+
 def test_a_token_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = _all(stateful())
     loader = DataLoader(stateful(), **OPTIONS)
@@ -154,6 +165,24 @@ def test_a_wrong_state_dict_is_noticed() -> None:
         DataLoader(StatefulRows(101, wrong=True), **OPTIONS, num_workers=2, verify=1) as loader,
     ):
         list(loader)
+
+
+class Forgetful(StatefulRows):
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        raise IndexError(f"state {state['at']}")
+
+
+def test_a_state_that_cannot_be_loaded_costs_a_replay_and_is_told() -> None:
+    whole = _all(Forgetful(101))
+    loader = DataLoader(Forgetful(101), **OPTIONS)
+    batches = iter(loader)
+    list(itertools.islice(batches, 9))
+    for workers in (0, 1):
+        resumed = DataLoader(Forgetful(101), **OPTIONS, num_workers=workers)
+        resumed.load_state_dict(loader.state_dict())
+        with pytest.warns(UserWarning, match=r"cannot go on from its own state(.|\n)*IndexError: state 12"), resumed:
+            found = [flat(batch) for batch in resumed]
+        assert found == whole[9:]
 
 
 def test_other_hosts_make_the_same_batches_and_an_executor_may_be_killed(

@@ -32,11 +32,16 @@ _OUTPUT, _OPENING = b"lane output", b"lane opening"
 
 
 class LaneFailed(Exception):
-    """The dataset raised over an output; the cause is the user's exception. `row`: number in the draw."""
+    """The dataset raised over an output; the cause is the user's exception.
 
-    def __init__(self, row: int) -> None:
+    Attributes:
+        row: number of the output in the draw.
+        opening: whether it was the first one behind a token.
+    """
+
+    def __init__(self, row: int, *, opening: bool) -> None:
         super().__init__(row)
-        self.row = row
+        self.row, self.opening = row, opening
 
 
 class LaneReaders:
@@ -67,11 +72,23 @@ class LaneReaders:
             PipelineError: its state cannot be kept, or it cannot be copied.
         """
         try:
+            return self._draw(epoch, seed, draw, fresh=fresh)
+        except LaneFailed as failed:
+            if not failed.opening:
+                raise
+            told = f"{type(failed.__cause__).__name__}: {failed.__cause__}"
+        whole = msgspec.structs.replace(draw, at=0, token=b"")
+        outputs, drawn = self._draw(epoch, seed, whole, fresh=fresh)  # it raises again if the token was not to blame
+        note = f"the dataset cannot go on from its own state, and a lane was replayed instead: {told}"
+        return outputs, msgspec.structs.replace(drawn, note=note)
+
+    def _draw(self, epoch: int, seed: int, draw: Draw, *, fresh: bool) -> tuple[list[Any], Drawn]:
+        try:
             reader = _Reader(self._dataset, epoch, seed, draw, self._init) if fresh else self._reader(epoch, seed, draw)
         except PipelineError:
             raise
         except Exception as error:
-            raise LaneFailed(-1) from error
+            raise LaneFailed(-1, opening=bool(draw.token)) from error
         outputs: list[Any] = []
         end = time.monotonic() + REPLAY_SECONDS
         try:
@@ -90,7 +107,8 @@ class LaneReaders:
             raise
         except Exception as error:
             self._forget(draw.lane, reader)
-            raise LaneFailed(len(outputs) if reader.at >= draw.first else -1) from error
+            row = len(outputs) if reader.at >= draw.first else -1
+            raise LaneFailed(row, opening=reader.untried) from error
         note = ""
         if len(token) > MAX_TOKEN:
             note = f"the dataset's state has {len(token)} bytes, and {MAX_TOKEN} are kept: lanes are replayed"
@@ -128,10 +146,11 @@ class _Reader:
         at: number of the output that comes next.
         ended: whether there is none.
         address: what decides the lane's outputs, but for the dataset.
+        untried: whether it was opened at a token, and has made nothing since.
     """
 
     def __init__(self, dataset: Any, epoch: int, seed: int, draw: Draw, init: Callable[[int], None] | None) -> None:
-        self.at, self.ended = draw.at, False
+        self.at, self.ended, self.untried = draw.at, False, bool(draw.token)
         self.address = (epoch, seed, draw.lanes, draw.shuffle)
         self._epoch, self._seed, self._lane, self._lanes = epoch, seed, draw.lane, draw.lanes
         key = seeds.stream_key(seed, epoch, draw.lane, _OPENING)
@@ -169,6 +188,7 @@ class _Reader:
             self.ended = True
             return
         self.at += 1
+        self.untried = False
         if outputs is not None:
             outputs.append(output)
 
@@ -203,10 +223,22 @@ def _order(rows: int, shuffle: bool | tuple[int, int], key: bytes) -> Order | No
 
 
 def _state(stateful: Any) -> Any:
-    """Returns the state of a dataset or iterator that follows torchdata's protocol `Stateful`; None of another."""
-    if hasattr(stateful, "state_dict") and hasattr(stateful, "load_state_dict"):
+    """Returns the state of a dataset or iterator that follows torchdata's protocol `Stateful`; None of another.
+
+    None too of a dataset of Hugging Face's that has a shuffle buffer: the buffer is not in its state.
+    """
+    if hasattr(stateful, "state_dict") and hasattr(stateful, "load_state_dict") and not _has_buffer(stateful):
         return stateful.state_dict()
     return None
+
+
+def _has_buffer(dataset: Any) -> bool:
+    part = getattr(dataset, "_ex_iterable", None)
+    while part is not None:
+        if type(part).__name__.startswith("BufferShuffled"):
+            return True
+        part = getattr(part, "ex_iterable", None)
+    return False
 
 
 def _packed(state: Any) -> bytes:
