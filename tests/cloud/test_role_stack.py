@@ -24,7 +24,10 @@ SMALL = RoleOptions((read_prefix("s3://mine/jobs"),))
 LARGE = RoleOptions(
     (read_prefix("s3://mine/jobs"), read_prefix("other")), (read_prefix("data/imagenet/"),), (IMAGE,), (KEY,), vpc=True
 )
-FOR_ALL = {*aws_actions.PUT_METRICS, *aws_actions.ENTER_REGISTRY, *aws_actions.LIST_JOBS, *aws_actions.USE_NETWORK}
+FOR_ALL = {
+    *aws_actions.PUT_METRICS, *aws_actions.READ_METRICS, *aws_actions.ENTER_REGISTRY, *aws_actions.LIST_JOBS,
+    *aws_actions.USE_NETWORK,
+}  # fmt: skip
 
 
 def documents(options: RoleOptions) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -52,7 +55,7 @@ def test_the_documents_are_the_one_list_of_actions() -> None:
     role = {*usual, *aws_actions.WRITE_LOGS, *aws_actions.PUT_METRICS, *aws_actions.PULL_IMAGE}
     role |= set(aws_actions.ENTER_REGISTRY)
     submit = {*usual, *aws_actions.CREATE_JOBS, *aws_actions.TAG_JOBS, *aws_actions.LIST_JOBS}
-    submit |= {*aws_actions.PASS_ROLE, *aws_actions.READ_LOGS, *aws_actions.READ_TAGS}
+    submit |= {*aws_actions.PASS_ROLE, *aws_actions.READ_LOGS, *aws_actions.READ_TAGS, *aws_actions.READ_METRICS}
     assert tuple(map(actions, documents(SMALL))) == (role, submit)
     role |= {*aws_actions.USE_NETWORK, *aws_actions.USE_KEYS}
     submit |= set(aws_actions.USE_ENCRYPTED)

@@ -30,6 +30,7 @@ def test_the_actions_are_those_that_a_job_needs_and_no_more() -> None:
         "s3:PutObject",
         "logs:DescribeLogStreams",
         "logs:GetLogEvents",
+        "cloudwatch:GetMetricStatistics",
     }
     assert not any(action.endswith("*") for party in (submitter, role) for action in actions(party))
     assert [each.resources for each in submitter if "iam:PassRole" in each.actions] == [(ROLE,)]

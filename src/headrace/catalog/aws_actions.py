@@ -12,7 +12,9 @@ SERVICE = "sagemaker.amazonaws.com"
 """Who takes the role."""
 
 READ_OBJECTS = ("s3:GetObject",)
-WRITE_OBJECTS = ("s3:AbortMultipartUpload", "s3:PutObject")
+PUT_OBJECTS = ("s3:PutObject",)
+ABORT_UPLOADS = ("s3:AbortMultipartUpload",)
+WRITE_OBJECTS = (*ABORT_UPLOADS, *PUT_OBJECTS)
 REMOVE_OBJECTS = ("s3:DeleteObject",)
 LIST_BUCKET = ("s3:ListBucket",)
 
@@ -27,11 +29,14 @@ USE_NETWORK = (
 )  # fmt: skip
 USE_KEYS = ("kms:CreateGrant", "kms:Decrypt", "kms:DescribeKey", "kms:Encrypt", "kms:GenerateDataKey")
 
-CREATE_JOBS = ("sagemaker:CreateTrainingJob", "sagemaker:DescribeTrainingJob", "sagemaker:StopTrainingJob")
+SUBMIT_JOBS = ("sagemaker:CreateTrainingJob", "sagemaker:DescribeTrainingJob")
+STOP_JOBS = ("sagemaker:StopTrainingJob",)
+CREATE_JOBS = (*SUBMIT_JOBS, *STOP_JOBS)
 TAG_JOBS = ("sagemaker:AddTags",)
 READ_TAGS = ("sagemaker:ListTags",)
 LIST_JOBS = ("sagemaker:ListTrainingJobs",)
 PASS_ROLE = ("iam:PassRole",)
+READ_METRICS = ("cloudwatch:GetMetricStatistics",)
 READ_LOGS = ("logs:DescribeLogStreams", "logs:GetLogEvents")
 USE_ENCRYPTED = ("kms:Decrypt", "kms:GenerateDataKey")
 """To put and get objects that a key encrypts."""

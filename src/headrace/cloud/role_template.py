@@ -162,6 +162,7 @@ def submitter_statements(options: RoleOptions) -> list[Document]:
         role,
         *_storage(options),
         _allow("Logs", actions.READ_LOGS, [group, f"{group}:*"]),
+        _allow("Metrics", actions.READ_METRICS, ["*"]),
     ]
     if options.keys:
         found.append(_allow("Keys", actions.USE_ENCRYPTED, [_key(key) for key in options.keys]))

@@ -65,6 +65,11 @@ class Dispatcher:
             return body[0]
 
         caller = self._gatekeeper.admit(request, read_body)
+        asked = f"{request.method} {request.raw_path}?{request.raw_query} {request.headers.get('x-amz-target')}"
+        copied = request.headers.get("x-amz-copy-source")
+        _log.debug(
+            "%s asks %s: %s%s", caller.holder.value, caller.service, asked.strip(), f" of {copied}" if copied else ""
+        )
         if caller.service == "s3":
             return self._s3(_with_checked_body(request, caller), bucket_of_host(request.proxied_host))
         service = self._services.get(caller.service)

@@ -27,11 +27,15 @@ class Permission(msgspec.Struct, frozen=True):
         actions: names of actions.
         resources: on which.
         why: what for, in a few words.
+        optional: most runs do without; only what `why` names fails without it.
+        service: the platform itself acts on it, under the role; no program of headrace does.
     """
 
     actions: tuple[str, ...]
     resources: tuple[str, ...]
     why: str
+    optional: bool = False
+    service: bool = False
 
 
 class Submission(msgspec.Struct, frozen=True):

@@ -3,7 +3,7 @@
 `LoaderSecond` is written by a training process (headrace.feed's DataLoader, any loader wrapped by `headrace.track`, a
 framework's callback) into the file named by HEADRACE_METRICS, `WorkerSecond` by a feed server, and by a training
 process that has data workers of its own: `headrace.feed_metrics` defines both. `HostSecond`, `ValueSecond` and
-`ServiceSecond` are written by the host's agent.
+`ServiceSecond` are written by the host's agent; `PlatformMinute` by an engine, out of what its platform measured.
 
 Fields with a default came later than the others: a record without them says that they were not measured.
 """
@@ -116,5 +116,31 @@ class ServiceSecond(msgspec.Struct, frozen=True, kw_only=True, tag_field="metric
     sent: int | None = None
 
 
-Metric = LoaderSecond | WorkerSecond | HostSecond | ValueSecond | ServiceSecond
+class PlatformMinute(msgspec.Struct, frozen=True, kw_only=True, tag_field="metric", tag="platform", omit_defaults=True):
+    """What a platform measured of one host from outside, on average over a stretch of time.
+
+    It is the second source: it is there where the host's own records are not.
+
+    Attributes:
+        t: beginning of the stretch, seconds since the epoch, UTC.
+        seconds: its length.
+        source: who measured it, e.g. ``CloudWatch``.
+        cpu: busy share of a CPU, all CPUs of the host added up, %; 200 are two of them.
+        memory: share of its memory that was used, %.
+        gpu: busy share of a GPU, all of the host added up, %.
+        gpu_memory: used share of the memory of a GPU, likewise.
+        disk: used share of its disk, %.
+    """
+
+    t: float
+    seconds: float
+    source: str
+    cpu: float | None = None
+    memory: float | None = None
+    gpu: float | None = None
+    gpu_memory: float | None = None
+    disk: float | None = None
+
+
+Metric = LoaderSecond | WorkerSecond | HostSecond | ValueSecond | ServiceSecond | PlatformMinute
 """Any metric; `msgspec.json.decode(line, type=Metric)` reads one."""

@@ -18,8 +18,8 @@ from headrace.runs.cause import Cause, CauseKind
 from headrace.runs.events import ArtefactsStored, Event, JobFinished, RunFinished, Status
 from headrace.runs.lifecycle import last_word
 from headrace.runs.log_lines import LogFollower, LogLine, Selector, parse_selector, stream_of
-from headrace.runs.metric_records import HostSecond, Metric, ServiceSecond, ValueSecond
-from headrace.runs.run_paths import HOST, VALUES, RunPaths, Stream
+from headrace.runs.metric_records import HostSecond, Metric, PlatformMinute, ServiceSecond, ValueSecond
+from headrace.runs.run_paths import HOST, PLATFORM, VALUES, RunPaths, Stream
 from headrace.runs.segment_reader import read_copied
 from headrace.runs.state import Program, RunState, state_of
 from headrace.runs.store import RunHeader, find_run, is_copy, list_paths, read_header, supervisor_alive
@@ -31,7 +31,7 @@ _AFTER_DEATH_MAX = 5.0
 _KIND = 60  # characters of the name of an unknown kind that are shown
 
 Alive = Callable[["Run"], bool]
-M = TypeVar("M", LoaderSecond, WorkerSecond, HostSecond, ValueSecond, ServiceSecond)
+M = TypeVar("M", LoaderSecond, WorkerSecond, HostSecond, ValueSecond, ServiceSecond, PlatformMinute)
 
 
 def _decoder(kinds: UnionType, field: str) -> Callable[[bytes], Any]:
@@ -287,6 +287,10 @@ class Run:
     def host_seconds(self) -> dict[Stream, list[HostSecond]]:
         """Returns the metrics of the hosts."""
         return of_kind(self.metrics(Selector(name=HOST)), HostSecond)
+
+    def platform_minutes(self) -> dict[Stream, list[PlatformMinute]]:
+        """Returns what its platform measured of hosts; empty for most runs."""
+        return of_kind(self.metrics(Selector(name=PLATFORM)), PlatformMinute)
 
     def value_seconds(self) -> dict[Stream, list[ValueSecond]]:
         """Returns what the job's metric definitions found, by host."""

@@ -32,6 +32,8 @@ AGENT = "agent"
 """Log stream of a host's agent: its own notes."""
 HOST = "host"
 """Stream of the metrics that a host's agent writes about the host: `HostSecond`."""
+PLATFORM = "platform"
+"""Stream of the metrics that the platform of a host measured: `PlatformMinute`."""
 VALUES = "values"
 """Stream of the metrics that a host's agent found in the output of its programs: `ValueSecond`."""
 

@@ -72,9 +72,9 @@ def _show_submission(out: Console, submission: Submission) -> None:
     for upload in submission.uploads:
         out.print(Text(f"upload: {upload.what}: {upload.to}"))
     for party, permissions in submission.permissions.items():
-        table = _table((f"actions that the {party} needs", "on", "for"))
+        table = _table((f"actions that the {party} needs", "", "on", "for"))
         for each in permissions:
-            table.add(" ".join(each.actions), " ".join(each.resources), each.why)
+            table.add(" ".join(each.actions), "optional" if each.optional else "", " ".join(each.resources), each.why)
         out.print()
         out.print(table)
     out.print()

@@ -8,6 +8,8 @@ are throttled at once.
 from __future__ import annotations
 
 import contextlib
+import functools
+import math
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +20,7 @@ from headrace.engines.sagemaker.service_calls import (
     NAME_TAKEN,
     NOT_FOUND,
     Answer,
+    HostPoint,
     LogEvent,
     NameTaken,
     ServiceAccess,
@@ -33,6 +36,7 @@ T = TypeVar("T")
 INSTALL = "pip install 'headrace[sagemaker]'"
 LOG_GROUP = "/aws/sagemaker/TrainingJobs"
 CREATE_TRIES, TRIES = 8, 3
+_POINTS = 1440  # of a metric in an answer
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 20.0  # seconds
 CONNECT_SECONDS, READ_SECONDS = 5.0, 30.0
 
@@ -81,8 +85,23 @@ class BotoService:
                 "sagemaker", endpoint_url=access.endpoints.get("sagemaker"), config=config
             )
             self.cloudwatch_logs: Any = session.client("logs", endpoint_url=access.endpoints.get("logs"), config=config)
+            self._cloudwatch = functools.partial(
+                session.client, "cloudwatch", endpoint_url=access.endpoints.get("cloudwatch"), config=config
+            )
         except (self._errors.BotoCoreError, ValueError) as error:
             raise EngineRefused(f"AWS cannot be asked: {error}", _NO_CREDENTIALS) from error
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self.sagemaker.close()
+        self.cloudwatch_logs.close()
+        if "cloudwatch" in vars(self):
+            self.cloudwatch.close()
+
+    @functools.cached_property
+    def cloudwatch(self) -> Any:
+        """CloudWatch, made when it is asked: few runs need it."""
+        return self._cloudwatch()
 
     @property
     def address(self) -> str:
@@ -178,6 +197,29 @@ class BotoService:
                     break
                 positions[stream] = page["nextForwardToken"]
         return sorted(found, key=lambda event: event.milliseconds)
+
+    def host_points(self, name: str, host: str, metric: str, begin: float, end: float) -> list[HostPoint]:
+        """Returns what CloudWatch measured of a host of a job. See the class."""
+        found: list[HostPoint] = []
+        start = math.floor(begin / 60) * 60
+        while start < end:  # an answer has 1440 points at most
+            stop = min(start + _POINTS * 60, math.ceil(end / 60) * 60)
+            asked = {
+                "Namespace": LOG_GROUP,  # of the metrics, too
+                "MetricName": metric,
+                "Dimensions": [{"Name": "Host", "Value": f"{name}/{host}"}],
+                "StartTime": start,
+                "EndTime": stop,
+                "Period": 60,
+                "Statistics": ["Average"],
+            }
+            page = self._repeated(
+                f"the metrics of {name} cannot be read",
+                lambda asked=asked: self.cloudwatch.get_metric_statistics(**asked),  # type: ignore[misc]
+            )
+            found += (HostPoint(each["Timestamp"].timestamp(), each["Average"]) for each in page["Datapoints"])
+            start = stop
+        return sorted(found)
 
     def _streams(self, name: str) -> list[str]:
         asked: dict[str, object] = {"logGroupName": LOG_GROUP, "logStreamNamePrefix": f"{name}/"}

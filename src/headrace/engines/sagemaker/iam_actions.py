@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from headrace.catalog import aws_actions
 from headrace.catalog.aws_actions import partition_of
 from headrace.engines.submission import Permission, Submission, Upload
@@ -44,29 +46,45 @@ def _submitter(planned: SageMakerJob) -> Iterator[Permission]:
     jobs = (f"arn:{there}:sagemaker:{planned.region}:*:training-job/*",)
     once = planned.options.naming == "job"
     tags = (*(aws_actions.TAG_JOBS if job.tags or once else ()), *(aws_actions.READ_TAGS if once else ()))
-    yield Permission((*aws_actions.CREATE_JOBS, *tags), jobs, "the training job")
-    yield Permission(aws_actions.LIST_JOBS, ("*",), "to find its jobs")
+    yield Permission((*aws_actions.SUBMIT_JOBS, *tags), jobs, "the training job")
+    yield Permission(aws_actions.STOP_JOBS, jobs, "`headrace stop`, and a budget that is used up", optional=True)
+    yield Permission(aws_actions.LIST_JOBS, ("*",), "`headrace doctor --engine sagemaker`", optional=True)
     yield Permission(aws_actions.PASS_ROLE, (job.role or "",), "to give it its role")
     yield from _objects(there, "code and headrace", planned.base, read=True, write=True, remove=True)
     yield from _objects(there, "the record of the run", planned.job.record.uri if planned.job.record else "", read=True)
     yield from _objects(there, "model and output", job.output_path or "", read=True)
     streams = (f"arn:{there}:logs:{planned.region}:*:log-group:{aws_actions.LOG_GROUP}:*",)
-    yield Permission(aws_actions.READ_LOGS, streams, "what its containers print")
+    yield Permission(
+        aws_actions.READ_LOGS, streams, "`headrace logs --engine`: what its containers print", optional=True
+    )
+    words = "what CloudWatch measured of hosts whose own record is lost"
+    yield Permission(aws_actions.READ_METRICS, ("*",), words, optional=True)
     if job.output_kms_key:
         yield Permission(aws_actions.USE_ENCRYPTED, _keys(planned, [job.output_kms_key]), "the key of its output")
 
 
 def _role(planned: SageMakerJob) -> Iterator[Permission]:
     job, there = planned.job, partition_of(planned.region)
+    yield from _by_service(_of_service(planned, there))
+    record = job.record.uri if job.record else ""
+    yield from _objects(there, "the record of the run", record, write=True)
+    again = "the record of the run, when the service starts its containers again"
+    yield from _objects(there, again, record, read=True, listed=False, optional=not job.use_spot_instances)
+
+
+def _by_service(permissions: Iterable[Permission]) -> Iterator[Permission]:
+    return (msgspec.structs.replace(each, service=True) for each in permissions)
+
+
+def _of_service(planned: SageMakerJob, there: str) -> Iterator[Permission]:
+    """What the service does under the role: it brings channels and image, and stores what was made."""
+    job = planned.job
     yield from _objects(there, "code and headrace", planned.channel_uri, read=True)
     for name, channel in job.inputs.items():
         objects = "" if channel.s3_data_type == "S3Prefix" else ", and what its manifest names"
         yield from _objects(there, f"the channel {name}{objects}", channel.s3_data, read=True, folder=False)
     yield from _objects(there, "model and output", job.output_path or "", read=False, write=True)
     yield from _objects(there, "checkpoints", job.checkpoint_s3_uri or "", read=True, write=True, remove=True)
-    yield from _objects(
-        there, "the record of the run", job.record.uri if job.record else "", read=True, write=True, remove=True
-    )
     streams = (f"arn:{there}:logs:{planned.region}:*:log-group:{aws_actions.LOG_GROUP}:*",)
     yield Permission(aws_actions.WRITE_LOGS, streams, "what its containers print")
     yield Permission(aws_actions.PUT_METRICS, ("*",), "its metrics")
@@ -105,21 +123,35 @@ def _objects(
     write: bool = False,
     remove: bool = False,
     folder: bool = True,
+    listed: bool = True,
+    optional: bool = False,
 ) -> Iterator[Permission]:
     """What is done with the objects below a place, or, when it is no folder, whose keys begin like it; and a list."""
     if not uri.startswith("s3://"):
         return
     bucket, key = split(uri)
-    wanted = [*(aws_actions.READ_OBJECTS if read else ()), *(aws_actions.WRITE_OBJECTS if write else ())]
+    wanted = [*(aws_actions.READ_OBJECTS if read else ()), *(aws_actions.PUT_OBJECTS if write else ())]
     wanted += aws_actions.REMOVE_OBJECTS if remove else ()
     beginning = f"{key.rstrip('/')}/" if folder and key else key
-    yield Permission(tuple(sorted(wanted)), (f"arn:{partition}:s3:::{bucket}/{beginning}*",), why)
-    yield Permission(aws_actions.LIST_BUCKET, (f"arn:{partition}:s3:::{bucket}",), why)
+    objects = (f"arn:{partition}:s3:::{bucket}/{beginning}*",)
+    yield Permission(tuple(sorted(wanted)), objects, why, optional)
+    if write:
+        yield Permission(aws_actions.ABORT_UPLOADS, objects, "to remove what an upload in parts left that failed", True)
+    if listed:
+        yield Permission(aws_actions.LIST_BUCKET, (f"arn:{partition}:s3:::{bucket}",), why)
 
 
 def _merged(permissions: Iterable[Permission]) -> tuple[Permission, ...]:
     """Returns each combination of actions and resources once, with all that it is for."""
-    found: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
+    found: dict[tuple[tuple[str, ...], tuple[str, ...]], Permission] = {}
     for each in permissions:
-        found.setdefault((each.actions, each.resources), []).append(each.why)
-    return tuple(Permission(actions, resources, "; ".join(why)) for (actions, resources), why in found.items())
+        key = (each.actions, each.resources)
+        known = found.get(key)
+        found[key] = each if known is None else _both(known, each)
+    return tuple(found.values())
+
+
+def _both(one: Permission, other: Permission) -> Permission:
+    """Returns two permissions for the same as one, which is needed when one of them is."""
+    why = "; ".join(dict.fromkeys((one.why, other.why)))
+    return Permission(one.actions, one.resources, why, one.optional and other.optional, one.service and other.service)

@@ -14,8 +14,8 @@ from headrace.engines.sagemaker.boto_service import BotoService
 from headrace.engines.sagemaker.budget_watch import cost_of, over_budget
 from headrace.engines.sagemaker.failure_reasons import end_of_job, refused, word_of
 from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket, read_ticket, write_ticket
-from headrace.engines.sagemaker.service_bill import bill_of
 from headrace.engines.sagemaker.service_calls import Answer, TrainingService
+from headrace.engines.sagemaker.service_measures import bill_of, bring_host_metrics
 from headrace.engines.sagemaker.stage_channel import remove_channel
 from headrace.engines.sagemaker.stored_record import bring_stored, forget_copy
 from headrace.engines.sagemaker.submit_again import submit_again
@@ -61,6 +61,7 @@ def refresh_training_job(run: Run) -> None:
             if not has_ended(run):
                 _refresh(run, ticket, store)
             if has_ended(run) and not ticket.cleaned:
+                bring_host_metrics(run, BotoService(ticket.service))
                 remove_channel(ticket.channel, store)
                 forget_copy(paths)
                 write_ticket(paths, msgspec.structs.replace(read_ticket(paths), cleaned=True))

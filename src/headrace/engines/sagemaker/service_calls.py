@@ -68,6 +68,18 @@ class LogEvent(NamedTuple):
     text: str
 
 
+class HostPoint(NamedTuple):
+    """One value that CloudWatch measured of a host.
+
+    Attributes:
+        t: beginning of the minute, seconds since the epoch.
+        average: of the minute, %.
+    """
+
+    t: float
+    average: float
+
+
 class TrainingService(Protocol):
     """SageMaker's training jobs of one account and region. Every call raises ServiceUnreachable, ServiceRefused."""
 
@@ -102,6 +114,16 @@ class TrainingService(Protocol):
         Args:
             name: the job.
             positions: where the last call has ended in each stream; it is brought up to date. Empty for the beginning.
+        """
+
+    def host_points(self, name: str, host: str, metric: str, begin: float, end: float) -> list[HostPoint]:
+        """Returns what CloudWatch measured of a host of a job, minute by minute.
+
+        Args:
+            name: the job.
+            host: e.g. ``algo-1``.
+            metric: CloudWatch's name of it, e.g. ``CPUUtilization``.
+            begin, end: from when to when, seconds since the epoch.
         """
 
 

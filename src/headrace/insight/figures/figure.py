@@ -101,6 +101,11 @@ FORMULAS: dict[str, str] = {
         "95 % range of the true mean: value -+ t95(n_eff - 1) * error, where n_eff is the number of per-second values "
         "reduced for their lag-1 autocorrelation; docs/verdicts.md has the whole of it"
     ),
+    "platform_cpu": "mean of the platform's minutes / number of CPUs: it adds them up; idle time is in them",
+    "platform_memory": "greatest of the platform's minutes",
+    "platform_gpu_use": "mean of the platform's minutes / number of GPUs: it adds them up",
+    "platform_gpu_memory": "greatest of the platform's minutes / number of GPUs",
+    "platform_disk": "greatest of the platform's minutes",
     "billable_seconds": (
         "seconds from instances_started to the release of the host, else to the end of the run, else to now; all "
         "attempts; of a group: added over its hosts"

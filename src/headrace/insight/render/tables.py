@@ -63,6 +63,11 @@ def report_sheets(report: Report) -> list[Sheet]:
             ],
         ),
         _figures(
+            "measured by the platform, where the host's own record does not tell it",
+            ("group", "host", "by"),
+            [((one.group, one.host, one.source), one) for one in report.platform],
+        ),
+        _figures(
             "tf.data servers",
             ("server", "role", "restarts"),
             [((f"{one.group}/{one.host}[{one.stream}]", one.role, str(one.restarts)), one) for one in report.servers],

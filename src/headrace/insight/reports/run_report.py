@@ -16,6 +16,7 @@ from headrace.insight.figures.loaders import LoaderReport, Training, by_loader, 
 from headrace.insight.figures.logged_values import ValueReport, value_reports
 from headrace.insight.figures.missing_files import absent
 from headrace.insight.figures.planned_job import PlannedJob, planned_job
+from headrace.insight.figures.platform_use import PlatformUse, platform_uses
 from headrace.insight.figures.tf_data_servers import ServerReport, server_reports
 from headrace.insight.verdicts.decide import Verdict, verdict
 from headrace.insight.verdicts.evidence import (
@@ -48,6 +49,7 @@ from headrace.runs import (
 )
 from headrace.runs.cause import CauseInWords, in_words
 from headrace.runs.event_text import losses, not_started, sentence, silence_text
+from headrace.runs.metric_records import PlatformMinute
 from headrace.runs.run_paths import AGENT
 
 
@@ -86,6 +88,7 @@ class Report(msgspec.Struct, frozen=True):
         servers: the servers of tf.data.service.
         groups, programs: every instance group and every program.
         values: every metric that the job defines by a regex.
+        platform: what its platform measured of hosts whose own record does not tell it; empty for most runs.
         cost: what it costs; None when plan.json, which names the instance types, cannot be read.
         notes: what a reader must know about these figures.
         formulas: how every figure is computed, by its name.
@@ -115,6 +118,7 @@ class Report(msgspec.Struct, frozen=True):
     notes: tuple[str, ...]
     formulas: dict[str, str]
     unread: str = ""
+    platform: tuple[PlatformUse, ...] = ()
 
 
 def report(run: Run) -> Report:
@@ -152,7 +156,10 @@ def report(run: Run) -> Report:
         now=now,
     )
     first = (*((unread,) if unread else ()), *(() if silent is None else (silence_text(silent),)))
-    return msgspec.structs.replace(found, notes=(*first, *found.notes, *_left_out(run, plan, state)), unread=unread)
+    types = {group.name: group.instance_type for group in plan.groups}
+    platform = platform_uses(of_kind(metrics, PlatformMinute), types)
+    notes = (*first, *found.notes, *_left_out(run, plan, state))
+    return msgspec.structs.replace(found, notes=notes, unread=unread, platform=platform)
 
 
 def _left_out(run: Run, plan: PlannedJob, state: RunState) -> tuple[str, ...]:

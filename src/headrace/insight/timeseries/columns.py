@@ -15,7 +15,7 @@ import numpy as np
 
 from headrace.insight.timeseries.buckets import Floats
 from headrace.runs import HostSecond, LoaderSecond, Metric, Stream, ValueSecond, WorkerSecond
-from headrace.runs.metric_records import ServiceSecond
+from headrace.runs.metric_records import PlatformMinute, ServiceSecond
 
 
 class Key(NamedTuple):
@@ -55,6 +55,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
         "power",
     ),
     "service": ("t", "cpu", "restarts"),
+    "platform": ("t", "seconds", "cpu", "memory", "gpu", "gpu_memory", "disk"),
     "value": ("t", "count", "low", "high", "total"),
 }
 """The columns of each kind: fields of the metric records; of a host's GPUs those that tell their use: their number, the
@@ -124,6 +125,9 @@ def _row(stream: Stream, metric: Metric) -> tuple[Key, tuple[float, ...]]:
     if isinstance(metric, ServiceSecond):
         s = metric
         return Key("service", stream, s.role), (s.t, s.cpu, s.restarts)
+    if isinstance(metric, PlatformMinute):
+        values = (metric.cpu, metric.memory, metric.gpu, metric.gpu_memory, metric.disk)
+        return Key("platform", stream), (metric.t, metric.seconds, *map(_number, values))
     h: HostSecond = metric  # the last kind: the type checker complains when another one comes
     gpus = h.gpus
     use = [gpu.use for gpu in gpus if gpu.use is not None]
