@@ -233,6 +233,19 @@ def test_an_engine_or_a_region_that_cannot_be_is_told_before_anything_starts(bes
     assert beside.platform("submitted") == []
 
 
+def test_a_grid_may_mix_engines(beside: Beside) -> None:
+    beside.write([1])
+    beside.file.write_text("name: big\njob: job.yaml\nlines: {product: {engine: [local, ledger]}}\n")
+    lines = beside.run()
+    assert {(line["engine"], line["state"]) for line in lines.values()} == {
+        ("local", "completed"), ("ledger", "completed"),
+    }  # fmt: skip
+    assert len(beside.platform("submitted")) == 1
+    said = beside.ask("logs", "big", "nobody", code=2)
+    assert "no line is called 'nobody'" in said
+    assert beside.ask("logs", "big", lines[0]["key"]).startswith("headrace: no program has written anything")
+
+
 FULL = """
 set -e
 grids="$HEADRACE_HOME/grids"; mkdir -p "$grids"; mount -t tmpfs -o size=300k tmpfs "$grids"

@@ -25,6 +25,7 @@ from headrace.grid.plan_grid import GridPlan, PlannedLine
 from headrace.grid.run_rules import Limits, Retry, RetryCause
 
 TICK = 0.2
+TOGETHER = 0.02  # what ends within this time is taken together: a step looks at every line
 LOOK_LOCAL, LOOK_PLATFORM = 0.5, 3.0  # seconds between two looks at one run
 LOOKS_PER_SECOND = 5.0  # at runs of one engine in one region
 STOP_AGAIN = 15.0
@@ -108,6 +109,7 @@ class GridController:
         while not self.step():
             if self._futures:
                 wait(self._futures, timeout=TICK, return_when=FIRST_COMPLETED)
+                time.sleep(min(TICK, TOGETHER))
             else:
                 time.sleep(TICK)
         return self.grid

@@ -67,16 +67,28 @@ def open_journal(path: Path, *, create: bool = False) -> sqlite3.Connection:
         database.execute("PRAGMA journal_mode=WAL")
         database.execute("PRAGMA synchronous=FULL")
         database.execute("PRAGMA foreign_keys=ON")
-        database.execute("BEGIN IMMEDIATE")
-        version = int(database.execute("PRAGMA user_version").fetchone()[0])
+        version = _version_of(database)
         if version == 0:
-            for statement in filter(str.strip, _SCHEMA.split(";")):
-                database.execute(statement)
-            database.execute(f"PRAGMA user_version={_VERSION}")
-        database.execute("COMMIT")
+            version = _make_tables(database)
     except (sqlite3.Error, OSError) as error:
         raise StorageError(f"{path} cannot be used: {error}", "is there room on the disk?") from error
     if version > _VERSION:
         database.close()
         raise UsageError(f"{path} was written by a newer headrace (version {version})", "update headrace")
     return database
+
+
+def _version_of(database: sqlite3.Connection) -> int:
+    return int(database.execute("PRAGMA user_version").fetchone()[0])
+
+
+def _make_tables(database: sqlite3.Connection) -> int:
+    """Makes the tables, unless another process has done it meanwhile. Returns their version."""
+    database.execute("BEGIN IMMEDIATE")
+    version = _version_of(database)
+    if version == 0:
+        for statement in filter(str.strip, _SCHEMA.split(";")):
+            database.execute(statement)
+        database.execute(f"PRAGMA user_version={_VERSION}")
+    database.execute("COMMIT")
+    return version or _VERSION
