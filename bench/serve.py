@@ -108,7 +108,7 @@ def hello(server: Server, pairs: int) -> dict[str, Any]:
     job = server.home / "hello.yaml"
     job.write_text(JOB.format(code=code))
     archive = server.home / "buckets" / BUCKET / "sourcedir.tar.gz"
-    archive.parent.mkdir(parents=True)
+    archive.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(archive, "w:gz") as tar:
         info = tarfile.TarInfo("train.py")
         info.size = len(SCRIPT)
