@@ -13,12 +13,12 @@ import pytest
 from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
-from serve_process import BUCKET, ServeProcess, serving
 from wire_client import Wire
 
 from headrace.endpoint.auth.chunk_signatures import PAYLOAD, PAYLOAD_TRAILER, ChunkSignatures
 from headrace.endpoint.auth.signatures import Signed
 from headrace.endpoint.protocols import ServiceError
+from serve_process import BUCKET, ServeProcess, serving
 
 # The examples of AWS's guide: 66,560 times "a" in chunks of 64 KiB, without and with a trailer.
 SECRET = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from serve_process import BUCKET, NO_LIMITS, ServeProcess, serving
 
 from headrace.hosting.isolation.probing import examine
+from serve_process import BUCKET, NO_LIMITS, ServeProcess, serving
 
 PROBE = """
 import json, os, pathlib, socket, sys

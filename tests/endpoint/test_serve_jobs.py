@@ -14,6 +14,7 @@ import botocore.exceptions
 import botocore.session
 import pytest
 from botocore.auth import SigV4Auth
+
 from serve_process import BUCKET, GROUP, NO_LIMITS, ServeProcess, serving, wait_for
 
 HELLO = """

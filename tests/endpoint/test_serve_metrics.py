@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serve_process import GROUP, NO_LIMITS, ServeProcess, serving
 
 from headrace.endpoint.auth.access_keys import Holder
 from headrace.endpoint.auth.gatekeeper import Caller
 from headrace.endpoint.services.cloudwatch_metrics import monitoring
 from headrace.runs import GpuUse, HostSecond, MetricWriter, Run, Stream, create_run
 from patience import allowed
+from serve_process import GROUP, NO_LIMITS, ServeProcess, serving
 
 BEGIN = 1_795_201_260.0
 CALLER = Caller(Holder.USER, "key", "monitoring", "us-east-1", "signature", "")

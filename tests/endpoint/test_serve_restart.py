@@ -14,9 +14,9 @@ from typing import Any
 import botocore.exceptions
 import pytest
 from effort import SOAK
-from serve_process import GROUP, NO_LIMITS, ServeProcess, serving, wait_for
 
 from patience import allowed
+from serve_process import GROUP, NO_LIMITS, ServeProcess, serving, wait_for
 
 LONG = """
 import time

@@ -19,7 +19,7 @@ from serve_process import NO_LIMITS, ROLE, ServeProcess, serving
 pytestmark = pytest.mark.namespaces
 
 REGIONS = ("us-east-1", "us-west-2", "eu-west-1", "eu-central-1") if SOAK else ("us-east-1", "us-west-2")
-HOSTS = 10 if SOAK else 1
+HOSTS = 10 if SOAK else 2
 NOWHERE = "ap-southeast-2"
 BUCKET = "mill-bucket"
 IMAGE = "763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:2.1-cpu"

@@ -28,6 +28,7 @@ from pathlib import Path
 START_SCRIPT = "start_with_right_hostname.sh"
 SCRIPT_SECONDS = 300.0
 BASE = "/opt/ml"
+TEMPORARY = Path("/tmp")  # whatever TMPDIR says, which need not be the same in every container
 PACKAGE, RUN, SECRET, LIBRARIES = "headrace.zip", "run.tar.gz", "secret.tar.gz", "libraries.zip"
 SECRET_FOLDER = "secret"
 MODULES = {"grpc": "grpcio", "msgspec": "msgspec", "numpy": "numpy", "psutil": "psutil"}
@@ -45,7 +46,7 @@ def main() -> None:
     run_id, channel = sys.argv[1], Path(sys.argv[0]).absolute().parent
     base = Path(os.environ.get("SAGEMAKER_BASE_DIR") or BASE)
     try:
-        folder = Path(tempfile.mkdtemp(prefix="headrace-"))
+        folder = make_folder(TEMPORARY, run_id)
         words, variables = unpack(folder, channel, run_id)
         os.execve(sys.executable, words, {**after_start_script(folder, dict(os.environ)), **variables})
     except (OSError, subprocess.SubprocessError, tarfile.TarError, zipfile.BadZipFile) as error:
@@ -53,6 +54,24 @@ def main() -> None:
         (base / "output").mkdir(parents=True, exist_ok=True)
         (base / "output" / "failure").write_text(complaint[:FAILURE_CHARACTERS], encoding="utf-8")
         sys.exit(f"error: {complaint}")
+
+
+def make_folder(parent: Path, run_id: str) -> Path:
+    """Makes a new folder for this user only, at the same place in every container of a run: mpirun starts the programs
+    of other hosts by paths of its own one.
+
+    Hosts that share a disk cannot all have that place. There the first one has it, where all can read it, and each
+    of the others has another.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    folder = parent / f"headrace-{run_id}"
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        return Path(tempfile.mkdtemp(prefix="headrace-"))
+    return folder
 
 
 def unpack(folder: Path, channel: Path, run_id: str) -> tuple[list[str], dict[str, str]]:
