@@ -19,6 +19,12 @@ LOST = "lost"
 """The request passes, and the connection breaks before its answer."""
 FULL = "full"
 """The job is accepted, and fails with CapacityError; the endpoint never hears of it."""
+LATE = "late"
+"""The request passes, and its answer waits until the client has given up."""
+TWICE = "twice"
+"""The request passes two times, as one that a network repeats; the client gets the second answer."""
+FORGETS = "forgets"
+"""The answer is that there is no such job."""
 QUOTA = "quota"
 """The request is refused with ResourceLimitExceeded."""
 LOSES_MODEL = "loses the model"
@@ -83,16 +89,18 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._answer(400, {"__type": "ThrottlingException", "message": "Rate exceeded"})
         elif deed == QUOTA:
             self._answer(400, {"__type": "ResourceLimitExceeded", "message": "The limit is 0 Instances"})
+        elif deed == FORGETS:
+            self._answer(400, {"__type": "ValidationException", "message": "Requested resource not found."})
         elif deed == FULL:
             self.server.full[name] = request
             self._answer(200, {"TrainingJobArn": f"arn:aws:sagemaker:us-east-1:000000000000:training-job/{name}"})
         elif deed == LOSES_MODEL:
             self.server.losing.add(name)
-            self._pass_on(body, lose=False)
+            self._pass_on(body)
         elif name in self.server.full:
             self._of_full_job(operation, name)
         else:
-            self._pass_on(body, deed == LOST)
+            self._pass_on(body, deed)
 
     def _of_full_job(self, operation: str, name: str) -> None:
         if operation == "StopTrainingJob":
@@ -105,15 +113,18 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         arn = f"arn:aws:sagemaker:us-east-1:000000000000:training-job/{name}"
         self._answer(200, {**self.server.full[name], **end, **times, "TrainingJobArn": arn})
 
-    def _pass_on(self, body: bytes, lose: bool) -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", self.server.target, timeout=60)
-        try:
-            connection.request("POST", self.path, body, dict(self.headers.items()))
-            answer = connection.getresponse()
-            data = answer.read()
-        finally:
-            connection.close()
-        if lose:
+    def _pass_on(self, body: bytes, deed: str = "") -> None:
+        for _ in range(2 if deed == TWICE else 1):
+            connection = http.client.HTTPConnection("127.0.0.1", self.server.target, timeout=60)
+            try:
+                connection.request("POST", self.path, body, dict(self.headers.items()))
+                answer = connection.getresponse()
+                data = answer.read()
+            finally:
+                connection.close()
+        if deed == LATE:
+            assert self.connection.recv(1) == b"", "the client waits no longer, and asks on another connection"
+        if deed in (LOST, LATE):
             self.close_connection = True
             return
         name = json.loads(body).get("TrainingJobName")

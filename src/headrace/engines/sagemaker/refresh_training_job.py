@@ -26,6 +26,8 @@ from headrace.runs.events import InstancesStarted, SecondaryStatus
 from headrace.runs.lifecycle import last_word
 
 STORE_SECONDS = 10.0  # for an answer of S3
+MISSING_SECONDS = 30.0
+"""So long the service must say that it does not know a job which it had accepted: its answers may be older."""
 PARTS = {
     "Pending": SecondaryStatus.PENDING,
     "Starting": SecondaryStatus.STARTING,
@@ -85,10 +87,11 @@ def _refresh(run: Run, ticket: ServiceTicket, store: Store) -> None:
     service = BotoService(ticket.service)
     found = service.describe(ticket.name)
     if found is None:
-        _not_there(paths, ticket)
+        _not_there(paths, ticket, asked)
         return
-    if not ticket.submitted:
-        write_ticket(paths, msgspec.structs.replace(ticket, submitted=True))
+    if not ticket.submitted or ticket.missing_since:
+        ticket = msgspec.structs.replace(ticket, submitted=True, missing_since=0.0)
+        write_ticket(paths, ticket)
     end = end_of_job(found, ticket.stop)
     if end is None:
         word = bring_stored(paths, ticket, store, end=False)
@@ -144,8 +147,18 @@ def _record_says(paths: RunPaths, ticket: ServiceTicket, store: Store, status: S
     return True
 
 
-def _not_there(paths: RunPaths, ticket: ServiceTicket) -> None:
-    """Ends a run of which the service knows nothing."""
+def _not_there(paths: RunPaths, ticket: ServiceTicket, asked: float) -> None:
+    """Ends a run of which the service knows nothing, or knows nothing any more for long enough.
+
+    Args:
+        paths, ticket: the run.
+        asked: when the service was asked, seconds since the epoch.
+    """
+    if ticket.submitted and not ticket.missing_since:
+        write_ticket(paths, msgspec.structs.replace(ticket, missing_since=asked))
+        return
+    if ticket.submitted and asked - ticket.missing_since < MISSING_SECONDS:
+        return
     kind, words = CauseKind.ENGINE_FAILED, "the service does not know the training job any more: it was deleted"
     if not ticket.submitted:
         kind = CauseKind.CALLER_DIED
