@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from sagemaker_loop import Loop, lines, members, open_loop, open_service
-from service_relay import FULL, LOSES_MODEL, LOST, QUOTA, THROTTLED, Relay
+from service_relay import FORGETS, FULL, LOSES_MODEL, LOST, QUOTA, THROTTLED, Relay
 
 from headrace import engines
+from headrace.engines.sagemaker import refresh_training_job
 from headrace.errors import EngineRefused
 from headrace.runs import CauseKind, Run, Status, runs_dir
 from serve_process import ServeProcess
@@ -131,4 +133,16 @@ def test_a_run_that_waits_for_capacity_is_pending_and_can_be_stopped(loop: Loop)
         assert engines.alive(Run.open(handle.id))
         assert engines.stop(Run.open(handle.id)) is True
         assert handle.wait(5) is Status.STOPPED
+        assert relay.created() == [handle.id]
+
+
+def test_a_job_that_the_service_does_not_know_for_long_is_over(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refresh_training_job, "MISSING_SECONDS", 1.0)
+    with Relay(loop.service.port, DescribeTrainingJob=[FORGETS] * 100) as relay:
+        handle = loop.start(loop.job(HELLO, "gone", through(relay), **ALONE))
+        began = time.monotonic()
+        assert handle.wait(30) is Status.FAILED
+        assert time.monotonic() - began > 1
+        assert handle.cause is not None
+        assert (handle.cause.kind, handle.cause.infrastructure) == (CauseKind.ENGINE_FAILED, True)
         assert relay.created() == [handle.id]

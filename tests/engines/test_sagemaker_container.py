@@ -9,6 +9,7 @@ import time
 import zipfile
 from pathlib import Path
 
+import msgspec
 import pytest
 from sagemaker_jobs import planned
 
@@ -72,6 +73,8 @@ def test_ports_of_another_headrace_on_the_same_hosts_are_left_to_it() -> None:
     )
     assert not {ours.control, ours.feed, ours.supervisor} & {Ports().control, Ports().feed, Ports().supervisor}
     assert place(resources, free).ports == place(resources).ports == Ports()
+    beside = place(resources, Ports(control=7081, feed=7080)).ports
+    assert not set(msgspec.structs.astuple(beside)) & set(msgspec.structs.astuple(ours)), "two jobs at one address"
 
 
 def test_the_start_script_of_the_image_does_its_duty_and_leaves_its_variables(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from headrace.errors import UsageError
 from headrace.instance.launch_plan import HostPlan, LaunchPlan, Ports
 
 _NUMBER = re.compile(r"[0-9]+")
-_STEP = 100
+_STEP, _MOVES = 100, 5000
 INTERRUPTIONS = 1000
 """How often a job on spot instances goes on in other containers: more often than the service starts them."""
 
@@ -103,8 +103,13 @@ def after_attempts(plan: LaunchPlan, count: int) -> LaunchPlan:
 
 
 def _beside(ports: Ports, taken: Ports) -> Ports:
-    """Returns ports that are not taken: all of them some way behind their own, where one would be."""
+    """Returns ports that are not taken: all of them some way behind their own, where one would be.
+
+    Another job beside this one may have the same address. The ports that play its instances were moved out of the way
+    of this one's, and so its own are.
+    """
     names = Ports.__struct_fields__
     used = {getattr(taken, name) for name in names}
-    step = _STEP if used & {getattr(ports, name) for name in names} else 0
+    moved = (taken.control - Ports().control) % _MOVES
+    step = _STEP + moved if used & {getattr(ports, name) for name in names} else 0
     return Ports(**{name: getattr(ports, name) + step for name in names})
