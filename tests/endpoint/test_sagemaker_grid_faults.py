@@ -50,9 +50,9 @@ if SOAK:
         row("twice", 0, [TWICE] * LINES),
         row("lost and forgotten", 0, [LOST], [FORGETS]),
         row("late and forgotten", 0, [LATE], [FORGETS]),
-        row("described throttled", 0, [], [THROTTLED, PASSES] * 6),
+        row("described throttled", 0, [], [THROTTLED, PASSES] * 4),
         row("forgotten at once", 0, [], [FORGETS] * LINES),
-        row("forgotten again and again", 0, [], [PASSES, FORGETS] * 8),
+        row("forgotten again and again", 0, [], [PASSES, FORGETS] * 4),
     ]
 
 
