@@ -176,7 +176,8 @@ def test_what_cannot_be_fetched_is_said_with_a_hint(
         ("Bad_Bucket", "must name a bucket: the name must be"),
         ("headrace-local", "a folder of this machine"),
     ):
-        assert rule in cli("plan", job, "--set", f"record.uri=s3://{bucket}/runs").stderr
+        given = ("--set", f"record.uri=s3://{bucket}/runs", "--set", "record.interval=3")
+        assert rule in cli("plan", job, *given).stderr
     planned = cli("plan", job, "--set", "record.uri=s3://bkt/runs", "--set", "record.interval=3")
     assert "record: s3://bkt/runs, every 3 s" in planned.stdout.splitlines()
 

@@ -178,7 +178,7 @@ def test_of_two_starts_at_once_one_is_refused(stage):
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(type(result).__name__ for result in results) == ["EngineRefused", "LocalHandle"]
+    assert sorted(type(result).__name__ for result in results) == ["LocalHandle", "NameInUse"]
     [handle] = stage.handles
     handle.stop(now=True)
     assert handle.wait(20) is Status.STOPPED

@@ -27,8 +27,8 @@ WITH_DATA = {
     "horovod-mnist/job.yaml": "horovod-mnist",
     "campaigns/job.yaml": "campaigns",
 }
-GRIDS = {"campaigns/array.yaml"}
-WITHOUT_DATA = {"hello/hello.yaml", "mpi-hello/mpi-hello.yaml"}
+GRIDS = {"campaigns/array.yaml", "seed-grid/array.yaml"}
+WITHOUT_DATA = {"hello/hello.yaml", "mpi-hello/mpi-hello.yaml", "seed-grid/job.yaml"}
 
 
 @pytest.fixture

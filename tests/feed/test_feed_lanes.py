@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import torch
 from feed_data import flat
-from feed_servers import Server
+from feed_servers import Server, local_executors
 from lane_data import Rows, StatefulRows, function, rows, stateful, stream
 from source_data import fill_tars
 from torch.utils.data import DataLoader as TorchLoader
@@ -142,8 +141,7 @@ def test_a_worker_that_is_killed_in_a_lane_costs_nothing(tmp_path: Path) -> None
         for step, batch in enumerate(loader):
             found.append(flat(batch))
             if step % 8 == 5:
-                child = next(each for each in psutil.Process().children() if each.name() != "resource_tracker")
-                os.kill(child.pid, signal.SIGKILL)
+                os.kill(local_executors(loader)[0], signal.SIGKILL)
         assert found == expected
 
 

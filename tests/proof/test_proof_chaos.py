@@ -38,14 +38,15 @@ def test_workers_of_lanes_are_killed_and_stopped(tmp_path: Path, seed: int) -> N
         assert trainer.finish()["workers_lost"] >= 1
 
 
-@pytest.mark.skipif(not SOAK, reason="the short run has lanes on one host")
-def test_hosts_of_lanes_are_killed_and_stopped(hosts: list[Server], tmp_path: Path, seed: int) -> None:
-    loader = remote(hosts) | PREFETCH | {"num_shards": 8}
-    with training(tmp_path, loader=loader, pipeline="lanes", endless=True, n=900) as trainer:
-        chaos = Chaos(seed, trainer, hosts)
-        for _ in repeat(0.06):
-            chaos.run(7)
-        assert trainer.finish()["workers_lost"] >= 1
+if SOAK:
+
+    def test_hosts_of_lanes_are_killed_and_stopped(hosts: list[Server], tmp_path: Path, seed: int) -> None:
+        loader = remote(hosts) | PREFETCH | {"num_shards": 8}
+        with training(tmp_path, loader=loader, pipeline="lanes", endless=True, n=900) as trainer:
+            chaos = Chaos(seed, trainer, hosts)
+            for _ in repeat(0.06):
+                chaos.run(7)
+            assert trainer.finish()["workers_lost"] >= 1
 
 
 def test_executors_receiver_and_whole_hosts_are_killed_and_stopped(
