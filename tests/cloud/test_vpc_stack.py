@@ -26,7 +26,9 @@ from headrace.instance.tfdata import tf_data_servers
 
 CHOICES = [
     VpcOptions(),
-    VpcOptions(traffic=Traffic.COLLECTIVES, zones=("us-east-1a", "us-east-1b"), encrypted=True, buckets=("a", "b")),
+    VpcOptions(
+        traffic=Traffic.COLLECTIVES, zones=("us-east-1a", "us-east-1b"), encrypted=True, buckets=("my-a", "my-b")
+    ),
     VpcOptions(cidr="10.9.0.0/27", traffic=Traffic.ALL, ports=own_ports(("6000-6010",))),
 ]
 
