@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.grid.lines.line import ENGINE, REGION, SAGEMAKER, Line
+from headrace.grid.lines.line import REGION, SAGEMAKER, Line, engine_of
 from headrace.grid.load_grid import Grid
 from headrace.grid.placement.candidate import Copy, Placed, PlaceSize
 from headrace.grid.placement.place_line import Demand, Placer
@@ -119,7 +119,7 @@ def plan_grid(grid: Grid, measured: Mapping[str, PlaceSize] | None = None) -> Gr
             if rules.data_of(place) is None:
                 unknown.setdefault(place, line)
     copies = _copies(lines)
-    hosts = [sum(_hosts(data).values()) for data in grid.jobs]
+    hosts = [sum(hosts_of(data).values()) for data in grid.jobs]
     regions = tuple(_totals(lines, copies, hosts))
     return GridPlan(grid.file.name, grid.digest, lines, copies, regions, tuple(unknown.items()))
 
@@ -130,7 +130,12 @@ def job_name(grid: str, line: Line) -> str:
     >>> job_name("campaigns", Line(0, "a.txt:1", {}, "0123456789ab"))
     'campaigns-0123456789ab'
     """
-    return f"{grid[: NAME_CHARACTERS - len(line.key) - 1].rstrip('-')}-{line.key}"
+    return with_ending(grid, f"-{line.key}")
+
+
+def with_ending(name: str, ending: str) -> str:
+    """Returns the name of a job: a name with an ending, cut before it where it must be."""
+    return f"{name[: NAME_CHARACTERS - len(ending)].rstrip('-')}{ending}"
 
 
 def demand_of(line: Line, data: Mapping[str, Any], rules: PlacementRules, engine: str) -> Demand:
@@ -149,11 +154,11 @@ def demand_of(line: Line, data: Mapping[str, Any], rules: PlacementRules, engine
     longest = data.get("stopping_condition", {}).get("max_run", MAX_RUN_DEFAULT)
     in_s3 = tuple(dict.fromkeys(place for place in places if place.startswith("s3://")))
     return Demand(
-        hosts=_hosts(data),
+        hosts=hosts_of(data),
         places=in_s3,
         run_seconds=rules.run_seconds or longest,
         region=str(line.fields.get(REGION, "")),
-        otherwise=_own_region(data) if line.fields.get(ENGINE, engine) == SAGEMAKER else "",
+        otherwise=_own_region(data) if engine_of(line, engine) == SAGEMAKER else "",
         lists=lists,
     )
 
@@ -164,8 +169,8 @@ def _own_region(data: Mapping[str, Any]) -> str | None:
     return options.get("region") or None
 
 
-def _hosts(data: Mapping[str, Any]) -> dict[str, int]:
-    """Returns instance type and number of hosts."""
+def hosts_of(data: Mapping[str, Any]) -> dict[str, int]:
+    """Returns instance type to number of hosts, of the keys of a job."""
     groups = data.get("instance_groups") or [data]
     found: dict[str, int] = {}
     for group in groups:

@@ -16,7 +16,7 @@ from headrace.grid.batch.array_file import array_file
 from headrace.grid.batch.freeze_code import FrozenCode
 from headrace.grid.batch.grid_bundle import FrozenLine, bundle_files
 from headrace.grid.controller.line_jobs import LineJobs
-from headrace.grid.lines.line import ENGINE, SAGEMAKER
+from headrace.grid.lines.line import SAGEMAKER, engine_of
 from headrace.grid.load_grid import Grid
 from headrace.grid.placement.candidate import Candidate
 from headrace.grid.plan_grid import GridPlan, PlannedLine
@@ -77,9 +77,10 @@ def _check_lines(grid: Grid, plan: GridPlan) -> None:
         hint = "divide the grid into several files"
         message = f"an array job of AWS Batch has at most {MAX_CHILDREN} children, the grid {len(plan.lines)} lines"
         raise UsageError(message, hint=hint)
-    named = "engine" in grid.file.model_fields_set  # else the grid's engine is this machine, which no child has
+    # A grid that names no engine runs on this machine, which no child has.
+    otherwise = grid.file.engine if "engine" in grid.file.model_fields_set else SAGEMAKER
     for each in plan.lines:
-        engine = each.line.fields.get(ENGINE) or (grid.file.engine if named else SAGEMAKER)
+        engine = engine_of(each.line, otherwise)
         if engine != SAGEMAKER:
             hint = "leave `engine` out, or run the grid from this machine"
             message = f"{each.line.place}: engine {engine}: a child of AWS Batch reaches sagemaker only"

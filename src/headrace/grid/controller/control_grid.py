@@ -21,7 +21,7 @@ from headrace.grid.journal.grid_record import ControllerProcess, CopyRecord, Gri
 from headrace.grid.journal.journal import Instant, Journal, nothing_happens
 from headrace.grid.journal.journal_file import journal_path
 from headrace.grid.load_grid import Grid, load_grid
-from headrace.grid.plan_grid import plan_grid
+from headrace.grid.plan_grid import GridPlan, plan_grid
 
 
 class GridUnchanged(UsageError):
@@ -37,6 +37,7 @@ def controlling(
     file: str | os.PathLike[str],
     *,
     confirm: Callable[[GridChanges, GridRecord], bool],
+    look: Callable[[Grid, GridPlan], object] = _silent,
     told: Told = _silent,
     told_copy: Callable[[CopyRecord], object] = _silent,
     instant: Instant = nothing_happens,
@@ -46,6 +47,7 @@ def controlling(
     Args:
         file: the grid's file.
         confirm: is asked whether to go on when the file says something else than the journal.
+        look: is given the grid and its plan before anything is taken or written, and may refuse them.
         told, told_copy, instant: see `GridController`.
 
     Raises:
@@ -54,8 +56,9 @@ def controlling(
         StorageError: the journal cannot be written.
     """
     grid = load_grid(file)
-    jobs = LineJobs(grid)
     plan = plan_grid(grid)
+    look(grid, plan)
+    jobs = LineJobs(grid)
     wanted = grid_record(jobs, plan, str(Path(file).absolute()), time.time())
     path = journal_path(plan.name)
     with grid_lease(path.parent):

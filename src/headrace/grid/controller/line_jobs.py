@@ -10,16 +10,15 @@ from typing import Any
 from headrace.errors import JobInvalid, Problem
 from headrace.grid.copies.read_from_copy import read_from_copies
 from headrace.grid.grid_file import GridFile
-from headrace.grid.lines.line import ENGINE, SAGEMAKER, Line
+from headrace.grid.lines.line import ENGINE, SAGEMAKER, Line, engine_of
 from headrace.grid.lines.line_job import Template, place_of
 from headrace.grid.load_grid import Grid
+from headrace.grid.plan_grid import hosts_of, with_ending
 from headrace.job import Job
 from headrace.job.file.overrides import apply_values
 from headrace.job.find_engine import engine_names
 from headrace.job.job import find_problems
 from headrace.job.problems.finding import JobSource, show, suggestion
-
-NAME_CHARACTERS = 63
 
 
 def attempt_name(job_name: str, number: int) -> str:
@@ -31,8 +30,7 @@ def attempt_name(job_name: str, number: int) -> str:
     if number == 1:
         return job_name
     grid, _, key = job_name.rpartition("-")
-    ending = f"-{key}-a{number}"
-    return f"{grid[: NAME_CHARACTERS - len(ending)].rstrip('-')}{ending}"
+    return with_ending(grid, f"-{key}-a{number}")
 
 
 class LineJobs:
@@ -72,12 +70,11 @@ class LineJobs:
 
     def engine_of(self, line: Line) -> str:
         """Returns the engine that runs a line."""
-        return str(line.fields.get(ENGINE) or self.file.engine)
+        return engine_of(line, self.file.engine)
 
     def hosts_of(self, key: str) -> int:
         """Returns how many hosts the job of a line has."""
-        data = self._data[key]
-        return sum(int(group.get("instance_count", 1)) for group in data.get("instance_groups") or [data])
+        return sum(hosts_of(self._data[key]).values())
 
     def job(self, key: str, name: str, region: str, engine: str, copies: Mapping[str, str]) -> Job:
         """Returns the job of an attempt. Files are not looked for.

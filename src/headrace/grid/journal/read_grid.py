@@ -10,17 +10,14 @@ import msgspec
 from headrace.errors import StorageError, UsageError
 from headrace.grid.journal.grid_record import (
     AttemptRecord,
-    AttemptState,
     ControllerProcess,
     CopyRecord,
-    CopyState,
     GridRecord,
     LineRecord,
-    LineState,
     Note,
 )
 from headrace.grid.journal.journal_file import FILE, grids_dir, journal_path, open_journal
-from headrace.runs import Cause, Status
+from headrace.runs import Cause
 
 _cause = msgspec.json.Decoder(Cause)
 _places = msgspec.json.Decoder(tuple[tuple[str, str], ...])
@@ -136,57 +133,15 @@ def copy_of(database: sqlite3.Connection, place: str, region: str) -> CopyRecord
 
 
 def _attempt(row: sqlite3.Row) -> AttemptRecord:
-    return AttemptRecord(
-        number=row["number"],
-        job_name=row["job_name"],
-        engine=row["engine"],
-        region=row["region"],
-        request=row["request"],
-        state=AttemptState(row["state"]),
-        intended=row["intended"],
-        run_id=row["run_id"],
-        started=row["started"],
-        ended=row["ended"],
-        status=None if row["status"] is None else Status(row["status"]),
-        cause=None if row["cause"] is None else _cause.decode(row["cause"]),
-        cost=row["cost"],
-        billable_seconds=row["billable_seconds"],
-    )
+    cause = None if row["cause"] is None else _cause.decode(row["cause"])
+    return msgspec.structs.replace(msgspec.convert({**row, "cause": None}, AttemptRecord), cause=cause)
 
 
 def _line(index: int, row: sqlite3.Row, attempts: tuple[AttemptRecord, ...]) -> LineRecord:
-    return LineRecord(
-        index=index,
-        key=row["key"],
-        place=row["place"],
-        fields=msgspec.json.decode(row["fields"]),
-        job_name=row["job_name"],
-        engine=row["engine"],
-        region=row["region"],
-        planned_cost=row["planned_cost"],
-        planned_seconds=row["planned_seconds"],
-        state=LineState(row["state"]),
-        in_file=bool(row["in_file"]),
-        waits_for=_places.decode(row["waits_for"]),
-        not_before=row["not_before"],
-        extra_attempts=row["extra_attempts"],
-        reason=row["reason"],
-        attempts=attempts,
-    )
+    fields, waits_for = msgspec.json.decode(row["fields"]), _places.decode(row["waits_for"])
+    told = {"index": index, "fields": fields, "waits_for": waits_for, "in_file": bool(row["in_file"])}
+    return msgspec.structs.replace(msgspec.convert({**row, **told}, LineRecord), attempts=attempts)
 
 
 def _copy(row: sqlite3.Row) -> CopyRecord:
-    return CopyRecord(
-        place=row["place"],
-        source=row["source"],
-        region=row["region"],
-        target=row["target"],
-        state=CopyState(row["state"]),
-        planned_cost=row["planned_cost"],
-        bytes_done=row["bytes_done"],
-        bytes_total=row["bytes_total"],
-        started=row["started"],
-        ended=row["ended"],
-        cost=row["cost"],
-        reason=row["reason"],
-    )
+    return msgspec.convert({**row}, CopyRecord)

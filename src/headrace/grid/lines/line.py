@@ -38,6 +38,11 @@ class Line:
     key: str = ""
 
 
+def engine_of(line: Line, otherwise: str) -> str:
+    """Returns the engine that runs a line: its own, or `otherwise`."""
+    return str(line.fields.get(ENGINE) or otherwise)
+
+
 def keyed(lines: Iterable[Line]) -> tuple[Line, ...]:
     """Numbers the lines, and gives each its key."""
     seen: Counter[str] = Counter()

@@ -10,7 +10,7 @@ from typing import TypeGuard
 
 from headrace.errors import JobInvalid, ObjectMissing, Problem, StorageError, UsageError
 from headrace.grid.copies.copied_object import bucket_region
-from headrace.grid.lines.line import ENGINE, Line
+from headrace.grid.lines.line import Line, engine_of
 from headrace.grid.load_grid import Grid
 from headrace.grid.places.place_clients import PlaceClients, ask_all, place_clients, problem_at
 from headrace.grid.plan_grid import GridPlan, demand_of
@@ -45,7 +45,7 @@ def check_places(grid: Grid, plan: GridPlan, *, only_missing: bool = False) -> N
 def _local(grid: Grid) -> Iterator[tuple[int, Problem]]:
     source = JobSource()
     for line, data in zip(grid.lines, grid.jobs, strict=True):
-        pods = line.fields.get(ENGINE, grid.file.engine) == KUBERNETES
+        pods = engine_of(line, grid.file.engine) == KUBERNETES
         elsewhere = frozenset(in_volumes(data)) if pods else frozenset()
         for finding in missing(data, grid.template.base, elsewhere):
             wrong = source.problem(finding)

@@ -114,6 +114,7 @@ def report_grid(
     copied = sum(copy.cost or 0.0 for copy in record.copies)
     planned = sum(each.planned_cost or 0.0 for each in lines) + sum(copy.planned_cost for copy in record.copies)
     best = ranked(lines, objective) if objective else ()
+    unpriced = sum(1 for each in lines if each.seconds is not None and each.cost is None)
     states = Counter(each.state for each in lines)
     return GridReport(
         name=record.name,
@@ -129,13 +130,13 @@ def report_grid(
         currency=CURRENCY,
         planned_cost=planned,
         cost=sum(each.cost or 0.0 for each in lines) + copied,
-        unpriced=sum(1 for each in lines if each.seconds is not None and each.cost is None),
+        unpriced=unpriced,
         budget=record.budget,
         deadline=record.deadline,
         objective=objective,
         best=tuple(each.index for each in best),
         front=tuple(each.index for each in pareto_front(lines, objective)) if objective else (),
-        notes=tuple(_notes(lines, objective, best)),
+        notes=tuple(_notes(lines, objective, best, unpriced)),
         formulas=FORMULAS,
     )
 
@@ -168,8 +169,9 @@ def _regions(lines: Iterable[LineResult], copies: Sequence[CopyRecord]) -> Itera
         )
 
 
-def _notes(lines: Sequence[LineResult], objective: Objective | None, best: Sequence[LineResult]) -> Iterable[str]:
-    unpriced = sum(1 for each in lines if each.seconds is not None and each.cost is None)
+def _notes(
+    lines: Sequence[LineResult], objective: Objective | None, best: Sequence[LineResult], unpriced: int
+) -> Iterable[str]:
     if unpriced:
         yield f"{counted(unpriced)} of unknown cost: an instance type without a price here, or no instance has started"
     gone = sum(not each.in_file for each in lines)

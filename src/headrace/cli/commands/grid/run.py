@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from headrace.grid.controller.grid_changes import GridChanges
     from headrace.grid.controller.grid_controller import GridController
     from headrace.grid.journal.grid_record import GridRecord
+    from headrace.grid.load_grid import Grid
+    from headrace.grid.plan_grid import GridPlan
 
 INTERRUPTED = 130
 
@@ -46,17 +48,9 @@ def command(file: str, yes: bool, digest: str, on_interrupt: str | None, output:
       headrace grid run array.yaml --on-interrupt stop
     """
     from headrace.cli.views.grid_progress import GridProgress
-    from headrace.errors import UsageError
     from headrace.grid.controller.control_grid import controlling
     from headrace.grid.journal.grid_record import LineState
 
-    if digest:
-        from headrace.grid.load_grid import load_grid
-
-        found = load_grid(file).digest
-        if found != digest:
-            raise UsageError(f"{file} has other lines now: their digest is {found}", "`headrace grid plan` shows them")
-    _check_first_start(file)
     choice = on_interrupt or ("ask" if sys.stdin.isatty() and sys.stderr.isatty() else "leave")
 
     def confirm(changes: GridChanges, known: GridRecord) -> bool:
@@ -65,9 +59,20 @@ def command(file: str, yes: bool, digest: str, on_interrupt: str | None, output:
         click.echo(changes_text(changes, known), err=True)
         return yes or (sys.stdin.isatty() and click.confirm("Go on with that?", err=True))
 
+    def look(grid: Grid, plan: GridPlan) -> None:
+        from headrace.errors import UsageError
+        from headrace.grid.journal.journal_file import journal_path
+        from headrace.grid.places.check_places import check_places
+
+        if digest and grid.digest != digest:
+            message = f"{file} has other lines now: their digest is {grid.digest}"
+            raise UsageError(message, "`headrace grid plan` shows them")
+        if not journal_path(plan.name).exists():  # its first start: is everything there that it reads?
+            check_places(grid, plan, only_missing=True)
+
     with (
         GridProgress() as progress,
-        controlling(file, confirm=confirm, told=progress.line, told_copy=progress.copy) as controller,
+        controlling(file, confirm=confirm, look=look, told=progress.line, told_copy=progress.copy) as controller,
     ):
         interrupted = _run(controller, progress, choice)
         grid = controller.grid
@@ -82,20 +87,6 @@ def command(file: str, yes: bool, digest: str, on_interrupt: str | None, output:
     if interrupted:
         return INTERRUPTED
     return 0 if all(line.state is LineState.COMPLETED for line in grid.lines if line.in_file) else 1
-
-
-def _check_first_start(file: str) -> None:
-    """Looks whether everything that a grid reads is there, before anything of it is started."""
-    from pathlib import Path
-
-    from headrace.grid.journal.journal_file import journal_path
-    from headrace.grid.load_grid import load_grid, read_grid_file
-    from headrace.grid.places.check_places import check_places
-    from headrace.grid.plan_grid import plan_grid
-
-    if not journal_path(read_grid_file(Path(file)).name).exists():
-        grid = load_grid(file)
-        check_places(grid, plan_grid(grid), only_missing=True)
 
 
 def _run(controller: GridController, progress: GridProgress, choice: str) -> bool:
