@@ -61,32 +61,29 @@ def controlling(
     jobs = LineJobs(grid)
     wanted = grid_record(jobs, plan, str(Path(file).absolute()), time.time())
     path = journal_path(plan.name)
-    with grid_lease(path.parent):
-        journal = Journal(path, create=True, instant=instant)
-        try:
-            known = journal.read()
-            if known is None:
+    with (
+        grid_lease(path.parent),
+        contextlib.closing(Journal(path, create=True, instant=instant)) as journal,
+    ):
+        known = journal.read()
+        if known is None:
+            check_first_of_each(grid, jobs, wanted)
+            journal.begin(wanted)
+        else:
+            seconds = grid.file.deadline
+            deadline = None if seconds is None else known.created + seconds
+            wanted = msgspec.structs.replace(wanted, created=known.created, deadline=deadline)
+            changes = changes_between(known, wanted)
+            if changes:
+                if not confirm(changes, known):
+                    hint = "--yes goes on with them; another `name` makes another grid"
+                    raise GridUnchanged("the changes were not confirmed: nothing was started", hint)
                 check_first_of_each(grid, jobs, wanted)
-                journal.begin(wanted)
-            else:
-                seconds = grid.file.deadline
-                deadline = None if seconds is None else known.created + seconds
-                wanted = msgspec.structs.replace(wanted, created=known.created, deadline=deadline)
-                changes = changes_between(known, wanted)
-                if changes:
-                    if not confirm(changes, known):
-                        hint = "--yes goes on with them; another `name` makes another grid"
-                        raise GridUnchanged("the changes were not confirmed: nothing was started", hint)
-                    check_first_of_each(grid, jobs, wanted)
-                    journal.revise(wanted)
-            journal.take(_this_process())
-            controller = GridController(journal, jobs, plan, told=told, told_copy=told_copy, instant=instant)
-            try:
-                yield controller
-            finally:
-                controller.close()
-        finally:
-            journal.close()
+                journal.revise(wanted)
+        journal.take(_this_process())
+        made = GridController(journal, jobs, plan, told=told, told_copy=told_copy, instant=instant)
+        with contextlib.closing(made) as controller:
+            yield controller
 
 
 @contextlib.contextmanager
@@ -98,18 +95,12 @@ def stopping(name: str, told: Told = _silent) -> Iterator[GridController]:
         StorageError: the journal cannot be written.
     """
     path = journal_path(name)
-    journal = Journal(path)
-    try:
-        with grid_lease(path.parent):
-            journal.ask_stop(time.time())
-            journal.take(_this_process())
-            controller = GridController(journal, None, None, told=told, told_copy=_silent)
-            try:
-                yield controller
-            finally:
-                controller.close()
-    finally:
-        journal.close()
+    with contextlib.closing(Journal(path)) as journal, grid_lease(path.parent):
+        journal.ask_stop(time.time())
+        journal.take(_this_process())
+        made = GridController(journal, None, None, told=told, told_copy=_silent)
+        with contextlib.closing(made) as controller:
+            yield controller
 
 
 def check_first_of_each(grid: Grid, jobs: LineJobs, wanted: GridRecord) -> None:
