@@ -341,6 +341,30 @@ def test_a_worker_knows_the_seed_that_torch_s_would_have(persistent: bool) -> No
     assert load(DataLoader) == load(TorchLoader)
 
 
+class Seeds:
+    """Seeds in tensors, as datasets keep them."""
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        info = torch.utils.data.get_worker_info()
+        return torch.tensor([torch.initial_seed(), 0 if info is None else info.seed])
+
+
+def keep_seed(number: int) -> None:
+    del number
+    torch.tensor(torch.initial_seed())
+
+
+@pytest.mark.parametrize("seed", [None, -3, 2**64 - 1])
+def test_every_seed_of_torch_s_generator_fits_into_a_tensor(seed: int | None) -> None:
+    for workers in (0, 2):
+        options: dict[str, Any] = {"worker_init_fn": keep_seed, "verify": 0}  # a seed of a worker is not a sample's
+        with DataLoader(Seeds(), batch_size=8, seed=seed, num_workers=workers, **options) as loader:
+            assert len({int(own) for batch in loader for own, _ in batch}) == 40
+
+
 def test_workers_of_one_loader_have_different_seeds() -> None:
     infos = {
         tuple(info.tolist())

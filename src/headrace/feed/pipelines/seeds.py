@@ -4,7 +4,8 @@ Every sample gets the CPU generators of `random`, NumPy and torch set from a 128
 position) just before it is loaded, and every batch gets them set again before a custom `collate_fn`. So what a
 sample holds does not depend on which worker loads it, on what that worker did before, or on how many there are.
 
-torch's CPU generator is a 32-bit-seeded Mersenne twister, so it takes 64 bits of the hash and uses the lower half.
+torch's CPU generator is a 32-bit-seeded Mersenne twister, so it takes 63 bits of the hash and uses the lower half. Like
+torch's own seeds, they fit into a tensor: datasets write `torch.tensor(torch.initial_seed())`.
 
 Setting `random` and NumPy costs some 14 microseconds, more than many samples. So they are set only for pipelines that
 draw from them: `SampleSeeds` notices the first draw from a generator that was not set, the sample is loaded again with
@@ -28,6 +29,7 @@ _COLLATE = b"collate"
 _PACK = struct.Struct("<QQQ")
 _WORDS = struct.Struct("<4I")
 _MASK = (1 << 64) - 1
+_TORCH = (1 << 63) - 1
 
 
 def stream_key(seed: int, epoch: int, position: int, purpose: bytes = _SAMPLE) -> bytes:
@@ -48,13 +50,15 @@ def set_generators(key: bytes) -> None:
     _set_torch(key)
 
 
-def seed_worker(seed: int) -> None:
-    """Sets the generators of a worker before the user's `worker_init_fn`, to the seed of `get_worker_info()`."""
+def seed_worker(seed: int) -> int:
+    """Sets the generators of a worker before the user's `worker_init_fn`. Returns the seed of `get_worker_info()`."""
+    seed &= _TORCH
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.manual_seed(seed)
+    return seed
 
 
 def _set_python(key: bytes) -> None:
@@ -69,7 +73,7 @@ def _set_torch(key: bytes) -> None:
     torch = sys.modules.get("torch")
     if torch is not None:
         # The generator's own manual_seed: torch.manual_seed also visits every accelerator and takes 100 times as long.
-        torch.default_generator.manual_seed(int.from_bytes(key[:8], "little"))
+        torch.default_generator.manual_seed(int.from_bytes(key[:8], "little") & _TORCH)
 
 
 Memory = tuple[memoryview, ...]
@@ -160,7 +164,7 @@ class SampleSeeds:
         torch = sys.modules.get("torch")
         if torch is not None:
             seed = torch.default_generator.manual_seed
-            self._set_torch = lambda key: seed(int.from_bytes(key[:8], "little"))
+            self._set_torch = lambda key: seed(int.from_bytes(key[:8], "little") & _TORCH)
 
     def begin(self, key: bytes) -> None:
         """Sets the generators from the key of a sample or batch."""

@@ -186,8 +186,7 @@ class Executor:
 
     def _introduce(self, dataset: Any, seed: int) -> None:
         """Sets what `torch.utils.data.get_worker_info()` returns in this process, and the generators as torch does."""
-        seed += self._number
-        seed_worker(seed)
+        seed = seed_worker(seed + self._number)
         if "torch" not in sys.modules:
             return
         stack_in_ordinary_memory()
