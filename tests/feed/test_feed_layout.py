@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import tempfile
 from typing import Any
 
 import msgspec
@@ -18,6 +19,10 @@ from headrace.feed.batch.row_layout import Layout, RowWriter, Table, Uneven, dec
 from headrace.feed.loader.data_loader import DataLoader
 from headrace.feed.pipelines.fetch import Built, RowBlock, SampleAddresses, make_rows
 from headrace.feed.pipelines.seeds import preserved_generators
+
+with tempfile.TemporaryFile() as file:
+    MAPPED = np.memmap(file, np.float32, "w+", shape=(16, 40))
+    MAPPED[:] = np.arange(640).reshape(16, 40)
 
 
 def sample(kind: str, i: int) -> Any:
@@ -36,6 +41,9 @@ def sample(kind: str, i: int) -> Any:
         "array": np.arange(6, dtype=np.float32).reshape(3, 2) * i,
         "array int16": np.full(3, i, np.int16),
         "array fortran": np.asfortranarray(np.arange(6.0).reshape(2, 3) + i),
+        "array, every second": (np.arange(12.0) * i)[::2],
+        "array of no bytes": np.empty((3, 0), np.float32),
+        "memory-mapped array": MAPPED[i],
         "0-d array": np.array(i * 2.0),
         "np.float32": np.float32(i),
         "np.int64": np.int64(i),
@@ -53,8 +61,9 @@ def sample(kind: str, i: int) -> Any:
 
 KINDS = [
     "scalar tensor", "matrix", "half", "bfloat16", "uint8", "bool tensor", "complex", "no bytes", "transposed",
-    "requires grad", "array", "array int16", "array fortran", "0-d array", "np.float32", "np.int64", "np.bool", "int",
-    "bool", "float", "tuple", "list", "dict", "namedtuple", "deep",
+    "requires grad", "array", "array int16", "array fortran",
+    "array, every second", "array of no bytes", "memory-mapped array", "0-d array", "np.float32", "np.int64", "np.bool",
+    "int", "bool", "float", "tuple", "list", "dict", "namedtuple", "deep",
 ]  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from headrace.feed.batch.tensors import is_tensor
 
 MAX_LEAVES = 10_000
 _STACK_BYTES = 128 << 10  # small rows are collected up to this size and stacked in one call
+_PLAIN_ARRAYS = (np.ndarray, np.memmap)  # whose values are just their bytes
 
 
 class Uneven(Exception):
@@ -234,13 +235,15 @@ def _stack(column: list[Any], target: Any) -> None:
     leaf = column[0]
     if isinstance(target, np.ndarray):
         if isinstance(leaf, np.ndarray):
-            np.stack(column, out=target)
+            _join(column, target)
         else:
             target[:] = column
         return
     import torch
 
-    if isinstance(leaf, torch.Tensor):
+    if type(leaf) in _PLAIN_ARRAYS and _as_torch_takes(column):
+        _join(column, target.numpy())
+    elif isinstance(leaf, torch.Tensor):
         if any(tensor.requires_grad for tensor in column):
             column = [tensor.detach() for tensor in column]
         if len(column) == 1:
@@ -253,6 +256,21 @@ def _stack(column: list[Any], target: Any) -> None:
     else:
         values = [item.item() if isinstance(item, np.generic) else item for item in column]
         target.copy_(torch.tensor(values, dtype=target.dtype))
+
+
+def _join(column: list[NDArray[Any]], target: NDArray[Any]) -> None:
+    """Writes equal arrays as the rows of an array."""
+    if type(column[0]) in _PLAIN_ARRAYS and column[0].ndim:
+        count, first, *others = target.shape
+        np.concatenate(column, out=target.reshape(count * first, *others))  # np.stack makes a view of each first
+    else:
+        np.stack(column, out=target)
+
+
+def _as_torch_takes(column: list[NDArray[Any]]) -> bool:
+    """Whether torch makes tensors of such arrays: not of those that go backwards, or lie askew."""
+    size = column[0].itemsize
+    return all(step >= 0 and step % size == 0 for strides in {array.strides for array in column} for step in strides)
 
 
 def _columns(samples: list[Any], template: Any, columns: list[list[Any]]) -> bool:
