@@ -39,7 +39,7 @@ def main(servers: str, secret: str, kill_once: str, pid: str) -> dict[str, Any]:
 
     import headrace.tensorflow
     from headrace.errors import FeedError
-    from headrace.feed import DataLoader, stack_arrays
+    from headrace.feed import DataLoader, Window, stack_arrays
 
     here = {"shuffle": True, "seed": 3, "drop_last": True}
     there = here | {"workers": servers, "secret_file": secret}
@@ -112,6 +112,33 @@ def main(servers: str, secret: str, kill_once: str, pid: str) -> dict[str, Any]:
     skipping = headrace.tensorflow.feed(array_data.pictures(), 8, on_error="skip")
     saw["batches with skipping"] = int(skipping.cardinality())
     skipping.close()
+
+    # Shards, and rows without a count, which two lanes hold.
+    folder = Path(kill_once).parent / "lines"
+    folder.mkdir()
+    array_data.write_lines(folder)
+    shards = headrace.tensorflow.feed(array_data.lines(str(folder)), 8, shuffle=Window(8, 2), num_workers=1)
+    saw["rows of shards"] = sorted(label for _, labels in shards for label in labels.numpy().tolist())
+    shards.close()
+    lanes = {"shuffle": True, "seed": 3, "num_shards": 2}
+    plain = DataLoader(array_data.some_lines(str(folder)), 8, collate_fn=stack_arrays, **lanes)
+    want = [(vectors.tolist(), labels.tolist()) for vectors, labels in plain]
+    ds = headrace.tensorflow.feed(array_data.some_lines(str(folder)), 8, num_workers=1, **lanes)
+    got = [(vectors.numpy().tolist(), labels.numpy().tolist()) for vectors, labels in ds]
+    saw["lanes"] = [got == want, sum(len(labels) for _, labels in got), int(ds.cardinality())]
+    ahead = iter(ds.prefetch(3))
+    first = [next(ahead)[1].numpy().tolist() for _ in range(2)]
+    state = ds.state_dict(2)
+    rest = [labels.numpy().tolist() for _, labels in ahead]
+    ds.close()
+    resumed = headrace.tensorflow.feed(array_data.some_lines(str(folder)), 8, state=state, **lanes)
+    saw["lanes resumed"] = [[labels.numpy().tolist() for _, labels in resumed] == rest, len(first), len(rest)]
+    counted = headrace.tensorflow.feed(array_data.some_lines(str(folder)), 8, steps_per_epoch=5, **lanes)
+    trained = tf.keras.Sequential([tf.keras.layers.Input((4,)), tf.keras.layers.Dense(1)])
+    trained.compile("sgd", "mse", jit_compile=False)
+    steps = {}
+    trained.fit(counted, epochs=2, verbose=0, callbacks=[count])
+    saw["lanes in Keras"] = [int(counted.cardinality()), list(steps.values())]
 
     # Mistakes.
     before = psutil.Process().children(recursive=True)

@@ -80,6 +80,13 @@ def test_keras_knows_how_long_an_epoch_is_also_after_a_shorter_one(saw: dict[str
     assert saw["batches with skipping"] == -2, "nobody knows"
 
 
+def test_shards_and_rows_without_a_count_are_datasets_too(saw: dict[str, Any]) -> None:
+    assert saw["rows of shards"] == list(range(120))
+    assert saw["lanes"] == [True, 40, -2], "the same as one process makes; nobody knows how many batches"
+    assert saw["lanes resumed"] == [True, 2, 4]
+    assert saw["lanes in Keras"] == [5, [5, 5]]
+
+
 def test_samples_that_are_no_tensors_are_refused(saw: dict[str, Any]) -> None:
     assert "a batch holds a str, which is no tensor" in saw["words"]
     assert "NumPy arrays" in saw["words"]

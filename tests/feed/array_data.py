@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from headrace import feed
 from headrace.feed import pipeline
 
 
@@ -58,3 +59,40 @@ class Raising(Pictures):
 @pipeline
 def raising() -> Raising:
     return Raising()
+
+
+def thirds(row: dict[str, int]) -> bool:
+    return row["label"] % 3 == 0
+
+
+def drawn(row: dict[str, int]) -> Any:
+    return np.random.rand(4).astype(np.float32) + row["label"], np.int64(row["label"])
+
+
+@pipeline
+def lines(folder: str) -> feed.Source:
+    """Rows of JSON lines: 4 random numbers and a label."""
+    return feed.jsonl(folder, "*.jsonl").map(drawn)
+
+
+@pipeline
+def some_lines(folder: str) -> Any:
+    """The rows whose label is a multiple of three: they have no count."""
+    return feed.jsonl(folder, "*.jsonl").filter(thirds).map(drawn)
+
+
+def write_lines(folder: Path, shards: int = 4, rows: int = 30) -> None:
+    """Writes shards of JSON lines, whose labels count through."""
+    for shard in range(shards):
+        labels = range(shard * rows, (shard + 1) * rows)
+        (folder / f"{shard}.jsonl").write_text("".join(f'{{"label": {label}}}\n' for label in labels))
+
+
+class Wide(Pictures):
+    def __getitem__(self, index: int) -> Any:
+        return np.full(4096, index, np.float32), index
+
+
+@pipeline
+def wide() -> Wide:
+    return Wide()

@@ -10,6 +10,7 @@ the loader is: `FeedDataset.state_dict` is told how many batches were trained on
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -48,11 +49,13 @@ class FeedDataset(tf.data.Dataset):  # type: ignore[misc]
         return [self._source]
 
     def __len__(self) -> int:
-        """Returns the number of batches of a whole epoch."""
+        """Returns the number of batches of a whole epoch. Raises TypeError if the dataset has no count."""
         return len(self.loader)
 
     def cardinality(self, name: str | None = None) -> tf.Tensor:
-        """Returns the number of batches of a whole epoch, int64; unknown with ``on_error="skip"``.
+        """Returns the number of batches of a whole epoch, int64.
+
+        It is unknown with ``on_error="skip"``, and in lanes without `steps_per_epoch`.
 
         It is what Keras counts an epoch's steps by. TensorFlow itself is not told (`assert_cardinality`): it would end
         a pass that goes on in the middle of an epoch with an error.
@@ -60,7 +63,10 @@ class FeedDataset(tf.data.Dataset):  # type: ignore[misc]
         Args:
             name: of the operation, as TensorFlow's.
         """
-        count = tf.data.experimental.UNKNOWN_CARDINALITY if self._skips else len(self.loader)
+        count = tf.data.experimental.UNKNOWN_CARDINALITY
+        if not self._skips:
+            with contextlib.suppress(TypeError):  # nobody knows how much a filter leaves
+                count = len(self.loader)
         return tf.constant(count, tf.int64, name=name)
 
     def state_dict(self, batches: int | None = None) -> dict[str, Any]:
@@ -119,13 +125,14 @@ def feed(
     The first batch is loaded at once, because TensorFlow asks for shapes and dtypes before the training.
 
     Args:
-        dataset: a call of a function marked with `headrace.feed.pipeline`, or a map-style dataset. Samples are NumPy
-            arrays and numbers, nested in dict, list or tuple.
+        dataset: a call of a function marked with `headrace.feed.pipeline`, or what `headrace.feed.DataLoader` takes:
+            shards, datasets with and without a count. Samples are NumPy arrays and numbers, nested in dict, list or
+            tuple.
         batch_size: rows of a batch, per rank.
         state: where to begin: what `FeedDataset.state_dict` returned.
         seed: of order and random numbers.
         **options: as of `headrace.feed.DataLoader`: `shuffle`, `drop_last` (rows are static then), `num_workers`,
-            `rank` and `world_size`, `workers`, ...
+            `rank` and `world_size`, `workers`, `num_shards` and `steps_per_epoch` for data without a count, ...
 
     Raises:
         FeedError: a batch that TensorFlow cannot take, or an option that it has no use for.
