@@ -20,7 +20,7 @@ from feed_servers import Pair, wait_until
 from headrace import feed
 from headrace.errors import PipelineError, PositionError
 from headrace.feed import DataLoader
-from headrace.feed.plan import epoch
+from headrace.feed.plan import epoch, order
 
 OPTIONS: dict[str, Any] = {"batch_size": 8, "shuffle": True, "seed": 3}
 
@@ -148,8 +148,8 @@ def test_a_billion_samples_are_entered_in_the_middle_without_walking_there(
     shuffle: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     evaluated, planned = [], []
-    permute, batches = epoch.permute, epoch.EpochPlan._batches
-    monkeypatch.setattr(epoch, "permute", lambda at, n, key: evaluated.append(at.size) or permute(at, n, key))
+    permute, batches = order.permute, epoch.EpochPlan._batches
+    monkeypatch.setattr(order, "permute", lambda at, n, key: evaluated.append(at.size) or permute(at, n, key))
     monkeypatch.setattr(epoch.EpochPlan, "_batches", lambda *at: planned.append(at[2:]) or batches(*at))
     with DataLoader(Endless(), 256, shuffle, seed=3) as loader:
         state = saved(loader) | {"step": 1_000_000, "samples": 256_000_000}

@@ -22,6 +22,7 @@ from headrace.feed.client.worker_pool import WorkerPool
 from headrace.feed.loader.device import DeviceBatches, find_device, find_pinning, open_device
 from headrace.feed.loader.guarantee import Guarantee, guarantee, guarantee_of_lanes
 from headrace.feed.loader.iteration import Batches, InlineBatches, Iteration, ServedBatches
+from headrace.feed.loader.known_data import KnownData
 from headrace.feed.loader.lane_batches import InlineLanes, ServedLanes
 from headrace.feed.loader.loader_arguments import (
     as_context,
@@ -33,6 +34,7 @@ from headrace.feed.loader.loader_arguments import (
     warn_of_pass,
 )
 from headrace.feed.loader.open_sessions import OpenSessions
+from headrace.feed.loader.places import Places
 from headrace.feed.loader.planning import built_here, make_planner, make_samplers
 from headrace.feed.loader.serving import local_workers, opening_by_name, opening_here, remote_workers
 from headrace.feed.loader.stats import LoaderStats, loader_stats
@@ -48,7 +50,6 @@ from headrace.feed.plan.lane_draws import LanePass
 from headrace.feed.plan.lane_planner import LaneOptions, LanePlanner
 from headrace.feed.plan.pass_progress import Progress
 from headrace.feed.plan.planner import LoaderSeeds
-from headrace.feed.plan.shard_map import data_digest
 from headrace.feed.plan.torch_samplers import source_of
 from headrace.feed.plan.window import Window
 from headrace.feed.wire import messages
@@ -63,7 +64,7 @@ MEMORY = 512 << 20
 STALL_SECONDS = 300.0
 
 
-class DataLoader(TorchHabits):
+class DataLoader(Places, KnownData, TorchHabits):
     """Loads batches of a dataset.
 
     Args:
@@ -249,42 +250,6 @@ class DataLoader(TorchHabits):
 
     # What is headrace's
 
-    def set_epoch(self, epoch: int) -> None:
-        """Sets the number of the next epoch; without it epochs count from 0.
-
-        A position that was loaded in that epoch stands; in another epoch it is left, with a warning.
-        """
-        self._planner.bookmark.set_epoch(epoch)
-
-    def state_dict(self, batches: int | None = None) -> dict[str, Any]:
-        """Returns the position in the latest pass, or the beginning of the next: numbers and strings, under 1 KB.
-
-        Batches that `next()` has returned are consumed; those on their way are not. A torch sampler with a state or a
-        generator of its own adds that.
-
-        Args:
-            batches: how many of the latest pass count as consumed, where something reads ahead of the training; by
-                default all that `next()` has returned. With headrace's own order only.
-
-        Raises:
-            PositionError: `next()` has not returned as many, or the order is a sampler's.
-        """
-        return self._planner.state(source_of(self._sampler, self._batch_sampler), batches)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Begins the next pass where a state was taken, also with another number of ranks, workers or rows a batch.
-
-        Args:
-            state: what `state_dict()` returned; empty for the beginning.
-
-        Raises:
-            PositionError: it does not fit this loader; names the field and both values.
-        """
-        self._planner.load(state, source_of(self._sampler, self._batch_sampler))
-        self._sessions.position_set()
-        if not self._sessions:  # else the ranks, which load one after the other, would disagree for a while
-            self._opening = self._make_opening()
-
     def stats(self) -> LoaderStats:
         """Returns sums since the loader was made, and ratios of them: see `LoaderStats`."""
         return loader_stats(self._meter.totals, self._stats, list(self._sessions))
@@ -316,27 +281,6 @@ class DataLoader(TorchHabits):
         return check(built, self._planner.worker_seed, spread(len(dataset), samples))
 
     # Loading
-
-    def _sized(self) -> Any:
-        """Returns what has the dataset's length."""
-        return range(self._dataset_length()) if isinstance(self.dataset, Pipeline) else self.dataset
-
-    def _dataset_length(self) -> int:
-        if not isinstance(self.dataset, Pipeline):
-            return len(self.dataset)  # it may change between epochs
-        if self._length is None:
-            if self._endpoints is None and self.num_workers == 0:
-                self._length = len(self._local().dataset)
-            else:
-                self._length = self._sessions.waiting(self._make_session).wait_for_length(self.timeout or None)
-        return self._length
-
-    def _data_digest(self) -> str:
-        if self._built is None and isinstance(self.dataset, Pipeline):  # the workers know it, if one has opened it
-            self._digest = self._digest or next((each.data for each in self._sessions if each.data), "")
-            return self._digest
-        held = self._built.dataset if self._built is not None else self.dataset
-        return data_digest(getattr(held, "counts", ()), getattr(held, "shard_digests", ()))
 
     def _settle(self) -> None:
         """Looks again which part of the data is ours, where that was left open: it may be known only now."""

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from headrace.feed.plan.permutation import permute
+from headrace.feed.plan.order import Order, RowOrder
 from headrace.feed.plan.window import Window
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ class BatchPlan:
         seed: seed of the epoch's random numbers.
         batched: False when the loader does not batch (`batch_size=None`): one sample, not stacked.
         draw: what is asked of a lane, when the batch comes from one; `keys` are the numbers of its outputs then.
+        agreed: what all ranks must agree in for this step, see `Order.agreed`.
     """
 
     epoch: int
@@ -53,6 +54,7 @@ class BatchPlan:
     seed: int
     batched: bool = True
     draw: LaneDraw | None = None
+    agreed: str = ""
 
     @property
     def rows(self) -> int:
@@ -62,10 +64,10 @@ class BatchPlan:
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """headrace's own plan of one rank: sequential, or shuffled by a keyed permutation.
+    """headrace's own plan of one rank: how the positions of an epoch are cut into its batches.
 
     Attributes:
-        length: samples in the dataset.
+        length: samples of the epoch.
         batch_size: rows a rank and step.
         seed: seed of order and random numbers; the epoch is mixed in.
         shuffle: whether the order is permuted, or the windows that it is permuted by.
@@ -75,6 +77,7 @@ class EpochPlan:
         samples: samples in the dataset, when `length` is more: the positions beyond them hold the first ones again.
         offset: plan position where it begins.
         first_step: number of its first step.
+        order: which row stands at a position; by default that of one dataset, of `shuffle` and `seed`.
     """
 
     length: int
@@ -88,6 +91,7 @@ class EpochPlan:
     samples: int | None = None
     offset: int = 0
     first_step: int = 0
+    order: Order | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("length", 0), ("batch_size", 1), ("world_size", 1)):
@@ -127,7 +131,7 @@ class EpochPlan:
     def consumed(self, step: int) -> int:
         """Returns the plan position that the ranks together have reached when `step` is the next step."""
         if step < self.end_step or self.drop_last:
-            return self.offset + (step - self.first_step) * self.global_batch
+            return self._begin(step)
         return self.length
 
     def batch(self, epoch: int, step: int) -> BatchPlan:
@@ -143,20 +147,25 @@ class EpochPlan:
         samples = self.samples or self.length
         if samples < self.length:
             places %= samples
-        if isinstance(self.shuffle, Window):
-            places = self.shuffle.order(places, samples, self._key(epoch))
-        elif self.shuffle:
-            places = permute(places, samples, self._key(epoch))
-        keys = places.tolist()
+        order = self._order
+        keys = order.rows_at(epoch, places).tolist()
         batches, taken = [], 0
         for step, (first, last) in enumerate(runs, start):
             rows = keys[taken : taken + last - first]
             taken += last - first
-            batches.append(BatchPlan(epoch, step, first, rows, self.seed, self.batched))
+            agreed = order.agreed(epoch, self._begin(step))
+            batches.append(BatchPlan(epoch, step, first, rows, self.seed, self.batched, agreed=agreed))
         return batches
 
+    @property
+    def _order(self) -> Order:
+        return self.order or RowOrder(self.samples or self.length, self.seed, self.shuffle)
+
+    def _begin(self, step: int) -> int:
+        return self.offset + (step - self.first_step) * self.global_batch
+
     def _rows(self, step: int) -> tuple[int, int]:
-        start = self.offset + (step - self.first_step) * self.global_batch
+        start = self._begin(step)
         full = start + self.global_batch
         end = full if self.drop_last or step < self.end_step - 1 else self.length
         if end == full:
@@ -164,17 +173,19 @@ class EpochPlan:
         count = end - start
         return start + self.rank * count // self.world_size, start + (self.rank + 1) * count // self.world_size
 
-    def _key(self, epoch: int) -> bytes:
-        return f"{self.seed}/{epoch}".encode()
-
     def epoch(self, epoch: int, start: int = 0) -> Iterator[BatchPlan]:
         """Iterates over this rank's batches of an epoch, from a step on."""
         step = max(start, self.first_step)
         count = 1  # the first batch is there at once, later ones come by the block
         while step < self.end_step:
-            end = min(step + count, self.end_step)
-            yield from self._batches(epoch, step, end)
-            step, count = end, min(2 * count, max(1, _BLOCK_ROWS // self.batch_size))
+            end, order = min(step + count, self.end_step), self._order
+            version = order.version
+            for batch in self._batches(epoch, step, end):
+                if order.version != version:
+                    break  # what is ahead has changed
+                yield batch
+                step += 1
+            count = min(2 * count, max(1, _BLOCK_ROWS // self.batch_size))
 
 
 def plan_fingerprint(

@@ -21,7 +21,7 @@ from headrace.feed.batch import pytree
 from headrace.feed.pipelines import seeds
 from headrace.feed.pipelines.lane_datasets import opened, own_copy
 from headrace.feed.pipelines.lane_info import LaneInfo, working_for
-from headrace.feed.plan.permutation import permute
+from headrace.feed.plan.order import RowOrder
 from headrace.feed.plan.window import Window
 from headrace.feed.sources.stream import LaneRows, Order, Stream
 from headrace.feed.wire.draws import MAX_TOKEN, Draw, Drawn
@@ -165,7 +165,7 @@ class _Reader:
         dataset = self._dataset
         if isinstance(dataset, Stream):
             self.info.asked = True
-            order = _order(dataset.rows, draw.shuffle, f"{self._seed}/{self._epoch}".encode())
+            order = _order(dataset.rows, draw.shuffle, self._seed, self._epoch)
             return dataset.lane(draw.lane, draw.lanes, order, (state, draw.at) if state is not None else (0, 0))
         if init is not None:
             init(draw.lane)
@@ -207,16 +207,15 @@ class _Reader:
         return self.at, _packed(states)
 
 
-def _order(rows: int, shuffle: bool | tuple[int, int], key: bytes) -> Order | None:
+def _order(rows: int, shuffle: bool | tuple[int, int], seed: int, epoch: int) -> Order | None:
     """Returns the order of an epoch's rows, as `EpochPlan` has it; None for that of the source."""
     if not shuffle:
         return None
-    window = Window(*shuffle) if isinstance(shuffle, tuple) else None
+    found = RowOrder(rows, seed, Window(*shuffle) if isinstance(shuffle, tuple) else True)
 
     def order(places: range) -> list[int]:
         wanted = np.arange(places.start, places.stop, dtype=np.int64)
-        found = permute(wanted, rows, key) if window is None else window.order(wanted, rows, key)
-        rows_there: list[int] = found.tolist()
+        rows_there: list[int] = found.rows_at(epoch, wanted).tolist()
         return rows_there
 
     return order

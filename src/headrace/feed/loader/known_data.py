@@ -1,0 +1,61 @@
+"""What a loader knows of its data: the length and the digest of the shards. With workers elsewhere, they know it."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any
+
+from headrace.feed.client.session import Session
+from headrace.feed.loader.open_sessions import OpenSessions
+from headrace.feed.pipelines.factory import Pipeline
+from headrace.feed.pipelines.fetch import Built
+from headrace.feed.plan.shard_map import data_digest
+from headrace.feed.wire.endpoints import Endpoints
+
+
+class KnownData(abc.ABC):
+    """See the module.
+
+    Attributes:
+        dataset, num_workers, timeout: of the loader.
+        _endpoints: of the feed servers; None for workers of its own.
+        _sessions: those that are open.
+        _built: the pipeline as it was built here, if it was.
+        _length, _digest: what workers have told.
+    """
+
+    dataset: Any
+    num_workers: int
+    timeout: float
+    _endpoints: Endpoints | None
+    _sessions: OpenSessions
+    _built: Built | None
+    _length: int | None
+    _digest: str
+
+    @abc.abstractmethod
+    def _local(self) -> Built: ...
+
+    @abc.abstractmethod
+    def _make_session(self) -> Session: ...
+
+    def _sized(self) -> Any:
+        """Returns what has the dataset's length."""
+        return range(self._dataset_length()) if isinstance(self.dataset, Pipeline) else self.dataset
+
+    def _dataset_length(self) -> int:
+        if not isinstance(self.dataset, Pipeline):
+            return len(self.dataset)  # it may change between epochs
+        if self._length is None:
+            if self._endpoints is None and self.num_workers == 0:
+                self._length = len(self._local().dataset)
+            else:
+                self._length = self._sessions.waiting(self._make_session).wait_for_length(self.timeout or None)
+        return self._length
+
+    def _data_digest(self) -> str:
+        if self._built is None and isinstance(self.dataset, Pipeline):  # the workers know it, if one has opened it
+            self._digest = self._digest or next((each.data for each in self._sessions if each.data), "")
+            return self._digest
+        held = self._built.dataset if self._built is not None else self.dataset
+        return data_digest(getattr(held, "counts", ()), getattr(held, "shard_digests", ()))

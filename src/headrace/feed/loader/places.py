@@ -1,0 +1,69 @@
+"""Where a loader is in its data: the methods that set and tell the epoch and the position."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterable
+from typing import Any
+
+from headrace.feed.loader.open_sessions import OpenSessions
+from headrace.feed.plan.lane_planner import LanePlanner
+from headrace.feed.plan.planner import Planner
+from headrace.feed.plan.torch_samplers import source_of
+from headrace.feed.wire import messages
+
+
+class Places(abc.ABC):
+    """See the module.
+
+    Attributes:
+        _sampler, _batch_sampler: torch's samplers, both None where headrace's own plan decides the order.
+        _planner: of the loader.
+        _sessions: those that are open.
+        _opening: how the next one opens the pipeline.
+    """
+
+    _sampler: Iterable[Any] | None
+    _batch_sampler: Iterable[list[Any]] | None
+    _planner: Planner | LanePlanner
+    _sessions: OpenSessions
+    _opening: messages.Open
+
+    @abc.abstractmethod
+    def _make_opening(self) -> messages.Open: ...
+
+    def set_epoch(self, epoch: int) -> None:
+        """Sets the number of the next epoch; without it epochs count from 0.
+
+        A position that was loaded in that epoch stands; in another epoch it is left, with a warning.
+        """
+        self._planner.bookmark.set_epoch(epoch)
+
+    def state_dict(self, batches: int | None = None) -> dict[str, Any]:
+        """Returns the position in the latest pass, or the beginning of the next: numbers and strings, under 1 KB.
+
+        Batches that `next()` has returned are consumed; those on their way are not. A torch sampler with a state or a
+        generator of its own adds that.
+
+        Args:
+            batches: how many of the latest pass count as consumed, where something reads ahead of the training; by
+                default all that `next()` has returned. With headrace's own order only.
+
+        Raises:
+            PositionError: `next()` has not returned as many, or the order is a sampler's.
+        """
+        return self._planner.state(source_of(self._sampler, self._batch_sampler), batches)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Begins the next pass where a state was taken, also with another number of ranks, workers or rows a batch.
+
+        Args:
+            state: what `state_dict()` returned; empty for the beginning.
+
+        Raises:
+            PositionError: it does not fit this loader; names the field and both values.
+        """
+        self._planner.load(state, source_of(self._sampler, self._batch_sampler))
+        self._sessions.position_set()
+        if not self._sessions:  # else the ranks, which load one after the other, would disagree for a while
+            self._opening = self._make_opening()
