@@ -50,6 +50,7 @@ _EXPORTS = {
     "Window": "headrace.feed.plan.window",
     "arrow": "headrace.feed.sources.open_source",
     "channel": "headrace.feed.pipelines.factory",
+    "empty": "headrace.feed.batch.row_arrays",
     "lane": "headrace.feed.pipelines.lane_info",
     "merge_states": "headrace.feed.plan.lane_state",
     "hf": "headrace.feed.sources.open_source",
@@ -71,6 +72,7 @@ __all__ = [
     "Window",
     "arrow",
     "channel",
+    "empty",
     "hf",
     "jsonl",
     "lane",
@@ -83,6 +85,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from headrace.feed.batch.row_arrays import empty
     from headrace.feed.client.policy import PurityWarning, Skipped
     from headrace.feed.loader.data_loader import DataLoader
     from headrace.feed.metrics.track import track

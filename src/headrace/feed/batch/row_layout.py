@@ -24,6 +24,7 @@ from headrace.feed.batch.pytree import Bytes, Node, align
 from headrace.feed.batch.tensors import is_tensor
 
 MAX_LEAVES = 10_000
+Unwritten = Callable[[list[Any], Sequence[Any]], list[int]]
 _STACK_BYTES = 128 << 10  # small rows are collected up to this size and stacked in one call
 _PLAIN_ARRAYS = (np.ndarray, np.memmap)  # whose values are just their bytes
 
@@ -195,16 +196,26 @@ class RowWriter:
         block: block of the whole batch, uint8.
         rows: rows of the whole batch.
         first: row of the first sample.
+        unwritten: given a large sample's leaves and their rows, tells by number which are to be written; None if all
+            are. It may `move` the writer.
     """
 
-    def __init__(self, sample: Any, layout: Layout, block: Bytes, rows: int, first: int) -> None:
-        self._template = sample
+    def __init__(
+        self, sample: Any, layout: Layout, block: Bytes, rows: int, first: int, unwritten: Unwritten | None = None
+    ) -> None:
+        self._most = max(1, _STACK_BYTES // max(1, layout.row_bytes))
+        self._template = sample if self._most > 1 else None  # a large sample is let go of when it is written
+        self._signature = _signature(sample) if self._most == 1 else None
         self._samples: list[Any] = []
         self._written = first
-        self._most = max(1, _STACK_BYTES // max(1, layout.row_bytes))
+        self._layout, self._rows, self._unwritten = layout, rows, unwritten
+        self.move(block)
+
+    def move(self, block: Bytes) -> None:
+        """Goes on in another mapping of the same memory."""
         self._targets = [
-            table.rows(block[offset : offset + table.row_bytes * rows], rows)
-            for table, offset in zip(layout.tables, layout.offsets(rows), strict=True)
+            table.rows(block[offset : offset + table.row_bytes * self._rows], self._rows)
+            for table, offset in zip(self._layout.tables, self._layout.offsets(self._rows), strict=True)
         ]
 
     def write(self, sample: Any) -> None:
@@ -219,11 +230,19 @@ class RowWriter:
             return
         first, last = self._written, self._written + len(self._samples)
         columns: list[list[Any]] = []
-        if not _columns(self._samples, self._template, columns):
+        alone = self._most == 1
+        if alone and _signature(self._samples[0]) != self._signature:
+            raise Uneven
+        if not _columns(self._samples, self._samples[0] if alone else self._template, columns):
             raise Uneven
         try:
-            for target, column in zip(self._targets, columns, strict=True):
-                _stack(column, target[first:last])
+            if alone and self._unwritten is not None:
+                rows = [target[first] for target in self._targets]
+                for number in self._unwritten([column[0] for column in columns], rows):
+                    _stack(columns[number], self._targets[number][first:last])
+            else:
+                for target, column in zip(self._targets, columns, strict=True):
+                    _stack(column, target[first:last])
         except (TypeError, ValueError, RuntimeError, OverflowError):
             raise Uneven from None  # the collate function's own result, or its own words, for the whole batch
         self._samples.clear()
@@ -301,9 +320,9 @@ def _columns(samples: list[Any], template: Any, columns: list[list[Any]]) -> boo
 def _signature(sample: Any) -> Any:
     """Returns what must be equal for two samples to be stackable: structure, types, dtypes and shapes."""
     if is_tensor(sample):
-        return ("t", sample.dtype, sample.shape)
+        return (type(sample), sample.dtype, sample.shape)
     if isinstance(sample, np.ndarray):
-        return ("a", sample.dtype, sample.shape)
+        return (type(sample), sample.dtype, sample.shape)
     if isinstance(sample, Mapping):
         return (type(sample), tuple(sample), tuple(_signature(item) for item in sample.values()))
     if isinstance(sample, (list, tuple)):

@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from headrace.feed.batch.pytree import Bytes
+from headrace.feed.batch.row_arrays import RowArrays
 from headrace.feed.batch.row_layout import Layout, LayoutCache, RowWriter, Uneven
+from headrace.feed.batch.slab import Slab
 from headrace.feed.pipelines import seeds
 from headrace.feed.pipelines.collate import uneven_field
 from headrace.feed.pipelines.seeds import SampleSeeds
@@ -34,6 +36,7 @@ class Built:
         seed: seed of local workers, to which each adds its number.
         seeds: sets the generators, those that this pipeline draws from.
         layouts: those of the samples that were seen.
+        arrays: what `feed.empty` gives the dataset.
     """
 
     dataset: Any
@@ -43,6 +46,7 @@ class Built:
     seed: int = 0
     seeds: SampleSeeds = field(default_factory=SampleSeeds, compare=False)
     layouts: LayoutCache = field(default_factory=LayoutCache, compare=False)
+    arrays: RowArrays = field(default_factory=RowArrays, compare=False)
 
     @property
     def fetches(self) -> bool:
@@ -174,29 +178,58 @@ def make_rows(
         RowFailed: the dataset raised.
     """
     writer: RowWriter | None = None
-    layout = expected
-    for sample in samples_of(built, addresses):
-        if writer is None:
-            own = built.layouts.of(sample, built.collate)
-            if expected is not None and own is not expected and own != expected:
-                raise Uneven
-            layout = own
-            place = block_of(own)
-            writer = RowWriter(sample, own, place.block, place.rows, place.first)
-        writer.write(sample)
-    if writer is None or layout is None:
-        raise Uneven
-    writer.finish()
-    return layout
+    layout, arrays = expected, built.arrays
+
+    def moved() -> None:
+        if writer is not None and layout is not None:
+            writer.move(block_of(layout).block)
+
+    if expected is not None:
+        place = block_of(expected)
+        arrays.open(place.slab, place.start, expected, place.rows, moved)
+    samples = samples_of(built, addresses)
+    try:
+        for number in range(len(addresses.rows)):
+            if layout is not None:
+                arrays.begin(place.first + number)
+            sample = next(samples)
+            if writer is None:
+                own = built.layouts.of(sample, built.collate)
+                if expected is not None and own is not expected and own != expected:
+                    raise Uneven
+                if expected is None:
+                    place = block_of(own)
+                    arrays.open(place.slab, place.start, own, place.rows, moved)
+                layout = own
+                writer = RowWriter(sample, own, place.block, place.rows, place.first, arrays.unwritten)
+            writer.write(sample)
+            del sample
+            arrays.end()
+        if writer is None or layout is None:
+            raise Uneven
+        writer.finish()
+        return layout
+    finally:
+        arrays.close()
 
 
 @dataclass(frozen=True)
 class RowBlock:
-    """Where rows go: the block of the whole batch, its rows, and the place of the first row that is written."""
+    """Where rows go.
+
+    Attributes:
+        block: of the whole batch.
+        rows: of the whole batch.
+        first: the first row that is written.
+        slab: what the block lies in, None for other memory.
+        start: where it begins there.
+    """
 
     block: Bytes
     rows: int
     first: int
+    slab: Slab | None = None
+    start: int = 0
 
 
 def samples_of(built: Built, addresses: SampleAddresses) -> Iterator[Any]:

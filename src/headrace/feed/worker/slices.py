@@ -102,7 +102,7 @@ class _Target:
     """The memory that a slice is written to: the slab at hand, a fresh one when it is too small, or mere scratch."""
 
     def __init__(self, slab: Slab | None, *, scratch: bool) -> None:
-        self._slab = slab
+        self.slab = slab
         self._scratch: Bytes | None = np.empty(0, np.uint8) if scratch else None
         self.fresh: Slab | None = None
 
@@ -114,13 +114,13 @@ class _Target:
                 grown[:keep] = self._scratch[:keep]
                 self._scratch = grown
             return self._scratch
-        if self._slab is None or self._slab.size < size:
+        if self.slab is None or self.slab.size < size:
             fresh = Slab.create(max(size, 2 * keep))
-            if keep and self._slab is not None:
-                fresh.view()[:keep] = self._slab.view()[:keep]
+            if keep and self.slab is not None:
+                fresh.view()[:keep] = self.slab.view()[:keep]
             self.abandon()
-            self._slab = self.fresh = fresh
-        return self._slab.view()
+            self.slab = self.fresh = fresh
+        return self.slab.view()
 
     def abandon(self) -> None:
         """Closes the fresh slab."""
@@ -187,7 +187,8 @@ def _make_rows(built: Built, request: SliceRequest, target: _Target) -> Done:
 
         def block_of(own: Layout, place: RowBlock = place, start: int = start) -> RowBlock:
             size = max(1, own.size(place.rows))
-            return RowBlock(target.block(start + size, keep=start)[start : start + size], place.rows, place.first)
+            block = target.block(start + size, keep=start)[start : start + size]
+            return RowBlock(block, place.rows, place.first, target.slab, start)
 
         try:
             layout = make_rows(built, addresses, layout, block_of)

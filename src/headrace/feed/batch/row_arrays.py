@@ -1,0 +1,197 @@
+"""Arrays in the slab itself: what `feed.empty` gives a dataset while a worker makes one of its rows.
+
+An array that ends up as the row that it lies in need not be copied. Everything else that a dataset may do with it is
+as harmless as with an ordinary array: if somebody still holds it when other data are to be written where it lies, or
+when the row is done, then what he holds becomes ordinary memory with the same content (see `Slab.detach`) before
+anything is written, the dataset is called again, or the batch is handed on.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from headrace.feed.batch.row_layout import Layout
+from headrace.feed.batch.slab import Slab
+from headrace.feed.batch.tensors import is_tensor
+
+LEAST_BYTES = 64 << 10  # of a row; smaller ones are collected and stacked in one call, which costs less
+ALIGNED = 16  # bytes; what malloc promises
+
+_HELD = (
+    "feed.empty saves nothing here, so the dataset gets ordinary arrays from now on. Its batches are right. It kept an "
+    "array of feed.empty when it had returned the sample (in a cache, or as a buffer to be filled again), or returned "
+    "it as another field, or with its axes in another order"
+)
+
+
+def empty(shape: int | Sequence[int], dtype: DTypeLike = float) -> NDArray[Any]:
+    """Returns an array to be filled, as `numpy.empty` does; in a worker one that need not be copied into the batch.
+
+    Called by a dataset's `__getitem__`, or by a function of `.map`, it lies in shared memory where this row of the
+    batch will be, if the sample has a field of as many bytes. Otherwise it is an ordinary array. Batches are the same
+    either way. Do not keep it when the sample is returned: that is harmless, but ends the saving.
+
+    Args:
+        shape, dtype: as in `numpy.empty`; those that the field has in the sample.
+    """
+    array = _making.rows.take(shape, dtype) if _making.rows is not None else None
+    return np.empty(shape, dtype) if array is None else array
+
+
+class _Making(threading.local):
+    """The rows that this thread makes. A dataset's own threads, and processes that it forks, get ordinary arrays."""
+
+    rows: RowArrays | None = None
+
+
+_making = _Making()
+
+
+def _forget() -> None:
+    _making.rows = None
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+class RowArrays:
+    """The arrays that the dataset of one pipeline was given; see the module."""
+
+    def __init__(self) -> None:
+        self._held = False
+        self._slab: Slab | None = None
+        self._layout: Layout | None = None
+        self._offsets: list[int] = []  # in the slab, of the tables
+        self._row = 0
+        self._free: list[int] = []  # tables whose row was not given yet
+        self._given: dict[int, tuple[weakref.ref[NDArray[np.uint8]], int, int]] = {}  # by table
+        self._moved: Callable[[], None] | None = None
+
+    def open(self, slab: Slab | None, start: int, layout: Layout, rows: int, moved: Callable[[], None]) -> None:
+        """Offers the rows of a batch.
+
+        Args:
+            slab: it lies there; None if it is not in a slab.
+            start: where its block begins.
+            layout: of the batch.
+            rows: of the batch.
+            moved: called when the slab was mapped anew, so that rows are not written to the old mapping.
+        """
+        if slab is None or self._held or layout.row_bytes <= LEAST_BYTES:
+            return
+        self._slab, self._layout, self._moved = slab, layout, moved
+        self._offsets = [start + offset for offset in layout.offsets(rows)]
+        _making.rows = self
+
+    def begin(self, row: int) -> None:
+        """Says which row of the batch is made next."""
+        if self._layout is not None:
+            self._row, self._free = row, list(range(len(self._layout.tables)))
+
+    def take(self, shape: int | Sequence[int], dtype: DTypeLike) -> NDArray[Any] | None:
+        """Returns an array in the row that is made; None if it has no place for one like this. Each is given once."""
+        assert self._slab is not None
+        assert self._layout is not None
+        kind = np.dtype(dtype)
+        try:
+            extents = tuple(map(operator.index, shape if isinstance(shape, Sequence) else (shape,)))
+        except TypeError:
+            return None
+        size = math.prod(extents) * kind.itemsize
+        if kind.hasobject or any(extent <= 0 for extent in extents):
+            return None
+        tables = self._layout.tables
+        fitting = [number for number in self._free if tables[number].row_bytes == size]
+        alike = [
+            number for number in fitting
+            if tables[number].row_shape == extents and tables[number].dtype in (kind.str, kind.name)
+        ]  # fmt: skip
+        for number in alike or fitting:
+            offset = self._offsets[number] + self._row * size
+            if offset % ALIGNED:
+                continue
+            self._free.remove(number)
+            root = np.frombuffer(self._slab.memory(offset, size), np.uint8)
+            self._given[number] = (weakref.ref(root), offset, size)
+            return root.view(kind).reshape(extents)
+        return None
+
+    def unwritten(self, leaves: list[Any], targets: Sequence[Any]) -> list[int]:
+        """Returns which leaves of the row that was made are not in their places, by number.
+
+        Args:
+            leaves: of the sample, in the order of the tables.
+            targets: their rows in the batch, tensors or arrays.
+        """
+        left = list(range(len(leaves)))
+        if self._given:
+            left = [number for number in left if not _lies_in(leaves[number], targets[number])]
+            if any(number in self._given and self._given[number][0]() is not None for number in left):
+                self._release()
+        return left
+
+    def end(self) -> None:
+        """Ends the row, whose sample was let go of."""
+        if self._given:
+            self._release()
+
+    def close(self) -> None:
+        """Takes the offer back. An exception on its way may hold arrays, which says nothing about the next rows."""
+        if self._given and self._slab is not None:
+            self._detach(self._slab)
+        self._stop()
+
+    def _release(self) -> None:
+        """Makes arrays that are still held ordinary memory. It costs more than it saves, so no more are given."""
+        if self._slab is None or not self._detach(self._slab):
+            return
+        assert self._moved is not None
+        self._moved()
+        self._held = True
+        self._stop()
+        warnings.warn(_HELD, RuntimeWarning, stacklevel=2)
+
+    def _detach(self, slab: Slab) -> bool:
+        held = [(offset, size) for root, offset, size in self._given.values() if root() is not None]
+        self._given.clear()
+        if held:
+            slab.detach(held)
+        return bool(held)
+
+    def _stop(self) -> None:
+        self._slab = self._layout = self._moved = _making.rows = None
+        self._free = []
+
+
+def _address(leaf: Any) -> int:
+    if is_tensor(leaf):
+        return int(leaf.data_ptr())
+    return int(leaf.__array_interface__["data"][0])
+
+
+def _lies_in(leaf: Any, target: Any) -> bool:
+    """Returns whether a leaf is its row already: the same memory, read in the same way."""
+    if is_tensor(leaf):
+        import torch
+
+        if type(leaf) is not torch.Tensor or not leaf.is_contiguous() or leaf.is_conj() or leaf.is_neg():
+            return False
+    elif type(leaf) is not np.ndarray or not leaf.flags.c_contiguous:
+        return False
+    alike = tuple(leaf.shape) == tuple(target.shape) and _kind(leaf) == _kind(target)
+    return alike and _address(leaf) == _address(target)
+
+
+def _kind(leaf: Any) -> str:
+    """Returns the name of a dtype; torch and NumPy have the same names for those that both have."""
+    return str(leaf.dtype).removeprefix("torch.")
