@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import random
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -428,6 +429,27 @@ def _kept(row: Any) -> bool:
 def _twice(row: Any) -> Iterator[Any]:
     yield row
     yield row
+
+
+def _with_noise(row: int) -> tuple[int, float]:
+    return row, random.random()
+
+
+def _even(row: tuple[int, float]) -> bool:
+    return row[0] % 2 == 0
+
+
+def test_a_row_that_gives_nothing_may_draw_random_numbers_before_one_that_gives_several(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("\n".join(map(str, range(60))) + "\n")
+    kept = feed.jsonl(tmp_path).map(_with_noise).filter(_even).flat_map(_twice)
+    whole = _all(kept, batch_size=3)
+    loader = DataLoader(kept, **OPTIONS | {"batch_size": 3})
+    batches = iter(loader)
+    for step in range(1, len(whole)):
+        next(batches)
+        resumed = DataLoader(kept, **OPTIONS | {"batch_size": 3})
+        resumed.load_state_dict(loader.state_dict())
+        assert [flat(batch) for batch in resumed] == whole[step:], step
 
 
 def test_a_lane_without_torch_s_worker_info_is_known_too() -> None:

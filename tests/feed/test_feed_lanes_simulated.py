@@ -58,7 +58,8 @@ def simulate(world: World, seed: int) -> SessionStats:
     chance = random.Random(seed)
     count, rows, lanes = chance.choice([(53, 4, 3), (40, 1, 5), (97, 8, 7), (12, 4, 1)])
     built = Built((Rows if chance.random() < 0.5 else StatefulRows)(count), default_collate, default_collate=True)
-    inline = InlineLanes(built, LaneReaders(built.dataset), _draws(None, 0, seed, rows, lanes), Progress(3), _fail)
+    draws = _draws(None, 0, seed, rows, lanes)
+    inline = InlineLanes(built, LaneReaders(built.dataset), draws, Progress(3), _fail, SessionStats())
     expected = []
     while (made := inline.fetch()) is not None:
         expected.append(flat(made[0]))

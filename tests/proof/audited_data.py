@@ -82,6 +82,25 @@ class LaneRows(IterableDataset[Any]):
         self.made = state["made"]
 
 
+def lane_documents(n: int, lane: int, lanes: int, delay: float = 0.0, made: int = 0) -> Iterator[list[int]]:
+    """Yields the documents of one lane: tokens that follow from its number, some of them drawn."""
+    for number in range(lane + made * lanes, n, lanes):
+        time.sleep(delay)
+        length = number * 7919 % 23 if number % 11 else 60
+        yield [number, *(random.randrange(1 << 20) + int(np.random.rand() * 9) for _ in range(length))]
+
+
+class LaneDocuments(LaneRows):
+    """Documents without a count."""
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        assert info is not None
+        for document in lane_documents(self.n, info.id, info.num_workers, self.delay, self.made):
+            self.made += 1
+            yield document
+
+
 def write_tars(folder: Path, n: int, shards: int = 5) -> Path:
     """Writes n rows into shards of unequal size: some bytes, and the row's number."""
     folder.mkdir()

@@ -3,17 +3,21 @@
 python plain_loop.py CONFIG.json   config: audit, n, batch, seed, epochs, rank, world, dataset, pipeline, window, lanes
 """
 
+import itertools
 import json
 import random
 import struct
 import sys
+from collections.abc import Iterator
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 import torch
 from audit import Writer
-from audited_data import Samples, TarRows, lane_rows
+from audited_data import Samples, TarRows, lane_documents, lane_rows
 from keyed_order import keyed_order, window_order
+from packed_reference import sequences
 from torch.utils.data import default_collate
 
 config = json.loads(open(sys.argv[1]).read())  # noqa: PTH123, SIM115
@@ -27,17 +31,41 @@ def set_generators(key: bytes) -> None:
     torch.default_generator.manual_seed(int.from_bytes(key[:8], "little"))
 
 
+def of_lane(purpose: bytes, epoch: int, number: int, lane: int, lanes: int) -> None:
+    packed = struct.pack("<QQQ", seed, epoch, number * lanes + lane)
+    set_generators(blake2b(packed, digest_size=16, person=purpose).digest())
+
+
+def packed_lane(epoch: int, lane: int, lanes: int) -> Iterator[Any]:
+    """The packed documents of a lane: the generators are set before each document."""
+
+    def documents() -> Iterator[list[int]]:
+        made = lane_documents(n, lane, lanes)
+        for number in itertools.count():
+            of_lane(b"lane document", epoch, number, lane, lanes)
+            document = next(made, None)
+            if document is None:
+                return
+            yield document
+
+    given = {name: value for name, value in config["dataset"].items() if name != "delay"}
+    return sequences(documents(), **given)
+
+
 def lanes_in_turn(lanes: int) -> None:
     """The lanes of this rank give a batch each, in turn, until they have ended."""
+    packs = config["pipeline"] == "packed"
     for epoch in range(config["epochs"] if lanes else 0):
-        live = {lane: lane_rows(n, lane, lanes) for lane in range(rank, lanes, world)}
+        live = {
+            lane: packed_lane(epoch, lane, lanes) if packs else lane_rows(n, lane, lanes)
+            for lane in range(rank, lanes, world)
+        }
         first = step = 0
         while live:
             for lane in list(live):
                 rows = []
                 for k in range(first, first + batch):
-                    packed = struct.pack("<QQQ", seed, epoch, k * lanes + lane)
-                    set_generators(blake2b(packed, digest_size=16, person=b"lane output").digest())
+                    of_lane(b"lane output", epoch, k, lane, lanes)
                     rows += [next(live[lane], None)]
                 rows = [row for row in rows if row is not None]
                 if len(rows) < batch:
@@ -49,7 +77,7 @@ def lanes_in_turn(lanes: int) -> None:
 
 
 lanes_in_turn(config["lanes"])
-kind = {"samples": Samples, "tars": TarRows, "lanes": None}[config["pipeline"]]
+kind = {"samples": Samples, "tars": TarRows, "lanes": None, "packed": None}[config["pipeline"]]
 dataset = kind and kind(n=n, **config["dataset"])
 for epoch in range(0 if config["lanes"] else config["epochs"]):
     key = f"{seed}/{epoch}".encode()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from audited_data import FullDisk, LaneRows, Samples, decode
+from audited_data import FullDisk, LaneDocuments, LaneRows, Samples, decode
 
-from headrace.feed import Source, pipeline, tar
+from headrace.feed import Source, pack, pipeline, tar
 
 
 @pipeline
@@ -22,6 +22,11 @@ def full_disk(n: int = 240) -> FullDisk:
 @pipeline
 def lanes(n: int = 240, delay: float = 0.001) -> LaneRows:
     return LaneRows(n, delay)
+
+
+@pipeline
+def packed(n: int = 240, delay: float = 0.0, length: int = 32, method: Any = "best_fit", block: int = 16) -> Any:
+    return pack(LaneDocuments(n, delay), length, method=method, block=block, separator=3)
 
 
 @pipeline

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,6 +36,18 @@ def test_workers_of_lanes_are_killed_and_stopped(tmp_path: Path, seed: int) -> N
         chaos = Chaos(seed, trainer, window=WIDE_WINDOW)
         for _ in repeat(0.06):
             chaos.run(number(2, 4))
+        assert trainer.finish()["workers_lost"] >= 1
+
+
+@pytest.mark.parametrize("method", ["best_fit", "concat"])
+def test_workers_that_pack_documents_are_killed(method: str, tmp_path: Path, seed: int) -> None:
+    loader = {"workers": "local", "num_workers": 2, "num_shards": 5, "persistent_workers": True, "batch_size": 2}
+    dataset = {"method": method, "delay": 0.001}
+    with training(tmp_path, loader=loader, pipeline="packed", endless=True, n=400, dataset=dataset) as trainer:
+        chance = random.Random(seed)
+        for _ in repeat(0.03, 3):
+            trainer.wait_steps(chance.randrange(1, 12))
+            chance.choice(trainer.local_executors()).kill()
         assert trainer.finish()["workers_lost"] >= 1
 
 

@@ -42,6 +42,7 @@ from typing import TYPE_CHECKING
 
 _EXPORTS = {
     "DataLoader": "headrace.feed.loader.data_loader",
+    "Packed": "headrace.feed.sources.packing",
     "Pipeline": "headrace.feed.pipelines.factory",
     "PurityReport": "headrace.feed.pipelines.purity",
     "PurityWarning": "headrace.feed.client.policy",
@@ -55,6 +56,7 @@ _EXPORTS = {
     "merge_states": "headrace.feed.plan.lane_state",
     "hf": "headrace.feed.sources.open_source",
     "jsonl": "headrace.feed.sources.open_source",
+    "pack": "headrace.feed.sources.packing",
     "parquet": "headrace.feed.sources.open_source",
     "pipeline": "headrace.feed.pipelines.factory",
     "stack_arrays": "headrace.feed.pipelines.collate",
@@ -64,6 +66,7 @@ _EXPORTS = {
 
 __all__ = [
     "DataLoader",
+    "Packed",
     "Pipeline",
     "PurityReport",
     "PurityWarning",
@@ -77,6 +80,7 @@ __all__ = [
     "jsonl",
     "lane",
     "merge_states",
+    "pack",
     "parquet",
     "pipeline",
     "stack_arrays",
@@ -96,6 +100,7 @@ if TYPE_CHECKING:
     from headrace.feed.plan.lane_state import merge_states
     from headrace.feed.plan.window import Window
     from headrace.feed.sources.open_source import arrow, hf, jsonl, parquet, tar
+    from headrace.feed.sources.packing import Packed, pack
     from headrace.feed.sources.source import Source
 
 

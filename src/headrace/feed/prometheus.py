@@ -49,6 +49,8 @@ LOADER_FIGURES: dict[str, tuple[str, str]] = {
     "slices_verified": ("slices_verified_total", "Slices that were computed twice and compared."),
     "purity_failures": ("purity_failures_total", "Compared slices that differed."),
     "skipped": ("skipped_samples_total", "Samples left out under on_error='skip'."),
+    "tokens": ("tokens_total", "Tokens in the packed sequences that the trainer was given."),
+    "padding_fraction": ("padding_fraction", "Share of the positions of packed sequences that hold padding."),
     "slices_timed_out": ("slices_timed_out_total", "Slices that took longer than slice_timeout."),
     "cpu_seconds_per_gb": ("cpu_seconds_per_gigabyte", "CPU seconds on the trainer's side for a GB of batches."),
     "worker_cpu_seconds_per_gb": ("worker_cpu_seconds_per_gigabyte", "CPU seconds of the workers for a GB of batches."),

@@ -58,6 +58,7 @@ class SessionStats:
     Attributes:
         receiver_cpu_seconds: of the receivers of sessions that have ended.
         hosts: what each host has made: rows, seconds that its executors worked, and their CPU seconds.
+        tokens, padding: in the packed sequences that the trainer was given.
     """
 
     batches: int = 0
@@ -74,5 +75,7 @@ class SessionStats:
     slices_verified: int = 0
     purity_failures: int = 0
     slices_timed_out: int = 0
+    tokens: int = 0
+    padding: int = 0
     skipped: list[Skipped] = field(default_factory=list)
     hosts: dict[str, dict[str, float]] = field(default_factory=dict)

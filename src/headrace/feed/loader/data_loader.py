@@ -342,7 +342,8 @@ class DataLoader(Places, KnownData, TorchHabits):
     def _load(self, plans: Iterator[BatchPlan], progress: Progress) -> Batches:
         built = self._local()
         if isinstance(plans, LanePass):
-            return InlineLanes(built, LaneReaders(built.dataset, self.worker_init_fn), plans, progress, warn_user)
+            readers = LaneReaders(built.dataset, self.worker_init_fn)
+            return InlineLanes(built, readers, plans, progress, warn_user, self._stats)
         return InlineBatches(built, plans, progress, self._stats.skipped if self._policy.on_error == "skip" else None)
 
     def _serve(self, plans: Iterator[BatchPlan], progress: Progress, end_step: int | None) -> Batches:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from headrace.feed.pipelines.lane_datasets import documents_of
 from headrace.feed.plan.torch_samplers import SamplerSource
 from headrace.feed.sources.stream import Stream
 
@@ -43,6 +44,7 @@ def guarantee_of_lanes(dataset: Any, *, shared: bool, even: bool) -> Guarantee:
         shared: whether the ranks share the lanes.
         even: whether they have equally many steps.
     """
+    dataset = documents_of(dataset)
     stateful = hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict")
     resume: Resume = "by the dataset's state" if stateful or isinstance(dataset, Stream) else "by replaying lanes"
     return Guarantee(True, True, resume, "share the lanes" if shared else "each has everything", even or not shared)

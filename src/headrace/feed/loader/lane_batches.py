@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace.errors import PipelineError
+from headrace.feed.client.policy import SessionStats
 from headrace.feed.client.session import Session
 from headrace.feed.pipelines.fetch import Built, RowFailed, collated
 from headrace.feed.pipelines.seeds import preserved_generators
@@ -28,10 +29,12 @@ class _LaneBatches(abc.ABC):
     Args:
         draws: of the pass.
         progress: of the pass; kept here.
+        stats: counters to add to.
     """
 
-    def __init__(self, draws: LanePass, progress: Progress) -> None:
+    def __init__(self, draws: LanePass, progress: Progress, stats: SessionStats) -> None:
         self._draws, self._progress, self._steps = draws, progress, draws.steps
+        self._stats = stats
         self._number = 0  # of the next draw
         self._made = progress.step - draws.replay  # batches of the epoch that were made
 
@@ -64,6 +67,7 @@ class _LaneBatches(abc.ABC):
                     continue
                 raise
             self._made += made[1] > 0
+            drawn = self._draws.draws[self._number].drawn
             self._draws.handed(self._number, self._made)
             self._number += 1
             if not made[1]:
@@ -72,6 +76,9 @@ class _LaneBatches(abc.ABC):
                 self._draws.replay -= 1
                 continue
             self._progress.step = self._made
+            if drawn is not None:
+                self._stats.tokens += drawn.tokens
+                self._stats.padding += drawn.padding
             return made
         return None
 
@@ -91,7 +98,7 @@ class InlineLanes(_LaneBatches):
     Args:
         built: the pipeline.
         readers: of the lanes.
-        draws, progress: as above.
+        draws, progress, stats: as above.
         warn: called with what the user should know.
     """
 
@@ -102,8 +109,9 @@ class InlineLanes(_LaneBatches):
         draws: LanePass,
         progress: Progress,
         warn: Callable[[str, type[Warning]], None],
+        stats: SessionStats,
     ) -> None:
-        super().__init__(draws, progress)
+        super().__init__(draws, progress, stats)
         self._built, self._readers, self._warn = built, readers, warn
         self._noted: set[str] = set()
         self._plan: BatchPlan | None = None
@@ -166,7 +174,7 @@ class ServedLanes(_LaneBatches):
         timeout: float | None,
         give_back: Callable[[Session, bool], None],
     ) -> None:
-        super().__init__(draws, progress)
+        super().__init__(draws, progress, session.stats)
         self._session: Session | None = session
         self._timeout, self._give_back = timeout, give_back
         self._epoch = progress.epoch

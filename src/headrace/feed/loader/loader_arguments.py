@@ -13,7 +13,7 @@ from headrace.errors import PipelineError
 from headrace.feed.client.numerics import NumericsPolicy
 from headrace.feed.client.policy import Policy
 from headrace.feed.pipelines.factory import Pipeline
-from headrace.feed.pipelines.lane_datasets import is_uncounted, require_openable
+from headrace.feed.pipelines.lane_datasets import documents_of, is_uncounted, require_openable
 from headrace.feed.plan.lane_planner import LaneOptions
 from headrace.feed.plan.rank_share import Shard
 from headrace.feed.plan.window import Window
@@ -119,7 +119,7 @@ def check_lanes(
         return None
     if not named:
         require_openable(dataset)
-    if shuffle and not named and not isinstance(dataset, Stream):
+    if shuffle and not named and not isinstance(documents_of(dataset), Stream):
         raise ValueError(_UNSPECIFIED.format("shuffle", shuffle))
     for name, other in (("sampler", sampler), ("batch_sampler", batch_sampler)):
         if other is not None:

@@ -42,6 +42,8 @@ class LoaderStats(TypedDict):
     purity_failures: int
     slices_timed_out: int
     skipped: int
+    tokens: int
+    padding_fraction: float
     cpu_seconds_per_gb: float
     worker_cpu_seconds: float
     worker_cpu_seconds_per_gb: float
@@ -76,6 +78,8 @@ def loader_stats(totals: Totals, feed: SessionStats, sessions: Sequence[Session]
         "purity_failures": feed.purity_failures,
         "slices_timed_out": feed.slices_timed_out,
         "skipped": len(feed.skipped),
+        "tokens": feed.tokens,
+        "padding_fraction": _ratio(feed.padding, feed.tokens + feed.padding),
         "cpu_seconds_per_gb": _ratio(totals.cpu + receivers, totals.bytes / GB),
         "worker_cpu_seconds": feed.worker_cpu_seconds,
         "worker_cpu_seconds_per_gb": _ratio(feed.worker_cpu_seconds, totals.bytes / GB),

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from headrace.errors import PipelineError
+from headrace.feed.sources.packing import Packed
 from headrace.feed.sources.stream import Stream
 
 _RANK_NAMES = {"get_rank", "get_world_size"}
@@ -37,12 +38,23 @@ def is_uncounted(dataset: Any) -> bool:
     return hasattr(dataset, "__iter__") or callable(dataset)
 
 
+def documents_of(dataset: Any) -> Any:
+    """Returns what is opened in lanes: what a packed dataset packs, any other dataset itself."""
+    return dataset.documents if isinstance(dataset, Packed) else dataset
+
+
 def require_openable(dataset: Any) -> None:
     """Raises PipelineError if a dataset can be iterated once only, or not at all."""
+    packs, dataset = isinstance(dataset, Packed), documents_of(dataset)
     if isinstance(dataset, types.GeneratorType):
         raise PipelineError(
             "this generator can be read once: a lane that is lost could not be opened again",
             hint="pass the function that makes it, without calling it: DataLoader(rows), not DataLoader(rows())",
+        )
+    if not is_uncounted(dataset) and packs:
+        raise PipelineError(
+            f"feed.pack takes a source or a dataset without a count, and a {type(dataset).__name__} has rows by number",
+            hint="pass feed.hf(dataset), or a function that yields the documents of its lane",
         )
     if not is_uncounted(dataset):
         raise PipelineError(
@@ -72,7 +84,7 @@ def opened(dataset: Any) -> Iterator[Any]:
 
 def refuse_own_ranks(dataset: Any) -> None:
     """Raises PipelineError if a dataset divides its data among ranks by itself."""
-    found = _own_ranks(dataset, _DEPTH, set())
+    found = _own_ranks(documents_of(dataset), _DEPTH, set())
     if found:
         raise PipelineError(
             f"{found[0]}, and the loader divides the lanes among the ranks: data would be lost", hint=found[1]

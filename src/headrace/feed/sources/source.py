@@ -8,17 +8,18 @@ different ones.
 from __future__ import annotations
 
 import itertools
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from headrace.feed.sources.packing import Packable
 from headrace.feed.sources.stream import Stream, require_callable
 
 Counts = Sequence[tuple[str, int]]
 
 
-class Source(ABC):
+class Source(Packable):
     """Rows of shards; see the module.
 
     Args:
@@ -109,6 +110,9 @@ class Source(ABC):
             TypeError: it cannot be called.
         """
         return Stream(self).flat_map(function)
+
+    def _documents(self) -> Stream:
+        return Stream(self)
 
 
 class _Mapped(Source):

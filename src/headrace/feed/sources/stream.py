@@ -13,6 +13,9 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
+from headrace.feed.sources.open_lane import BEGINNING, Lane, Restart
+from headrace.feed.sources.packing import Packable
+
 Order = Callable[[range], list[int]]
 _Kind = Literal["map", "filter", "flat_map"]
 _BLOCK = 1024  # places whose rows are found at a time
@@ -35,7 +38,7 @@ def require_callable(function: object, method: str) -> None:
         raise TypeError(f".{method}() takes a function of one row, got {function!r}")
 
 
-class Stream:
+class Stream(Packable):
     """Rows of a source, and what is made of them. It is made by `Source.filter` and `Source.flat_map`.
 
     Args:
@@ -66,6 +69,9 @@ class Stream:
         require_callable(function, kind)
         return Stream(self._source, (*self._steps, (kind, function)))
 
+    def _documents(self) -> Stream:
+        return self
+
     @property
     def rows(self) -> int:
         """Rows of the source."""
@@ -88,24 +94,25 @@ class Stream:
     def __iter__(self) -> Iterator[Any]:
         return self.lane(0, 1, None)
 
-    def lane(self, number: int, lanes: int, order: Order | None, start: tuple[int, int] = (0, 0)) -> LaneRows:
+    def lane(self, number: int, lanes: int, order: Order | None, start: Restart = BEGINNING) -> LaneRows:
         """Opens a lane.
 
         Args:
             number, lanes: which one, of how many.
             order: returns the rows at places in the epoch's order; None for the source's own.
-            start: a `restart` of this lane: rows that were taken, and outputs that came of them.
+            start: a `restart` of this lane: its place is the number of rows that were taken.
         """
         begin, end = len(self._source) * number // lanes, len(self._source) * (number + 1) // lanes
         return LaneRows(self._source, self._steps, range(begin, end), order, start)
 
 
-class LaneRows(Iterator[Any]):
+class LaneRows(Lane):
     """A lane of a stream that is open.
 
     Attributes:
         restart: where it can be opened again: rows that were taken, and outputs that came of them. It lies before
-            the row that the latest output came of, as long as more may come of that row.
+            the row that the latest output came of, as long as more may come of that row, and before the rows between it
+            and the output before: they may draw random numbers.
     """
 
     def __init__(
@@ -114,11 +121,11 @@ class LaneRows(Iterator[Any]):
         steps: tuple[tuple[_Kind, Callable[[Any], Any]], ...],
         places: range,
         order: Order | None,
-        start: tuple[int, int],
+        start: Restart,
     ) -> None:
         self._source, self._steps, self._places, self._order = source, steps, places, order
-        self.restart = start
-        self._taken, self._made = start
+        self.restart = Restart(start.place or 0, start.made)
+        self._taken, self._made = self.restart
         self._many = any(kind == "flat_map" for kind, _ in steps)
         self._outputs: Iterator[Any] = iter(())
         self._block, self._rows = range(0), list[int]()
@@ -128,9 +135,10 @@ class LaneRows(Iterator[Any]):
             for output in self._outputs:
                 self._made += 1
                 if not self._many:
-                    self.restart = self._taken, self._made
+                    self.restart = Restart(self._taken, self._made)
                 return output
-            self.restart = self._taken, self._made
+            if self._made != self.restart.made:
+                self.restart = Restart(self._taken, self._made)
             if self._taken >= len(self._places):
                 raise StopIteration
             row = self._source[self._row(self._places[self._taken])]

@@ -41,6 +41,7 @@ class Drawn(msgspec.Struct, frozen=True, array_like=True):
         at, token: where the reader can be opened again; no token if it has none.
         behind: outputs before `first` that are still to be replayed. Then nothing was made, and it is asked again.
         note: what the user should know; empty for nothing.
+        tokens, padding: of the outputs, where they are packed sequences: tokens of documents, and of padding.
     """
 
     rows: int
@@ -49,3 +50,5 @@ class Drawn(msgspec.Struct, frozen=True, array_like=True):
     token: bytes = b""
     behind: int = 0
     note: str = ""
+    tokens: int = 0
+    padding: int = 0

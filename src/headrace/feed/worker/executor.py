@@ -187,7 +187,7 @@ class Executor:
     def _introduce(self, dataset: Any, seed: int) -> None:
         """Sets what `torch.utils.data.get_worker_info()` returns in this process, and the generators as torch does."""
         seed = seed_worker(seed + self._number)
-        if "torch" not in sys.modules:
+        if sys.modules.get("torch") is None:
             return
         stack_in_ordinary_memory()
         from torch.utils.data._utils import worker

@@ -10,21 +10,24 @@ Before every output the generators are set from (seed, epoch, lane, k), as for a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from headrace.errors import PipelineError
-from headrace.feed.batch import pytree
 from headrace.feed.pipelines import seeds
-from headrace.feed.pipelines.lane_datasets import opened, own_copy
+from headrace.feed.pipelines.lane_datasets import documents_of, own_copy
 from headrace.feed.pipelines.lane_info import LaneInfo, working_for
 from headrace.feed.plan.order import RowOrder
 from headrace.feed.plan.window import Window
-from headrace.feed.sources.stream import LaneRows, Order, Stream
+from headrace.feed.sources.open_lane import BEGINNING, Lane, Restart
+from headrace.feed.sources.packed_lane import PackedLane
+from headrace.feed.sources.packing import Packed
+from headrace.feed.sources.stream import Order, Stream
 from headrace.feed.wire.draws import MAX_TOKEN, Draw, Drawn
+from headrace.feed.worker.dataset_lane import DatasetLane, packed, unpacked
 
 REPLAY_SECONDS = 5.0  # of replay in one answer; then it is told how much is left, as a sign of life
 _READERS = 2  # of one lane: the one that goes on, and one that makes an earlier place again
@@ -90,6 +93,7 @@ class LaneReaders:
         except Exception as error:
             raise LaneFailed(-1, opening=bool(draw.token)) from error
         outputs: list[Any] = []
+        reader.tokens = reader.padding = 0
         end = time.monotonic() + REPLAY_SECONDS
         try:
             with working_for(reader.info):
@@ -119,7 +123,8 @@ class LaneReaders:
                 "if it gives every lane the same rows, each comes as many times; divide by get_worker_info(), or "
                 "set num_shards=1"
             )
-        return outputs, Drawn(len(outputs), reader.ended, at, token, note=note)
+        tokens, padding = (reader.tokens, reader.padding) if outputs else (0, 0)
+        return outputs, Drawn(len(outputs), reader.ended, at, token, note=note, tokens=tokens, padding=padding)
 
     def _forget(self, lane: int, reader: _Reader) -> None:
         self._readers[lane] = [each for each in self._readers.get(lane, ()) if each is not reader]
@@ -147,43 +152,48 @@ class _Reader:
         ended: whether there is none.
         address: what decides the lane's outputs, but for the dataset.
         untried: whether it was opened at a token, and has made nothing since.
+        tokens, padding: of the packed sequences among the outputs that were wanted, since they were set to 0.
     """
 
     def __init__(self, dataset: Any, epoch: int, seed: int, draw: Draw, init: Callable[[int], None] | None) -> None:
         self.at, self.ended, self.untried = draw.at, False, bool(draw.token)
+        self.tokens = self.padding = 0
         self.address = (epoch, seed, draw.lanes, draw.shuffle)
         self._epoch, self._seed, self._lane, self._lanes = epoch, seed, draw.lane, draw.lanes
         key = seeds.stream_key(seed, epoch, draw.lane, _OPENING)
-        self._dataset = own_copy(dataset)
-        self.info = LaneInfo(draw.lane, draw.lanes, int.from_bytes(key[:7], "little"), self._dataset)
+        copy = own_copy(documents_of(dataset))
+        self.info = LaneInfo(draw.lane, draw.lanes, int.from_bytes(key[:7], "little"), copy)
         with working_for(self.info):
             seeds.set_generators(key)
-            self._iterator = self._open(draw, init)
+            start = Restart(unpacked(draw.token), draw.at) if draw.token else BEGINNING
+            if isinstance(dataset, Packed):
+                self._iterator: Lane = dataset.lane(lambda start: self._open(draw, init, start), start, self._set)
+            else:
+                self._iterator = self._open(draw, init, start)
 
-    def _open(self, draw: Draw, init: Callable[[int], None] | None) -> Iterator[Any]:
-        state: Any = _unpacked(draw.token) if draw.token else None
-        dataset = self._dataset
+    def _open(self, draw: Draw, init: Callable[[int], None] | None, start: Restart) -> Lane:
+        dataset = self.info.dataset
         if isinstance(dataset, Stream):
             self.info.asked = True
             order = _order(dataset.rows, draw.shuffle, self._seed, self._epoch)
-            return dataset.lane(draw.lane, draw.lanes, order, (state, draw.at) if state is not None else (0, 0))
+            return dataset.lane(draw.lane, draw.lanes, order, start)
         if init is not None:
             init(draw.lane)
         if callable(getattr(dataset, "set_epoch", None)):
             dataset.set_epoch(self._epoch)
-        if state is not None and state[0] is not None:
-            dataset.load_state_dict(state[0])
-        iterator = opened(dataset)
-        if state is not None and state[1] is not None:
-            iterator.load_state_dict(state[1])  # type: ignore[attr-defined]
-        return iterator
+        return DatasetLane(dataset, start)
+
+    def _set(self, purpose: bytes, number: int) -> None:
+        """Sets the generators for an output of this lane, or for a document or a sequence of it."""
+        place = number * self._lanes + self._lane
+        seeds.set_generators(seeds.stream_key(self._seed, self._epoch, place, purpose))
 
     def next(self, outputs: list[Any] | None = None) -> None:
         """Makes the next output, and puts it to the others if it is wanted."""
-        place = self.at * self._lanes + self._lane
-        seeds.set_generators(seeds.stream_key(self._seed, self._epoch, place, _OUTPUT))
+        iterator = self._iterator
+        self._set(_OUTPUT, self.at)
         try:
-            output = next(self._iterator)
+            output = next(iterator)
         except StopIteration:
             self.ended = True
             return
@@ -191,6 +201,9 @@ class _Reader:
         self.untried = False
         if outputs is not None:
             outputs.append(output)
+            if isinstance(iterator, PackedLane):
+                self.tokens += iterator.length - iterator.padded
+                self.padding += iterator.padded
 
     def token(self) -> tuple[int, bytes]:
         """Returns where this lane can be opened again, and the token for it; no token if the dataset has no state.
@@ -198,13 +211,8 @@ class _Reader:
         Raises:
             PipelineError: the state holds what cannot be kept; names its place.
         """
-        if isinstance(self._iterator, LaneRows):
-            rows, made = self._iterator.restart
-            return made, _packed(rows)
-        states = [_state(self._dataset), None if self._iterator is self._dataset else _state(self._iterator)]
-        if states == [None, None]:
-            return 0, b""
-        return self.at, _packed(states)
+        restart = self._iterator.restart
+        return (0, b"") if restart.place is None else (restart.made, packed(restart.place))
 
 
 def _order(rows: int, shuffle: bool | tuple[int, int], seed: int, epoch: int) -> Order | None:
@@ -219,32 +227,3 @@ def _order(rows: int, shuffle: bool | tuple[int, int], seed: int, epoch: int) ->
         return rows_there
 
     return order
-
-
-def _state(stateful: Any) -> Any:
-    """Returns the state of a dataset or iterator that follows torchdata's protocol `Stateful`; None of another.
-
-    None too of a dataset of Hugging Face's that has a shuffle buffer: the buffer is not in its state.
-    """
-    if hasattr(stateful, "state_dict") and hasattr(stateful, "load_state_dict") and not _has_buffer(stateful):
-        return stateful.state_dict()
-    return None
-
-
-def _has_buffer(dataset: Any) -> bool:
-    part = getattr(dataset, "_ex_iterable", None)
-    while part is not None:
-        if type(part).__name__.startswith("BufferShuffled"):
-            return True
-        part = getattr(part, "ex_iterable", None)
-    return False
-
-
-def _packed(state: Any) -> bytes:
-    node, leaves, size = pytree.describe(state, "state_dict()")
-    return msgspec.msgpack.encode([node, pytree.packed(leaves, size)])
-
-
-def _unpacked(token: bytes) -> Any:
-    node, block = msgspec.msgpack.decode(token)
-    return pytree.rebuild(node, np.frombuffer(bytearray(block), np.uint8), copy=True)

@@ -1,0 +1,32 @@
+"""What an open lane of a dataset without a count is: an iterator that says where it can be opened again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+
+class Restart(NamedTuple):
+    """Where a lane can be opened again.
+
+    Attributes:
+        place: plain data; None for the lane's beginning.
+        made: outputs of the lane that lie before it.
+    """
+
+    place: Any
+    made: int
+
+
+class Lane(Iterator[Any]):
+    """A lane that is open.
+
+    Attributes:
+        restart: where it can be opened again. It may lie some outputs before the next one: they are made again then.
+    """
+
+    restart: Restart
+
+
+Opener = Callable[[Restart], Lane]
+BEGINNING = Restart(None, 0)

@@ -1,0 +1,166 @@
+"""Packing for language models: the documents of a lane are put together into sequences of one length.
+
+Two methods. `best_fit` takes closed blocks: so many documents of a lane are put into bins of `length` tokens, and
+nothing is carried over to the next block. `concat` joins the documents of a lane and cuts the result at `length`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from headrace.feed.sources.open_lane import BEGINNING, Lane, Opener, Restart
+from headrace.feed.sources.packed_lane import BlocksLane, CutLane, PackedLane, Seed
+from headrace.feed.sources.sequences import Longer, Method, Packing
+
+
+class Packed:
+    """Sequences of packed documents. It has no count: it is read in lanes.
+
+    Args:
+        documents: a stream over shards, or another dataset without a count.
+        packing: how.
+        functions: what is made of each sequence, in order.
+    """
+
+    def __init__(self, documents: Any, packing: Packing, functions: tuple[Callable[[Any], Any], ...] = ()) -> None:
+        self.documents, self.packing, self.functions = documents, packing, functions
+
+    def map(self, function: Callable[[Any], Any]) -> Packed:
+        """Returns what a function makes of every sequence. It may draw random numbers.
+
+        Raises:
+            TypeError: it cannot be called.
+        """
+        if not callable(function):
+            raise TypeError(f".map() takes a function of one sequence, got {function!r}")
+        return Packed(self.documents, self.packing, (*self.functions, function))
+
+    @property
+    def counts(self) -> list[tuple[str, int]]:
+        """One shard without a count: every host must hold all of it."""
+        return [("", -1)]
+
+    @property
+    def shard_digests(self) -> list[str]:
+        """Digest of the documents' shards, if they have one, and of how they are packed."""
+        told = msgspec.msgpack.encode(
+            [list(getattr(self.documents, "shard_digests", ())), msgspec.to_builtins(self.packing)]
+        )
+        return [hashlib.blake2b(told, digest_size=8, person=b"packing").hexdigest()]
+
+    def over(self, documents: Any) -> Packed:
+        """Returns the same over other documents, a copy of them say."""
+        return Packed(documents, self.packing, self.functions)
+
+    def __iter__(self) -> Iterator[Any]:
+        made = self.documents if hasattr(self.documents, "__iter__") else self.documents()
+        return self.lane(lambda _: _Unplaced(iter(made)), BEGINNING, lambda *_: None)
+
+    def lane(self, opened: Opener, start: Restart, seed: Seed) -> PackedLane:
+        """Opens a lane.
+
+        Args:
+            opened: opens the lane of the documents at a place.
+            start: a `restart` of this lane.
+            seed: sets the generators, for the document or sequence of a number.
+        """
+        kind = BlocksLane if self.packing.method == "best_fit" else CutLane
+        return kind(self.packing, self.functions, opened, start, seed)
+
+
+class _Unplaced(Lane):
+    """Documents that are opened at their beginning only."""
+
+    def __init__(self, documents: Iterator[Any]) -> None:
+        self._documents, self.restart = documents, BEGINNING
+
+    def __next__(self) -> Any:
+        return next(self._documents)
+
+
+class Packable(ABC):
+    """What has documents that can be packed."""
+
+    @abstractmethod
+    def _documents(self) -> Any:
+        """Returns them as a dataset without a count."""
+
+    def pack(
+        self,
+        length: int,
+        *,
+        method: Method = "best_fit",
+        block: int = 1024,
+        separator: int | None = None,
+        padding: int = 0,
+        longer: Longer = "split",
+        field: str | None = None,
+        dtype: str = "int64",
+    ) -> Packed:
+        """Returns sequences of `length` tokens that the documents are packed into. They have no count: see `feed.pack`.
+
+        Raises:
+            ValueError: an argument out of range.
+        """
+        packing = Packing(length, method, block, separator, padding, longer, field, np.dtype(dtype).name)
+        return Packed(self._documents(), packing)
+
+
+class _Given(Packable):
+    def __init__(self, documents: Any) -> None:
+        self._given = documents
+
+    def _documents(self) -> Any:
+        return self._given
+
+
+def pack(
+    documents: Any,
+    length: int,
+    *,
+    method: Method = "best_fit",
+    block: int = 1024,
+    separator: int | None = None,
+    padding: int = 0,
+    longer: Longer = "split",
+    field: str | None = None,
+    dtype: str = "int64",
+) -> Packed:
+    """Packs tokenised documents into sequences of one length, for language models.
+
+    A sequence is a dict of arrays of `length` elements: ``tokens``; ``segments``, which number the documents of a
+    sequence from 1 and are 0 where there is padding; and ``positions``, which count from 0 in every segment.
+
+    Args:
+        documents: a source, a stream, or another dataset without a count: lists or arrays of tokens.
+        length: tokens of a sequence.
+        method: ``"best_fit"`` packs blocks of documents by best-fit-decreasing, and cuts no document that fits into a
+            sequence. ``"concat"`` joins the documents of a lane and cuts the result, so only a lane's last sequence is
+            padded.
+        block: documents of a block.
+        separator: a token that is put behind every document; None for none.
+        padding: the token where there is none.
+        longer: whether a document of more than `length` tokens is split, or is an error.
+        field: name of the tokens where documents are dicts.
+        dtype: of the tokens. The other arrays are int32.
+
+    Raises:
+        ValueError: an argument out of range.
+    """
+    packable = documents if isinstance(documents, Packable) else _Given(documents)
+    return packable.pack(
+        length,
+        method=method,
+        block=block,
+        separator=separator,
+        padding=padding,
+        longer=longer,
+        field=field,
+        dtype=dtype,
+    )

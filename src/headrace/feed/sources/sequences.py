@@ -1,0 +1,92 @@
+"""A sequence of packed documents: what is asked of documents, and the arrays that pieces of them make."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Tokens = NDArray[Any]
+Method = Literal["best_fit", "concat"]
+Longer = Literal["split", "error"]
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How documents are packed; see `packing.pack` for the arguments."""
+
+    length: int
+    method: Method = "best_fit"
+    block: int = 1024
+    separator: int | None = None
+    padding: int = 0
+    longer: Longer = "split"
+    field: str | None = None
+    dtype: str = "int64"
+
+    def __post_init__(self) -> None:
+        for name, value in (("length", self.length), ("block", self.block)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
+        if self.method not in ("best_fit", "concat"):
+            raise ValueError(f'method must be "best_fit" or "concat", got {self.method!r}')
+        if self.longer not in ("split", "error"):
+            raise ValueError(f'longer must be "split" or "error", got {self.longer!r}')
+        if np.dtype(self.dtype).kind not in "iu":
+            raise ValueError(f"dtype must be one of whole numbers, got {self.dtype!r}")
+        limits = np.iinfo(self.dtype)
+        for name, token in (("padding", self.padding), ("separator", self.separator)):
+            whole = isinstance(token, int) and not isinstance(token, bool) and limits.min <= token <= limits.max
+            if not whole and not (token is None and name == "separator"):
+                raise ValueError(f"{name} must be a token, a whole number that fits into {self.dtype}, got {token!r}")
+
+    def tokens(self, document: Any, number: int) -> Tokens:
+        """Returns the tokens of a document, with the separator.
+
+        Args:
+            document: an array or list of whole numbers, or with `field` a dict that holds one.
+            number: of the document in its lane, for messages.
+
+        Raises:
+            TypeError, ValueError: it is something else, or too long.
+        """
+        if self.field is not None:
+            if not isinstance(document, Mapping) or self.field not in document:
+                has = ", ".join(map(str, document)) if isinstance(document, Mapping) else f"is a {type(document)}"
+                raise TypeError(f"document {number} of the lane has no field {self.field!r}: it has {has}")
+            document = document[self.field]
+        found = np.asarray(document)
+        if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
+            raise TypeError(
+                f"a document is a list or an array of whole numbers, and document {number} of the lane is "
+                f"{type(document).__name__} {str(document)[:60]!r}: tokenise in .map() before .pack(), or name the "
+                "field that holds the tokens: .pack(length, field=...)"
+            )
+        if found.size and not np.can_cast(found.dtype, self.dtype):
+            limits, least, most = np.iinfo(self.dtype), found.min(), found.max()
+            if least < limits.min or most > limits.max:
+                raise ValueError(f"document {number} of the lane has the token {most}, which does not fit {self.dtype}")
+        if self.separator is not None:
+            found = np.append(found.astype(self.dtype), self.separator)
+        if self.longer == "error" and found.size > self.length:
+            raise ValueError(
+                f"document {number} of the lane has {found.size} tokens, and a sequence has {self.length}: cut it in "
+                '.map() before, or take longer="split"'
+            )
+        return found
+
+    def sequence(self, pieces: list[Tokens]) -> dict[str, Tokens]:
+        """Returns a sequence of pieces of documents: `tokens`, `segments` (0 for padding) and `positions`."""
+        tokens = np.full(self.length, self.padding, self.dtype)
+        segments = np.zeros(self.length, np.int32)
+        positions = np.zeros(self.length, np.int32)
+        at = 0
+        for segment, piece in enumerate(pieces, 1):
+            end = at + piece.size
+            tokens[at:end], segments[at:end] = piece, segment
+            positions[at:end] = np.arange(piece.size, dtype=np.int32)
+            at = end
+        return {"tokens": tokens, "segments": segments, "positions": positions}

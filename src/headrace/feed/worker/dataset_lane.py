@@ -1,0 +1,81 @@
+"""An open lane of a dataset that is not headrace's own: an `IterableDataset`, a function that makes an iterable.
+
+Where it can be opened again is told by torchdata's protocol `Stateful`: `state_dict()` and `load_state_dict()` of the
+dataset, and of its iterator. The state is encoded at once, because a dataset may go on changing what it returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from headrace.feed.batch import pytree
+from headrace.feed.pipelines.lane_datasets import opened
+from headrace.feed.sources.open_lane import BEGINNING, Lane, Restart
+
+
+class DatasetLane(Lane):
+    """See the module.
+
+    Args:
+        dataset: the lane's own copy.
+        start: a `restart` of this lane.
+    """
+
+    def __init__(self, dataset: Any, start: Restart) -> None:
+        states = unpacked(start.place) if start.place else [None, None]
+        if states[0] is not None:
+            dataset.load_state_dict(states[0])
+        self._dataset, self._made = dataset, start.made
+        self._iterator: Iterator[Any] = opened(dataset)
+        if states[1] is not None:
+            self._iterator.load_state_dict(states[1])  # type: ignore[attr-defined]
+
+    def __next__(self) -> Any:
+        output = next(self._iterator)
+        self._made += 1
+        return output
+
+    @property
+    def restart(self) -> Restart:  # type: ignore[override]
+        """Where it can be opened again: behind the latest output, or at the beginning if the dataset has no state.
+
+        Raises:
+            PipelineError: the state holds what cannot be kept; names its place.
+        """
+        states = [_state(self._dataset), None if self._iterator is self._dataset else _state(self._iterator)]
+        return BEGINNING if states == [None, None] else Restart(packed(states), self._made)
+
+
+def packed(state: Any) -> bytes:
+    """Encodes plain data, arrays and tensors. Raises PipelineError if there is anything else."""
+    node, leaves, size = pytree.describe(state, "state_dict()")
+    return msgspec.msgpack.encode([node, pytree.packed(leaves, size)])
+
+
+def unpacked(token: bytes) -> Any:
+    """Returns what `packed` was given."""
+    node, block = msgspec.msgpack.decode(token)
+    return pytree.rebuild(node, np.frombuffer(bytearray(block), np.uint8), copy=True)
+
+
+def _state(stateful: Any) -> Any:
+    """Returns the state of a dataset or iterator that follows torchdata's protocol `Stateful`; None of another.
+
+    None too of a dataset of Hugging Face's that has a shuffle buffer: the buffer is not in its state.
+    """
+    if hasattr(stateful, "state_dict") and hasattr(stateful, "load_state_dict") and not _has_buffer(stateful):
+        return stateful.state_dict()
+    return None
+
+
+def _has_buffer(dataset: Any) -> bool:
+    part = getattr(dataset, "_ex_iterable", None)
+    while part is not None:
+        if type(part).__name__.startswith("BufferShuffled"):
+            return True
+        part = getattr(part, "ex_iterable", None)
+    return False
