@@ -26,6 +26,7 @@ from headrace.feed.client.scheduler import MAX_DEATHS, MAX_DEATHS_TOGETHER, Sche
 from headrace.feed.client.session import Session
 from headrace.feed.pipelines.fetch import Built
 from headrace.feed.plan.epoch import EpochPlan
+from headrace.feed.plan.pass_progress import Place, Progress
 from headrace.feed.wire import messages
 
 SCHEDULES = int(os.environ.get("HEADRACE_SCHEDULES") or (20_000 if os.environ.get("HEADRACE_SOAK") == "1" else 150))
@@ -114,12 +115,19 @@ def simulate(world: World, seed: int, tars: Path) -> SessionStats:
     )
     latest = kept(schedule)
     held: deque[tuple[object, object]] = deque()
+    window = random.Random(f"window {seed}").choice([1, 1, 3, 8])
     try:
         for epoch in range(2):
             stop = chance.randrange(plan.steps + 1) if epoch == 0 else plan.steps  # the first pass may be broken off
             session.begin(plan.epoch(epoch))
-            for step in range(stop):
-                assert session.wait_for(epoch, step, None)
+            progress = Progress(epoch)
+            for _ in range(stop):
+                assert session.wait_for(epoch, progress.step, None, window)
+                step = session.first_ready(epoch, progress.step, window)
+                assert step is not None
+                assert progress.step <= step < progress.step + window
+                assert step not in progress.ahead
+                progress.took(step)
                 taken = session.take(epoch, step)
                 assert taken is not None
                 expected = plain(built, plan.batch(epoch, step))
@@ -130,7 +138,8 @@ def simulate(world: World, seed: int, tars: Path) -> SessionStats:
                     check(*held.popleft())  # nobody wrote to it while it was held
                 worker_pool.time += chance.random() * 0.02
             if stop == plan.steps:
-                assert not session.wait_for(epoch, stop, None)
+                assert progress.place == Place(stop)
+                assert not session.wait_for(epoch, stop, None, window)
         while held:
             check(*held.popleft())
         settle(session, worker_pool)

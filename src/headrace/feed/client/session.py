@@ -112,8 +112,13 @@ class Session:
         assert self.length is not None
         return self.length
 
-    def wait_for(self, epoch: int, step: int, timeout: float | None) -> bool:
+    def wait_for(self, epoch: int, step: int, timeout: float | None, window: int = 1) -> bool:
         """Waits until a batch is there. Returns False beyond the plan's end.
+
+        Args:
+            epoch, step: the first batch that was not taken.
+            timeout: seconds; None or 0 for the session's own limit.
+            window: so many batches from there on are waited for: until any of them is there (`first_ready`).
 
         Raises:
             WorkersLost: no worker is left that can serve.
@@ -129,10 +134,11 @@ class Session:
         self._fill()
         if (epoch, step) not in self._schedule.bundles:
             return False
-        self._pump(lambda: self._ready(epoch, step), timeout, f"batch {step} of epoch {epoch}")
+        what = f"batch {step} of epoch {epoch}"
+        self._pump(lambda: self.first_ready(epoch, step, window) is not None, timeout, what)
         return True
 
-    def ready(self, epoch: int, step: int) -> bool:
+    def ready(self, epoch: int, step: int, window: int = 1) -> bool:
         """Returns whether `wait_for` would return, or raise, at once. Raises as it does."""
         if self.closed or self._open is not None:
             return True
@@ -140,16 +146,29 @@ class Session:
         if (epoch, step) not in self._schedule.bundles:
             return True
         self._step_or_close(0.0)
-        return self._ready(epoch, step)
+        return self.first_ready(epoch, step, window) is not None
 
     def count_ready(self) -> int:
         """Looks what has come, and returns how many batches are ready. Raises as `wait_for`."""
         self._step_or_close(0.0)
         return self.queued
 
-    def _ready(self, epoch: int, step: int) -> bool:
-        head = self._schedule.bundles[epoch, step]  # it may have been replaced by bundles of single batches
-        return head.complete or head.failed
+    def first_ready(self, epoch: int, step: int, window: int = 1) -> int | None:
+        """Returns the number of the first batch that is there (or has failed), of `window` batches from a step on.
+
+        Batches that travel together are there together: the step's own, and others that end inside the window.
+        """
+        if self._open is not None:
+            return self._open[0].plans[self._handed].step
+        if window == 1:
+            head = self._schedule.bundles[epoch, step]  # it may have been replaced by bundles of single batches
+            return step if head.complete or head.failed else None
+        for (of, first), bundle in self._schedule.bundles.items():
+            if of != epoch or (first != step and bundle.plans[-1].step >= step + window):
+                return None
+            if bundle.complete or bundle.failed:
+                return first
+        return None
 
     def take(self, epoch: int, step: int) -> tuple[Any, int] | None:
         """Returns the batch (or the sample, without batching) that was waited for, and its number of rows.

@@ -28,6 +28,7 @@ from headrace.feed.loader.loader_arguments import (
     as_context,
     check_arguments,
     check_lanes,
+    check_order,
     check_own,
     find_shard,
     make_policy,
@@ -48,7 +49,7 @@ from headrace.feed.pipelines.seeds import preserved_generators
 from headrace.feed.plan.epoch import BatchPlan, EpochPlan
 from headrace.feed.plan.lane_draws import LanePass
 from headrace.feed.plan.lane_planner import LaneOptions, LanePlanner
-from headrace.feed.plan.pass_progress import Progress
+from headrace.feed.plan.pass_progress import Place, Progress
 from headrace.feed.plan.planner import LoaderSeeds
 from headrace.feed.plan.torch_samplers import source_of
 from headrace.feed.plan.window import Window
@@ -117,6 +118,8 @@ class DataLoader(Places, KnownData, TorchHabits):
             torch. They decide what the batches hold, the number of workers does not.
         steps_per_epoch: batches of every rank in an epoch of such a dataset.
         uneven: whether the ranks may have different numbers of batches of such a dataset.
+        order: ``"exact"``, the order of the plan; or ``"window:k"``: the first that is there of the next k batches, so
+            that a slow batch holds nothing up. Then the order depends on the workers; each batch still comes once.
 
     Raises:
         ValueError: arguments that exclude each other, as in torch.
@@ -167,6 +170,7 @@ class DataLoader(Places, KnownData, TorchHabits):
         num_shards: int | None = None,
         steps_per_epoch: int | None = None,
         uneven: bool = False,
+        order: str = "exact",
     ) -> None:
         self._endpoints = find(workers, secret_file, tls_ca)
         check_own(dataset, seed, memory, stall_timeout, remote=self._endpoints is not None)
@@ -181,6 +185,7 @@ class DataLoader(Places, KnownData, TorchHabits):
             prefetch_factor, persistent_workers, generator, seed, multiprocessing_context,
             remote=self._endpoints is not None,
         )  # fmt: skip
+        self._window = check_order(order, lanes=lanes is not None)
         self._sampled = sampler is not None or batch_sampler is not None
         self._asked = (batch_size, global_batch_size, rank, world_size)
         always = self._shards and not self._sampled
@@ -260,7 +265,8 @@ class DataLoader(Places, KnownData, TorchHabits):
         if isinstance(self._planner, LanePlanner):
             even = self._planner.options.steps_per_epoch is not None
             return guarantee_of_lanes(self.dataset, shared=shared, even=even)
-        return guarantee(source, sampled=self._sampled, shared=shared, skips=self._policy.on_error == "skip")
+        skips, exact = self._policy.on_error == "skip", self._window == 1
+        return guarantee(source, sampled=self._sampled, shared=shared, skips=skips, exact=exact)
 
     def check(self, samples: int = 32) -> PurityReport:
         """Makes samples twice, here, after different ones, and says what differs and which generator moved.
@@ -347,7 +353,7 @@ class DataLoader(Places, KnownData, TorchHabits):
         return InlineBatches(built, plans, progress, self._stats.skipped if self._policy.on_error == "skip" else None)
 
     def _serve(self, plans: Iterator[BatchPlan], progress: Progress, end_step: int | None) -> Batches:
-        endless, begins = end_step is not None, progress.step
+        endless, begins = end_step is not None, progress.place != Place(0)
         session, begun = self._sessions.take(self._make_session)
         if not endless or begun != progress.epoch or begins:
             session.begin(plans)
@@ -360,4 +366,4 @@ class DataLoader(Places, KnownData, TorchHabits):
 
         if isinstance(plans, LanePass):
             return ServedLanes(session, plans, progress, self.timeout or None, give_back)
-        return ServedBatches(session, progress, end_step, self.timeout or None, give_back)
+        return ServedBatches(session, progress, end_step, self._window, self.timeout or None, give_back)

@@ -22,7 +22,7 @@ from headrace.feed.batch import pytree
 from headrace.feed.batch.cuda_pinning import CudaPinning
 from headrace.feed.batch.tensors import is_tensor
 from headrace.feed.loader.iteration import Batches
-from headrace.feed.plan.pass_progress import Progress
+from headrace.feed.plan.pass_progress import Place, Progress
 
 if TYPE_CHECKING:
     import torch
@@ -58,7 +58,7 @@ class _Started(NamedTuple):
     """A batch that was fetched, or what came in its place (None: the end), and the position behind it."""
 
     outcome: tuple[Any, int] | Exception | None
-    step: int
+    place: Place
     mark: Mark | None = None
     begun: Mark | None = None
 
@@ -105,7 +105,7 @@ class DeviceBatches:
             self._held.popleft()
         started, self._ahead = self._ahead or self._start(), None
         if isinstance(started.outcome, Exception):
-            self._progress.step = started.step
+            self._progress.move(started.place)
             try:
                 raise started.outcome
             finally:
@@ -119,7 +119,7 @@ class DeviceBatches:
         self._accelerator.wait(started.mark)
         data = _mapped(data, self._accelerator.land)
         self._ahead = self._start_ready()
-        self._progress.step = started.step
+        self._progress.move(started.place)
         return data, rows
 
     def _start_ready(self) -> _Started | None:
@@ -127,22 +127,22 @@ class DeviceBatches:
         try:
             return self._start() if self._batches.ready() else None
         except Exception as error:  # noqa: BLE001 - raised by the fetch whose batch it is
-            return _Started(error, self._fetched.step)
+            return _Started(error, self._fetched.place)
 
     def _start(self) -> _Started:
         try:
             item = self._batches.fetch()
         except Exception as error:  # noqa: BLE001 - likewise
-            return _Started(error, self._fetched.step)
+            return _Started(error, self._fetched.place)
         if item is None:
-            return _Started(None, self._fetched.step)
+            return _Started(None, self._fetched.place)
         begun = None if self._copied is None else self._accelerator.mark()
         try:
             data = _mapped(item[0], self._accelerator.start)
         finally:  # also when the device has no memory for the second of its tensors
             mark = self._accelerator.mark()
             self._held.append((mark, item[0]))
-        return _Started((data, item[1]), self._fetched.step, mark, begun)
+        return _Started((data, item[1]), self._fetched.place, mark, begun)
 
     def end(self, *, complete: bool) -> None:
         """Waits for the copies under way, a moment, and lets go of the batches."""

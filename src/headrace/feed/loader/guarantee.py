@@ -23,7 +23,7 @@ class Guarantee:
         exactly_once: every sample of the order comes once, with the same bits, whichever workers end. False with
             ``on_error="skip"``: samples that fail are left out, and listed in `loader.skipped`.
         same_order: the order depends on seed and epoch alone, not on workers, hosts and ranks. False when a torch
-            sampler decides it. In lanes it depends on `num_shards` too.
+            sampler decides it, and with ``order="window:k"``. In lanes it depends on `num_shards` too.
         resume: how a position is come back to.
         ranks: how the ranks share the data.
         equal_steps: every rank has as many steps as the others.
@@ -50,7 +50,9 @@ def guarantee_of_lanes(dataset: Any, *, shared: bool, even: bool) -> Guarantee:
     return Guarantee(True, True, resume, "share the lanes" if shared else "each has everything", even or not shared)
 
 
-def guarantee(source: SamplerSource | None, *, sampled: bool, shared: bool, skips: bool) -> Guarantee:
+def guarantee(
+    source: SamplerSource | None, *, sampled: bool, shared: bool, skips: bool, exact: bool = True
+) -> Guarantee:
     """Returns what a loader guarantees.
 
     Args:
@@ -58,10 +60,11 @@ def guarantee(source: SamplerSource | None, *, sampled: bool, shared: bool, skip
         sampled: whether the user gave a sampler.
         shared: whether the ranks share the data.
         skips: whether samples that fail are left out.
+        exact: whether batches come in the order of the plan.
     """
     if source is None:
         own: Ranks = "share every global batch" if shared else "each has everything"
-        return Guarantee(not skips, True, "at once", own, True)
+        return Guarantee(not skips, exact, "at once", own, True)
     stateful = hasattr(source.sampler, "state_dict") and hasattr(source.sampler, "load_state_dict")
     resume: Resume = "by the sampler's state" if stateful else "by running the sampler again"
     ranks: Ranks = "as the sampler says" if sampled else "each has everything"

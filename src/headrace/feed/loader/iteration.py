@@ -62,7 +62,7 @@ class InlineBatches:
                 return None
             with preserved_generators():
                 made = self._make(plan)
-            self._progress.step += 1
+            self._progress.took(plan.step)
             if isinstance(made, tuple):
                 return made
             if isinstance(made, StopIteration):  # it would end the user's loop as if the epoch were over
@@ -113,6 +113,7 @@ class ServedBatches:
         session: ours until the end of the pass.
         progress: of the pass; kept here.
         end_step: number of the step after the epoch's last; None when the session's plan ends with it.
+        window: batches from the first that is still to come, of which the first that is there is taken.
         timeout: seconds to wait for a batch; None for the session's own limit.
         give_back: called with the session at the end, and whether the pass was completed.
     """
@@ -122,12 +123,14 @@ class ServedBatches:
         session: Session,
         progress: Progress,
         end_step: int | None,
+        window: int,
         timeout: float | None,
         give_back: Callable[[Session, bool], None],
     ) -> None:
         self._session: Session | None = session
         self._progress = progress
         self._end_step = end_step
+        self._window = window
         self._timeout = timeout
         self._give_back = give_back
 
@@ -135,17 +138,19 @@ class ServedBatches:
         """Waits for the next batch."""
         session, progress = self._session, self._progress
         while session is not None and progress.step != self._end_step:
-            if not session.wait_for(progress.epoch, progress.step, self._timeout):
+            if not session.wait_for(progress.epoch, progress.step, self._timeout, self._window):
                 return None
+            step = session.first_ready(progress.epoch, progress.step, self._window)
+            assert step is not None, "it was waited for"
             try:
-                taken = session.take(progress.epoch, progress.step)
+                taken = session.take(progress.epoch, step)
             except Exception:
-                progress.step += 1
+                progress.took(step)
                 raise
             except KeyboardInterrupt:
                 session.close()  # in the middle of a hand-over: what it holds is not known any more
                 raise
-            progress.step += 1
+            progress.took(step)
             if taken is not None:  # else every row of the batch was skipped
                 return taken
         return None
@@ -153,7 +158,9 @@ class ServedBatches:
     def ready(self) -> bool:
         """Asks the session. (Behind a batch that was skipped as a whole there is a wait all the same.)"""
         session, progress = self._session, self._progress
-        return session is None or progress.step == self._end_step or session.ready(progress.epoch, progress.step)
+        if session is None or progress.step == self._end_step:
+            return True
+        return session.ready(progress.epoch, progress.step, self._window)
 
     def queued(self) -> int:
         """Asks the session."""

@@ -15,8 +15,8 @@ import msgspec
 from headrace.errors import PositionError
 from headrace.feed.plan.epoch import EpochPlan
 from headrace.feed.plan.lane_draws import LanePass
-from headrace.feed.plan.pass_progress import Progress
-from headrace.feed.plan.state_dict import Position
+from headrace.feed.plan.pass_progress import Place, Progress, packed_steps
+from headrace.feed.plan.state_dict import Position, TakenAhead
 from headrace.feed.plan.torch_samplers import SampledPass, SamplerSource, waiting_state
 
 
@@ -27,12 +27,14 @@ class Bookmark:
         epoch: number of the next epoch.
         loaded: where the next pass begins, if not at the epoch's beginning.
         loads: how often a position was loaded.
+        rank: whose bookmark it is.
     """
 
     def __init__(self) -> None:
         self.epoch = 0
         self.loaded: Position | None = None
         self.loads = 0
+        self.rank = 0
         self._taken: Position | None = None  # what the latest pass took up
         self._progress: Progress | None = None
         self._order: EpochPlan | SampledPass | LanePass | None = None
@@ -41,7 +43,9 @@ class Bookmark:
         """A pass begins. Returns its progress, and the position that it takes up."""
         self._taken = loaded = self.loaded
         self.loaded = None
-        progress = Progress(self.epoch, loaded.step if loaded is not None else 0)
+        progress = Progress(self.epoch)
+        if loaded is not None:
+            progress.move(Place(loaded.step, loaded.taken_ahead))
         self.epoch += 1
         return progress, loaded
 
@@ -103,6 +107,11 @@ class Bookmark:
             raise PositionError(
                 f"the place behind {batches} batches is not known: no pass in headrace's own order has begun"
             )
+        if progress.strayed:
+            raise PositionError(
+                f"the place behind {batches} batches is not known: they did not come in their order",
+                'order="window:k" knows the latest place only; use order="exact"',
+            )
         step = order.first_step + batches
         if not order.first_step <= step <= progress.step:
             taken = progress.step - order.first_step
@@ -133,8 +142,13 @@ class Bookmark:
             return found
         if isinstance(order, EpochPlan):
             samples = order.consumed(progress.step)
-            return msgspec.structs.replace(loader, epoch=progress.epoch, step=progress.step, samples=samples)
-        samples, sampler = order.state()
-        return msgspec.structs.replace(
-            loader, epoch=progress.epoch, step=progress.step, samples=samples, seed=order.seed, sampler=sampler
-        )
+            found = msgspec.structs.replace(loader, epoch=progress.epoch, step=progress.step, samples=samples)
+        else:
+            samples, sampler = order.state()
+            found = msgspec.structs.replace(
+                loader, epoch=progress.epoch, step=progress.step, samples=samples, seed=order.seed, sampler=sampler
+            )
+        if progress.ahead:
+            ahead = TakenAhead(packed_steps(progress.step, progress.ahead), self.rank)
+            found = msgspec.structs.replace(found, ahead=ahead)
+        return found

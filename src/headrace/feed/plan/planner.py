@@ -17,7 +17,7 @@ from headrace.errors import PositionError
 from headrace.feed.pipelines.factory import encoded
 from headrace.feed.plan.bookmark import Bookmark
 from headrace.feed.plan.epoch import BatchPlan, EpochPlan, plan_fingerprint
-from headrace.feed.plan.pass_progress import Progress
+from headrace.feed.plan.pass_progress import Progress, without
 from headrace.feed.plan.rank_share import Shard
 from headrace.feed.plan.state_dict import Position, pipeline_name
 from headrace.feed.plan.torch_samplers import SampledPass, SamplerSource
@@ -176,7 +176,11 @@ class Planner:
         Raises:
             PositionError: a position that was loaded does not fit.
         """
+        self.bookmark.rank, world = self._shard.rank, self._shard.world_size
         progress, loaded = self.bookmark.begin()
+        if loaded is not None:
+            loaded.require_same_cut((self._batch_size or 1) * world, world, self._shard.rank)
+        ahead = progress.ahead
         if source is not None:
             if loaded is not None and loaded.shards:
                 self._told = self._length()  # by now the shards are known too
@@ -185,7 +189,8 @@ class Planner:
             sampled = SampledPass(source, self._seeds.of_epoch, progress, self._every, loaded, told)
             self._seeds.drawn = sampled.seed
             self.bookmark.follow(progress, sampled)
-            return progress, sampled.plans(), None
+            plans = sampled.plans()
+            return progress, without(plans, progress.epoch, ahead) if ahead else plans, None
         plan = first = self.plan()
         if not plan.steps:
             self.bookmark.follow(progress, plan)
@@ -199,11 +204,8 @@ class Planner:
                 raise PositionError(str(error), hint) from error
         self.bookmark.follow(progress, first)
         later = (plan.epoch(epoch) for epoch in itertools.count(progress.epoch + 1))
-        return (
-            progress,
-            itertools.chain(first.epoch(progress.epoch), itertools.chain.from_iterable(later)),
-            first.end_step,
-        )
+        plans = itertools.chain(first.epoch(progress.epoch), itertools.chain.from_iterable(later))
+        return progress, without(plans, progress.epoch, ahead) if ahead else plans, first.end_step
 
     def state(self, source: SamplerSource | None, batches: int | None = None) -> dict[str, Any]:
         """Returns where the trainer is, or was after so many batches of the latest pass."""

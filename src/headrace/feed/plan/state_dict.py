@@ -20,6 +20,7 @@ import msgspec
 from headrace.errors import PositionError
 from headrace.feed.pipelines.factory import Pipeline, encoded
 from headrace.feed.plan.lane_state import LaneState
+from headrace.feed.plan.pass_progress import unpacked_steps
 
 VERSION = 1
 _NAME_LIMIT = 120
@@ -61,6 +62,18 @@ class SamplerState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     ended: bool = False
 
 
+class TakenAhead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Batches that one rank was given before their turn; see `order` of the loader.
+
+    Attributes:
+        batches: see `packed_steps`.
+        rank: whose.
+    """
+
+    batches: str
+    rank: int
+
+
 class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A place in an epoch, and what decides the epoch's order.
 
@@ -79,6 +92,7 @@ class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
         window: rows of a run and runs of a window of a shuffle by windows; None for another order.
         num_shards, lanes: of a dataset without a count; see `lane_state`.
         shards: digest of the shards' names, rows, sizes and some of their bytes; empty when it is not known.
+        ahead: batches after `step` that this rank was given already; None when there are none.
         version: of this record.
     """
 
@@ -98,14 +112,44 @@ class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     shards: str = ""
     num_shards: int = 0
     lanes: LaneState | None = None
+    ahead: TakenAhead | None = None
     version: int = VERSION
 
     def __post_init__(self) -> None:
         for name in ("epoch", "step", "samples", "length", "global_batch"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+        if self.ahead is not None:
+            unpacked_steps(self.step, self.ahead.batches)
         if self.order == "headrace" and self.length and self.samples > self.length:
             raise ValueError(f"samples must lie in [0, {self.length}], got {self.samples}")
+
+    @property
+    def taken_ahead(self) -> frozenset[int]:
+        """Numbers of the batches after `step` that were handed out."""
+        return unpacked_steps(self.step, self.ahead.batches) if self.ahead is not None else frozenset()
+
+    def require_same_cut(self, batch: int, world_size: int, rank: int) -> None:
+        """Raises PositionError if batches were handed out before their turn, and the loader's are not the same ones.
+
+        Args:
+            batch: rows of a step over all ranks.
+            world_size, rank: of the loader.
+        """
+        if self.ahead is None:
+            return
+        for name, mine, its in (
+            ("rank", self.ahead.rank, rank),
+            ("world_size", self.world_size, world_size),
+            ("global_batch", self.global_batch, batch),
+        ):
+            if mine != its:
+                raise PositionError(
+                    f"the state holds batches that a rank was given before their turn; it was saved with "
+                    f"{name}={mine}, the loader has {name}={its}",
+                    'with order="window:k" save the state on every rank, and go on with as many ranks and rows; '
+                    'or save at the end of an epoch, or use order="exact"',
+                )
 
     def to_state(self) -> dict[str, Any]:
         """Returns the record as plain data."""
