@@ -66,7 +66,8 @@ FAST_TESTS := tests/test_rooms.py tests/test_promises.py tests/test_defects.py t
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python $(PIP) -c constraints.txt -e '.[dev,examples]'
+	$(BIN)/python $(PIP) --no-compile -c constraints.txt -e '.[dev,examples]'
+	scripts/compile-installed $(VENV)
 	touch $@
 
 # Byte code is left to the first import: it takes a third of the time of an installation.
@@ -77,7 +78,8 @@ $(DEMO)/ready: pyproject.toml constraints.txt
 
 $(ORACLE)/ready: constraints-oracle.txt
 	$(PYTHON) -m venv $(ORACLE)
-	$(ORACLE)/bin/python $(PIP) -r constraints-oracle.txt
+	$(ORACLE)/bin/python $(PIP) --no-compile -r constraints-oracle.txt
+	scripts/compile-installed $(ORACLE)
 	touch $@
 
 $(PEERS)/ready: constraints-bench.txt

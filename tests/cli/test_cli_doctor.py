@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from command_line import Cli
+from effort import SOAK
 
 pytestmark = pytest.mark.torch
 
@@ -140,7 +141,7 @@ def test_a_compute_bound_script_is_told_not_to_offload(
     assert value(report, "step_floor") > 50
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [2, *([0] if SOAK else [])])
 def test_until_the_replay_the_script_gets_the_same_batches_and_random_numbers(
     cli: Cli, doctor: Callable[..., CompletedProcess[str]], script: Callable[[str], str], workers: int
 ) -> None:

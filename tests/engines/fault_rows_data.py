@@ -196,6 +196,7 @@ DISKS = [
         r"ClientError: Artifact upload failed: .*disk is full.*",
         limit=20,
         machine=(small_disk("output", 8),),
+        soak=True,
     ),
 ]
 

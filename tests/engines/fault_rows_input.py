@@ -20,13 +20,14 @@ from fault_strangers import attack, unreachable
 REFUSED = {"starts": False, "exit_code": 2, "cause": ""}
 
 INPUT = [
-    Row("strange hyperparameters", STRANGE_JOB, nothing, **COMPLETED, limit=20, after=(told,)),
+    Row("strange hyperparameters", STRANGE_JOB, nothing, **COMPLETED, limit=20, after=(told,), soak=True),
     Row(
         "a job file of 10 MB: one value",
         WAITING.having(**huge("value")),
         nothing,
         **REFUSED,
         after=(said("error: "), said("must have at most 4 MB")),
+        soak=True,
     ),
     Row(
         "a job file of 10 MB: many keys",
@@ -37,8 +38,16 @@ INPUT = [
         soak=True,
     ),
     Row("a second job of that name", WAITING, second_of_that_name, **COMPLETED, limit=20, after=(one_run,), soak=True),
-    Row("two jobs of one name at once", WAITING, both_at_once, **COMPLETED, limit=20, after=(one_run,)),
-    Row("10 hosts are in order of their numbers", MANY_HOSTS, nothing, **COMPLETED, limit=60, after=(in_order,)),
+    Row("two jobs of one name at once", WAITING, both_at_once, **COMPLETED, limit=20, after=(one_run,), soak=True),
+    Row(
+        "10 hosts are in order of their numbers",
+        MANY_HOSTS,
+        nothing,
+        **COMPLETED,
+        limit=60,
+        after=(in_order,),
+        soak=True,
+    ),
     Row(
         "strangers at a job with data workers",
         FEEDING,
@@ -56,6 +65,7 @@ INPUT = [
         MPI_JOB,
         then(programs_run(4), attack, let_end, flag("leave")),
         **COMPLETED,
+        soak=True,
     ),
     Row(
         "strangers at a torchrun job",

@@ -88,6 +88,7 @@ MPI = [
         MPI_JOB,
         at(RANKS, KILL, daemon_proxy),
         r"dnn/algo-1\[orted\]: the process that stands for orted of algo-[12] at mpirun was killed by SIGKILL",
+        soak=True,
     ),
     Row(
         "proxy of an MPI rank killed in the middle",

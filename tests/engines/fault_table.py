@@ -177,6 +177,7 @@ AGENTS = [
         at(BOTH, STOP, agent("algo-1")),
         rf"dnn/algo-1\[agent\]: agent {STOOD_STILL}",
         limit=16,
+        soak=True,
     ),
     Row(
         "host cut off (silent for 5 s)",
@@ -268,6 +269,7 @@ ENGINE = [
         WAITING,
         then(at(BOTH, STOP, caller), flag("all"), is_over, at(start, CONTINUE, caller)),
         **COMPLETED,
+        soak=True,
     ),
     Row("supervisor killed at its start", WAITING, at(start, KILL, supervisor), SUPERVISOR_KILLED),
     Row("supervisor killed", WAITING, at(BOTH, KILL, supervisor), SUPERVISOR_KILLED),
@@ -329,6 +331,7 @@ ENGINE = [
         then(at(programs_run(1), STOP, helper("sync")), let_end),
         f"keeping the checkpoints failed: {STOOD_STILL}",
         limit=16,
+        soak=True,
     ),
     Row(
         "model: helper process killed",

@@ -8,7 +8,6 @@ import socket
 from pathlib import Path
 
 import pytest
-from effort import SOAK
 from stage import both_isolations_at_length, groups, text
 
 from headrace import engines
@@ -244,28 +243,26 @@ print("workers", strategy.num_replicas_in_sync, "loss", history.history["loss"][
 """
 
 
-if SOAK:  # tests/examples/test_cifar_example.py has the strategy in every run
-
-    @pytest.mark.slow
-    @pytest.mark.timeout(600)
-    @pytest.mark.skipif(not TENSORFLOW.exists(), reason="there is no .venv-horovod with TensorFlow: make horovod")
-    @both_isolations_at_length
-    def test_tensorflow_trains_with_multi_worker_mirrored_strategy(stage):
-        code = stage.folder / "code"
-        code.mkdir()
-        (code / "train.py").write_text(MIRRORED)
-        job = Job(
-            "job",
-            source_dir=str(code),
-            command=[str(TENSORFLOW), "train.py"],
-            environment={"TF_CPP_MIN_LOG_LEVEL": "2"},
-            instance_groups=groups(dnn=2),
-            distribution={"multi_worker_mirrored_strategy": {"enabled": True}},
-            engines={"local": {"isolation": stage.isolation, "address_prefix": stage.prefix, "stop_grace": 3}},
-        )
-        handle = engines.start(job)
-        stage.handles.append(handle)
-        assert handle.wait(150) is Status.COMPLETED, text(handle)
-        said = [text(handle, f"dnn/algo-{rank + 1}[{rank}]").splitlines()[-1] for rank in (0, 1)]
-        assert said[0].startswith("workers 2 loss ")
-        assert said[0] == said[1]
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(not TENSORFLOW.exists(), reason="there is no .venv-horovod with TensorFlow: make horovod")
+@both_isolations_at_length
+def test_tensorflow_trains_with_multi_worker_mirrored_strategy(stage):
+    code = stage.folder / "code"
+    code.mkdir()
+    (code / "train.py").write_text(MIRRORED)
+    job = Job(
+        "job",
+        source_dir=str(code),
+        command=[str(TENSORFLOW), "train.py"],
+        environment={"TF_CPP_MIN_LOG_LEVEL": "2"},
+        instance_groups=groups(dnn=2),
+        distribution={"multi_worker_mirrored_strategy": {"enabled": True}},
+        engines={"local": {"isolation": stage.isolation, "address_prefix": stage.prefix, "stop_grace": 3}},
+    )
+    handle = engines.start(job)
+    stage.handles.append(handle)
+    assert handle.wait(150) is Status.COMPLETED, text(handle)
+    said = [text(handle, f"dnn/algo-{rank + 1}[{rank}]").splitlines()[-1] for rank in (0, 1)]
+    assert said[0].startswith("workers 2 loss ")
+    assert said[0] == said[1]

@@ -104,30 +104,34 @@ def ran(headrace: Path, name: str, folder: Path, home: Path) -> Run:
     return Run(RunPaths(root))
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_two_hosts_learn_with_one_mirrored_strategy_from_workers_of_both_groups(
-    written: tuple[Path, Any], tmp_path: Path
-) -> None:
-    observer = Observer(PREFIX)
-    run = ran(Path(sys.executable).parent / "headrace", "multi-worker.yaml", written[0], tmp_path)
-    observer.assert_nothing_left(run.id, run.paths.root, within=5.0)
-    trained = {program.stream.host for program in run.programs if program.stream.group == "dnn_group"}
-    assert trained == {"algo-2", "algo-3"}
-    losses = [line.text for line in run.logs() if line.text.startswith("epoch ")]
-    assert len(losses) == 2 * 2
-    assert len(set(losses)) == 2, "both hosts see the loss of all"
-    measured = [metric for stream in run.metrics().values() for metric in stream if isinstance(metric, LoaderSecond)]
-    assert sum(metric.steps for metric in measured) == 2 * 2 * 6, "the last step of each host is measured too"
-    host = run.paths.host("algo-2")
-    assert json.loads((host / "output" / "data" / "result.json").read_text())["accuracy"] > 0.4, "guessing gives 0.17"
-    assert (host / "model" / "model.keras").exists()
-    streams = {(program.stream.host, program.stream.name) for program in run.programs}
-    assert streams >= {("algo-1", "tf-dispatcher"), *((f"algo-{number}", "tf-worker-0") for number in (1, 2, 3))}
-    assert not run.degraded
+# In every run tests/engines has the strategy (test_local_worlds), the service (test_local_tfdata) and Horovod.
+if SOAK:
 
-
-if SOAK:  # the job above has all of theirs but Horovod, which tests/engines/test_local_horovod.py has
+    @pytest.mark.slow
+    @pytest.mark.timeout(900)
+    def test_two_hosts_learn_with_one_mirrored_strategy_from_workers_of_both_groups(
+        written: tuple[Path, Any], tmp_path: Path
+    ) -> None:
+        observer = Observer(PREFIX)
+        run = ran(Path(sys.executable).parent / "headrace", "multi-worker.yaml", written[0], tmp_path)
+        observer.assert_nothing_left(run.id, run.paths.root, within=5.0)
+        trained = {program.stream.host for program in run.programs if program.stream.group == "dnn_group"}
+        assert trained == {"algo-2", "algo-3"}
+        losses = [line.text for line in run.logs() if line.text.startswith("epoch ")]
+        assert len(losses) == 2 * 2
+        assert len(set(losses)) == 2, "both hosts see the loss of all"
+        measured = [
+            metric for stream in run.metrics().values() for metric in stream if isinstance(metric, LoaderSecond)
+        ]
+        assert sum(metric.steps for metric in measured) == 2 * 2 * 6, "the last step of each host is measured too"
+        host = run.paths.host("algo-2")
+        assert json.loads((host / "output" / "data" / "result.json").read_text())["accuracy"] > 0.4, (
+            "guessing gives 0.17"
+        )
+        assert (host / "model" / "model.keras").exists()
+        streams = {(program.stream.host, program.stream.name) for program in run.programs}
+        assert streams >= {("algo-1", "tf-dispatcher"), *((f"algo-{number}", "tf-worker-0") for number in (1, 2, 3))}
+        assert not run.degraded
 
     @pytest.mark.slow
     @pytest.mark.timeout(900)

@@ -201,7 +201,7 @@ def test_whatever_comes_is_a_frame_or_one_of_two_errors_and_costs_no_memory(fuzz
     ]
     before, memory = open_descriptors(), resident()
     ends = {"frames": 0, "protocol": 0, "closed": 0}
-    frames = number(20_000, 1_000_000)
+    frames = number(10_000, 1_000_000)
     for _ in range(frames):
         ours, theirs = socket.socketpair()
         handshake = chance.choice([None, None, None, messages.decode_hello, messages.decode_greeting])
@@ -385,7 +385,7 @@ def test_a_feed_server_refuses_every_stranger_and_serves_its_client_meanwhile(
         others, slabs, memory = held(host)
         silent = [connect(host, fuzz) for _ in range(10)]
         slow = connect(host, fuzz)
-        for count in range(number(300, 5000)):
+        for count in range(number(150, 5000)):
             fuzz.chance.choice(STRANGERS)(host, fuzz)
             if count % 50 == 0:
                 with contextlib.suppress(OSError):
