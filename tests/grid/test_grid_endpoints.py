@@ -35,6 +35,7 @@ print(f"hello from {rank} of {size} in {where}", flush=True)
 @pytest.fixture
 def endpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, ServeProcess]]:
     """An endpoint for each region, with keys of its own in a profile of its own."""
+    (tmp_path / "home").mkdir()
     monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
@@ -44,7 +45,10 @@ def endpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[
     with contextlib.ExitStack() as stack:
         found = {
             region: stack.enter_context(
-                serving(*NO_LIMITS, "--region", region, "--set", f"engines.local.address_prefix=127.83.{number}")
+                serving(
+                    *NO_LIMITS, "--region", region, "--set", f"engines.local.address_prefix=127.83.{number}",
+                    home=None if number else tmp_path / "home",  # the first one has the home of whoever runs the grid
+                )
             )
             for number, region in enumerate(REGIONS)
         }

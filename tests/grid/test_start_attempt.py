@@ -10,11 +10,14 @@ import pytest
 from grid_jobs import killed_in, ledger, local_job, until
 
 from headrace import engines
+from headrace.engines.new_run import check_name
 from headrace.errors import NameInUse
 from headrace.grid.controller.start_attempt import (
     StartedRun,
     digest_of_run,
+    find_attempt,
     never_started,
+    prepared,
     request_digest,
     start_or_adopt,
 )
@@ -72,6 +75,18 @@ def test_a_run_that_no_grid_has_started_is_not_taken_for_the_lines_own(home: Pat
     handle = engines.start(job, "local", detach=True)
     with pytest.raises(NameInUse, match="that no grid has started"):
         start_or_adopt(job, "local")
+    finish(home, StartedRun(handle.run, False, handle))
+
+
+def test_the_run_by_which_an_endpoint_of_the_same_home_plays_an_attempt_is_not_taken_for_it(home: Path) -> None:
+    job = local_job(home)
+    handle = engines.start(prepared(job, "sagemaker"), "local", detach=True)  # name and tags travel with a request
+    check_name(job.job_name, "sagemaker")
+    assert find_attempt(job.job_name, "sagemaker", request_digest(job, "sagemaker")) is None
+    with pytest.raises(NameInUse, match="already running"):
+        check_name(job.job_name, "slurm")
+    with pytest.raises(NameInUse, match="of another job"):
+        find_attempt(job.job_name, "sagemaker", request_digest(local_job(home, hyperparameters={"lr": 1}), "sagemaker"))
     finish(home, StartedRun(handle.run, False, handle))
 
 

@@ -18,17 +18,28 @@ from headrace.runs import Run, RunPaths, create_run, runs_dir
 from headrace.runs.store import is_copy, list_paths_of
 
 
-def check_name(job_name: str) -> None:
+AT_A_SERVICE = frozenset(("sagemaker",))
+"""Engines whose service has the names of its jobs. `headrace serve` plays such a service: where it has the home of whoever
+submits, its own run of a job lies beside the submitter's, and both have one name."""
+
+
+def check_name(job_name: str, engine: str = "") -> None:
     """Checks that no job of that name runs.
+
+    Args:
+        job_name: the name.
+        engine: that is to run it; runs at a service and others do not take names from each other.
 
     Raises:
         EngineRefused: one does.
     """
+    at_service = engine in AT_A_SERVICE
     alive = AskEngine()
     for paths in list_paths_of(job_name):
         run = Run(paths, alive)
         try:
-            running = run.header.job_name == job_name and not is_copy(paths) and not run.finished
+            same = run.header.job_name == job_name and (run.header.engine in AT_A_SERVICE) is at_service
+            running = same and not is_copy(paths) and not run.finished
         except (OSError, msgspec.DecodeError):  # no run that anybody could use
             continue
         if running:
@@ -49,7 +60,7 @@ def new_run(job: Job, engine: str) -> Iterator[RunPaths]:
     Raises:
         EngineRefused: a run of that name goes on, or the directory cannot be made or filled.
     """
-    with _name_taken(job.job_name):
+    with _name_taken(job.job_name, engine):
         try:
             paths = create_run(job.job_name, engine, base_path=str(job.base_path))
         except OSError as error:
@@ -75,7 +86,7 @@ def _refused(what: str, error: OSError) -> EngineRefused:
 
 
 @contextlib.contextmanager
-def _name_taken(job_name: str) -> Iterator[None]:
+def _name_taken(job_name: str, engine: str) -> Iterator[None]:
     """Checks the name once more, with no other start on this machine between the check and the new run."""
     try:
         runs_dir().mkdir(parents=True, exist_ok=True)
@@ -84,7 +95,7 @@ def _name_taken(job_name: str) -> Iterator[None]:
         raise _refused(f"no runs can be kept in {runs_dir()}", error) from error
     try:
         fcntl.flock(directory, fcntl.LOCK_EX)
-        check_name(job_name)
+        check_name(job_name, engine)
         yield
     finally:
         os.close(directory)

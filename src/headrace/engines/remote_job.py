@@ -131,6 +131,7 @@ def check_remote_job(
     storage: bool = True,
     programs: bool = True,
     access: S3Access = AS_ENVIRONMENT,
+    engine: str = "",
 ) -> None:
     """Checks what can be known before a job is submitted: its name, files, channels, places, certificates.
 
@@ -140,13 +141,14 @@ def check_remote_job(
         storage: whether places and channels are looked at; what is `elsewhere` never is.
         programs: whether the hosts' Python is that of this process, so that it can be asked for libraries.
         access: how S3 is reached.
+        engine: name of the engine, where its runs are at a service that has names of its own.
 
     Raises:
         JobInvalid, EngineRefused: it could not run.
     """
     job = planned.job
     job.check_files(elsewhere)
-    check_name(job.job_name)
+    check_name(job.job_name, engine)
     check_certificates(planned.plan)
     if programs:
         check_tensorflow(job)

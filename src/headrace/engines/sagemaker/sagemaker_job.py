@@ -262,7 +262,9 @@ def check_sagemaker_job(planned: SageMakerJob) -> None:
     Raises:
         JobInvalid, EngineRefused: it could not run.
     """
-    check_remote_job(planned, storage=planned.options.check_storage, programs=False, access=planned.access)
+    check_remote_job(
+        planned, storage=planned.options.check_storage, programs=False, access=planned.access, engine="sagemaker"
+    )
 
 
 def region_of(options: SageMakerOptions, environment: Mapping[str, str]) -> str:

@@ -113,12 +113,14 @@ def find_attempt(job_name: str, engine: str, request: str) -> Run | None:
         if is_copy(paths):
             continue
         run = _asking(paths)
+        asked = digest_of_run(paths)
+        if asked == request and run.header.engine != engine:
+            continue  # the digest names the engine: this run is how `headrace serve`, in this home, plays the attempt
         if not _has_end(run):
             engines.resume(run)
         if never_started(run):
             continue
-        asked = digest_of_run(paths)
-        if asked != request or run.header.engine != engine:
+        if asked != request:
             what = "of another job" if asked else "that no grid has started"
             raise NameInUse(f"there is a run {what} under the name {job_name}: {paths.id}", "rename the grid")
         return run
