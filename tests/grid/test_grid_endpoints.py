@@ -46,7 +46,11 @@ def endpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[
         found = {
             region: stack.enter_context(
                 serving(
-                    *NO_LIMITS, "--region", region, "--set", f"engines.local.address_prefix=127.83.{number}",
+                    *NO_LIMITS,
+                    "--region",
+                    region,
+                    "--set",
+                    f"engines.local.address_prefix=127.83.{number}",
                     home=None if number else tmp_path / "home",  # the first one has the home of whoever runs the grid
                 )
             )

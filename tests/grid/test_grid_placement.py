@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -84,11 +86,14 @@ def test_what_is_reserved_costs_nothing_more_and_comes_first() -> None:
     assert ireland.price == pytest.approx(4 * price_of(M5, "eu-west-1").price)  # type: ignore[union-attr]
 
 
-def test_spot_is_the_users_own_measured_share_of_the_list_price() -> None:
+def test_spot_is_the_users_own_measured_share_of_the_list_price_for_jobs_on_spot_capacity() -> None:
     spot = {"share": {US: 0.3, "eu-west-1": 0.5}, "as_of": "2026-11-01"}
-    found = placed(demand(SF), spot=spot, wishes=["cheapest"])
+    on_demand = placed(demand(SF), spot=spot, wishes=["cheapest"])
+    assert on_demand == placed(demand(SF), wishes=["cheapest"])
+    found = placed(replace(demand(SF), spot=True), spot=spot, wishes=["cheapest"])
     assert found.chosen is not None
     assert found.chosen.price == pytest.approx(0.3 * 4 * price_of(M5, US).price)  # type: ignore[union-attr]
+    assert found.chosen.spot_share == 0.3
     assert [(each.region, each.unpriced) for each in found.others] == [
         ("eu-west-1", ()),
         (EU, ("spot",)),
@@ -105,6 +110,14 @@ def test_a_region_without_a_price_is_last_where_the_price_decides_and_still_take
     assert cheap.chosen is not None
     assert cheap.chosen.region == "us-east-1"
     assert [each.region for each in cheap.others] == [US, EU, "eu-west-1"]
+
+
+def test_where_no_price_is_known_the_cost_of_copies_still_counts() -> None:
+    regions = {"regions": [EU, "eu-west-1"], "data": {SF: {"region": "eu-west-1", "gigabytes": 300}}}
+    found = placed(Demand({"ml.g5.xlarge": 1}, (SF,), 3600), wishes=["cheapest"], **regions)
+    assert found.chosen is not None
+    assert (found.chosen.region, found.chosen.cost, found.decided_by) == ("eu-west-1", None, "cheapest")
+    assert found.others[0].copy_cost == pytest.approx(6)
 
 
 def test_data_of_unknown_size_are_not_copied_by_a_plan() -> None:
@@ -231,6 +244,8 @@ def test_what_needs_a_copy_goes_where_there_is_a_place_for_it_and_lists_of_objec
         ({"scores": {"us-eastt-1": 3}}, "us-east-1"),
         ({"reservations": {"us-eastt-1": []}}, "us-east-1"),
         ({"reservations": {US: [{"instance_type": "m5.xlarge", "count": 1}]}}, "ml.m5.xlarge"),
+        ({"reservations": {US: {M5: 5}}}, "[{instance_type: ml.p4d.24xlarge, count: 2}]"),
+        ({"reservations": {US: [M5]}}, "[{instance_type: ml.p4d.24xlarge, count: 2}]"),
         ({"spot": {"share": {"us-eastt-1": 0.5}, "as_of": "2026-11-01"}}, "us-east-1"),
         ({"copy_to": {"us-eastt-1": "s3://b"}}, "us-east-1"),
         ({"copy_to": {US: "/data"}}, "a place in a bucket"),

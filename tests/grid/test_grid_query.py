@@ -93,6 +93,7 @@ def test_wrong_rows_are_all_named(tmp_path: Path, sqlite: sqlite3.Connection) ->
         ("{query: select 1, database: 'sqlite:///${NO_SUCH_THING}'}", "the environment has no NO_SUCH_THING"),
         ("{query: select 1, database: 'nosuch://x/y'}", "nosuch"),
         ("{query: selec, database: 'sqlite:///campaigns.db'}", "syntax error"),
+        ("{query: select 1, database: 'postgresql+psycopg://x/y'}", "cannot be kept to one statement"),
     ],
 )
 def test_a_database_or_query_that_cannot_be_read_is_refused(
@@ -134,6 +135,14 @@ def test_postgresql_in_one_transaction_that_reads_and_when_it_goes_away_in_the_m
     assert_lines(grid_query(tmp_path, server.url), 2)
     with pytest.raises(UsageError, match="read-only transaction"):
         grid_of(tmp_path, f"{{query: 'delete from campaigns returning region', database: '{server.url}'}}")
+    for several in ("commit; delete from campaigns", "select region from campaigns; commit; delete from campaigns"):
+        with pytest.raises(UsageError, match="multiple commands"):
+            grid_of(tmp_path, f"{{query: '{several}', database: '{server.url}'}}")
+    for condition, parameters in (("", "{}"), ("where day >= :since", "{since: '2026-11-01'}")):
+        query = f"select region, 7 % 4 as lr from campaigns {condition}"
+        columns = "columns: {lr: hyperparameters.odd}"
+        odd = grid_of(tmp_path, f'{{query: "{query}", database: "{server.url}", parameters: {parameters}, {columns}}}')
+        assert [line.fields["hyperparameters.odd"] for line in odd.lines] == [3, 3]
     with pytest.raises(UsageError, match="statement timeout"):
         grid_of(tmp_path, f"{{query: select pg_sleep(60), database: '{server.url}', timeout: 0.5}}")
     slow = f"{{query: 'select region, pg_sleep(60) from campaigns', database: '{server.url}'}}"

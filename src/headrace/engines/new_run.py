@@ -17,10 +17,9 @@ from headrace.job import Job
 from headrace.runs import Run, RunPaths, create_run, runs_dir
 from headrace.runs.store import is_copy, list_paths_of
 
-
 AT_A_SERVICE = frozenset(("sagemaker",))
-"""Engines whose service has the names of its jobs. `headrace serve` plays such a service: where it has the home of whoever
-submits, its own run of a job lies beside the submitter's, and both have one name."""
+"""Engines whose service keeps the names of its jobs. `headrace serve` plays such a service: where it has the home of
+whoever submits, its own run of a job lies beside the submitter's, and both have one name."""
 
 
 def check_name(job_name: str, engine: str = "") -> None:

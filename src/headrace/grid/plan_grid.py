@@ -160,6 +160,7 @@ def demand_of(line: Line, data: Mapping[str, Any], rules: PlacementRules, engine
         region=str(line.fields.get(REGION, "")),
         otherwise=_own_region(data) if engine_of(line, engine) == SAGEMAKER else "",
         lists=lists,
+        spot=bool(data.get("use_spot_instances")),
     )
 
 

@@ -129,6 +129,11 @@ def _notes(plan: GridPlan) -> Iterator[str]:
     if unpriced:
         count = sum(region.unpriced for region in plan.regions)
         yield f"{count} lines run where the price of {', '.join(unpriced)} is unknown: their cost is not counted"
+    chosen = [each.placed.chosen for each in plan.lines if each.placed.chosen]
+    shares = sorted({(each.region, each.spot_share) for each in chosen if each.spot_share is not None})
+    if shares:
+        paid = ", ".join(f"{share:g} of it in {region}" for region, share in shares)
+        yield f"spot capacity costs a share of the list price, as placement.spot says: {paid}"
     if plan.unknown:
         place, line = plan.unknown[0]
         others = f", and {len(plan.unknown) - 1} places more" if len(plan.unknown) > 1 else ""
@@ -182,6 +187,7 @@ def _candidate(candidate: Candidate) -> dict[str, object]:
         "region": candidate.region,
         "price_per_hour": candidate.price,
         "unpriced": list(candidate.unpriced),
+        "spot_share": candidate.spot_share,
         "run_cost": candidate.run_cost,
         "copy_cost": candidate.copy_cost,
         "cost": candidate.cost,

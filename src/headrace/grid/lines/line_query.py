@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import re
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.errors import StorageError, UsageError
 from headrace.grid.lines.line_table import MAX_LINES, LineTable
@@ -31,6 +32,13 @@ _READING = frozenset(
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _DRIVERS = {"postgresql": "postgresql+pg8000"}
 """Drivers that the extra has, for databases that are named without one."""
+_ONE_STATEMENT: Mapping[str, Mapping[str, object]] = {
+    "pysqlite": {},
+    "pg8000": {},
+    "pymysql": {},
+    "mysqldb": {"multi_statements": False},
+}
+"""Drivers that send one statement only, or can be told to: a second one could end the transaction that only reads."""
 
 
 def read_rows(
@@ -66,7 +74,8 @@ def read_rows(
         raise UsageError("lines of a query need SQLAlchemy", hint="pip install 'headrace[grid]'") from None
     found, shown = _url(url, base, variables)
     engine = _engine(found, timeout)
-    statement = sqlalchemy.text(query)
+    # pg8000 takes a single % for the place of a parameter, and SQLAlchemy does not double it for this driver.
+    statement = sqlalchemy.text(query.replace("%", "%%") if engine.dialect.driver == "pg8000" else query)
     wanted = set(statement.compile().params)
     if wanted != set(parameters):
         lacking, more = sorted(wanted - set(parameters)), sorted(set(parameters) - wanted)
@@ -141,10 +150,25 @@ def _engine(url: URL, timeout: float) -> Engine:
     import sqlalchemy
 
     try:
-        waits = {"timeout": timeout + GRACE_SECONDS} if url.get_driver_name() in ("pysqlite", "pg8000") else {}
-        return sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool, connect_args=waits)
+        driver = url.get_driver_name()
+        if driver not in _ONE_STATEMENT and url.get_backend_name() in ("postgresql", "mysql", "mariadb"):
+            hint = "postgresql+pg8000://, mysql+pymysql:// and mysql+mysqldb:// can"
+            raise UsageError(f"database: the driver {driver} cannot be kept to one statement", hint=hint)
+        waits = {"timeout": timeout + GRACE_SECONDS} if driver in ("pysqlite", "pg8000") else {}
+        given = {**waits, **_ONE_STATEMENT.get(driver, {})}
+        engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool, connect_args=given)
     except (ImportError, sqlalchemy.exc.ArgumentError) as error:
         raise UsageError(f"database: {error}", hint="pip install the driver that the URL names") from None
+    if driver == "pg8000":
+        sqlalchemy.event.listen(engine, "do_execute", _prepared)
+    return engine
+
+
+def _prepared(cursor: Any, statement: str, parameters: Any, _: object) -> bool:
+    """Has the server prepare a statement, which it does with one only; without parameters pg8000 would just send the
+    text. A stream, which is there for COPY, makes it do so."""
+    cursor.execute(statement, parameters, stream=io.BytesIO())
+    return True
 
 
 @contextmanager
@@ -164,7 +188,7 @@ def _read_only(connection: Connection, timeout: float, forbidden: list[int]) -> 
     elif name in ("mysql", "mariadb"):
         limit = f"max_execution_time = {int(timeout * 1000)}" if name == "mysql" else f"max_statement_time = {timeout}"
         connection.exec_driver_sql(f"SET SESSION {limit}")
-        connection.exec_driver_sql("SET TRANSACTION READ ONLY")
+        connection.exec_driver_sql("SET SESSION TRANSACTION READ ONLY")
     elif name == "sqlite":
         latest = time.monotonic() + timeout
         opened = connection.connection.driver_connection

@@ -87,6 +87,8 @@ class Candidate(NamedTuple):
         seconds: until the job is done: the longest copy, and the run.
         reserved: all instances are paid already.
         refused: every reason against it; empty for a region that can be chosen.
+        spot_share: of the list price, that is paid on spare capacity by the user's own measure; None where the list
+            price is paid, or nobody said.
     """
 
     region: str
@@ -98,6 +100,7 @@ class Candidate(NamedTuple):
     seconds: float
     reserved: bool
     refused: tuple[Refused, ...]
+    spot_share: float | None = None
 
     @property
     def copy_cost(self) -> float:

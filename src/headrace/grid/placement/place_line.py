@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,9 @@ from headrace.catalog.cost import cost
 from headrace.catalog.prices import DEFAULT_REGION, Price, price_of
 from headrace.grid.placement.candidate import Candidate, Copy, Placed, PlaceSize, Refusal, Refused
 from headrace.grid.placement.placement_rules import DataSet, PlacementRules
+
+_Merit = tuple[bool, float]
+"""How a candidate stands in a wish: whether it does not fulfil it, or cannot be compared; the number that counts."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class Demand:
         lists: places of these that list objects elsewhere, such as manifests: such data are not copied.
         otherwise: region when nothing else names one: the job's own; empty for an engine without regions, where prices
             are those of the default region; None when there is none.
+        spot: it runs on spare capacity.
     """
 
     hosts: Mapping[str, int]
@@ -35,6 +38,7 @@ class Demand:
     region: str = ""
     lists: frozenset[str] = frozenset()
     otherwise: str | None = None
+    spot: bool = False
 
 
 @dataclass
@@ -75,7 +79,8 @@ class Placer:
     def _candidate(self, demand: Demand, data: Sequence[tuple[str, DataSet | None]], region: str) -> Candidate:
         rules = self.rules
         free = self._reserved(demand, region)
-        share = rules.spot.of(region) if rules.spot else 1.0
+        spot_share = rules.spot.of(region) if rules.spot and demand.spot else None
+        share = spot_share if rules.spot and demand.spot else 1.0
         to_pay = tuple((kind, max(0, count - free[kind])) for kind, count in demand.hosts.items())
         bill = _bill(to_pay, region, rules.on, share)
         copies = tuple(self._copies(data, region))
@@ -90,6 +95,7 @@ class Placer:
             seconds=seconds,
             reserved=all(free[kind] >= count for kind, count in demand.hosts.items()),
             refused=(*self._against(demand, data, region, bill.prices, free), *self._too_late(seconds)),
+            spot_share=spot_share,
         )
 
     def _reserved(self, demand: Demand, region: str) -> Counter[str]:
@@ -153,7 +159,7 @@ class Placer:
         if deadline is not None and seconds > deadline:
             yield Refused(Refusal.DEADLINE, "", seconds, deadline)
 
-    def _rank(self, candidate: Candidate) -> tuple[tuple[float, ...], str]:
+    def _rank(self, candidate: Candidate) -> tuple[tuple[_Merit, ...], str]:
         return tuple(_merit(candidate, wish) for wish in self._wishes), candidate.region
 
     @property
@@ -166,16 +172,16 @@ class Placer:
         return next((wish for wish in self._wishes if _merit(best, wish) != _merit(next_best, wish)), "")
 
 
-def _merit(candidate: Candidate, wish: str) -> float:
-    """Returns how a candidate stands in one wish: less is better."""
+def _merit(candidate: Candidate, wish: str) -> _Merit:
+    """Returns how a candidate stands in one wish: less is better. Of an unknown cost copies are the known part."""
     if wish == "reserved":
-        return float(not candidate.reserved)
+        return (not candidate.reserved, 0.0)
     if wish == "data_local":
-        return float(len(candidate.copies))
+        return (False, len(candidate.copies))
     if wish == "fastest":
-        return round(candidate.seconds, 3)
+        return (False, round(candidate.seconds, 3))
     total = candidate.cost
-    return math.inf if total is None else round(total, 6)
+    return (total is None, round(candidate.copy_cost if total is None else total, 6))
 
 
 @dataclass(frozen=True)

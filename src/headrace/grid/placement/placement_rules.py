@@ -45,6 +45,13 @@ def _bucket_place(value: object) -> str:
     return text
 
 
+def _reserved(value: object) -> object:
+    if not isinstance(value, (list, tuple)) or not all(isinstance(each, dict) for each in value):
+        hint = "such as [{instance_type: ml.p4d.24xlarge, count: 2}]"
+        raise broken("must be a list of types with counts", seen=show(value), hint=hint)
+    return value
+
+
 Number = Annotated[float, BeforeValidator(_number)]
 BucketPlace = Annotated[str, BeforeValidator(_bucket_place)]
 
@@ -156,9 +163,9 @@ class PlacementRules(Part):
         default_factory=dict
     )
     least_score: Annotated[int, BeforeValidator(whole(1, 10))] = 1
-    reservations: Annotated[dict[Region, Annotated[tuple[Reservation, ...], AsList]], AsMapping] = Field(
-        default_factory=dict
-    )
+    reservations: Annotated[
+        dict[Region, Annotated[tuple[Reservation, ...], AsList, BeforeValidator(_reserved)]], AsMapping
+    ] = Field(default_factory=dict)
     on: date | None = None
 
     @model_validator(mode="after")
