@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import tempfile
+import threading
+from collections import Counter
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -14,6 +17,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from headrace.errors import StorageError, UsageError
+from headrace.grid.controller.grid_controller import GridController
 from headrace.grid.journal.grid_record import (
     AttemptRecord,
     AttemptState,
@@ -26,6 +30,7 @@ from headrace.grid.journal.grid_record import (
 )
 from headrace.grid.journal.journal import GONE, Journal, JournalConflict
 from headrace.grid.journal.journal_file import journal_path
+from headrace.grid.journal.named_lines import lines_named
 from headrace.grid.journal.read_grid import grid_names, read_grid, read_notes
 from headrace.runs import Cause, CauseKind, Status
 
@@ -138,6 +143,48 @@ def test_a_change_by_another_process_is_noticed_and_one_by_this_one_is_not(journ
     journal.close()
 
 
+def test_a_grid_that_is_stopped_first_stops_what_costs_money_and_closes_the_rest_in_one_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path))
+    asked, writes = threading.Event(), Counter[str]()
+
+    def instant(name: str) -> None:
+        writes[name] += 1
+        if name == "before stop":
+            asked.set()
+        if name == "before close_lines":
+            assert asked.wait(10), "lines are closed while a run goes on that nobody has asked to stop"
+
+    keys = [f"{number:012x}" for number in range(300)]
+    with contextlib.closing(Journal(journal_path("big"), create=True, instant=instant)) as journal:
+        journal.begin(a_grid(*(a_line(index, key) for index, key in enumerate(keys))))
+        journal.intend(keys[0], an_attempt(keys[0], 1))
+        journal.started(keys[0], 1, "no-such-run", 102.0)
+        journal.ask_stop(103.0)
+        controller = GridController(
+            journal, None, None, told=lambda *_: None, told_copy=lambda _: None, instant=instant
+        )
+        with contextlib.closing(controller):
+            grid = controller.run()
+    assert {(line.state, line.reason) for line in grid.lines} == {(LineState.STOPPED, "stopped on request")}
+    assert writes["after close_lines"] == 1
+    assert [note.text for note in read_notes("big") if not note.key] == [
+        "stopped on request: nothing more is started, runs are stopped"
+    ]
+
+
+def test_a_line_is_found_by_what_people_call_it(journal: Journal) -> None:
+    first, second, third = (a_line(index, key) for index, key in enumerate(KEYS[:3]))
+    gone = replace(third, place=first.place, in_file=False)
+    grid = a_grid(first, replace(second, place="row 7 of the query"), gone)
+    assert lines_named(grid, ["array.txt:1", "1", KEYS[0], "2", KEYS[2]]) == (first, grid.lines[1], gone)
+    with pytest.raises(UsageError, match=f"keys: {KEYS[0]}, {KEYS[2]}"):
+        lines_named(a_grid(first, replace(gone, in_file=True)), ["array.txt:1"])
+    with pytest.raises(UsageError, match="no line is called '8'"):
+        lines_named(grid, ["8"])
+
+
 def test_a_journal_that_is_missing_damaged_or_newer_is_named(journal: Journal) -> None:
     with pytest.raises(UsageError, match="there is no grid 'small'"):
         read_grid("small")
@@ -233,7 +280,7 @@ class JournalMachine(RuleBasedStateMachine):
     def close_line(self, key: str) -> None:
         line = self.lines[key]
         if line.state is LineState.WAITING:
-            self.journal.close_line(key, LineState.STOPPED, "the budget")
+            self.journal.close_lines({key: (LineState.STOPPED, "the budget")})
             self.lines[key] = replace(line, state=LineState.STOPPED, reason="the budget")
 
     @precondition(lambda self: self.lines)

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -155,6 +156,26 @@ def test_a_changed_file_is_shown_and_must_be_confirmed(beside: Beside) -> None:
     assert len(beside.platform("submitted")) == 3
     (beside.folder / "job.yaml").write_text(JOB.replace("count: 1", "count: 2"))
     assert "the job, or what is another" in beside.ask("run", str(beside.file), code=2)
+    with beside.file.open("a") as file:
+        file.write("budget: {usd: 3}\n")
+    said = beside.ask("run", str(beside.file), code=2)
+    assert "its budget: none before, 3 USD now" in said
+    assert "deadline" not in said
+
+
+def test_another_file_of_the_same_name_is_not_taken_for_the_grid(beside: Beside) -> None:
+    beside.write([1])
+    beside.run()
+    other = beside.folder / "other" / "array.yaml"
+    shutil.copytree(beside.folder / "code", other.parent / "code")
+    for name in ("array.yaml", "job.yaml"):
+        shutil.copy(beside.folder / name, other.parent / name)
+    said = beside.ask("run", str(other), code=2)
+    assert f"from another file: {beside.file}" in said
+    assert "not confirmed" in said
+    beside.ask("run", str(other), "--yes")
+    assert beside.ask("list", "--output", "json")["grids"][0]["file"] == str(other)
+    assert len(beside.platform("submitted")) == 1
 
 
 def test_only_one_process_controls_a_grid_and_ctrl_c_leaves_runs_or_stops_them(beside: Beside) -> None:
@@ -189,15 +210,19 @@ def test_stop_reaches_the_controller_or_does_it_itself(beside: Beside) -> None:
         beside.fault(f"{name}-a2", "slow")
     controller = beside.begin()
     until(lambda: read_started() == 3)
-    assert "is being stopped by the process" in beside.ask("stop", "big")
+    stopped = beside.ask("stop", "big", "--output", "json")
+    assert stopped["controlled"]
+    assert stopped["grid"]["stop_asked"]
     controller.communicate(timeout=60)
     assert controller.returncode == 1
     assert read_grid("big").counts == {LineState.STOPPED: 3}
-    beside.ask("retry", "big", names[0])
+    again = beside.ask("retry", "big", "1", "--output", "json")
+    assert (again["controlled"], again["lines"]) == (False, [names[0].removeprefix("big-")])
     controller = beside.begin()
     until(lambda: read_started() == 1)
-    controller.kill()
-    controller.communicate()
+    controller.terminate()
+    assert "runs go on" in controller.communicate(timeout=60)[1]
+    assert controller.returncode == 143
     assert "3 stopped" in beside.ask("stop", "big"), "without a controller, and without the grid's file"
     assert beside.platform("stopped")[-1] == f"{names[0]}-a2"
 
@@ -214,7 +239,13 @@ def test_a_budget_that_is_used_up_and_a_deadline_stop_everything(beside: Beside)
     for name in names:
         beside.fault(name, "slow")
     lines = beside.run(code=1)
-    assert {line["state"] for line in lines.values()} == {"stopped"}
+    why = "the grid's deadline has passed"
+    assert {(line["state"], line["reason"], len(line["attempts"])) for line in lines.values()} == {("stopped", why, 1)}
+    said = beside.ask("status", "big", "--notes")
+    assert said.count(why) == 3, "of both lines, and in the notes"
+    assert "by the user" not in said
+    assert f"with a later one in {beside.file}" in beside.ask("stop", "big")
+    assert f"with a later one in {beside.file}" in beside.ask("retry", "big")
     beside.file.write_text(beside.file.read_text().replace("name: big", "name: poor") + "budget: {usd: 0}\n")
     found = beside.run(code=1)
     assert {(line["state"], line["reason"]) for line in found.values()} == {("stopped", "the grid's budget is used up")}
@@ -231,6 +262,7 @@ def test_an_engine_or_a_region_that_cannot_be_is_told_before_anything_starts(bes
     beside.file.write_text(beside.file.read_text().replace("engine: ledgr", "engine: sagemaker"))
     assert "combination 1 of the matrix" in beside.ask("run", str(beside.file), code=2)
     assert beside.platform("submitted") == []
+    assert beside.ask("list", "--output", "json") == {"grids": [], "unread": []}, "nothing is left of it"
 
 
 def test_a_grid_may_mix_engines(beside: Beside) -> None:

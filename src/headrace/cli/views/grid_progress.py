@@ -11,12 +11,22 @@ import click
 from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
+from rich.text import Text
 
+from headrace.catalog.prices import CURRENCY
+from headrace.cli.views.progress import duration
 from headrace.grid.journal.grid_record import CopyRecord, CopyState, GridRecord, LineRecord, LineState
+from headrace.grid.report.grid_report import counted
 from headrace.insight.cost.billing import amount
 
 if TYPE_CHECKING:
     from headrace.grid.controller.grid_controller import GridController
+
+
+MOST_CLOSED = 20
+"""So many lines are named that end without having run; the end tells how many there are."""
+WHOLE_SECONDS = 0.5
+"""How often the line that tells the whole is made anew: it counts all lines."""
 
 
 class GridProgress:
@@ -25,7 +35,7 @@ class GridProgress:
     def __init__(self) -> None:
         self._console = Console(stderr=True, highlight=False)
         self._status: Status | None = None
-        self._controller: GridController | None = None
+        self._closed = 0
 
     def __enter__(self) -> GridProgress:
         return self
@@ -38,10 +48,9 @@ class GridProgress:
 
     def begin(self, controller: GridController) -> None:
         """Begins: on a terminal a line at its end tells the whole from now on."""
-        self._controller = controller
-        self._say(whole_text(controller.grid))
+        self._say(whole_text(controller.grid, controller.cost))
         if sys.stderr.isatty():
-            self._status = self._console.status("")
+            self._status = self._console.status(_Whole(controller))
             self._status.start()
 
     def pause(self) -> None:
@@ -52,6 +61,13 @@ class GridProgress:
 
     def line(self, line: LineRecord, trouble: str) -> None:
         """Tells of a line that has changed, or of trouble with it."""
+        if line.state.over and not line.attempts:
+            self._closed += 1
+            if self._closed > MOST_CLOSED + 1:
+                return
+            if self._closed > MOST_CLOSED:
+                self._say("more lines end that have not run")
+                return
         self._say(f"{line.place}: {trouble}" if trouble else line_text(line))
 
     def copy(self, copy: CopyRecord) -> None:
@@ -64,22 +80,35 @@ class GridProgress:
             click.echo(stamped, err=True)
             return
         self._console.print(escape(stamped))
-        if self._controller is not None:
-            self._status.update(escape(whole_text(self._controller.grid)))
+
+
+class _Whole:
+    """The line that tells the whole, for a terminal."""
+
+    def __init__(self, controller: GridController) -> None:
+        self._controller = controller
+        self._began = self._made = time.monotonic()
+        self._text = Text()
+
+    def __rich__(self) -> Text:
+        now = time.monotonic()
+        if not self._text or now - self._made >= WHOLE_SECONDS:
+            self._made = now
+            whole = whole_text(self._controller.grid, self._controller.cost)
+            self._text = Text(f"{whole}, after {duration(now - self._began)}")
+        return self._text
 
 
 def line_text(line: LineRecord) -> str:
     """Returns what has become of a line, in one line."""
     attempt = line.attempt
-    words = [f"{line.place}: {line.state.value}"]
+    words = [f"{place_text(line)}: {line.state.value}"]
     if attempt is not None:
         where = f" in {attempt.region}" if attempt.region else ""
         number = f" (attempt {attempt.number})" if attempt.number > 1 else ""
         words.append(f"{attempt.run_id or attempt.job_name}{where}{number}")
-        if attempt.cause is not None:
-            words.append(str(attempt.cause))
-    if line.reason:
-        words.append(line.reason)
+    if why := why_text(line):
+        words.append(why)
     if line.state is LineState.WAITING and line.not_before:
         wait = max(0.0, line.not_before - time.time())
         words.append(f"again in {wait:.0f} s" + (f" in {line.region}" if line.region else ""))
@@ -96,8 +125,20 @@ def copy_text(copy: CopyRecord) -> str:
     )
 
 
-def whole_text(grid: GridRecord) -> str:
-    """Returns how far a grid has come, in one line."""
+def whole_text(grid: GridRecord, cost: float) -> str:
+    """Returns how far a grid has come and what it has cost, in one line."""
     counts = grid.counts
     parts = [f"{counts[state]} {state.value}" for state in LineState if counts[state]]
-    return f"{grid.name}: {len(grid.lines)} lines, {', '.join(parts)}; {amount(grid.cost)} USD so far"
+    so_far = "" if grid.ended is not None else " so far"
+    return f"{grid.name}: {counted(len(grid.lines))}, {', '.join(parts)}; {amount(cost)} {CURRENCY}{so_far}"
+
+
+def why_text(line: LineRecord) -> str:
+    """Returns why a line is not completed: what the grid has decided about it comes before what befell its run."""
+    attempt = line.attempt
+    return line.reason or (str(attempt.cause) if attempt is not None and attempt.cause is not None else "")
+
+
+def place_text(line: LineRecord) -> str:
+    """Returns where a line was written; of one that the grid's file has no more it says so."""
+    return line.place if line.in_file else f"{line.place} (not in the file now)"

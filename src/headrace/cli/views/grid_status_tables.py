@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from datetime import datetime, timezone
 
 from rich.text import Text
 
-from headrace.cli.views.grid_progress import copy_text, line_text, whole_text
+from headrace.catalog.prices import CURRENCY
+from headrace.cli.views.grid_progress import copy_text, line_text, place_text, whole_text, why_text
 from headrace.cli.views.plan_tables import console
 from headrace.cli.views.table import columns, notes
 from headrace.grid.controller.grid_changes import GridChanges
 from headrace.grid.journal.grid_record import GridRecord, LineRecord, LineState, Note
+from headrace.grid.report.grid_report import counted
 from headrace.insight.cost.billing import amount
 from headrace.insight.render.plain_text import MISSING
 
@@ -37,7 +40,7 @@ def show_status(grid: GridRecord, controlled: bool, shown: int, told: Sequence[N
         told: what happened.
     """
     out = console()
-    out.print(Text(whole_text(grid), style="bold"))
+    out.print(Text(whole_text(grid, grid.cost), style="bold"))
     out.print(Text(_who(grid, controlled)))
     out.print()
     regions = sorted({_region(line) for line in grid.lines})
@@ -52,13 +55,14 @@ def show_status(grid: GridRecord, controlled: bool, shown: int, told: Sequence[N
     ordered = sorted(grid.lines, key=lambda line: (_ORDER.index(line.state), line.index))
     for line in ordered[:shown]:
         attempt = line.attempt
-        why = line.reason or (str(attempt.cause) if attempt is not None and attempt.cause is not None else "")
         run = "" if attempt is None else attempt.run_id or attempt.job_name
         tried = str(len(line.attempts) or "")
-        rows.add(line.place, line.state.value, _region(line), line.engine, tried, run, amount(line.cost), why)
+        cost = amount(line.cost) if line.attempts else ""
+        where = _region(line) or MISSING
+        rows.add(place_text(line), line.state.value, where, line.engine, tried, run, cost, why_text(line))
     out.print(rows)
     if len(ordered) > shown:
-        out.print(Text(f"and {len(ordered) - shown} lines more (--lines N shows N; --output json has all)"))
+        out.print(Text(f"and {counted(len(ordered) - shown)} more (--lines N shows N; --output json has all)"))
     for copy in grid.copies:
         out.print(Text(copy_text(copy)))
     if told:
@@ -68,19 +72,47 @@ def show_status(grid: GridRecord, controlled: bool, shown: int, told: Sequence[N
 def show_end(grid: GridRecord) -> None:
     """Prints how a grid has come to its end, or how far it has come."""
     out = console()
-    out.print(Text(whole_text(grid), style="bold"))
+    out.print(Text(whole_text(grid, grid.cost), style="bold"))
     bad = [line for line in grid.lines if line.state in (LineState.FAILED, LineState.UNPLACED, LineState.STOPPED)]
     for line in bad[:20]:
         out.print(Text(line_text(line)))
     if len(bad) > 20:
-        out.print(Text(f"and {len(bad) - 20} lines more: headrace grid status {grid.name}"))
-    if any(line.state in (LineState.FAILED, LineState.STOPPED) for line in bad):
-        out.print(Text(f"`headrace grid retry {grid.name}` lets them run again"))
+        out.print(Text(f"and {counted(len(bad) - 20)} more: headrace grid status {grid.name}"))
+    failed = next((line for line in bad if line.state is LineState.FAILED and line.attempts), None)
+    if failed is not None:
+        out.print(Text(f"`headrace grid logs {grid.name} {failed.key}` shows what {failed.place} has written"))
+    if any(line.in_file and line.state in (LineState.FAILED, LineState.STOPPED) for line in bad):
+        after = used_up(grid, time.time())
+        out.print(Text(f"{after}`headrace grid retry {grid.name}` lets them run again"))
 
 
-def changes_text(changes: GridChanges, known: GridRecord) -> str:
-    """Returns what a grid's file says now in another way, a line each."""
-    said = [f"{known.name} was started before, at {_when(known.created)}; since then {known.file} has changed:"]
+def used_up(grid: GridRecord, now: float) -> str:
+    """Returns which limit of the whole grid keeps lines from running again, and how to raise it; empty when none does.
+
+    Args:
+        grid: as its journal has it.
+        now: seconds since the epoch.
+    """
+    if grid.budget is not None and grid.cost >= grid.budget:
+        spent = f"{amount(grid.cost)} of {amount(grid.budget)} {CURRENCY} are spent"
+        return f"{spent}: with a larger budget.usd in {grid.file} "
+    if grid.deadline is not None and now >= grid.deadline:
+        return f"the deadline was {_when(grid.deadline)}: with a later one in {grid.file} "
+    return ""
+
+
+def changes_text(changes: GridChanges, known: GridRecord, file: str) -> str:
+    """Returns what a grid's file says now in another way, a line each.
+
+    Args:
+        changes: what is another.
+        known: the grid as its journal has it.
+        file: the grid's file now.
+    """
+    said = [f"{known.name} was started before, at {_when(known.created)}; since then {file} has changed:"]
+    if changes.file:
+        said = [f"{known.name} was started before, at {_when(known.created)}, from another file: {changes.file}"]
+        said.append(f"  {file} would go on with that grid: its lines that are over do not run again")
     for what, lines in (
         ("new", changes.added),
         ("gone: what has begun of them goes on, the rest is not started:", changes.gone),
@@ -92,8 +124,10 @@ def changes_text(changes: GridChanges, known: GridRecord) -> str:
             said.append(f"  {len(lines)} line{'' if len(lines) == 1 else 's'} {what} {named}{more}")
     if changes.job:
         said.append("  the job, or what is another in a region: lines that have not begun get the new one")
-    if changes.limits:
-        said.append("  its budget or deadline")
+    for what, pair, unit in (("budget", changes.budget, f" {CURRENCY}"), ("deadline", changes.deadline, " s")):
+        if pair is not None:
+            before, now = ("none" if each is None else f"{each:g}{unit}" for each in pair)
+            said.append(f"  its {what}: {before} before, {now} now")
     return "\n".join(said)
 
 

@@ -145,7 +145,7 @@ def _notes(plan: GridPlan) -> Iterator[str]:
     if measured:
         place, copy = next(iter(measured.items()))
         yield (
-            f"`headrace grid run` measures nothing: write what was measured into placement.data, such as {place}: "
+            f"`headrace grid run` measures with --measure only: or write into placement.data, such as {place}: "
             f"{{region: {copy.source}, gigabytes: {copy.gigabytes:.4g}}}"
         )
     if plan.unplaced:

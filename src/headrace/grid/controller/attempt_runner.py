@@ -82,19 +82,19 @@ class AttemptRunner:
         try:
             job = self._job(line.key, name, line.region, line.engine)
         except HeadraceError as error:
-            self._journal.close_line(line.key, LineState.FAILED, error.message)
+            self._journal.close_lines({line.key: (LineState.FAILED, error.message)})
             return None
         request = request_digest(job, line.engine)
         attempt = AttemptRecord(number, name, line.engine, line.region, request, AttemptState.INTENDED, time.time())
         self._journal.intend(line.key, attempt)
         return self._launch(_with(line, attempt), attempt, job)
 
-    def resolve(self, line: LineRecord, stopping: bool) -> RetryCause | None:
+    def resolve(self, line: LineRecord, stopping: str) -> RetryCause | None:
         """Goes on with an attempt that a controller had written down which was killed then.
 
         Args:
             line: it.
-            stopping: it is only looked for, and not started.
+            stopping: why the grid is being stopped: it is only looked for, and not started; empty when it is not.
 
         Returns:
             As `start`.
@@ -120,15 +120,15 @@ class AttemptRunner:
             return None
         cause = Cause(CauseKind.CALLER_DIED, "its process died before anything was started", infrastructure=True)
         ended = failed_attempt(attempt, cause, time.time())
-        self._journal.ended(line.key, ended, LineState.STOPPED if stopping else LineState.WAITING)
+        self._journal.ended(line.key, ended, LineState.STOPPED if stopping else LineState.WAITING, reason=stopping)
         return None
 
-    def look(self, line: LineRecord, stopping: bool, costs: bool) -> float | None:
+    def look(self, line: LineRecord, stopping: str, costs: bool) -> float | None:
         """Looks at the run of a line, and writes down its end.
 
         Args:
             line: it.
-            stopping: no other attempt follows.
+            stopping: why the grid is being stopped: no other attempt follows; empty when it is not.
             costs: what it has cost so far is wanted.
 
         Returns:
@@ -192,16 +192,17 @@ class AttemptRunner:
 
     def _has_run(self, key: str, attempt: AttemptRecord, started: StartedRun) -> None:
         self._runs[key] = StartedRun(_asking(started.run), started.adopted, started.handle)
-        self._journal.started(key, attempt.number, started.run.id, time.time())
+        began = started.run.header.created if started.adopted else time.time()
+        self._journal.started(key, attempt.number, started.run.id, began)
 
     def _not_started(self, line: LineRecord, attempt: AttemptRecord, error: Exception) -> RetryCause | None:
         failure = failure_of_start(error)
         cause = cause_of_start(error)
         self._trouble(line.key, cause.detail)
-        self._end(line, failed_attempt(attempt, cause, time.time()), failure, stopping=False)
+        self._end(line, failed_attempt(attempt, cause, time.time()), failure, stopping="")
         return failure
 
-    def _end(self, line: LineRecord, ended: AttemptRecord, failure: RetryCause | None, stopping: bool) -> None:
+    def _end(self, line: LineRecord, ended: AttemptRecord, failure: RetryCause | None, stopping: str) -> None:
         state, now = _state_of(ended), time.time()
         if state is LineState.FAILED and not stopping:
             if lost_at_start(ended):
@@ -213,7 +214,8 @@ class AttemptRunner:
                 move = None if again.region == line.region else LineMove(again.region, there[again.region])
                 self._journal.ended(line.key, ended, LineState.WAITING, not_before=again.not_before, move=move)
                 return
-        self._journal.ended(line.key, ended, LineState.STOPPED if stopping and state is LineState.FAILED else state)
+        state = LineState.STOPPED if stopping and state is LineState.FAILED else state
+        self._journal.ended(line.key, ended, state, reason=stopping if state is LineState.STOPPED else "")
 
     def _run_of(self, key: str, attempt: AttemptRecord) -> StartedRun:
         if key not in self._runs:

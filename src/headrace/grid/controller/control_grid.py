@@ -21,6 +21,7 @@ from headrace.grid.journal.grid_record import ControllerProcess, CopyRecord, Gri
 from headrace.grid.journal.journal import Instant, Journal, nothing_happens
 from headrace.grid.journal.journal_file import journal_path
 from headrace.grid.load_grid import Grid, load_grid
+from headrace.grid.places.measure_places import MeasuredPlaces, measure_places
 from headrace.grid.plan_grid import GridPlan, plan_grid
 
 
@@ -38,6 +39,7 @@ def controlling(
     *,
     confirm: Callable[[GridChanges, GridRecord], bool],
     look: Callable[[Grid, GridPlan], object] = _silent,
+    measure: bool = False,
     told: Told = _silent,
     told_copy: Callable[[CopyRecord], object] = _silent,
     instant: Instant = nothing_happens,
@@ -48,6 +50,7 @@ def controlling(
         file: the grid's file.
         confirm: is asked whether to go on when the file says something else than the journal.
         look: is given the grid and its plan before anything is taken or written, and may refuse them.
+        measure: data of unknown size are listed in S3 first, so that they can be copied.
         told, told_copy, instant: see `GridController`.
 
     Raises:
@@ -56,18 +59,24 @@ def controlling(
         StorageError: the journal cannot be written.
     """
     grid = load_grid(file)
-    plan = plan_grid(grid)
+    measured = measure_places(grid) if measure else MeasuredPlaces()
+    plan = plan_grid(grid, measured.sizes)
     look(grid, plan)
+    measured.check()
     jobs = LineJobs(grid)
     wanted = grid_record(jobs, plan, str(Path(file).absolute()), time.time())
     path = journal_path(plan.name)
+    first = not path.exists()
+    if first:  # before its journal is made: of a grid that cannot start nothing is left
+        check_first_of_each(grid, jobs, wanted)
     with (
         grid_lease(path.parent),
         contextlib.closing(Journal(path, create=True, instant=instant)) as journal,
     ):
         known = journal.read()
         if known is None:
-            check_first_of_each(grid, jobs, wanted)
+            if not first:
+                check_first_of_each(grid, jobs, wanted)
             journal.begin(wanted)
         else:
             seconds = grid.file.deadline

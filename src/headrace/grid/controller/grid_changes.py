@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -21,17 +22,22 @@ class GridChanges:
         gone: lines that the file has no more; what has begun of them goes on, the rest is not started.
         moved: lines that have not run and go elsewhere, or to another engine.
         job: the job is another, or what is another in a region: lines that have not run get it.
-        limits: budget or deadline are others.
+        file: the grid was started from this other file; empty when it is the same.
+        budget: USD before and now, when they are not the same; None for no budget.
+        deadline: seconds after the first start before and now, when they are not the same; None for no deadline.
     """
 
     added: tuple[LineRecord, ...] = ()
     gone: tuple[LineRecord, ...] = ()
     moved: tuple[LineRecord, ...] = ()
     job: bool = False
-    limits: bool = False
+    file: str = ""
+    budget: tuple[float | None, float | None] | None = None
+    deadline: tuple[float | None, float | None] | None = None
 
     def __bool__(self) -> bool:
-        return bool(self.added or self.gone or self.moved or self.job or self.limits)
+        limits = self.budget is not None or self.deadline is not None
+        return bool(self.added or self.gone or self.moved or self.job or self.file or limits)
 
 
 def grid_record(jobs: LineJobs, plan: GridPlan, path: str, now: float) -> GridRecord:
@@ -111,9 +117,15 @@ def changes_between(known: GridRecord, wanted: GridRecord) -> GridChanges:
         moved=tuple(
             line for old, line in both if not old.attempts and (old.region, old.engine) != (line.region, line.engine)
         ),
-        limits=known.budget != wanted.budget or _seconds(known) != _seconds(wanted),
+        file="" if os.path.realpath(known.file) == os.path.realpath(wanted.file) else known.file,
+        budget=_pair(known.budget, wanted.budget),
+        deadline=_pair(_seconds(known), _seconds(wanted)),
     )
     return replace(found, job=known.job_digest != wanted.job_digest)
+
+
+def _pair(before: float | None, now: float | None) -> tuple[float | None, float | None] | None:
+    return None if before == now else (before, now)
 
 
 def _seconds(grid: GridRecord) -> float | None:

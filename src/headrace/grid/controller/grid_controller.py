@@ -77,6 +77,8 @@ class GridController:
         self._copiers = ThreadPoolExecutor(2, "headrace-grid-copy")
         self._futures: dict[Future[object], Hashable] = {}
         self._due: dict[str, float] = {}
+        self._cost_due: dict[str, float] = {}
+        self._stopping = ""
         self._stops: dict[str, float] = {}
         self._rates: dict[tuple[str, str, str], RateLimit] = {}
         self._running_cost: dict[str, float] = {}
@@ -94,6 +96,12 @@ class GridController:
     def grid(self) -> GridRecord:
         """The grid as it is now."""
         return msgspec.structs.replace(self._grid, lines=tuple(self._lines.values()))
+
+    @property
+    def cost(self) -> float:
+        """USD so far, as far as they are known: of what runs, what it had cost some seconds ago."""
+        ended = sum(line.cost for line in self._lines.values()) + sum(copy.cost or 0.0 for copy in self._grid.copies)
+        return ended + sum(self._running_cost.copy().values())
 
     def ask_stop(self) -> None:
         """Has the grid stopped: `run` then returns when all that runs has ended."""
@@ -134,29 +142,32 @@ class GridController:
         return False
 
     def _act(self, actions: Actions) -> None:
-        stopping = bool(actions.stopping)
-        for key, (state, reason) in actions.close.items():
-            self._journal.close_line(key, state, reason)
-            self._changed(key)
+        now = time.monotonic()
+        for key in actions.stop:  # first: what runs costs money
+            if now - self._stops.get(key, -STOP_AGAIN) >= STOP_AGAIN:
+                self._stops[key] = now
+                self._do(key, partial(self._runner.stop, self._lines[key]))
+                self._due[key] = 0.0
+        if actions.close:
+            self._journal.close_lines(actions.close)
+            for key in actions.close:
+                self._changed(key)
+        if actions.stopping != self._stopping:
+            self._stopping = actions.stopping
+            if actions.stopping:
+                self._journal.note(time.time(), "", f"{actions.stopping}: nothing more is started, runs are stopped")
         for key in actions.resolve:
             line = self._lines[key]
-            self._do(key, partial(self._runner.resolve, line, stopping))
-        now = time.monotonic()
+            self._do(key, partial(self._runner.resolve, line, actions.stopping))
         for key in actions.start:
             line = self._lines[key]
             if self._rate("start", line.engine, line.region, self._limits.starts_per_second).take(now):
                 self._do(key, partial(self._runner.start, line))
         for place, region in actions.copy:
             self._copy(place, region)
-        for key in actions.stop:
-            if now - self._stops.get(key, -STOP_AGAIN) >= STOP_AGAIN:
-                self._stops[key] = now
-                line = self._lines[key]
-                self._do(key, partial(self._runner.stop, line))
-                self._due[key] = 0.0
-        self._look(now, stopping)
+        self._look(now, actions.stopping)
 
-    def _look(self, now: float, stopping: bool) -> None:
+    def _look(self, now: float, stopping: str) -> None:
         """Has runs looked at for which it is time."""
         busy = set(self._futures.values())
         for key, line in self._lines.items():
@@ -167,10 +178,12 @@ class GridController:
             if not local and not self._rate("look", attempt.engine, attempt.region, LOOKS_PER_SECOND).take(now):
                 continue
             self._due[key] = now + (LOOK_LOCAL if local else LOOK_PLATFORM)
-            costs = self._grid.budget is not None
+            costs = self._grid.budget is not None or self._cost_due.get(key, 0.0) <= now
+            if costs:
+                self._cost_due[key] = now + COST_SECONDS
             self._do(key, partial(self._looked, line, stopping, costs))
 
-    def _looked(self, line: LineRecord, stopping: bool, costs: bool) -> None:
+    def _looked(self, line: LineRecord, stopping: str, costs: bool) -> None:
         found = self._runner.look(line, stopping, costs)
         if found is not None:
             self._running_cost[line.key] = found
@@ -220,11 +233,10 @@ class GridController:
         self._told(self._lines[key], words)
 
     def _situation(self) -> Situation:
-        ended = sum(line.cost for line in self._lines.values()) + sum(copy.cost or 0.0 for copy in self._grid.copies)
         return Situation(
             grid=self.grid,
             now=time.time(),
-            spent=ended + sum(self._running_cost.values()),
+            spent=self.cost,
             hosts=self._hosts,
             busy=frozenset(self._futures.values()),
             local_hosts=self._limits.local_hosts or len(os.sched_getaffinity(0)),

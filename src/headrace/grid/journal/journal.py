@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -190,6 +190,7 @@ class Journal:
         *,
         not_before: float = 0.0,
         move: LineMove | None = None,
+        reason: str = "",
     ) -> None:
         """Writes down how an attempt ended, and with it what becomes of its line.
 
@@ -199,6 +200,7 @@ class Journal:
             state: of the line from now on: completed, failed, stopped, or waiting for another attempt.
             not_before: when that may begin, seconds since the epoch.
             move: where that runs; None for the same region.
+            reason: why the grid stopped it; empty when it ended of itself.
 
         Raises:
             JournalConflict: it has ended already.
@@ -212,20 +214,22 @@ class Journal:
                 None if attempt.status is None else attempt.status.value, cause, attempt.cost, attempt.billable_seconds,
             )  # fmt: skip
             begun = (LineState.STARTING, LineState.RUNNING)
-            self._line_row(database, key, begun, "state = ?, not_before = ?", state.value, not_before)
+            changed = (state.value, not_before, reason)
+            self._line_row(database, key, begun, "state = ?, not_before = ?, reason = ?", *changed)
             if move is not None:
                 waits_for = msgspec.json.encode([(copy.place, copy.region) for copy in move.copies]).decode()
                 self._line_row(database, key, (state,), "region = ?, waits_for = ?", move.region, waits_for)
                 self._put_copies(database, move.copies)
 
-    def close_line(self, key: str, state: LineState, reason: str) -> None:
-        """Writes down that a line which waits will not be started.
+    def close_lines(self, closed: Mapping[str, tuple[LineState, str]]) -> None:
+        """Writes down that lines which wait will not be started: of each its state from now on, and why.
 
         Raises:
-            JournalConflict: it does not wait.
+            JournalConflict: one of them does not wait; then nothing was written.
         """
-        with self._write("close_line") as database:
-            self._line_row(database, key, (LineState.WAITING,), "state = ?, reason = ?", state.value, reason)
+        with self._write("close_lines") as database:
+            for key, (state, reason) in closed.items():
+                self._line_row(database, key, (LineState.WAITING,), "state = ?, reason = ?", state.value, reason)
 
     def copied(self, copy: CopyRecord) -> None:
         """Writes down how far a copy has come.

@@ -8,13 +8,17 @@ from collections.abc import Iterable
 from headrace.errors import UsageError
 from headrace.grid.journal.grid_record import GridRecord, LineRecord
 
+_SHOWN = 5
+
 
 def lines_named(grid: GridRecord, names: Iterable[str]) -> tuple[LineRecord, ...]:
     """Returns the lines of these names, in the order of the names.
 
     Args:
         grid: the grid.
-        names: each the key of a line, the name of one of its jobs, its place (``array.txt:3``), or that place's number.
+        names: each the key of a line, the name of one of its jobs, its place (``array.txt:3``), or that place's
+            number; of a line that stands in no file its number among all, from 1. Of lines of one name that counts
+            which the grid's file still has.
 
     Raises:
         UsageError: a name that no line has, or several have.
@@ -23,12 +27,17 @@ def lines_named(grid: GridRecord, names: Iterable[str]) -> tuple[LineRecord, ...
     for name in names:
         mine = [line for line in grid.lines if name in _names(line)]
         mine = mine or [line for line in grid.lines if _number(line) == name]
-        if len(mine) != 1:
+        mine = [line for line in mine if line.in_file] or mine
+        if len(mine) > 1:
+            raise UsageError(
+                f"{grid.name}: {len(mine)} lines are called {name!r}",
+                f"their keys: {', '.join(line.key for line in mine[:_SHOWN])}",
+            )
+        if not mine:
             known = [each for line in grid.lines for each in (line.place, line.key)]
             near = difflib.get_close_matches(name, known, n=3)
             hint = f"did you mean {' or '.join(near)}?" if near else f"`headrace grid status {grid.name}` shows them"
-            what = f"{len(mine)} lines are called {name!r}" if mine else f"no line is called {name!r}"
-            raise UsageError(f"{grid.name}: {what}", hint)
+            raise UsageError(f"{grid.name}: no line is called {name!r}", hint)
         found.append(mine[0])
     return tuple({line.key: line for line in found}.values())
 
@@ -38,4 +47,5 @@ def _names(line: LineRecord) -> tuple[str, ...]:
 
 
 def _number(line: LineRecord) -> str:
-    return line.place.rpartition(":")[2]
+    _, in_file, number = line.place.rpartition(":")
+    return number if in_file else str(line.index + 1)

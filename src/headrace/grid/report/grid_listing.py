@@ -7,6 +7,7 @@ import msgspec
 from headrace.errors import StorageError
 from headrace.grid.journal.grid_record import GridRecord, LineState
 from headrace.grid.journal.read_grid import grid_names, read_grid
+from headrace.grid.report.running_cost import with_running_costs
 
 
 class GridLine(msgspec.Struct, frozen=True):
@@ -19,7 +20,7 @@ class GridLine(msgspec.Struct, frozen=True):
         lines: how many.
         states: how many lines are in each state; those without a line are left out.
         regions: of its lines.
-        cost: USD of all attempts that have ended and of copies, as far as it is known.
+        cost: USD of all attempts and copies so far, as far as it is known.
         budget: USD; None for no limit.
     """
 
@@ -47,7 +48,7 @@ def list_grids() -> tuple[tuple[GridLine, ...], tuple[UnreadGrid, ...]]:
     unread: list[UnreadGrid] = []
     for name in grid_names():
         try:
-            found.append(_line(read_grid(name)))
+            found.append(_line(with_running_costs(read_grid(name))))
         except StorageError as error:
             unread.append(UnreadGrid(name, error.message))
     return tuple(sorted(found, key=lambda each: -each.created)), tuple(unread)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
@@ -17,7 +22,11 @@ if TYPE_CHECKING:
     from headrace.grid.load_grid import Grid
     from headrace.grid.plan_grid import GridPlan
 
-INTERRUPTED = 130
+INTERRUPTED, TERMINATED = 130, 143
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM."""
 
 
 @click.command("run", short_help="Copy data, start every line, watch and retry, until all are over.")
@@ -29,17 +38,21 @@ INTERRUPTED = 130
 @click.option(
     "--on-interrupt",
     type=click.Choice(["ask", "leave", "stop"]),
-    help="What Ctrl-C does: leave runs going, or stop all of them.  [default: ask on a terminal, else leave]",
+    help="What Ctrl-C and SIGTERM do: leave runs going, or stop all of them.  [default: Ctrl-C asks on a terminal, "
+    "else leave]",
+)
+@click.option(
+    "--measure", is_flag=True, help="First list data of unknown size in S3, so that they can be copied; at each start."
 )
 @output_option
-def command(file: str, yes: bool, digest: str, on_interrupt: str | None, output: str) -> int:
+def command(file: str, yes: bool, digest: str, on_interrupt: str | None, measure: bool, output: str) -> int:
     """Run the grid of ARRAY.yaml: place its lines, copy data, start each line's job, watch it, try again what may work.
 
     What is done is written down first. If this command ends, however it does, runs go on, and the same command goes on
     with the grid: no line is lost, and none is started twice. What the file says now in another way than at the last
     start is shown and must be confirmed, or given --yes.
 
-    Exit code 0: every line has completed; 1: some have not; 130: Ctrl-C.
+    Exit code 0: every line has completed; 1: some have not; 130: Ctrl-C; 143: SIGTERM.
 
     \b
     Examples:
@@ -56,7 +69,7 @@ def command(file: str, yes: bool, digest: str, on_interrupt: str | None, output:
     def confirm(changes: GridChanges, known: GridRecord) -> bool:
         from headrace.cli.views.grid_status_tables import changes_text
 
-        click.echo(changes_text(changes, known), err=True)
+        click.echo(changes_text(changes, known, str(Path(file).absolute())), err=True)
         return yes or (sys.stdin.isatty() and click.confirm("Go on with that?", err=True))
 
     def look(grid: Grid, plan: GridPlan) -> None:
@@ -72,7 +85,10 @@ def command(file: str, yes: bool, digest: str, on_interrupt: str | None, output:
 
     with (
         GridProgress() as progress,
-        controlling(file, confirm=confirm, look=look, told=progress.line, told_copy=progress.copy) as controller,
+        controlling(
+            file, confirm=confirm, look=look, measure=measure, told=progress.line, told_copy=progress.copy
+        ) as controller,
+        _told_sigterm(),
     ):
         interrupted = _run(controller, progress, choice)
         grid = controller.grid
@@ -85,31 +101,49 @@ def command(file: str, yes: bool, digest: str, on_interrupt: str | None, output:
 
         show_end(grid)
     if interrupted:
-        return INTERRUPTED
+        return interrupted
     return 0 if all(line.state is LineState.COMPLETED for line in grid.lines if line.in_file) else 1
 
 
-def _run(controller: GridController, progress: GridProgress, choice: str) -> bool:
-    """Runs a grid to its end. Returns whether Ctrl-C was pressed."""
+@contextlib.contextmanager
+def _told_sigterm() -> Iterator[None]:
+    """Raises `_Terminated` at the first SIGTERM; another one ends the process as ever."""
+    before = signal.getsignal(signal.SIGTERM)
+
+    def told(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, before)
+        raise _Terminated
+
+    signal.signal(signal.SIGTERM, told)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _run(controller: GridController, progress: GridProgress, choice: str) -> int:
+    """Runs a grid to its end. Returns the exit code after a signal; 0 when there was none."""
     try:
         progress.begin(controller)
         controller.run()
-        return False
-    except KeyboardInterrupt:
-        pass
+        return 0
+    except KeyboardInterrupt as interrupt:
+        code = TERMINATED if isinstance(interrupt, _Terminated) else INTERRUPTED
+    if code == TERMINATED and choice == "ask":
+        choice = "leave"
     if choice == "ask":
         progress.pause()
         choice = _asked()
     if choice == "leave":
         click.echo("headrace: runs go on; the same command goes on with the grid", err=True)
-        return True
+        return code
     click.echo("headrace: stopping all runs (Ctrl-C again leaves them)", err=True)
     controller.ask_stop()
     try:
         controller.run()
     except KeyboardInterrupt:
         click.echo(f"headrace: runs go on until they have stopped: headrace grid stop {controller.grid.name}", err=True)
-    return True
+    return code
 
 
 def _asked() -> str:

@@ -24,8 +24,9 @@ def status(grid: str, shown: int, notes: bool, output: str) -> int:
     from headrace.grid.controller.grid_lease import has_controller
     from headrace.grid.journal.journal_file import journal_path
     from headrace.grid.journal.read_grid import read_grid, read_notes
+    from headrace.grid.report.running_cost import with_running_costs
 
-    record = read_grid(grid)
+    record = with_running_costs(read_grid(grid))
     controlled = has_controller(journal_path(grid).parent)
     told = read_notes(grid) if notes else ()
     if output == "json":
@@ -50,7 +51,8 @@ def status(grid: str, shown: int, notes: bool, output: str) -> int:
 def logs(
     context: click.Context, grid: str, line: str, attempt: int | None, follow: bool, agent: bool, output: str
 ) -> int:
-    """Show what the programs of a line of GRID have written. LINE is its place or number, its key, or its job's name.
+    """Show what the programs of a line of GRID have written. LINE is its place (array.txt:3) or number (3; of a query
+    or matrix from 1), its key, or its job's name.
 
     It is what `headrace logs` shows of the run of the line's latest attempt; `headrace grid status` names it.
 
@@ -69,7 +71,9 @@ def logs(
     number = attempt or len(found.attempts)
     mine = next((each for each in found.attempts if each.number == number), None)
     if mine is None or not mine.run_id:
-        why = mine.cause if mine is not None else found.reason or found.state.value
-        raise UsageError(f"{found.place} has no run{f' of attempt {attempt}' if attempt else ''} yet: {why}")
+        if mine is None and found.attempts:
+            raise UsageError(f"{found.place} has no attempt {number}", f"it has {len(found.attempts)}")
+        why = mine.cause if mine is not None and mine.cause is not None else found.reason or found.state.value
+        raise UsageError(f"{found.place} has no run{f' of attempt {attempt}' if attempt else ''}: {why}")
     code = context.invoke(logs_of_run, selector=mine.run_id, follow=follow, agent=agent, output=output)
     return int(code)

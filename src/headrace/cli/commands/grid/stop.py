@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
+
+from headrace.cli.options import output_option
+
+if TYPE_CHECKING:
+    from headrace.grid.journal.grid_record import GridRecord
 
 
 @click.command("stop", short_help="Stop all lines of a grid.")
 @click.argument("grid", metavar="GRID")
-def stop(grid: str) -> int:
+@output_option
+def stop(grid: str, output: str) -> int:
     """Stop GRID: what waits is not started, and every run is asked to stop, with time to save.
 
     The process that controls the grid does it; where there is none, this command does, and waits for the end.
@@ -16,11 +24,11 @@ def stop(grid: str) -> int:
     \b
     Examples:
       headrace grid stop campaigns
+      headrace grid stop campaigns --output json
     """
     import time
 
     from headrace.cli.views.grid_progress import GridProgress
-    from headrace.cli.views.grid_status_tables import show_end
     from headrace.grid.controller.control_grid import stopping
     from headrace.grid.controller.grid_lease import GridInUse, has_controller
     from headrace.grid.journal.journal import Journal
@@ -29,14 +37,14 @@ def stop(grid: str) -> int:
 
     record = read_grid(grid)
     if all(line.state.over for line in record.lines):
-        show_end(record)
+        _show(record, False, output)
         return 0
     path = journal_path(grid)
     if not has_controller(path.parent):
         try:
             with GridProgress() as progress, stopping(grid, progress.line) as controller:
                 progress.begin(controller)
-                show_end(controller.run())
+                _show(controller.run(), False, output)
                 return 0
         except GridInUse:
             pass  # somebody has taken it meanwhile, and will be told
@@ -45,24 +53,41 @@ def stop(grid: str) -> int:
         journal.ask_stop(time.time())
     finally:
         journal.close()
-    click.echo(f"{grid} is being stopped by the process that controls it")
+    if output == "json":
+        _show(read_grid(grid), True, output)
+    else:
+        click.echo(f"{grid} is being stopped by the process that controls it")
     return 0
+
+
+def _show(record: GridRecord, controlled: bool, output: str) -> None:
+    if output == "json":
+        from headrace.cli.options import echo_json
+
+        echo_json({"controlled": controlled, "grid": record})
+    else:
+        from headrace.cli.views.grid_status_tables import show_end
+
+        show_end(record)
 
 
 @click.command("retry", short_help="Let lines run again that failed or were stopped.")
 @click.argument("grid", metavar="GRID")
 @click.argument("lines", metavar="[LINE]...", nargs=-1)
-def retry(grid: str, lines: tuple[str, ...]) -> int:
+@output_option
+def retry(grid: str, lines: tuple[str, ...], output: str) -> int:
     """Let lines of GRID run again, with one attempt more: those that are named, else all that failed or were stopped.
 
-    LINE is a line's place (array.txt:3) or its number, its key, or the name of its job. The process that controls the
-    grid starts them; where there is none, `headrace grid run` does.
+    LINE is a line's place (array.txt:3) or its number (3; of a query or matrix from 1), its key, or the name of its
+    job. The process that controls the grid starts them; where there is none, `headrace grid run` does.
 
     \b
     Examples:
       headrace grid retry campaigns
       headrace grid retry campaigns array.txt:3 8c355a6b7188
     """
+    import time
+
     from headrace.errors import UsageError
     from headrace.grid.controller.grid_lease import has_controller
     from headrace.grid.journal.grid_record import LineState
@@ -83,7 +108,18 @@ def retry(grid: str, lines: tuple[str, ...]) -> int:
         count = journal.retry([line.key for line in again])
     finally:
         journal.close()
-    click.echo(f"{grid}: {count} line{'' if count == 1 else 's'} may run again")
-    if count and not has_controller(path.parent):
+    controlled = has_controller(path.parent)
+    if output == "json":
+        from headrace.cli.options import echo_json
+
+        echo_json({"controlled": controlled, "lines": [line.key for line in again], "grid": read_grid(grid)})
+        return 0
+    from headrace.cli.views.grid_status_tables import used_up
+    from headrace.grid.report.grid_report import counted
+
+    click.echo(f"{grid}: {counted(count)} may run again")
+    if count and not controlled:
         click.echo(f"no process controls the grid: headrace grid run {record.file}")
+    if limit := used_up(record, time.time()) if count else "":
+        click.echo(f"{limit}they are started, else stopped at once")
     return 0
