@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import string
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
@@ -130,3 +131,18 @@ class Small:
 
     def __getitem__(self, index: int) -> Any:
         return self.images[index % 1024], index % 10
+
+
+class MappedRows:
+    """Rows of 40 floats of a memory-mapped file, as of a table or of embeddings. Nothing is drawn."""
+
+    def __init__(self, count: int) -> None:
+        with tempfile.TemporaryFile() as file:
+            self.rows = np.memmap(file, np.float32, "w+", shape=(count, 40))
+        self.rows[:] = 1
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.rows[index]

@@ -10,6 +10,7 @@ ROWS = {
     "shm19": "same_host",
     "shm150k": "same_host",
     "small64": "small_samples",
+    "rows1024": "mapped_rows",
     "filled": "filled",
     "tcp19": "tcp",
     "services": "services",

@@ -67,6 +67,11 @@ class Layout(msgspec.Struct, frozen=True, array_like=True):
         """Payload bytes of one row over all tables."""
         return sum(table.row_bytes for table in self.tables)
 
+    @property
+    def small_rows(self) -> int:
+        """How many rows are collected and stacked in one call, at least 1."""
+        return max(1, _STACK_BYTES // max(1, self.row_bytes))
+
     def offsets(self, rows: int) -> list[int]:
         """Returns where each table starts in a block for `rows` rows."""
         offsets, size = [], 0
@@ -203,7 +208,7 @@ class RowWriter:
     def __init__(
         self, sample: Any, layout: Layout, block: Bytes, rows: int, first: int, unwritten: Unwritten | None = None
     ) -> None:
-        self._most = max(1, _STACK_BYTES // max(1, layout.row_bytes))
+        self._most = layout.small_rows
         self._template = sample if self._most > 1 else None  # a large sample is let go of when it is written
         self._signature = _signature(sample) if self._most == 1 else None
         self._samples: list[Any] = []

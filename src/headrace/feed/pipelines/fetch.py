@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from headrace.errors import ProtocolError
 from headrace.feed.batch.pytree import Bytes
 from headrace.feed.batch.row_arrays import RowArrays
 from headrace.feed.batch.row_layout import Layout, LayoutCache, RowWriter, Uneven
@@ -22,6 +23,9 @@ from headrace.feed.pipelines.collate import uneven_field
 from headrace.feed.pipelines.seeds import SampleSeeds
 
 T = TypeVar("T")
+
+LEAST_RUN = 8  # samples: fewer are not worth comparing generators
+RUN_SECONDS = 0.002  # what is loaded again at most when a dataset begins to draw
 
 
 @dataclass(frozen=True)
@@ -122,7 +126,7 @@ def make_whole(built: Built, addresses: SampleAddresses) -> Any:
         except Exception as error:
             raise RowFailed(-1) from error
     else:
-        samples = list(samples_of(built, addresses))
+        samples = list(samples_of(built, addresses, len(addresses.rows)))
     return _collated(built, samples, (addresses.seed, addresses.epoch, addresses.position))
 
 
@@ -187,7 +191,7 @@ def make_rows(
     if expected is not None:
         place = block_of(expected)
         arrays.open(place.slab, place.start, expected, place.rows, moved)
-    samples = samples_of(built, addresses)
+    samples = samples_of(built, addresses, expected.small_rows if expected is not None else 1)
     try:
         for number in range(len(addresses.rows)):
             if layout is not None:
@@ -232,14 +236,57 @@ class RowBlock:
     start: int = 0
 
 
-def samples_of(built: Built, addresses: SampleAddresses) -> Iterator[Any]:
-    """Loads the samples of a slice, one after the other. Raises RowFailed."""
+def samples_of(built: Built, addresses: SampleAddresses, ahead: int = 1) -> Iterator[Any]:
+    """Loads the samples of a slice, one after the other.
+
+    Args:
+        built: the pipeline.
+        addresses: of the samples.
+        ahead: how many may be held here at a time.
+
+    Raises:
+        RowFailed: the dataset raised.
+    """
     load = functools.partial(operator.getitem, built.dataset)
-    for row, key in zip(addresses.rows, addresses.keys, strict=True):
+    at, rows, keys = 0, addresses.rows, addresses.keys
+    if len(rows) != len(keys):
+        raise ProtocolError(f"{len(keys)} keys came for {len(rows)} rows")
+    while at < len(rows):
+        if ahead >= LEAST_RUN and built.seeds.quiet:
+            run, error = _run(built, keys, at, min(at + ahead, len(rows)))
+            yield from run
+            at += len(run)
+            if error is not None:
+                raise RowFailed(rows[at]) from error
+            if run:
+                continue
+        key = seeds.stream_key(addresses.seed, addresses.epoch, addresses.position + rows[at])
         try:
-            yield _seeded(built, seeds.stream_key(addresses.seed, addresses.epoch, addresses.position + row), load, key)
+            yield _seeded(built, key, load, keys[at])  # and keep no hold of it here
         except Exception as error:
-            raise RowFailed(row) from error
+            raise RowFailed(rows[at]) from error
+        at += 1
+
+
+def _run(built: Built, keys: Sequence[Any], first: int, last: int) -> tuple[list[Any], Exception | None]:
+    """Loads samples with no generator set, as many as are loaded in a short time.
+
+    Returns:
+        The samples, none if they drew random numbers; and what the dataset raised over the next one.
+    """
+    run: list[Any] = []
+    failed: Exception | None = None
+    dataset, clock = built.dataset, time.perf_counter
+    built.seeds.begin_run()
+    end = clock() + RUN_SECONDS
+    try:
+        for place in range(first, last):
+            run.append(dataset[keys[place]])
+            if clock() > end:
+                break
+    except Exception as error:  # noqa: BLE001 - the user's code: told with its row
+        failed = error
+    return ([], None) if built.seeds.missed_in_run() else (run, failed)
 
 
 def _seeded(built: Built, key: bytes, function: Callable[[Any], T], argument: Any) -> T:

@@ -10,6 +10,13 @@ torch's own seeds, they fit into a tensor: datasets write `torch.tensor(torch.in
 Setting `random` and NumPy costs some 14 microseconds, more than many samples. So they are set only for pipelines that
 draw from them: `SampleSeeds` notices the first draw from a generator that was not set, the sample is loaded again with
 it set, and from then on it always is. What a sample holds is the same either way.
+
+Setting torch's, and the hash, cost 3 microseconds. In a worker they are left out too, once some samples drew nothing:
+samples are then loaded in runs, with no generator set, and the states are compared when a run ends. If anything was
+drawn, the whole run is loaded again with seeds, and from then on every sample is. The state of torch's generator can
+also be read without a draw (`torch.initial_seed`, `torch.get_rng_state`, `fork_rng`), so these functions are counted.
+Only `torch.default_generator`'s own methods read it unseen; then samples differ among workers, which the check for
+purity tells.
 """
 
 from __future__ import annotations
@@ -21,14 +28,19 @@ import struct
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    import torch
 
 _SAMPLE = b"sample"
 _COLLATE = b"collate"
 _PACK = struct.Struct("<QQQ")
 _WORDS = struct.Struct("<4I")
 _MASK = (1 << 64) - 1
+_TRIALS = 16  # samples that must draw nothing before they are loaded in runs
 _TORCH = (1 << 63) - 1
 
 
@@ -132,17 +144,106 @@ def _numpy_memory() -> Memory | None:
     return (words, position) if found else None
 
 
+class _CountedReads:
+    """Stands for torch's CPU generator in the functions of torch that read its state, and counts the calls."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        self.count = 0
+        self._generator = generator
+
+    def initial_seed(self) -> int:
+        self.count += 1
+        return self._generator.initial_seed()
+
+    def get_state(self) -> torch.Tensor:
+        self.count += 1
+        return self._generator.get_state()
+
+
+def _initial_seed() -> int:
+    return _headrace_reads.initial_seed()  # type: ignore[name-defined,no-any-return]  # noqa: F821
+
+
+def _get_rng_state() -> torch.Tensor:
+    return _headrace_reads.get_state()  # type: ignore[name-defined,no-any-return]  # noqa: F821
+
+
+def count_reads() -> None:
+    """Has torch's functions count how often they read the state of its generator: for a process that is a worker.
+
+    Their code is replaced, as modules may hold the functions themselves. They return what they returned before.
+    """
+    torch = sys.modules["torch"]
+    places = vars(torch.random)
+    if "_headrace_reads" not in places:
+        places["_headrace_reads"] = _CountedReads(torch.default_generator)
+        places["initial_seed"].__code__ = _initial_seed.__code__
+        places["get_rng_state"].__code__ = _get_rng_state.__code__
+
+
+class _TorchWatch:
+    """Notices whether torch's CPU generator is drawn from, or its state read.
+
+    Attributes:
+        needed: whether it must be set for every sample.
+    """
+
+    def __init__(self) -> None:
+        self.needed = False
+        self._seen: tuple[torch.Tensor | None, int] = (None, 0)
+
+    def mark(self) -> None:
+        """Remembers the state."""
+        self._seen = self._look()
+
+    def touched(self) -> bool:
+        """Whether something was drawn or read since `mark`; also if it cannot be known."""
+        (before, count), (after, count_now) = self._seen, self._look()
+        if before is None or after is None:
+            return before is not after
+        return count != count_now or not bool((before == after).all())
+
+    def _look(self) -> tuple[torch.Tensor | None, int]:
+        torch = sys.modules.get("torch")
+        if torch is None:
+            return None, 0
+        reads = vars(torch.random).get("_headrace_reads")
+        if reads is None:  # this process is no worker
+            self.needed = True
+            return None, 0
+        return torch.default_generator.get_state(), reads.count
+
+
 class SampleSeeds:
     """Sets the generators for samples, those that are drawn from.
 
     Use: `clean()` before a slice; then for each sample `begin(key)`, load, and if `missed()`, begin and load again.
+    While `quiet`, many samples may be loaded between `begin_run()` and `missed_in_run()`, and again if that is so.
     """
 
     def __init__(self) -> None:
         self._needed: list[_Twister] = []
         self._watched: list[_Twister] = []
         self._set_torch = _set_torch
+        self._torch = _TorchWatch()
+        self._trials = _TRIALS
         self._find()
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing was ever drawn, in some samples at least."""
+        return not (self._trials or self._needed or self._torch.needed)
+
+    def begin_run(self) -> None:
+        """Begins a run of samples for which nothing is set."""
+        self._torch.mark()
+
+    def missed_in_run(self) -> bool:
+        """Whether something was drawn in a run. From now on it is set."""
+        missed = self.missed()
+        if self._torch.touched():
+            self._torch.needed = missed = True
+        return missed
 
     def _find(self) -> None:
         self._numpy = np.random.mtrand._rand._bit_generator  # held, so that its memory stays
@@ -171,6 +272,8 @@ class SampleSeeds:
         for twister in self._needed:
             twister.seed(key)
         self._set_torch(key)
+        if self._trials and not self._torch.needed:
+            self._torch.mark()
 
     def missed(self) -> bool:
         """Whether a generator that was not set was drawn from. From now on it is set."""
@@ -180,6 +283,9 @@ class SampleSeeds:
                 twister.needed = missed = True
         if missed:
             self._sort()
+        if self._trials and not self._torch.needed:
+            self._trials -= 1
+            self._torch.needed = self._torch.touched() or self._torch.needed
         return missed
 
 

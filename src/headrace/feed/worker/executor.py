@@ -29,7 +29,7 @@ from headrace.feed.pipelines.factory import load_factory, load_function
 from headrace.feed.pipelines.fetch import Built
 from headrace.feed.pipelines.fingerprint import numerics
 from headrace.feed.pipelines.lane_datasets import is_uncounted, refuse_own_ranks, require_openable
-from headrace.feed.pipelines.seeds import seed_worker
+from headrace.feed.pipelines.seeds import count_reads, seed_worker
 from headrace.feed.plan.shard_map import in_key_order
 from headrace.feed.wire import messages
 from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
@@ -190,6 +190,7 @@ class Executor:
         if sys.modules.get("torch") is None:
             return
         stack_in_ordinary_memory()
+        count_reads()
         from torch.utils.data._utils import worker
 
         worker._worker_info = worker.WorkerInfo(id=self._number, num_workers=self._of, seed=seed, dataset=dataset)
