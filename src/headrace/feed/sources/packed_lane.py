@@ -174,7 +174,7 @@ class CutLane(PackedLane):
         pieces: list[Tokens] = []
         room = self.length
         while room:
-            if self._offset == self._rest.size:
+            if self._offset >= self._rest.size:  # beyond it if the document is another one than before
                 document = self._documents.next()
                 if document is None:
                     break
