@@ -207,12 +207,18 @@ class PositionError(FeedError):
     """A saved position (`DataLoader.state_dict`) that does not fit the loader, or is not a position."""
 
 
-class WorkerError(FeedError):
-    """The user's dataset or collate_fn raised in a worker. The message holds the remote traceback."""
+class WorkerError(FeedError, RuntimeError):
+    """The user's dataset or collate_fn raised in a worker, or ended it. The message holds the remote traceback.
+
+    A RuntimeError too, as with torch's DataLoader.
+    """
 
 
-class WorkersLost(FeedError):
-    """No worker is left that can serve, within the time allowed. Names who was waited for."""
+class WorkersLost(FeedError, RuntimeError):
+    """No worker is left that can serve, within the time allowed. Names who was waited for.
+
+    A RuntimeError too, as with torch's DataLoader.
+    """
 
 
 class ProtocolError(FeedError):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import signal
 import socket
 import subprocess
 import sys
@@ -133,7 +134,7 @@ class ExecutorLink(Link):
             self.starting = None
 
     def reason(self) -> str:
-        """Returns how the executor ended. Raises FeedError if it could not be started."""
+        """Returns how the executor ended, also in the words of torch. Raises FeedError if it could not be started."""
         self.settle()
         if self.failure is not None:
             raise FeedError(f"cannot start a worker process: {self.failure}") from self.failure
@@ -141,7 +142,11 @@ class ExecutorLink(Link):
         code = self.process.exitcode
         if code is None:
             return "closed its connection"
-        return exit_text(*split_status(code))
+        exit_code, number = split_status(code)
+        torchs = f"DataLoader worker (pid(s) {self.process.pid}) exited unexpectedly"
+        if number is not None:
+            torchs = f"DataLoader worker (pid {self.process.pid}) is killed by signal: {signal.strsignal(number)}"
+        return f"{exit_text(exit_code, number)}: {torchs}"
 
     def signal(self, number: int) -> None:
         """Sends the executor a signal."""

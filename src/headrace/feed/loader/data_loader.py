@@ -33,6 +33,7 @@ from headrace.feed.loader.loader_arguments import (
     find_shard,
     make_policy,
     warn_of_pass,
+    warn_of_workers,
 )
 from headrace.feed.loader.open_sessions import OpenSessions
 from headrace.feed.loader.places import Places
@@ -230,6 +231,8 @@ class DataLoader(Places, KnownData, TorchHabits):
             own=lanes is not None or (own and generator is None),
         )  # fmt: skip
         self._ready = True
+        if self._endpoints is None:
+            warn_of_workers(num_workers)
 
     # What torch's DataLoader has
 

@@ -19,6 +19,7 @@ from headrace.feed.plan.pass_progress import MAX_WINDOW
 from headrace.feed.plan.rank_share import Shard
 from headrace.feed.plan.window import Window
 from headrace.feed.sources.stream import Stream
+from headrace.feed.wire.remote_errors import warn_user
 
 MAX_LANES = 65_536
 _UNSPECIFIED = "DataLoader with IterableDataset: expected unspecified {0} option, but got {0}={1}"  # torch's words
@@ -41,7 +42,7 @@ def check_arguments(
     *,
     remote: bool,
 ) -> tuple[int | None, bool]:
-    """Checks the arguments. Returns `batch_size` and `drop_last` as they are meant.
+    """Checks the arguments, in torch's words where torch checks them. Returns what `batch_size` and `drop_last` mean.
 
     Raises:
         ValueError: arguments that exclude each other, or out of range.
@@ -54,34 +55,50 @@ def check_arguments(
             f"got a {type(dataset).__name__}"
         )
     if num_workers < 0:
-        raise ValueError(f"num_workers must not be negative, got {num_workers}; use 0 to load in this process")
+        raise ValueError(
+            f"num_workers option should be non-negative, got {num_workers}; use num_workers=0 to disable "
+            "multiprocessing."
+        )
     if timeout < 0:
-        raise ValueError(f"timeout must not be negative, got {timeout}")
+        raise ValueError(f"timeout option should be non-negative, got {timeout}")
     if num_workers == 0 and not remote:
         if prefetch_factor is not None:
-            raise ValueError("prefetch_factor needs workers: set num_workers > 0")
+            raise ValueError(
+                "prefetch_factor option could only be specified in multiprocessing: "
+                "let num_workers > 0 to enable multiprocessing, otherwise set prefetch_factor to None."
+            )
         if persistent_workers:
-            raise ValueError("persistent_workers needs workers: set num_workers > 0")
+            raise ValueError("persistent_workers option needs num_workers > 0")
         if context is not None:
-            raise ValueError("multiprocessing_context needs workers: set num_workers > 0")
+            raise ValueError(
+                "multiprocessing_context can only be used with multi-process loading (num_workers > 0), but got "
+                "num_workers=0"
+            )
     if isinstance(context, str) and context not in multiprocessing.get_all_start_methods():
-        allowed = ", ".join(multiprocessing.get_all_start_methods())
-        raise ValueError(f"multiprocessing_context must be one of {allowed}, got {context!r}")
+        raise ValueError(
+            "multiprocessing_context option should specify a valid start method in "
+            f"{multiprocessing.get_all_start_methods()!r}, but got multiprocessing_context={context!r}"
+        )
     if context is not None and not isinstance(context, (str, BaseContext)):
-        raise TypeError(f"multiprocessing_context must be a context or the name of a start method, got {context!r}")
+        raise TypeError(
+            "multiprocessing_context option should be a valid context object or a string specifying the start method, "
+            f"but got multiprocessing_context={context}"
+        )
     if prefetch_factor is not None and prefetch_factor < 1:
-        raise ValueError(f"prefetch_factor must be at least 1, got {prefetch_factor}")
+        raise ValueError(f"prefetch_factor option should be non-negative and not 0, got {prefetch_factor}")
     if sampler is not None and shuffle:
-        raise ValueError("sampler and shuffle exclude each other")
+        raise ValueError("sampler option is mutually exclusive with shuffle")
     if generator is not None and seed is not None:
         raise ValueError("seed and generator exclude each other: both decide the order and the random numbers")
     if batch_sampler is not None:
         if batch_size != 1 or shuffle or sampler is not None or drop_last:
-            raise ValueError("batch_sampler excludes batch_size, shuffle, sampler and drop_last")
+            raise ValueError(
+                "batch_sampler option is mutually exclusive with batch_size, shuffle, sampler, and drop_last"
+            )
         return None, False
     if batch_size is None:
         if drop_last:
-            raise ValueError("batch_size=None switches batching off and excludes drop_last")
+            raise ValueError("batch_size=None option disables auto-batching and is mutually exclusive with drop_last")
     elif not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
         raise ValueError(f"batch_size must be an integer of at least 1, got {batch_size!r}")
     return batch_size, drop_last
@@ -310,6 +327,19 @@ def _warn_of_pinning(device: str) -> None:
             "'pin_memory' argument is set as true but no accelerator is found, "
             "then device pinned memory won't be used.",
             stacklevel=4,
+        )
+
+
+def warn_of_workers(workers: int) -> None:
+    """Warns, in torch's words, of more local workers than the cores that this process may use."""
+    cores = len(os.sched_getaffinity(0))
+    if workers > cores:
+        warn_user(
+            f"This DataLoader will create {workers} worker processes in total. Our suggested max number of worker in "
+            f"current system is {cores}, which is smaller than what this DataLoader is going to create. Please be "
+            "aware that excessive worker creation might get DataLoader running slow or even freeze, lower the worker "
+            "number to avoid potential slowness/freeze if necessary.",
+            UserWarning,
         )
 
 

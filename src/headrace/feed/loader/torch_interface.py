@@ -62,6 +62,16 @@ class TorchHabits(abc.ABC):
             return self._batch_sampler
         return PlanBatchSampler(self.sampler, self._plan, self._next_epoch)
 
+    @property
+    def _auto_collation(self) -> bool:
+        """Whether batches are made; other libraries look it up, and the next."""
+        return self._batched
+
+    @property
+    def _index_sampler(self) -> Any:
+        """What gives the indices: of batches, or of samples."""
+        return self.batch_sampler if self._batched else self.sampler
+
     def _own_order(self) -> PlanSampler:
         return PlanSampler(self._plan, self._next_epoch, self.set_epoch)
 
