@@ -88,7 +88,7 @@ class DataLoader(Places, KnownData, TorchHabits):
         prefetch_factor: batches on their way per worker; None to choose.
         persistent_workers: keep local workers of a dataset object over epochs; those of a `Pipeline` are always kept.
         pin_memory_device: as in torch; deprecated there.
-        in_order: batches always come in order.
+        in_order: accepted; batches come in the order that `order` says.
         seed: seed of order and random numbers. With it, an epoch is a pure function of (seed, epoch).
         global_batch_size: rows of a step over all ranks; this rank gets its part.
         rank, world_size: which part; by default those of torch.distributed, or RANK and WORLD_SIZE, as they are when
