@@ -42,7 +42,7 @@ def test_a_loaders_figures_are_its_stats() -> None:
         label = (("loader", "mine"),)
         assert before["headrace_feed_steps_total", label] == 0
         stats = loader.stats()
-        assert prometheus.LOADER_FIGURES.keys() | {"hosts"} == stats.keys()
+        assert prometheus.LOADER_FIGURES.keys() | {"hosts", "sources"} == stats.keys()
         for name, (suffix, _) in prometheus.LOADER_FIGURES.items():
             assert after[f"headrace_feed_{suffix}", label] == pytest.approx(dict(stats)[name]), name
         assert stats["steps"] == 8

@@ -55,6 +55,7 @@ _EXPORTS = {
     "lane": "headrace.feed.pipelines.lane_info",
     "merge_states": "headrace.feed.plan.lane_state",
     "hf": "headrace.feed.sources.open_source",
+    "mix": "headrace.feed.pipelines.mixture",
     "jsonl": "headrace.feed.sources.open_source",
     "pack": "headrace.feed.sources.packing",
     "parquet": "headrace.feed.sources.open_source",
@@ -80,6 +81,7 @@ __all__ = [
     "jsonl",
     "lane",
     "merge_states",
+    "mix",
     "pack",
     "parquet",
     "pipeline",
@@ -96,6 +98,7 @@ if TYPE_CHECKING:
     from headrace.feed.pipelines.collate import stack_arrays
     from headrace.feed.pipelines.factory import Pipeline, channel, pipeline
     from headrace.feed.pipelines.lane_info import lane
+    from headrace.feed.pipelines.mixture import mix
     from headrace.feed.pipelines.purity import PurityReport
     from headrace.feed.plan.lane_state import merge_states
     from headrace.feed.plan.window import Window

@@ -65,6 +65,13 @@ HOST_FIGURES: dict[str, tuple[str, str]] = {
 }
 """The same for ``stats()["hosts"]``."""
 
+SOURCE_FIGURES: dict[str, tuple[str, str]] = {
+    "samples": ("source_samples", "Samples of a source of a mixture, over all ranks."),
+    "passes": ("source_passes", "How often that is all its rows."),
+    "weight": ("source_weight", "Its share of the samples from here on."),
+}
+"""The same for ``stats()["sources"]``."""
+
 
 class LoaderCollector(Collector):
     """The figures of loaders, labelled with their names.
@@ -101,6 +108,10 @@ class LoaderCollector(Collector):
                 for name, (suffix, text) in HOST_FIGURES.items():
                     labels = {"loader": loader.name, "host": host}
                     _add(families, f"headrace_feed_{suffix}", text, made[name], labels)  # type: ignore[literal-required]
+            for source, taken in stats["sources"].items():
+                for name, (suffix, text) in SOURCE_FIGURES.items():
+                    labels = {"loader": loader.name, "source": source}
+                    _add(families, f"headrace_feed_{suffix}", text, taken[name], labels)  # type: ignore[literal-required]
         yield from families.values()
 
 

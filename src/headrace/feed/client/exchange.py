@@ -80,14 +80,9 @@ class Exchange:
         self._noted: set[str] = set()
         self._numerics = Numerics(policy.numerics)
         self._verifier = Verifier(policy.verify)
-        self._placement = ShardPlacement(worker_pool, self.schedule, opening, lambda text: warn(text, UserWarning))
+        self.placement = ShardPlacement(worker_pool, self.schedule, opening, lambda text: warn(text, UserWarning))
         self._failed_rows = FailedRows(self.schedule, assembly, policy)
-        self._layout_probe = LayoutProbe(self._placement, self.schedule, assembly)
-
-    @property
-    def data(self) -> str:
-        """Digest of the data that the workers hold; empty while, or if, it is not known."""
-        return self._placement.data
+        self._layout_probe = LayoutProbe(self.placement, self.schedule, assembly)
 
     def step(self, pause: float) -> None:
         """Asks what can be asked and takes what has come; waits up to `pause` seconds for something."""
@@ -138,7 +133,7 @@ class Exchange:
     # Asking
 
     def _ask(self, now: float) -> None:
-        self._placement.judge(now)
+        self.placement.judge(now)
         self.schedule.lanes.executors = max(self._worker_pool.executors, self.schedule.executors)
         probe = self._layout_probe.next_row()
         if probe is not None:
@@ -149,7 +144,7 @@ class Exchange:
         late = self.schedule.late_slice(now)
         if late is not None:
             self._ask_one(*late, now)
-        kinds, same = self._numerics.kinds, self._placement.active
+        kinds, same = self._numerics.kinds, self.placement.active
         workers = self.schedule.workers
         while (check := self._verifier.next(workers, kinds, self.schedule.requested, same=same)) is not None:
             self._ask_check(*check, now)
@@ -180,14 +175,14 @@ class Exchange:
             self._assembly.ledger.lend(slab)
         self._stats.slices += 1
         self._stats.hedges += again
-        batches = batch_rows(slice_, self._placement.translation, number)
+        batches = batch_rows(slice_, self.placement.translation, number)
         self._send(worker, request, batches, self._assembly.layout_of(slice_), check)
         return True
 
     def _may_check(self, worker: Worker, slice_: Slice) -> bool:
         if slice_.draw is not None and not (slice_.draw.first and slice_.draw.cheap()):
             return False  # another worker would have to replay the lane; its beginning says nothing of tokens
-        executors = worker.executors if self._placement.active else self._worker_pool.executors
+        executors = worker.executors if self.placement.active else self._worker_pool.executors
         return self._policy.verify > 0 and executors > 1
 
     def _ask_check(self, number: WorkerNumber, check: Check, now: float) -> None:
@@ -202,7 +197,7 @@ class Exchange:
         worker = self._worker_pool.worker(number)
         if worker is not None:
             request = self._layout_probe.request = self.schedule.request_layout(number, row, now)
-            self._send(worker, request, batch_rows(row, self._placement.translation, number), b"", messages.SUM)
+            self._send(worker, request, batch_rows(row, self.placement.translation, number), b"", messages.SUM)
 
     def _send(
         self,
@@ -218,6 +213,7 @@ class Exchange:
         request.message = messages.SliceRequest(
             request.number, self._opening.pipeline, plan.epoch, plan.seed, batches, request.slice.whole, request.slab,
             layout, check, avoid, self._policy.slice_timeout, again or (draw.request() if draw is not None else None),
+            plan.agreed,
         )  # fmt: skip
         self._worker_pool.request(worker, request.message)
 
@@ -253,9 +249,9 @@ class Exchange:
     def _opened(self, worker: Worker, message: messages.Opened) -> None:
         if worker.number in self.schedule.workers:
             return  # the answer to a comparison of the shards
-        if not self._placement.opened(worker, message, self._now()):
+        if not self.placement.opened(worker, message, self._now()):
             return
-        self.length = self._placement.length
+        self.length = self.placement.length
         self._judged(worker, self._numerics.opened(worker.number, worker.name, message.numerics, self._now()))
 
     def _judged(self, worker: Worker, admission: Admission) -> None:
@@ -276,22 +272,22 @@ class Exchange:
                 self._judged(worker, admission)
 
     def _settle_shards(self, now: float) -> None:
-        if self._placement.settle(now):
-            self.length = self._placement.length
+        if self.placement.settle(now):
+            self.length = self.placement.length
             for worker in self._worker_pool.workers():
                 if worker.ready:
                     self._serve(worker)
 
     def _serve(self, worker: Worker) -> None:
         worker.ready = True
-        if self._placement.gathering:
+        if self.placement.gathering:
             return  # until it is known what the others hold
-        comparison = self._placement.comparison()
+        comparison = self.placement.comparison()
         if comparison is not None:
             worker.link.post(comparison, worker.route)
         shared = worker.kind == "server"
         self.schedule.add_worker(worker.number, worker.name, worker.executors, self._now(), shared=shared)
-        self._placement.changed()
+        self.placement.changed()
         self.opened()
 
     def _answer(self, worker: Worker, message: messages.Answer, frame: Frame) -> None:
@@ -412,4 +408,4 @@ class Exchange:
             self._follow(worker, request, instruction)
         for request in requests:
             self._settle(request)
-        self._placement.gone(worker.number)
+        self.placement.gone(worker.number)

@@ -20,6 +20,7 @@ from headrace.feed.client.work_units import Bundle
 from headrace.feed.client.worker_pool import PATIENCE, WorkerPool
 from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.wire import messages
+from headrace.feed.wire.mixing import Mixing
 
 WARN_SECONDS = 10.0  # without any worker, after which the user is warned
 WINDOW = 8  # bundles on their way, at least
@@ -93,7 +94,12 @@ class Session:
     @property
     def data(self) -> str:
         """Digest of the data that the workers hold; empty while, or if, it is not known."""
-        return self._exchange.data
+        return self._exchange.placement.data
+
+    @property
+    def mixing(self) -> Mixing | None:
+        """What the workers' data are a mixture of; None until it is known."""
+        return self._exchange.placement.mixing
 
     @property
     def queued(self) -> int:
@@ -233,10 +239,10 @@ class Session:
             return []
         size = self._assembly.batch_bytes(first.rows)
         count = self._schedule.bundle_size(first.rows, size, self._assembly.bundle_limit)
-        plans = [first]
+        plans, alike = [first], (first.epoch, first.rows, first.agreed)
         while first.draw is None and len(plans) < (min(count, most) if most is not None else count):
             self._ahead = next(self._plans, None)
-            if self._ahead is None or self._ahead.epoch != first.epoch or self._ahead.rows != first.rows:
+            if self._ahead is None or (self._ahead.epoch, self._ahead.rows, self._ahead.agreed) != alike:
                 break
             plans.append(self._ahead)
             self._ahead = None

@@ -22,6 +22,7 @@ from headrace.feed.client.worker_pool import RECOVER_SECONDS, START_SECONDS, Wor
 from headrace.feed.identifiers import WorkerNumber
 from headrace.feed.plan.shard_map import ShardMap, data_digest
 from headrace.feed.wire import messages
+from headrace.feed.wire.mixing import Mixing
 
 
 class ShardPlacement:
@@ -37,6 +38,7 @@ class ShardPlacement:
         map: who holds what.
         length: of the dataset, over all workers; None until it is known.
         data: digest of the data, see `plan.shard_map`; empty while, or if, it is not known.
+        mixing: what the data are a mixture of, over all workers; None until it is known.
         begun: whether a worker has declared shards, so that all must.
         whole: whether batches are always made whole.
     """
@@ -48,6 +50,7 @@ class ShardPlacement:
         self.begun = False
         self.length: int | None = None
         self.data = ""
+        self.mixing: Mixing | None = None
         self._worker_pool = worker_pool
         self._schedule = schedule
         self._opening = opening
@@ -73,6 +76,7 @@ class ShardPlacement:
         Raises:
             PipelineError: their data differ: the length, whether they declare shards, or the size of a replica.
         """
+        self._mixed(worker, message.mixing)
         if bool(message.shards) != self.begun and (self.length is not None or self.begun):
             has, others = ("", "not ") if message.shards else ("not ", "")
             raise PipelineError(
@@ -110,6 +114,18 @@ class ShardPlacement:
             return False
         return True
 
+    def _mixed(self, worker: Worker, told: Mixing | None) -> None:
+        """Compares what the data are a mixture of, but for the rows, which hosts may hold different ones of."""
+        opened_before = self.length is not None or self.begun
+        alike = [each and msgspec.structs.replace(each, rows=()) for each in (told, self.mixing)]
+        if opened_before and alike[0] != alike[1]:
+            raise PipelineError(
+                f"on {worker.name} the data are a mixture of {told or 'nothing'}, elsewhere of "
+                f"{self.mixing or 'nothing'}",
+                hint="all workers must run the same code",
+            )
+        self.mixing = self.mixing or told
+
     def settle(self, now: float) -> bool:
         """Makes the union once all workers have announced their shards. Returns whether it was made just now.
 
@@ -129,6 +145,9 @@ class ShardPlacement:
             return False
         self.map.fix()
         self.length, self.data = self.map.length, self.map.digest
+        if self.mixing is not None:
+            rows = self.map.rows_of(self.mixing.names)
+            self.mixing = msgspec.structs.replace(self.mixing, rows=rows)
         self._uniform = self.map.uniform
         self._schedule.placement = None if self._uniform else self
         return True

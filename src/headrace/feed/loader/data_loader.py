@@ -20,7 +20,7 @@ from headrace.feed.client.policy import SessionStats
 from headrace.feed.client.session import Session
 from headrace.feed.client.worker_pool import WorkerPool
 from headrace.feed.loader.device import DeviceBatches, find_device, find_pinning, open_device
-from headrace.feed.loader.guarantee import Guarantee, guarantee, guarantee_of_lanes
+from headrace.feed.loader.guarantee import Guarantee, guarantee, guarantee_of_lanes, guarantee_of_mixture
 from headrace.feed.loader.iteration import Batches, InlineBatches, Iteration, ServedBatches
 from headrace.feed.loader.known_data import KnownData
 from headrace.feed.loader.lane_batches import InlineLanes, ServedLanes
@@ -45,17 +45,19 @@ from headrace.feed.metrics.step_meter import StepMeter
 from headrace.feed.pipelines.collate import stacks_rows, standard_collate
 from headrace.feed.pipelines.factory import Pipeline
 from headrace.feed.pipelines.fetch import Built
+from headrace.feed.pipelines.mixture import Mixture
 from headrace.feed.pipelines.purity import PurityReport, check, spread
 from headrace.feed.pipelines.seeds import preserved_generators
 from headrace.feed.plan.epoch import BatchPlan, EpochPlan
 from headrace.feed.plan.lane_draws import LanePass
 from headrace.feed.plan.lane_planner import LaneOptions, LanePlanner
 from headrace.feed.plan.pass_progress import Place, Progress
-from headrace.feed.plan.planner import LoaderSeeds
+from headrace.feed.plan.planner import KnownFacts, LoaderSeeds
 from headrace.feed.plan.torch_samplers import source_of
 from headrace.feed.plan.window import Window
 from headrace.feed.wire import messages
 from headrace.feed.wire.endpoints import find
+from headrace.feed.wire.mixing import Mixing
 from headrace.feed.wire.remote_errors import warn_user
 from headrace.feed.worker.lane_reader import LaneReaders
 
@@ -211,19 +213,20 @@ class DataLoader(Places, KnownData, TorchHabits):
         self.snapshot_every_n_steps = snapshot_every_n_steps
         self._length: int | None = None
         self._digest = ""
+        self._mixture: Mixing | None = None
         self._built: Built | None = None
         self._sessions = OpenSessions()
         weakref.finalize(self, self._sessions.close)
         self._stats = SessionStats()
         self._meter = StepMeter(name)
         windows = isinstance(shuffle, Window)
-        if generator is not None and (self._shard is not None or windows):
-            raise ValueError("generator excludes sharding and a Window: their order is made from seed=")
-        own = seed is not None or self._shard is not None or isinstance(dataset, Pipeline) or windows
+        if generator is not None and (self._shard is not None or windows or isinstance(dataset, Mixture)):
+            raise ValueError("generator excludes sharding, a Window and a mixture: their order is made from seed=")
+        own = seed is not None or self._shard is not None or isinstance(dataset, (Pipeline, Mixture)) or windows
         self._planner = make_planner(
             dataset, self._shard, batch_size, LoaderSeeds(seed, generator, once=persistent_workers),
-            self._dataset_length, self._data_digest, lanes, shuffle=shuffle or False, drop_last=drop_last,
-            every=snapshot_every_n_steps, own_sampler=not self._sampled, even=even_batches,
+            KnownFacts(self._dataset_length, self._data_digest, self._mixing), lanes, shuffle=shuffle or False,
+            drop_last=drop_last, every=snapshot_every_n_steps, own_sampler=not self._sampled, even=even_batches,
         )  # fmt: skip
         self._opening = self._make_opening()
         self._sampler, self._batch_sampler = make_samplers(
@@ -260,7 +263,7 @@ class DataLoader(Places, KnownData, TorchHabits):
 
     def stats(self) -> LoaderStats:
         """Returns sums since the loader was made, and ratios of them: see `LoaderStats`."""
-        return loader_stats(self._meter.totals, self._stats, list(self._sessions))
+        return loader_stats(self._meter.totals, self._stats, list(self._sessions), self._planner)
 
     def guarantee(self) -> Guarantee:
         """Returns what this loader guarantees: delivery, order, resume, ranks."""
@@ -269,7 +272,8 @@ class DataLoader(Places, KnownData, TorchHabits):
             even = self._planner.options.steps_per_epoch is not None
             return guarantee_of_lanes(self.dataset, shared=shared, even=even)
         skips, exact = self._policy.on_error == "skip", self._window == 1
-        return guarantee(source, sampled=self._sampled, shared=shared, skips=skips, exact=exact)
+        found = guarantee(source, sampled=self._sampled, shared=shared, skips=skips, exact=exact)
+        return guarantee_of_mixture(found, self._planner.mixed_order() if source is None else None)
 
     def check(self, samples: int = 32) -> PurityReport:
         """Makes samples twice, here, after different ones, and says what differs and which generator moved.

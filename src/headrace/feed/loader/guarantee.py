@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from headrace.feed.pipelines.lane_datasets import documents_of
+from headrace.feed.plan.apportion import Apportion
+from headrace.feed.plan.mixed_order import MixedOrder
 from headrace.feed.plan.torch_samplers import SamplerSource
 from headrace.feed.sources.stream import Stream
 
@@ -34,6 +36,30 @@ class Guarantee:
     resume: Resume
     ranks: Ranks
     equal_steps: bool
+
+
+@dataclass(frozen=True)
+class MixtureGuarantee(Guarantee):
+    """What a loader of a mixture guarantees.
+
+    Attributes:
+        error: how many samples each source is off its weight at most, in every prefix of whole windows of 64 samples.
+        repeats: whether rows come more than once in an epoch, because a source is used up before it ends.
+    """
+
+    error: float
+    repeats: bool
+
+
+def guarantee_of_mixture(found: Guarantee, order: MixedOrder | None) -> Guarantee:
+    """Returns what a loader guarantees, with what only mixtures have if `order` is one's."""
+    if order is None:
+        return found
+    mixing, apportion = order.mixing, Apportion(order.mixing.weights)
+    counts = apportion.counts(order.rows(0))
+    repeats = any(count > rows for count, rows in zip(counts, mixing.rows, strict=True))
+    own = (found.exactly_once, found.same_order, found.resume, found.ranks, found.equal_steps)
+    return MixtureGuarantee(*own, apportion.error, repeats)
 
 
 def guarantee_of_lanes(dataset: Any, *, shared: bool, even: bool) -> Guarantee:

@@ -11,6 +11,7 @@ from headrace.feed.pipelines.factory import Pipeline
 from headrace.feed.pipelines.fetch import Built
 from headrace.feed.plan.shard_map import data_digest
 from headrace.feed.wire.endpoints import Endpoints
+from headrace.feed.wire.mixing import Mixing
 
 
 class KnownData(abc.ABC):
@@ -21,7 +22,7 @@ class KnownData(abc.ABC):
         _endpoints: of the feed servers; None for workers of its own.
         _sessions: those that are open.
         _built: the pipeline as it was built here, if it was.
-        _length, _digest: what workers have told.
+        _length, _digest, _mixture: what workers have told.
     """
 
     dataset: Any
@@ -32,6 +33,7 @@ class KnownData(abc.ABC):
     _built: Built | None
     _length: int | None
     _digest: str
+    _mixture: Mixing | None
 
     @abc.abstractmethod
     def _local(self) -> Built: ...
@@ -52,6 +54,14 @@ class KnownData(abc.ABC):
             else:
                 self._length = self._sessions.waiting(self._make_session).wait_for_length(self.timeout or None)
         return self._length
+
+    def _mixing(self) -> Mixing | None:
+        """Returns what the data are a mixture of; None for no mixture. It is known when the length is."""
+        if self._built is not None or not isinstance(self.dataset, Pipeline):
+            found: Mixing | None = getattr(self._built.dataset if self._built else self.dataset, "mixing", None)
+            return found
+        self._mixture = self._mixture or next((each.mixing for each in self._sessions if each.mixing), None)
+        return self._mixture
 
     def _data_digest(self) -> str:
         if self._built is None and isinstance(self.dataset, Pipeline):  # the workers know it, if one has opened it

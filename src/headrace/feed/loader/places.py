@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from headrace.errors import PipelineError
 from headrace.feed.loader.open_sessions import OpenSessions
 from headrace.feed.plan.lane_planner import LanePlanner
 from headrace.feed.plan.planner import Planner
@@ -31,6 +32,9 @@ class Places(abc.ABC):
 
     @abc.abstractmethod
     def _make_opening(self) -> messages.Open: ...
+
+    @abc.abstractmethod
+    def _settle(self) -> None: ...
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the number of the next epoch; without it epochs count from 0.
@@ -67,3 +71,24 @@ class Places(abc.ABC):
         self._sessions.position_set()
         if not self._sessions:  # else the ranks, which load one after the other, would disagree for a while
             self._opening = self._make_opening()
+
+    def set_weights(self, weights: Mapping[str, float], *, at_step: int) -> None:
+        """Sets the weights of a mixture (`feed.mix`) from a step on; they stand in later epochs too.
+
+        All ranks must call it alike: a rank that did not, or with other weights, ends with an error, where they share
+        feed servers. The number of rows of the epoch under way stays as it is.
+
+        Args:
+            weights: of every source, by name; 0 leaves one out.
+            at_step: number of the first batch of the pass that is under way (or else of the next) to have them. It
+                must lie behind all that is prefetched; the error names the earliest.
+
+        Raises:
+            PipelineError: the dataset is no mixture.
+            ValueError: weights that do not fit, or such a step.
+        """
+        self._settle()
+        if isinstance(self._planner, LanePlanner):
+            raise PipelineError("data without a count are no mixture", "mix sources that have a count: feed.mix(...)")
+        if not self._planner.set_weights(weights, at_step):
+            self._sessions.position_set()  # what it has begun of the next epoch is not wanted

@@ -9,7 +9,7 @@ from headrace.errors import PipelineError
 from headrace.feed.pipelines.factory import Pipeline
 from headrace.feed.pipelines.lane_datasets import is_uncounted, refuse_own_ranks, require_openable
 from headrace.feed.plan.lane_planner import LaneOptions, LanePlanner
-from headrace.feed.plan.planner import LoaderSeeds, Planner
+from headrace.feed.plan.planner import KnownFacts, LoaderSeeds, Planner
 from headrace.feed.plan.rank_share import Shard
 from headrace.feed.plan.shard_map import in_key_order
 from headrace.feed.plan.torch_samplers import batched, torch_samplers
@@ -24,8 +24,7 @@ def make_planner(
     shard: Shard | None,
     batch_size: int | None,
     seeds: LoaderSeeds,
-    length: Callable[[], int],
-    data: Callable[[], str],
+    known: KnownFacts,
     lanes: LaneOptions | None,
     *,
     shuffle: bool | Window,
@@ -36,9 +35,9 @@ def make_planner(
 ) -> Planner | LanePlanner:
     """Returns the planner of a loader: see `Planner` and, for a dataset without a count (`lanes`), `LanePlanner`."""
     if lanes is not None:
-        return LanePlanner(dataset, shard, batch_size, seeds, data, lanes, shuffle=shuffle, drop_last=drop_last)
+        return LanePlanner(dataset, shard, batch_size, seeds, known.data, lanes, shuffle=shuffle, drop_last=drop_last)
     return Planner(
-        dataset, shard, batch_size, seeds, length, data, shuffle=shuffle, drop_last=drop_last, every=every,
+        dataset, shard, batch_size, seeds, known, shuffle=shuffle, drop_last=drop_last, every=every,
         own_sampler=own_sampler, even=even,
     )  # fmt: skip
 

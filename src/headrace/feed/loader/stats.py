@@ -8,6 +8,8 @@ from typing import TypedDict
 from headrace.feed.client.policy import SessionStats
 from headrace.feed.client.session import Session
 from headrace.feed.metrics.step_meter import Totals
+from headrace.feed.plan.lane_planner import LanePlanner
+from headrace.feed.plan.planner import Planner
 
 GB = 1e9
 
@@ -19,6 +21,20 @@ class HostStats(TypedDict):
     seconds: float
     cpu_seconds: float
     rows_per_second: float
+
+
+class SourceStats(TypedDict):
+    """One source of a mixture, over all ranks.
+
+    Attributes:
+        samples: taken of it in the latest epoch, also before a resume; with ``feed.mix(rows=)`` in all epochs.
+        passes: how often that is all its rows.
+        weight: its share from here on.
+    """
+
+    samples: int
+    passes: float
+    weight: float
 
 
 class LoaderStats(TypedDict):
@@ -48,15 +64,19 @@ class LoaderStats(TypedDict):
     worker_cpu_seconds: float
     worker_cpu_seconds_per_gb: float
     hosts: dict[str, HostStats]
+    sources: dict[str, SourceStats]
 
 
-def loader_stats(totals: Totals, feed: SessionStats, sessions: Sequence[Session]) -> LoaderStats:
+def loader_stats(
+    totals: Totals, feed: SessionStats, sessions: Sequence[Session], planner: Planner | LanePlanner
+) -> LoaderStats:
     """Puts the figures together.
 
     Args:
         totals: of the training loop.
         feed: counters of all sessions, those that have ended included.
         sessions: those that are open.
+        planner: of the loader.
     """
     receivers = feed.receiver_cpu_seconds + sum(session.receiver_cpu_seconds for session in sessions)
     return {
@@ -84,6 +104,20 @@ def loader_stats(totals: Totals, feed: SessionStats, sessions: Sequence[Session]
         "worker_cpu_seconds": feed.worker_cpu_seconds,
         "worker_cpu_seconds_per_gb": _ratio(feed.worker_cpu_seconds, totals.bytes / GB),
         "hosts": {name: _host(made) for name, made in list(feed.hosts.items())},
+        "sources": _sources(planner) if isinstance(planner, Planner) else {},
+    }
+
+
+def _sources(planner: Planner) -> dict[str, SourceStats]:
+    order = planner.mixed
+    if order is None:
+        return {}
+    epoch, position = planner.bookmark.reached()
+    position = min(position, order.rows(epoch))  # `even_batches` fills up behind the end
+    taken, shares = order.taken(epoch, position), order.mixing.shares(order.weights(epoch, position))
+    return {
+        name: {"samples": samples, "passes": samples / rows, "weight": shares[name]}
+        for name, rows, samples in zip(order.mixing.names, order.mixing.rows, taken, strict=True)
     }
 
 

@@ -26,7 +26,7 @@ class Bookmark:
     Attributes:
         epoch: number of the next epoch.
         loaded: where the next pass begins, if not at the epoch's beginning.
-        loads: how often a position was loaded.
+        loads: how often a position was loaded, or an earlier epoch set: what was planned does not hold any more.
         rank: whose bookmark it is.
     """
 
@@ -71,7 +71,22 @@ class Bookmark:
             self.loaded = None
         if self._progress is not None and not self._progress.ended:
             self._progress = self._order = None
+        self.loads += epoch < self.epoch
         self.epoch = epoch
+
+    def reached(self) -> tuple[int, int]:
+        """Returns the epoch of the latest pass in headrace's own order, and the plan position that it has reached."""
+        progress, order = self._progress, self._order
+        if progress is not None and isinstance(order, EpochPlan):
+            return progress.epoch, order.consumed(progress.step)
+        return (self.loaded.epoch, self.loaded.samples) if self.loaded is not None else (self.epoch, 0)
+
+    def under_way(self) -> tuple[Progress, EpochPlan] | None:
+        """Returns the progress and the plan of a pass in headrace's own order that has steps left; None without."""
+        progress, order = self._progress, self._order
+        if progress is None or progress.ended or not isinstance(order, EpochPlan) or progress.step >= order.end_step:
+            return None
+        return progress, order
 
     def load(self, state: Mapping[str, Any], loader: Position) -> None:
         """Takes what `position` was saved as; an empty state for the beginning.

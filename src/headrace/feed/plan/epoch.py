@@ -54,7 +54,7 @@ class BatchPlan:
     seed: int
     batched: bool = True
     draw: LaneDraw | None = None
-    agreed: str = ""
+    agreed: tuple[int, str] | None = None
 
     @property
     def rows(self) -> int:
@@ -131,7 +131,7 @@ class EpochPlan:
     def consumed(self, step: int) -> int:
         """Returns the plan position that the ranks together have reached when `step` is the next step."""
         if step < self.end_step or self.drop_last:
-            return self._begin(step)
+            return self.begins_at(step)
         return self.length
 
     def batch(self, epoch: int, step: int) -> BatchPlan:
@@ -153,7 +153,7 @@ class EpochPlan:
         for step, (first, last) in enumerate(runs, start):
             rows = keys[taken : taken + last - first]
             taken += last - first
-            agreed = order.agreed(epoch, self._begin(step))
+            agreed = order.agreed(epoch, self.begins_at(step))
             batches.append(BatchPlan(epoch, step, first, rows, self.seed, self.batched, agreed=agreed))
         return batches
 
@@ -161,11 +161,12 @@ class EpochPlan:
     def _order(self) -> Order:
         return self.order or RowOrder(self.samples or self.length, self.seed, self.shuffle)
 
-    def _begin(self, step: int) -> int:
+    def begins_at(self, step: int) -> int:
+        """Returns the plan position of the first row of a step, over all ranks."""
         return self.offset + (step - self.first_step) * self.global_batch
 
     def _rows(self, step: int) -> tuple[int, int]:
-        start = self._begin(step)
+        start = self.begins_at(step)
         full = start + self.global_batch
         end = full if self.drop_last or step < self.end_step - 1 else self.length
         if end == full:

@@ -26,8 +26,10 @@ class Order(Protocol):
     def rows_at(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns the rows at positions of an epoch, int64."""
 
-    def agreed(self, epoch: int, position: int) -> str:
-        """Returns what all ranks must agree in to have one order at a position; empty if nothing can differ there."""
+    def agreed(self, epoch: int, position: int) -> tuple[int, str] | None:
+        """Returns what all ranks must agree in to have one order at a position: a generation, of which alone they are
+        compared, and a digest. None if nothing can differ.
+        """
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,5 @@ class RowOrder:
             return self.shuffle.order(positions, self.rows, key)
         return permute(positions, self.rows, key) if self.shuffle else positions
 
-    def agreed(self, epoch: int, position: int) -> str:
+    def agreed(self, epoch: int, position: int) -> None:
         """See `Order`."""
-        del epoch, position
-        return ""

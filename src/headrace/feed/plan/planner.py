@@ -11,17 +11,22 @@ import random
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from headrace.errors import PositionError
+import msgspec
+
+from headrace.errors import PipelineError, PositionError
 from headrace.feed.pipelines.factory import encoded
 from headrace.feed.plan.bookmark import Bookmark
 from headrace.feed.plan.epoch import BatchPlan, EpochPlan, plan_fingerprint
+from headrace.feed.plan.mixed_order import MixedOrder
 from headrace.feed.plan.pass_progress import Progress, without
 from headrace.feed.plan.rank_share import Shard
 from headrace.feed.plan.state_dict import Position, pipeline_name
 from headrace.feed.plan.torch_samplers import SampledPass, SamplerSource
+from headrace.feed.plan.weight_history import Segment
 from headrace.feed.plan.window import Window
+from headrace.feed.wire.mixing import Mixing
 
 if TYPE_CHECKING:
     import torch
@@ -72,6 +77,20 @@ class LoaderSeeds:
         return int(torch.empty((), dtype=torch.int64).random_(generator=self._generator).item())
 
 
+class KnownFacts(NamedTuple):
+    """What is known of a dataset.
+
+    Attributes:
+        length: returns the dataset's length; may wait for a worker to open the pipeline.
+        data: returns the digest of its shards, empty while, or if, it is not known; never waits.
+        mixing: returns what it is a mixture of, None for no mixture; it is known when the length is.
+    """
+
+    length: Callable[[], int]
+    data: Callable[[], str]
+    mixing: Callable[[], Mixing | None]
+
+
 class Planner:
     """See the module.
 
@@ -81,11 +100,15 @@ class Planner:
         batch_size: rows a rank and step; None without batching.
         shuffle, drop_last: of the loader.
         seeds: of the loader.
-        length: returns the dataset's length; may wait for a worker to open the pipeline.
-        data: returns the digest of its shards, empty while, or if, it is not known; never waits.
+        known: of the dataset.
         own_sampler: whether the order is torch's own at most, and no sampler of the user's.
         every: batches between two notes of a sampler's own state.
         even: whether the last step is filled up, so that all ranks have as many rows; ``"full"``: up to `batch_size`.
+
+    Attributes:
+        bookmark: where the loader is.
+        shuffle: as given.
+        mixed: the order of a mixture, once it is known what the dataset is; None without one.
     """
 
     def __init__(
@@ -94,8 +117,7 @@ class Planner:
         shard: Shard | None,
         batch_size: int | None,
         seeds: LoaderSeeds,
-        length: Callable[[], int],
-        data: Callable[[], str],
+        known: KnownFacts,
         *,
         shuffle: bool | Window,
         drop_last: bool,
@@ -109,12 +131,15 @@ class Planner:
         self._shard = shard or Shard(0, 1)
         self._batch_size = batch_size
         self._seeds = seeds
-        self._length, self._data = length, data
+        self._known = known
         self.shuffle = shuffle if isinstance(shuffle, Window) else bool(shuffle)
         self._drop_last = drop_last
         self._own_sampler = own_sampler
         self._dataset = dataset
         self._told: int | None = None  # length of a pipeline's dataset
+        self.mixed: MixedOrder | None = None
+        self._weights: list[Segment] = []  # those that were loaded
+        self._planned = (0, 0)  # epoch and step behind the latest batch of a mixture that was handed out
         self._pipeline = pipeline_name(dataset)
 
     @property
@@ -134,29 +159,48 @@ class Planner:
         loaded = self.bookmark.loaded
         return (loaded.epoch, loaded.samples) if loaded is not None else (0, 0)
 
-    def plan(self) -> EpochPlan:
-        """Returns the own plan of an epoch."""
+    def plan(self, epoch: int | None = None) -> EpochPlan:
+        """Returns the own plan of an epoch, by default the next one."""
         seed, rows, world = self.seed, self._batch_size or 1, self._shard.world_size
-        self._told = length = self._length()
+        self._told = samples = self._known.length()
+        order = self.mixed_order()
+        if order is not None:
+            samples = order.rows(self.bookmark.epoch if epoch is None else epoch)
+        length = samples
         if self._even and not self._drop_last:
             multiple = world * (rows if self._even == "full" else 1)
             length = -(-length // multiple) * multiple
         return EpochPlan(
             length, rows, seed, self.shuffle, self._drop_last, self._shard.rank, world, self._batch_size is not None,
-            self._told,
+            samples, order=order,
         )  # fmt: skip
 
+    def mixed_order(self) -> MixedOrder | None:
+        """Returns the order of a mixture, when it is known what the dataset is; None for no mixture."""
+        mixing, loads = self._known.mixing(), self.bookmark.loads
+        if mixing is None:
+            return None
+        empty = next((name for name, rows in zip(mixing.names, mixing.rows, strict=True) if not rows), "")
+        if empty:
+            raise PipelineError(f"no host has rows of the source {empty!r}", "look where its data are, or leave it out")
+        if self.mixed is None or (self.mixed.mixing, self.mixed.seed) != (mixing, self.seed):
+            self.mixed = MixedOrder(mixing, self.seed, self.shuffle, self._weights)
+        self.mixed.generation = loads
+        return self.mixed
+
     def steps(self) -> int:
-        """Returns the steps of an epoch of the own plan."""
-        return self.plan().steps
+        """Returns the steps of the epoch under way, or else of the next, in the own plan."""
+        current = self.bookmark.under_way()
+        return self.plan(current[0].epoch if current is not None else None).steps
 
     def fingerprint(self) -> str:
         """Returns what the ranks' plans over a pipeline must agree in; empty where nothing is sharded."""
         if not self._sharded or self._batch_size is None:
             return ""
         world = self._shard.world_size
+        weights = msgspec.json.encode(self._weights).decode() if self._weights else ""
         return plan_fingerprint(
-            encoded(self._dataset), self._batch_size * world, world, self.seed,
+            encoded(self._dataset) + weights, self._batch_size * world, world, self.seed,
             shuffle=self.shuffle, drop_last=self._drop_last, begins=self.begins,
         )  # fmt: skip
 
@@ -182,16 +226,18 @@ class Planner:
             loaded.require_same_cut((self._batch_size or 1) * world, world, self._shard.rank)
         ahead = progress.ahead
         if source is not None:
+            if self._known.mixing() is not None:
+                raise PipelineError("a mixture decides the order by its weights, and a sampler does", "leave one out")
             if loaded is not None and loaded.shards:
-                self._told = self._length()  # by now the shards are known too
+                self._told = self._known.length()  # by now the shards are known too
                 loaded.require_fits(self._beginning(loaded.seed, own=False))
             told = None if self._own_sampler else _warn
             sampled = SampledPass(source, self._seeds.of_epoch, progress, self._every, loaded, told)
             self._seeds.drawn = sampled.seed
             self.bookmark.follow(progress, sampled)
-            plans = sampled.plans()
-            return progress, without(plans, progress.epoch, ahead) if ahead else plans, None
-        plan = first = self.plan()
+            sampled_plans = sampled.plans()
+            return progress, without(sampled_plans, progress.epoch, ahead) if ahead else sampled_plans, None
+        plan = first = self.plan(progress.epoch)
         if not plan.steps:
             self.bookmark.follow(progress, plan)
             return progress, iter(()), None
@@ -203,22 +249,83 @@ class Planner:
                 hint = "resume on fewer ranks, or leave them out: loader.set_epoch() with the next epoch"
                 raise PositionError(str(error), hint) from error
         self.bookmark.follow(progress, first)
-        later = (plan.epoch(epoch) for epoch in itertools.count(progress.epoch + 1))
-        plans = itertools.chain(first.epoch(progress.epoch), itertools.chain.from_iterable(later))
+        mixed = plan.order is not None  # then epochs may differ in length
+        epochs = itertools.count(progress.epoch + 1)
+        later = ((self.plan(epoch) if mixed else plan).epoch(epoch) for epoch in epochs)
+        plans: Iterator[BatchPlan] = itertools.chain(first.epoch(progress.epoch), itertools.chain.from_iterable(later))
+        self._planned = (progress.epoch, progress.step)
+        if mixed:
+            plans = self._noted(plans)
         return progress, without(plans, progress.epoch, ahead) if ahead else plans, first.end_step
+
+    def _noted(self, plans: Iterator[BatchPlan]) -> Iterator[BatchPlan]:
+        for plan in plans:
+            self._planned = (plan.epoch, plan.step + 1)
+            yield plan
+
+    def set_weights(self, weights: Mapping[str, float], at_step: int) -> bool:
+        """Sets the weights of a mixture from a step on: of the pass that is under way, or else of the next.
+
+        Returns:
+            Whether a pass is under way.
+
+        Raises:
+            PipelineError: there is no mixture.
+            ValueError: weights that do not fit, or a step that was planned already, or that the epoch does not have.
+        """
+        self.plan()  # what the mixture holds may be known to the workers alone
+        order = self.mixed_order()
+        if order is None:
+            raise PipelineError("the dataset is no mixture: it has no weights", "make one with feed.mix(...)")
+        ordered = order.mixing.ordered(weights)
+        if isinstance(at_step, bool) or not hasattr(at_step, "__index__"):
+            raise ValueError(f"at_step is the number of a batch of the epoch, got {at_step!r}")
+        current = self.bookmark.under_way()
+        if current is not None:
+            epoch, plan = current[0].epoch, current[1]
+            earliest = self._planned[1] if self._planned[0] == epoch else plan.end_step
+        else:
+            epoch, loaded = self.bookmark.epoch, self.bookmark.loaded
+            plan = self.plan(epoch)
+            if loaded is not None:
+                plan = replace(plan, offset=loaded.samples, first_step=loaded.step)
+            earliest = plan.first_step
+        if earliest >= plan.end_step:
+            raise ValueError(
+                f"all {plan.end_step} steps of epoch {epoch} are planned already: set the weights before the next pass "
+                "begins, with at_step=0"
+            )
+        if not earliest <= at_step < plan.end_step:
+            raise ValueError(
+                f"at_step must lie in [{earliest}, {plan.end_step}), got {at_step}: batches of epoch {epoch} before "
+                f"step {earliest} are planned or prefetched already, and it has {plan.end_step} steps. On several "
+                "ranks, which may be ahead of each other, keep some distance"
+            )
+        order.change(epoch, plan.begins_at(at_step), ordered)
+        return current is not None
 
     def state(self, source: SamplerSource | None, batches: int | None = None) -> dict[str, Any]:
         """Returns where the trainer is, or was after so many batches of the latest pass."""
         seed = self._seeds.of_next_epoch() if source is not None else self.seed
         beginning = self._beginning(seed, own=source is None)
         if batches is not None:
-            return self.bookmark.position_after(beginning, batches).to_state()
-        return self.bookmark.position(beginning, source).to_state()
+            found = self.bookmark.position_after(beginning, batches)
+        else:
+            found = self.bookmark.position(beginning, source)
+        if self.mixed is not None:
+            weights = self.mixed.state(found.epoch, found.samples, beginning.global_batch)
+            found = msgspec.structs.replace(found, weights=weights)
+        return found.to_state()
+
+    def _mixture_name(self) -> str:
+        mixing = self._known.mixing()
+        return mixing.name if mixing is not None else ""
 
     def load(self, state: Mapping[str, Any], source: SamplerSource | None) -> None:
         """Begins the next pass where a state was taken. Raises PositionError if it does not fit."""
         self.bookmark.load(state, self._beginning(self._seeds.given, own=source is None))
-        loaded = self.bookmark.loaded
+        loaded, self.mixed = self.bookmark.loaded, None
+        self._weights = loaded.weights if loaded is not None else []
         if loaded is not None and loaded.order == "headrace":
             self._seeds.own = loaded.seed
 
@@ -230,7 +337,7 @@ class Planner:
             0, 0, 0, "headrace" if own else "torch", bool(shuffle), self._drop_last, length, seed,
             (self._batch_size or 1) * world, world, self._pipeline,
             window=(shuffle.run, shuffle.runs) if isinstance(shuffle, Window) else None,
-            shards=self._data(),
+            shards=self._known.data(), mixture=self._mixture_name(),
         )  # fmt: skip
 
 

@@ -183,6 +183,10 @@ class ShardMap:
         union = [(key, self._known[key][0]) for key in self._keys]
         return data_digest(union, [self._digests.get(key, "") for key in self._keys])
 
+    def rows_of(self, names: Sequence[str]) -> tuple[int, ...]:
+        """Returns the samples of each source of a mixture: of the keys that begin with its name and a slash."""
+        return tuple(sum(self._known[key][0] for key in self._keys if key.startswith(f"{name}/")) for name in names)
+
     def fingerprint(self) -> str:
         """Returns a hash of the union, equal on all ranks that see the same data: 32 hex digits."""
         union = [(key, self._known[key][0], self._digests.get(key, "")) for key in self._keys]

@@ -21,6 +21,7 @@ from headrace.errors import PositionError
 from headrace.feed.pipelines.factory import Pipeline, encoded
 from headrace.feed.plan.lane_state import LaneState
 from headrace.feed.plan.pass_progress import unpacked_steps
+from headrace.feed.plan.weight_history import Segment
 
 VERSION = 1
 _NAME_LIMIT = 120
@@ -33,13 +34,15 @@ _HINTS = {
     "seed": "give the loader the seed of the run that is resumed, or none: then the saved one is used",
     "shuffle": "give the loader the same shuffle as in the run that is resumed",
     "window": "give the loader the same shuffle=feed.Window(run, runs) as in the run that is resumed",
+    "mixture": "give the loader the same mixture, with the weights that it began with; loader.set_weights() changes "
+    "weights at a step",
     "drop_last": "give the loader the same drop_last as in the run that is resumed",
     "num_shards": "give the loader that num_shards: the lanes decide what the batches hold",
     "pipeline": 'to go on with another pipeline on purpose, set state["pipeline"] = ""',
 }
 
 
-_UNKNOWN = {"length": 0, "seed": None, "pipeline": "", "shards": ""}
+_UNKNOWN = {"length": 0, "seed": None, "pipeline": "", "shards": "", "mixture": ""}
 
 
 class SamplerState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -93,6 +96,8 @@ class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
         num_shards, lanes: of a dataset without a count; see `lane_state`.
         shards: digest of the shards' names, rows, sizes and some of their bytes; empty when it is not known.
         ahead: batches after `step` that this rank was given already; None when there are none.
+        mixture: names and weights of a mixture, as the user gave them; empty without one, or when it is not known.
+        weights: those that were set, see `weight_history`.
         version: of this record.
     """
 
@@ -113,6 +118,8 @@ class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     num_shards: int = 0
     lanes: LaneState | None = None
     ahead: TakenAhead | None = None
+    mixture: str = ""
+    weights: list[Segment] = []
     version: int = VERSION
 
     def __post_init__(self) -> None:
@@ -121,7 +128,7 @@ class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
         if self.ahead is not None:
             unpacked_steps(self.step, self.ahead.batches)
-        if self.order == "headrace" and self.length and self.samples > self.length:
+        if self.order == "headrace" and self.length and self.samples > self.length and not self.mixture:
             raise ValueError(f"samples must lie in [0, {self.length}], got {self.samples}")
 
     @property

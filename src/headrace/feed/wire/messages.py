@@ -22,6 +22,7 @@ import msgspec
 
 from headrace.feed.identifiers import PipelineNumber, RequestNumber, SlabNumber
 from headrace.feed.wire.draws import Draw, Drawn
+from headrace.feed.wire.mixing import Mixing
 from headrace.feed.wire.server_state import ClientStatus, ExecutorStatus
 
 VERSION = 2
@@ -124,6 +125,7 @@ class Opened(_Message, frozen=True):
         numerics: fingerprint.
         shards: keys and samples that are held there, sorted; empty when all of the data is there. See `plan.shard_map`.
         digests: of the shards, in their order, or one of all; empty when the dataset tells none.
+        mixing: what a mixture is made of; its rows are those of this host.
     """
 
     pipeline: PipelineNumber
@@ -132,6 +134,7 @@ class Opened(_Message, frozen=True):
     numerics: dict[str, str]
     shards: Annotated[list[tuple[ShardKey, ShardSize]], msgspec.Meta(max_length=MAX_SHARDS)] = []
     digests: list[str] = []
+    mixing: Mixing | None = None
 
 
 class RemoteError(msgspec.Struct, frozen=True, array_like=True):
@@ -202,6 +205,7 @@ class SliceRequest(_Message, frozen=True):
         avoid: executor that should not make it, as in `Done.executor`; -1 for none.
         deadline: seconds after which the executor is taken for hung, 0 for none.
         draw: outputs of a lane that make the only batch, instead of samples by their keys.
+        agreed: what all ranks must agree in for its first step, see `plan.order`.
     """
 
     number: RequestNumber
@@ -216,6 +220,7 @@ class SliceRequest(_Message, frozen=True):
     avoid: int = -1
     deadline: float = 0.0
     draw: Draw | None = None
+    agreed: tuple[int, str] | None = None
 
 
 MAKE, MAKE_AND_SUM, SUM = 0, 1, 2

@@ -129,7 +129,8 @@ class Executor:
         self._broken.pop(message.pipeline, None)
         self._pipelines[message.pipeline] = built
         digests = list(getattr(built.dataset, "shard_digests", ()))
-        self._send(messages.Opened(message.pipeline, length, built.whole, numerics(), shards, digests))
+        mixing = getattr(built.dataset, "mixing", None) if counted else None
+        self._send(messages.Opened(message.pipeline, length, built.whole, numerics(), shards, digests, mixing))
 
     def _build(self, message: messages.Open) -> tuple[Built, list[tuple[str, int]]]:
         """Returns the pipeline, and the shards that it declares. Those of a given one are the trainer's business."""

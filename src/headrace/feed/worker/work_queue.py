@@ -126,6 +126,11 @@ class WorkQueue:
         if number is None:
             raise ProtocolError(f"a request for pipeline {message.pipeline}, which is not open")
         check_request(message)
+        conflict = self._plans.disagreement(client, message)
+        if conflict:
+            error = messages.RemoteError("headrace.errors:PipelineError", conflict, "")
+            client.send(messages.Failed(message.number, error))
+            return
         self._enqueue(ServerRequest(client, message, RequestNumber(self._number()), number))
 
     def _enqueue(self, request: ServerRequest) -> None:

@@ -1,0 +1,156 @@
+"""Mixtures: several datasets as one, of whose rows the loader takes as many from each as the weights say.
+
+    mixed = feed.mix({"web": web, "code": code}, weights={"web": 0.7, "code": 0.3})
+
+A mixture holds the rows of all its sources, one source after the other, and the union of their shards; the name of a
+source stands before the keys of its shards. Which row comes when is the loader's business: `plan.mixed_order`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from headrace.errors import PipelineError
+from headrace.feed.pipelines.factory import Pipeline
+from headrace.feed.pipelines.lane_datasets import is_uncounted
+from headrace.feed.sources.source import Source
+from headrace.feed.sources.stream import Stream
+from headrace.feed.wire.mixing import Mixing, Until
+
+MAX_SOURCES = 1024
+
+
+def mix(
+    sources: Mapping[str, Any], weights: Mapping[str, float], *, until: Until | None = None, rows: int | None = None
+) -> Mixture:
+    """Mixes datasets: of every number of samples each gives the share that its weight says, to within a sample.
+
+    Args:
+        sources: datasets with rows by number (sources, map-style datasets, pipelines that make one), by name.
+        weights: of each, by the same names; only their ratios count, and 0 leaves a source out.
+        until: an epoch ends with the ``"first"`` source that is used up (the default), or with the last: ``"all"``; a
+            source that is used up before begins again, in another order.
+        rows: of an epoch, in place of `until`; then sources go on in the next epoch where they were.
+
+    Raises:
+        ValueError: names or weights that do not fit, or `until` and `rows`.
+        PipelineError: a source that has no rows, or none by number.
+    """
+    if not sources or len(sources) > MAX_SOURCES:
+        raise ValueError(f"a mixture has 1 to {MAX_SOURCES} sources, got {len(sources)}")
+    for name in sources:
+        if not isinstance(name, str) or not name or "/" in name:
+            raise ValueError(f"the name of a source is a text without '/', got {name!r}")
+    if until not in (None, "first", "all"):
+        raise ValueError(f'until must be "first" or "all", got {until!r}')
+    if rows is not None and until is not None:
+        raise ValueError("rows= says how long an epoch is, and so does until=: give one of the two")
+    if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int) or rows < 1):
+        raise ValueError(f"rows of an epoch must be an integer of at least 1, got {rows!r}")
+    names = tuple(sorted(sources, key=lambda name: f"{name}/"))  # as the keys of their shards are sorted
+    parts = [_source(name, sources[name]) for name in names]
+    counts = tuple(len(part) for part in parts)
+    mixing = Mixing(names, counts, (), until or "first", rows or 0)
+    return Mixture(parts, msgspec.structs.replace(mixing, weights=mixing.ordered(weights)))
+
+
+class Mixture(Source):
+    """See the module. It is made by `feed.mix`.
+
+    Args:
+        parts: the sources, in the order of `mixing`.
+        mixing: what it is made of.
+
+    Attributes:
+        mixing: as given.
+    """
+
+    def __init__(self, parts: list[Source], mixing: Mixing) -> None:
+        self._parts = parts
+        self.mixing = msgspec.structs.replace(mixing, rows=tuple(len(part) for part in parts))
+        starts = [0]
+        for part in parts:
+            starts.append(starts[-1] + len(part))
+        self._part_starts = starts
+        counts, digests = self._shards()
+        if not any(part.declared for part in parts):  # every host has all of it
+            told = hashlib.blake2b(msgspec.msgpack.encode([counts, digests]), digest_size=8, person=b"mixture")
+            super().__init__([("", starts[-1])], declared=False, digests=[told.hexdigest()] if all(digests) else [])
+            return
+        known = digests if counts == sorted(counts) else []  # else they are put in order, and digests are not
+        super().__init__(counts, declared=True, digests=known)
+
+    def _shards(self) -> tuple[list[tuple[str, int]], list[str]]:
+        counts, digests = [], []
+        for name, part in zip(self.mixing.names, self._parts, strict=True):
+            counts += [(f"{name}/{key}", rows) for key, rows in part.counts]
+            digests += part.shard_digests if len(part.shard_digests) == len(part.counts) else [""] * len(part.counts)
+        return counts, digests
+
+    def read(self, shard: int, row: int) -> Any:
+        """See `Source.read`."""
+        at = self._starts[shard] + row
+        part = bisect_right(self._part_starts, at) - 1
+        return self._parts[part][at - self._part_starts[part]]
+
+    def map(self, function: Callable[[Any], Any]) -> Mixture:
+        """Returns a mixture of what a function makes of every row. Raises TypeError if it cannot be called."""
+        return Mixture([part.map(function) for part in self._parts], self.mixing)
+
+    def batch(self, rows: int) -> Mixture:
+        """Returns a mixture of lists of consecutive rows, each of one source. Raises ValueError for fewer than 1."""
+        return Mixture([part.batch(rows) for part in self._parts], self.mixing)
+
+    def filter(self, predicate: Callable[[Any], bool]) -> Stream:
+        """Raises PipelineError."""
+        del predicate
+        raise _uncounted(".filter")
+
+    def flat_map(self, function: Callable[[Any], Iterable[Any]]) -> Stream:
+        """Raises PipelineError."""
+        del function
+        raise _uncounted(".flat_map")
+
+    def _documents(self) -> Any:
+        raise _uncounted(".pack")
+
+
+class _DatasetRows(Source):
+    """A map-style dataset of the user's as a source."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+        ask = getattr(dataset, "__shards__", None)
+        counts = [("", len(dataset))] if ask is None else [(str(key), int(rows)) for key, rows in ask()]
+        super().__init__(counts, declared=ask is not None, digests=getattr(dataset, "shard_digests", ()))
+
+    def read(self, shard: int, row: int) -> Any:
+        """See `Source.read`."""
+        return self._dataset[self._starts[shard] + row]
+
+
+def _source(name: str, given: Any) -> Source:
+    """Returns a source of what the user gave. Raises PipelineError."""
+    dataset = given.build() if isinstance(given, Pipeline) else given
+    if isinstance(dataset, Stream) or is_uncounted(dataset) or not hasattr(dataset, "__len__"):
+        raise PipelineError(
+            f"the source {name!r} is a {type(dataset).__name__}, which has no rows by number",
+            hint="mix counted sources; what .filter or .flat_map does can be done by .map, with a mark for rows that "
+            "are not wanted, or once before the training",
+        )
+    found = dataset if isinstance(dataset, Source) else _DatasetRows(dataset)
+    if not len(found) and not found.declared:  # another host may hold its shards
+        raise PipelineError(f"the source {name!r} has no rows", "leave it out, or look where its data are")
+    return found
+
+
+def _uncounted(method: str) -> PipelineError:
+    return PipelineError(
+        f"a mixture has a count, and what {method} leaves has none",
+        hint="mark rows that are not wanted in .map, and leave them out in collate_fn",
+    )

@@ -1,0 +1,330 @@
+"""Mixtures: the documented order, the shares, the epoch's end, weights that change, resume, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from feed_data import flat
+from feed_servers import Pair
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from mixed_rows import mixed_rows
+from mixture_data import ROWS, WEIGHTS, Rows, made, mixed, one
+
+from headrace import feed
+from headrace.errors import PipelineError, PositionError
+from headrace.feed import DataLoader, Window, mix
+from headrace.feed.plan.apportion import Apportion
+from headrace.feed.plan.epoch import EpochPlan
+from headrace.feed.plan.mixed_order import MixedOrder
+from headrace.feed.plan.weight_history import rows_until
+from headrace.feed.wire.mixing import Mixing
+
+NAMES = tuple(sorted(ROWS))
+PINNED = [22, 19, 9, 12, 26, 1, 3, 17, 15, 0, 13, 28, 20, 2, 16, 23, 5, 7, 24, 10, 21, 18, 11, 8, 14, 4, 6, 27, 25]
+FAR = [1087757722, 190379257, 949048724]
+OPTIONS: dict[str, Any] = {"batch_size": 8, "shuffle": True, "seed": 3}
+FAST = settings(deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))  # to shrink takes minutes
+WEIGHT = st.one_of(st.integers(0, 9), st.sampled_from([0.7, 0.3, 0.05, 1 / 3, 1e-5, 123.456]))
+
+
+@st.composite
+def mixings(draw: st.DrawFn, most: int = 6, rows: int = 40) -> Mixing:
+    count = draw(st.integers(1, most))
+    weights = tuple(float(draw(WEIGHT)) for _ in range(count))
+    if not any(weights):
+        weights = (1.0, *weights[1:])
+    until = draw(st.sampled_from(["first", "all"]))
+    each = tuple(draw(st.integers(1, rows)) for _ in range(count))
+    return Mixing(tuple("abcdef"[:count]), each, weights, until)
+
+
+def keys(order: MixedOrder, epoch: int, n: int) -> list[int]:
+    found: list[int] = order.rows_at(epoch, np.arange(n)).tolist()
+    return found
+
+
+@settings(FAST, max_examples=60)
+@given(data=st.data(), mixing=mixings(), seed=st.integers(0, 2**63), shuffle=st.sampled_from([True, False, (2, 3)]))
+def test_the_order_is_the_one_that_is_described(
+    data: st.DataObject, mixing: Mixing, seed: int, shuffle: bool | tuple[int, int]
+) -> None:
+    n = data.draw(st.integers(1, 300))
+    go_on = data.draw(st.booleans())
+    if go_on:
+        mixing = Mixing(mixing.names, mixing.rows, mixing.weights, "first", n)
+    window = Window(*shuffle) if isinstance(shuffle, tuple) else shuffle
+    order = MixedOrder(mixing, seed, window)
+    n = min(order.rows(0), 300)
+    places = sorted(data.draw(st.lists(st.integers(0, n - 1), max_size=3, unique=True)))
+    changes = {place: data.draw(mixings(1)).weights * len(mixing.names) for place in places}
+    changes = {place: (weights[0], *mixing.weights[1:]) for place, weights in changes.items()}
+    for place in data.draw(st.permutations(places)):
+        order.change(0, place, changes[place])
+    whole = order.rows(0) if 0 not in changes else rows_of(mixing, changes[0])
+    n, taken = min(whole, 300), [0] * len(mixing.rows)
+    starts = np.cumsum([0, *mixing.rows])
+    weights = {0: mixing.weights} | changes
+    for epoch in range(2 if go_on else 1):
+        told = mixed_rows(mixing.names, mixing.rows, weights, whole, seed, epoch, shuffle, taken if go_on else None)
+        expected = [int(starts[source] + row) for (source, row), _ in zip(told, range(n), strict=False)]
+        assert keys(order, epoch, n) == expected
+        some = np.random.default_rng(n).permutation(n)[:20]
+        assert order.rows_at(epoch, some).tolist() == [expected[place] for place in some.tolist()]
+        for key in expected:
+            taken[int(np.searchsorted(starts, key, side="right")) - 1] += 1
+        assert list(order.taken(epoch, n)) == taken
+        weights = {0: list(weights.values())[-1]}
+
+
+def rows_of(mixing: Mixing, weights: tuple[float, ...]) -> int:
+    return mixing.epoch_rows or rows_until(mixing, weights)
+
+
+@settings(FAST, max_examples=100)
+@given(mixing=mixings(), far=st.integers(200, 10**9))
+def test_every_prefix_has_as_much_of_each_source_as_its_weight_says(mixing: Mixing, far: int) -> None:
+    apportion = Apportion(mixing.weights)
+    total = sum(map(float, mixing.weights))
+    assert apportion.error < (1 if len(mixing.weights) <= 4 else 1.5)
+    before = [0] * len(mixing.weights)
+    for q in [*range(200), *range(far, far + 50)]:
+        counts = apportion.counts(q)
+        assert sum(counts) == q
+        for count, weight in zip(counts, mixing.weights, strict=True):
+            assert abs(count - q * weight / total) <= apportion.error + 1e-6
+        assert all(now >= then for now, then in zip(counts, before, strict=True))
+        before = counts
+
+
+@settings(FAST, max_examples=60)
+@given(mixing=mixings(rows=25), seed=st.integers(0, 99))
+def test_an_epoch_ends_with_the_first_or_the_last_source_that_is_used_up(mixing: Mixing, seed: int) -> None:
+    if min(weight for weight in mixing.weights if weight) < 0.01:
+        return  # very long epochs
+    order = MixedOrder(mixing, seed, True)
+    n = order.rows(0)
+    taken = order.taken(0, n)
+    live = [number for number, weight in enumerate(mixing.weights) if weight]
+    assert all(not taken[number] for number, weight in enumerate(mixing.weights) if not weight)
+    found = Counter(keys(order, 0, n))
+    if mixing.until == "first":
+        assert max(found.values()) == 1, "no row comes twice"
+        more = Apportion(mixing.weights).counts(n + 1)
+        assert any(more[number] > mixing.rows[number] for number in live)
+    else:
+        starts = np.cumsum([0, *mixing.rows])
+        assert all(row in found for number in live for row in range(starts[number], starts[number + 1]))
+        less = Apportion(mixing.weights).counts(n - 1)
+        assert any(less[number] < mixing.rows[number] for number in live)
+
+
+def test_the_order_is_pinned_so_that_a_run_can_be_resumed_by_a_later_version() -> None:
+    order = MixedOrder(Mixing(("code", "web"), (9, 20), (0.3, 0.7)), 7, True)
+    assert keys(order, 0, order.rows(0)) == PINNED
+    far = MixedOrder(Mixing(("code", "web"), (10**8, 10**9), (0.3, 0.7), "first", 10**9), 7, Window())
+    assert far.rows_at(3, np.array([0, 123_456_789, 999_999_999])).tolist() == FAR
+
+
+def test_ranks_share_every_global_batch_and_the_rest_is_cut_anew() -> None:
+    order = MixedOrder(Mixing(NAMES, tuple(ROWS[name] for name in NAMES), (1.0, 3.0, 6.0)), 7, True)
+    n = order.rows(2)
+    whole = [key for batch in EpochPlan(n, 12, 7, order=order).epoch(2) for key in batch.keys]
+    assert whole == keys(order, 2, n)
+    four = [EpochPlan(n, 3, 7, rank=rank, world_size=4, order=order) for rank in range(4)]
+    steps = zip(*(plan.epoch(2) for plan in four), strict=True)
+    assert [key for step in steps for batch in step for key in batch.keys] == whole
+    rest = EpochPlan(n, 5, 7, offset=24, first_step=2, order=order)
+    assert [key for batch in rest.epoch(2) for key in batch.keys] == whole[24:]
+
+
+def sources(batches: list[Any]) -> Counter[int]:
+    return Counter(int(source) for batch in batches for source in batch[0][:, 0])
+
+
+@pytest.mark.parametrize(("until", "rows"), [(None, None), ("all", None), (None, 75)])
+def test_it_goes_on_at_every_step_with_the_weights_that_were_set(until: str | None, rows: int | None) -> None:
+    data = made(until, rows)
+    with DataLoader(data, **OPTIONS) as loader:
+        batches = iter(loader)
+        whole, states, steps = [next(batches)], [], len(loader)
+        loader.set_weights({"web": 1, "code": 1, "books": 2}, at_step=5)
+        loader.set_weights({"web": 1, "code": 0, "books": 0}, at_step=3)
+        states.append(loader.state_dict())
+        for batch in batches:
+            whole.append(batch)
+            states.append(loader.state_dict())
+            assert len(whole) == steps or len(loader) == steps
+        assert len(whole) == steps
+        epochs = [list(loader), list(loader)]
+    assert sources(whole[3:5]) == {2: 16}
+    bits = [flat(batch) for batch in whole]
+    for step, state in enumerate(states, 1):
+        text = json.dumps(state)
+        assert len(text) < 600
+        with DataLoader(data, **OPTIONS) as loader:
+            loader.load_state_dict(json.loads(text))
+            assert loader.state_dict() == state
+            assert [flat(batch) for batch in loader] == bits[step:]
+            for epoch in epochs if step in (1, 4, 6) else []:
+                assert [flat(batch) for batch in loader] == [flat(batch) for batch in epoch]
+
+
+def test_workers_and_other_ranks_give_the_same_bits() -> None:
+    def run(**options: Any) -> list[Any]:
+        with DataLoader(mixed(), **(OPTIONS | options)) as loader:
+            batches = iter(loader)
+            found = [next(batches)]
+            loader.set_weights({"web": 0, "code": 1, "books": 1}, at_step=7)
+            return [*found, *batches, *loader]
+
+    plain = run()
+    assert len({flat(each) for each in plain}) == len(plain)
+    served = run(num_workers=2, prefetch_factor=1)
+    assert [flat(batch) for batch in served] == [flat(batch) for batch in plain]
+    halves = [run(batch_size=1, global_batch_size=8, rank=rank, world_size=2) for rank in range(2)]
+    for one_, other, both in zip(*halves, plain, strict=True):
+        assert torch.equal(torch.cat([one_[0], other[0]]), both[0])
+        assert torch.equal(torch.cat([one_[1], other[1]]), both[1])
+
+
+def test_a_row_that_comes_again_draws_other_random_numbers() -> None:
+    with DataLoader(made("all"), **OPTIONS) as loader:
+        rows = [(tuple(row.tolist()), flat(drawn)) for batch in loader for row, drawn in zip(*batch[:2], strict=True)]
+        stats, promised = loader.stats()["sources"], loader.guarantee()
+    again = {row for row, count in Counter(row for row, _ in rows).items() if count > 1}
+    assert again
+    assert len({drawn for _, drawn in rows}) == len(rows)
+    assert {row for row, _ in rows} == {(number, row) for number, name in enumerate(NAMES) for row in range(ROWS[name])}
+    taken = Counter(source for (source, _), _ in rows)
+    assert {name: each["samples"] for name, each in stats.items()} == {
+        name: taken[number] for number, name in enumerate(NAMES)
+    }
+    assert stats["code"]["passes"] == taken[1] / 19
+    assert {name: each["weight"] for name, each in stats.items()} == pytest.approx(WEIGHTS)
+    assert promised.repeats  # type: ignore[attr-defined]
+    assert promised.error < 1  # type: ignore[attr-defined]
+
+
+def test_sources_are_mapped_batched_and_mixed_again() -> None:
+    data = mix({"inner": made(), "one": one("books")}, {"inner": 1, "one": 1})
+    assert len(data) == sum(ROWS.values()) + ROWS["books"]
+    doubled = data.map(lambda row: row[0] * 2)
+    assert [row.tolist() for row in doubled][:2] == [[0, 0], [0, 2]]
+    whole = list(DataLoader(doubled.map(lambda row: row + 1), 4, seed=1))
+    assert all(int(value) % 2 for batch in whole for value in batch.flatten())
+    pairs = DataLoader(mix({"a": Rows(0, 5), "b": Rows(1, 5)}, {"a": 1, "b": 3}).batch(2), None, seed=1)
+    assert sorted(len(pair) for pair in pairs) == [1, 2, 2, 2]
+
+
+def test_weights_are_set_between_passes_and_before_the_first() -> None:
+    with DataLoader(made(), **OPTIONS, num_workers=1, persistent_workers=True) as loader:
+        loader.set_weights({"web": 0, "code": 1, "books": 0}, at_step=0)
+        assert sources(list(loader)) == {1: 19}
+        loader.set_weights({"web": 0, "code": 0, "books": 1}, at_step=0)
+        assert len(loader) == 4
+        assert sources(list(loader)) == {0: 31}
+        assert sources(list(loader)) == {0: 31}
+
+
+def test_weights_behind_what_is_planned_are_refused_with_the_earliest_step() -> None:
+    with DataLoader(made("all"), **OPTIONS, num_workers=1) as loader:
+        batches = iter(loader)
+        next(batches)
+        with pytest.raises(ValueError, match=r"at_step must lie in \[\d+, \d+\), got 1: .* prefetched already") as told:
+            loader.set_weights(WEIGHTS, at_step=1)
+        earliest = int(str(told.value).partition("[")[2].partition(",")[0])
+        assert earliest > 1
+        loader.set_weights({"web": 0, "code": 1, "books": 0}, at_step=earliest)
+        rest = list(batches)
+        assert sources(rest[earliest - 1 :]).keys() == {1}
+        assert len(sources(rest[: earliest - 1])) == 3
+
+
+@pytest.mark.parametrize(
+    ("made_of", "weights", "options", "error", "told"),
+    [
+        ({}, {}, {}, ValueError, "1 to 1024 sources, got 0"),
+        ({"a/b": [1]}, {"a/b": 1}, {}, ValueError, "text without '/'"),
+        ({"a": [1]}, {}, {}, ValueError, "weights have none for 'a'"),
+        ({"a": [1]}, {"a": 1, "b": 1}, {}, ValueError, "weights name 'b', and the sources are 'a'"),
+        ({"a": [1]}, {"a": -1}, {}, ValueError, "weight of 'a' must be a number of at least 0, got -1"),
+        ({"a": [1]}, {"a": float("nan")}, {}, ValueError, "weight of 'a'"),
+        ({"a": [1]}, {"a": True}, {}, ValueError, "weight of 'a'"),
+        ({"a": [1]}, {"a": 0}, {}, ValueError, "all weights are 0"),
+        ({"a": [1]}, {"a": 1}, {"until": "last"}, ValueError, 'until must be "first" or "all"'),
+        ({"a": [1]}, {"a": 1}, {"until": "all", "rows": 3}, ValueError, "give one of the two"),
+        ({"a": [1]}, {"a": 1}, {"rows": 0}, ValueError, "rows of an epoch must be an integer"),
+        ({"a": []}, {"a": 1}, {}, PipelineError, "the source 'a' has no rows"),
+        ({"a": lambda: iter([1])}, {"a": 1}, {}, PipelineError, "'a' is a function, which has no rows by number"),
+    ],
+)
+def test_a_mixture_that_cannot_be_says_what_is_wrong(
+    made_of: dict[str, Any], weights: dict[str, float], options: dict[str, Any], error: type[Exception], told: str
+) -> None:
+    with pytest.raises(error, match=told):
+        mix(made_of, weights, **options)
+
+
+def test_what_does_not_go_with_a_mixture_is_refused() -> None:
+    for uncounted in (made().filter, made().flat_map):
+        with pytest.raises(PipelineError, match="a mixture has a count"):
+            uncounted(bool)
+    with pytest.raises(PipelineError, match=r"what \.pack leaves"):
+        made().pack(8)
+    with pytest.raises(PipelineError, match="decides the order by its weights, and a sampler does"):
+        iter(DataLoader(made(), sampler=[1, 2]))
+    with pytest.raises(ValueError, match="generator excludes"):
+        DataLoader(made(), generator=torch.Generator())
+    with pytest.raises(PipelineError, match="the dataset is no mixture"):
+        DataLoader([1, 2], seed=1).set_weights({"a": 1}, at_step=0)
+    with pytest.raises(ValueError, match=r"at_step must lie in \[0, 8\), got 8"):
+        DataLoader(made(), **OPTIONS).set_weights(WEIGHTS, at_step=8)
+    state = DataLoader(made(), **OPTIONS).state_dict()
+    for other in (made("all"), mix({name: Rows(0, ROWS[name]) for name in NAMES}, WEIGHTS | {"web": 0.5})):
+        with pytest.raises(PositionError, match=r"saved with mixture='books=0\.1 code=0\.3 web=0\.6 until=first'"):
+            DataLoader(other, **OPTIONS).load_state_dict(state)
+
+
+def test_hosts_make_the_same_batches_and_weights_that_ranks_disagree_in_are_an_error(pair: Pair) -> None:
+    local = [flat(batch) for batch in DataLoader(mixed("all"), **OPTIONS)]
+    with DataLoader(mixed("all"), **OPTIONS, workers=pair.both, secret_file=pair.secret) as loader:
+        assert [flat(batch) for batch in loader] == local
+        assert loader.stats()["sources"]["web"]["samples"] >= 70
+        state = loader.state_dict()
+        assert state["mixture"]
+    ranked = {"global_batch_size": 4, "world_size": 2, "shuffle": True, "seed": 3, "prefetch_factor": 1}
+    served = {"workers": pair.a.tcp, "secret_file": pair.secret, "name": "weights"}
+    with (
+        DataLoader(mixed("all"), **ranked, **served, rank=0) as first,
+        DataLoader(mixed("all"), **ranked, **served, rank=1) as second,
+    ):
+        passes = iter(first), iter(second)
+        both = [next(each)[0] for each in passes]
+        for loader in (first, second):
+            loader.set_weights({"web": 0, "code": 1, "books": 0}, at_step=40)
+        first.set_weights({"web": 1, "code": 1, "books": 1}, at_step=60)  # the other does not
+        for _ in range(50):
+            both = [next(each)[0] for each in passes]
+        assert {int(source) for half in both for source in half[:, 0]} == {1}
+        with pytest.raises(PipelineError, match=r"rank . and rank . have different weights at step 6\d of epoch 0"):
+            [next(each) for _ in range(50) for each in passes]
+
+
+def test_the_example_in_the_docs_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, rows in (("web", 80), ("code", 30)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "0.jsonl").write_text("".join(f"{row}\n" for row in range(rows)))
+    monkeypatch.chdir(tmp_path)
+    text = (Path(__file__).parents[2] / "docs" / "feed.md").read_text().split("### Mixtures")[1]
+    names: dict[str, Any] = {"feed": feed}
+    exec(text.split("```python\n")[1].split("```")[0], names)
+    assert 1 + len(names["rest"]) == 13  # 100 rows, as code has 30
+    assert len(names["loader"]) == 8  # of the next epoch: 60 rows
+    assert names["loader"].stats()["sources"]["code"]["weight"] == 0.5
