@@ -152,6 +152,16 @@ class ServerCollector(Collector):
             ("cpu_seconds_total", "CPU time of the worker processes for these slices.", status.cpu_seconds),
         ):
             _add(families, f"headrace_feed_server_{suffix}", text, value, {})
+        for job in status.jobs:
+            for suffix, text, value in (
+                ("clients", "Connected clients of the job.", job.clients),
+                ("queued_slices", "Slices of the job that wait for a worker process.", job.queue),
+                ("slices_total", "Slices made for the job.", job.slices),
+                ("bytes_total", "Bytes of the slices made for the job.", job.bytes),
+                ("cpu_seconds_total", "CPU time of the worker processes for the job.", job.cpu_seconds),
+                ("staging_bytes", "Memory of results on their way to the job.", job.staging_bytes),
+            ):
+                _add(families, f"headrace_feed_server_job_{suffix}", text, value, {"job": job.name})
         yield from families.values()
 
 

@@ -29,13 +29,18 @@ def show_status(answers: Sequence[Answer]) -> None:
         slices = ("executor", "pid", "busy", "slices", "restarts")
         executors = columns(("host", *slices), right=slices)
         clients = columns(("host", "client", "rank", "of"), right=("rank", "of"))
+        made = ("clients", "queue", "slices", "MB", "staging MB")
+        jobs = columns(("host", "job", *made), right=made)
         for status in told:
             for each in status.executors:
                 busy = "yes" if each.busy else "no"
                 executors.add(status.host, str(each.number), str(each.pid), busy, str(each.slices), str(each.restarts))
+            for job in status.jobs:
+                sums = str(job.queue), str(job.slices), _megabytes(job.bytes), _megabytes(job.staging_bytes)
+                jobs.add(status.host, job.name or "not named", str(job.clients), *sums)
             for client in status.clients:
                 clients.add(status.host, client.name, str(client.rank), str(client.world_size))
-        for each_table in (servers, executors, clients):
+        for each_table in (servers, executors, clients, jobs):
             if each_table.rows:
                 out.print(each_table)
                 out.print()

@@ -38,7 +38,7 @@ from headrace.feed.loader.loader_arguments import (
 from headrace.feed.loader.open_sessions import OpenSessions
 from headrace.feed.loader.places import Places
 from headrace.feed.loader.planning import built_here, make_planner, make_samplers
-from headrace.feed.loader.serving import local_workers, opening_by_name, opening_here, remote_workers
+from headrace.feed.loader.serving import job_of, local_workers, opening_by_name, opening_here, remote_workers
 from headrace.feed.loader.stats import LoaderStats, loader_stats
 from headrace.feed.loader.torch_interface import TorchHabits, pinned
 from headrace.feed.metrics.step_meter import StepMeter
@@ -305,9 +305,9 @@ class DataLoader(Places, KnownData, TorchHabits):
             self.close()
             self._shard, vars(self)["batch_size"] = shard, batch_size
             self._planner.settle(shard, batch_size)
-            self._opening = msgspec.structs.replace(
-                self._opening, plan=self._planner.fingerprint() if self._endpoints is not None else ""
-            )
+            plan = self._planner.fingerprint() if self._endpoints is not None else ""
+            job = job_of(plan) if self._endpoints is not None else ""
+            self._opening = msgspec.structs.replace(self._opening, plan=plan, job=job)
 
     def _plan(self) -> EpochPlan:
         self._settle()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Callable
 from multiprocessing.context import BaseContext
 from typing import Any
@@ -19,6 +21,8 @@ from headrace.feed.plan.rank_share import Shard
 from headrace.feed.wire import messages
 from headrace.feed.wire.endpoints import Endpoints
 
+JOB_VARIABLE = "HEADRACE_FEED_JOB"
+MAX_JOB = 128  # characters
 PIPELINE = PipelineNumber(1)  # a session has one
 
 
@@ -55,8 +59,25 @@ def opening_by_name(
     collate = "" if standard and collate_fn is not stack_arrays else factory.function_name(collate_fn, "collate_fn")
     begin = factory.function_name(init, "worker_init_fn") if init else ""
     return messages.Open(
-        PIPELINE, named.factory, named.arguments, collate, begin, batched, name, plan, lanes=lanes
+        PIPELINE, named.factory, named.arguments, collate, begin, batched, name, plan, lanes=lanes, job=job_of(plan)
     )  # fmt: skip
+
+
+def job_of(plan: str) -> str:
+    """Returns the name of this job among those that share a feed server; all its ranks must find the same.
+
+    It is HEADRACE_FEED_JOB, or else where the ranks of torchrun meet; a process without ranks is a job of its own.
+
+    Args:
+        plan: plan fingerprint, empty where nothing is divided among ranks.
+    """
+    named = os.environ.get(JOB_VARIABLE, "")
+    if named:
+        return named[:MAX_JOB]
+    meeting = [os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT")]
+    if all(meeting):
+        return ":".join(meeting)[:MAX_JOB]
+    return "" if plan else f"{socket.gethostname()[:64]}:{os.getpid()}"
 
 
 def remote_workers(endpoints: Endpoints, name: str, shard: Shard | None) -> WorkerPool:

@@ -23,7 +23,7 @@ import msgspec
 from headrace.feed.identifiers import PipelineNumber, RequestNumber, SlabNumber
 from headrace.feed.wire.draws import Draw, Drawn
 from headrace.feed.wire.mixing import Mixing
-from headrace.feed.wire.server_state import ClientStatus, ExecutorStatus
+from headrace.feed.wire.server_state import ClientStatus, ExecutorStatus, JobStatus
 
 VERSION = 2
 MAX_SHARDS = 65_536  # of a worker
@@ -100,6 +100,7 @@ class Open(_Message, frozen=True):
         capability: the instruction set for torch's CPU kernels (its ATEN_CPU_CAPABILITY), empty for the host's own.
         lanes: how many a dataset without a count is read in; 0 for a dataset with rows by number.
         shards: feed server to executor: what its host has announced; shards that it has got since are left out.
+        job: which job of those that share the server; empty for all that do not say.
     """
 
     pipeline: PipelineNumber
@@ -113,6 +114,7 @@ class Open(_Message, frozen=True):
     capability: str = ""
     shards: list[tuple[str, int]] = []
     lanes: int = 0
+    job: str = ""
 
 
 class Opened(_Message, frozen=True):
@@ -325,6 +327,7 @@ class Status(_Message, frozen=True):
         slices, bytes, cpu_seconds: sums since the start.
         slices_per_second, bytes_per_second: over the last ten seconds.
         numerics: the executors' numerics fingerprint; before a pipeline was opened the part that needs none.
+        jobs: one entry for each job that has a client.
     """
 
     host: str
@@ -341,6 +344,7 @@ class Status(_Message, frozen=True):
     slices_per_second: float
     bytes_per_second: float
     numerics: dict[str, str]
+    jobs: list[JobStatus] = []
 
 
 class Fork(_Message, frozen=True):

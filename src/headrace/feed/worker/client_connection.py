@@ -20,6 +20,7 @@ class ClientConnection:
         local: whether it came over the Unix socket and can pass descriptors.
         deadline: monotonic time by which it must have proved itself.
         hello: its proof, None until then.
+        job: which job it belongs to, as it said when it opened a pipeline.
     """
 
     channel: FramedConnection
@@ -29,6 +30,7 @@ class ClientConnection:
     challenge: messages.Challenge
     hello: messages.Hello | None = None
     closed: bool = False
+    job: str = ""
 
     def send(
         self,
@@ -60,7 +62,7 @@ class ClientConnection:
 class ServerRequest:
     """A client's request on its way through the server.
 
-    `number` is this server's own for it; the message holds the client's.
+    `number` is this server's own for it; the message holds the client's. `charged`: bytes, see `fair_queue`.
     """
 
     client: ClientConnection
@@ -70,3 +72,4 @@ class ServerRequest:
     staging: SlabNumber = NO_SLAB
     cancelled: bool = False
     begun: float = 0.0
+    charged: float = 0.0

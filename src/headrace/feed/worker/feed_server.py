@@ -192,6 +192,7 @@ class FeedServer:
             slices_per_second=slices_per_second,
             bytes_per_second=bytes_per_second,
             numerics=self._work_queue.numerics or numerics(),
+            jobs=self._work_queue.jobs(),
         )
 
     # Connections

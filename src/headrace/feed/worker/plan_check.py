@@ -1,4 +1,4 @@
-"""Whether the ranks that share a feed server have the same plan."""
+"""Whether the ranks of a job that share a feed server have the same plan."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ class Plans:
         if not message.plan:
             return ""
         for (other, loader), plan in self._plans.items():
-            if loader != message.loader or plan == message.plan or other.hello is None or client.hello is None:
+            if (other.job, loader) != (client.job, message.loader) or plan == message.plan:
+                continue
+            if other.hello is None or client.hello is None:
                 continue
             if other.hello.rank != client.hello.rank:  # the same rank may have made another loader of this name
                 ranks = f"rank {client.hello.rank} and rank {other.hello.rank}"
@@ -47,7 +49,9 @@ class Plans:
         generation, agreed = message.agreed
         step = (message.epoch, message.batches[0].step)
         for (other, its, number), asked in self._asked.items():
-            if (its, number) != (loader, generation) or other.hello is None or other.hello.rank == client.hello.rank:
+            if (other.job, its, number) != (client.job, loader, generation) or other.hello is None:
+                continue
+            if other.hello.rank == client.hello.rank:
                 continue
             if any(value != agreed and first <= step <= last for value, (first, last) in asked.items()):
                 return (

@@ -1,7 +1,8 @@
 """Staging: where a feed server keeps results on their way to clients behind TCP.
 
 Executors write into staging slabs, and results are sent from there as they lie. The slabs are recycled and bounded in
-bytes; when nothing else is in use, one is always available.
+bytes. Of n > 1 jobs each may hold memory / (n + 1), and is always given that much, also when a job that was alone, and
+does not read any more, holds the rest. A job that holds nothing is always given one slab.
 """
 
 from __future__ import annotations
@@ -44,6 +45,14 @@ def staged(request: messages.SliceRequest) -> messages.SliceRequest:
     return msgspec.structs.replace(request, batches=tuple(batches))
 
 
+def made_bytes(request: messages.SliceRequest, done: messages.Done) -> int:
+    """Returns the bytes of a slice; where its rows are not stacked, at most as many as its slab has."""
+    if not done.layout:
+        return done.size
+    layout = decode_layout(done.layout)
+    return sum(layout.size(batch.last - batch.first) for batch in request.batches)
+
+
 class Staging:
     """See the module. Slabs are numbered from 1.
 
@@ -55,6 +64,8 @@ class Staging:
     def __init__(self, memory: int, dropped: Callable[[SlabNumber], None]) -> None:
         self._pool = SlabPool(memory)
         self._dropped = dropped
+        self._owners: dict[SlabNumber, str] = {}  # jobs
+        self._memory = memory
         self._batch_bytes: dict[PipelineNumber, int] = {}  # of a pipeline: the largest batch that was made whole
 
     def __getitem__(self, number: SlabNumber) -> Slab:
@@ -65,8 +76,19 @@ class Staging:
         """Bytes of the slabs that hold results."""
         return self._pool.total_bytes - self._pool.free_bytes
 
-    def reserve(self, request: messages.SliceRequest, pipeline: PipelineNumber) -> SlabNumber | None:
+    def held(self, job: str) -> int:
+        """Bytes of the slabs that hold results for a job."""
+        return sum(self._pool[number].size for number, owner in self._owners.items() if owner == job)
+
+    def reserve(
+        self, request: messages.SliceRequest, pipeline: PipelineNumber, job: str = "", jobs: int = 1
+    ) -> SlabNumber | None:
         """Sets a slab aside for a result.
+
+        Args:
+            request, pipeline: what is made.
+            job: for whom.
+            jobs: that there are.
 
         Returns:
             Its number; 0 when its size is not known yet, or nothing will come; None when there is no memory now.
@@ -77,11 +99,20 @@ class Staging:
             size = max(1, sum(layout.size(batch.last - batch.first) for batch in request.batches))
         if not size or request.check == messages.SUM:
             return NO_SLAB
-        return self._pool.acquire(size, force=self.bytes_in_use <= 0)
+        held = self.held(job)
+        fits = held + size <= self._memory // (jobs + 1)
+        if jobs > 1 and held and not fits:
+            return None
+        number = self._pool.acquire(size, force=not held or (jobs > 1 and fits))
+        if number is not None:
+            self._owners[number] = job
+        return number
 
-    def adopt(self, slab: Slab) -> SlabNumber:
-        """Takes over a slab that an executor made. Returns its number."""
-        return self._pool.adopt(slab)
+    def adopt(self, slab: Slab, job: str = "") -> SlabNumber:
+        """Takes over a slab that an executor made for a job. Returns its number."""
+        number = self._pool.adopt(slab)
+        self._owners[number] = job
+        return number
 
     def payload(
         self, number: SlabNumber, request: messages.SliceRequest, pipeline: PipelineNumber, done: messages.Done
@@ -102,6 +133,7 @@ class Staging:
 
     def release(self, number: SlabNumber) -> None:
         """Gives a slab back."""
+        self._owners.pop(number, None)
         self._pool.release(number)
         for dropped in self._pool.dropped:
             self._dropped(dropped)

@@ -1,15 +1,13 @@
 """The work queue between a feed server's clients and its executors.
 
-Requests of all clients wait in one queue, smallest (epoch, step) first, so that no rank lags. A local client's slabs
-are passed on to the executors, which write into them. For a client behind TCP the work queue has staging slabs of its
-own, bounded in bytes, from which the result is sent as it lies. When an executor dies, the slice that it worked on is
-reported lost to its client, who decides; what waited behind it goes back into the queue; the executor is replaced
-within a budget.
+Requests of all clients wait in one `fair_queue`: every job gets as many bytes. A local client's slabs are passed on to
+the executors, which write into them. For a client behind TCP the work queue has staging slabs of its own, bounded in
+bytes, from which the result is sent as it lies. When an executor dies, the slice that it worked on is reported lost to
+its client, who decides; what waited behind it goes back into the queue; the executor is replaced within a budget.
 """
 
 from __future__ import annotations
 
-import heapq
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -25,11 +23,13 @@ from headrace.feed.metrics.worker_meter import WorkMeter
 from headrace.feed.wire import messages
 from headrace.feed.wire.framed_connection import ConnectionClosed
 from headrace.feed.wire.frames import Frame
+from headrace.feed.wire.server_state import JobStatus
 from headrace.feed.worker.client_connection import ClientConnection, ServerRequest
 from headrace.feed.worker.executor_pool import ExecutorPool, ExecutorProcess, exit_reason
+from headrace.feed.worker.fair_queue import FairQueue
 from headrace.feed.worker.plan_check import Plans
 from headrace.feed.worker.restart_budget import RestartBudget
-from headrace.feed.worker.send_buffers import Staging, check_request, staged
+from headrace.feed.worker.send_buffers import Staging, check_request, made_bytes, staged
 
 MAX_OPEN_DEATHS = 2
 MIN_DEADLINE = 1.0  # seconds; a client may not have executors ended sooner
@@ -66,7 +66,7 @@ class WorkQueue:
         self._unsent = 0  # results on their way out, which the network has not taken yet
         self._staging = Staging(memory, lambda number: self._forget_slab(SlabNumber(-number)))
         self._numbers = 0
-        self._queue: list[tuple[int, int, int, ServerRequest]] = []
+        self._queue = FairQueue()
         self._numbered: dict[bytes, PipelineNumber] = {}
         self._known: dict[PipelineNumber, _Known] = {}
         self._waiting: dict[PipelineNumber, list[tuple[ClientConnection, PipelineNumber]]] = {}
@@ -89,6 +89,10 @@ class WorkQueue:
         """Bytes of the staging slabs that hold results."""
         return self._staging.bytes_in_use
 
+    def jobs(self) -> list[JobStatus]:
+        """Returns what is made for each job."""
+        return self._queue.status(self._staging.held)
+
     def _number(self) -> int:
         self._numbers += 1
         return self._numbers
@@ -97,12 +101,13 @@ class WorkQueue:
 
     def open(self, client: ClientConnection, message: messages.Open) -> None:
         """Opens a pipeline for a client on one executor; the others open it when they are first given a slice of it."""
+        self._queue.enter(client, message.job)
         conflict = self._plans.conflict(client, message)
         if conflict:
             error = messages.RemoteError("headrace.errors:PipelineError", conflict, "")
             client.send(messages.OpenFailed(message.pipeline, error))
             return
-        anonymous = msgspec.structs.replace(message, pipeline=0, loader="", plan="")
+        anonymous = msgspec.structs.replace(message, pipeline=0, loader="", plan="", job="")
         key = msgspec.msgpack.encode(anonymous, order="deterministic")
         number = self._numbered.setdefault(key, PipelineNumber(self._numbers + 1))
         if number not in self._known:
@@ -131,10 +136,7 @@ class WorkQueue:
             error = messages.RemoteError("headrace.errors:PipelineError", conflict, "")
             client.send(messages.Failed(message.number, error))
             return
-        self._enqueue(ServerRequest(client, message, RequestNumber(self._number()), number))
-
-    def _enqueue(self, request: ServerRequest) -> None:
-        heapq.heappush(self._queue, (request.message.epoch, request.message.batches[0].step, request.number, request))
+        self._queue.push(ServerRequest(client, message, RequestNumber(self._number()), number))
 
     def cancel(self, client: ClientConnection, message: messages.Cancel) -> None:
         """Forgets slices that are still queued and stops those on their way.
@@ -144,15 +146,8 @@ class WorkQueue:
         wanted = set(message.requests)
         for number in wanted:
             client.abort(number)
-        kept = []
-        for item in self._queue:
-            request = item[3]
-            if request.client is client and request.message.number in wanted:
-                client.send(messages.Cancelled(request.message.number))
-            else:
-                kept.append(item)
-        self._queue = kept
-        heapq.heapify(self._queue)
+        for request in self._queue.take_out(lambda each: each.client is client and each.message.number in wanted):
+            client.send(messages.Cancelled(request.message.number))
         for executor in self._pool.executors.values():
             for request in executor.requests:
                 if request.client is client and request.message.number in wanted:
@@ -187,8 +182,7 @@ class WorkQueue:
                 self.drop(client, number)
         self._pipelines = {key: number for key, number in self._pipelines.items() if key[0] is not client}
         self._plans.forget(client)
-        self._queue = [item for item in self._queue if item[3].client is not client]
-        heapq.heapify(self._queue)
+        self._queue.leave(client)
 
     # What executors say
 
@@ -235,7 +229,11 @@ class WorkQueue:
         answer = msgspec.structs.replace(message, request=request.message.number)
         if isinstance(answer, messages.Done):
             executor.slices += 1
-            self.tally.add(time.monotonic(), answer.size, answer.cpu)
+            size = made_bytes(request.message, answer)
+            self.tally.add(time.monotonic(), size, answer.cpu)
+            self._queue.ended(request, size, answer.cpu)
+        else:
+            self._queue.ended(request, None)
         if isinstance(answer, messages.Done) and not request.cancelled and not request.client.local:
             self._send_payload(request, answer, frame)
             executor.requests.popleft()
@@ -253,7 +251,8 @@ class WorkQueue:
     def _send_payload(self, request: ServerRequest, answer: messages.Done, frame: Frame) -> None:
         if answer.fresh:
             self._unstage(request)
-            request.staging = self._staging.adopt(Slab(frame.take_descriptor(), answer.size))
+            fresh = Slab(frame.take_descriptor(), answer.size)
+            request.staging = self._staging.adopt(fresh, request.client.job)
         if not request.staging:  # digests only, or nothing but failures
             request.client.send(msgspec.structs.replace(answer, slab=NO_SLAB, size=0))
             return
@@ -281,23 +280,22 @@ class WorkQueue:
         self._work.hold(self._unsent + (len(self._queue) if short else 0))
 
     def _give_out(self) -> bool:
-        """Sends slices until none fits. Returns whether it stopped because no memory was left."""
-        waiting: list[tuple[int, int, int, ServerRequest]] = []  # whose lane's executor has no room; others may have
+        """Sends slices until none fits. Returns whether a job waits because it has no memory left."""
+        full: set[str] = set()  # jobs that get nothing now
         short = False
-        while self._queue:
-            request = self._queue[0][3]
+        while (request := self._queue.first(full)) is not None:
             executor = self._pool.choose(request, self._known[request.pipeline].message.capability)
             if executor is None:
                 if request.message.draw is None:
-                    break
-                waiting.append(heapq.heappop(self._queue))
-                continue
-            if not self._prepare(executor, request):
-                short = True  # the staging memory is used up; it comes back when the clients have read
-                break
-            heapq.heappop(self._queue)
-        for item in waiting:
-            heapq.heappush(self._queue, item)
+                    full.add(request.client.job)
+                else:
+                    self._queue.pass_over(request)  # its lane's executor has no room; others may have
+            elif self._prepare(executor, request):
+                self._queue.give_out(request)
+            else:
+                short = True  # the job's staging memory is used up; it comes back when its clients have read
+                full.add(request.client.job)
+        self._queue.restore()
         return short
 
     def end_stuck(self) -> None:
@@ -324,7 +322,7 @@ class WorkQueue:
             if slab:
                 self._offer(executor, slab, self._slabs[slab])
         else:
-            staging = self._staging.reserve(message, request.pipeline)
+            staging = self._staging.reserve(message, request.pipeline, request.client.job, len(self._queue.clients))
             if staging is None:
                 return False
             if staging:
@@ -384,13 +382,14 @@ class WorkQueue:
         self._tell(event="executor_lost", pid=executor.pid, status=status, hung=hung, reason=reason, replaced=allowed)
         for place, request in enumerate(executor.requests):
             self._unstage(request)
+            self._queue.ended(request, None)
             if request.cancelled:
                 request.client.send(messages.Cancelled(request.message.number))
             elif place == 0:
                 text = f"executor {executor.number}: {reason}"
                 request.client.send(messages.Lost(request.message.number, text, bool(executor.hung)))
             elif not request.client.closed:
-                self._enqueue(request)
+                self._queue.push(request)
         if not allowed:
             raise ExecutorsLost(f"{self._restarts.describe('executors')}; the last one {reason}")
         fresh = self._pool.start(executor.number, executor.capability)
