@@ -120,8 +120,7 @@ def test_a_grid_that_goes_on_is_followed_to_its_end(page: Page, ui: Ui, journal:
     expect(page.locator("#live")).to_have_text("live")
     _end(journal, 2, LineState.COMPLETED, Status.COMPLETED)
     expect(page.locator("#lines tbody tr", has_text="campaigns-k2")).to_contain_text("completed")
-    for index in range(3, 6):
-        journal.close_line(f"k{index}", LineState.STOPPED, "the budget is spent")
+    journal.close_lines({f"k{index}": (LineState.STOPPED, "the budget is spent") for index in range(3, 6)})
     journal.finish(BEGAN + 200)
     expect(page.locator("#live")).to_have_text("ended")
     expect(page.locator("#summary")).to_contain_text("Took 3:20")

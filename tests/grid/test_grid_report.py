@@ -82,7 +82,7 @@ def made(objective: Objective | None = MOST) -> GridReport:
 
 def test_a_row_has_all_attempts_cost_and_the_newest_ones_figures() -> None:
     first, failed, going, waiting, unplaced = made().lines
-    assert (first.attempts, first.run_id, first.cost, first.seconds) == (2, "r2", 2.5, 160.0)
+    assert (first.attempts, first.run_id, first.cost, first.seconds) == (2, "r2", 2.5, 120.0), "without the pause"
     assert first.cause is None, "the line has completed: its first attempt's cause is over"
     assert failed.cause is not None
     assert (failed.cause.exit_code, failed.region) == (3, "eu-west-1")
@@ -99,8 +99,24 @@ def test_totals_count_each_region_and_copy_once() -> None:
     regions = {each.region: each for each in found.regions}
     assert set(regions) == {"eu-west-1", "us-west-2"}
     west = regions["us-west-2"]
-    assert (west.lines, west.completed, west.failed, west.going, west.attempts) == (3, 1, 0, 2, 3)
+    assert (west.lines, west.completed, west.failed, west.stopped, west.going, west.attempts) == (3, 1, 0, 0, 2, 3)
     assert (west.cost, west.copy_cost) == (pytest.approx(2.75), 2.5)
+
+
+def test_a_line_that_the_grid_stopped_says_why_and_one_without_a_record_or_a_place_in_the_file_is_told() -> None:
+    by_user = Cause(CauseKind.STOPPED, "stopped by the user")
+    ended = attempt(1, cause=by_user, status=Status.STOPPED, run_id="gone")
+    lines = (
+        line(0, LineState.STOPPED, ended, reason="the grid's budget is used up"),
+        line(1, LineState.COMPLETED, attempt(1, status=Status.COMPLETED, run_id="gone"), in_file=False),
+    )
+    report = report_grid(msgspec.structs.replace(GRID, lines=lines), None, figures, 300.0)
+    text = grid_markdown(report)
+    assert "the grid's budget is used up" in text
+    assert "by the user" not in text
+    assert "a.txt:2 (not in the file now)" in text
+    assert (report.regions[0].stopped, report.lines[0].spans[0].state) == (1, LineState.STOPPED)
+    assert "1 line whose run has no record here: its metrics are not known" in report.notes
 
 
 def test_only_completed_lines_can_be_best() -> None:
@@ -180,7 +196,9 @@ def test_the_page_has_a_bar_for_each_line_that_ran_and_escapes_what_lines_say() 
     page = _Page()
     page.feed(text)
     page.close()
-    assert page.count["rect"] == 3 + 3  # three lines ran; three states have a sign in the legend
+    assert page.count["rect"] == 4 + 3  # four attempts ran; three states have a sign in the legend
+    assert "g-k0-a2 (attempt 1)" in text
+    assert text.index(">why</th>") < text.index(">engine</th>"), "a page is not as wide as the table"
     assert page.count["circle"] == 1 + 1
     assert "<script" not in text
     assert "&lt;script&gt;" in text

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headrace.cli.views.plan_tables import console
-from headrace.cli.views.progress import duration
 from headrace.cli.views.table import columns
 from headrace.feed.client.server_status import Answer
 from headrace.feed.pipelines.fingerprint import differences
 from headrace.feed.wire.messages import Status
+from headrace.insight.render.plain_text import duration
 
 
 def _megabytes(value: float) -> str:

@@ -14,10 +14,10 @@ from rich.status import Status
 from rich.text import Text
 
 from headrace.catalog.prices import CURRENCY
-from headrace.cli.views.progress import duration
 from headrace.grid.journal.grid_record import CopyRecord, CopyState, GridRecord, LineRecord, LineState
 from headrace.grid.report.grid_report import counted
 from headrace.insight.cost.billing import amount
+from headrace.insight.render.plain_text import duration
 
 if TYPE_CHECKING:
     from headrace.grid.controller.grid_controller import GridController

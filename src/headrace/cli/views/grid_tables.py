@@ -10,27 +10,27 @@ from headrace.catalog.prices import CURRENCY, Price
 from headrace.cli.views.cost_tables import sources
 from headrace.cli.views.plan_tables import console
 from headrace.cli.views.table import Columns, columns, notes
-from headrace.grid.lines.line import REGION, Line, equal_lines
+from headrace.grid.lines.line import equal_lines, said_of
 from headrace.grid.placement.candidate import Candidate, Copy, Refused
 from headrace.grid.plan_grid import GridPlan, PlannedLine
+from headrace.grid.report.grid_report import counted
 from headrace.insight.cost.billing import amount
 from headrace.insight.render.plain_text import MISSING
 
-LONGEST_VALUE = 24
 _COPY_NUMBERS = ("GB", "objects", "cost", "hours")
 
 
 def show_plan(plan: GridPlan, shown: int, why: bool) -> None:
     """Prints a plan: the first lines, all copies and regions, totals, and where prices come from."""
     out = console()
-    out.print(Text(f"{plan.name}: {len(plan.lines)} lines", style="bold"))
+    out.print(Text(f"{plan.name}: {counted(len(plan.lines))}", style="bold"))
     out.print()
     table = columns(("line", "says", "job", "region", "why", "cost", "hours", "copies"), right=("cost", "hours"))
     for each in plan.lines[:shown]:
         _add(table, each, why)
     out.print(table)
     if len(plan.lines) > shown:
-        out.print(Text(f"and {len(plan.lines) - shown} lines more (--lines N shows N; --output json has all)"))
+        out.print(Text(f"and {counted(len(plan.lines) - shown)} more (--lines N shows N; --output json has all)"))
     if plan.copies:
         out.print()
         copies = columns(("copy", "from", "to", "GB", "objects", "cost", "hours", "for lines"), right=_COPY_NUMBERS)
@@ -45,11 +45,14 @@ def show_plan(plan: GridPlan, shown: int, why: bool) -> None:
     names = ("region", "lines", "hosts", "runs", "copies", "cost")
     totals = columns(names, right=names[1:])
     for region in plan.regions:
-        numbers = (str(region.lines), str(region.hosts), amount(region.run_cost), amount(region.copy_cost))
-        totals.add(region.region or MISSING, *numbers, amount(region.run_cost + region.copy_cost))
+        known = region.unpriced < region.lines
+        runs = amount(region.run_cost) if known else MISSING
+        whole = amount(region.run_cost + region.copy_cost) if known or region.copy_cost else MISSING
+        hosts, copied = str(region.hosts), amount(region.copy_cost)
+        totals.add(region.region or MISSING, str(region.lines), hosts, runs, copied, whole)
     out.print(totals)
     more = sum(region.unpriced for region in plan.regions)
-    besides = f", and {more} lines of unknown price" if more else ""
+    besides = f", and {counted(more)} of unknown price" if more else ""
     out.print(Text(f"{amount(plan.cost)} {CURRENCY} when every job runs as long as is expected of it{besides}"))
     for line in sources(price for each in plan.lines for price in _prices(each)):
         out.print(Text(line))
@@ -58,7 +61,7 @@ def show_plan(plan: GridPlan, shown: int, why: bool) -> None:
 
 def _add(table: Columns, each: PlannedLine, why: bool) -> None:
     best = each.placed.chosen
-    line = each.line.place, said_text(each.line), each.job_name
+    line = each.line.place, said_of(each.line.fields), each.job_name
     if best is None:
         table.add(*line, MISSING, "no region is left", "", "", "")
     else:
@@ -67,21 +70,6 @@ def _add(table: Columns, each: PlannedLine, why: bool) -> None:
     for other in each.placed.others if why or best is None else ():
         against = "; ".join(map(refused_text, other.refused)) or "possible"
         table.add("", "", "", other.region, against, _cost(other), _hours(other.seconds), _copied(other))
-
-
-def said_text(line: Line) -> str:
-    """Returns what a line says, but for its region, in few words: the last name of each field, and its value.
-
-    >>> said_text(Line(0, "a.csv:2", {"region": "eu-west-1", "hyperparameters.lr": 0.1, "inputs.train.path": "s3://b/x"}))
-    'lr=0.1 train=s3://b/x'
-    """
-    said = ((name.removesuffix(".path"), value) for name, value in line.fields.items() if name != REGION)
-    return " ".join(f"{name.rpartition('.')[2]}={_end(str(value))}" for name, value in said)
-
-
-def _end(text: str) -> str:
-    """Returns the end of a long text: places begin alike."""
-    return text if len(text) <= LONGEST_VALUE else f"…{text[1 - LONGEST_VALUE :]}"
 
 
 def _reason(each: PlannedLine) -> str:
@@ -128,7 +116,7 @@ def _notes(plan: GridPlan) -> Iterator[str]:
     unpriced = sorted({kind for each in plan.lines if each.placed.chosen for kind in each.placed.chosen.unpriced})
     if unpriced:
         count = sum(region.unpriced for region in plan.regions)
-        yield f"{count} lines run where the price of {', '.join(unpriced)} is unknown: their cost is not counted"
+        yield f"{counted(count)} where the price of {', '.join(unpriced)} is unknown: their cost is not counted"
     chosen = [each.placed.chosen for each in plan.lines if each.placed.chosen]
     shares = sorted({(each.region, each.spot_share) for each in chosen if each.spot_share is not None})
     if shares:
@@ -149,7 +137,7 @@ def _notes(plan: GridPlan) -> Iterator[str]:
             f"{{region: {copy.source}, gigabytes: {copy.gigabytes:.4g}}}"
         )
     if plan.unplaced:
-        yield f"{len(plan.unplaced)} lines can run nowhere: --why shows what is against each region"
+        yield f"{counted(len(plan.unplaced))} can run nowhere: --why shows what is against each region"
 
 
 def plan_document(plan: GridPlan) -> dict[str, object]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from headrace.insight.render.plain_text import duration
 from headrace.runs import LoaderSecond, Metric, Stream
 from headrace.runs.events import ChannelProgress
 
@@ -68,16 +69,3 @@ class Progress:
                 parts.append(f"{sum(s.samples / s.step for s in recent):.1f} samples/s")
             parts.append(f"data wait {100 * sum(s.wait for s in recent) / sum(s.step for s in recent):.1f} %")
         return "  ".join(parts)
-
-
-def duration(seconds: float) -> str:
-    """Formats a duration.
-
-    >>> duration(4.25), duration(75), duration(3723)
-    ('4.2 s', '1:15', '1:02:03')
-    """
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

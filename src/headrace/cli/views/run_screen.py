@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from headrace.cli.views.plan_document import brief
-from headrace.cli.views.progress import Progress, duration
+from headrace.cli.views.progress import Progress
 from headrace.cli.views.terminal import Terminal
+from headrace.insight.render.plain_text import duration
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.runs import ArtefactsStored, Event, LogLine, Metric, Run, Status, Stream, read_plan
 from headrace.runs.cause import in_words

@@ -8,8 +8,8 @@ import msgspec
 from rich.text import Text
 
 from headrace.cli.views.plan_tables import console
-from headrace.cli.views.progress import duration
 from headrace.cli.views.table import columns as _table
+from headrace.insight.render.plain_text import duration
 from headrace.runs import Run, RunState, read_plan
 from headrace.runs.event_text import counted, losses, record_text, silence_text
 from headrace.runs.events import SecondaryStatus

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 REGION, ENGINE, IMAGE = "region", "engine", "image"
@@ -18,6 +18,8 @@ Plain = None | bool | int | float | str | list["Plain"] | dict[str, "Plain"]
 """What JSON can hold."""
 
 _KEY_CHARACTERS = 12
+LONGEST_VALUE = 32
+"""Characters of a value, where a line is told in few words."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,24 @@ class Line:
     place: str
     fields: Mapping[str, Plain]
     key: str = ""
+
+
+def said_of(fields: Mapping[str, object], beside: Collection[str] = (REGION,)) -> str:
+    """Returns what a line says in few words: the last name of each field, and the end of its value: places begin alike.
+
+    Args:
+        fields: of the line.
+        beside: fields that are told beside it.
+
+    >>> said_of({"region": "eu-west-1", "hyperparameters.lr": 0.1, "inputs.train.path": "s3://b/x"})
+    'lr=0.1, train=s3://b/x'
+    """
+    said = ((name.removesuffix(".path").rpartition(".")[2], fields[name]) for name in fields if name not in beside)
+    return ", ".join(f"{name}={_end(value if isinstance(value, str) else json.dumps(value))}" for name, value in said)
+
+
+def _end(text: str) -> str:
+    return text if len(text) <= LONGEST_VALUE else f"…{text[1 - LONGEST_VALUE :]}"
 
 
 def engine_of(line: Line, otherwise: str) -> str:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from headrace.grid.journal.grid_record import LineState
 from headrace.grid.report.best_lines import Objective, value_of
 from headrace.grid.report.grid_report import GridReport
 from headrace.grid.report.grid_sheets import span, told
-from headrace.grid.report.line_result import LineResult
+from headrace.grid.report.line_result import AttemptSpan, LineResult
 from headrace.insight.cost.billing import amount
 from headrace.insight.render.svg import HEIGHT, WIDTH, nice_ticks
 
@@ -26,11 +27,11 @@ _STATES = {
 
 
 def lanes_chart(report: GridReport) -> str:
-    """Returns a figure with a bar for each line that has started, in the lanes of its region; empty without one."""
-    ran = [each for each in report.lines if each.started is not None and each.seconds is not None]
-    if not ran:
+    """Returns a figure with a bar for each attempt that had a run, in the lanes of its region; empty without one."""
+    bars = [Bar(each, attempt) for each in report.lines for attempt in each.spans]
+    if not bars:
         return ""
-    lanes = _lanes(ran)
+    lanes = _lanes(bars)
     rows = sum(len(lane) + 1 for lane in lanes.values())
     right = max(report.seconds, 1.0)
     height = _TOP + rows * _LANE + _BOTTOM
@@ -38,19 +39,20 @@ def lanes_chart(report: GridReport) -> str:
     row = 0
     for region, lane in lanes.items():
         y = _TOP + row * _LANE
-        parts.append(f'<text x="4" y="{y + 10}">{html.escape(region or "(none)")}</text>')
+        parts.append(f'<text x="4" y="{y + 10}">{html.escape(region or "no region")}</text>')
         row += 1
-        for bars in lane:
+        for there in lane:
             y = _TOP + row * _LANE
-            parts += [_bar(each, report.created, right, y) for each in bars]
+            parts += [_bar(each, report.created, right, y) for each in there]
             row += 1
-    left_out = f"; {len(report.lines) - len(ran)} lines have not run" if len(ran) < len(report.lines) else ""
-    label = f"when {len(ran)} lines ran, in {len(lanes)} regions{left_out}"
+    ran = sum(1 for each in report.lines if each.spans)
+    left_out = f"; {len(report.lines) - ran} lines have not run" if ran < len(report.lines) else ""
+    label = f"when {ran} lines ran, in {len(lanes)} regions{left_out}"
     legend = "".join(
         f'<li><svg class="key" viewBox="0 0 24 8" aria-hidden="true"><rect class="bar {style}" width="24" height="8"/>'
         f"</svg>{words}</li>"
         for style, words in (("done", "completed"), ("bad", "failed"), ("warn", "stopped"), ("", "going"))
-        if any(_STATES.get(each.state, "") == style for each in ran)
+        if any(_STATES.get(each.span.state, "") == style for each in bars)
     )
     return (
         f"<figure><figcaption>lines by region<span>since the grid began</span></figcaption>"
@@ -59,29 +61,37 @@ def lanes_chart(report: GridReport) -> str:
     )
 
 
-def _lanes(ran: Sequence[LineResult]) -> dict[str, list[list[LineResult]]]:
-    """Puts lines of a region that did not run at once into one lane."""
-    lanes: dict[str, list[list[LineResult]]] = {}
+class Bar(NamedTuple):
+    """One attempt of a line."""
+
+    line: LineResult
+    span: AttemptSpan
+
+
+def _lanes(bars: Sequence[Bar]) -> dict[str, list[list[Bar]]]:
+    """Puts attempts in a region that did not run at once into one lane."""
+    lanes: dict[str, list[list[Bar]]] = {}
     ends: dict[str, list[float]] = {}
-    for each in sorted(ran, key=lambda one: (one.region, one.started or 0.0, one.index)):
-        start = each.started or 0.0
-        there, until = lanes.setdefault(each.region, []), ends.setdefault(each.region, [])
+    for each in sorted(bars, key=lambda one: (one.span.region, one.span.started, one.line.index)):
+        start = each.span.started
+        there, until = lanes.setdefault(each.span.region, []), ends.setdefault(each.span.region, [])
         number = next((index for index, end in enumerate(until) if end <= start), len(until))
         if number == len(until):
             there.append([])
             until.append(0.0)
         there[number].append(each)
-        until[number] = start + (each.seconds or 0.0)
+        until[number] = start + each.span.seconds
     return lanes
 
 
-def _bar(each: LineResult, origin: float, right: float, y: int) -> str:
+def _bar(each: Bar, origin: float, right: float, y: int) -> str:
     scale = (WIDTH - _LEFT - _RIGHT) / right
-    x = _LEFT + max(0.0, (each.started or 0.0) - origin) * scale
-    width = max(1.5, (each.seconds or 0.0) * scale - 0.5)
-    words = f"{each.job_name}: {told(each)}; {each.state.value}, {span(each.seconds or 0.0)}"
+    x = _LEFT + max(0.0, each.span.started - origin) * scale
+    width = max(1.5, each.span.seconds * scale - 0.5)
+    attempt = f" (attempt {each.span.number})" if each.line.attempts > 1 else ""
+    words = f"{each.line.job_name}{attempt}: {told(each.line)}; {each.span.state.value}, {span(each.span.seconds)}"
     return (
-        f'<rect class="bar {_STATES.get(each.state, "")}" x="{x:.1f}" y="{y + 1}" width="{width:.1f}" '
+        f'<rect class="bar {_STATES.get(each.span.state, "")}" x="{x:.1f}" y="{y + 1}" width="{width:.1f}" '
         f'height="{_LANE - 2}" rx="2"><title>{html.escape(words)}</title></rect>'
     )
 

@@ -17,7 +17,7 @@ def grid_page(report: GridReport) -> str:
     body = [
         f"<header><h1>{written(headline(report))}</h1>{says}</header>",
         f'<section class="charts">{charts}</section>' if charts else "",
-        *map(html_parts.section, grid_sheets(report)),
+        *map(html_parts.section, grid_sheets(report, why_first=True)),
         html_parts.note_list(report.notes) if report.notes else "",
         html_parts.formula_list(report.formulas),
         f"<footer>All figures of this page: <code>{written(source)}</code></footer>",

@@ -13,7 +13,7 @@ from headrace.grid.report.best_lines import Objective, pareto_front, ranked
 from headrace.grid.report.line_result import LineResult, RunFigures, line_result
 
 FORMULAS = {
-    "seconds": "from when a line's first attempt had a run to the end of its last one, or to now",
+    "seconds": "sum over a line's attempts of the time from when each had a run to its end, or to now; without pauses",
     "cost": "sum over a line's attempts of what `headrace cost` says of each run; copies are not in it",
     "planned_cost": "price an hour of all its hosts * the expected hours, as `headrace grid plan` says; without copies",
     "metrics": "last value that the newest attempt printed, by the job's metric_definitions",
@@ -30,7 +30,7 @@ class RegionResult(msgspec.Struct, frozen=True):
     Attributes:
         region: its name; empty for lines of engines without regions.
         lines: whose newest attempt is there.
-        completed, failed, going: how many of them; going have neither ended nor begun for good.
+        completed, failed, stopped, going: how many of them; going have neither ended nor begun for good.
         attempts: of its lines.
         planned_cost, cost: USD of its lines whose price is known.
         copy_cost: USD of copies into it.
@@ -40,6 +40,7 @@ class RegionResult(msgspec.Struct, frozen=True):
     lines: int
     completed: int
     failed: int
+    stopped: int
     going: int
     attempts: int
     planned_cost: float
@@ -161,6 +162,7 @@ def _regions(lines: Iterable[LineResult], copies: Sequence[CopyRecord]) -> Itera
             lines=len(there),
             completed=sum(each.completed for each in there),
             failed=sum(each.state is LineState.FAILED for each in there),
+            stopped=sum(each.state is LineState.STOPPED for each in there),
             going=sum(not each.state.over for each in there),
             attempts=sum(each.attempts for each in there),
             planned_cost=sum(each.planned_cost or 0.0 for each in there),
@@ -174,6 +176,9 @@ def _notes(
 ) -> Iterable[str]:
     if unpriced:
         yield f"{counted(unpriced)} of unknown cost: an instance type without a price here, or no instance has started"
+    unread = sum(each.completed and not each.recorded for each in lines)
+    if unread:
+        yield f"{counted(unread)} whose run has no record here: its metrics are not known"
     gone = sum(not each.in_file for each in lines)
     if gone:
         yield f"{counted(gone)} no longer in the grid's file"

@@ -8,14 +8,13 @@ import json
 from collections.abc import Iterable, Sequence
 
 from headrace.grid.journal.grid_record import CopyRecord
+from headrace.grid.lines.line import ENGINE, REGION, said_of
 from headrace.grid.report.best_lines import value_of
 from headrace.grid.report.grid_report import GridReport, counted
 from headrace.grid.report.line_result import LineResult
 from headrace.insight.cost.billing import amount
-from headrace.insight.render.plain_text import MISSING, size_text
+from headrace.insight.render.plain_text import MISSING, duration, size_text
 from headrace.insight.render.tables import Sheet
-
-_MOST_FIELDS = 60  # characters of what a line says, in a table
 
 
 def headline(report: GridReport) -> str:
@@ -39,15 +38,19 @@ def totals(report: GridReport) -> tuple[str, ...]:
     )
 
 
-def grid_sheets(report: GridReport, most: int | None = None) -> list[Sheet]:
+def grid_sheets(report: GridReport, most: int | None = None, *, why_first: bool = False) -> list[Sheet]:
     """Returns the tables of a report; those without a row are left out.
 
     Args:
         report: of a grid.
         most: lines to show; None for all.
+        why_first: why a line did not complete stands beside its state, where a page is not as wide as the table.
     """
     shown = report.lines if most is None else report.lines[:most]
-    sheets = [best_sheet(report), lines_sheet("lines", report, shown), _regions(report), _copies(report.copies)]
+    lines = lines_sheet("lines", report, shown)
+    if why_first:
+        lines = _moved(lines, len(lines.columns) - 1, 3)
+    sheets = [best_sheet(report), lines, _regions(report), _copies(report.copies)]
     return [sheet for sheet in sheets if sheet.rows]
 
 
@@ -82,7 +85,7 @@ def lines_sheet(title: str, report: GridReport, lines: Sequence[LineResult]) -> 
     columns = ("line", "says", "state", "engine", "region", "attempts", "time", "planned", "cost", *names, "why")
     rows = tuple(
         (
-            each.place,
+            place_of(each),
             told(each),
             each.state.value,
             each.engine,
@@ -100,32 +103,40 @@ def lines_sheet(title: str, report: GridReport, lines: Sequence[LineResult]) -> 
     return Sheet(title, columns, rows, frozenset(range(5, 9 + len(names))), frozenset(marked))
 
 
+def _moved(sheet: Sheet, column: int, to: int) -> Sheet:
+    """Returns a table with a column farther to the left."""
+    order = [*range(to), column, *(x for x in range(to, len(sheet.columns)) if x != column)]
+    return Sheet(
+        sheet.title,
+        tuple(sheet.columns[x] for x in order),
+        tuple(tuple(row[x] for x in order) for row in sheet.rows),
+        frozenset(order.index(x) for x in sheet.right),
+        frozenset((y, order.index(x)) for y, x in sheet.marked),
+    )
+
+
 def why(result: LineResult) -> str:
-    """Returns why a line did not complete, in words; empty when it did or may still."""
-    return str(result.cause) if result.cause is not None else result.reason
+    """Returns why a line did not complete: what the grid has decided about it comes before what befell its run."""
+    return result.reason or (str(result.cause) if result.cause is not None else "")
 
 
 def told(result: LineResult) -> str:
-    """Returns what a line says, on one line: its fields but the region, which has a column of its own."""
-    said = ", ".join(
-        f"{name.rpartition('.')[2]}={value if isinstance(value, str) else json.dumps(value)}"
-        for name, value in result.fields.items()
-        if name not in ("region", "engine")
-    )
-    return said if len(said) <= _MOST_FIELDS else f"{said[: _MOST_FIELDS - 1]}…"
+    """Returns what a line says, in few words; its region and engine have columns of their own."""
+    return said_of(result.fields, beside=(REGION, ENGINE))
+
+
+def place_of(result: LineResult) -> str:
+    """Returns where a line was written; of one that the grid's file has no more it says so."""
+    return result.place if result.in_file else f"{result.place} (not in the file now)"
 
 
 def span(seconds: float) -> str:
-    """Returns a time in words.
+    """Returns a time in words, with its unit.
 
     >>> span(4.25), span(75), span(3723)
     ('4.2 s', '1:15 min', '1:02:03 h')
     """
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    whole = int(seconds)
-    minutes, rest = divmod(whole, 60)
-    return f"{minutes}:{rest:02d} min" if whole < 3600 else f"{minutes // 60}:{minutes % 60:02d}:{rest:02d} h"
+    return duration(seconds) + ("" if seconds < 60 else " min" if int(seconds) < 3600 else " h")
 
 
 def grid_csv(report: GridReport) -> str:
@@ -152,11 +163,11 @@ def grid_csv(report: GridReport) -> str:
 
 
 def _regions(report: GridReport) -> Sheet:
-    names = ("region", "lines", "completed", "failed", "going", "attempts", "planned", "cost", "copies")
+    names = ("region", "lines", "completed", "failed", "stopped", "going", "attempts", "planned", "cost", "copies")
     rows = tuple(
         (
-            each.region or "(none)",
-            *map(str, (each.lines, each.completed, each.failed, each.going, each.attempts)),
+            each.region or MISSING,
+            *map(str, (each.lines, each.completed, each.failed, each.stopped, each.going, each.attempts)),
             *map(amount, (each.planned_cost, each.cost, each.copy_cost)),
         )
         for each in report.regions

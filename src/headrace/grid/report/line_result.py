@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from headrace.grid.journal.grid_record import AttemptRecord, LineRecord, LineState
+from headrace.runs import Status
 from headrace.runs.cause import CauseInWords, in_words
 
 
@@ -20,6 +21,25 @@ class RunFigures(msgspec.Struct, frozen=True):
 
     metrics: dict[str, float] = {}
     cost: float | None = None
+
+
+class AttemptSpan(msgspec.Struct, frozen=True):
+    """When an attempt ran.
+
+    Attributes:
+        number: of the attempt, from 1.
+        run_id: of its run.
+        region: where; empty where the engine has none.
+        state: completed, failed or stopped; running while it goes on.
+        started, seconds: when it had a run, since the epoch; and for how long, to its end or to now.
+    """
+
+    number: int
+    run_id: str
+    region: str
+    state: LineState
+    started: float
+    seconds: float
 
 
 class LineResult(msgspec.Struct, frozen=True):
@@ -38,11 +58,13 @@ class LineResult(msgspec.Struct, frozen=True):
         attempts: how many were begun.
         run_id: of the newest attempt; empty before it has a run.
         started, ended: seconds since the epoch: when its first attempt had a run, and its last one was over.
-        seconds: from there to there, or to now; None before it started.
+        seconds: of all its attempts, without the pauses between them; None before it started.
+        spans: its attempts that had a run, in their order.
         planned_cost: USD without copies, as planned; None when the price was unknown.
         planned_seconds: as planned, copies included.
         cost: USD of all its attempts, so far; None when nothing is known of the price, or nothing has run.
         metrics: last values of the job's metrics in the newest attempt, by name.
+        recorded: the record of its newest attempt's run is on this machine and can be read.
         cause: why its newest attempt that failed did; None for a line that has completed.
         reason: why it is unplaced or was stopped, for people.
     """
@@ -61,10 +83,12 @@ class LineResult(msgspec.Struct, frozen=True):
     started: float | None = None
     ended: float | None = None
     seconds: float | None = None
+    spans: tuple[AttemptSpan, ...] = ()
     planned_cost: float | None = None
     planned_seconds: float | None = None
     cost: float | None = None
     metrics: dict[str, float] = {}
+    recorded: bool = False
     cause: CauseInWords | None = None
     reason: str = ""
 
@@ -84,8 +108,13 @@ def line_result(line: LineRecord, figures: Callable[[AttemptRecord], RunFigures 
     """
     newest = line.attempt
     found = figures(newest) if newest and newest.run_id else None
-    began = [each.started for each in line.attempts if each.started is not None]
-    started = min(began, default=None)
+    spans = tuple(
+        AttemptSpan(
+            each.number, each.run_id, each.region, _state(each), each.started, _seconds(each.started, each, now)
+        )
+        for each in line.attempts
+        if each.started is not None
+    )
     ended = newest.ended if newest and line.state.over else None
     failed = [each.cause for each in line.attempts if each.cause is not None]
     return LineResult(
@@ -100,16 +129,29 @@ def line_result(line: LineRecord, figures: Callable[[AttemptRecord], RunFigures 
         in_file=line.in_file,
         attempts=len(line.attempts),
         run_id=newest.run_id if newest else "",
-        started=started,
+        started=min((each.started for each in spans), default=None),
         ended=ended,
-        seconds=None if started is None else max(0.0, (now if ended is None else ended) - started),
+        seconds=sum(each.seconds for each in spans) if spans else None,
+        spans=spans,
         planned_cost=line.planned_cost,
         planned_seconds=line.planned_seconds,
         cost=_cost(line, found),
         metrics=found.metrics if found else {},
+        recorded=found is not None,
         cause=in_words(failed[-1]) if failed and line.state is not LineState.COMPLETED else None,
         reason=line.reason,
     )
+
+
+def _state(attempt: AttemptRecord) -> LineState:
+    if attempt.ended is None:
+        return LineState.RUNNING
+    known = {Status.COMPLETED: LineState.COMPLETED, Status.STOPPED: LineState.STOPPED}
+    return known.get(attempt.status or Status.FAILED, LineState.FAILED)
+
+
+def _seconds(started: float, attempt: AttemptRecord, now: float) -> float:
+    return max(0.0, (now if attempt.ended is None else attempt.ended) - started)
 
 
 def _cost(line: LineRecord, newest: RunFigures | None) -> float | None:

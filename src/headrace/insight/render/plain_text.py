@@ -137,3 +137,16 @@ def ending(program: ProgramReport, *, going_on: bool) -> str:
 def standing(status: Status, degraded: bool) -> str:
     """Returns how a run stands."""
     return status.value + (" (degraded)" if degraded else "")
+
+
+def duration(seconds: float) -> str:
+    """Formats a duration.
+
+    >>> duration(4.25), duration(75), duration(3723)
+    ('4.2 s', '1:15', '1:02:03')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -13,9 +13,10 @@ let report = null;
 
 const runOf = (line) => (line.run_id ? `/runs/${encodeURIComponent(line.run_id)}` : null);
 const money = (value) => (value === null ? "–" : amount(value));
-const why = (line) => (line.cause ? `${[line.cause.group, line.cause.host].filter(Boolean).join("/")} ${line.cause.reason}`.trim() : line.reason);
+const why = (line) => line.reason || (line.cause ? `${[line.cause.group, line.cause.host].filter(Boolean).join("/")} ${line.cause.reason}`.trim() : "");
+const place = (line) => (line.in_file ? line.place : `${line.place} (not in the file now)`);
 const said = (line) => Object.entries(line.fields).filter(([field]) => field !== "region" && field !== "engine")
-  .map(([field, value]) => `${field.split(".").at(-1)}=${typeof value === "string" ? value : JSON.stringify(value)}`).join(", ");
+  .map(([field, value]) => `${field.replace(/\.path$/, "").split(".").at(-1)}=${typeof value === "string" ? value : JSON.stringify(value)}`).join(", ");
 
 function summary() {
   const item = (words, ...value) => el("span", {}, `${words} `, el("b", {}, ...value));
@@ -30,33 +31,35 @@ function summary() {
       item(report.ended === null ? "Goes on for" : "Took", duration(report.seconds)))));
 }
 
-/** Puts lines of a region that did not run at once into one lane. */
-function lanesOf(lines) {
+/** Puts attempts in a region that did not run at once into one lane. */
+function lanesOf(attempts) {
   const lanes = [];
-  for (const line of lines) {
-    const free = lanes.find((lane) => lane.end <= line.started);
-    const lane = free ?? (lanes.push({ lines: [] }), lanes.at(-1));
-    lane.lines.push(line);
-    lane.end = line.started + line.seconds;
+  for (const attempt of attempts) {
+    const free = lanes.find((lane) => lane.end <= attempt.started);
+    const lane = free ?? (lanes.push({ attempts: [] }), lanes.at(-1));
+    lane.attempts.push(attempt);
+    lane.end = attempt.started + attempt.seconds;
   }
   return lanes;
 }
 
 function regions() {
   const span = Math.max(report.seconds, 1);
-  const bar = (line) => {
-    const words = `${line.job_name}: ${said(line)}; ${line.state}, ${duration(line.seconds)}`;
-    const made = el("a", { href: runOf(line), "data-state": line.state, title: words, "aria-label": words });
-    made.style.left = `${(100 * Math.max(0, line.started - report.created)) / span}%`;
-    made.style.width = `${(100 * line.seconds) / span}%`;
+  const all = report.lines.flatMap((line) => line.spans.map((attempt) => ({ line, ...attempt }))).sort((a, b) => a.started - b.started);
+  const bar = ({ line, number, run_id, state, started, seconds }) => {
+    const words = `${line.job_name}${line.attempts > 1 ? ` (attempt ${number})` : ""}: ${said(line)}; ${state}, ${duration(seconds)}`;
+    const made = el("a", { href: runOf({ run_id }), "data-state": state, title: words, "aria-label": words });
+    made.style.left = `${(100 * Math.max(0, started - report.created)) / span}%`;
+    made.style.width = `${(100 * seconds) / span}%`;
     return made;
   };
-  const shown = report.regions.map((region) => {
-    const ran = report.lines.filter((line) => line.region === region.region && line.started !== null).sort((a, b) => a.started - b.started);
-    return el("div", { class: "region", "data-region": region.region },
-      el("h3", {}, region.region || "no region", el("span", { class: "muted" },
-        `${region.lines} lines, ${region.completed} completed, ${region.failed} failed, ${amount(region.cost + region.copy_cost)} of ${amount(region.planned_cost)} ${report.currency}`)),
-      lanesOf(ran).map((lane) => el("div", { class: "track" }, lane.lines.map(bar))));
+  const words = (region) => `${region.lines} lines, ${region.completed} completed, ${region.failed} failed, ${region.stopped} stopped, ${amount(region.cost + region.copy_cost)} of ${amount(region.planned_cost)} ${report.currency}`;
+  const totals = new Map(report.regions.map((region) => [region.region, region]));
+  const shown = [...new Set([...totals.keys(), ...all.map((attempt) => attempt.region)])].sort().map((region) => {
+    const ran = all.filter((attempt) => attempt.region === region);
+    return el("div", { class: "region", "data-region": region },
+      el("h3", {}, region || "no region", el("span", { class: "muted" }, totals.has(region) ? words(totals.get(region)) : "")),
+      lanesOf(ran).map((lane) => el("div", { class: "track" }, lane.attempts.map(bar))));
   });
   const ticks = [0, 0.25, 0.5, 0.75, 1].map((part) => el("span", {}, duration(part * span)));
   fill(by("regions"), el("h2", { id: "regions-title" }, "Regions"), el("div", { class: "card" }, shown, el("div", { class: "ticks", "aria-hidden": "true" }, ticks)));
@@ -87,9 +90,9 @@ const metrics = () => [...new Set(report.lines.flatMap((line) => Object.keys(lin
 function row(line, names) {
   const run = runOf(line);
   return el("tr", { "data-line": line.index },
-    el("td", {}, run ? el("a", { href: run }, line.job_name) : line.job_name, el("small", {}, `${line.place}: ${said(line)}`)),
+    el("td", {}, run ? el("a", { href: run }, line.job_name) : line.job_name, el("small", {}, `${place(line)}: ${said(line)}`)),
     el("td", {}, stateBadge(line.state), line.attempts > 1 ? ` attempt ${line.attempts}` : null),
-    el("td", {}, line.engine), el("td", {}, line.region || "–"),
+    el("td", {}, line.engine), el("td", { class: "place" }, line.region || "–"),
     el("td", { class: "number right" }, line.seconds === null ? "–" : duration(line.seconds)),
     el("td", { class: "number right" }, money(line.planned_cost)), el("td", { class: "number right" }, money(line.cost)),
     names.map((metric) => el("td", { class: "number right" }, metric in line.metrics ? number(line.metrics[metric], "") : "–")),
