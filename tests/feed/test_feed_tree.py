@@ -19,6 +19,7 @@ import torch
 from feed_data import Point, flat
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.data import default_convert
 
 from headrace.errors import PipelineError, ProtocolError
 from headrace.feed.batch.pytree import (  # fmt: skip
@@ -33,6 +34,8 @@ from headrace.feed.batch.pytree import (  # fmt: skip
     shifted,
     write_leaves,
 )
+from headrace.feed.loader.data_loader import DataLoader
+from headrace.feed.pipelines.collate import stack_arrays
 
 
 def travel(tree: Any, *, copy: bool = False) -> Any:
@@ -504,3 +507,20 @@ def test_plain_values_from_a_peer_that_are_none_are_refused(raw: bytes) -> None:
     for node in (["m", "l", len(raw), 0], ["m", "l", 65, 0], ["m", "l", -1, 0], ["m", "l", "1", 0], ["m", "l"]):
         with pytest.raises(ProtocolError):
             rebuild(node, block)
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        ["a", "b", "c"], [], [1, 2.0, None, b"x", True], [1, torch.ones(2)], ["a", np.ones(2)], ["a", ["b", 1]],
+        ("a", "b"), [np.float32(1), "a"], {"names": ["a", "b"]},
+    ],
+)  # fmt: skip
+def test_a_list_of_plain_values_is_converted_as_torch_converts_it(sample: Any) -> None:
+    [converted] = DataLoader([sample], batch_size=None)
+    expected = default_convert(sample)
+    assert repr(converted) == repr(expected)
+    assert converted is not sample
+    [stacked] = DataLoader([[1, 2, 3]], batch_size=None, collate_fn=stack_arrays)
+    assert stacked.tolist() == [1, 2, 3]
+    assert bytes_of(["a", np.ones(2), "b"]) == 16

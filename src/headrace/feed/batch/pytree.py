@@ -52,6 +52,11 @@ Node = list[Any]
 Bytes = NDArray[np.uint8]
 
 
+def is_plain_list(value: Any) -> bool:
+    """Returns whether a value is a list of nothing but None, bool, int, float, str and bytes."""
+    return type(value) is list and set(map(type, value)) <= _PLAIN
+
+
 def align(size: int) -> int:
     """Rounds up to the alignment of leaves."""
     return -(-size // ALIGNMENT) * ALIGNMENT
@@ -270,7 +275,7 @@ def _children(tree: Any) -> Iterable[Any]:
     if isinstance(tree, Mapping):
         return tree.values()
     if isinstance(tree, (list, tuple)):
-        return tree
+        return () if set(map(type, tree)) <= _PLAIN else tree  # a list of strings is not gone through one by one
     return records.values_of(tree).values() if records.is_record(tree) else ()
 
 

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from headrace.errors import ProtocolError
-from headrace.feed.batch.pytree import Bytes
+from headrace.feed.batch.pytree import Bytes, is_plain_list
 from headrace.feed.batch.row_arrays import RowArrays
 from headrace.feed.batch.row_layout import Layout, LayoutCache, RowWriter, Uneven
 from headrace.feed.batch.slab import Slab
 from headrace.feed.pipelines import seeds
-from headrace.feed.pipelines.collate import uneven_field
+from headrace.feed.pipelines.collate import stack_arrays, uneven_field
 from headrace.feed.pipelines.seeds import SampleSeeds
 
 T = TypeVar("T")
@@ -56,6 +56,11 @@ class Built:
     def fetches(self) -> bool:
         """Whether the dataset loads all samples of a batch at once; as in torch, not with a `__getitems__` of None."""
         return bool(getattr(self.dataset, "__getitems__", None))
+
+    @property
+    def converts(self) -> bool:
+        """Whether what is loaded without batching is left to torch's `default_convert`."""
+        return not self.batched and self.default_collate and self.collate is not stack_arrays
 
     @property
     def whole(self) -> bool:
@@ -143,6 +148,8 @@ def collated(built: Built, outputs: list[Any], address: tuple[int, int, int]) ->
 
 def _collated(built: Built, samples: Any, address: tuple[int, int, int]) -> Any:
     try:
+        if built.converts and is_plain_list(samples):
+            return samples.copy()  # as torch's default_convert does, which looks at every value
         if built.default_collate:
             return _stacked(built, samples)
         return _seeded(built, seeds.collate_key(*address), built.collate, samples)

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.errors import PositionError
+from headrace.feed.plan import torch_shuffle
 from headrace.feed.plan.epoch import BatchPlan, sampled_epoch
 from headrace.feed.plan.pass_progress import Progress
 from headrace.feed.plan.state_dict import Position, SamplerState
@@ -309,10 +310,13 @@ def _draw() -> int:
 
 
 def _seeded(sampler: Any, seed: int) -> Any:
-    """Returns a RandomSampler with the order that `sampler` has when it draws this seed."""
+    """Returns the keys in the order that a RandomSampler has when it draws this seed."""
     import torch
     from torch.utils.data import RandomSampler
 
+    length = len(sampler.data_source)
+    if not sampler.replacement and length >= torch_shuffle.LEAST and sampler.num_samples <= length:
+        return itertools.islice(torch_shuffle.shuffled(length, seed), sampler.num_samples)
     generator = torch.Generator()
     generator.manual_seed(seed)
     return RandomSampler(sampler.data_source, sampler.replacement, sampler._num_samples, generator)
