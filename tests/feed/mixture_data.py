@@ -32,7 +32,8 @@ class Lines(Rows):
     """Rows of a folder of files, which hosts may hold different ones of."""
 
     def __init__(self, source: int, folder: Path) -> None:
-        self.files = {path.name: path.read_text().split() for path in sorted(folder.iterdir())}
+        names = sorted(folder.iterdir(), reverse=True)  # in an order that is not that of the names
+        self.files = {path.name: path.read_text().split() for path in names}
         self.lines = [line for lines in self.files.values() for line in lines]
         super().__init__(source, len(self.lines))
 

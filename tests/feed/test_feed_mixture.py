@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,12 @@ import numpy as np
 import pytest
 import torch
 from feed_data import flat
-from feed_servers import Pair
+from feed_servers import Pair, Server
+from feed_shards import fill
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from mixed_rows import mixed_rows
-from mixture_data import ROWS, WEIGHTS, Rows, made, mixed, one
+from mixture_data import ROWS, WEIGHTS, Rows, made, mixed, mixed_lines, one
 
 from headrace import feed
 from headrace.errors import PipelineError, PositionError
@@ -315,6 +317,32 @@ def test_hosts_make_the_same_batches_and_weights_that_ranks_disagree_in_are_an_e
         assert {int(source) for half in both for source in half[:, 0]} == {1}
         with pytest.raises(PipelineError, match=r"rank . and rank . have different weights at step 6\d of epoch 0"):
             [next(each) for _ in range(50) for each in passes]
+
+
+def test_hosts_with_other_shards_of_the_sources_serve_what_they_have(
+    tmp_path: Path, own_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = {"all": ("abc", "de"), "one": ("ac", ""), "other": ("b", "de")}  # files of web and of code
+    servers = []
+    for host, names in held.items():
+        for source, files in zip(("web", "code"), names, strict=True):
+            begin = 0 if source == "web" else 100
+            fill(
+                tmp_path / host / source, {file: range(begin + ord(file) * 7, begin + ord(file) * 8) for file in files}
+            )
+            monkeypatch.setenv(f"SM_CHANNEL_{source.upper()}", str(tmp_path / host / source))
+        if host == "all":
+            expected = [flat(batch) for batch in DataLoader(mixed_lines(), **OPTIONS)]
+        else:
+            servers.append(own_server(host))
+    workers = ",".join(server.tcp for server in servers)
+    with DataLoader(mixed_lines(), **OPTIONS, workers=workers, secret_file=str(servers[0].secret)) as loader:
+        assert [flat(batch) for batch in loader] == expected
+        stats = loader.stats()["sources"]
+    assert stats["code"]["samples"] == pytest.approx(0.3 * (8 * len(expected)), abs=3)
+    monkeypatch.setenv("SM_CHANNEL_CODE", str(tmp_path / "one" / "code"))
+    with pytest.raises(PipelineError, match="no host has rows of the source 'code'"):
+        iter(DataLoader(mixed_lines(), **OPTIONS))
 
 
 def test_the_example_in_the_docs_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

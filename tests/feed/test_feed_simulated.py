@@ -19,13 +19,14 @@ from simulator import Data, SimulatedPool, World, plain
 from source_data import fill_tars
 from torch.utils.data import default_collate
 
-from headrace.feed import Source, Window, tar
+from headrace.feed import Source, Window, mix, tar
 from headrace.feed.client.policy import Policy, SessionStats
 from headrace.feed.client.request import Request
 from headrace.feed.client.scheduler import MAX_DEATHS, MAX_DEATHS_TOGETHER, Schedule
 from headrace.feed.client.session import Session
 from headrace.feed.pipelines.fetch import Built
 from headrace.feed.plan.epoch import EpochPlan
+from headrace.feed.plan.mixed_order import MixedOrder
 from headrace.feed.plan.pass_progress import Place, Progress
 from headrace.feed.wire import messages
 
@@ -93,7 +94,12 @@ def simulate(world: World, seed: int, tars: Path) -> SessionStats:
     data = Data(length, chance.choice([2, 100, 5000]))
     dataset = data if chance.random() < 0.6 else rows_of(tars, data.shape)
     built = Built(dataset, default_collate if stackable else collate_list, stackable)
-    plan = EpochPlan(length, batch, seed, shuffle=chance.choice([False, True, Window(4, 3)]))
+    shuffle = chance.choice([False, True, Window(4, 3)])
+    plan = EpochPlan(length, batch, seed, shuffle=shuffle)
+    if chance.random() < 0.3:
+        mixture = mix({"a": data, "b": rows_of(tars, data.shape)}, {"a": 0.6, "b": 0.4}, rows=length)
+        built = replace(built, dataset=mixture)
+        plan = replace(plan, order=MixedOrder(mixture.mixing, seed, shuffle))
     one_batch = (4 * (data.shape + 2) + 8 + 128) * batch
     memory = one_batch * chance.choice([1, 2, 5, 1000])
     worker_pool = SimulatedPool(world, built, chance, length)

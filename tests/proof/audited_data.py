@@ -45,6 +45,20 @@ class Samples:
         return sample
 
 
+MIXTURE = {"a": (150, 0.5), "b": (17, 0.2), "c": (60, 0.3)}  # rows and weight of each source
+
+
+class OneSource(Samples):
+    """Samples that name the source of a mixture that they come from."""
+
+    def __init__(self, source: str, delay: float) -> None:
+        super().__init__(MIXTURE[source][0], 16, delay)
+        self.source = ord(source)
+
+    def __getitem__(self, index: int) -> Any:
+        return super().__getitem__(index) | {"source": self.source}
+
+
 class FullDisk(Samples):
     """A dataset whose own cache is on a full disk."""
 

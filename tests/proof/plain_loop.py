@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 from audit import Writer
-from audited_data import Samples, TarRows, lane_documents, lane_rows
+from audited_data import MIXTURE, OneSource, Samples, TarRows, lane_documents, lane_rows
 from keyed_order import keyed_order, window_order
+from mixed_rows import mixed_rows
 from packed_reference import sequences
 from torch.utils.data import default_collate
 
@@ -77,16 +78,31 @@ def lanes_in_turn(lanes: int) -> None:
 
 
 lanes_in_turn(config["lanes"])
-kind = {"samples": Samples, "tars": TarRows, "lanes": None, "packed": None}[config["pipeline"]]
+
+
+def mixture(epoch: int) -> list[tuple[int, int]]:
+    """The source and row of every sample of an epoch; the sources go on in the next one."""
+    sizes, weights = zip(*MIXTURE.values(), strict=True)
+    order = list(mixed_rows(list(MIXTURE), sizes, {0: weights}, n, seed, epoch, config["window"] or True, taken))
+    for source, _ in order:
+        taken[source] += 1
+    return order
+
+
+kinds = {"samples": Samples, "tars": TarRows, "lanes": None, "packed": None, "mixture": None}
+kind = kinds[config["pipeline"]]
 dataset = kind and kind(n=n, **config["dataset"])
+sources = [OneSource(name, 0.0) for name in MIXTURE] if config["pipeline"] == "mixture" else []
+taken = [0] * len(sources)
 for epoch in range(0 if config["lanes"] else config["epochs"]):
     key = f"{seed}/{epoch}".encode()
     order = window_order(n, key, *config["window"]) if config["window"] else keyed_order(n, key)
+    order = mixture(epoch) if sources else order
     for step, start in enumerate(range(0, n, batch * world)):
         rows = []
         for position in range(start + rank * batch, min(n, start + (rank + 1) * batch)):
             key = blake2b(struct.pack("<QQQ", seed, epoch, position), digest_size=16, person=b"sample").digest()
             set_generators(key)
-            rows.append(dataset[order[position]])
+            rows.append(sources[order[position][0]][order[position][1]] if sources else dataset[order[position]])
         audit.add(epoch, step, default_collate(rows))
 assert not any(name.startswith("headrace") for name in sys.modules)

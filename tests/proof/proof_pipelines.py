@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from audited_data import FullDisk, LaneDocuments, LaneRows, Samples, decode
+from audited_data import MIXTURE, FullDisk, LaneDocuments, LaneRows, OneSource, Samples, decode
 
-from headrace.feed import Source, pack, pipeline, tar
+from headrace.feed import Source, mix, pack, pipeline, tar
 
 
 @pipeline
 def samples(n: int = 240, floats: int = 64, delay: float = 0.001, words: bool = False) -> Samples:
     return Samples(n, floats, delay, words)
+
+
+@pipeline
+def mixture(n: int, delay: float = 0.001) -> Source:
+    sources = {name: OneSource(name, delay) for name in MIXTURE}
+    return mix(sources, {name: weight for name, (_, weight) in MIXTURE.items()}, rows=n)
 
 
 @pipeline

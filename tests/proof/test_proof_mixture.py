@@ -1,0 +1,35 @@
+"""A mixture in the audit: a trainer gets what a plain loop takes of three datasets, whatever dies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from chaos import PREFETCH, Chaos
+from effort import SOAK, number, repeat
+from training import feed_hosts, remote, training
+
+N = 240
+WINDOW = {"window": [8, 4]}
+
+
+def test_workers_of_a_mixture_are_killed_and_stopped(tmp_path: Path, seed: int) -> None:
+    loader = {"workers": "local", "num_workers": 3} | PREFETCH | WINDOW
+    data = {"delay": 0.001}
+    with training(tmp_path, loader=loader, pipeline="mixture", n=N, endless=True, dataset=data) as trainer:
+        chaos = Chaos(seed, trainer)
+        for _ in repeat(0.06):
+            chaos.run(number(2, 6))
+        trainer.finish()
+
+
+if SOAK:
+
+    def test_hosts_of_a_mixture_and_their_workers_are_killed(tmp_path: Path, seed: int) -> None:
+        with feed_hosts(tmp_path) as hosts:
+            loader = remote(hosts) | PREFETCH
+            data = {"delay": 0.002}
+            with training(tmp_path, loader=loader, pipeline="mixture", n=N, endless=True, dataset=data) as trainer:
+                chaos = Chaos(seed, trainer, hosts)
+                for _ in repeat(0.06):
+                    chaos.run(number(3, 7))
+                trainer.finish()
