@@ -93,6 +93,7 @@ ORDER: dict[str, list[str]] = {
         "metrics",
         "worker",
         "client",
+        "tuning",
         "loader",
         "serve",
         "bench",

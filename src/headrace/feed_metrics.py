@@ -8,7 +8,40 @@ without them says that they were not measured.
 
 from __future__ import annotations
 
+from enum import Enum
+
 import msgspec
+
+
+class Because(str, Enum):
+    """What a number of executors is based on."""
+
+    STARTED = "started"
+    """Nothing has been measured yet."""
+    ENOUGH = "enough"
+    """The trainer hardly waits."""
+    STALLED = "stalled"
+    """The trainer waited, so there are more, on trial."""
+    HELPED = "helped"
+    """More were tried, and it waits less, or is faster."""
+    NO_HELP = "no_help"
+    """More were tried in vain, and are gone again."""
+    HELD_OFF = "held_off"
+    """The trainer waits, but more were tried in vain a while ago."""
+    IDLE = "idle"
+    """Some had nothing to do, and are gone."""
+    NEEDED = "needed"
+    """Some were gone, the trainer waited, and they are back."""
+    CORES = "cores"
+    """The trainer waits, and there are as many as the cores can run."""
+    SATURATED = "saturated"
+    """The trainer waits, and the cores are busy with other work."""
+    MEMORY = "memory"
+    """The control group, or the machine, has no memory for more."""
+    BUDGET = "budget"
+    """The memory that the user allows is used up."""
+    AT_MOST = "at_most"
+    """There are as many as the user allows."""
 
 
 class LoaderSecond(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="metric", tag="loader"):
@@ -36,6 +69,10 @@ class LoaderSecond(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
             step of these could not be measured. Then what is left of `step` after `wait` and `h2d` is the compute time.
         queue: batches that were ready when `next()` was called, mean over those of these steps that counted it (at
             most 100 a second); None for a foreign loader.
+        needed: executors that this rank would keep busy if it never waited, by what a batch takes them and what the
+            rank's own step takes; None without workers, and before it is known.
+        desired_workers: hosts of data workers that would do for all ranks, if they are like this one; None for a loader
+            with workers of its own.
     """
 
     t: float
@@ -51,6 +88,8 @@ class LoaderSecond(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     h2d: float | None = None
     compute: float | None = None
     queue: float | None = None
+    needed: float | None = None
+    desired_workers: int | None = None
 
 
 class WorkerSecond(msgspec.Struct, frozen=True, kw_only=True, tag_field="metric", tag="worker"):
@@ -81,6 +120,7 @@ class WorkerSecond(msgspec.Struct, frozen=True, kw_only=True, tag_field="metric"
         sent: bytes that left through TCP, headings included; 0 for local workers, and for clients on the same host.
         sending: seconds in which the busiest of these connections had bytes on their way that the receiver had room
             for (TCP_INFO: busy_time - rwnd_limited), at most `seconds`.
+        because: what the number of executors is based on, where the loader chooses it (``num_workers="auto"``).
     """
 
     t: float
@@ -96,3 +136,4 @@ class WorkerSecond(msgspec.Struct, frozen=True, kw_only=True, tag_field="metric"
     bytes: int
     sent: int = 0
     sending: float = 0.0
+    because: Because | None = None

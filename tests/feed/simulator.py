@@ -77,6 +77,7 @@ class World:
     duplicate: float = 0.0
     corrupt: float = 0.0
     delay: float = 0.0
+    leave: float = 0.0  # chance, whenever there is time for it, that a worker is to go; another one comes later
     spread: float = 1.0  # the slowest worker is that many times slower than the fastest
     back_after: float = 0.5
 
@@ -99,6 +100,8 @@ class SimulatedPool(WorkerPool):
         self._names = itertools.count()
         self.peers: list[Peer] = []
         self._missing: list[Kind] = list(world.kinds)
+        self._departing: set[int] = set()
+        self.released = 0
         self._opening: messages.Open | None = None
         self.lanes: LaneReaders | None = None  # of the worker that answers, for a dataset without a count
         self.doomed: Callable[[int], bool] = lambda _: False  # whether a fault would be the second over these rows
@@ -146,7 +149,26 @@ class SimulatedPool(WorkerPool):
     def maintain(self, now: float) -> list[Worker]:
         fresh = [self._start(kind) for kind in self._missing]
         self._missing.clear()
+        staying = [worker for number, worker in self._workers.items() if number not in self._departing]
+        if len(staying) > 1 and self.chance.random() < self.world.leave:
+            self._departing.add(self.chance.choice(staying).number)
         return fresh
+
+    def leaving(self) -> list[Worker]:
+        return [worker for number, worker in self._workers.items() if number in self._departing]
+
+    def release(self, worker: Worker) -> None:
+        self.released += 1
+        for peer in self.peers:
+            if peer.worker is worker:
+                assert not [at for at in peer.busy if at > self.time and peer.alive and not peer.cut], "it still works"
+                peer.alive = False
+        self._gone(worker)
+
+    def _gone(self, worker: Worker) -> None:
+        self._workers.pop(worker.number, None)
+        self._departing.discard(worker.number)
+        self._later(self.world.back_after, lambda kind=worker.kind: self._missing.append(kind))  # type: ignore[misc]
 
     def _start(self, kind: Kind) -> Worker:
         pace = 0.001 * self.world.spread ** self.chance.random()
@@ -279,8 +301,7 @@ class SimulatedPool(WorkerPool):
                     if peer.alive and peer.kind == "server":
                         self._zombies.append(peer)
                     peer.alive = False
-            kind = worker.kind
-            self._later(self.world.back_after, lambda kind=kind: self._missing.append(kind))  # type: ignore[misc]
+            self._gone(worker)
         return gone
 
     def describe(self) -> str:

@@ -42,14 +42,32 @@ def test_a_loaders_figures_are_its_stats() -> None:
         label = (("loader", "mine"),)
         assert before["headrace_feed_steps_total", label] == 0
         stats = loader.stats()
-        assert prometheus.LOADER_FIGURES.keys() | {"hosts", "sources"} == stats.keys()
+        assert prometheus.LOADER_FIGURES.keys() | {"hosts", "sources", "tuning"} == stats.keys()
+        unknown = {name for name, value in stats.items() if value is None}
+        assert unknown == {"needed_executors", "desired_workers", "tuning"}  # without workers
         for name, (suffix, _) in prometheus.LOADER_FIGURES.items():
+            if name in unknown:
+                assert (f"headrace_feed_{suffix}", label) not in after
+                continue
             assert after[f"headrace_feed_{suffix}", label] == pytest.approx(dict(stats)[name]), name
         assert stats["steps"] == 8
         assert types["headrace_feed_wait_seconds"] == "counter"
         assert types["headrace_feed_stall_ratio"] == "gauge"
     with pytest.raises(urllib.error.URLError):
         scrape(exporter.port)
+
+
+def test_a_page_tells_what_the_number_of_workers_is_based_on() -> None:
+    with (
+        DataLoader(feed_data.noise(64), 8, num_workers="auto", seed=1, name="mine") as loader,
+        prometheus.start(loader, 0) as exporter,
+    ):
+        next(iter(loader))
+        page, _ = scrape(exporter.port)
+        assert page["headrace_feed_executors", (("loader", "mine"),)] == 1
+        states = {dict(labels)["because"]: value for (name, labels), value in page.items() if name.endswith("_because")}
+        assert [state for state, value in states.items() if value] == ["started"]
+        assert len(states) == 13
 
 
 def test_every_host_has_figures_of_its_own() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections import deque
+from collections import Counter, deque
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,12 +46,16 @@ COUNTERS = (
     "slices_timed_out",
     "purity_failures",
 )
+released: Counter[World] = Counter()  # workers that were let go
 PATIENCE = 120.0  # simulated seconds in which a batch must come
 
 WORLDS = {
     "nothing happens": World(("executor", "executor")),
     "executors die": World(("executor",) * 3, kill=0.05),
     "executors hang": World(("executor",) * 3, hang=0.03),
+    "executors come and go": World(("executor",) * 4, leave=0.03, delay=0.01),
+    "executors come and go, and die": World(("executor",) * 4, leave=0.03, kill=0.05, hang=0.01, delay=0.01),
+    "hosts come and go, and die": World(("server", "remote", "remote"), executors=2, leave=0.03, kill=0.03, cut=0.03),
     "slow and fast": World(("executor",) * 4, spread=30.0, delay=0.01),
     "a host's executors die": World(("remote",), executors=3, kill=0.1),
     "own host and others": World(("server", "remote"), executors=2, kill=0.02, cut=0.03, hang=0.02),
@@ -155,6 +159,7 @@ def simulate(world: World, seed: int, tars: Path) -> SessionStats:
         raise
     finally:
         session.close()
+    released[world] += worker_pool.released
     return session.stats
 
 
@@ -175,7 +180,8 @@ def kept(schedule: Schedule) -> deque[Request]:
 def settle(session: Session, worker_pool: SimulatedPool) -> None:
     """Waits for the last answers; then no memory is in use, and nothing is kept of what came."""
     until = worker_pool.time + PATIENCE
-    while any(worker.outstanding for worker in session._schedule.workers.values()):
+    schedule = session._schedule
+    while any(worker.outstanding for worker in (*schedule.workers.values(), *schedule.leaving.values())):
         assert worker_pool.time < until
         session._exchange.step(0.2)
     pool = session._assembly.ledger._pool
@@ -227,6 +233,7 @@ def test_every_batch_comes_once_in_order_with_the_right_bytes_whatever_happens(n
         assert sums.hedges > 0 or world.hang < 0.03
         assert sums.slices_verified > 0
         assert sums.duplicates_dropped > 0 or not world.duplicate
+        assert released[world] > 0 or not world.leave or "executor" not in world.kinds
 
 
 def test_the_same_seed_gives_the_same_schedule(tars: Path) -> None:

@@ -27,6 +27,7 @@ The sub-packages, in the order in which they import each other:
                      verifier, numerics, shard_placement, layout_probe    what else decides who is asked for what
                      worker_pool     the workers: local_pool (child processes), remote_pool (feed servers)
                      receiver        the process that takes batches of other hosts into slabs
+    tuning         executors, and batches ahead, chosen while the loader runs (executor_rule: no I/O)
     loader         the `DataLoader`, and one pass over it
     serve          the program that a data worker's host runs
     bench, profiler, prometheus      measures of the machine, of a script, of servers and loaders
@@ -41,6 +42,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 _EXPORTS = {
+    "Auto": "headrace.feed.tuning.auto",
     "DataLoader": "headrace.feed.loader.data_loader",
     "Packed": "headrace.feed.sources.packing",
     "Pipeline": "headrace.feed.pipelines.factory",
@@ -66,6 +68,7 @@ _EXPORTS = {
 }
 
 __all__ = [
+    "Auto",
     "DataLoader",
     "Packed",
     "Pipeline",
@@ -105,6 +108,7 @@ if TYPE_CHECKING:
     from headrace.feed.sources.open_source import arrow, hf, jsonl, parquet, tar
     from headrace.feed.sources.packing import Packed, pack
     from headrace.feed.sources.source import Source
+    from headrace.feed.tuning.auto import Auto
 
 
 def __getattr__(name: str) -> object:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from headrace.errors import FeedError
 from headrace.feed.wire.messages import Status
+from headrace.feed_metrics import Because
 
 try:
     from prometheus_client import CollectorRegistry, start_http_server
@@ -54,6 +55,10 @@ LOADER_FIGURES: dict[str, tuple[str, str]] = {
     "slices_timed_out": ("slices_timed_out_total", "Slices that took longer than slice_timeout."),
     "cpu_seconds_per_gb": ("cpu_seconds_per_gigabyte", "CPU seconds on the trainer's side for a GB of batches."),
     "worker_cpu_seconds_per_gb": ("worker_cpu_seconds_per_gigabyte", "CPU seconds of the workers for a GB of batches."),
+    "executors": ("executors", "Worker processes that make the loader's batches."),
+    "batches_ahead": ("batches_ahead", "Batches that may be on their way, as tuned; 0 without tuning."),
+    "needed_executors": ("needed_executors", "Worker processes that would be busy if the trainer never waited."),
+    "desired_workers": ("desired_workers", "Hosts of data workers that would do for all ranks."),
 }
 """Names of the figures in `DataLoader.stats()`: name for Prometheus, behind ``headrace_feed_``, and help."""
 
@@ -104,6 +109,12 @@ class LoaderCollector(Collector):
                 if isinstance(value, (int, float)):
                     suffix, text = LOADER_FIGURES[name]
                     _add(families, f"headrace_feed_{suffix}", text, value, {"loader": loader.name})
+            if stats["tuning"] is not None:
+                text = "What the number of worker processes is based on: 1 for the label that holds."
+                for because in Because:
+                    labels = {"loader": loader.name, "because": because.value}
+                    holds = because is stats["tuning"]["because"]
+                    _add(families, "headrace_feed_executors_because", text, float(holds), labels)
             for host, made in stats["hosts"].items():
                 for name, (suffix, text) in HOST_FIGURES.items():
                     labels = {"loader": loader.name, "host": host}

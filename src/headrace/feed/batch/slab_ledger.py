@@ -30,6 +30,11 @@ class SlabLedger:
         return self._pool[slab]
 
     @property
+    def total_bytes(self) -> int:
+        """Bytes of all slabs."""
+        return self._pool.total_bytes
+
+    @property
     def leased_bytes(self) -> int:
         """Bytes of the slabs that the user looks at."""
         return self._pool.leased_bytes

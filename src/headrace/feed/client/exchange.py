@@ -36,7 +36,7 @@ from headrace.feed.client.slice_rows import batch_rows
 from headrace.feed.client.verifier import Check, Verifier
 from headrace.feed.client.work_units import Slice
 from headrace.feed.client.worker_pool import Worker, WorkerPool
-from headrace.feed.identifiers import SlabNumber, WorkerNumber
+from headrace.feed.identifiers import WorkerNumber
 from headrace.feed.wire import messages
 from headrace.feed.wire.draws import Draw
 from headrace.feed.wire.frames import Frame
@@ -88,6 +88,7 @@ class Exchange:
         """Asks what can be asked and takes what has come; waits up to `pause` seconds for something."""
         now = self._now()
         self.greet(now)
+        self._dismiss()
         self._settle_numerics(now)
         self._settle_shards(now)
         self._ask(now)
@@ -114,6 +115,17 @@ class Exchange:
         """Starts, or connects to, the workers that are missing, and has the new ones open the pipeline."""
         for worker in self._worker_pool.maintain(now):
             worker.link.post(self._opening, worker.route)
+
+    def _dismiss(self) -> None:
+        """Asks those that are to go for nothing more, and lets go of them when they owe nothing."""
+        for worker in self._worker_pool.leaving():
+            if worker.ready:
+                worker.ready = False
+                self.placement.gone(worker.number)
+            if not self.schedule.leave(worker.number):
+                self.schedule.remove_worker(worker.number)
+                self._numerics.gone(worker.number)
+                self._worker_pool.release(worker)
 
     def abandon(self, requests: Sequence[Request]) -> None:
         """A pass has ended: cancels its requests, and drops the checks that wait."""
@@ -171,7 +183,7 @@ class Exchange:
         request = self.schedule.request(number, slice_, now)
         if slab:
             request.slab = slab
-            self._offer(worker, slab)
+            self._worker_pool.offer(worker, self._assembly.ledger, slab)
             self._assembly.ledger.lend(slab)
         self._stats.slices += 1
         self._stats.hedges += again
@@ -217,17 +229,6 @@ class Exchange:
         )  # fmt: skip
         self._worker_pool.request(worker, request.message)
 
-    def _offer(self, worker: Worker, number: SlabNumber) -> None:
-        for dropped in self._assembly.ledger.take_dropped():
-            for link in self._worker_pool.links():
-                if dropped in link.slabs:
-                    link.slabs.discard(dropped)
-                    link.post(messages.SlabDrop(dropped))
-        if number not in worker.link.slabs:
-            worker.link.slabs.add(number)
-            slab = self._assembly.ledger[number]
-            worker.link.post(messages.SlabOffer(number, slab.size), descriptors=[slab.descriptor])
-
     # Answers
 
     def _take(self, worker: Worker | None, frame: Frame) -> None:
@@ -247,7 +248,7 @@ class Exchange:
             self._answer(worker, message, frame)
 
     def _opened(self, worker: Worker, message: messages.Opened) -> None:
-        if worker.number in self.schedule.workers:
+        if worker.number in (*self.schedule.workers, *self.schedule.leaving):
             return  # the answer to a comparison of the shards
         if not self.placement.opened(worker, message, self._now()):
             return
@@ -355,6 +356,7 @@ class Exchange:
         slice_, bundle = request.slice, request.slice.bundle
         self._worker_pool.served = True
         self._stats.worker_cpu_seconds += message.cpu
+        self._stats.latencies.append(request.ended - request.asked)
         drawn = message.drawn
         if slice_.draw is not None and drawn is not None:
             if drawn.behind:
@@ -372,6 +374,7 @@ class Exchange:
         host["rows"] += slice_.rows if drawn is None else drawn.rows
         host["seconds"] += message.seconds
         host["cpu_seconds"] += message.cpu
+        host["link"] = message.link
         for failure in message.failures:
             if not 0 <= failure.batch < len(bundle.plans):
                 raise ProtocolError(f"a failure of batch {failure.batch} of {len(bundle.plans)}")

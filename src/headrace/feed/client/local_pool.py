@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import logging
 import os
 import signal
@@ -19,6 +20,7 @@ from headrace.feed.metrics.worker_meter import WorkMeter
 from headrace.feed.pipelines.fetch import Built
 from headrace.feed.wire.messages import SliceRequest
 from headrace.feed.worker.restart_budget import RestartBudget
+from headrace.feed_metrics import Because
 
 _log = logging.getLogger(__name__)
 
@@ -40,6 +42,7 @@ class LocalPool(WorkerPool):
         init: `worker_init_fn`.
         metrics: where a line a second goes.
         loader: name of the loader in these lines.
+        most: how many there will ever be, if that is more.
     """
 
     def __init__(
@@ -50,10 +53,11 @@ class LocalPool(WorkerPool):
         init: Callable[[int], None] | None,
         metrics: MetricFile | None = None,
         loader: str = "",
+        most: int = 0,
     ) -> None:
         super().__init__()
-        self._work = WorkMeter(metrics, loader, executors, self._pids) if metrics else None
-        self._size = executors
+        self._work = WorkMeter(metrics, loader, executors, self.pids) if metrics else None
+        self._size, self._most = executors, max(executors, most)
         self._context = context
         self._given = given
         self._init = init
@@ -63,9 +67,12 @@ class LocalPool(WorkerPool):
         self._last = ""
         self._forked = start_method(context) == "fork"
         self._begun = self._opened = self._fork_seconds = 0.0
+        self._leaving: set[WorkerNumber] = set()
+        self._ending: list[ExecutorLink] = []  # those that were let go
         self._stuck: dict[WorkerNumber, tuple[str, float]] = {}  # those that are being ended: why, and since when
 
-    def _pids(self) -> list[int]:
+    def pids(self) -> list[int]:
+        """Returns the process ids of the executors."""
         links = (worker.link for worker in self._workers.values())
         return [link.pid for link in links if isinstance(link, ExecutorLink) and link.pid]
 
@@ -115,6 +122,44 @@ class LocalPool(WorkerPool):
         """Seconds after which `maintain` should be called again."""
         return START_STEP if self._missing else super().patience
 
+    def resize(self, executors: int) -> None:
+        """Has as many executors from now on: starts what is missing, or has those with the highest numbers leave."""
+        self._size = executors
+        staying = {
+            worker.link.number: worker.number for worker in self._workers.values()
+            if isinstance(worker.link, ExecutorLink) and worker.number not in self._leaving
+        }  # fmt: skip
+        free = (number for number in itertools.count() if number not in staying and number not in self._missing)
+        while len(staying) + len(self._missing) < executors:
+            self._missing.append(next(free))
+        while self._missing and len(staying) + len(self._missing) > executors:
+            self._missing.pop()
+        self._leaving.update([staying[number] for number in sorted(staying)][executors:])
+
+    def tuned(self, because: Because) -> None:
+        """Notes what the number of executors is based on."""
+        if self._work is not None:
+            self._work.because = because
+
+    def leaving(self) -> Sequence[Worker]:
+        """Returns the executors that are to go as soon as they owe nothing."""
+        return [self._workers[number] for number in self._leaving]
+
+    def release(self, worker: Worker) -> None:
+        """Lets an executor go: it ends when its connection is closed, and is waited for later."""
+        link = worker.link
+        assert isinstance(link, ExecutorLink)
+        self._forget(worker)
+        link.settle()
+        link.channel.close()
+        self._ending.append(link)
+
+    def _forget(self, worker: Worker) -> None:
+        del self._workers[worker.number]
+        self._leaving.discard(worker.number)
+        if self._work is not None:
+            self._work.lost(worker.number)
+
     def _due(self, now: float) -> int:
         """Returns how many to start now. The others wait for the first one to give something, but not long."""
         if self.served or not self._missing:
@@ -134,6 +179,9 @@ class LocalPool(WorkerPool):
     def maintain(self, now: float) -> list[Worker]:
         """Starts what is missing, within the restart budget."""
         started: list[Worker] = []
+        for link in [link for link in self._ending if link.process.exitcode is not None]:
+            self._ending.remove(link)
+            link.close()
         while due := self._due(now):
             for _ in range(due):
                 started.append(self._start(self._missing.popleft()))
@@ -142,7 +190,7 @@ class LocalPool(WorkerPool):
     def _start(self, number: int) -> Worker:
         foreign = [worker.link.channel.fileno() for worker in self._workers.values()]
         begun = time.perf_counter()
-        link = start_executor(number, self._size, self._context, self._given, self._init, foreign)
+        link = start_executor(number, self._most, self._context, self._given, self._init, foreign)
         self._fork_seconds = time.perf_counter() - begun
         _log.debug("worker %d: process %s", number, link.pid)
         return self._add(f"worker {number}", "executor", link)
@@ -155,9 +203,10 @@ class LocalPool(WorkerPool):
         self._last = worker.reason = self._stuck.pop(worker.number, ("",))[0] or link.reason()
         _log.info("%s: ended: %s", worker.name, self._last)
         link.close()
-        del self._workers[worker.number]
-        if self._work is not None:
-            self._work.lost(worker.number)
+        leaving = worker.number in self._leaving
+        self._forget(worker)
+        if leaving:
+            return [worker]
         if not self._restarts.spend(now):
             raise WorkersLost(f"{self._restarts.describe('worker processes')}; the last one {self._last}")
         self._missing.append(link.number)
@@ -172,6 +221,6 @@ class LocalPool(WorkerPool):
         if os.getpid() == self._owner:
             if self._work is not None:
                 self._work.flush()
-            for worker in self._workers.values():
-                worker.link.close()
+            for link in (*(worker.link for worker in self._workers.values()), *self._ending):
+                link.close()
         self._workers.clear()

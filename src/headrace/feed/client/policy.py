@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -57,8 +58,10 @@ class SessionStats:
 
     Attributes:
         receiver_cpu_seconds: of the receivers of sessions that have ended.
-        hosts: what each host has made: rows, seconds that its executors worked, and their CPU seconds.
+        hosts: what each host has made: rows, seconds that its executors worked, and their CPU seconds; and the share
+            of the time that its busiest connection was sending, as it told last.
         tokens, padding: in the packed sequences that the trainer was given.
+        latencies: of the latest slices, seconds from the request to the answer.
     """
 
     batches: int = 0
@@ -79,3 +82,4 @@ class SessionStats:
     padding: int = 0
     skipped: list[Skipped] = field(default_factory=list)
     hosts: dict[str, dict[str, float]] = field(default_factory=dict)
+    latencies: collections.deque[float] = field(default_factory=lambda: collections.deque(maxlen=256))

@@ -71,6 +71,7 @@ class Schedule:
 
     def __init__(self, *, hedge: bool = True) -> None:
         self.workers: dict[WorkerNumber, WorkerLoad] = {}
+        self.leaving: dict[WorkerNumber, WorkerLoad] = {}  # asked for nothing more; what they owe is taken
         self.bundles: dict[tuple[int, int], Bundle] = {}
         self.stackable = False  # rows may be asked for one by one: the layout is known
         self.placement: Placement | None = None  # when workers hold different data
@@ -121,7 +122,8 @@ class Schedule:
         for bundle in self.bundles.values():
             _abandon(bundle, "the pass has ended")
         self.bundles.clear()
-        return [request for worker in self.workers.values() for request in worker.outstanding.values()]
+        every = [*self.workers.values(), *self.leaving.values()]
+        return [request for worker in every for request in worker.outstanding.values()]
 
     # Workers
 
@@ -131,22 +133,28 @@ class Schedule:
 
     def remove_worker(self, number: WorkerNumber) -> list[Request]:
         """A worker is gone. Returns the requests whose answers it owed; their slices will be requested elsewhere."""
-        worker = self.workers.pop(number, None)
+        worker = self.workers.pop(number, None) or self.leaving.pop(number, None)
         owed = list(worker.outstanding.values()) if worker is not None else []
         for request in owed:
             if request in request.slice.requests:
                 request.slice.requests.remove(request)
         return owed
 
+    def leave(self, number: WorkerNumber) -> bool:
+        """A worker is to go: it is asked for nothing more. Returns whether it still owes answers."""
+        if number in self.workers:
+            self.leaving[number] = self.workers.pop(number)
+        return number in self.leaving and bool(self.leaving[number].outstanding)
+
     @property
     def executors(self) -> int:
-        """Executors of all workers."""
+        """Executors of all workers that are asked."""
         return sum(worker.executors for worker in self.workers.values())
 
     def stuck(self, now: float, limit: float) -> list[WorkerNumber]:
         """Returns the workers of one executor that have worked on one slice for more than `limit` seconds."""
         return [
-            number for number, worker in self.workers.items()
+            number for number, worker in (*self.workers.items(), *self.leaving.items())
             if worker.executors == 1 and worker.outstanding and now - worker.since > limit
         ]  # fmt: skip
 
@@ -291,7 +299,7 @@ class Schedule:
 
     def answered(self, worker_number: WorkerNumber, number: RequestNumber, now: float) -> Request | None:
         """Takes a request off a worker's list. Returns None when it does not owe that answer (any more)."""
-        worker = self.workers.get(worker_number)
+        worker = self.workers.get(worker_number) or self.leaving.get(worker_number)
         request = worker.outstanding.pop(number, None) if worker is not None else None
         if worker is None or request is None:
             return None
@@ -304,7 +312,7 @@ class Schedule:
         """A slice's rows are there. Returns the other requests for it: a hedge, or what was late."""
         slice_ = request.slice
         slice_.done = True
-        worker = self.workers[request.worker]
+        worker = self.workers.get(request.worker) or self.leaving[request.worker]
         rows = max(1, slice_.rows)
         worker.made += slice_.rows
         worker.seconds_per_row = _smooth(worker.seconds_per_row, seconds / rows)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 from headrace.errors import FeedError, ProtocolError, WorkersLost
 from headrace.feed.batch.slab import Pinning
@@ -27,6 +27,13 @@ WINDOW = 8  # bundles on their way, at least
 PUMP_SECONDS = 0.002  # while a bundle of small batches is handed over, workers are looked after that often
 
 
+class Tuner(Protocol):
+    """Looks after a session at every step, and changes how many workers it has and how far it asks ahead."""
+
+    def look(self, session: Session) -> None:
+        """Called between two exchanges: nothing is half done."""
+
+
 class Session:
     """See the module.
 
@@ -41,6 +48,11 @@ class Session:
         warn: called with what the user should know, and the kind of warning.
         now: the clock, monotonic seconds.
         pinning: page-locks the slabs that batches lie in; None for ordinary memory.
+        tuner: see `Tuner`; None for none.
+
+    Attributes:
+        ahead: batches that may be on their way even where the window is full.
+        blocked: seconds in which a batch was waited for that was not there.
     """
 
     def __init__(
@@ -56,6 +68,7 @@ class Session:
         warn: Callable[[str, type[Warning]], None],
         now: Callable[[], float] = time.monotonic,
         pinning: Pinning | None = None,
+        tuner: Tuner | None = None,
     ) -> None:
         self._worker_pool = worker_pool
         self._assembly = Assembly(memory, pinning)
@@ -70,6 +83,9 @@ class Session:
         self._ahead: BatchPlan | None = None  # taken from the plans, but not pushed yet
         self._open: tuple[Bundle, Iterator[Delivery | Exception]] | None = None  # the bundle that is handed over
         self._handed = 0  # batches of it that were
+        self._tuner = tuner
+        self.ahead = 0
+        self.blocked = 0.0
         self._pumped = 0.0
         self.stats = stats
         self.closed = False
@@ -106,6 +122,21 @@ class Session:
         """Batches that are ready to be taken."""
         ready = sum(len(bundle.plans) for bundle in self._schedule.bundles.values() if bundle.complete)
         return ready + (len(self._open[0].plans) - self._handed if self._open is not None else 0)
+
+    @property
+    def slab_bytes(self) -> int:
+        """Bytes of the slabs."""
+        return self._assembly.ledger.total_bytes
+
+    @property
+    def serving(self) -> list[int]:
+        """Returns the executors of each worker that is asked: a local one, or a host."""
+        return [worker.executors for worker in self._schedule.workers.values()]
+
+    @property
+    def worker_pool(self) -> WorkerPool:
+        """The workers."""
+        return self._worker_pool
 
     @property
     def receiver_cpu_seconds(self) -> float:
@@ -225,7 +256,9 @@ class Session:
         limit = self._prefetch * executors if self._prefetch else None
         most = max(1, self._prefetch // 2) if self._prefetch else None
         bundles = max(WINDOW, 2 * executors)
-        while len(self._schedule.bundles) < bundles and (limit is None or self._schedule.batches < limit):
+        while (
+            len(self._schedule.bundles) < bundles and (limit is None or self._schedule.batches < limit)
+        ) or self._schedule.batches < self.ahead:
             plans = self._next_plans(most)
             if not plans:
                 return
@@ -251,10 +284,12 @@ class Session:
     # The pump
 
     def _pump(self, finished: Callable[[], bool], timeout: float | None, what: str) -> None:
-        begun = self._now()
+        asked = begun = self._now()
         deadline = begun + timeout if timeout else None
         replays = self._exchange.replays
         self._step_or_close(0.0)
+        if finished():
+            return
         while not finished():
             now = self._now()
             if self._exchange.replays != replays:  # a lane is being replayed: slow, and alive
@@ -275,10 +310,13 @@ class Session:
                 self._warn(f"still waiting for workers: {self._worker_pool.describe()}", UserWarning)
             pause = min(PATIENCE, deadline - now) if deadline is not None else PATIENCE
             self._step_or_close(max(0.0, pause))
+        self.blocked += self._now() - asked
 
     def _step_or_close(self, pause: float) -> None:
         try:
             self._exchange.step(pause)
+            if self._tuner is not None:
+                self._tuner.look(self)
         except BaseException:  # whatever interrupted it (a Ctrl-C too), what is under way is not known any more
             self.close()
             raise

@@ -14,10 +14,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from headrace.errors import ProtocolError
+from headrace.errors import FeedError, ProtocolError
+from headrace.feed.batch.slab_ledger import SlabLedger
 from headrace.feed.client.keepalive import Keepalive
 from headrace.feed.client.links import Link
-from headrace.feed.identifiers import NO_ROUTE, RouteNumber, WorkerNumber
+from headrace.feed.identifiers import NO_ROUTE, RouteNumber, SlabNumber, WorkerNumber
 from headrace.feed.wire import messages
 from headrace.feed.wire.endpoints import Endpoint
 from headrace.feed.wire.framed_connection import ConnectionClosed
@@ -136,6 +137,29 @@ class WorkerPool(abc.ABC):
     def request(self, worker: Worker, request: messages.SliceRequest) -> None:
         """Asks a worker for a slice."""
         worker.link.post(request, worker.route)
+
+    def offer(self, worker: Worker, ledger: SlabLedger, number: SlabNumber) -> None:
+        """Passes a slab on to a worker that has not got it, and has all workers let go of those that are gone."""
+        for dropped in ledger.take_dropped():
+            for link in self.links():
+                if dropped in link.slabs:
+                    link.slabs.discard(dropped)
+                    link.post(messages.SlabDrop(dropped))
+        if number not in worker.link.slabs:
+            worker.link.slabs.add(number)
+            slab = ledger[number]
+            worker.link.post(messages.SlabOffer(number, slab.size), descriptors=[slab.descriptor])
+
+    def resize(self, executors: int) -> None:
+        """Has as many executors from now on. Raises FeedError where others decide that."""
+        raise FeedError(f"{type(self).__name__} cannot have {executors} executors: feed servers have their own number")
+
+    def leaving(self) -> Sequence[Worker]:
+        """Returns the workers that are to go as soon as they owe nothing."""
+        return ()
+
+    def release(self, worker: Worker) -> None:  # noqa: B027 - a feed server ends by itself
+        """Lets a worker go that was leaving and owes nothing."""
 
     def held(self, *, short: bool) -> None:  # noqa: B027 - of interest only where workers are measured
         """Whether there are slices that are not requested because there is no memory for them."""

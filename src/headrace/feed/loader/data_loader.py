@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from headrace.errors import PipelineError
 from headrace.feed.client.numerics import NumericsPolicy
 from headrace.feed.client.policy import SessionStats
 from headrace.feed.client.session import Session
@@ -37,8 +36,15 @@ from headrace.feed.loader.loader_arguments import (
 )
 from headrace.feed.loader.open_sessions import OpenSessions
 from headrace.feed.loader.places import Places
-from headrace.feed.loader.planning import built_here, make_planner, make_samplers
-from headrace.feed.loader.serving import job_of, local_workers, opening_by_name, opening_here, remote_workers
+from headrace.feed.loader.planning import built_here, check_here, make_planner, make_samplers
+from headrace.feed.loader.serving import (
+    job_of,
+    local_workers,
+    make_tuner,
+    opening_by_name,
+    opening_here,
+    remote_workers,
+)
 from headrace.feed.loader.stats import LoaderStats, loader_stats
 from headrace.feed.loader.torch_interface import TorchHabits, pinned
 from headrace.feed.metrics.step_meter import StepMeter
@@ -46,8 +52,7 @@ from headrace.feed.pipelines.collate import stacks_rows, standard_collate
 from headrace.feed.pipelines.factory import Pipeline
 from headrace.feed.pipelines.fetch import Built
 from headrace.feed.pipelines.mixture import Mixture
-from headrace.feed.pipelines.purity import PurityReport, check, spread
-from headrace.feed.pipelines.seeds import preserved_generators
+from headrace.feed.pipelines.purity import PurityReport
 from headrace.feed.plan.epoch import BatchPlan, EpochPlan
 from headrace.feed.plan.lane_draws import LanePass
 from headrace.feed.plan.lane_planner import LaneOptions, LanePlanner
@@ -55,6 +60,7 @@ from headrace.feed.plan.pass_progress import Place, Progress
 from headrace.feed.plan.planner import KnownFacts, LoaderSeeds
 from headrace.feed.plan.torch_samplers import source_of
 from headrace.feed.plan.window import Window
+from headrace.feed.tuning.auto import Auto, asked_workers
 from headrace.feed.wire import messages
 from headrace.feed.wire.endpoints import find
 from headrace.feed.wire.mixing import Mixing
@@ -78,7 +84,8 @@ class DataLoader(Places, KnownData, TorchHabits):
         batch_size: rows of a batch, per rank; None for single samples that are not stacked.
         shuffle: whether every epoch has another order; a `feed.Window` shuffles by windows, for shards.
         sampler, batch_sampler: as in torch; they run in the trainer.
-        num_workers: local worker processes when there are no remote workers; 0 loads in this process.
+        num_workers: local worker processes when there are no remote workers; 0 loads in this process. With ``"auto"``,
+            or a `feed.Auto`, the loader chooses the number while it runs.
         collate_fn: makes a batch of a list of samples; by default torch's `default_collate`. `feed.stack_arrays` makes
             NumPy arrays, and needs no torch.
         pin_memory: whether batches lie in page-locked memory (with CUDA).
@@ -139,7 +146,7 @@ class DataLoader(Places, KnownData, TorchHabits):
         shuffle: bool | Window | None = None,
         sampler: Iterable[Any] | None = None,
         batch_sampler: Iterable[list[Any]] | None = None,
-        num_workers: int = 0,
+        num_workers: int | Auto | Literal["auto"] = 0,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         pin_memory: bool = False,
         drop_last: bool = False,
@@ -176,17 +183,17 @@ class DataLoader(Places, KnownData, TorchHabits):
         order: str = "exact",
     ) -> None:
         self._endpoints = find(workers, secret_file, tls_ca)
-        check_own(dataset, seed, memory, stall_timeout, remote=self._endpoints is not None)
-        options = LaneOptions(num_shards, num_workers, steps_per_epoch, uneven)
+        remote = self._endpoints is not None
+        check_own(dataset, seed, memory, stall_timeout, remote=remote)
+        num_workers, auto = asked_workers(num_workers)
+        options = LaneOptions(num_shards, num_workers if auto is None else None, steps_per_epoch, uneven)
         lanes = check_lanes(
-            dataset, shuffle, sampler, batch_sampler, options, even_batches, on_error,
-            remote=self._endpoints is not None,
+            dataset, shuffle, sampler, batch_sampler, options, even_batches, on_error, remote=remote
         )  # fmt: skip
         self._policy = make_policy(on_error, slice_timeout, numerics, verify, hedge=hedge)
         batch_size, drop_last = check_arguments(
             dataset, batch_size, shuffle, sampler, batch_sampler, num_workers, drop_last, timeout,
-            prefetch_factor, persistent_workers, generator, seed, multiprocessing_context,
-            remote=self._endpoints is not None,
+            prefetch_factor, persistent_workers, generator, seed, multiprocessing_context, remote=remote,
         )  # fmt: skip
         self._window = check_order(order, lanes=lanes is not None)
         self._sampled = sampler is not None or batch_sampler is not None
@@ -218,7 +225,8 @@ class DataLoader(Places, KnownData, TorchHabits):
         self._sessions = OpenSessions()
         weakref.finalize(self, self._sessions.close)
         self._stats = SessionStats()
-        self._meter = StepMeter(name)
+        self._meter, fixed = StepMeter(name), prefetch_factor is not None
+        self._tuner = make_tuner(auto, self._meter, self._stats, memory, remote=remote, fixed_ahead=fixed)
         windows = isinstance(shuffle, Window)
         if generator is not None and (self._shard is not None or windows or isinstance(dataset, Mixture)):
             raise ValueError("generator excludes sharding, a Window and a mixture: their order is made from seed=")
@@ -263,7 +271,7 @@ class DataLoader(Places, KnownData, TorchHabits):
 
     def stats(self) -> LoaderStats:
         """Returns sums since the loader was made, and ratios of them: see `LoaderStats`."""
-        return loader_stats(self._meter.totals, self._stats, list(self._sessions), self._planner)
+        return loader_stats(self._meter.totals, self._stats, list(self._sessions), self._planner, self._tuner)
 
     def guarantee(self) -> Guarantee:
         """Returns what this loader guarantees: delivery, order, resume, ranks."""
@@ -284,14 +292,10 @@ class DataLoader(Places, KnownData, TorchHabits):
         Raises:
             PipelineError: the dataset cannot be made here, or a sample cannot travel.
         """
-        if isinstance(self._planner, LanePlanner):
-            raise PipelineError("check() makes samples by number, and lanes have none", "set verify=1 for an epoch")
-        if samples < 1:
-            raise ValueError(f"samples must be at least 1, got {samples}")
-        with preserved_generators():
-            dataset = self.dataset.build() if isinstance(self.dataset, Pipeline) else self.dataset
-        built = Built(dataset, self.collate_fn, self._standard, self._batched)
-        return check(built, self._planner.worker_seed, spread(len(dataset), samples))
+        return check_here(
+            self.dataset, self._planner, lambda dataset: Built(dataset, self.collate_fn, self._standard, self._batched),
+            samples,
+        )  # fmt: skip
 
     # Loading
 
@@ -343,13 +347,16 @@ class DataLoader(Places, KnownData, TorchHabits):
             return remote_workers(self._endpoints, self.name, self._shard)
         built = dataclasses.replace(self._local(), seed=self._planner.worker_seed)
         metrics, context = self._meter.file, self.multiprocessing_context
-        return local_workers(built, self.num_workers, context, self.worker_init_fn, metrics, self.name)
+        workers, init = self.num_workers, self.worker_init_fn
+        return local_workers(built, workers, self._tuner, context, init, metrics, self.name)
 
     def _make_session(self) -> Session:
+        if self._tuner is not None and self._shard is not None:
+            self._tuner.ranks = self._shard.world_size
         return Session(
             self._worker_pool(), self._opening, memory=self._memory, prefetch=self.prefetch_factor,
             stall_timeout=self._stall_timeout, policy=self._policy, stats=self._stats, warn=warn_user,
-            pinning=find_pinning(self.device, pin=self.pin_memory),
+            pinning=find_pinning(self.device, pin=self.pin_memory), tuner=self._tuner,
         )  # fmt: skip
 
     def _load(self, plans: Iterator[BatchPlan], progress: Progress) -> Batches:

@@ -121,7 +121,7 @@ def check_lanes(
         ValueError: arguments that exclude each other, or out of range.
         PipelineError: a dataset that can be read once only.
     """
-    num_shards, _, steps_per_epoch, uneven = options
+    num_shards, workers, steps_per_epoch, uneven = options
     named = isinstance(dataset, Pipeline)
     lanes = num_shards is not None if named else is_uncounted(dataset)
     for name, value in (("num_shards", num_shards), ("steps_per_epoch", steps_per_epoch)):
@@ -148,6 +148,8 @@ def check_lanes(
         raise ValueError('on_error="skip" needs rows by number: catch the exception in the dataset, where it goes on')
     if uneven and steps_per_epoch is not None:
         raise ValueError("steps_per_epoch and uneven exclude each other")
+    if workers is None and num_shards is None and not remote:
+        raise ValueError('num_workers="auto" needs num_shards=: the lanes of a dataset without a count')
     if remote and num_shards is None:
         raise ValueError("num_shards= says in how many lanes workers on other hosts read a dataset without a count")
     return options

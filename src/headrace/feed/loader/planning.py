@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.errors import PipelineError
 from headrace.feed.pipelines.factory import Pipeline
+from headrace.feed.pipelines.fetch import Built
 from headrace.feed.pipelines.lane_datasets import is_uncounted, refuse_own_ranks, require_openable
+from headrace.feed.pipelines.purity import PurityReport, check, spread
+from headrace.feed.pipelines.seeds import preserved_generators
 from headrace.feed.plan.lane_planner import LaneOptions, LanePlanner
 from headrace.feed.plan.planner import KnownFacts, LoaderSeeds, Planner
 from headrace.feed.plan.rank_share import Shard
@@ -67,6 +70,19 @@ def make_samplers(
     if own:
         return None, None
     return torch_samplers(sized, batch_size, generator, shuffle=shuffle, drop_last=drop_last)
+
+
+def check_here(
+    dataset: Any, planner: Planner | LanePlanner, build: Callable[[Any], Built], samples: int
+) -> PurityReport:
+    """Makes samples of a dataset twice, in this process: see `DataLoader.check`. Raises PipelineError."""
+    if isinstance(planner, LanePlanner):
+        raise PipelineError("check() makes samples by number, and lanes have none", "set verify=1 for an epoch")
+    if samples < 1:
+        raise ValueError(f"samples must be at least 1, got {samples}")
+    with preserved_generators():
+        made = dataset.build() if isinstance(dataset, Pipeline) else dataset
+    return check(build(made), planner.worker_seed, spread(len(made), samples))
 
 
 def built_here(dataset: Any, planner: Planner | LanePlanner) -> Any:

@@ -9,15 +9,19 @@ from multiprocessing.context import BaseContext
 from typing import Any
 
 from headrace.feed.client.local_pool import LocalPool
+from headrace.feed.client.policy import SessionStats
 from headrace.feed.client.remote_pool import RemotePool
 from headrace.feed.client.worker_pool import WorkerPool
 from headrace.feed.identifiers import PipelineNumber
 from headrace.feed.metrics.metric_file import MetricFile
+from headrace.feed.metrics.step_meter import StepMeter
 from headrace.feed.pipelines import factory
 from headrace.feed.pipelines.collate import stack_arrays
 from headrace.feed.pipelines.factory import Pipeline
 from headrace.feed.pipelines.fetch import Built
 from headrace.feed.plan.rank_share import Shard
+from headrace.feed.tuning.auto import Auto
+from headrace.feed.tuning.loader_tuner import LoaderTuner
 from headrace.feed.wire import messages
 from headrace.feed.wire.endpoints import Endpoints
 
@@ -89,10 +93,21 @@ def remote_workers(endpoints: Endpoints, name: str, shard: Shard | None) -> Work
 def local_workers(
     built: Built,
     workers: int,
+    tuner: LoaderTuner | None,
     context: str | BaseContext | None,
     init: Callable[[int], None] | None,
     metrics: MetricFile | None,
     name: str,
 ) -> WorkerPool:
-    """Returns child processes as workers."""
-    return LocalPool(workers, context, {PIPELINE: built}, init, metrics, name)
+    """Returns child processes as workers: as many as there should be now, and `workers` at most."""
+    now = tuner.choice.executors if tuner is not None and tuner.choice is not None else workers
+    return LocalPool(now, context, {PIPELINE: built}, init, metrics, name, workers)
+
+
+def make_tuner(
+    auto: Auto | None, meter: StepMeter, stats: SessionStats, memory: int, *, remote: bool, fixed_ahead: bool
+) -> LoaderTuner | None:
+    """Returns what tunes a loader; None for a loader with a number of local workers, or none."""
+    if auto is None and not remote:
+        return None
+    return LoaderTuner(None if remote else auto, meter, stats, memory, fixed_ahead=fixed_ahead)

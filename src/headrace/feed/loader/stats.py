@@ -10,6 +10,8 @@ from headrace.feed.client.session import Session
 from headrace.feed.metrics.step_meter import Totals
 from headrace.feed.plan.lane_planner import LanePlanner
 from headrace.feed.plan.planner import Planner
+from headrace.feed.tuning.loader_tuner import Change, LoaderTuner
+from headrace.feed_metrics import Because
 
 GB = 1e9
 
@@ -35,6 +37,14 @@ class SourceStats(TypedDict):
     samples: int
     passes: float
     weight: float
+
+
+class TuningStats(TypedDict):
+    """What ``num_workers="auto"`` has chosen: the executors that there are to be, why, and how that came about."""
+
+    executors: int
+    because: Because
+    changes: list[Change]
 
 
 class LoaderStats(TypedDict):
@@ -65,10 +75,19 @@ class LoaderStats(TypedDict):
     worker_cpu_seconds_per_gb: float
     hosts: dict[str, HostStats]
     sources: dict[str, SourceStats]
+    executors: int
+    batches_ahead: int
+    needed_executors: float | None
+    desired_workers: int | None
+    tuning: TuningStats | None
 
 
 def loader_stats(
-    totals: Totals, feed: SessionStats, sessions: Sequence[Session], planner: Planner | LanePlanner
+    totals: Totals,
+    feed: SessionStats,
+    sessions: Sequence[Session],
+    planner: Planner | LanePlanner,
+    tuner: LoaderTuner | None,
 ) -> LoaderStats:
     """Puts the figures together.
 
@@ -77,6 +96,7 @@ def loader_stats(
         feed: counters of all sessions, those that have ended included.
         sessions: those that are open.
         planner: of the loader.
+        tuner: of the loader, if it has one.
     """
     receivers = feed.receiver_cpu_seconds + sum(session.receiver_cpu_seconds for session in sessions)
     return {
@@ -105,6 +125,11 @@ def loader_stats(
         "worker_cpu_seconds_per_gb": _ratio(feed.worker_cpu_seconds, totals.bytes / GB),
         "hosts": {name: _host(made) for name, made in list(feed.hosts.items())},
         "sources": _sources(planner) if isinstance(planner, Planner) else {},
+        "executors": sum(sum(session.serving) for session in sessions if not session.closed),
+        "batches_ahead": tuner.ahead if tuner is not None else 0,
+        "needed_executors": tuner.needed if tuner is not None else None,
+        "desired_workers": tuner.desired if tuner is not None else None,
+        "tuning": _tuning(tuner),
     }
 
 
@@ -119,6 +144,13 @@ def _sources(planner: Planner) -> dict[str, SourceStats]:
         name: {"samples": samples, "passes": samples / rows, "weight": shares[name]}
         for name, rows, samples in zip(order.mixing.names, order.mixing.rows, taken, strict=True)
     }
+
+
+def _tuning(tuner: LoaderTuner | None) -> TuningStats | None:
+    if tuner is None or tuner.choice is None:
+        return None
+    executors, because = tuner.choice
+    return {"executors": executors, "because": because, "changes": list(tuner.changes)}
 
 
 def _host(made: dict[str, float]) -> HostStats:

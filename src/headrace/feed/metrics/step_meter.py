@@ -70,6 +70,8 @@ class _Window:
     h2d: float = 0.0
     copied: int = 0  # steps whose copy was measured
     t: float = 0.0
+    needed: float | None = None
+    desired: int | None = None
 
     def record(self) -> LoaderSecond:
         sums = self.sums
@@ -80,6 +82,7 @@ class _Window:
             h2d=round(self.h2d, 6) if self.copied == sums.steps else None,
             compute=round(self.compute, 6) if self.computed == sums.steps else None,
             queue=round(self.queue / self.queued, 3) if self.queued else None,
+            needed=None if self.needed is None else round(self.needed, 3), desired_workers=self.desired,
         )  # fmt: skip
 
 
@@ -175,6 +178,10 @@ class StepMeter:
         """So many batches were ready when `next()` was called."""
         step = self._steps.asked
         self._counted, step.queue = step.begun, batches
+
+    def demand(self, needed: float, desired: int | None) -> None:
+        """What the line under way is to say of the workers that this rank needs; see `LoaderSecond`."""
+        self._lines.window.needed, self._lines.window.desired = needed, desired
 
     def copied(self, begin: TimedMark, end: TimedMark) -> None:
         """The batch that `next()` is about to return was copied to the device between two places in its work."""

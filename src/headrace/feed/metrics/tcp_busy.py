@@ -12,6 +12,7 @@ from typing import Protocol
 _BUSY = struct.Struct("=QQ")  # microseconds: busy, and of these limited by the receiver's window
 _BUSY_OFFSET = 168  # of tcpi_busy_time in struct tcp_info
 _INFO_BYTES = _BUSY_OFFSET + _BUSY.size
+SHARE_SECONDS = 1.0
 
 
 class Connection(Protocol):
@@ -29,6 +30,24 @@ class LinkUse:
     def __init__(self) -> None:
         self._seen: dict[Connection, tuple[int, float]] = {}  # bytes and busy seconds that were added up
         self._sent, self._longest = 0, 0.0
+        self._busy: dict[Connection, float] = {}  # busy seconds when the share was worked out
+        self._share = self._shared_at = 0.0
+
+    def share(self, now: float) -> float:
+        """Returns which part of the time the busiest connection was sending, over about the last second.
+
+        Args:
+            now: monotonic seconds.
+        """
+        length = now - self._shared_at
+        if length >= SHARE_SECONDS:
+            before, self._busy = self._busy, {}
+            for connection in self._seen:
+                self._busy[connection] = busy_seconds(connection.tcp_info(_INFO_BYTES))
+            spent = [busy - before[connection] for connection, busy in self._busy.items() if connection in before]
+            self._share = min(1.0, max(spent, default=0.0) / length)
+            self._shared_at = now
+        return self._share
 
     def begin(self, connection: Connection) -> None:
         """A client has come over TCP."""

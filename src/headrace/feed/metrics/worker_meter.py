@@ -16,7 +16,7 @@ from headrace.feed.metrics.metric_file import MetricFile
 from headrace.feed.metrics.tcp_busy import LinkUse
 from headrace.feed.metrics.worker_time import WorkTime
 from headrace.feed.wire import messages
-from headrace.feed_metrics import WorkerSecond
+from headrace.feed_metrics import Because, WorkerSecond
 
 WINDOW_SECONDS = 1.0
 
@@ -33,6 +33,7 @@ class WorkMeter:
 
     Attributes:
         links: what is sent to clients, where that goes through a network.
+        because: what the number of executors is based on, where the loader chooses it.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class WorkMeter:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.links = LinkUse()
+        self.because: Because | None = None
         self._file = file
         self._loader = loader
         self._pids = pids
@@ -115,7 +117,7 @@ class WorkMeter:
                 t=round(time.time(), 6), seconds=round(spent.seconds, 6), loader=self._loader,
                 executors=self._time.executors, produce=round(spent.produce, 6), blocked=round(spent.blocked, 6),
                 idle=round(spent.idle, 6), cpu=round(self._cpu(), 6), slices=slices, samples=samples, bytes=size,
-                sent=sent, sending=round(min(sending, spent.seconds), 6),
+                sent=sent, sending=round(min(sending, spent.seconds), 6), because=self.because,
             )
         )  # fmt: skip
 

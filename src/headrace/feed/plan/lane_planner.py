@@ -25,13 +25,13 @@ class LaneOptions(NamedTuple):
 
     Attributes:
         num_shards: lanes over all ranks; None for one a worker.
-        workers: of a rank.
+        workers: of a rank; None where that number may change.
         steps_per_epoch: batches of every rank in an epoch; None for as many as there are.
         uneven: whether ranks may have different numbers of batches.
     """
 
     num_shards: int | None
-    workers: int
+    workers: int | None
     steps_per_epoch: int | None = None
     uneven: bool = False
 
@@ -88,7 +88,7 @@ class LanePlanner:
     def lanes(self) -> Lanes:
         """The lanes. Raises ValueError if the ranks cannot share them."""
         world = self.world_size
-        count = self.options.num_shards or max(1, self.options.workers) * world
+        count = self.options.num_shards or max(1, self.options.workers or 1) * world
         if count < world or (count % world and not self.options.uneven):
             raise ValueError(f"num_shards={count} must be a multiple of the {world} ranks, which share the lanes")
         window = self.shuffle

@@ -253,6 +253,7 @@ class Done(_Message, frozen=True):
         executor: who made it, a number within the host.
         digests: of every leaf of every row (of every batch that was made whole), if asked for.
         drawn: what came of a `draw`.
+        link: of a server behind TCP: share of the time that its busiest connection was sending.
     """
 
     request: RequestNumber
@@ -267,6 +268,7 @@ class Done(_Message, frozen=True):
     executor: int = 0
     digests: list[bytes] = []
     drawn: Drawn | None = None
+    link: float = 0.0
 
 
 class Unstackable(_Message, frozen=True):

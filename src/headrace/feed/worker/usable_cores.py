@@ -27,21 +27,26 @@ def usable_cores(mount: Path = _MOUNT, membership: Path = _MEMBERSHIP) -> int:
 
 def granted_cores(mount: Path = _MOUNT, membership: Path = _MEMBERSHIP) -> float:
     """Returns the same, not rounded: a cgroup may grant a part of a core."""
-    quotas = [quota for directory in _groups(mount, membership) if (quota := _quota(directory)) is not None]
+    quotas = [quota for directory in control_groups(mount, membership) if (quota := _quota(directory)) is not None]
     return min([float(len(os.sched_getaffinity(0))), *quotas])
 
 
-def _groups(mount: Path, membership: Path) -> Iterator[Path]:
-    """Names the directories that may limit this process: its cgroup and all above it, in version 2 and in version 1."""
+def control_groups(mount: Path = _MOUNT, membership: Path = _MEMBERSHIP, controller: str = "cpu") -> Iterator[Path]:
+    """Names the directories that may limit this process: its cgroup and all above it, in version 2 and in version 1.
+
+    Args:
+        mount, membership: see `usable_cores`.
+        controller: what is limited, as version 1 names it.
+    """
     try:
         lines = membership.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
         return
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
+        if controllers and controller not in controllers.split(","):
             continue
-        root = mount / "cpu" if controllers else mount
+        root = mount / controller if controllers else mount
         inside = root / path.lstrip("/")
         # In a container the path may be the host's and not be there: then the root is what limits it.
         while inside != root and root in inside.parents:

@@ -258,7 +258,8 @@ class WorkQueue:
             return
         number = request.staging
         payload = self._staging.payload(number, request.message, request.pipeline, answer)
-        answer = msgspec.structs.replace(answer, slab=NO_SLAB, fresh=False, size=sum(part.nbytes for part in payload))
+        size, link = sum(part.nbytes for part in payload), self._work.links.share(time.monotonic())
+        answer = msgspec.structs.replace(answer, slab=NO_SLAB, fresh=False, size=size, link=link)
 
         def sent() -> None:
             self._unsent -= 1

@@ -1,0 +1,173 @@
+"""Tunes one loader while it runs: measures, asks the rules, and has its session follow.
+
+It is called in the training thread, between two steps, and does nothing but twice a second. Without a job and without
+``num_workers="auto"`` a loader has none.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import math
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from headrace.feed.client.local_pool import LocalPool
+from headrace.feed.client.policy import SessionStats
+from headrace.feed.client.session import Session
+from headrace.feed.metrics.step_meter import StepMeter, Totals
+from headrace.feed.tuning.auto import Auto
+from headrace.feed.tuning.executor_rule import Choice, ExecutorRule, Limits, Sample
+from headrace.feed.tuning.host_rule import desired_hosts
+from headrace.feed.tuning.host_use import HostUse
+from headrace.feed_metrics import Because
+
+SAMPLE_SECONDS = 0.5
+CHANGES = 64  # that are remembered
+MOST_AHEAD = 4096  # batches
+AHEAD_SHARE = 2  # of the memory that batches on their way may take, 1/n
+
+
+class Change(NamedTuple):
+    """From `before` to `executors`, `seconds` after the loader was made, and why."""
+
+    seconds: float
+    before: int
+    executors: int
+    because: Because
+
+
+class _Made(NamedTuple):
+    """What the workers have made: rows, and their seconds of work and of CPU time."""
+
+    rows: float
+    seconds: float
+    cpu: float
+
+
+class LoaderTuner:
+    """See the module.
+
+    Args:
+        auto: limits, when the loader chooses the number of its workers; None when others decide that.
+        meter: measures the training loop.
+        stats: what the sessions count.
+        memory: limit of the slabs, bytes.
+        fixed_ahead: whether the user said how many batches are made ahead.
+        clock: monotonic seconds.
+
+    Attributes:
+        ranks: how many there are.
+        needed: executors that this rank would keep busy if it never waited; None while it is not known.
+        desired: hosts of data workers that would do for all ranks; None for local workers, and while it is not known.
+        ahead: batches that may be on their way; 0 for what a window has without tuning.
+        changes: of the number of executors, the latest ones.
+    """
+
+    def __init__(
+        self,
+        auto: Auto | None,
+        meter: StepMeter,
+        stats: SessionStats,
+        memory: int,
+        *,
+        fixed_ahead: bool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.auto = auto
+        self._rule = ExecutorRule(Limits(auto.at_most, auto.memory)) if auto is not None else None
+        self._meter, self._stats, self._memory = meter, stats, memory
+        self.ranks = 1
+        self._fixed_ahead = fixed_ahead
+        self._clock = clock
+        self._begun = self._due = clock()
+        self._host: HostUse | None = None
+        self._session: weakref.ref[Session] | None = None
+        self._totals, self._made, self._blocked = Totals(), _Made(0.0, 0.0, 0.0), 0.0
+        self._recent: collections.deque[tuple[float, float]] = collections.deque(maxlen=4)  # needed, and the stall
+        self.needed: float | None = None
+        self.desired: int | None = None
+        self.ahead = 0
+        self.changes: collections.deque[Change] = collections.deque(maxlen=CHANGES)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_session": None, "_host": None}
+
+    @property
+    def choice(self) -> Choice | None:
+        """How many executors there are to be; None when others decide that."""
+        return self._rule.choice if self._rule is not None else None
+
+    def look(self, session: Session) -> None:
+        """See `headrace.feed.client.session.Tuner`."""
+        now = self._clock()
+        if now < self._due:
+            return
+        if self._session is None or self._session() is not session:  # it has workers of its own
+            self._session = weakref.ref(session)
+            session.ahead = self.ahead
+            self._restart(session)
+            if self._rule is not None:
+                self._rule.restarted()
+        self._due = now + SAMPLE_SECONDS
+        totals, made = dataclasses.replace(self._meter.totals), self._sums()
+        done = totals - self._totals
+        rows, seconds, cpu = (new - old for new, old in zip(made, self._made, strict=True))
+        if not done.steps or done.step <= 0 or rows <= 0:
+            return
+        blocked = min(session.blocked - self._blocked, done.step)
+        self._totals, self._made, self._blocked = totals, made, session.blocked
+        a_batch = done.samples / done.steps / rows if done.samples else 1 / done.steps
+        self._weigh(session, done, blocked, seconds * a_batch)
+        self._look_ahead(session, done)
+        pool = session.worker_pool
+        if self._rule is None or not isinstance(pool, LocalPool):
+            return
+        self._host = self._host or HostUse()
+        pids = pool.pids()
+        delayed = min(seconds, self._host.delayed(pids))
+        sample = Sample(
+            now, sum(session.serving), done.steps, done.step, blocked, seconds * a_batch, cpu * a_batch,
+            delayed * a_batch, seconds, self._host.look(pids, session.slab_bytes),
+        )  # fmt: skip
+        before = self._rule.choice
+        choice = self._rule.take(sample)
+        pool.tuned(choice.because)
+        if choice.executors != before.executors:
+            self.changes.append(Change(now - self._begun, before.executors, *choice))
+            pool.resize(choice.executors)
+
+    def _restart(self, session: Session) -> None:
+        self._totals, self._made = dataclasses.replace(self._meter.totals), self._sums()
+        self._blocked = session.blocked
+        self._stats.latencies.clear()
+
+    def _sums(self) -> _Made:
+        made = list(self._stats.hosts.values())
+        return _Made(*(sum(each[name] for each in made) for name in ("rows", "seconds", "cpu_seconds")))
+
+    def _weigh(self, session: Session, done: Totals, blocked: float, work: float) -> None:
+        """Works out what this rank needs, and how many hosts would do."""
+        own = max((done.step - blocked) / done.steps, 1e-6)
+        self._recent.append((work / own, blocked / done.step))
+        self.needed = sorted(needed for needed, _ in self._recent)[len(self._recent) // 2]
+        stall = sum(stall for _, stall in self._recent) / len(self._recent)
+        serving = session.serving
+        if not isinstance(session.worker_pool, LocalPool) and serving:
+            links = [made["link"] for made in self._stats.hosts.values() if "link" in made]
+            self.desired = desired_hosts(
+                self.needed * self.ranks, sum(serving) / len(serving), len(serving), stall, sum(links) / len(links)
+            )
+        self._meter.demand(self.needed, self.desired)
+
+    def _look_ahead(self, session: Session, done: Totals) -> None:
+        """As many batches are on their way as the trainer takes while a slow slice is made, and one more."""
+        latencies = sorted(self._stats.latencies)
+        if self._fixed_ahead or self._rule is None or not latencies:
+            return
+        slow = latencies[math.ceil(0.99 * len(latencies)) - 1]
+        size = max(1, done.bytes // done.steps)
+        most = min(MOST_AHEAD, max(2, self._memory // AHEAD_SHARE // size))
+        self.ahead = session.ahead = min(most, math.ceil(slow * done.steps / done.step) + 1)
