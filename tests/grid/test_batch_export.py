@@ -105,6 +105,14 @@ def test_scripts_dependencies_and_wheels_travel_and_each_line_has_its_own(tmp_pa
         Job(base_path=there, **job).check_files()
 
 
+def test_what_of_the_file_a_controller_heeds_has_no_effect_and_that_is_said(tmp_path: Path) -> None:
+    made = exported(write_grid(tmp_path, budget={"usd": 5}, deadline=60))
+    assert made.note.startswith("budget, deadline of the grid's file: no effect on AWS Batch")
+    assert made.note in made.files["README.md"].decode()
+    plain = exported(write_grid(tmp_path))
+    assert (plain.note, "Not here" in plain.files["README.md"].decode()) == ("", False)
+
+
 def test_the_example_is_the_grid_of_the_seeds_four_files(tmp_path: Path) -> None:
     folder = Path(__file__).parents[2] / "examples" / "seed-grid"
     made = exported(folder / "array.yaml")
@@ -119,7 +127,7 @@ def test_the_example_is_the_grid_of_the_seeds_four_files(tmp_path: Path) -> None
 
 REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "sage_array.txt:2: engine local": ("region,engine\nus-east-1,local\n", {}),
-    "would have to be copied to us-west-2": (
+    "must be copied to us-west-2, and copy_to names no place there": (
         "us-west-2,s3://far/a\n",
         {"placement": {"data": {"s3://far/a": {"region": "eu-west-1", "gigabytes": 3}}}},
     ),

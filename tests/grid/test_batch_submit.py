@@ -14,11 +14,13 @@ from botocore.stub import Stubber
 from click.testing import CliRunner
 
 from batch_grids import SEED, exported, write_grid
+from headrace.cli.commands.grid import copy
 from headrace.cli.commands.grid.submit import command
 from headrace.cloud.aws_calls import Aws
 from headrace.cloud.stacks import Outcome, Stacks
 from headrace.errors import UsageError
 from headrace.grid.batch.export_batch import BatchExport
+from headrace.grid.batch.read_bundle import read_bundled_line
 from headrace.grid.batch.submit_array import BatchSubmission, submit_array
 from objectstore import ObjectStore
 
@@ -48,9 +50,9 @@ class Account:
         order = [{"order": 1, "computeEnvironment": made["computeEnvironmentArn"]}]
         self.batch.create_job_queue(jobQueueName=self.queue, state="ENABLED", priority=1, computeEnvironmentOrder=order)
 
-    def file(self, lines: str = SEED) -> Path:
+    def file(self, lines: str = SEED, **other: Any) -> Path:
         batch = {"queue": self.queue, "region": REGION, "bundle": f"s3://{self.store.bucket}/grids"}
-        return write_grid(self.folder, lines, batch=batch, name=self.grid)
+        return write_grid(self.folder, lines, batch=batch, name=self.grid, **other)
 
     def submit(self, export: BatchExport, **options: bool) -> BatchSubmission:
         return submit_array(export, self.aws, "", lambda line: None, **options)
@@ -92,6 +94,50 @@ def test_a_grid_is_submitted_once_and_found_by_whoever_submits_it_later(account:
     assert (other.submits, other.registers, other.job_id != first.job_id) == (True, False, True)
     found = account.batch.describe_job_definitions(jobDefinitionName=export.names.definition)["jobDefinitions"]
     assert [each["revision"] for each in found] == [1], "the definition of another grid of that name is the same"
+
+
+def test_a_job_makes_the_copies_that_lines_read_and_no_line_begins_before(
+    account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "home"))
+    place, near = f"s3://{account.store.bucket}/data", f"s3://{account.store.bucket}/near"
+    for name in ("data/one", "data/two"):
+        account.store.put(name, name.encode())
+    rules = {"data": {place: {"region": "eu-west-1", "gigabytes": 1}}, "copy_to": {REGION: near}}
+    file = account.file(f"{REGION},{place}\n{REGION},{place}\n", placement=rules)
+    export = exported(file)
+    assert exported(file).files == export.files
+    first = account.submit(export)
+    (waits,) = account.batch.describe_jobs(jobs=[first.job_id])["jobs"]
+    assert [each["jobId"] for each in waits["dependsOn"]] == [first.copies_id]
+    assert (account.submit(export).submits, len(account.jobs())) == (False, 2)
+    (copying,) = [each for each in account.jobs() if each["jobId"] == first.copies_id]
+    assert copying["jobName"] == f"{first.job}-copies"
+    (policy,) = export.roles.document["Resources"]["JobRole"]["Properties"]["Policies"]
+    statements = policy["PolicyDocument"]["Statement"]
+    allowed = {each["Sid"]: each["Resource"] for each in statements}
+    assert allowed["Data"] == [f"arn:aws:s3:::{account.store.bucket}/data*"]
+    assert allowed["Copies"] == [f"arn:aws:s3:::{account.store.bucket}/near/*"]
+
+    with pytest.raises(UsageError, match=r"the copy of .*data in us-east-1 is not whole"):
+        read_bundled_line(export.names.bundle, 0)
+    runner = CliRunner()
+    command = export.copying["containerOverrides"]["command"]
+    assert command[:3] == ["headrace", "grid", "copy"]
+    for copied in ("1.6e-08 GB copied now", "0 GB copied now"):
+        ran = runner.invoke(copy.command, command[3:], standalone_mode=False)
+        assert (ran.return_value, copied in ran.output) == (0, True), ran.output
+    found = read_bundled_line(export.names.bundle, 1)
+    read = found.job.inputs["train"].s3_data
+    assert read.startswith(near)
+    key = read.removeprefix(f"s3://{account.store.bucket}/")
+    assert account.store.get(f"{key}/one") == b"data/one"
+
+    account.store.put("data/two", b"other")
+    ran = runner.invoke(copy.command, command[3:], standalone_mode=False)
+    assert (ran.return_value, "has changed since the grid was exported" in ran.stderr) == (1, True), ran.output
+    other = account.submit(exported(file))
+    assert (other.submits, other.copies_id != first.copies_id) == (True, True)
 
 
 def test_a_submission_that_failed_is_not_taken_for_one_that_goes_on(account: Account) -> None:

@@ -4,6 +4,7 @@ retry_rules     exit codes of a child, and what Batch does after each
     grid_bundle     the grid as children read it: its lines, jobs and code, and the array file
     array_file      the array file: one line of the grid a line of text
     freeze_grid     from a plan to the bundle
+    frozen_copies   copies of data that lines read, made by a job before the array
     batch_names     what everything is called in the account
     batch_image     the image of the children: its definition and their wrapper
     batch_roles     the roles of the children

@@ -59,6 +59,11 @@ class BatchNames:
         return f"{self.grid}-{self.tag}"
 
     @property
+    def copies(self) -> str:
+        """Name of the job that makes the copies which the array job waits for."""
+        return f"{self.job}-copies"
+
+    @property
     def bundle(self) -> str:
         """``s3://`` URI of the bundle, without a slash at its end."""
         return f"{self.bundles}/{self.job}"

@@ -68,5 +68,23 @@ def submit_job(names: BatchNames, options: BatchOptions, array: str, lines: int)
     }
 
 
+def submit_copies(names: BatchNames, options: BatchOptions) -> Request:
+    """Returns the SubmitJob request of the job that makes the copies. An array job that waits for it depends on it.
+
+    Args:
+        names: of the grid.
+        options: what the user says.
+    """
+    return {
+        "jobName": names.copies,
+        "jobQueue": names.queue,
+        "jobDefinition": names.definition,
+        "containerOverrides": {"command": ["headrace", "grid", "copy", "--bundle", names.bundle]},
+        "retryStrategy": retry_strategy(options.attempts),
+        "propagateTags": True,
+        "tags": {TAG: names.grid},
+    }
+
+
 def _timeout(options: BatchOptions) -> Request:
     return {} if options.timeout is None else {"timeout": {"attemptDurationSeconds": round(options.timeout)}}

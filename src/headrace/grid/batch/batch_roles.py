@@ -16,6 +16,7 @@ from headrace.catalog.aws_actions import partition_of
 from headrace.cloud.stack_template import KIND_TAG, Document, StackTemplate
 from headrace.engines.sagemaker.sagemaker_job import SageMakerJob
 from headrace.grid.batch.batch_names import BatchNames
+from headrace.grid.batch.grid_bundle import FrozenCopy
 from headrace.grid.batch_options import BatchOptions
 
 KIND = "grid-roles"
@@ -23,23 +24,27 @@ _TAKES = "ecs-tasks.amazonaws.com"
 """Who takes both roles: containers of Batch are tasks of ECS."""
 _LOG_GROUP = "/aws/batch/job"
 _WRITE_LOG = ("logs:CreateLogGroup", "logs:CreateLogStream", "logs:PutLogEvents")
+_COPY = (*actions.READ_OBJECTS, *actions.WRITE_OBJECTS, "s3:ListMultipartUploadParts")
 _MOST_RESOURCES = 12
 """Of one statement: all policies of a role have 10,240 characters together."""
 _ECR = re.compile(r"(?P<account>[0-9]{12})\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(?:\.cn)?/(?P<name>[^:@]+)")
 
 
-def roles_stack(names: BatchNames, options: BatchOptions, planned: Sequence[SageMakerJob]) -> StackTemplate | None:
+def roles_stack(
+    names: BatchNames, options: BatchOptions, planned: Sequence[SageMakerJob], copies: Sequence[FrozenCopy] = ()
+) -> StackTemplate | None:
     """Returns the stack of the roles that the user does not name; None when he names both.
 
     Args:
         names: of the grid.
         options: what the user says.
         planned: the lines' jobs.
+        copies: that a job makes before them.
     """
     described = f"grid {names.grid} on AWS Batch"
     resources: Document = {}
     if options.job_role is None:
-        statements = job_statements(names, planned)
+        statements = job_statements(names, planned, copies)
         resources["JobRole"] = _role(names, names.job_role, f"Children of the {described}", statements)
     if options.execution_role is None:
         statements = execution_statements(names)
@@ -58,7 +63,9 @@ def roles_stack(names: BatchNames, options: BatchOptions, planned: Sequence[Sage
     return StackTemplate(KIND, document, capabilities=("CAPABILITY_NAMED_IAM",))
 
 
-def job_statements(names: BatchNames, planned: Sequence[SageMakerJob]) -> list[Document]:
+def job_statements(
+    names: BatchNames, planned: Sequence[SageMakerJob], copies: Sequence[FrozenCopy] = ()
+) -> list[Document]:
     """Returns what the children may do."""
     jobs = dict.fromkeys(arn for each in planned for arn in _jobs(names, each.region))
     roles = dict.fromkeys(each.job.role or "" for each in planned)
@@ -83,7 +90,18 @@ def job_statements(names: BatchNames, planned: Sequence[SageMakerJob]) -> list[D
         _allow("Records", read, _few(f"{_object(names, _record(each))}/{names.beginning}*" for each in planned)),
         _allow("Buckets", actions.LIST_BUCKET, buckets),
     ]
-    return [*found, _allow("Keys", actions.USE_ENCRYPTED, keys)] if keys else found
+    found += [_allow("Keys", actions.USE_ENCRYPTED, keys)] if keys else []
+    return [*found, *_copying(names, copies)] if copies else found
+
+
+def _copying(names: BatchNames, copies: Sequence[FrozenCopy]) -> Iterator[Document]:
+    """Yields what copies need: reading the data, and writing below the places for copies."""
+    data = [_object(names, copy.place) for copy in copies]
+    targets = [_object(names, copy.copy_to) for copy in copies]
+    yield _allow("Data", actions.READ_OBJECTS, _few(f"{each}*" for each in data))
+    yield _allow("Copies", _COPY, _few(f"{each}/*" for each in targets))
+    buckets = dict.fromkeys(each.partition("/")[0] for each in (*data, *targets))
+    yield _allow("CopyBuckets", (*actions.LIST_BUCKET, "s3:ListBucketMultipartUploads"), buckets)
 
 
 def execution_statements(names: BatchNames) -> list[Document]:

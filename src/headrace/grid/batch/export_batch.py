@@ -10,7 +10,7 @@ from headrace.cloud.image_files import PLATFORM, content_tag
 from headrace.cloud.stack_template import StackTemplate
 from headrace.grid.batch.batch_image import image_definition
 from headrace.grid.batch.batch_names import BatchNames, batch_names
-from headrace.grid.batch.batch_requests import Request, job_definition, submit_job
+from headrace.grid.batch.batch_requests import Request, job_definition, submit_copies, submit_job
 from headrace.grid.batch.batch_roles import roles_stack
 from headrace.grid.batch.freeze_grid import freeze_grid
 from headrace.grid.batch.grid_bundle import GRID, bundle_tag, read_frozen_grid
@@ -21,6 +21,9 @@ from headrace.grid.plan_grid import GridPlan
 
 BUNDLE, IMAGE = "bundle", "image"
 DEFINITION, SUBMISSION, ROLES, README = "job-definition.json", "submit-job.json", "roles.yaml", "README.md"
+COPYING = "submit-copies.json"
+_ELSEWHERE = ("limits", "retry", "budget", "deadline")
+"""Parts of a grid's file that a controller heeds, which there is none of here."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +38,10 @@ class BatchExport:
         roles: stack of their roles; None when the user names both.
         definition: the RegisterJobDefinition request.
         submission: the SubmitJob request.
+        copying: the SubmitJob request of the job that makes copies, before which no child begins; None without copies.
         images: URI of the image of each line's training job.
         options: what the user says of AWS Batch.
+        unheeded: parts of the grid's file that count for `headrace grid run` only.
     """
 
     names: BatchNames
@@ -46,8 +51,21 @@ class BatchExport:
     roles: StackTemplate | None
     definition: Request
     submission: Request
+    copying: Request | None
     images: tuple[str, ...]
     options: BatchOptions
+    unheeded: tuple[str, ...] = ()
+
+    @property
+    def note(self) -> str:
+        """What of the grid's file has no effect on AWS Batch, in words; empty when all has."""
+        if not self.unheeded:
+            return ""
+        return (
+            f"{', '.join(self.unheeded)} of the grid's file: no effect on AWS Batch, where each line runs by itself. A "
+            "job's own `budget`, `retry` and `engines.sagemaker.retry` count; the compute environment limits how many "
+            "children run at once"
+        )
 
     @property
     def files(self) -> dict[str, bytes]:
@@ -55,8 +73,10 @@ class BatchExport:
         found = {f"{BUNDLE}/{name}": content for name, content in self.bundle.items()}
         found |= {f"{IMAGE}/{name}": content for name, content in self.image.items()}
         found |= {ROLES: self.roles.text.encode()} if self.roles is not None else {}
-        for name, request in ((DEFINITION, self.definition), (SUBMISSION, self.submission)):
-            found[name] = (json.dumps(request, indent=2) + "\n").encode()
+        requests = ((DEFINITION, self.definition), (COPYING, self.copying), (SUBMISSION, self.submission))
+        for name, request in requests:
+            if request is not None:
+                found[name] = (json.dumps(request, indent=2) + "\n").encode()
         return {**found, README: _readme(self).encode()}
 
 
@@ -86,11 +106,13 @@ def export_batch(
         lines=len(plan.lines),
         bundle=frozen.files,
         image=image,
-        roles=roles_stack(names, options, frozen.planned),
+        roles=roles_stack(names, options, frozen.planned, frozen.copies),
         definition=job_definition(names, options),
         submission=submit_job(names, options, array, len(plan.lines)),
+        copying=submit_copies(names, options) if frozen.copies else None,
         images=tuple(each.image for each in frozen.planned),
         options=options,
+        unheeded=tuple(part for part in _ELSEWHERE if part in grid.file.model_fields_set),
     )
 
 
@@ -113,13 +135,17 @@ def _readme(export: BatchExport) -> str:
             f"       docker build --platform {PLATFORM} --tag {names.image} {IMAGE}\n"
             f"       docker push {names.image}"
         )
+    submit = f"       aws batch submit-job {region} --cli-input-json file://{SUBMISSION}"
+    if export.copying is not None:
+        copying = f"aws batch submit-job {region} --cli-input-json file://{COPYING} --query jobId --output text"
+        submit = f"       COPIES=$({copying})\n{submit} --depends-on jobId=$COPIES"
     steps += [
         f"The lines, their jobs and their code.\n\n       aws s3 cp --recursive {BUNDLE} {names.bundle}/",
-        "The job definition and the job.\n\n"
-        f"       aws batch register-job-definition {region} --cli-input-json file://{DEFINITION}\n"
-        f"       aws batch submit-job {region} --cli-input-json file://{SUBMISSION}",
+        f"The job definition and {'the jobs: first the copies of data' if export.copying else 'the job'}.\n\n"
+        f"       aws batch register-job-definition {region} --cli-input-json file://{DEFINITION}\n{submit}",
     ]
     numbered = "\n\n".join(f"{number}. {step}" for number, step in enumerate(steps, 1))
+    note = f"\nNot here: {export.note}.\n" if export.note else ""
     exits = "\n".join(f"| {code} | {words} |" for code, words in EXITS.items())
     return f"""\
 # {names.grid} on AWS Batch
@@ -136,4 +162,4 @@ the one that an earlier attempt has started, prints its log, and exits as it end
 | exit code | |
 |---|---|
 {exits}
-"""
+{note}"""

@@ -14,7 +14,8 @@ from headrace.engines.sagemaker.sagemaker_job import SageMakerJob, plan_sagemake
 from headrace.errors import JobInvalid, Problem, UsageError
 from headrace.grid.batch.array_file import array_file
 from headrace.grid.batch.freeze_code import FrozenCode
-from headrace.grid.batch.grid_bundle import FrozenLine, bundle_files
+from headrace.grid.batch.frozen_copies import copies_in, freeze_copies
+from headrace.grid.batch.grid_bundle import FrozenCopy, FrozenLine, bundle_files
 from headrace.grid.controller.line_jobs import LineJobs
 from headrace.grid.lines.line import SAGEMAKER, engine_of
 from headrace.grid.load_grid import Grid
@@ -32,10 +33,12 @@ class FrozenJobs(NamedTuple):
     Attributes:
         files: of the bundle, by name.
         planned: the job of every line as the SageMaker engine would submit it.
+        copies: that the jobs read.
     """
 
     files: dict[str, bytes]
     planned: tuple[SageMakerJob, ...]
+    copies: tuple[FrozenCopy, ...] = ()
 
 
 def freeze_grid(grid: Grid, plan: GridPlan) -> FrozenJobs:
@@ -43,10 +46,11 @@ def freeze_grid(grid: Grid, plan: GridPlan) -> FrozenJobs:
 
     Raises:
         JobInvalid: with all lines that SageMaker would not take.
-        UsageError: a line that runs nowhere or elsewhere, whose data must be copied first, or too many lines.
-        OSError, StorageError: code that cannot be read.
+        UsageError: a line that runs nowhere or elsewhere, or too many lines.
+        OSError, StorageError: code that cannot be read; data that must be copied, and cannot be listed.
     """
     _check_lines(grid, plan)
+    copies = freeze_copies(grid, plan)
     frozen: list[FrozenLine] = []
     jobs: list[dict[str, Any]] = []
     planned: list[SageMakerJob] = []
@@ -55,7 +59,7 @@ def freeze_grid(grid: Grid, plan: GridPlan) -> FrozenJobs:
     for each in plan.lines:
         chosen = _chosen(each)
         try:
-            job = made.job(each.line.key, each.job_name, chosen.region, SAGEMAKER, {})
+            job = made.job(each.line.key, each.job_name, chosen.region, SAGEMAKER, copies_in(copies, chosen.region))
             planned.append(plan_sagemaker_job(job, RunPaths(runs_dir() / job.job_name)))
         except JobInvalid as error:
             problems += (replace(problem, file=each.line.place, line=0) for problem in error.problems)
@@ -65,7 +69,8 @@ def freeze_grid(grid: Grid, plan: GridPlan) -> FrozenJobs:
     if problems:
         raise JobInvalid(tuple(problems))
     array = array_file(grid.lines, [line.region for line in frozen])
-    return FrozenJobs(bundle_files(plan.name, plan.digest, frozen, jobs, array, code.files), tuple(planned))
+    files = bundle_files(plan.name, plan.digest, frozen, jobs, array, code.files, copies)
+    return FrozenJobs(files, tuple(planned), copies)
 
 
 def _check_lines(grid: Grid, plan: GridPlan) -> None:
@@ -85,11 +90,6 @@ def _check_lines(grid: Grid, plan: GridPlan) -> None:
             hint = "leave `engine` out, or run the grid from this machine"
             message = f"{each.line.place}: engine {engine}: a child of AWS Batch reaches sagemaker only"
             raise UsageError(message, hint=hint)
-        copies = _chosen(each).copies
-        if copies:
-            hint = "copy the data first, and let the lines name the copies; or let the wish data_local come first"
-            message = f"{each.line.place}: {copies[0].place} would have to be copied to {_chosen(each).region}"
-            raise UsageError(f"{message}, and a child of AWS Batch copies nothing", hint=hint)
 
 
 def _chosen(planned: PlannedLine) -> Candidate:

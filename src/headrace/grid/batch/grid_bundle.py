@@ -49,7 +49,32 @@ class FrozenLine(msgspec.Struct, frozen=True):
     decided_by: str = ""
 
 
-class FrozenGrid(msgspec.Struct, frozen=True):
+class FrozenCopy(msgspec.Struct, frozen=True):
+    """Data that lines read in a region where they are not.
+
+    Attributes:
+        place: ``s3://`` place of the data.
+        region: of the copy.
+        copy_to: ``s3://`` place below which copies lie there.
+        target: ``s3://`` place that jobs read; it has the digest of what was listed.
+        bytes: of all objects.
+        price: USD a GB of transfer.
+        owner: who pays for it.
+        source_access, target_access: profile, region and address by which the buckets of the two regions are reached.
+    """
+
+    place: str
+    region: str
+    copy_to: str
+    target: str
+    bytes: int
+    price: float
+    owner: str
+    source_access: tuple[str, str, str]
+    target_access: tuple[str, str, str]
+
+
+class FrozenGrid(msgspec.Struct, frozen=True, omit_defaults=True):
     """What `grid.json` holds.
 
     Attributes:
@@ -59,6 +84,7 @@ class FrozenGrid(msgspec.Struct, frozen=True):
         array: name of the array file.
         files: SHA-256 of the content of every other file of the bundle, by name.
         lines: in their order.
+        copies: that must be whole before lines that read them begin.
     """
 
     version: int
@@ -67,6 +93,7 @@ class FrozenGrid(msgspec.Struct, frozen=True):
     array: str
     files: dict[str, str]
     lines: tuple[FrozenLine, ...]
+    copies: tuple[FrozenCopy, ...] = ()
 
 
 _decoder = msgspec.json.Decoder(FrozenGrid)
@@ -79,6 +106,7 @@ def bundle_files(
     jobs: Iterable[Mapping[str, object]],
     array: tuple[str, bytes],
     code: Mapping[str, bytes],
+    copies: Sequence[FrozenCopy] = (),
 ) -> dict[str, bytes]:
     """Returns the files of a bundle, by name.
 
@@ -89,11 +117,12 @@ def bundle_files(
         jobs: keys of the job of every line, in the same order.
         array: name and content of the array file.
         code: what the jobs name, by name.
+        copies: that the jobs read.
     """
     listed = "".join(json.dumps(job, sort_keys=True, ensure_ascii=False) + "\n" for job in jobs)
     files = {array[0]: array[1], JOBS: gzip.compress(listed.encode(), mtime=0), **code}
     digests = {each: content_digest(each, found) for each, found in files.items()}
-    grid = FrozenGrid(VERSION, name, digest, array[0], digests, (*lines,))
+    grid = FrozenGrid(VERSION, name, digest, array[0], digests, (*lines,), (*copies,))
     return {GRID: msgspec.json.format(msgspec.json.encode(grid), indent=1) + b"\n", **files}
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headrace.errors import ObjectMissing, UsageError
+from headrace.grid.batch.frozen_copies import check_copied, copies_read_by
 from headrace.grid.batch.grid_bundle import (
     GRID,
     JOBS,
@@ -38,6 +39,17 @@ class BundledLine(NamedTuple):
     job: Job
 
 
+def read_bundled_grid(bundle: str) -> FrozenGrid:
+    """Returns the grid of a bundle, an ``s3://`` URI or a folder.
+
+    Raises:
+        UsageError: there is no such bundle.
+        StorageError: it cannot be read now.
+    """
+    with Store() as store:
+        return read_frozen_grid(_read(store, join(bundle, GRID)), join(bundle, GRID))
+
+
 def read_bundled_line(bundle: str, index: int) -> BundledLine:
     """Returns a line of a bundle.
 
@@ -46,7 +58,7 @@ def read_bundled_line(bundle: str, index: int) -> BundledLine:
         index: of the line.
 
     Raises:
-        UsageError: there is no such bundle, no line has the index, or the bundle was changed.
+        UsageError: there is no such bundle, no line has the index, the bundle was changed, or a copy is not whole.
         StorageError: it cannot be read now.
         JobInvalid: the job is none for this version of headrace.
         OSError: nothing can be written below HEADRACE_HOME.
@@ -57,6 +69,7 @@ def read_bundled_line(bundle: str, index: int) -> BundledLine:
         line = line_of(grid, index)
         _brought(store, bundle, grid, grid.array)  # a line that was changed there would not be what runs
         data = read_job(_brought(store, bundle, grid, JOBS), index)
+        check_copied(copies_read_by(grid, line, data))
         folder = runs_dir().parent / "bundles" / bundle_tag({GRID: found})
         for name in _files_of(grid, data):
             _write(folder / name, _brought(store, bundle, grid, name))

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 TRY_AGAIN = 75
 """Exit code of a child that could not reach AWS: EX_TEMPFAIL of sysexits.h. Its line goes on, or has not begun."""
+STOPPED = 130
+"""Exit code of a child that was asked to end: 128 and SIGINT."""
 KILLED = 137
 """Exit code of a container that got SIGKILL: also when it used more memory than it has."""
 
@@ -17,7 +19,7 @@ EXITS = {
     2: "the line cannot start: its job, its role or the bundle is wrong",
     4: "the line's job was stopped because its budget was used up",
     TRY_AGAIN: "AWS could not be asked: Batch tries again",
-    130: "the line's job was stopped",
+    STOPPED: "the line's job was stopped",
 }
 """Exit codes of `headrace grid step`, in words."""
 

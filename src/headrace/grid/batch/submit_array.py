@@ -1,7 +1,8 @@
 """Submits a grid to AWS Batch, once: what was submitted before, by whichever machine, is found by the job's name.
 
 The name has the tag of the bundle, so another grid, or other code, is another job. In this order: the bundle, of which
-`grid.json` is stored last; the job definition, if it is another one than its newest revision; the job.
+`grid.json` is stored last; the job definition, if it is another one than its newest revision; if lines need copies, the
+job that makes them; the job.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class BatchSubmission:
         uploads: files of the bundle that were not stored yet.
         registers: the job definition was another one.
         submits: no such job was there.
+        copies_id: of the job that makes copies, for which the new one waits; empty without copies.
     """
 
     job: str
@@ -42,6 +44,7 @@ class BatchSubmission:
     uploads: tuple[str, ...]
     registers: bool
     submits: bool
+    copies_id: str = ""
 
 
 def submit_array(
@@ -78,13 +81,16 @@ def submit_array(
     known = _newest(batch, names.definition)
     registers = submits and (known is None or not _same(export.definition, known))
     missing = store_bundle(export, profile, tell, dry_run=dry_run) if submits else ()
-    job_id = "" if found is None else str(found["jobId"])
+    job_id, copies_id = "" if found is None else str(found["jobId"]), ""
     if submits and not dry_run:
         if registers:
             known = call(batch, "register_job_definition", **export.definition)
             tell(f"{names.definition}: revision {known['revision']} registered")
         assert known is not None
         request = {**export.submission, "jobDefinition": known["jobDefinitionArn"]}
+        if export.copying is not None:
+            copies_id = _copying(export.copying, batch, known["jobDefinitionArn"], tell)
+            request["dependsOn"] = [{"jobId": copies_id}]
         job_id = str(call(batch, "submit_job", **request)["jobId"])
     return BatchSubmission(
         job=names.job,
@@ -93,7 +99,17 @@ def submit_array(
         uploads=missing,
         registers=registers,
         submits=submits,
+        copies_id=copies_id,
     )
+
+
+def _copying(request: Request, batch: Any, definition: str, tell: Callable[[str], None]) -> str:
+    """Returns the id of the job that makes the copies; it is submitted unless one is there that has not failed."""
+    found = _submitted(batch, request["jobQueue"], request["jobName"])
+    if found is not None and found["status"] != FAILED:
+        return str(found["jobId"])
+    tell(f"{request['jobName']}: submitted; no line begins before the copies are whole")
+    return str(call(batch, "submit_job", **{**request, "jobDefinition": definition})["jobId"])
 
 
 def store_bundle(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from headrace.cli.commands.grid import export, plan, run, step, submit
+from headrace.cli.commands.grid import copy, export, plan, run, step, submit
 from headrace.cli.commands.grid.report import best, grids, report
 from headrace.cli.commands.grid.status import logs, status
 from headrace.cli.commands.grid.stop import retry, stop
@@ -41,5 +41,6 @@ for _each in (
     export.command,
     submit.command,
     step.command,
+    copy.command,
 ):
     command.add_command(_each)

@@ -41,4 +41,7 @@ def exported(file: str, queue: str | None, bundle: str | None, region: str | Non
     grid = load_grid(file)
     options = grid.file.batch.changed({"queue": queue, "bundle": bundle, "region": region})
     there = options.region or Aws(None, profile).region
-    return export_batch(grid, options, plan_grid(grid), own_wheel(), there)
+    made = export_batch(grid, options, plan_grid(grid), own_wheel(), there)
+    if made.note:
+        click.echo(f"note: {made.note}", err=True)
+    return made

@@ -69,6 +69,7 @@ def command(
         for words, needed in (
             (f"{names.bundle}: {len(done.uploads)} files would be stored", done.uploads),
             (f"{names.definition}: a revision would be registered", done.registers),
+            (f"{names.copies}: data would be copied before any line begins", done.submits and export.copying),
             (f"{names.job}: {export.lines} lines would be submitted to {names.queue}", done.submits),
             (f"{names.job}: was submitted before: {done.job_id}, {done.status}", not done.submits),
         ):
@@ -85,6 +86,8 @@ def _submit_services(export: BatchExport, profile: str | None, again: bool, dry_
     from contextlib import closing
 
     from headrace.cloud.aws_calls import Aws
+    from headrace.grid.batch.frozen_copies import check_copied
+    from headrace.grid.batch.grid_bundle import GRID, read_frozen_grid
     from headrace.grid.batch.service_jobs import service_jobs
     from headrace.grid.batch.submit_array import store_bundle
     from headrace.grid.batch.submit_service_jobs import submit_service_jobs
@@ -92,6 +95,7 @@ def _submit_services(export: BatchExport, profile: str | None, again: bool, dry_
     if again:
         raise click.BadParameter("service jobs are retried by Batch", param_hint="--again")
     jobs = service_jobs(export.bundle, export.names, export.options, export.images)
+    check_copied(read_frozen_grid(export.bundle[GRID], GRID).copies)  # no container of ours would make them
     uploads = store_bundle(export, profile or "", progress, dry_run=dry_run)
     with closing(Aws(export.names.region, profile)) as aws:
         found = submit_service_jobs(jobs, aws, progress, dry_run=dry_run)
