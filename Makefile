@@ -6,7 +6,8 @@
 #              tests/proof/effort.py), about an hour and a half
 # make check   lint, format, types
 # make bench   measurements against peers; raw data under bench/results (make bench-feed: the feed's alone)
-# make bench-shards   tar and Parquet shards through the feed, WebDataset, torch and datasets
+# make bench-shards   tar and Parquet shards through the feed, WebDataset, torch, datasets, Grain, LitData, Energon, SPDL,
+#              Ray Data and Mosaic Streaming (SPDL's decoder needs FFmpeg's libraries: libavformat59, libavfilter8, libavdevice59 on Debian 12)
 # make bench-advise   how far the predictions of `headrace advise` are off, on this machine
 # make bench-serve   what `headrace serve` adds to a job, its CPU a poll, its S3, its memory
 # make bench-s3   what objects cost `headrace serve`, beside moto's server
@@ -26,6 +27,7 @@ DEMO := .venv-demo
 TORCH_INDEX ?=
 ORACLE := .venv-oracle
 PEERS := .venv-bench
+MOSAIC := .venv-mosaic
 # What follows `python -m bench.feed`: rows, or another command; see docs/benchmarks.md.
 BENCH_FEED ?=
 BIN := $(VENV)/bin
@@ -85,6 +87,13 @@ $(ORACLE)/ready: constraints-oracle.txt
 $(PEERS)/ready: constraints-bench.txt
 	$(PYTHON) -m venv $(PEERS)
 	$(PEERS)/bin/python $(PIP) -r constraints-bench.txt
+	$(PEERS)/bin/python $(PIP) --no-deps litdata==0.2.76 megatron-energon==7.4.1  # they ask for torchvision, and for torch with CUDA
+	touch $@
+
+$(MOSAIC)/ready: constraints-mosaic.txt
+	$(PYTHON) -m venv $(MOSAIC)
+	$(MOSAIC)/bin/python $(PIP) -r constraints-mosaic.txt
+	$(MOSAIC)/bin/python $(PIP) --no-deps mosaicml-streaming==0.13.0
 	touch $@
 
 # TensorFlow and Horovod (compiled, some 2 minutes), and Open MPI 5 of PyPI, in environments of their own: tests that
@@ -139,7 +148,7 @@ bench: $(VENV)/ready bench-feed
 bench-feed: $(PEERS)/ready
 	PYTHONPATH=$(CURDIR)/src $(PEERS)/bin/python -m bench.feed $(BENCH_FEED)
 
-bench-shards: $(PEERS)/ready
+bench-shards: $(PEERS)/ready $(MOSAIC)/ready
 	PYTHONPATH=$(CURDIR)/src:$(CURDIR) $(PEERS)/bin/python -m bench.shards
 
 bench-advise: $(VENV)/ready

@@ -40,18 +40,22 @@ def _uniform(low: float, high: float) -> float:
     return low + (high - low) * float(torch.rand(()))
 
 
-def random_resized_crop(image: Image.Image) -> Image.Image:
-    """Cuts 8 to 100 % of the area at an aspect of 3/4 to 4/3, as torchvision's RandomResizedCrop, and scales it."""
+def random_box(full_width: int, full_height: int) -> tuple[int, int, int, int]:
+    """Draws left, top, right and bottom of 8 to 100 % of the area at an aspect of 3/4 to 4/3, as torchvision does."""
     for _ in range(10):
-        area = image.width * image.height * _uniform(0.08, 1.0)
+        area = full_width * full_height * _uniform(0.08, 1.0)
         aspect = math.exp(_uniform(math.log(3 / 4), math.log(4 / 3)))
         width, height = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
-        if width <= image.width and height <= image.height:
-            left = int(_uniform(0, image.width - width + 1))
-            top = int(_uniform(0, image.height - height + 1))
-            box = (left, top, left + width, top + height)
-            return image.resize((SIZE, SIZE), Image.Resampling.BILINEAR, box)
-    return image.resize((SIZE, SIZE), Image.Resampling.BILINEAR)
+        if width <= full_width and height <= full_height:
+            left = int(_uniform(0, full_width - width + 1))
+            top = int(_uniform(0, full_height - height + 1))
+            return left, top, left + width, top + height
+    return 0, 0, full_width, full_height
+
+
+def random_resized_crop(image: Image.Image) -> Image.Image:
+    """Cuts a random box, and scales it: torchvision's RandomResizedCrop."""
+    return image.resize((SIZE, SIZE), Image.Resampling.BILINEAR, random_box(image.width, image.height))
 
 
 class Photographs:

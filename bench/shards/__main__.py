@@ -1,6 +1,8 @@
 """Measures every row, contenders in turn, and writes raw data and a table below bench/results.
 
-python -m bench.shards [--rounds N] [--rows tar-small,...] [--into FILE.csv]     what FILE.csv has is kept
+python -m bench.shards [--rounds N] [--rows tar-small,...] [--only headrace,...] [--into FILE.csv]
+
+What FILE.csv has is kept.
 """
 
 from __future__ import annotations
@@ -19,14 +21,22 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench.shards.contenders import CONTENDERS
+from bench.shards.contenders import CONTENDERS, FORMS
+from bench.shards.conversion import converted
 from bench.shards.work import ROWS, prepare
 
 from headrace import feed
 
 RESULTS = Path(__file__).parent.parent / "results"
 COLUMNS = ("row", "round", "contender", "samples", "seconds", "cpu")
-LIBRARIES = ("torch", "numpy", "webdataset", "datasets", "pyarrow", "pillow")
+LIBRARIES = (
+    "torch", "numpy", "webdataset", "datasets", "pyarrow", "pillow", "grain", "litdata", "megatron-energon", "spdl",
+    "ray",
+)  # fmt: skip
+ROOT = Path(__file__).parent.parent.parent
+# Mosaic Streaming needs an older NumPy than the others.
+PYTHONS = {"mosaic": ROOT / ".venv-mosaic/bin/python"}
+STAND_INS = {"mosaic": Path(__file__).parent / "stand_ins"}
 
 
 def index_cost(folder: Path) -> float:
@@ -39,10 +49,16 @@ def index_cost(folder: Path) -> float:
     return (time.process_time() - began) / (2 * rows) * 1e6
 
 
-def measure(row: str, contender: str, shards: Path) -> dict[str, str]:
-    """Runs a contender in a process of its own. Returns samples, seconds and CPU seconds."""
-    command = [sys.executable, "-m", "bench.shards.contenders", contender, row, str(shards)]
-    environment = os.environ | {"HF_HOME": str(shards.parent), "HF_DATASETS_DISABLE_PROGRESS_BARS": "1"}
+def run(contender: str, module: str, *arguments: str, shards: Path) -> dict[str, str]:
+    """Runs a module of a contender in its own environment. Returns what it prints."""
+    python = PYTHONS.get(contender, Path(sys.executable))
+    extra = [str(STAND_INS[contender])] if contender in STAND_INS else []
+    environment = os.environ | {
+        "HF_HOME": str(shards.parent),
+        "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT), *extra]),
+    }
+    command = [str(python), "-m", f"bench.shards.{module}", *arguments, str(shards)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=environment)
     return {name: str(value) for name, value in json.loads(done.stdout.splitlines()[-1]).items()}
 
@@ -51,12 +67,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--rows", default=",".join(ROWS))
+    parser.add_argument("--only", default="", help="contenders, if not all")
     parser.add_argument("--into", type=Path, default=RESULTS / f"shards-{time.strftime('%Y%m%d')}.csv")
     given = parser.parse_args()
     RESULTS.mkdir(exist_ok=True)
     measured: list[dict[str, str]] = list(csv.DictReader(given.into.open())) if given.into.exists() else []
     have = {(run["row"], run["round"], run["contender"]) for run in measured}
     indexing: dict[str, list[float]] = {}
+    conversions: dict[str, dict[str, str]] = {}
     with tempfile.TemporaryDirectory() as folder, given.into.open("a", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
         if not measured:
@@ -66,17 +84,25 @@ def main() -> None:
             if row != "parquet-text":
                 indexing[row] = [index_cost(shards) for _ in range(given.rounds)]
             (feed.parquet if row == "parquet-text" else feed.tar)(shards)
-            for turn, contender in itertools.product(range(given.rounds), CONTENDERS[row]):
+            contenders = [name for name in CONTENDERS[row] if not given.only or name in given.only.split(",")]
+            for contender in contenders:
+                form = FORMS.get(contender)
+                if form and not converted(form, row, shards).exists():
+                    conversions[f"{row} {form}"] = run(contender, "conversion", form, row, shards=shards)
+            for turn, contender in itertools.product(range(given.rounds), contenders):
                 if (row, str(turn), contender) in have:
                     continue
-                run = {"row": row, "round": str(turn), "contender": contender} | measure(row, contender, shards)
-                measured.append(run)
-                writer.writerow(run)
+                done = {"row": row, "round": str(turn), "contender": contender} | run(
+                    contender, "contenders", contender, row, shards=shards
+                )
+                measured.append(done)
+                writer.writerow(done)
                 file.flush()
-                print(*run.values(), flush=True)
+                print(*done.values(), flush=True)
     about = {
         "machine": platform.machine(), "kernel": platform.release(), "python": platform.python_version(),
         "cores": os.cpu_count(), "load": os.getloadavg(), "microseconds_a_member": indexing,
+        "conversions": conversions,
         "libraries": {library: importlib.metadata.version(library) for library in LIBRARIES},
     }  # fmt: skip
     given.into.with_suffix(".json").write_text(json.dumps(about, indent=1) + "\n")

@@ -1,26 +1,25 @@
 """Who reads the shards, each as its own documentation says for shuffled training: 2 workers, batches of 64.
 
+The first epoch is not counted: in it processes start, import and fill their buffers.
+
 python -m bench.shards.contenders NAME ROW FOLDER     prints one JSON object: samples, seconds, CPU seconds
 """
 
 from __future__ import annotations
 
 import json
-import resource
 import sys
-import time
-from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
+from bench.shards import peers
+from bench.shards.clock import now
+from bench.shards.peers import BATCH, BUFFER, WORKERS, Opened
 from bench.shards.work import ROWS, words
 
 from headrace import feed
-
-BATCH, WORKERS, BUFFER = 64, 2, 1000
-Opened = AbstractContextManager[Iterable[Any]]
 
 
 def _source(row: str, folder: Path) -> feed.Source:
@@ -105,38 +104,42 @@ def datasets_on_disk(row: str, folder: Path) -> Opened:
     return _torch(_Tokens(datasets.load_dataset("parquet", data_files=files, split="train")), shuffle=True)
 
 
-_SHUFFLED = (headrace, torch_over_index, webdataset)
-_TEXT = (headrace, headrace_full, headrace_in_order, torch_over_index, datasets_stream, datasets_on_disk)
+_SHUFFLED = (headrace, torch_over_index, webdataset, peers.energon, peers.grain, peers.litdata, peers.mosaic, peers.ray)
 _BY_ROW = {
     "tar-small": (*_SHUFFLED, headrace_full, headrace_in_order, webdataset_in_order),
     "tar-20k": (*_SHUFFLED, headrace_full, headrace_in_order, webdataset_in_order),
-    "tar-jpeg": _SHUFFLED,
-    "parquet-text": _TEXT,
-}
+    "tar-jpeg": (*_SHUFFLED, peers.spdl, peers.spdl_own_decoder),
+    "parquet-text": (
+        headrace, headrace_full, headrace_in_order, torch_over_index, datasets_stream, datasets_on_disk,
+        peers.grain, peers.litdata, peers.mosaic, peers.ray,
+    ),
+}  # fmt: skip
 CONTENDERS = {row: {each.__name__: each for each in those} for row, those in _BY_ROW.items()}
-
-
-def _cpu() -> float:
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(each.ru_utime + each.ru_stime for each in used)
+# Who reads a form of its own, made beforehand.
+FORMS = {"grain": "array_record", "litdata": "chunks", "mosaic": "mosaic", "energon": "energon"}
+REPEATS = ("grain",)  # whose pipeline has the epochs in it
+ENDLESS = ("energon",)  # whose epochs are whole batches of an endless stream
 
 
 def main() -> None:
     name, row, folder = sys.argv[1:]
     torch.set_num_threads(1)
-    samples = 0
-    made = CONTENDERS[row][name](row, Path(folder))
-    cpu, wall = _cpu(), time.perf_counter()
-    with made as loader:
-        for _ in range(ROWS[row].epochs):
+    epochs = ROWS[row].epochs
+    epoch = ROWS[row].shards * ROWS[row].samples
+    samples, warm, began = 0, 0, None
+    with CONTENDERS[row][name](row, Path(folder)) as loader:
+        for _ in range(1 if name in REPEATS else epochs):
             for batch in loader:
                 first = batch[0] if isinstance(batch, (list, tuple)) else batch
                 samples += len(first["tokens"] if isinstance(first, dict) else first)
-        seconds = time.perf_counter() - wall
-    del loader, made  # its workers end, and their CPU seconds are counted
-    expected = ROWS[row].shards * ROWS[row].samples * ROWS[row].epochs
-    assert samples == expected, f"{samples} samples, expected {expected}"
-    print(json.dumps({"samples": samples, "seconds": seconds, "cpu": _cpu() - cpu}))
+                if began is None and samples >= epoch:  # processes have started, libraries are loaded
+                    began, warm = now(), samples
+        ended = now()
+    full = name in ENDLESS and samples < epochs * (epoch + BATCH)
+    assert samples == epochs * epoch or full, f"{samples} samples, expected {epochs * epoch}"
+    assert began is not None
+    taken = {"seconds": ended.seconds - began.seconds, "cpu": ended.cpu - began.cpu}
+    print(json.dumps({"samples": samples - warm} | taken))
 
 
 if __name__ == "__main__":
