@@ -194,8 +194,17 @@ def test_a_journal_that_is_missing_damaged_or_newer_is_named(journal: Journal) -
     with pytest.raises(UsageError, match="newer headrace"):
         read_grid("big")
     journal_path("big").write_bytes(b"no database at all, but as long as the header of one is" * 9)
-    with pytest.raises(StorageError, match="cannot be used"):
+    with pytest.raises(StorageError, match="cannot be used") as raised:
         read_grid("big")
+    assert "it is damaged" in raised.value.hint
+    for name, hint in (
+        ("bigg", "did you mean 'big'"),
+        ("../grids/big", "there are big"),
+        ("array.yaml", "and not the file"),
+    ):
+        with pytest.raises(UsageError, match="there is no grid") as wrong:
+            read_grid(name)
+        assert hint in wrong.value.hint
 
 
 class JournalMachine(RuleBasedStateMachine):

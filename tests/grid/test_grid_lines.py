@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from grids import JOB, grid_of, problems_of
 
-from headrace.errors import UsageError
+from headrace.errors import JobInvalid, UsageError
 from headrace.grid.lines.line import equal_lines
 
 SEED = """us-east-1,s3://ragab-ml/imagenet2012/tf-imagenet/resized
@@ -108,8 +108,31 @@ def test_a_file_that_is_none_of_these_is_refused(tmp_path: Path, text: bytes, pr
 def test_a_file_without_header_needs_columns_when_the_job_has_two_channels(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(SEED)
     two = JOB.replace("{train: s3://bucket/all}", "{train: s3://bucket/all, more: s3://bucket/more}")
-    assert "columns" in problems_of(tmp_path, "{file: a.txt}", two)[0]
+    assert "but the job has 2: train, more" in problems_of(tmp_path, "{file: a.txt}", two)[0]
+    none = JOB.replace("inputs: {train: s3://bucket/all}\n", "")
+    assert "but the job has none" in problems_of(tmp_path, "{file: a.txt}", none)[0]
     grid_of(tmp_path, "{file: a.txt, columns: [region, inputs.more.path]}", two)
+
+
+def test_a_first_line_that_begins_with_a_region_is_no_header_wherever_its_data_are(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("\ufeffus-east-1,data/a\r\nus-west-2,data/b\r\n\r\n", encoding="utf-8")
+    lines = grid_of(tmp_path, "{file: a.txt}").lines
+    assert [line.fields["inputs.train.path"] for line in lines] == ["data/a", "data/b"]
+
+
+def test_what_a_field_may_be_called_is_told_in_a_few_words_and_endless_problems_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("lr\n1\n")
+    with pytest.raises(JobInvalid) as wrong:
+        grid_of(tmp_path, "{file: a.csv}")
+    assert wrong.value.problems[0].hint == (
+        "is it a hyperparameter? Name it hyperparameters.lr, or say what the column stands for: "
+        "columns: {lr: hyperparameters.lr}"
+    )
+    (tmp_path / "b.txt").write_text("US,s3://b/1\n" * 1000)
+    (tmp_path / "c.csv").write_text("instance_groups.data_group.count\n" + "x\n" * 1000)
+    for lines in ("{file: b.txt}", "{file: c.csv}"):
+        found = problems_of(tmp_path, lines)
+        assert (len(found), found[-1]) == (201, "lines: and 800 problems more")
 
 
 def test_keys_last_when_lines_move_and_equal_lines_have_their_own(tmp_path: Path) -> None:

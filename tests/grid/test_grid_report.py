@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import time
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -27,11 +28,13 @@ from headrace.grid.journal.grid_record import (
 from headrace.grid.journal.journal import Journal
 from headrace.grid.journal.journal_file import journal_path
 from headrace.grid.report.best_lines import Objective, pareto_front, ranked, value_of
+from headrace.grid.report.grid_listing import list_grids
 from headrace.grid.report.grid_page import grid_markdown, grid_page
 from headrace.grid.report.grid_report import GridReport, report_grid
 from headrace.grid.report.grid_sheets import grid_csv
 from headrace.grid.report.line_result import LineResult, RunFigures
-from headrace.runs import Cause, CauseKind, Status
+from headrace.runs import Cause, CauseKind, Status, create_run
+from headrace.runs.events import HostStarted, InstancesStarted, SecondaryStatus, StatusChanged
 
 MOST = Objective("accuracy", "max")
 
@@ -246,6 +249,30 @@ def test_the_commands_read_the_journal(tmp_path: Path, monkeypatch: pytest.Monke
     unknown = ask("report", "other")
     assert unknown.exit_code != 0
     assert "there is no grid 'other'" in str(unknown.exception)
+
+
+def test_a_line_that_runs_costs_already_in_the_list_and_the_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path))
+    began = time.time() - 3600
+    paths = create_run("g-k0", runs=tmp_path / "runs", created=began)
+    group = {"name": "g", "instance_type": "ml.c5.xlarge", "hosts": ["algo-1"]}
+    (paths.root / "plan.json").write_text(json.dumps({"groups": [group], "completion_groups": ["g"]}))
+    events = (
+        InstancesStarted(t=began, hosts={"g": ("algo-1",)}),
+        HostStarted(t=began, group="g", host="algo-1", pid=1),
+        StatusChanged(t=began, status=SecondaryStatus.TRAINING, message="training"),
+    )
+    (paths.root / "events").mkdir()
+    (paths.root / "events" / "engine.jsonl").write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in events))
+    goes = attempt(1, AttemptState.RUNNING, run_id=paths.id, ended=None, region="us-east-1")
+    started(tmp_path, msgspec.structs.replace(GRID, lines=(line(0, LineState.RUNNING, goes),)))
+    ((listed,), _) = list_grids()
+    assert listed.cost == pytest.approx(0.204, rel=0.05), "an hour of one host"
+    assert f"{listed.cost:.3f} USD so far" in ask("status", "g").output
+    (found,) = json.loads(ask("status", "g", "--output", "json").output)["grid"]["lines"]
+    assert found["attempts"][0]["cost"] == pytest.approx(0.204, rel=0.05)
 
 
 def test_best_needs_a_metric_and_says_when_no_line_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

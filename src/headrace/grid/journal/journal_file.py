@@ -71,7 +71,13 @@ def open_journal(path: Path, *, create: bool = False) -> sqlite3.Connection:
         if version == 0:
             version = _make_tables(database)
     except (sqlite3.Error, OSError) as error:
-        raise StorageError(f"{path} cannot be used: {error}", "is there room on the disk?") from error
+        damaged = isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError)
+        hint = (
+            f"it is damaged: move {path.parent} away; then `headrace grid run` finds its runs again by their names"
+            if damaged
+            else "is there room on the disk, and may you write there?"
+        )
+        raise StorageError(f"{path} cannot be used: {error}", hint) from error
     if version > _VERSION:
         database.close()
         raise UsageError(f"{path} was written by a newer headrace (version {version})", "update headrace")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -19,6 +21,7 @@ from headrace.grid.journal.grid_record import (
 from headrace.grid.journal.journal_file import FILE, grids_dir, journal_path, open_journal
 from headrace.runs import Cause
 
+_SHOWN = 5
 _cause = msgspec.json.Decoder(Cause)
 _places = msgspec.json.Decoder(tuple[tuple[str, str], ...])
 
@@ -33,16 +36,25 @@ def read_grid(name: str) -> GridRecord:
         UsageError: there is no such grid.
         StorageError: its journal cannot be read.
     """
+    known = grid_names()
+    if name not in known:
+        raise UsageError(f"there is no grid {name!r} in {grids_dir()}", _hint(name, known))
     path = journal_path(name)
-    if not path.is_file():
-        known = ", ".join(grid_names()[:5])
-        hint = f"there are {known}" if known else "`headrace grid run` starts one"
-        raise UsageError(f"there is no grid {name!r}: {path} does not exist", hint)
     database = open_journal(path)
     try:
         return record_of(database, path)
     finally:
         database.close()
+
+
+def _hint(name: str, known: Sequence[str]) -> str:
+    if name.endswith((".yaml", ".yml")):
+        return "give the name of the grid, as its file says it, and not the file"
+    near = difflib.get_close_matches(name, known, n=1)
+    if near:
+        return f"did you mean {near[0]!r}?"
+    more = f" and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
+    return f"there are {', '.join(known[:_SHOWN])}{more}" if known else "`headrace grid run` starts one"
 
 
 def read_notes(name: str) -> tuple[Note, ...]:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from headrace.grid.lines.line import REGION
-from headrace.grid.lines.line_table import MAX_LINES, LineTable
+from headrace.grid.lines.line_table import MAX_LINES, LineTable, is_region
 from headrace.job.file.yaml_document import read_value
 
 MAX_BYTES = 64 << 20
@@ -25,7 +25,11 @@ _PLACE = re.compile(r"\s*\"?\s*([a-z0-9]+:/)?/")
 
 
 def read_lines_of_file(
-    raw: bytes, table: LineTable, columns: Sequence[str] | Mapping[str, str] | None, channel: str, is_json: bool
+    raw: bytes,
+    table: LineTable,
+    columns: Sequence[str] | Mapping[str, str] | None,
+    channels: Sequence[str],
+    is_json: bool,
 ) -> None:
     """Reads the lines into the table.
 
@@ -33,8 +37,9 @@ def read_lines_of_file(
         raw: the file.
         table: what takes lines and problems.
         columns: fields of a file without a header, or fields by the names in its header; None: the header names
-            fields, and a file whose first line has a place in it, such as ``s3://bucket``, has none.
-        channel: the channel of a job that has one; empty for another job.
+            fields, and a file whose first line begins with a region, or has a place in it, such as ``s3://bucket``,
+            has none.
+        channels: of the job: a file that has neither header nor columns says the place of the only one.
         is_json: the file holds an object in every line.
     """
     try:
@@ -46,7 +51,7 @@ def read_lines_of_file(
     if is_json:
         _read_json(text, table, columns)
     else:
-        _read_csv(text, table, columns, channel)
+        _read_csv(text, table, columns, channels)
     if not table.lines and not table.problems:
         table.refuse("file", "has no lines")
 
@@ -89,19 +94,22 @@ def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return result
 
 
-def _read_csv(written: str, table: LineTable, columns: Sequence[str] | Mapping[str, str] | None, channel: str) -> None:
+def _read_csv(
+    written: str, table: LineTable, columns: Sequence[str] | Mapping[str, str] | None, channels: Sequence[str]
+) -> None:
     source = _Uncommented(written)
     reader = csv.reader(source, strict=True, skipinitialspace=True)
     fields: tuple[str, ...] | None = None
     names = columns if isinstance(columns, Mapping) else {}
+    assumed = ""
     if columns is not None and not isinstance(columns, Mapping):
         fields = table.columns(tuple(columns))
     elif columns is None and _has_no_header(written):
-        if not channel:
-            hint = "columns: [region, inputs.NAME.path]"
-            table.refuse("columns", "the file has no header, and the job not exactly one channel", hint=hint)
+        if len(channels) != 1:
+            _refuse_channels(table, channels)
             return
-        fields = (REGION, f"inputs.{channel}.path")
+        fields = (REGION, f"inputs.{channels[0]}.path")
+        assumed = "the file has no header: `columns: [...]` in the grid's file says what other cells are"
     if table.problems:
         return
     values: dict[str, object] = {}
@@ -126,7 +134,7 @@ def _read_csv(written: str, table: LineTable, columns: Sequence[str] | Mapping[s
                 return
             if len(cells) != len(fields):
                 message = f"must have {len(fields)} cells: {', '.join(fields)}"
-                table.refuse("line", message, line=number, seen=f"{len(cells)} cells")
+                table.refuse("line", message, line=number, seen=f"{len(cells)} cells", hint=assumed)
                 continue
             found = {field: _value(cell, values) for field, cell in zip(fields, cells, strict=True)}
             table.add(found, f"{table.source}:{number}", number)
@@ -155,9 +163,22 @@ class _Uncommented:
 
 
 def _has_no_header(text: str) -> bool:
-    """Tells whether the first line that is no comment has a place in it."""
+    """Tells whether the first line that is no comment begins with a region, or has a place in it."""
     lines = (line for line in io.StringIO(text) if line.strip() and not _COMMENT.match(line))
-    return any(_PLACE.match(cell) for cell in next(lines, "").split(","))
+    cells = next(lines, "").split(",")
+    return is_region(cells[0].strip().strip('"')) or any(_PLACE.match(cell) for cell in cells)
+
+
+def _refuse_channels(table: LineTable, channels: Sequence[str]) -> None:
+    """Notes that nobody knows what the second cell of a file without a header is."""
+    if channels:
+        there = f"has {len(channels)}: {', '.join(channels)}"
+        hint = f"say what the cells are: columns: [{REGION}, inputs.{channels[0]}.path]"
+    else:
+        there = "has none"
+        hint = f"give the job a channel (inputs: {{train: ...}}), or say what the cells are: columns: [{REGION}, ...]"
+    message = f"the file has no header; its second cell would be the path of the job's one channel, but the job {there}"
+    table.refuse("columns", message, hint=hint)
 
 
 def _value(cell: str, values: dict[str, object]) -> object:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from headrace.errors import JobInvalid, Problem
 from headrace.grid.lines.line import IMAGE, OF_LINES, Line
+from headrace.grid.lines.line_table import first_of
 from headrace.job.file.overrides import Overridden, apply_values, parse_place
 from headrace.job.job import Job, find_problems
 from headrace.job.problems.finding import Finding, JobSource
@@ -56,7 +57,7 @@ class Template:
             problems += _problems(made.findings or find_problems(data), line)
             result.append(data)
         if problems:
-            raise JobInvalid(tuple(problems))
+            raise JobInvalid(first_of(problems))
         return tuple(result)
 
     def _with(self, line: Line) -> Overridden:

@@ -8,6 +8,7 @@ import sqlite3
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,9 @@ _READING = frozenset(
 )  # fmt: skip
 """What a statement of SQLite may do."""
 
+_SQLITE_ERROR = 1
+"""Result code of SQLite for a statement that is wrong."""
+
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _DRIVERS = {"postgresql": "postgresql+pg8000"}
 """Drivers that the extra has, for databases that are named without one."""
@@ -39,6 +43,19 @@ _ONE_STATEMENT: Mapping[str, Mapping[str, object]] = {
     "mysqldb": {"multi_statements": False},
 }
 """Drivers that send one statement only, or can be told to: a second one could end the transaction that only reads."""
+
+
+@dataclass
+class _Refused:
+    """Why SQLite did not finish a statement.
+
+    Attributes:
+        actions: that it wanted and may not: a file that is opened for reading can still attach others, and make them.
+        late: it took too long.
+    """
+
+    actions: list[int] = field(default_factory=list)
+    late: bool = False
 
 
 def read_rows(
@@ -83,9 +100,9 @@ def read_rows(
         said += [f"has no :{', :'.join(more)}"] if more else []
         table.refuse("parameters", f"the query {' and '.join(said)}", hint="each :name of the query needs a value")
         return
-    forbidden: list[int] = []
+    refused = _Refused()
     try:
-        with engine.connect() as connection, _read_only(connection, timeout, forbidden):
+        with engine.connect() as connection, _read_only(connection, timeout, refused):
             rows = connection.execute(statement, dict(parameters))
             names = tuple(columns.get(name, name) for name in rows.keys())  # noqa: SIM118  # no mapping
             if table.columns(names) is None:
@@ -96,11 +113,17 @@ def read_rows(
                     return
                 table.add(dict(zip(names, row, strict=True)), f"row {number} of the query")
     except (OSError, sqlalchemy.exc.SQLAlchemyError) as error:
-        if forbidden:
+        if refused.actions:
             hint = "it selects rows; it attaches, sets and makes nothing"
             raise UsageError(f"the query is refused by {shown}: it may only read", hint) from None
-        if not isinstance(error, (OSError, sqlalchemy.exc.OperationalError, sqlalchemy.exc.InterfaceError)):
-            raise UsageError(f"the query is refused by {shown}: {_words(error)}") from None
+        if refused.late:
+            hint = f"{table.source}: lines.timeout gives it more seconds"
+            raise StorageError(f"{shown}: the query was interrupted: it took longer than {timeout:g} s", hint) from None
+        result = getattr(getattr(error, "orig", None), "sqlite_errorcode", None)  # Python 3.10 does not tell it
+        connects = isinstance(error, (OSError, sqlalchemy.exc.OperationalError, sqlalchemy.exc.InterfaceError))
+        if result == _SQLITE_ERROR or not connects:
+            message = f"the query is refused by {shown}: {_words(error)}"
+            raise UsageError(message, hint=f"{table.source}: lines.query") from None
         raise StorageError(f"{shown}: {_words(error)}", hint="is the database there, and may you read it?") from None
     finally:
         engine.dispose()
@@ -172,14 +195,13 @@ def _prepared(cursor: Any, statement: str, parameters: Any, _: object) -> bool:
 
 
 @contextmanager
-def _read_only(connection: Connection, timeout: float, forbidden: list[int]) -> Iterator[None]:
+def _read_only(connection: Connection, timeout: float, refused: _Refused) -> Iterator[None]:
     """One transaction, which sees one state of the data and in which the database refuses to write.
 
     Args:
         connection: to the database.
         timeout: seconds that a statement may take.
-        forbidden: gets the actions of SQLite that a statement wanted and may not: a file that is opened for reading
-            can still attach others, and make them.
+        refused: is told what SQLite has refused.
     """
     name = connection.dialect.name
     if name == "postgresql":
@@ -192,12 +214,17 @@ def _read_only(connection: Connection, timeout: float, forbidden: list[int]) -> 
     elif name == "sqlite":
         latest = time.monotonic() + timeout
         opened = connection.connection.driver_connection
-        opened.set_progress_handler(lambda: time.monotonic() > latest, SQLITE_STEPS)  # type: ignore[union-attr]
+
+        def is_late() -> bool:
+            refused.late = time.monotonic() > latest
+            return refused.late
+
+        opened.set_progress_handler(is_late, SQLITE_STEPS)  # type: ignore[union-attr]
 
         def allow(action: int, *_: object) -> int:
             if action in _READING:
                 return sqlite3.SQLITE_OK
-            forbidden.append(action)
+            refused.actions.append(action)
             return sqlite3.SQLITE_DENY
 
         opened.set_authorizer(allow)  # type: ignore[union-attr]

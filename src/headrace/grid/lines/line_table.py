@@ -13,10 +13,13 @@ from typing import TypedDict
 from headrace.errors import Problem
 from headrace.grid.lines.line import ENGINE, IMAGE, OF_LINES, REGION, Line, Plain
 from headrace.job.model.field_types import text_of
-from headrace.job.problems.finding import show, suggestion
+from headrace.job.problems.finding import nearest, show
 
 MAX_LINES = 100_000
 """A grid has no more. AWS Batch takes 10,000 in an array."""
+
+MOST_PROBLEMS = 200
+"""So many problems are told at once."""
 
 _REGION = re.compile(r"[a-z]{2,4}(-[a-z]+)+-[0-9]{1,2}")
 
@@ -67,8 +70,11 @@ class LineTable:
             elif names.count(name) > 1:
                 self.refuse(name, "comes twice", line=line)
             elif name not in OF_LINES and first not in self.known:
-                known = (*OF_LINES, *self.known)
-                hint = suggestion(first, known) or "the first line of a file without `columns` names the fields"
+                near = nearest(first, (*OF_LINES, *self.known))
+                hint = f"did you mean {near!r}?" if near else (
+                    f"is it a hyperparameter? Name it hyperparameters.{name}, or say what the column stands for: "
+                    f"columns: {{{name}: hyperparameters.{name}}}"
+                )  # fmt: skip
                 self.refuse(name, "is no field of a job", line=line, hint=hint)
         return None if len(self.problems) > before else tuple(names)
 
@@ -84,7 +90,7 @@ class LineTable:
         at: _Where = {"line": line, "place": "" if line else place}
         plain: dict[str, Plain] = {}
         for path, value in fields.items():
-            if path == REGION and (value is None or not _REGION.fullmatch(str(value))):
+            if path == REGION and (value is None or not is_region(str(value))):
                 hint = "such as us-east-1; without the column the grid's placement chooses"
                 self.refuse(path, "must be a region", **at, seen=show(value) if value else "", hint=hint)
             elif path in (ENGINE, IMAGE) and not (value is None or (isinstance(value, str) and value)):
@@ -100,6 +106,23 @@ class LineTable:
             self.refuse("line", "says nothing", **at)
         if len(self.problems) == before:
             self.lines.append(Line(len(self.lines), place, plain))
+
+
+def is_region(name: str) -> bool:
+    """Tells whether a name has the form of a region's.
+
+    >>> is_region("us-gov-west-1"), is_region("region"), is_region("US")
+    (True, False, False)
+    """
+    return _REGION.fullmatch(name) is not None
+
+
+def first_of(problems: Sequence[Problem]) -> tuple[Problem, ...]:
+    """Returns problems as they are told: all of them, or the first ones and how many more there are."""
+    if len(problems) <= MOST_PROBLEMS:
+        return tuple(problems)
+    more = f"and {len(problems) - MOST_PROBLEMS} problems more"
+    return (*problems[:MOST_PROBLEMS], Problem("lines", more))
 
 
 def plain_value(value: object) -> Plain:

@@ -12,7 +12,7 @@ from headrace.grid.lines.line import Line, keyed
 from headrace.grid.lines.line_file import MAX_BYTES, read_lines_of_file
 from headrace.grid.lines.line_matrix import Matrix, check_matrix, multiplied
 from headrace.grid.lines.line_query import read_rows
-from headrace.grid.lines.line_table import LineTable
+from headrace.grid.lines.line_table import LineTable, first_of
 
 _JSON = (".jsonl", ".ndjson")
 
@@ -44,8 +44,7 @@ def read_lines(
     table = LineTable(_shown(source, grid_file), frozenset(known))
     if source.file:
         path = base / source.file
-        only = next(iter(channels)) if len(channels) == 1 else ""
-        read_lines_of_file(_bytes(path), table, source.columns, only, path.suffix in _JSON)
+        read_lines_of_file(_bytes(path, grid_file), table, source.columns, tuple(channels), path.suffix in _JSON)
     elif source.query:
         named = source.columns if isinstance(source.columns, Mapping) else {}
         read_rows(
@@ -61,7 +60,7 @@ def read_lines(
             multiplied(table.lines, matrix, whole)
         table = LineTable(grid_file, table.known, whole.lines, [*table.problems, *whole.problems])
     if table.problems:
-        raise JobInvalid(tuple(table.problems))
+        raise JobInvalid(first_of(table.problems))
     return keyed(table.lines)
 
 
@@ -69,12 +68,13 @@ def _shown(source: LineSource, grid_file: str) -> str:
     return os.fspath(Path(grid_file).parent / source.file) if source.file else grid_file
 
 
-def _bytes(path: Path) -> bytes:
+def _bytes(path: Path, grid_file: str) -> bytes:
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_BYTES + 1)
     except (FileNotFoundError, IsADirectoryError):
-        raise UsageError(f"lines: {path} is no file") from None
+        hint = f"{grid_file} names it: lines: {{file: ...}}, from its own folder"
+        raise UsageError(f"lines: {path} is no file", hint) from None
     except OSError as error:
         raise StorageError(f"{path} cannot be read: {error.strerror}") from None
     if len(raw) > MAX_BYTES:
