@@ -31,6 +31,7 @@ from slurm_stage import (
 )
 from stage import text, until
 
+from few_digits import write_few
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.job import load_job
 from headrace.runs import CauseKind, Run, Status, read_plan
@@ -65,14 +66,9 @@ def result_of(run: Run, host: str) -> dict[str, object]:
 
 
 @pytest.fixture(scope="module")
-def digits() -> Path:
-    spec = importlib.util.spec_from_file_location("digits_prepare", EXAMPLES / "digits" / "prepare.py")
-    assert spec is not None
-    assert spec.loader is not None
-    prepare = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(prepare)
-    prepare.main(EXAMPLES / "digits" / "data")
-    return EXAMPLES / "digits" / "data"
+def digits(cluster: SlurmCluster) -> str:
+    """The override that names five batches of digits, where all nodes see them."""
+    return f"inputs.training={write_few(cluster.folder / 'digits', 5 * 64)}"
 
 
 @pytest.mark.usefixtures("limited")
@@ -115,15 +111,15 @@ def test_two_groups_say_hello_from_their_nodes_and_leave_nothing(cluster: SlurmC
 
 @pytest.mark.torch
 def test_the_digits_are_learnt_with_the_same_losses_as_on_one_machine(
-    cluster: SlurmCluster, digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: SlurmCluster, digits: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    remote = example(cluster, "digits/heterogeneous.yaml", "hyperparameters.epochs=1")
+    remote = example(cluster, "digits/heterogeneous.yaml", "hyperparameters.epochs=1", digits)
     monkeypatch.setenv("HEADRACE_HOME", str(tmp_path))
-    options = ["hyperparameters.epochs=1", "engines.local.isolation=none", "environment.OMP_NUM_THREADS=1"]
+    options = [digits, "hyperparameters.epochs=1", "engines.local.isolation=none", "environment.OMP_NUM_THREADS=1"]
     local = load_job(str(EXAMPLES / "digits" / "homogeneous.yaml"), options).fit(logs=False)
     remote.completed()
     alone, nodes = result_of(Run.open(local.id), "algo-1"), result_of(remote.run, "algo-2")
-    assert len(alone["losses"]) == 23
+    assert len(alone["losses"]) == 5
     assert nodes["losses"] == alone["losses"]
     assert nodes["accuracy"] == alone["accuracy"]
     assert {each.stream.host for each in remote.run.programs if each.stream.name == "feed"} == {"algo-1", "algo-2"}
@@ -136,8 +132,8 @@ def test_the_digits_are_learnt_with_the_same_losses_as_on_one_machine(
 if SOAK:  # the table of engines plays torchrun on Slurm; plain jobs are those of one group
 
     @pytest.mark.torch
-    def test_torchrun_trains_on_the_nodes_of_one_group_as_a_plain_job(cluster: SlurmCluster, digits: Path) -> None:
-        run = example(cluster, "torchrun/torchrun.yaml", "hyperparameters.epochs=1", f"distribution.{RANKS}=1")
+    def test_torchrun_trains_on_the_nodes_of_one_group_as_a_plain_job(cluster: SlurmCluster, digits: str) -> None:
+        run = example(cluster, "torchrun/torchrun.yaml", "hyperparameters.epochs=1", digits, f"distribution.{RANKS}=1")
         run.completed()
         assert "hetjob" not in (run.run.paths.engine / "job.sbatch").read_text()
         run.is_in("COMPLETED")

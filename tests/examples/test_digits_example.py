@@ -17,6 +17,7 @@ import pytest
 from effort import SOAK
 from rich.console import Console
 
+from few_digits import write_few
 from headrace import insight
 from headrace.job import load_job
 from headrace.runs import Run, Status
@@ -87,13 +88,13 @@ def test_homogeneous_and_heterogeneous_jobs_have_the_same_losses_bit_by_bit(
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("the heterogeneous job pins its groups to cores 0 and 1, this machine has one")
     monkeypatch.setenv("HEADRACE_HOME", str(tmp_path))
-    load("prepare").main(EXAMPLE / "data")
-    single, alone = run("homogeneous.yaml", ["hyperparameters.epochs=1"])
-    both, mixed = run("heterogeneous.yaml", ["hyperparameters.epochs=1"])
-    assert len(alone["losses"]) == 23  # type: ignore[arg-type]
+    little = ["hyperparameters.epochs=1", f"inputs.training={write_few(tmp_path / 'digits', 10 * 64)}"]
+    single, alone = run("homogeneous.yaml", little)
+    both, mixed = run("heterogeneous.yaml", little)
+    assert len(alone["losses"]) == 10  # type: ignore[arg-type]
     assert alone["losses"] == mixed["losses"]
     assert alone["accuracy"] == mixed["accuracy"]
-    assert mixed["accuracy"] > 0.9  # type: ignore[operator]  # after the first of its three epochs
+    assert mixed["accuracy"] > 0.5  # type: ignore[operator]  # after 10 of its 69 steps; guessing gives 0.1
     feeds = {program.stream.host for program in both.programs if program.stream.name == "feed"}
     assert feeds == {"algo-1", "algo-2"}
     assert not both.degraded
@@ -127,7 +128,7 @@ def assert_demo_fits_on_a_screen_and_a_half(demo: ModuleType, outcomes: list[obj
         assert text not in printed.getvalue()
 
 
-if SOAK:  # the first epoch, and what it learns, is in every run
+if SOAK:  # the first steps, and that they learn, are in every run
 
     @pytest.mark.slow
     @pytest.mark.timeout(900)
