@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import os
 import tarfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,8 +17,8 @@ from effort import SOAK
 from machines_of_a_run import Machines, groups, job, until
 
 from flaky_s3 import FlakyS3, flaky
-from headrace.instance.launch_plan import write_atomically
-from headrace.runs import CauseKind, Status
+from headrace.instance.launch_plan import channel_dir, write_atomically
+from headrace.runs import CauseKind, Run, Status
 from headrace.runs.events import (
     FeedReady,
     HostLost,
@@ -30,6 +31,7 @@ from headrace.runs.events import (
 )
 from held_install import hold_install
 from objectstore import ObjectStore
+from patience import allowed
 
 _numbers = itertools.count(1)
 WITHOUT_TORCH = {"PYTHONPATH": str(Path(__file__).parent.parent / "engines/without_torch")}
@@ -290,6 +292,30 @@ def has_begun(made: Machines, part: str, folder: Path, bucket: FlakyS3) -> bool:
     if part == "training":
         return len({line.stream.host for line in made.run.logs() if line.text == "running"}) == 2
     return made.run.state().secondary_status is PARTS[part] and bucket.requests.total() > (part == "download")
+
+
+def test_a_host_whose_agent_has_not_registered_when_the_run_is_stopped_ends_at_once(machines) -> None:
+    made = machines(WAIT, instance_groups=groups(dnn=2))
+    late = made["algo-2"]
+    ports = msgspec.structs.replace(made.plan.ports, control=made.plan.ports.feed)  # where nobody answers its agent
+    text = msgspec.json.encode(msgspec.structs.replace(made.plan, ports=ports))
+    write_atomically(channel_dir(late.tree) / "plan.json", text)
+    made.start()
+
+    def agents() -> set[str]:
+        return {each.host for machine in made.all.values() for each in Run(machine.paths).events() if is_start(each)}
+
+    until(lambda: agents() == {"algo-1", "algo-2"}, 30, "both agents")
+    began = time.monotonic()
+    assert made.leader.ask("stop").returncode == 0
+    assert made.leader.wait() == 1
+    assert late.wait() == 0
+    assert time.monotonic() - began < allowed(10), "an agent with orders has 15 s and its grace"
+    assert made.run.state().status is Status.STOPPED, made.explain()
+
+
+def is_start(event: object) -> bool:
+    return isinstance(event, HostStarted)
 
 
 COUNT = """

@@ -57,7 +57,7 @@ from headrace.agent.program_specs import (
 from headrace.instance.certificates import read_certificates
 from headrace.instance.environment import Environment
 from headrace.instance.launch_plan import LaunchPlan
-from headrace.instance.lifeline import COORDINATOR_LOST, OF_PLATFORM, CommandReader, StopJob
+from headrace.instance.lifeline import COORDINATOR_LOST, OF_PLATFORM, AttemptOver, CommandReader, StopJob
 from headrace.processes.process_table import descendants
 from headrace.runs import Cause, CauseKind, EventWriter, RunPaths, Status
 
@@ -360,6 +360,9 @@ class HostAgent:
                     grace = self.plan.stop_grace if command.grace is None else command.grace
                     self._released.set()  # the engine gives this order itself, because the coordinator is gone
                     self.stop(StopOrder(command.reason, grace, feed=True))
+                elif isinstance(command, AttemptOver) and not self._client.answered:
+                    self._released.set()
+                    self.stop(StopOrder("the attempt was over before this host had registered", 0.0, feed=True))
 
         loop.add_reader(0, read)
         self._task(self._watch_parent())

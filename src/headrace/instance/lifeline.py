@@ -51,7 +51,12 @@ class AgentGone(msgspec.Struct, frozen=True, tag="gone"):
     heard_nothing: bool = False
 
 
-Command = StopJob | AgentGone
+class AttemptOver(msgspec.Struct, frozen=True, tag="over"):
+    """The job's attempt is over: for an agent beside the leader's. One that its coordinator has not answered yet ends
+    at once, for there is none any more that will; another one has its orders."""
+
+
+Command = StopJob | AgentGone | AttemptOver
 _decoder = msgspec.json.Decoder(Command)
 
 

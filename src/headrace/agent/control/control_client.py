@@ -88,6 +88,11 @@ class Client:
         self._news.set()
 
     @property
+    def answered(self) -> bool:
+        """Whether the coordinator has ever answered."""
+        return self._answered
+
+    @property
     def delivered(self) -> bool:
         """Whether the coordinator has taken in every report."""
         return not self._queue

@@ -225,6 +225,8 @@ class FollowingHost(HostDuties):
             grace = min(FAILURE_GRACE, self._plan.stop_grace)
             words = "the leader's machine was replaced"
             self._instances.stop(StopJob(CauseKind.COORDINATOR_LOST.value, words, failed=True, grace=grace))
+        else:
+            self._instances.attempt_over()
         self._instances.end_within(0.0 if self._at_once() else AFTER_END + self._plan.stop_grace)
 
     def _deliver(self) -> bool:

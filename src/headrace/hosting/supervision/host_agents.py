@@ -30,7 +30,16 @@ from headrace.hosting.supervision.attempt_end import AFTER_GRACE, AttemptEnd
 from headrace.hosting.supervision.instances import FAILURE_GRACE, Outcome
 from headrace.hosting.supervision.scratch_dir import scratch_dir
 from headrace.instance.launch_plan import HostPlan, LaunchPlan
-from headrace.instance.lifeline import COORDINATOR_LOST, OPTION, SCRATCH, AgentGone, Command, StopJob, encode
+from headrace.instance.lifeline import (
+    COORDINATOR_LOST,
+    OPTION,
+    SCRATCH,
+    AgentGone,
+    AttemptOver,
+    Command,
+    StopJob,
+    encode,
+)
 from headrace.instance.paths import BASE_VARIABLE
 from headrace.processes.oom import FD_VARIABLE, OomCounter, RecentKills, whose_memory
 from headrace.processes.process_table import describe_exit
@@ -178,6 +187,10 @@ class HostAgents:
     def agent_gone(self, gone: AgentGone) -> None:
         """Tells the leader's agent that the one of a host of another machine has ended."""
         self._tell(self._plan.leader, gone)
+
+    def attempt_over(self) -> None:
+        """Tells all agents, of which none is the leader's, that the attempt is over."""
+        self._tell_all(AttemptOver())
 
     def signal_agents(self, number: int) -> None:
         """Signals all agents, as their platform would."""

@@ -100,6 +100,9 @@ class MachineInstances(Instances, Protocol):
     def agent_gone(self, gone: AgentGone) -> None:
         """Tells the leader's agent, which is here, that the agent of a host of another machine has ended."""
 
+    def attempt_over(self) -> None:
+        """The attempt is over elsewhere: agents that have not registered need not wait for their coordinator."""
+
     def leave(self) -> None:
         """The platform ends this machine: its agents, without the leader's, report that and end their programs."""
 

@@ -88,6 +88,11 @@ class PlainHosts:
         if self._agents is not None:
             self._agents.agent_gone(gone)
 
+    def attempt_over(self) -> None:
+        """See `MachineInstances.attempt_over`."""
+        if self._agents is not None:
+            self._agents.attempt_over()
+
     def leave(self) -> None:
         """See `MachineInstances.leave`."""
         if self._agents is not None:
