@@ -17,9 +17,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3
 import botocore.config
+import botocore.session
 
+from headrace.instance.s3 import share_models
 from patience import allowed
 
 BUCKET = "headrace-local"
@@ -92,13 +93,13 @@ class ServeProcess:
         return found["key_id"], found["secret"]
 
     def client(self, service: str = "sagemaker", holder: str = "user", attempts: int = 1, **others: Any) -> Any:
-        """Returns a client of boto3, which is closed at the end of the test."""
+        """Returns a client of botocore, which is closed at the end of the test."""
         key_id, secret = self.keys(holder)
         given: dict[str, Any] = {"aws_access_key_id": key_id, "aws_secret_access_key": secret, "region_name": REGION}
         config = botocore.config.Config(retries={"total_max_attempts": attempts}, max_pool_connections=1)
-        client = boto3.session.Session().client(
-            service, **{**given, "endpoint_url": self.url, "config": config, **others}
-        )
+        session = botocore.session.Session()
+        share_models(session)
+        client = session.create_client(service, **{**given, "endpoint_url": self.url, "config": config, **others})
         self._clients.append(client)
         return client
 

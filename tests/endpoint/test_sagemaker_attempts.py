@@ -14,7 +14,7 @@ from headrace import engines
 from headrace.engines.sagemaker import refresh_training_job
 from headrace.errors import EngineRefused
 from headrace.runs import CauseKind, Run, Status, runs_dir
-from serve_process import ServeProcess
+from serve_process import ServeProcess, wait_for
 
 pytestmark = pytest.mark.namespaces
 
@@ -102,6 +102,18 @@ def test_a_run_that_stays_without_capacity_fails_and_says_so(loop: Loop) -> None
         assert handle.cause.kind is CauseKind.INSTANCE_NOT_STARTED
         assert len(relay.created()) == 3
     assert not list((loop.bucket / "out" / "headrace" / "channels").glob("never*/*"))
+
+
+def test_a_run_that_pauses_between_two_attempts_is_stopped_without_the_service(loop: Loop) -> None:
+    with Relay(loop.service.port, CreateTrainingJob=[FULL]) as relay:
+        handle = loop.start(loop.job(HELLO, "paused", through(relay, attempts=1, delay=600), **ALONE))
+        wait_for(lambda: "with a pause before it" in handle.run.state().transitions[-1].message)
+    with pytest.raises(EngineRefused):
+        refresh_training_job.refresh_training_job(handle.run)
+    assert engines.stop(handle.run), "nobody serves by now"
+    state = Run.open(handle.id).state()
+    assert state.cause is not None
+    assert (state.status, state.cause.kind) == (Status.STOPPED, CauseKind.STOPPED)
 
 
 def test_doctor_tells_whether_the_service_answers_and_where(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:

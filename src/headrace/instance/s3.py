@@ -12,6 +12,7 @@ A read that breaks off goes on where it was, of the very same object (If-Match).
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import logging
 import os
@@ -56,6 +57,16 @@ class S3Access(NamedTuple):
 AS_ENVIRONMENT = S3Access()
 
 
+@functools.cache
+def _models(folders: str | None) -> Any:
+    return importlib.import_module("botocore.loaders").create_loader(folders)
+
+
+def share_models(session: Any) -> None:
+    """Lets a session of botocore read the model of a service once in a process: five sixths of what a client costs."""
+    session.register_component("data_loader", _models(session.get_config_variable("data_path")))
+
+
 class S3:
     """A client for all buckets.
 
@@ -89,6 +100,7 @@ class S3:
         )
         with self.told("s3://"):
             core = session.Session(profile=access.profile or None)
+            share_models(core)
             self._attempts = attempts or int(core.get_config_variable("max_attempts") or ATTEMPTS)
             self.client: Any = core.create_client(
                 "s3",

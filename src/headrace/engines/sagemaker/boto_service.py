@@ -1,8 +1,8 @@
-"""Speaks to SageMaker and CloudWatch Logs with boto3 (``pip install 'headrace[sagemaker]'``), imported when it is used.
+"""Speaks to SageMaker and CloudWatch Logs with botocore (``pip install 'headrace[sagemaker]'``), imported when used.
 
-CreateTrainingJob is not left to boto3's own repetitions: a request whose answer was lost may have created the job, so
-the job is looked for by its name first. Every repetition waits, at random and longer each time, because many clients
-are throttled at once.
+CreateTrainingJob is not left to botocore's own repetitions: a request whose answer was lost may have created the job,
+so the job is looked for by its name first. Every repetition waits, at random and longer each time, because many
+clients are throttled at once.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from headrace.engines.sagemaker.service_calls import (
     is_over,
 )
 from headrace.errors import EngineRefused
+from headrace.instance.s3 import share_models
 
 T = TypeVar("T")
 
@@ -66,9 +67,9 @@ class BotoService:
         jitter: Callable[[], float] = random.random,
     ) -> None:
         try:
-            import boto3
             import botocore.config
             import botocore.exceptions
+            import botocore.session
         except ImportError as error:
             message = f"the sagemaker engine needs a library that is not installed: {error.name}"
             raise EngineRefused(message, INSTALL) from error
@@ -80,14 +81,12 @@ class BotoService:
             retries={"total_max_attempts": 1, "mode": "standard"},
         )
         try:
-            session = boto3.session.Session(profile_name=access.profile or None, region_name=access.region)
-            self.sagemaker: Any = session.client(
-                "sagemaker", endpoint_url=access.endpoints.get("sagemaker"), config=config
-            )
-            self.cloudwatch_logs: Any = session.client("logs", endpoint_url=access.endpoints.get("logs"), config=config)
-            self._cloudwatch = functools.partial(
-                session.client, "cloudwatch", endpoint_url=access.endpoints.get("cloudwatch"), config=config
-            )
+            session = botocore.session.Session(profile=access.profile or None)
+            share_models(session)
+            create = functools.partial(session.create_client, region_name=access.region, config=config)
+            self.sagemaker: Any = create("sagemaker", endpoint_url=access.endpoints.get("sagemaker"))
+            self.cloudwatch_logs: Any = create("logs", endpoint_url=access.endpoints.get("logs"))
+            self._cloudwatch = functools.partial(create, "cloudwatch", endpoint_url=access.endpoints.get("cloudwatch"))
         except (self._errors.BotoCoreError, ValueError) as error:
             raise EngineRefused(f"AWS cannot be asked: {error}", _NO_CREDENTIALS) from error
 

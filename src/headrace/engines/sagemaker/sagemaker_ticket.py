@@ -40,6 +40,7 @@ class ServiceTicket(msgspec.Struct, frozen=True):
         refused: the service's word for why it did not accept the latest attempt; empty when it did.
         refusal: the same in a sentence.
         refused_at: when that was, seconds since the epoch.
+        failed: the service's word for why the latest attempt failed, while there is a pause before the next one.
         missing_since: since when the service, which had accepted it, says that it has no such job; 0 while it has one.
     """
 
@@ -61,6 +62,7 @@ class ServiceTicket(msgspec.Struct, frozen=True):
     refused: str = ""
     refusal: str = ""
     refused_at: float = 0.0
+    failed: str = ""
     missing_since: float = 0.0
     spent: float = 0.0
     stop: Cause | None = None

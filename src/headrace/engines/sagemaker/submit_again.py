@@ -16,7 +16,7 @@ from headrace.engines.sagemaker.budget_watch import used_up
 from headrace.engines.sagemaker.capacity_retry import next_attempt
 from headrace.engines.sagemaker.failure_reasons import word_of
 from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket, read_ticket, write_ticket
-from headrace.engines.sagemaker.service_calls import Answer, ServiceRefused
+from headrace.engines.sagemaker.service_calls import ServiceRefused
 from headrace.engines.sagemaker.stage_channel import remove_channel
 from headrace.engines.sagemaker.submit_training_job import asked_of, note_refusal, planned_again, submit_attempt
 from headrace.errors import EngineRefused, UsageError
@@ -46,6 +46,8 @@ def submit_again(paths: RunPaths, ticket: ServiceTicket, word: str, failed_at: f
     now = time.time()
     wait = failed_at + following.delay - now
     if wait > 0:
+        if ticket.failed != word:
+            write_ticket(paths, msgspec.structs.replace(ticket, failed=word))
         with platform_news(paths) as news:
             news.status(SecondaryStatus.PENDING, f"{word}: it is submitted again, with a pause before it", now)
         return True
@@ -79,7 +81,7 @@ def submit_again(paths: RunPaths, ticket: ServiceTicket, word: str, failed_at: f
 
 
 def stop_run(paths: RunPaths) -> bool:
-    """Asks the service to stop a run whose end is not known; one that waits for capacity ends here.
+    """Asks the service to stop a run whose end is not known; one that waits for capacity ends here, unasked.
 
     Returns:
         Whether it was still waiting or running.
@@ -90,20 +92,17 @@ def stop_run(paths: RunPaths) -> bool:
     """
     with alone(paths, wait=True):
         ticket = read_ticket(paths)
-        service = BotoService(ticket.service)
-        if not ticket.refused and service.stop(ticket.name):
-            write_ticket(paths, msgspec.structs.replace(ticket, stop=ticket.stop or BY_USER))
-            return True
-        found = None if ticket.refused else service.describe(ticket.name)
-        if not _is_to_follow(paths, ticket, found):
+        word = ticket.refused or ticket.failed
+        if not word:
+            service = BotoService(ticket.service)
+            if service.stop(ticket.name):
+                write_ticket(paths, msgspec.structs.replace(ticket, stop=ticket.stop or BY_USER))
+                return True
+            found = service.describe(ticket.name)
+            word = "" if found is None else word_of(found)
+        if next_attempt(asked_of(paths).sagemaker.retry, ticket.attempt, word, ticket.first_region) is None:
             return False
         with platform_news(paths) as news:
             return news.end(
                 Status.STOPPED, Cause(CauseKind.STOPPED, f"{BY_USER.detail} while it waited to be submitted again")
             )
-
-
-def _is_to_follow(paths: RunPaths, ticket: ServiceTicket, found: Answer | None) -> bool:
-    """Tells whether another attempt would be submitted after this one."""
-    word = ticket.refused or (word_of(found) if found is not None else "")
-    return next_attempt(asked_of(paths).sagemaker.retry, ticket.attempt, word, ticket.first_region) is not None
