@@ -112,3 +112,14 @@ def test_an_entrypoint_runs_as_it_is_on_hosts_that_have_the_paths_ports_and_keys
         }
         assert (endpoint.bucket / "told" / host).read_bytes() == b"by the second key"
     assert sorted(path.name for path in (endpoint.bucket / "boot").iterdir()) == ["boot.py"], "channels are views"
+
+
+def test_an_entrypoint_of_the_service_is_refused_where_hosts_have_no_paths_of_their_own() -> None:
+    with serving(*NO_LIMITS, "--set", "engines.local.isolation=none") as endpoint:
+        request = endpoint.request("nowhere", "")
+        request["AlgorithmSpecification"] |= {"ContainerEntrypoint": ["python", ARGUMENTS[0]]}
+        client = endpoint.client()
+        client.create_training_job(**request)
+        found = endpoint.ended(client, "nowhere")
+    assert found["TrainingJobStatus"] == "Failed"
+    assert "boot.py: hosts have no /opt/ml of their own (engines.local.isolation says so)" in found["FailureReason"]

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import trustme
 
+from headrace.endpoint.endpoint_server import ServeOptions
 from headrace.endpoint.training_jobs.engine_settings import EngineSettings
 from headrace.errors import UsageError
 from patience import allowed
@@ -183,6 +184,9 @@ def test_wrong_rates_and_addresses_are_told_and_an_open_address_is_warned_of(tmp
     assert rate.returncode == 2
     assert "--rate foo: no operation" in rate.stderr
     assert "there is: CreateTrainingJob, DescribeTrainingJob" in rate.stderr
+    for option, value in (("region", "mars"), ("tunnel", "S3.amazonaws.com"), ("tunnel", "*.amazonaws.com")):
+        with pytest.raises(UsageError, match=re.escape(f"--{option} {value}: ")):
+            ServeOptions(region=value) if option == "region" else ServeOptions(tunnels=[value])
     for host in ("192.0.2.1", "no-such-host.invalid"):
         away = run("--host", host)
         assert away.returncode == 2

@@ -24,6 +24,7 @@ from headrace.endpoint.auth.access_keys import AccessKeys, keys_of, write_privat
 from headrace.endpoint.auth.gatekeeper import Gatekeeper
 from headrace.endpoint.client_setup import BUCKET, ClientSetup, without_aws
 from headrace.endpoint.dispatcher import Dispatcher
+from headrace.endpoint.http.aws_names import is_aws_name, is_region
 from headrace.endpoint.http.connect_proxy import Proxy
 from headrace.endpoint.http.http_server import HttpServer, listen
 from headrace.endpoint.http.proxy_authority import ProxyAuthority
@@ -98,6 +99,15 @@ class ServeOptions:
     key: Path | None = None
     stop_jobs: bool = False
     tunnels: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        """Raises UsageError: the region has no name of AWS's form, or a tunnel leads to what is answered here."""
+        if not is_region(self.region):
+            raise UsageError(f"--region {self.region}: no region of AWS is called like that", "e.g. us-east-1")
+        for host in self.tunnels:
+            if is_aws_name(host.lower().replace("*", "x")):
+                words = f"--tunnel {host}: services of AWS are answered here, and are not reached through it"
+                raise UsageError(words, "name other hosts, e.g. pypi.org")
 
 
 def setup_of(options: ServeOptions, keys: AccessKeys, port: int) -> ClientSetup:

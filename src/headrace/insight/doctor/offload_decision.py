@@ -162,10 +162,10 @@ def decide(case: Case, transfer: Transfer | None) -> OffloadDecision:
         return OffloadDecision(
             Advice.UNKNOWN,
             "the loop stalls, but the dataset is an IterableDataset, which divides the work among its workers by "
-            "itself: what more workers could make is unknown, and headrace.feed serves map-style datasets",
+            "itself: what more workers could make is unknown",
             notes=(
-                "try more num_workers, if the dataset divides itself by get_worker_info(); or give it __getitem__ and "
-                "__len__, and ask again",
+                "try more num_workers, if the dataset divides itself by get_worker_info(): headrace.feed reads it in "
+                "lanes (num_shards=), here and elsewhere; or give it __getitem__ and __len__, and ask again",
             ),
         )
     wall = wall_of(case)

@@ -24,9 +24,14 @@ if TYPE_CHECKING:
 def command(files: tuple[Path, ...], regions: tuple[str, ...], profile: str | None, dry_run: bool, output: str) -> None:
     """Bring prices of SageMaker training into your own list, $HEADRACE_HOME/prices.csv (~/.headrace/prices.csv).
 
-    FILE is AWS's offer file of AmazonSageMaker, JSON or CSV, as it can be downloaded from AWS, or a table with
+    FILE is AWS's offer file of AmazonSageMaker, JSON or CSV, as it can be downloaded from AWS, or a table (CSV) with
     headrace's own columns. Without a FILE, AWS's Pricing API is asked, which needs credentials that may
     pricing:GetProducts, and a network.
+
+    \b
+    The columns, and a row:
+      instance_type,service,region,price,status,rule,as_of,offered,source,licence
+      ml.c5.xlarge,sagemaker,eu-west-1,0.23,published,,2026-11-01,yes,our contract,internal
 
     The prices of your list come before those that travel with headrace, in prices, plan, cost, report, budgets and
     grids. Each has its source and its date; older ones stay for older runs. Remove the file to be without it.
