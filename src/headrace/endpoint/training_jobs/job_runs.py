@@ -24,7 +24,6 @@ from headrace.endpoint.training_jobs.job_store import JobStore, Phase, StoredJob
 from headrace.engines.asking import AskEngine
 from headrace.engines.handle import Handle
 from headrace.errors import EngineRefused, HeadraceError
-from headrace.instance.isolation_level import NO_ISOLATION
 from headrace.runs import EndOfRun, Run, RunPaths, runs_dir
 from headrace.runs.run_listing import planned_groups
 from headrace.runs.store import list_paths, read_header
@@ -33,6 +32,7 @@ LOGS = "logs"
 OWN_PORTS = {"control": 27071, "feed": 27070, "tf_data": 27072, "master": 27777}
 """Of the run of a job that starts what it likes, on hosts that have all ports for themselves."""
 TREE = "/opt/ml/"
+NOT_ISOLATED = "none"
 _UIDS = "jobs"
 _ADOPT_SECONDS = 10.0
 _REAP_SECONDS = 60.0
@@ -91,7 +91,7 @@ class JobRuns:
         made = self._maker.make(request, base_path, {})
         isolation = engines.plan(made, self._maker.engine).plan.isolation
         named = next((word for word in made.command or () if TREE in word), None)
-        if named is not None and isolation.level == NO_ISOLATION:
+        if named is not None and isolation.level == NOT_ISOLATED:
             hint = "leave out --set engines.ENGINE.isolation=none; `headrace doctor` says what works on a machine"
             raise EngineRefused(f"{named}: hosts have no /opt/ml of their own ({isolation.why})", hint)
         if isolation.own_network and not isolation.outward:  # no program would reach this endpoint
