@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import signal
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import httpx
 import msgspec
+import psutil
 import pytest
 from made_runs import DATA, DNN, lost_host, make_run, write_log
 from page_server import COMMAND, Ui, start_ui
@@ -235,28 +237,19 @@ def next_event(lines: object) -> dict[str, object]:
 def test_a_page_that_goes_takes_its_connection_along(ui: Ui, home: Path) -> None:
     paths = create_run("open", runs=home / "runs")
     adopt(paths)
-    sockets = lambda: len([fd for fd in Path(f"/proc/{ui.process.pid}/fd").iterdir() if "socket" in link(fd)])  # noqa: E731
-    before = sockets()
-    streams = [httpx.Client(verify=False) for _ in range(3)]
-    answers = []
-    for client in streams:
-        request = client.build_request("GET", ui.url(f"/api/runs/{paths.id}/live"))
-        answers.append(client.send(request, stream=True))
-    assert sockets() == before + 3
-    for answer, client in zip(answers, streams, strict=True):
-        answer.close()
-        client.close()
+    server = psutil.Process(ui.process.pid)
+    with contextlib.ExitStack() as pages:
+        ports = set()
+        for _ in range(3):
+            client = pages.enter_context(httpx.Client(verify=False))
+            answer = pages.enter_context(client.stream("GET", ui.url(f"/api/runs/{paths.id}/live")))
+            ports.add(answer.extensions["network_stream"].get_extra_info("client_addr")[1])
+        held = lambda: {each.raddr.port for each in server.net_connections("tcp") if each.raddr} & ports  # noqa: E731
+        assert held() == ports, "each page has a connection of its own"
     deadline = time.monotonic() + 10
-    while sockets() > before:
+    while held():
         assert time.monotonic() < deadline, "connections stay"
         time.sleep(0.05)
-
-
-def link(path: Path) -> str:
-    try:
-        return str(path.readlink())
-    except OSError:
-        return ""
 
 
 def test_a_damaged_run_shows_what_can_be_read_and_says_what_cannot(ui: Ui, home: Path, made: RunPaths) -> None:

@@ -31,7 +31,7 @@ from headrace.runs.store import list_paths, read_header
 LOGS = "logs"
 OWN_PORTS = {"control": 27071, "feed": 27070, "tf_data": 27072, "master": 27777}
 """Of the run of a job that starts what it likes, on hosts that have all ports for themselves."""
-TREE = "/opt/ml/"
+TREE = "/opt/ml"
 NOT_ISOLATED = "none"
 _UIDS = "jobs"
 _ADOPT_SECONDS = 10.0
@@ -90,7 +90,7 @@ class JobRuns:
         request = {**job.request, "TrainingJobName": job.name, **({"Tags": tags} if tags else {})}
         made = self._maker.make(request, base_path, {})
         isolation = engines.plan(made, self._maker.engine).plan.isolation
-        named = next((word for word in made.command or () if TREE in word), None)
+        named = next((word for word in made.command or () if Path(word).is_relative_to(TREE)), None)
         if named is not None and isolation.level == NOT_ISOLATED:
             hint = "leave out --set engines.ENGINE.isolation=none; `headrace doctor` says what works on a machine"
             raise EngineRefused(f"{named}: hosts have no /opt/ml of their own ({isolation.why})", hint)
