@@ -165,6 +165,10 @@ class StorageError(HeadraceError):
     """Data that cannot be read or written, here or in an object store."""
 
 
+class StorageUnreachable(StorageError):
+    """An object store does not answer. That says nothing about what is in it."""
+
+
 class ObjectMissing(StorageError):
     """No such bucket, object, file or folder."""
 

@@ -50,6 +50,7 @@ if SOAK:
         row("twice", 0, [TWICE] * LINES),
         row("lost and forgotten", 0, [LOST], [FORGETS]),
         row("late and forgotten", 0, [LATE], [FORGETS]),
+        row("lost and forgotten and over the quota", 0, [LOST, QUOTA], [FORGETS, FORGETS], parallel=1),
         row("described throttled", 0, [], [THROTTLED, PASSES] * 4),
         row("forgotten at once", 0, [], [FORGETS] * LINES),
         row("forgotten again and again", 0, [], [PASSES, FORGETS] * 4),

@@ -171,7 +171,7 @@ class _Lost:
     def __init__(self) -> None:
         self.stopped: list[str] = []
 
-    def create(self, request: object) -> str:
+    def create(self, request: object, look: float | None = None) -> str:
         raise KeyboardInterrupt
 
     def stop(self, name: str) -> bool:

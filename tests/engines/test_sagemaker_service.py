@@ -146,6 +146,28 @@ def test_a_job_that_was_created_although_the_service_failed_is_found_again() -> 
         assert service.create(REQUEST) == ARN, "it is looked for after the last try, too"
 
 
+def test_a_request_that_may_have_been_sent_before_is_looked_for_when_it_is_refused_and_the_service_forgets_it() -> None:
+    """A job of an answer that was lost uses up the quota itself: taken for refused, it would run a second time."""
+    full = ("ResourceLimitExceeded", "The limit is 1", 400)
+    refused: list[tuple[str, object]] = [("create_training_job", full), ("describe_training_job", UNKNOWN)]
+    there = ("describe_training_job", described())
+    lost: list[tuple[str, object]] = [("create_training_job", BROKEN), ("describe_training_job", UNKNOWN)]
+    with stubbed(*lost, *refused, there) as (service, waits):
+        assert service.create(REQUEST) == ARN
+    assert waits == [0.5, 0.5]
+    with stubbed(*refused, there) as (service, _):
+        assert service.create(REQUEST, 30.0) == ARN
+    with stubbed(("create_training_job", TAKEN), ("describe_training_job", UNKNOWN), there) as (service, _):
+        assert service.create(REQUEST) == ARN
+    with stubbed(*refused) as (service, waits), pytest.raises(ServiceRefused, match="ResourceLimitExceeded"):
+        service.create(REQUEST, 0.0)
+    assert waits == []
+    never = [("describe_training_job", UNKNOWN)] * 6
+    with stubbed(*lost, *refused, *never) as (service, waits), pytest.raises(ServiceRefused, match="The limit is 1"):
+        service.create(REQUEST)
+    assert sum(waits[1:]) >= 30
+
+
 @pytest.mark.parametrize(
     ("code", "hint"),
     [

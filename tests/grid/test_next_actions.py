@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given
 
+from headrace.engines.planning.plan_artefacts import check_places
 from headrace.errors import EngineRefused, EngineUnreachable, JobInvalid, NameInUse, StorageError
 from headrace.grid.controller.attempt_failure import failure_of_run, failure_of_start, next_try
 from headrace.grid.controller.line_jobs import attempt_name
@@ -24,6 +25,8 @@ from headrace.grid.journal.grid_record import (
     LineState,
 )
 from headrace.grid.run_rules import Limits, Retry, RetryCause
+from headrace.instance.s3 import S3Access
+from headrace.job import Job
 from headrace.runs import Cause, CauseKind, Status
 
 REGIONS = ("us-west-2", "eu-west-1")
@@ -146,6 +149,16 @@ def test_causes_decide_what_may_help() -> None:
     assert failure_of_start(StorageError("disk")) is RetryCause.INTERNAL
     for own_error in (EngineRefused("no"), NameInUse("taken"), JobInvalid(())):
         assert failure_of_start(own_error) is None
+
+
+def test_a_bucket_of_a_job_that_nobody_answers_for_may_be_asked_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    job = Job("hello", command=["true"], instance_type="ml.c5.xlarge", instance_count=1, output_path="s3://out/here")
+    with pytest.raises(EngineRefused, match="no answer") as silent:
+        check_places(job, access=S3Access(region="us-east-1", endpoint="http://127.0.0.1:9"))
+    assert failure_of_start(silent.value) is RetryCause.THROTTLED
 
 
 def test_another_region_comes_first_then_a_pause_that_doubles_and_only_what_is_allowed_is_tried() -> None:

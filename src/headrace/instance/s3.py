@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-from headrace.errors import HeadraceError, ObjectChanged, ObjectMissing, StorageError, UsageError
+from headrace.errors import HeadraceError, ObjectChanged, ObjectMissing, StorageError, StorageUnreachable, UsageError
 
 CHUNK = 1 << 18
 PART = 16 << 20
@@ -279,7 +279,7 @@ class S3:
         except (self._errors.HTTPClientError, self._errors.ConnectionError, *self._broken) as error:
             _log.info("%s cannot be %s: %s", uri, verb, error)  # with the whole query of its URL
             tried = "once" if self._attempts == 1 else f"{self._attempts} times"
-            raise StorageError(
+            raise StorageUnreachable(
                 f"{uri} cannot be {verb}: no answer from {self.endpoint}, tried {tried}: {_without_query(error)}",
                 "is the endpoint right (AWS_ENDPOINT_URL), and does the network reach it?",
             ) from error

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from headrace.catalog.aws_errors import AwsFault, fault_of
 from headrace.engines.sagemaker.service_calls import (
+    MISSING_SECONDS,
     NAME_TAKEN,
     NOT_FOUND,
     Answer,
@@ -107,7 +108,7 @@ class BotoService:
         """Where training jobs are asked for."""
         return str(self.sagemaker.meta.endpoint_url)
 
-    def create(self, request: Mapping[str, object]) -> str:
+    def create(self, request: Mapping[str, object], look: float | None = None) -> str:
         """Creates a training job, once. See the class."""
         name = str(request["TrainingJobName"])
 
@@ -117,13 +118,13 @@ class BotoService:
             except self._errors.ClientError as error:
                 if _code(error) != NAME_TAKEN:
                     raise
-                return self._own(request, self.describe(name), error)
+                return self._own(request, self._at_last(lambda: self.describe(name), MISSING_SECONDS), error)
 
         def found() -> str | None:
             answer = self.describe(name)
             return None if answer is None else self._own(request, answer, None)
 
-        return self._repeated(f"the training job {name} cannot be created", send, found, CREATE_TRIES)
+        return self._repeated(f"the training job {name} cannot be created", send, found, CREATE_TRIES, look)
 
     def describe(self, name: str) -> Answer | None:
         """Returns what the service says of a training job; None when it has none of that name."""
@@ -250,8 +251,21 @@ class BotoService:
             raise NameTaken(NAME_TAKEN, message, "run the job again: it gets a new name") from taken
         return str(answer["TrainingJobArn"])
 
+    def _at_last(self, look: Callable[[], T | None], seconds: float) -> T | None:
+        """Looks for so long for what the service may not know for a moment. Returns None when it is not there."""
+        waited, pause = 0.0, FIRST_PAUSE
+        while (answer := look()) is None and waited < seconds:
+            self._sleep(pause)
+            waited, pause = waited + pause, min(LONGEST_PAUSE, 2 * pause)
+        return answer
+
     def _repeated(
-        self, what: str, send: Callable[[], T], found: Callable[[], T | None] | None = None, tries: int = TRIES
+        self,
+        what: str,
+        send: Callable[[], T],
+        found: Callable[[], T | None] | None = None,
+        tries: int = TRIES,
+        look: float | None = None,
     ) -> T:
         """Sends a request until it is answered.
 
@@ -260,6 +274,8 @@ class BotoService:
             send: sends it once.
             found: looks for what a request has made whose answer was lost; None: sending it twice is harmless.
             tries: how often it is sent at most.
+            look: seconds for which `found` looks when it is refused, because it may have been sent before; None: it
+                looks only when an answer to this very call was lost, for as long as the service may not know a job.
 
         Raises:
             ServiceRefused: it was refused.
@@ -276,10 +292,13 @@ class BotoService:
                 return send()
             except errors.ClientError as error:
                 if not _is_busy(error) and _http_status(error) < 500:
+                    if found is not None and look is not None and (made := self._at_last(found, look)) is not None:
+                        return made
                     raise _refused(what, error) from error
+                look = look if _is_busy(error) else MISSING_SECONDS
                 last = error
             except (errors.HTTPClientError, errors.ConnectionError) as error:
-                last = error
+                look, last = MISSING_SECONDS, error
             except errors.BotoCoreError as error:
                 raise EngineRefused(f"{what}: {error}", _NO_CREDENTIALS) from error
         if found is not None and last is not None and not _is_busy(last):

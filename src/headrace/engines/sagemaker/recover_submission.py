@@ -41,7 +41,7 @@ def resume_submission(run: Run) -> None:
         if BotoService(ticket.service).describe(ticket.name) is not None:
             write_ticket(paths, msgspec.structs.replace(ticket, submitted=True))
         else:
-            submit_attempt(planned_again(paths, ticket, ticket.attempt), paths, kept=True)
+            submit_attempt(planned_again(paths, ticket, ticket.attempt), paths, kept=True, sent_before=True)
 
 
 def take_up_run(planned: SageMakerJob, tags: dict[str, str]) -> RunPaths | None:

@@ -14,7 +14,7 @@ from headrace.engines.sagemaker.boto_service import BotoService
 from headrace.engines.sagemaker.budget_watch import cost_of, over_budget
 from headrace.engines.sagemaker.failure_reasons import end_of_job, refused, word_of
 from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket, read_ticket, write_ticket
-from headrace.engines.sagemaker.service_calls import Answer, TrainingService
+from headrace.engines.sagemaker.service_calls import MISSING_SECONDS, Answer, TrainingService
 from headrace.engines.sagemaker.service_measures import bill_of, bring_host_metrics
 from headrace.engines.sagemaker.stage_channel import remove_channel
 from headrace.engines.sagemaker.stored_record import bring_stored, forget_copy
@@ -26,8 +26,6 @@ from headrace.runs.events import InstancesStarted, SecondaryStatus
 from headrace.runs.lifecycle import last_word
 
 STORE_SECONDS = 10.0  # for an answer of S3
-MISSING_SECONDS = 30.0
-"""So long the service must say that it does not know a job which it had accepted: its answers may be older."""
 PARTS = {
     "Pending": SecondaryStatus.PENDING,
     "Starting": SecondaryStatus.STARTING,

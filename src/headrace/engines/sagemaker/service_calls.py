@@ -14,6 +14,8 @@ Answer = Mapping[str, Any]
 
 NAME_TAKEN = "ResourceInUse"
 NOT_FOUND = "Requested resource not found"
+MISSING_SECONDS = 30.0
+"""So long the service must say that it does not know a job which it had accepted: its answers may be older."""
 OVER = frozenset({"Completed", "Failed", "Stopped"})
 """TrainingJobStatus of a job that has ended."""
 
@@ -83,11 +85,13 @@ class HostPoint(NamedTuple):
 class TrainingService(Protocol):
     """SageMaker's training jobs of one account and region. Every call raises ServiceUnreachable, ServiceRefused."""
 
-    def create(self, request: Mapping[str, object]) -> str:
+    def create(self, request: Mapping[str, object], look: float | None = None) -> str:
         """Creates a training job, once: what was accepted although its answer was lost is found again by its name.
 
         Args:
             request: the CreateTrainingJob request.
+            look: seconds for which a job of that name is looked for when the service refuses the request, because
+                somebody may have sent it before; None: nobody can.
 
         Returns:
             TrainingJobArn, of the new job or of one that has this name and this request already.

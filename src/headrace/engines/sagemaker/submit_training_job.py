@@ -18,7 +18,7 @@ from headrace.engines.sagemaker.boto_service import BotoService
 from headrace.engines.sagemaker.capacity_retry import next_attempt
 from headrace.engines.sagemaker.sagemaker_job import SageMakerJob, attempt_of
 from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket, read_ticket, write_ticket
-from headrace.engines.sagemaker.service_calls import ServiceRefused, TrainingService
+from headrace.engines.sagemaker.service_calls import MISSING_SECONDS, ServiceRefused, TrainingService
 from headrace.engines.sagemaker.stage_channel import (
     prepare_sagemaker_run,
     remove_channel,
@@ -125,13 +125,14 @@ def write_asked(paths: RunPaths, job: Job) -> None:
     write_atomically(paths.engine / ASKED, json.dumps(data).encode())
 
 
-def submit_attempt(planned: SageMakerJob, paths: RunPaths, kept: bool = False) -> None:
+def submit_attempt(planned: SageMakerJob, paths: RunPaths, kept: bool = False, sent_before: bool = False) -> None:
     """Submits one attempt of a run, once.
 
     Args:
         planned: the attempt, in its run.
         paths: the run's directory.
         kept: a later submission of this attempt finds the job by its name; else a job whose answer was lost is stopped.
+        sent_before: a process that was killed may have sent it.
 
     Raises:
         ServiceRefused: the service does not take it; nothing of it is left.
@@ -146,12 +147,14 @@ def submit_attempt(planned: SageMakerJob, paths: RunPaths, kept: bool = False) -
     forget_copy(paths)  # of the attempt before this one
     own = prepare_sagemaker_run(planned, paths, number)
     request = planned.request()
+    # A name that is the job's own may have been sent from a machine whose runs are not here.
+    look = MISSING_SECONDS if sent_before else 0.0 if planned.options.naming == "job" else None
     with Store(access=ticket.access) as store:
         try:
             stage_channel(planned, own, shared_content(planned, paths), store)
             service = BotoService(ticket.service)
             try:
-                service.create(request)
+                service.create(request, look)
             except ServiceRefused:
                 raise
             except BaseException:

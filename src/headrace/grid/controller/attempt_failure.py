@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from headrace.errors import EngineRefused, EngineUnreachable, HeadraceError, StorageError
+from headrace.errors import EngineRefused, EngineUnreachable, HeadraceError, StorageError, StorageUnreachable
 from headrace.grid.journal.grid_record import AttemptRecord, LineRecord
 from headrace.grid.run_rules import LONGEST_DELAY, Retry, RetryCause
 from headrace.runs import Cause, CauseKind
@@ -48,7 +48,7 @@ def failure_of_run(cause: Cause | None) -> RetryCause | None:
 
 def failure_of_start(error: Exception) -> RetryCause | None:
     """Returns why an attempt could not be started; None when another attempt would not help."""
-    if isinstance(error, EngineUnreachable):
+    if any(isinstance(each, EngineUnreachable | StorageUnreachable) for each in (error, error.__cause__)):
         return RetryCause.THROTTLED
     if isinstance(error, EngineRefused) and error.code in _CAPACITY:
         return RetryCause.CAPACITY
