@@ -80,6 +80,8 @@ def test_a_training_job_is_named_after_its_job_and_found_again_without_its_run(l
     assert list_paths_of(job.job_name) == [], "nothing is left of what was refused"
     again = start_or_adopt(job, "sagemaker")
     assert again.handle is None
+    told = loop.service.client().describe_training_job(TrainingJobName=job.job_name)
+    assert again.run.header.created == told["CreationTime"].timestamp(), "it may be taken up when it has ended"
     handle = RemoteHandle(again.run.paths)
     assert handle.wait(60) is Status.COMPLETED, (handle.cause, loop.service.log)
     assert [line.text for line in handle.logs()] == ["once"]

@@ -70,7 +70,14 @@ def take_up_run(planned: SageMakerJob, tags: dict[str, str]) -> RunPaths | None:
     job = planned.asked
     paths = RunPaths(runs_dir().resolve() / run_id)
     with contextlib.suppress(FileExistsError):
-        create_run(job.job_name, "sagemaker", runs_dir().resolve(), base_path=str(job.base_path), run_id=run_id)
+        create_run(
+            job.job_name,
+            "sagemaker",
+            runs_dir().resolve(),
+            created=found["CreationTime"].timestamp(),  # it may have ended by now
+            base_path=str(job.base_path),
+            run_id=run_id,
+        )
     if read_header(paths).supervisor_pid != ASK_ENGINE:  # new, or whoever made it was killed
         there = planned.in_run(paths)
         write_asked(paths, job)
