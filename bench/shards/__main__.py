@@ -23,7 +23,7 @@ from pathlib import Path
 
 from bench.shards.contenders import CONTENDERS, FORMS
 from bench.shards.conversion import converted
-from bench.shards.work import ROWS, prepare
+from bench.shards.work import ROWS, TEXTS, prepare
 
 from headrace import feed
 
@@ -81,12 +81,12 @@ def main() -> None:
             writer.writeheader()
         for row in given.rows.split(","):
             shards = prepare(row, Path(folder))
-            if row != "parquet-text":
+            if row not in TEXTS:
                 indexing[row] = [index_cost(shards) for _ in range(given.rounds)]
-            (feed.parquet if row == "parquet-text" else feed.tar)(shards)
+            (feed.parquet if row in TEXTS else feed.tar)(shards)
             contenders = [name for name in CONTENDERS[row] if not given.only or name in given.only.split(",")]
             for contender in contenders:
-                form = FORMS.get(contender)
+                form = FORMS.get(contender.partition("_")[0])
                 if form and not converted(form, row, shards).exists():
                     conversions[f"{row} {form}"] = run(contender, "conversion", form, row, shards=shards)
             for turn, contender in itertools.product(range(given.rounds), contenders):
@@ -114,12 +114,13 @@ def table(measured: list[dict[str, str]]) -> str:
     lines = ["| row | contender | samples/s | CPU us a sample | CPU against headrace |", "|---|---|---|---|---|"]
     runs = {(run["row"], run["contender"], run["round"]): run for run in measured}
     for row in dict.fromkeys(key[0] for key in runs):
+        first = next(key[1] for key in runs if key[0] == row)
         for contender in dict.fromkeys(key[1] for key in runs if key[0] == row):
             turns = [key[2] for key in runs if key[:2] == (row, contender)]
             mine = [runs[row, contender, turn] for turn in turns]
             rate = [float(run["samples"]) / float(run["seconds"]) for run in mine]
             cpu = [_cpu(run) for run in mine]
-            ratio = [one / _cpu(runs[row, "headrace", turn]) for one, turn in zip(cpu, turns, strict=True)]
+            ratio = [one / _cpu(runs[row, first, turn]) for one, turn in zip(cpu, turns, strict=True)]
             medians = f"{statistics.median(rate):,.0f} | {statistics.median(cpu):,.0f}"
             against = f"{statistics.median(ratio):.2f}x ({min(ratio):.2f} .. {max(ratio):.2f})"
             lines.append(f"| `{row}` | {contender.replace('_', ' ')} | {medians} | {against} |")

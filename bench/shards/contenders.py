@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
-from bench.shards import peers
+from bench.shards import mixtures, packs, peers
 from bench.shards.clock import now
 from bench.shards.peers import BATCH, BUFFER, WORKERS, Opened
-from bench.shards.work import ROWS, words
+from bench.shards.work import ROWS, WORDS, words
 
 from headrace import feed
 
@@ -114,32 +115,43 @@ _BY_ROW = {
         peers.grain, peers.litdata, peers.mosaic, peers.ray,
     ),
 }  # fmt: skip
-CONTENDERS = {row: {each.__name__: each for each in those} for row, those in _BY_ROW.items()}
+CONTENDERS = {row: {each.__name__: each for each in those} for row, those in _BY_ROW.items()} | {
+    "mix-text": mixtures.CONTENDERS,
+    "pack-text": packs.CONTENDERS,
+}
 # Who reads a form of its own, made beforehand.
 FORMS = {"grain": "array_record", "litdata": "chunks", "mosaic": "mosaic", "energon": "energon"}
-REPEATS = ("grain",)  # whose pipeline has the epochs in it
-ENDLESS = ("energon",)  # whose epochs are whole batches of an endless stream
+# Who need not give every sample once an epoch: mixtures take some again, packing drops and counts separators, and
+# Energon's epochs are whole batches of an endless stream.
+LOOSE = ("mix-text", "pack-text", "energon")
+
+
+def _rounds(loader: Iterable[Any]) -> Iterator[int]:
+    """Goes through a loader without end. Yields the samples of each batch."""
+    while True:
+        for batch in loader:
+            first = batch[0] if isinstance(batch, (list, tuple)) else batch
+            yield len(first["tokens"] if isinstance(first, dict) else first)
 
 
 def main() -> None:
     name, row, folder = sys.argv[1:]
     torch.set_num_threads(1)
-    epochs = ROWS[row].epochs
-    epoch = ROWS[row].shards * ROWS[row].samples
+    epoch = ROWS[row].shards * ROWS[row].samples * (WORDS if row == "pack-text" else 1)
+    total = ROWS[row].epochs * epoch
     samples, warm, began = 0, 0, None
     with CONTENDERS[row][name](row, Path(folder)) as loader:
-        for _ in range(1 if name in REPEATS else epochs):
-            for batch in loader:
-                first = batch[0] if isinstance(batch, (list, tuple)) else batch
-                samples += len(first["tokens"] if isinstance(first, dict) else first)
-                if began is None and samples >= epoch:  # processes have started, libraries are loaded
-                    began, warm = now(), samples
+        for taken in _rounds(loader):
+            samples += taken
+            if began is None and samples >= epoch:  # processes have started, libraries are loaded
+                began, warm = now(), samples
+            if samples >= total:
+                break
         ended = now()
-    full = name in ENDLESS and samples < epochs * (epoch + BATCH)
-    assert samples == epochs * epoch or full, f"{samples} samples, expected {epochs * epoch}"
+    assert samples == total or {name, row} & set(LOOSE), f"{samples} samples, expected {total}"
     assert began is not None
-    taken = {"seconds": ended.seconds - began.seconds, "cpu": ended.cpu - began.cpu}
-    print(json.dumps({"samples": samples - warm} | taken))
+    used = {"seconds": ended.seconds - began.seconds, "cpu": ended.cpu - began.cpu}
+    print(json.dumps({"samples": samples - warm} | used))
 
 
 if __name__ == "__main__":

@@ -18,13 +18,14 @@ from typing import Any
 
 import msgspec
 from bench.shards.clock import now
+from bench.shards.work import TEXTS
 
 from headrace import feed
 
 
 def samples(row: str, folder: Path) -> Any:
     """Returns the samples of a row, a sequence of dicts of bytes or text."""
-    return feed.parquet(folder) if row == "parquet-text" else feed.tar(folder)
+    return feed.parquet(folder) if row in TEXTS else feed.tar(folder)
 
 
 def plain(sample: dict[str, Any]) -> dict[str, Any]:

@@ -38,9 +38,14 @@ def photograph(sample: Mapping[str, Any]) -> tuple[torch.Tensor, int]:
     return torch.from_numpy(np.asarray(image).transpose(2, 0, 1).copy()), int(sample["cls"])
 
 
+def tokenised(sample: Mapping[str, Any]) -> list[int]:
+    """Token numbers of a text, by a tokeniser in plain Python."""
+    return [2 + hash(word) % 50_000 for word in sample["text"].split()]
+
+
 def words(sample: Mapping[str, Any]) -> torch.Tensor:
-    """128 token numbers of a text, by a tokeniser in plain Python."""
-    tokens = [hash(word) % 50_000 for word in sample["text"].split()[:128]]
+    """128 token numbers of a text."""
+    tokens = tokenised(sample)[:128]
     return torch.tensor(tokens + [0] * (128 - len(tokens)))
 
 
@@ -49,7 +54,11 @@ ROWS = {
     "tar-20k": Row(20, 500, 5, payload, 20_000),
     "tar-jpeg": Row(8, 256, 3, photograph),
     "parquet-text": Row(8, 5000, 3, words),
+    "mix-text": Row(8, 5000, 3, words),
+    "pack-text": Row(8, 5000, 3, words),
 }
+TEXTS = ("parquet-text", "mix-text", "pack-text")
+WORDS = 150
 
 
 def prepare(row: str, folder: Path) -> Path:
@@ -57,7 +66,7 @@ def prepare(row: str, folder: Path) -> Path:
     there = folder / row
     if not there.exists():
         there.mkdir(parents=True)
-        (_write_parquet if row == "parquet-text" else _write_tars)(ROWS[row], there)
+        (_write_parquet if row in TEXTS else _write_tars)(ROWS[row], there)
     return there
 
 
@@ -90,5 +99,5 @@ def _write_parquet(row: Row, folder: Path) -> None:
 
     draw = np.random.default_rng(2)
     for shard in range(row.shards):
-        texts = [" ".join(f"w{word}" for word in draw.integers(50_000, size=150)) for _ in range(row.samples)]
+        texts = [" ".join(f"w{word}" for word in draw.integers(50_000, size=WORDS)) for _ in range(row.samples)]
         parquet.write_table(pyarrow.table({"text": texts}), folder / f"{shard:03}.parquet", row_group_size=1000)
