@@ -20,6 +20,7 @@ from grid_jobs import until
 
 from headrace.cli.main import invoke
 from headrace.grid.journal.grid_record import CopyState, LineState
+from headrace.grid.journal.journal_file import journal_path
 from headrace.grid.journal.read_grid import read_grid
 from headrace.grid.load_grid import load_grid
 from headrace.runs import Run
@@ -172,9 +173,12 @@ def test_another_file_of_the_same_name_is_not_taken_for_the_grid(beside: Beside)
         shutil.copy(beside.folder / name, other.parent / name)
     said = beside.ask("run", str(other), code=2)
     assert f"from another file: {beside.file}" in said
+    assert beside.ask("report", "big").count("no process controls the grid") == 0, "it is over"
     assert "not confirmed" in said
     beside.ask("run", str(other), "--yes")
     assert beside.ask("list", "--output", "json")["grids"][0]["file"] == str(other)
+    shutil.rmtree(journal_path("big").parent)
+    assert "takes up big-" in beside.ask("run", str(other)), "the runs are there still"
     assert len(beside.platform("submitted")) == 1
 
 
@@ -223,6 +227,7 @@ def test_stop_reaches_the_controller_or_does_it_itself(beside: Beside) -> None:
     controller.terminate()
     assert "runs go on" in controller.communicate(timeout=60)[1]
     assert controller.returncode == 143
+    assert "no process controls the grid" in beside.ask("report", "big")
     assert "3 stopped" in beside.ask("stop", "big"), "without a controller, and without the grid's file"
     assert beside.platform("stopped")[-1] == f"{names[0]}-a2"
 
@@ -319,10 +324,13 @@ def test_a_line_starts_when_its_copy_is_whole_and_reads_it_and_one_whose_data_ca
     (beside.folder / "array.txt").write_text("".join(f"us-west-2,{place}\n" for place in places))
     beside.file.write_text(
         "name: big\njob: job.yaml\nengine: ledger\nlines: {file: array.txt}\nretry: {attempts: 0}\n"
-        f"placement: {{data: {{'{s3.uri()}': {{region: us-east-1, gigabytes: 1}}}},"
+        f"placement: {{data: {{'{s3.uri()}': {{region: us-east-1}}}},"
         f" copy_to: {{us-west-2: '{s3.uri('copies')}'}}}}\n"
     )
-    lines = beside.run(code=1)
+    assert {(line["state"], "--measure" in line["reason"]) for line in beside.run(code=1).values()} == {
+        ("unplaced", True)
+    }
+    lines = beside.run("--measure", "--yes", code=1)
     assert [lines[index]["state"] for index in range(3)] == ["completed", "completed", "failed"]
     assert "cold/ could not be copied" in lines[2]["reason"]
     assert lines[2]["attempts"] == []
@@ -335,4 +343,4 @@ def test_a_line_starts_when_its_copy_is_whole_and_reads_it_and_one_whose_data_ca
     assert sum("/objects/" in key for key in s3.listed()) == 3, "copied once for both"
     s3.put("cold/0", b"it is restored")
     beside.ask("retry", "big")
-    assert {line["state"] for line in beside.run().values()} == {"completed"}
+    assert {line["state"] for line in beside.run("--measure").values()} == {"completed"}

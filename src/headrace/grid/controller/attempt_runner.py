@@ -46,7 +46,7 @@ class AttemptRunner:
         regions: in which the plan lets a line run, the first choice first, with the copies that it needs there; by key.
         copies_in: whole copies.
         instant: told before and after every call outside.
-        trouble: is told of what went wrong and is tried again: line, and words.
+        trouble: is told what people must know of a line: its key, and words.
     """
 
     def __init__(
@@ -187,6 +187,8 @@ class AttemptRunner:
             self._instant("after start")
         except (HeadraceError, OSError) as error:
             return self._not_started(line, attempt, error)
+        if started.adopted:
+            self._trouble(line.key, f"takes up {started.run.id}, which is there already")
         self._has_run(line.key, attempt, started)
         return None
 

@@ -9,7 +9,7 @@ import msgspec
 
 from headrace.grid.controller.line_jobs import LineJobs
 from headrace.grid.journal.grid_record import CopyRecord, CopyState, GridRecord, LineRecord, LineState
-from headrace.grid.placement.candidate import Candidate, Copy
+from headrace.grid.placement.candidate import Candidate, Copy, Refusal
 from headrace.grid.plan_grid import GridPlan, PlannedLine
 
 
@@ -77,7 +77,7 @@ def _line(planned: PlannedLine, engine: str) -> LineRecord:
         planned_cost=None,
         planned_seconds=None,
         state=LineState.UNPLACED if nowhere else LineState.WAITING,
-        reason="no region is left: `headrace grid plan --why` shows what is against each" if nowhere else "",
+        reason=_nowhere(planned) if nowhere else "",
     )
     if chosen is None:
         return record
@@ -88,6 +88,12 @@ def _line(planned: PlannedLine, engine: str) -> LineRecord:
         planned_seconds=chosen.seconds,
         waits_for=tuple((copy.place, chosen.region) for copy in chosen.copies),
     )
+
+
+def _nowhere(planned: PlannedLine) -> str:
+    unknown = any(each.refusal is Refusal.SIZE_UNKNOWN for other in planned.placed.others for each in other.refused)
+    measure = "; --measure lists data of unknown size" if unknown else ""
+    return f"no region is left: `headrace grid plan --why` shows what is against each{measure}"
 
 
 def copy_record(copy: Copy, region: str) -> CopyRecord:

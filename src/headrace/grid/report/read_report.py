@@ -9,7 +9,9 @@ from pathlib import Path
 import msgspec
 
 from headrace.errors import HeadraceError
+from headrace.grid.controller.grid_lease import has_controller
 from headrace.grid.journal.grid_record import AttemptRecord
+from headrace.grid.journal.journal_file import journal_path
 from headrace.grid.journal.read_grid import read_grid
 from headrace.grid.load_grid import read_grid_file
 from headrace.grid.report.best_lines import Objective
@@ -35,14 +37,16 @@ def read_report(
         StorageError: its journal cannot be read.
     """
     record = read_grid(name)
-    unread = ""
+    notes: list[str] = []
     if objective is None:
         try:
             objective = objective_in(Path(record.file))
         except HeadraceError as error:
-            unread = f"{record.file} cannot be read now: what the grid is run for is not known ({error.message})"
+            notes.append(f"{record.file} cannot be read now: what the grid is run for is not known ({error.message})")
+    if record.ended is None and not has_controller(journal_path(name).parent):
+        notes.append(f"no process controls the grid: nothing more begins until headrace grid run {record.file}")
     found = report_grid(record, objective, figures, time.time())
-    return msgspec.structs.replace(found, notes=(unread, *found.notes)) if unread else found
+    return msgspec.structs.replace(found, notes=(*notes, *found.notes))
 
 
 def objective_in(path: Path) -> Objective | None:
