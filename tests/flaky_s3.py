@@ -23,6 +23,7 @@ class FlakyS3(ThreadingHTTPServer):
     Attributes:
         requests: how many came, by method.
         errors: share of the requests that are answered with an error, half of them after they were carried out.
+        cuts: share of the answers with contents that break off in the middle.
         delay: seconds before an answer, at most.
         down: every request is answered with an error.
         hung: no request is answered.
@@ -37,6 +38,7 @@ class FlakyS3(ThreadingHTTPServer):
         self.behind = urlsplit(endpoint).netloc
         self.requests: Counter[str] = Counter()
         self.errors = 0.0
+        self.cuts = 0.0
         self.delay = 0.0
         self.down = False
         self.hung = False
@@ -93,6 +95,10 @@ class _Handler(BaseHTTPRequestHandler):
                 self.send_header(name, value)
         self.send_header("Content-Length", length)
         self.end_headers()
+        if len(data) > 1 and proxy.chance.random() < proxy.cuts:
+            self.wfile.write(data[: len(data) // 2])
+            self.close_connection = True
+            return
         self.wfile.write(data)
 
     do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = _forward

@@ -24,7 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "job": {"catalog", "sagemaker_parameters"},
     "instance": {"sagemaker_parameters"},
     "feed_metrics": set(),  # the records that the feed writes and runs reads
-    "feed": {"feed_metrics"},
+    "feed": {"feed_metrics", "instance"},  # instance: the client of S3, for shards that are objects
     "runs": {"feed_metrics"},
     "processes": set(),
     "agent": {"instance", "feed", "runs", "processes"},

@@ -150,7 +150,17 @@ class S3:
         with self.told(f"s3://{bucket}"):
             self.client.head_bucket(Bucket=bucket)
 
-    def read(self, bucket: str, key: str, etag: str, start: int, length: int, write: Callable[[bytes], object]) -> None:
+    def read(
+        self,
+        bucket: str,
+        key: str,
+        etag: str,
+        start: int,
+        length: int,
+        write: Callable[[bytes], object],
+        *,
+        ranged: bool = False,
+    ) -> None:
         """Reads a range of an object, in pieces.
 
         Args:
@@ -159,6 +169,7 @@ class S3:
             start: first byte.
             length: bytes; all of them come, or an error is raised.
             write: gets the pieces in order.
+            ranged: ask for this range also where it begins with the object: it is not all of it.
 
         Raises:
             ObjectMissing, ObjectChanged, StorageError: it cannot be read.
@@ -167,7 +178,7 @@ class S3:
         arguments = {"Bucket": bucket, "Key": key} | ({"IfMatch": etag} if etag else {})
         got = 0
         for left in reversed(range(self._attempts)):
-            if got or start or not etag:
+            if got or start or not etag or ranged:
                 arguments["Range"] = f"bytes={start + got}-{start + length - 1}"
             with self.told(uri):
                 body = self.client.get_object(**arguments)["Body"]

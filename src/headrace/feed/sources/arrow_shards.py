@@ -6,7 +6,6 @@ They are mapped into memory: a row is read where it lies, and nothing is decoded
 from __future__ import annotations
 
 from bisect import bisect_right
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,13 +13,19 @@ import numpy as np
 from headrace.errors import ShardError
 from headrace.feed.sources.arrow_rows import RowsOfBatch, require_pyarrow
 from headrace.feed.sources.parquet_shards import require_same
-from headrace.feed.sources.shard_format import Columns, Stamp
+from headrace.feed.sources.s3_objects import ObjectPath
+from headrace.feed.sources.shard_format import Columns, ShardPath, Stamp
 
 _FILE = b"ARROW1"
 
 
-def _batches(path: Path) -> list[Any]:
+def _batches(path: ShardPath) -> list[Any]:
     pyarrow = require_pyarrow()
+    if isinstance(path, ObjectPath):
+        raise ShardError(
+            f"{path} is an object, and Arrow files are mapped into memory",
+            hint="use feed.parquet, or make them a channel (input_mode File) and pass feed.channel(name)",
+        )
     try:
         with path.open("rb") as file:
             whole = file.read(len(_FILE)) == _FILE
@@ -33,7 +38,7 @@ def _batches(path: Path) -> list[Any]:
         raise ShardError(f"{path} is no Arrow file, or is broken: {error}") from error
 
 
-def index(path: Path) -> tuple[int, Columns]:
+def index(path: ShardPath) -> tuple[int, Columns]:
     """See `shard_format`. Column `begin`: first row of every record batch, and the number of rows."""
     counts = [batch.num_rows for batch in _batches(path)]
     begin = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.uint64)
@@ -43,7 +48,7 @@ def index(path: Path) -> tuple[int, Columns]:
 class ArrowFormat:
     """Rows of Arrow files: dicts of column to value."""
 
-    def open(self, path: Path, stamp: Stamp, columns: Columns) -> _ArrowReader:
+    def open(self, path: ShardPath, stamp: Stamp, columns: Columns) -> _ArrowReader:
         """See `shard_format.Format`."""
         require_same(path, stamp)
         return _ArrowReader(_batches(path), columns["begin"].tolist())

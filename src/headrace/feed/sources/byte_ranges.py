@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 
 from headrace.errors import ShardError
+from headrace.feed.sources.s3_objects import ObjectPath, ObjectRanges
 
 READ_AHEAD = 256 << 10  # bytes: a piece of cache, and one system call for many small rows
 
@@ -75,3 +76,8 @@ class ByteRanges:
     def close(self) -> None:
         """Closes the file."""
         os.close(self._descriptor)
+
+
+def open_ranges(path: Path | ObjectPath, size: int, modified: int) -> ByteRanges | ObjectRanges:
+    """Opens a shard for its rows; see `ByteRanges`. An object is what it was when it was listed."""
+    return ObjectRanges(path) if isinstance(path, ObjectPath) else ByteRanges(path, size, modified)

@@ -14,6 +14,7 @@ import msgspec
 
 from headrace.errors import ShardError
 from headrace.feed.sources import arrow_shards, json_lines, parquet_shards, tar_shards
+from headrace.feed.sources.s3_objects import ObjectFolder
 from headrace.feed.sources.shard_format import pack, sample_of, stamp_of
 from headrace.feed.sources.shard_index import IndexedShard
 
@@ -39,7 +40,7 @@ OUTCOMES = msgspec.msgpack.Decoder(list[Outcome])
 _JOB = msgspec.msgpack.Decoder(Job)
 
 
-def index_one(kind: str, folder: Path, name: str, lock: Path) -> Outcome:
+def index_one(kind: str, folder: Path | ObjectFolder, name: str, lock: Path) -> Outcome:
     """Indexes a shard.
 
     Args:

@@ -1,9 +1,9 @@
 """Finds the index of a folder of shards, or makes it: only of shards that are new or changed, in several processes.
 
-It is kept beside the shards (`.headrace-index`), or, where that cannot be written, in the user's cache directory
-($XDG_CACHE_HOME/headrace, by default ~/.cache/headrace). Of several processes of a host that find none, one makes it
-and the others wait, as long as it goes on: the one that indexes touches the lock at every shard. Where files cannot be
-locked, each makes it, and the last one's stays.
+It is kept beside the shards (`.headrace-index`), or, where that cannot be written, and for objects of S3, in the
+user's cache directory ($XDG_CACHE_HOME/headrace, by default ~/.cache/headrace). Of several processes of a host that
+find none, one makes it and the others wait, as long as it goes on: the one that indexes touches the lock at every
+shard. Where files cannot be locked, each makes it, and the last one's stays.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import msgspec
 from headrace.errors import ShardError
 from headrace.feed.sources import index_program, shard_index
 from headrace.feed.sources.index_program import Outcome, index_one
+from headrace.feed.sources.s3_objects import ObjectFolder
 from headrace.feed.sources.shard_format import Stamp, stamp_of
 from headrace.feed.sources.shard_index import IndexedShard, ShardIndex
 
@@ -32,9 +33,10 @@ FOLDER = ".headrace-index"
 _ALONE_SECONDS = 0.5  # about what it costs to start helpers
 _LOCK_SECONDS = 600.0  # without a sign of life of the one that holds it
 _SHOWN = 5
+_THREADS = 16
 
 
-def find_index(kind: str, folder: Path, pattern: str, names: Sequence[str]) -> ShardIndex:
+def find_index(kind: str, folder: Path | ObjectFolder, pattern: str, names: Sequence[str]) -> ShardIndex:
     """Returns an index that holds all shards as they are now.
 
     Args:
@@ -48,7 +50,7 @@ def find_index(kind: str, folder: Path, pattern: str, names: Sequence[str]) -> S
     """
     stamps = {name: stamp_of(folder / name) for name in names}
     file = f"{kind}-{hashlib.blake2b(pattern.encode(), digest_size=6).hexdigest()}.index"
-    homes = [folder / FOLDER, _cache(folder)]
+    homes = [_cache(folder)] if isinstance(folder, ObjectFolder) else [folder / FOLDER, _cache(folder)]
     found = _fresh(homes, file, stamps)
     if found is not None:
         return found
@@ -67,10 +69,11 @@ def find_index(kind: str, folder: Path, pattern: str, names: Sequence[str]) -> S
     )
 
 
-def _cache(folder: Path) -> Path:
+def _cache(folder: Path | ObjectFolder) -> Path:
     home = os.environ.get("XDG_CACHE_HOME")
     base = Path(home) if home else Path.home() / ".cache"
-    return base / "headrace" / "index" / hashlib.blake2b(os.fsencode(folder.resolve()), digest_size=12).hexdigest()
+    place = os.fsencode(str(folder) if isinstance(folder, ObjectFolder) else folder.resolve())
+    return base / "headrace" / "index" / hashlib.blake2b(place, digest_size=12).hexdigest()
 
 
 def _fresh(homes: Sequence[Path], file: str, stamps: dict[str, Stamp]) -> ShardIndex | None:
@@ -85,7 +88,7 @@ def _stamps(found: ShardIndex) -> dict[str, Stamp]:
     return {name: entry.stamp for name, entry in found.entries.items()}
 
 
-def _make(kind: str, folder: Path, path: Path, stamps: dict[str, Stamp], lock: Path) -> ShardIndex:
+def _make(kind: str, folder: Path | ObjectFolder, path: Path, stamps: dict[str, Stamp], lock: Path) -> ShardIndex:
     old = ShardIndex.open(path)
     indexed: dict[str, IndexedShard] = {}
     for name, stamp in stamps.items():
@@ -113,8 +116,15 @@ def _make(kind: str, folder: Path, path: Path, stamps: dict[str, Stamp], lock: P
     return made
 
 
-def _index_all(kind: str, folder: Path, names: list[str], lock: Path) -> Iterator[Outcome]:
-    """Indexes shards, alone at first, and with helpers if there is more to do than starting them costs."""
+def _index_all(kind: str, folder: Path | ObjectFolder, names: list[str], lock: Path) -> Iterator[Outcome]:
+    """Indexes shards, alone at first, and with helpers if there is more to do than starting them costs.
+
+    Objects are indexed by threads, because that is waiting for the network.
+    """
+    if isinstance(folder, ObjectFolder):
+        with ThreadPoolExecutor(_THREADS) as pool:
+            yield from pool.map(lambda name: index_one(kind, folder, name, lock), names)
+        return
     cores = len(os.sched_getaffinity(0))
     end, done = time.monotonic() + _ALONE_SECONDS, 0
     while done < len(names) and (cores < 2 or len(names) - done < 2 or time.monotonic() < end):

@@ -5,7 +5,6 @@ The index is where the lines begin. It is found by looking for line ends, withou
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ShardError
-from headrace.feed.sources.byte_ranges import ByteRanges
-from headrace.feed.sources.shard_format import Columns, Stamp
+from headrace.feed.sources.byte_ranges import ByteRanges, open_ranges
+from headrace.feed.sources.s3_objects import ObjectRanges
+from headrace.feed.sources.shard_format import Columns, ShardPath, Stamp, open_bytes
 
 _CHUNK = 4 << 20
 _SPACE = b" \t\r\n"
@@ -22,12 +22,12 @@ _BLANK = np.isin(np.arange(256), list(_SPACE))
 _COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ")
 
 
-def index(path: Path) -> tuple[int, Columns]:
+def index(path: ShardPath) -> tuple[int, Columns]:
     """See `shard_format`. Column `begin`: offsets of the rows, and the end of the file."""
     begins: list[NDArray[np.int64]] = []
     at, line, filled = 0, 0, False  # of the chunk, of the line; whether something stands in the line before the chunk
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
+    with open_bytes(path) as file:
+        while chunk := file.pread(_CHUNK, at):
             if at == 0 and chunk.startswith(_COMPRESSED):
                 raise ShardError(
                     f"{path} at offset 0: it is compressed",
@@ -56,13 +56,13 @@ def index(path: Path) -> tuple[int, Columns]:
 class JsonLinesFormat:
     """Rows of JSON lines: the decoded values."""
 
-    def open(self, path: Path, stamp: Stamp, columns: Columns) -> _LinesReader:
+    def open(self, path: ShardPath, stamp: Stamp, columns: Columns) -> _LinesReader:
         """See `shard_format.Format`."""
-        return _LinesReader(ByteRanges(path, *stamp), columns)
+        return _LinesReader(open_ranges(path, *stamp), columns)
 
 
 class _LinesReader:
-    def __init__(self, file: ByteRanges, columns: Columns) -> None:
+    def __init__(self, file: ByteRanges | ObjectRanges, columns: Columns) -> None:
         self._file = file
         self._begin = columns["begin"]
         self._following = 0

@@ -28,7 +28,7 @@ def tar(folder: Folder, pattern: str = "*.tar") -> Source:
     """Opens tar files in WebDataset's naming. A row is a dict of field (``"jpg"``) to bytes, and `__key__`.
 
     Args:
-        folder: of the shards.
+        folder: of the shards, or ``s3://bucket/prefix/``.
         pattern: that their names match, as in `Path.glob`.
 
     Raises:
@@ -41,7 +41,7 @@ def jsonl(folder: Folder, pattern: str = "*.jsonl") -> Source:
     """Opens files of JSON lines. A row is the value of a line; empty lines are none.
 
     Args:
-        folder: of the shards.
+        folder: of the shards, or ``s3://bucket/prefix/``.
         pattern: that their names match, as in `Path.glob`.
 
     Raises:
@@ -56,7 +56,7 @@ def parquet(
     """Opens Parquet files. A row is a dict of column to value; lists of numbers are NumPy arrays.
 
     Args:
-        folder: of the shards.
+        folder: of the shards, or ``s3://bucket/prefix/``.
         pattern: that their names match, as in `Path.glob`.
         columns: those that are read; None for all.
         memory: limit of the row groups that a process keeps decoded, bytes.

@@ -9,27 +9,28 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from headrace.errors import ShardError
 from headrace.feed.sources.arrow_rows import RowsOfBatch, require_pyarrow
-from headrace.feed.sources.shard_format import Columns, Stamp, stamp_of
+from headrace.feed.sources.s3_objects import ObjectFile, ObjectPath
+from headrace.feed.sources.shard_format import Columns, ShardPath, Stamp, stamp_of
 
 
-def _opened(path: Path) -> Any:
+def _opened(path: ShardPath) -> Any:
     pyarrow = require_pyarrow()
     from pyarrow import parquet
 
     try:
-        return parquet.ParquetFile(path, pre_buffer=False)
+        source = pyarrow.PythonFile(ObjectFile(path), mode="r") if isinstance(path, ObjectPath) else path
+        return parquet.ParquetFile(source, pre_buffer=False)
     except (pyarrow.ArrowException, OSError) as error:
         raise ShardError(f"{path} is no Parquet file, or is broken: {error}") from error
 
 
-def index(path: Path) -> tuple[int, Columns]:
+def index(path: ShardPath) -> tuple[int, Columns]:
     """See `shard_format`. Column `begin`: first row of every row group, and the number of rows."""
     with _opened(path) as file:
         counts = [file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups)]
@@ -42,10 +43,10 @@ class _Groups:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._held: OrderedDict[tuple[Path, int], tuple[RowsOfBatch, int]] = OrderedDict()
+        self._held: OrderedDict[tuple[ShardPath, int], tuple[RowsOfBatch, int]] = OrderedDict()
         self._bytes = 0
 
-    def rows(self, path: Path, number: int, decode: Callable[[], tuple[RowsOfBatch, int]]) -> RowsOfBatch:
+    def rows(self, path: ShardPath, number: int, decode: Callable[[], tuple[RowsOfBatch, int]]) -> RowsOfBatch:
         """Returns the rows of a group, decoded if they are not there."""
         found = self._held.get((path, number))
         if found is None:
@@ -79,7 +80,7 @@ class ParquetFormat:
     def __setstate__(self, state: tuple[list[str] | None, int]) -> None:
         ParquetFormat.__init__(self, *state)
 
-    def open(self, path: Path, stamp: Stamp, columns: Columns) -> _ParquetReader:
+    def open(self, path: ShardPath, stamp: Stamp, columns: Columns) -> _ParquetReader:
         """See `shard_format.Format`."""
         file = _opened(path)
         require_same(path, stamp)
@@ -90,7 +91,7 @@ class ParquetFormat:
         return _ParquetReader(path, file, columns["begin"].tolist(), wanted, self._groups)
 
 
-def require_same(path: Path, stamp: Stamp) -> None:
+def require_same(path: ShardPath, stamp: Stamp) -> None:
     """Raises ShardError if a file is not as it was when its rows were counted."""
     if stamp_of(path) != stamp:
         raise ShardError(
@@ -100,7 +101,9 @@ def require_same(path: Path, stamp: Stamp) -> None:
 
 
 class _ParquetReader:
-    def __init__(self, path: Path, file: Any, begin: list[int], columns: list[str] | None, groups: _Groups) -> None:
+    def __init__(
+        self, path: ShardPath, file: Any, begin: list[int], columns: list[str] | None, groups: _Groups
+    ) -> None:
         self._path, self._file, self._begin, self._columns, self._groups = path, file, begin, columns, groups
 
     def row(self, number: int) -> dict[str, Any]:

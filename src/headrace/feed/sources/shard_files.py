@@ -9,6 +9,7 @@ from typing import Any
 
 from headrace.errors import ShardError
 from headrace.feed.sources.index_shards import FOLDER, find_index
+from headrace.feed.sources.s3_objects import SCHEME, ObjectFolder
 from headrace.feed.sources.shard_format import Format, Reader
 from headrace.feed.sources.source import Source
 
@@ -19,7 +20,7 @@ class ShardFiles(Source):
     """See the module.
 
     Args:
-        folder: of the shards.
+        folder: of the shards, or ``s3://bucket/prefix/``.
         pattern: that their names match, as in `Path.glob`.
         kind: one of `index_program.KINDS`.
         form: reads them.
@@ -29,8 +30,9 @@ class ShardFiles(Source):
     """
 
     def __init__(self, folder: str | os.PathLike[str], pattern: str, kind: str, form: Format) -> None:
-        self._folder = _local(folder)
-        names = _names(self._folder, pattern)
+        self._folder = _opened(folder)
+        found = self._folder
+        names = found.names(pattern) if isinstance(found, ObjectFolder) else _names(found, pattern)
         self._index = find_index(kind, self._folder, pattern, names)
         self._form = form
         self._names = names
@@ -61,13 +63,14 @@ class ShardFiles(Source):
         return reader
 
 
-def _local(folder: str | os.PathLike[str]) -> Path:
+def _opened(folder: str | os.PathLike[str]) -> Path | ObjectFolder:
     given = os.fspath(folder)
+    if given.startswith(SCHEME):
+        return ObjectFolder(given)
     if "://" in given:
         raise ShardError(
             f"{given} is not a folder of this host",
-            hint="make it an input channel of the job (input_mode FastFile reads objects as files) and pass "
-            "feed.channel(name)",
+            hint="pass a folder, s3://bucket/prefix/, or the input channel of a job: feed.channel(name)",
         )
     path = Path(given)
     if not path.is_dir():

@@ -7,9 +7,10 @@ file and offset; and a class that is a `Format`.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -17,35 +18,68 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.feed.sources.s3_objects import ObjectPath, opened
+
 Columns = Mapping[str, NDArray[Any]]
+ShardPath = Path | ObjectPath
 
 _ALIGN = 8
 _SAMPLE = 4096
 
 
 class Stamp(NamedTuple):
-    """What tells that a file is as it was: bytes, and time of the last change in nanoseconds."""
+    """What tells that a shard is as it was: bytes, and time of the last change in ns; of an object its ETag."""
 
     size: int
     modified: int
 
 
-def stamp_of(path: Path) -> Stamp:
-    """Returns the stamp of a file. Raises OSError."""
+def stamp_of(path: ShardPath) -> Stamp:
+    """Returns the stamp of a shard: of an object, what it was when it was listed. Raises OSError."""
+    if isinstance(path, ObjectPath):
+        return Stamp(*path.stamp)
     found = path.stat()
     return Stamp(found.st_size, found.st_mtime_ns)
 
 
-def sample_of(path: Path) -> bytes:
-    """Returns a digest of the first, middle and last 4 KB of a file. Raises OSError."""
-    digest = hashlib.blake2b(digest_size=8, person=b"sample")
+class ShardBytes(Protocol):
+    """The bytes of a shard. `size`: how many."""
+
+    size: int
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """Returns up to `size` bytes, fewer only at the end. Raises OSError, ShardError."""
+
+
+class _FileBytes:
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self.size = os.fstat(descriptor).st_size
+
+    def pread(self, size: int, offset: int) -> bytes:
+        return os.pread(self._descriptor, size, offset)
+
+
+@contextlib.contextmanager
+def open_bytes(path: ShardPath) -> Iterator[ShardBytes]:
+    """Opens a shard for a walk through it. Raises OSError, ShardError."""
+    if isinstance(path, ObjectPath):
+        with opened(path) as found:
+            yield found
+        return
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        size = os.fstat(descriptor).st_size
-        for offset in (0, max(0, size // 2 - _SAMPLE // 2), max(0, size - _SAMPLE)):
-            digest.update(os.pread(descriptor, _SAMPLE, offset))
+        yield _FileBytes(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sample_of(path: ShardPath) -> bytes:
+    """Returns a digest of the first, middle and last 4 KB of a shard. Raises OSError, ShardError."""
+    digest = hashlib.blake2b(digest_size=8, person=b"sample")
+    with open_bytes(path) as file:
+        for offset in (0, max(0, file.size // 2 - _SAMPLE // 2), max(0, file.size - _SAMPLE)):
+            digest.update(file.pread(_SAMPLE, offset))
     return digest.digest()
 
 
@@ -62,7 +96,7 @@ class Reader(Protocol):
 class Format(Protocol):
     """One kind of shard, as a source reads it."""
 
-    def open(self, path: Path, stamp: Stamp, columns: Columns) -> Reader:
+    def open(self, path: ShardPath, stamp: Stamp, columns: Columns) -> Reader:
         """Opens a shard. Raises ShardError."""
 
 

@@ -7,18 +7,17 @@ cannot be read at an offset.
 
 from __future__ import annotations
 
-import os
 import re
 import zlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from headrace.errors import ShardError
-from headrace.feed.sources.byte_ranges import ByteRanges
-from headrace.feed.sources.shard_format import Columns, Stamp
+from headrace.feed.sources.byte_ranges import ByteRanges, open_ranges
+from headrace.feed.sources.s3_objects import ObjectRanges
+from headrace.feed.sources.shard_format import Columns, ShardBytes, ShardPath, Stamp, open_bytes
 
 BLOCK = 512
 _ZEROS = bytes(BLOCK)
@@ -37,28 +36,25 @@ class Member(NamedTuple):
     size: int
 
 
-def members(path: Path) -> Iterator[Member]:
+def members(path: ShardPath) -> Iterator[Member]:
     """Walks the headers of a tar file. Yields its ordinary files in order.
 
     Raises:
         ShardError: it is broken, compressed or sparse; names file and offset.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        yield from _walk(path, descriptor, os.fstat(descriptor).st_size)
-    finally:
-        os.close(descriptor)
+    with open_bytes(path) as file:
+        yield from _walk(path, file, file.size)
 
 
-def _walk(path: Path, descriptor: int, end: int) -> Iterator[Member]:
+def _walk(path: ShardPath, file: ShardBytes, end: int) -> Iterator[Member]:
     at = 0
     told: dict[str, Any] = {}
     while True:
-        header = os.pread(descriptor, BLOCK, at)
+        header = file.pread(BLOCK, at)
         if len(header) < BLOCK:
             raise _broken(path, at, "it ends without the mark of a tar file's end: it was cut off")
         if header == _ZEROS:
-            _check_rest(path, descriptor, at, end)
+            _check_rest(path, file, at, end)
             return
         _check(path, at, header)
         kind, size = header[156:157], _number(path, at, header[124:136])
@@ -74,7 +70,7 @@ def _walk(path: Path, descriptor: int, end: int) -> Iterator[Member]:
         if kind in (b"x", b"L"):
             if size > _LARGEST_NAME:
                 raise _broken(path, at, f"an extended header of {size} bytes")
-            told |= _extended(path, at, kind, os.pread(descriptor, size, begin))
+            told |= _extended(path, at, kind, file.pread(size, begin))
         elif kind in (b"S",) or told.get("sparse"):
             raise _broken(path, at, "a sparse member, which cannot be read at an offset", "pack the shard without it")
         elif kind not in (b"g", b"K"):
@@ -84,10 +80,10 @@ def _walk(path: Path, descriptor: int, end: int) -> Iterator[Member]:
         at = following
 
 
-def _check_rest(path: Path, descriptor: int, at: int, end: int) -> None:
+def _check_rest(path: ShardPath, file: ShardBytes, at: int, end: int) -> None:
     """Behind the mark of its end a tar file holds zeros only: rows that nobody would read are refused."""
     while at < end:
-        rest = os.pread(descriptor, _PIECE, at)
+        rest = file.pread(_PIECE, at)
         if not rest:  # it has become shorter: its stamp is another one then
             return
         kept = len(rest.lstrip(b"\0"))
@@ -99,7 +95,7 @@ def _check_rest(path: Path, descriptor: int, at: int, end: int) -> None:
         at += len(rest)
 
 
-def _check(path: Path, at: int, header: bytes) -> None:
+def _check(path: ShardPath, at: int, header: bytes) -> None:
     """Compares a header with its check sum: that of its bytes, with spaces in the sum's own place."""
     try:
         told = int(header[148:156].rstrip(b" \0").lstrip() or b"-", 8)
@@ -115,7 +111,7 @@ def _check(path: Path, at: int, header: bytes) -> None:
         raise _broken(path, at, "no header of a tar file where the next one should stand")
 
 
-def _number(path: Path, at: int, field: bytes) -> int:
+def _number(path: ShardPath, at: int, field: bytes) -> int:
     if field[0] & 0x80:  # GNU's form for large files
         return int.from_bytes(field[1:], "big")
     try:
@@ -135,7 +131,7 @@ def _text(raw: bytes) -> str:
     return raw.decode("utf-8", "surrogateescape")
 
 
-def _extended(path: Path, at: int, kind: bytes, content: bytes) -> dict[str, Any]:
+def _extended(path: ShardPath, at: int, kind: bytes, content: bytes) -> dict[str, Any]:
     """Reads what a header says of the member that follows: a long name (GNU), or pax records."""
     if kind == b"L":
         return {"path": _text(content.partition(b"\0")[0])}
@@ -155,11 +151,11 @@ def _extended(path: Path, at: int, kind: bytes, content: bytes) -> dict[str, Any
     return told
 
 
-def _broken(path: Path, at: int, what: str, hint: str = "pack this shard again, or take it away") -> ShardError:
+def _broken(path: ShardPath, at: int, what: str, hint: str = "pack this shard again, or take it away") -> ShardError:
     return ShardError(f"{path} at offset {at}: {what}", hint)
 
 
-def index(path: Path) -> tuple[int, Columns]:
+def index(path: ShardPath) -> tuple[int, Columns]:
     """See `shard_format`.
 
     Columns: of members `offset`, `size` and `field`; of rows `first` (its first member; one more than there are rows)
@@ -202,13 +198,13 @@ def index(path: Path) -> tuple[int, Columns]:
 class TarFormat:
     """Rows of tar files: dicts of field to bytes, with the row's key as `__key__`."""
 
-    def open(self, path: Path, stamp: Stamp, columns: Columns) -> _TarReader:
+    def open(self, path: ShardPath, stamp: Stamp, columns: Columns) -> _TarReader:
         """See `shard_format.Format`."""
-        return _TarReader(ByteRanges(path, *stamp), columns)
+        return _TarReader(open_ranges(path, *stamp), columns)
 
 
 class _TarReader:
-    def __init__(self, file: ByteRanges, columns: Columns) -> None:
+    def __init__(self, file: ByteRanges | ObjectRanges, columns: Columns) -> None:
         self._file = file
         self._offset, self._size, self._field = columns["offset"], columns["size"], columns["field"]
         self._first, self._key, self._keys = columns["first"], columns["key"], columns["keys"]

@@ -1,0 +1,279 @@
+"""Shards that are objects of S3: which there are, and their bytes, by ranged GETs.
+
+An object is what it was when it was listed: every GET names its ETag, so one that was replaced since is an error that
+names it, never other bytes. Requests are tried again, with growing pauses, where the service throttles or the
+connection breaks (botocore's standard mode); a GET that breaks off goes on where it was. Needs `headrace[s3]`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import hashlib
+import io
+import os
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from headrace.errors import ObjectChanged, ObjectMissing, ShardError
+
+if TYPE_CHECKING:
+    from headrace.instance.s3 import S3
+
+SCHEME = "s3://"
+ATTEMPTS = 8
+AHEAD = 1 << 20  # bytes read ahead where the next piece is likely to be near
+BLOCK = 1 << 20  # bytes; rows that are smaller are read by such blocks
+MOST_BLOCKS = 8  # in one GET, where rows follow each other
+BLOCKS_MEMORY = 256 << 20  # bytes that a process keeps
+_LEAST_USED = 0.2  # share of a block: below, rows are read one by one
+_PROBE = 32  # then so often a block all the same
+
+_clients: dict[int, S3] = {}  # by process: a fork must not share connections
+
+
+def _client() -> S3:
+    found = _clients.get(os.getpid())
+    if found is None:
+        from headrace.instance.s3 import S3
+
+        found = _clients[os.getpid()] = S3(attempts=ATTEMPTS)
+    return found
+
+
+@dataclass(frozen=True)
+class ObjectPath:
+    """One object, as it was listed.
+
+    Attributes:
+        bucket, key: its place.
+        size: bytes.
+        etag: what it must be.
+    """
+
+    bucket: str
+    key: str
+    size: int
+    etag: str
+
+    def __str__(self) -> str:
+        return f"{SCHEME}{self.bucket}/{self.key}"
+
+    @property
+    def stamp(self) -> tuple[int, int]:
+        """Size and ETag, the latter as a number."""
+        return self.size, int.from_bytes(hashlib.blake2b(self.etag.encode(), digest_size=7).digest(), "big")
+
+    def read(self, begin: int, end: int) -> bytes:
+        """Returns the bytes from `begin` to `end` - 1. Raises ShardError if it is gone or another, StorageError."""
+        content = bytearray()
+        if end > begin:
+            try:
+                _client().read(self.bucket, self.key, self.etag, begin, end - begin, content.extend, ranged=True)
+            except ObjectChanged as error:
+                raise ShardError(
+                    f"{self} was changed since its rows were counted",
+                    hint="build the loader again; do not change shards while they are read",
+                ) from error
+            except ObjectMissing as error:
+                raise ShardError(
+                    f"{self} is gone: it was there when the shards were listed",
+                    "put it back, or build the loader again",
+                ) from error
+        return bytes(content)
+
+
+@dataclass
+class ObjectFolder:
+    """The objects whose keys begin with a prefix, as they were when it was made.
+
+    Args:
+        uri: ``s3://bucket/prefix``.
+
+    Raises:
+        ShardError: the URI names no bucket.
+        StorageError: they cannot be listed.
+    """
+
+    uri: str
+    objects: dict[str, ObjectPath] = field(init=False)
+
+    def __post_init__(self) -> None:
+        bucket, _, prefix = self.uri.removeprefix(SCHEME).partition("/")
+        if not self.uri.startswith(SCHEME) or not bucket:
+            raise ShardError(f"{self.uri} names no bucket", "write s3://bucket/prefix/")
+        prefix += "/" if prefix and not prefix.endswith("/") else ""
+        self.uri = f"{SCHEME}{bucket}/{prefix}"
+        self.objects = {
+            key[len(prefix) :]: ObjectPath(bucket, key, size, etag)
+            for key, size, etag in _client().list(bucket, prefix)
+        }
+
+    def __str__(self) -> str:
+        return self.uri
+
+    def __truediv__(self, name: str) -> ObjectPath:
+        return self.objects[name]
+
+    def names(self, pattern: str) -> list[str]:
+        """Returns the sorted names that match a pattern, as in `Path.glob`. Raises ShardError if none does."""
+        parts = pattern.split("/")
+        names = sorted(name for name in self.objects if _matches(name.split("/"), parts))
+        if not names:
+            there = sorted(self.objects)
+            shown = ", ".join(there[:5]) + (", ..." if len(there) > 5 else "")
+            raise ShardError(f"no object in {self} matches {pattern!r}; there is: {shown or 'nothing'}")
+        return names
+
+
+def _matches(name: list[str], pattern: list[str]) -> bool:
+    if not pattern or not name:
+        return not name and not pattern
+    if pattern[0] == "**":
+        return _matches(name, pattern[1:]) or _matches(name[1:], pattern)
+    return fnmatch.fnmatchcase(name[0], pattern[0]) and _matches(name[1:], pattern[1:])
+
+
+class ObjectBytes:
+    """The bytes of an object, for those who walk through it: pieces that are near each other share a GET.
+
+    Attributes:
+        size: bytes.
+    """
+
+    def __init__(self, path: ObjectPath) -> None:
+        self._path = path
+        self.size = path.size
+        self._held, self._begin, self._last = b"", 0, 0
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """Returns up to `size` bytes, fewer only at the end. Raises ShardError, StorageError."""
+        end = min(offset + size, self.size)
+        at = offset - self._begin
+        if not (at >= 0 and end - self._begin <= len(self._held)):
+            ahead = AHEAD if 0 <= offset - self._last <= AHEAD // 2 else 0
+            self._held, self._begin = self._path.read(offset, min(self.size, max(end, offset + ahead))), offset
+            at = 0
+        self._last = offset
+        return self._held[at : at + max(0, end - offset)]
+
+    def close(self) -> None:
+        """Forgets what was read ahead."""
+        self._held = b""
+
+
+class ObjectFile(io.RawIOBase):
+    """An object as a file that is open for reading, for libraries that take one."""
+
+    def __init__(self, path: ObjectPath) -> None:
+        super().__init__()
+        self._path, self._at = path, 0
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def seekable(self) -> bool:
+        """True."""
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Moves the position. Returns it."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._path.size}[whence]
+        self._at = base + offset
+        return self._at
+
+    def tell(self) -> int:
+        """Returns the position."""
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        """Returns the next bytes, in one GET; fewer only at the end."""
+        end = self._path.size if size < 0 else min(self._path.size, self._at + size)
+        found = self._path.read(self._at, end)
+        self._at += len(found)
+        return found
+
+
+class _Block:
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+        self.used = 0
+
+
+class _Blocks:
+    """Blocks of objects that rows were read from, the last used ones. Blocks that hardly serve are not fetched."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._held: OrderedDict[tuple[ObjectPath, int], _Block] = OrderedDict()
+        self._bytes = 0
+        self._worth = 1.0  # share of a block that was used, of those that were given up lately
+        self._misses = 0
+
+    def read(self, path: ObjectPath, begin: int, end: int, *, follows: bool) -> bytes:
+        """Returns bytes of an object, by blocks where that pays."""
+        first, last = begin // BLOCK, (end - 1) // BLOCK
+        if end - begin >= BLOCK or end <= begin:
+            return path.read(begin, end)
+        missing = [number for number in range(first, last + 1) if (path, number) not in self._held]
+        if missing:
+            self._misses += 1
+            if not follows and self._worth < _LEAST_USED and self._misses % _PROBE:
+                return path.read(begin, end)
+            self._fetch(path, missing[0], last, MOST_BLOCKS if follows else 1)
+        found = b"".join(self._part(path, number, begin, end) for number in range(first, last + 1))
+        self._trim()
+        return found
+
+    def _fetch(self, path: ObjectPath, first: int, last: int, most: int) -> None:
+        stop = max(last + 1, min(first + most, -(-path.size // BLOCK)))
+        content = path.read(first * BLOCK, min(path.size, stop * BLOCK))
+        for number in range(first, stop):
+            block = _Block(content[(number - first) * BLOCK : (number - first + 1) * BLOCK])
+            before = self._held.get((path, number))
+            self._bytes += len(block.content) - (len(before.content) if before is not None else 0)
+            self._held[path, number] = block
+
+    def _part(self, path: ObjectPath, number: int, begin: int, end: int) -> bytes:
+        block = self._held[path, number]
+        self._held.move_to_end((path, number))
+        part = block.content[max(0, begin - number * BLOCK) : end - number * BLOCK]
+        block.used += len(part)
+        return part
+
+    def _trim(self) -> None:
+        while self._bytes > self._limit and len(self._held) > 1:
+            _, block = self._held.popitem(last=False)
+            self._bytes -= len(block.content)
+            self._worth += 0.05 * (min(1.0, block.used / len(block.content)) - self._worth)
+
+
+_blocks: dict[int, _Blocks] = {}  # by process
+
+
+class ObjectRanges:
+    """Reads rows of one object by their offsets; see `ByteRanges`."""
+
+    def __init__(self, path: ObjectPath) -> None:
+        self.path = path
+
+    def read(self, begin: int, end: int, *, follows: bool) -> bytes:
+        """See `ByteRanges.read`."""
+        blocks = _blocks.setdefault(os.getpid(), _Blocks(BLOCKS_MEMORY))
+        return blocks.read(self.path, begin, end, follows=follows)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@contextlib.contextmanager
+def opened(path: ObjectPath) -> Iterator[ObjectBytes]:
+    """Opens an object for a walk through it."""
+    found = ObjectBytes(path)
+    try:
+        yield found
+    finally:
+        found.close()

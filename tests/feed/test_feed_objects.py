@@ -1,0 +1,200 @@
+"""Shards that are objects of S3: the rows of the same files, few requests, and an error where one was changed."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import torch
+from pyarrow import parquet
+from source_data import decode, fill_tars, write_tar
+
+from flaky_s3 import FlakyS3, flaky
+from headrace import feed
+from headrace.errors import ShardError, StorageError
+from headrace.feed import DataLoader
+from headrace.feed.sources import s3_objects
+from headrace.feed.sources.s3_objects import BLOCK, ObjectPath, _Blocks
+from objectstore import ObjectStore
+
+COUNTS = {"a": 40, "b": 71, "deep/c": 33}
+
+
+@pytest.fixture(autouse=True)
+def clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every test has a cache, a client and blocks of its own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    yield
+    forget_clients()
+
+
+def forget_clients() -> None:
+    for client in s3_objects._clients.values():
+        client.close()
+    s3_objects._clients.clear()
+    s3_objects._blocks.clear()
+
+
+@pytest.fixture
+def proxy(s3: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[FlakyS3]:
+    with flaky(s3.endpoint) as found:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", found.endpoint)
+        yield found
+
+
+def upload(s3: ObjectStore, folder: Path) -> str:
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and not path.is_relative_to(folder / ".headrace-index"):
+            s3.put(f"data/{path.relative_to(folder).as_posix()}", path.read_bytes())
+    return s3.uri("data")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "tars" / "deep").mkdir(parents=True)
+    return fill_tars(tmp_path / "tars", COUNTS)
+
+
+def flat(batch: Any) -> list[bytes]:
+    return [value.numpy().tobytes() for value in batch.values()]
+
+
+def test_the_rows_and_batches_are_those_of_the_files(s3: ObjectStore, folder: Path) -> None:
+    uri = upload(s3, folder)
+    here, there = feed.tar(folder, "**/*.tar"), feed.tar(uri, "**/*.tar")
+    assert there.counts == here.counts
+    assert there.shard_digests == here.shard_digests, "a run goes on on copies"
+    assert list(there) == list(here)
+    assert [name for name, _ in feed.tar(uri + "/").counts] == ["a.tar", "b.tar"]
+    options: dict[str, Any] = {"batch_size": 8, "shuffle": feed.Window(8, 4), "seed": 3}
+    with (
+        DataLoader(there.map(decode), **options, num_workers=2) as served,
+        DataLoader(here.map(decode), **options) as own,
+    ):
+        assert list(map(flat, served)) == list(map(flat, own))
+
+
+def test_lines_and_row_groups_too(s3: ObjectStore, tmp_path: Path) -> None:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for shard in ("x", "y"):
+        lines = [json.dumps({"text": shard * row, "row": row}) for row in range(50)]
+        (folder / f"{shard}.jsonl").write_text("\n".join(lines) + "\n")
+        table = pa.table({"row": list(range(50)), "text": [shard * row for row in range(50)], "other": [1.5] * 50})
+        parquet.write_table(table, folder / f"{shard}.parquet", row_group_size=16)
+    (folder / "z.arrow").write_bytes(b"ARROW1")
+    uri = upload(s3, folder)
+    assert list(feed.jsonl(uri)) == list(feed.jsonl(folder))
+    columns = ["row", "text"]
+    assert list(feed.parquet(uri, columns=columns)) == list(feed.parquet(folder, columns=columns))
+    with pytest.raises(ShardError, match="is an object, and Arrow files are mapped into memory"):
+        feed.arrow(uri)
+
+
+def test_the_index_is_kept_and_rows_share_requests(s3: ObjectStore, proxy: FlakyS3, folder: Path) -> None:
+    uri = upload(s3, folder)
+    feed.tar(uri)
+    first = proxy.requests["GET"]
+    assert first < 20, "headers that are near each other come together"
+    source = feed.tar(uri)
+    assert proxy.requests["GET"] == first + 1, "a list"
+    chance = random.Random(5)
+    order = list(range(len(source)))
+    chance.shuffle(order)
+    for row in order:
+        source[row]
+    assert proxy.requests["GET"] <= first + 3, "each object is smaller than a block"
+    write_tar(folder / "b.tar", [{"__key__": "new", "cls": b"1"}])
+    s3.put("data/b.tar", (folder / "b.tar").read_bytes())
+    before = proxy.requests["GET"]
+    assert feed.tar(uri).counts == [("a.tar", 40), ("b.tar", 1)]
+    assert proxy.requests["GET"] <= before + 6, "what was not changed is not read again"
+
+
+def test_an_object_that_was_changed_or_removed_is_named(s3: ObjectStore, folder: Path) -> None:
+    uri = upload(s3, folder)
+    source = feed.tar(uri)
+    s3.put("data/b.tar", b"x" * len((folder / "b.tar").read_bytes()))
+    assert source[0]["cls"] == b"0"
+    with pytest.raises(ShardError, match=r"s3://.*/data/b\.tar was changed since its rows were counted"):
+        source[45]
+    with DataLoader(source, batch_size=1, collate_fn=list, num_workers=1) as loader:
+        batches = iter(loader)
+        with pytest.raises(ShardError, match=r"b\.tar was changed"):
+            for _ in range(60):
+                next(batches)
+    with pytest.raises(ShardError, match=r"b\.tar at offset 0: this is no tar file"):
+        feed.tar(uri)
+    s3.client.delete_object(Bucket=s3.bucket, Key="data/a.tar")
+    s3_objects._blocks.clear()
+    with pytest.raises(ShardError, match=r"a\.tar is gone"):
+        source[0]
+
+
+def test_throttling_and_cut_connections_cost_time_and_nothing_else(
+    s3: ObjectStore, proxy: FlakyS3, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = upload(s3, folder)
+    expected = list(feed.tar(folder))
+    monkeypatch.setattr("time.sleep", lambda seconds: None)  # botocore's pauses
+    proxy.errors, proxy.error, proxy.cuts = 0.3, (503, "SlowDown"), 0.3
+    monkeypatch.setattr(s3_objects, "BLOCKS_MEMORY", 1)
+    assert list(feed.tar(uri)) == expected
+    assert proxy.requests["GET"] > 10
+    proxy.down, proxy.cuts = True, 0.0
+    with pytest.raises(StorageError, match="SlowDown"):
+        feed.tar(uri)
+
+
+@pytest.mark.parametrize(
+    ("where", "pattern", "said"),
+    [
+        ("s3://", "*.tar", "names no bucket"),
+        ("data", "*.zip", "no object in s3://.* matches"),
+        ("none/", "*", "nothing"),
+    ],
+)
+def test_what_is_not_there_is_named(s3: ObjectStore, folder: Path, where: str, pattern: str, said: str) -> None:
+    upload(s3, folder)
+    with pytest.raises(ShardError, match=said):
+        feed.tar(where if "://" in where else s3.uri(where), pattern)
+
+
+class Counted:
+    """An object in memory that counts what is asked."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+        self.content = random.Random(1).randbytes(size)
+        self.asked: list[int] = []
+        monkeypatch.setattr(ObjectPath, "read", lambda _, begin, end: self.read(begin, end))
+
+    def read(self, begin: int, end: int) -> bytes:
+        self.asked.append(end - begin)
+        return self.content[begin:end]
+
+
+def read_rows(blocks: _Blocks, counted: Counted, order: list[int], row: int, follows: Callable[[int], bool]) -> None:
+    path = ObjectPath("b", "k", len(counted.content), "e")
+    for number in order:
+        found = blocks.read(path, number * row, (number + 1) * row, follows=follows(number))
+        assert found == counted.content[number * row : (number + 1) * row]
+
+
+def test_blocks_are_read_ahead_and_given_up_where_they_do_not_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    size, row = 24 * BLOCK, 30_000
+    rows = list(range(size // row))
+    counted = Counted(monkeypatch, size)
+    read_rows(_Blocks(64 * BLOCK), counted, rows, row, lambda number: number > 0)
+    assert len(counted.asked) <= 6, "rows that follow each other: several blocks in a GET"
+    counted.asked.clear()
+    order = [rows[at] for at in torch.randperm(len(rows), generator=torch.Generator().manual_seed(1)).tolist()]
+    read_rows(_Blocks(64 * BLOCK), counted, order, row, lambda _: False)
+    assert len(counted.asked) <= 24, "every block once"
+    counted.asked.clear()
+    read_rows(_Blocks(2 * BLOCK), counted, 3 * order, row, lambda _: False)
+    assert counted.asked.count(row) > len(order), "blocks of which hardly a row is used are not read"
