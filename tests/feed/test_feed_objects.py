@@ -124,10 +124,8 @@ def test_an_object_that_was_changed_or_removed_is_named(s3: ObjectStore, folder:
     with pytest.raises(ShardError, match=r"s3://.*/data/b\.tar was changed since its rows were counted"):
         source[45]
     with DataLoader(source, batch_size=1, collate_fn=list, num_workers=1) as loader:
-        batches = iter(loader)
         with pytest.raises(ShardError, match=r"b\.tar was changed"):
-            for _ in range(60):
-                next(batches)
+            list(loader)
     with pytest.raises(ShardError, match=r"b\.tar at offset 0: this is no tar file"):
         feed.tar(uri)
     s3.client.delete_object(Bucket=s3.bucket, Key="data/a.tar")
