@@ -124,7 +124,7 @@ def test_an_object_that_was_changed_or_removed_is_named(s3: ObjectStore, folder:
     with pytest.raises(ShardError, match=r"s3://.*/data/b\.tar was changed since its rows were counted"):
         source[45]
     loader = DataLoader(source, batch_size=1, collate_fn=list, num_workers=1)
-    with pytest.raises(ShardError, match=r"b\.tar was changed"):
+    with loader, pytest.raises(ShardError, match=r"b\.tar was changed"):
         list(loader)
     with pytest.raises(ShardError, match=r"b\.tar at offset 0: this is no tar file"):
         feed.tar(uri)
