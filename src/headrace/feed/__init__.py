@@ -43,6 +43,7 @@ from typing import TYPE_CHECKING
 
 _EXPORTS = {
     "Auto": "headrace.feed.tuning.auto",
+    "Buckets": "headrace.feed.plan.length_buckets",
     "DataLoader": "headrace.feed.loader.data_loader",
     "Packed": "headrace.feed.sources.packing",
     "Pipeline": "headrace.feed.pipelines.factory",
@@ -69,6 +70,7 @@ _EXPORTS = {
 
 __all__ = [
     "Auto",
+    "Buckets",
     "DataLoader",
     "Packed",
     "Pipeline",
@@ -104,6 +106,7 @@ if TYPE_CHECKING:
     from headrace.feed.pipelines.mixture import mix
     from headrace.feed.pipelines.purity import PurityReport
     from headrace.feed.plan.lane_state import merge_states
+    from headrace.feed.plan.length_buckets import Buckets
     from headrace.feed.plan.window import Window
     from headrace.feed.sources.open_source import arrow, hf, jsonl, parquet, tar
     from headrace.feed.sources.packing import Packed, pack

@@ -26,11 +26,13 @@ from headrace.feed.loader.lane_batches import InlineLanes, ServedLanes
 from headrace.feed.loader.loader_arguments import (
     as_context,
     check_arguments,
+    check_buckets,
     check_lanes,
     check_order,
     check_own,
     find_shard,
     make_policy,
+    orders_itself,
     warn_of_pass,
     warn_of_workers,
 )
@@ -51,11 +53,11 @@ from headrace.feed.metrics.step_meter import StepMeter
 from headrace.feed.pipelines.collate import stacks_rows, standard_collate
 from headrace.feed.pipelines.factory import Pipeline
 from headrace.feed.pipelines.fetch import Built
-from headrace.feed.pipelines.mixture import Mixture
 from headrace.feed.pipelines.purity import PurityReport
 from headrace.feed.plan.epoch import BatchPlan, EpochPlan
 from headrace.feed.plan.lane_draws import LanePass
 from headrace.feed.plan.lane_planner import LaneOptions, LanePlanner
+from headrace.feed.plan.length_buckets import Buckets
 from headrace.feed.plan.pass_progress import Place, Progress
 from headrace.feed.plan.planner import KnownFacts, LoaderSeeds
 from headrace.feed.plan.torch_samplers import source_of
@@ -128,6 +130,7 @@ class DataLoader(Places, KnownData, TorchHabits):
             torch. They decide what the batches hold, the number of workers does not.
         steps_per_epoch: batches of every rank in an epoch of such a dataset.
         uneven: whether the ranks may have different numbers of batches of such a dataset.
+        buckets: a `feed.Buckets`: batches of rows of similar length.
         order: ``"exact"``, the order of the plan; or ``"window:k"``: the first that is there of the next k batches, so
             that a slow batch holds nothing up. Then the order depends on the workers; each batch still comes once.
 
@@ -180,6 +183,7 @@ class DataLoader(Places, KnownData, TorchHabits):
         num_shards: int | None = None,
         steps_per_epoch: int | None = None,
         uneven: bool = False,
+        buckets: Buckets | None = None,
         order: str = "exact",
     ) -> None:
         self._endpoints = find(workers, secret_file, tls_ca)
@@ -227,14 +231,13 @@ class DataLoader(Places, KnownData, TorchHabits):
         self._stats = SessionStats()
         self._meter, fixed = StepMeter(name), prefetch_factor is not None
         self._tuner = make_tuner(auto, self._meter, self._stats, memory, remote=remote, fixed_ahead=fixed)
-        windows = isinstance(shuffle, Window)
-        if generator is not None and (self._shard is not None or windows or isinstance(dataset, Mixture)):
-            raise ValueError("generator excludes sharding, a Window and a mixture: their order is made from seed=")
-        own = seed is not None or self._shard is not None or isinstance(dataset, (Pipeline, Mixture)) or windows
+        check_buckets(buckets, batch_size, sampled=self._sampled, lanes=lanes is not None)
+        own = orders_itself(dataset, shuffle, seed, generator, buckets, sharded=self._shard is not None)
         self._planner = make_planner(
             dataset, self._shard, batch_size, LoaderSeeds(seed, generator, once=persistent_workers),
-            KnownFacts(self._dataset_length, self._data_digest, self._mixing), lanes, shuffle=shuffle or False,
-            drop_last=drop_last, every=snapshot_every_n_steps, own_sampler=not self._sampled, even=even_batches,
+            KnownFacts(self._dataset_length, self._data_digest, self._mixing, self._lengths), lanes,
+            shuffle=shuffle or False, drop_last=drop_last, every=snapshot_every_n_steps,
+            own_sampler=not self._sampled, even=even_batches, buckets=buckets,
         )  # fmt: skip
         self._opening = self._make_opening()
         self._sampler, self._batch_sampler = make_samplers(

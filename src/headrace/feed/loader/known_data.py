@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 from typing import Any
 
+from headrace.errors import PipelineError
 from headrace.feed.client.session import Session
 from headrace.feed.loader.open_sessions import OpenSessions
 from headrace.feed.pipelines.factory import Pipeline
@@ -62,6 +63,21 @@ class KnownData(abc.ABC):
             return found
         self._mixture = self._mixture or next((each.mixing for each in self._sessions if each.mixing), None)
         return self._mixture
+
+    def _lengths(self) -> Any:
+        """Returns the lengths of the rows, from the index. Raises PipelineError if it is not here, or has none."""
+        if self._endpoints is not None:
+            raise PipelineError(
+                "the lengths of the rows are in the index, and that is with the workers on other hosts",
+                hint="give them, one integer a row in the order of the data: feed.Buckets(lengths)",
+            )
+        held = self._local().dataset
+        if not hasattr(held, "lengths"):
+            raise PipelineError(
+                f"the lengths of the rows of a {type(held).__name__} are not known",
+                hint="give them, one integer a row: feed.Buckets(lengths)",
+            )
+        return held.lengths()
 
     def _data_digest(self) -> str:
         if self._built is None and isinstance(self.dataset, Pipeline):  # the workers know it, if one has opened it

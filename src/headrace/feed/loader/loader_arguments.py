@@ -14,7 +14,9 @@ from headrace.feed.client.numerics import NumericsPolicy
 from headrace.feed.client.policy import Policy
 from headrace.feed.pipelines.factory import Pipeline
 from headrace.feed.pipelines.lane_datasets import documents_of, is_uncounted, require_openable
+from headrace.feed.pipelines.mixture import Mixture
 from headrace.feed.plan.lane_planner import LaneOptions
+from headrace.feed.plan.length_buckets import Buckets
 from headrace.feed.plan.pass_progress import MAX_WINDOW
 from headrace.feed.plan.rank_share import Shard
 from headrace.feed.plan.window import Window
@@ -173,6 +175,45 @@ def check_order(order: object, *, lanes: bool) -> int:
     if lanes and int(batches) > 1:
         raise ValueError('order="window:k" needs rows by number: lanes take turns, and that order is kept')
     return int(batches)
+
+
+def check_buckets(buckets: Buckets | None, batch_size: int | None, *, sampled: bool, lanes: bool) -> None:
+    """Checks what buckets go with.
+
+    Raises:
+        TypeError: something else than `feed.Buckets`.
+        ValueError: arguments that exclude each other.
+    """
+    if buckets is None:
+        return
+    if not isinstance(buckets, Buckets):
+        raise TypeError(f"buckets must be a feed.Buckets, got {buckets!r}")
+    if sampled:
+        raise ValueError("buckets decide the order, and so does a sampler: leave one out")
+    if batch_size is None:
+        raise ValueError("batch_size=None switches batching off and excludes buckets")
+    if lanes:
+        raise ValueError("buckets need rows by number; data without a count have none")
+
+
+def orders_itself(
+    dataset: Any,
+    shuffle: bool | Window | None,
+    seed: int | None,
+    generator: object,
+    buckets: Buckets | None,
+    *,
+    sharded: bool,
+) -> bool:
+    """Returns whether the order is headrace's own, if the user gave no sampler.
+
+    Raises:
+        ValueError: a torch generator shall decide an order that only a seed can.
+    """
+    seeded = sharded or isinstance(shuffle, Window) or isinstance(dataset, Mixture) or buckets is not None
+    if generator is not None and seeded:
+        raise ValueError("generator excludes sharding, a Window, a mixture and buckets: their order is made from seed=")
+    return seeded or seed is not None or isinstance(dataset, Pipeline)
 
 
 def as_context(context: str | BaseContext | None) -> BaseContext | None:

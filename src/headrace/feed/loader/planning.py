@@ -12,6 +12,7 @@ from headrace.feed.pipelines.lane_datasets import is_uncounted, refuse_own_ranks
 from headrace.feed.pipelines.purity import PurityReport, check, spread
 from headrace.feed.pipelines.seeds import preserved_generators
 from headrace.feed.plan.lane_planner import LaneOptions, LanePlanner
+from headrace.feed.plan.length_buckets import Buckets
 from headrace.feed.plan.planner import KnownFacts, LoaderSeeds, Planner
 from headrace.feed.plan.rank_share import Shard
 from headrace.feed.plan.shard_map import in_key_order
@@ -35,13 +36,14 @@ def make_planner(
     every: int | None,
     own_sampler: bool,
     even: bool | Literal["full"],
+    buckets: Buckets | None,
 ) -> Planner | LanePlanner:
     """Returns the planner of a loader: see `Planner` and, for a dataset without a count (`lanes`), `LanePlanner`."""
     if lanes is not None:
         return LanePlanner(dataset, shard, batch_size, seeds, known.data, lanes, shuffle=shuffle, drop_last=drop_last)
     return Planner(
         dataset, shard, batch_size, seeds, known, shuffle=shuffle, drop_last=drop_last, every=every,
-        own_sampler=own_sampler, even=even,
+        own_sampler=own_sampler, even=even, buckets=buckets,
     )  # fmt: skip
 
 

@@ -98,6 +98,8 @@ def loader_stats(
         planner: of the loader.
         tuner: of the loader, if it has one.
     """
+    length, missing = planner.padding() if isinstance(planner, Planner) else (0, 0)
+    tokens, padding = feed.tokens + length, feed.padding + missing
     receivers = feed.receiver_cpu_seconds + sum(session.receiver_cpu_seconds for session in sessions)
     return {
         "steps": totals.steps,
@@ -118,8 +120,8 @@ def loader_stats(
         "purity_failures": feed.purity_failures,
         "slices_timed_out": feed.slices_timed_out,
         "skipped": len(feed.skipped),
-        "tokens": feed.tokens,
-        "padding_fraction": _ratio(feed.padding, feed.tokens + feed.padding),
+        "tokens": tokens,
+        "padding_fraction": _ratio(padding, tokens + padding),
         "cpu_seconds_per_gb": _ratio(totals.cpu + receivers, totals.bytes / GB),
         "worker_cpu_seconds": feed.worker_cpu_seconds,
         "worker_cpu_seconds_per_gb": _ratio(feed.worker_cpu_seconds, totals.bytes / GB),

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from headrace.errors import PipelineError
 from headrace.feed.pipelines.factory import Pipeline
@@ -101,6 +103,10 @@ class Mixture(Source):
     def map(self, function: Callable[[Any], Any]) -> Mixture:
         """Returns a mixture of what a function makes of every row. Raises TypeError if it cannot be called."""
         return Mixture([part.map(function) for part in self._parts], self.mixing)
+
+    def lengths(self) -> NDArray[np.int64]:
+        """See `Source.lengths`."""
+        return np.concatenate([part.lengths() for part in self._parts])
 
     def batch(self, rows: int) -> Mixture:
         """Returns a mixture of lists of consecutive rows, each of one source. Raises ValueError for fewer than 1."""

@@ -81,6 +81,10 @@ class Bookmark:
             return progress.epoch, order.consumed(progress.step)
         return (self.loaded.epoch, self.loaded.samples) if self.loaded is not None else (self.epoch, 0)
 
+    def given(self) -> tuple[int, int] | None:
+        """Returns the epoch of the latest pass, and the number of its first batch that was not given; None before."""
+        return (self._progress.epoch, self._progress.step) if self._progress is not None else None
+
     def under_way(self) -> tuple[Progress, EpochPlan] | None:
         """Returns the progress and the plan of a pass in headrace's own order that has steps left; None without."""
         progress, order = self._progress, self._order

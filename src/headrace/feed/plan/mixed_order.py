@@ -91,6 +91,11 @@ class MixedOrder:
         """See `Order`: the generation, and a digest of all weights up to there."""
         return self.generation, self._history.at(epoch, position).tag
 
+    def settled(self, epoch: int, position: int) -> int:
+        """See `Order`."""
+        del epoch
+        return position
+
     # Weights
 
     def weights(self, epoch: int, position: int) -> tuple[float, ...]:

@@ -14,12 +14,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
+from numpy.typing import NDArray
 
 from headrace.errors import PipelineError, PositionError
 from headrace.feed.pipelines.factory import encoded
 from headrace.feed.plan.bookmark import Bookmark
+from headrace.feed.plan.bucketing import Bucketing
 from headrace.feed.plan.epoch import BatchPlan, EpochPlan, plan_fingerprint
+from headrace.feed.plan.length_buckets import Buckets
 from headrace.feed.plan.mixed_order import MixedOrder
+from headrace.feed.plan.order import Order, RowOrder
 from headrace.feed.plan.pass_progress import Progress, without
 from headrace.feed.plan.rank_share import Shard
 from headrace.feed.plan.state_dict import Position, pipeline_name
@@ -30,6 +34,9 @@ from headrace.feed.wire.mixing import Mixing
 
 if TYPE_CHECKING:
     import torch
+
+
+_COUNTED = 256  # batches, after which their padding is added up
 
 
 class LoaderSeeds:
@@ -84,11 +91,13 @@ class KnownFacts(NamedTuple):
         length: returns the dataset's length; may wait for a worker to open the pipeline.
         data: returns the digest of its shards, empty while, or if, it is not known; never waits.
         mixing: returns what it is a mixture of, None for no mixture; it is known when the length is.
+        lengths: returns those of the rows, from the index.
     """
 
     length: Callable[[], int]
     data: Callable[[], str]
     mixing: Callable[[], Mixing | None]
+    lengths: Callable[[], NDArray[Any]]
 
 
 class Planner:
@@ -104,6 +113,7 @@ class Planner:
         own_sampler: whether the order is torch's own at most, and no sampler of the user's.
         every: batches between two notes of a sampler's own state.
         even: whether the last step is filled up, so that all ranks have as many rows; ``"full"``: up to `batch_size`.
+        buckets: of rows of similar length; None for none.
 
     Attributes:
         bookmark: where the loader is.
@@ -124,6 +134,7 @@ class Planner:
         own_sampler: bool,
         every: int | None,
         even: bool | Literal["full"] = False,
+        buckets: Buckets | None = None,
     ) -> None:
         self.bookmark = Bookmark()
         self._every, self._even = every, even
@@ -140,6 +151,7 @@ class Planner:
         self.mixed: MixedOrder | None = None
         self._weights: list[Segment] = []  # those that were loaded
         self._planned = (0, 0)  # epoch and step behind the latest batch of a mixture that was handed out
+        self.bucketing = Bucketing(buckets, known.lengths) if buckets is not None else None
         self._pipeline = pipeline_name(dataset)
 
     @property
@@ -163,9 +175,13 @@ class Planner:
         """Returns the own plan of an epoch, by default the next one."""
         seed, rows, world = self.seed, self._batch_size or 1, self._shard.world_size
         self._told = samples = self._known.length()
-        order = self.mixed_order()
-        if order is not None:
-            samples = order.rows(self.bookmark.epoch if epoch is None else epoch)
+        mixed = self.mixed_order()
+        order: Order | None = mixed
+        if self.bucketing is not None:
+            inner = mixed or RowOrder(samples, seed, self.shuffle)
+            order = self.bucketing.order(inner, samples, rows * world, seed, shuffled=bool(self.shuffle))
+        if mixed is not None:
+            samples = mixed.rows(self.bookmark.epoch if epoch is None else epoch)
         length = samples
         if self._even and not self._drop_last:
             multiple = world * (rows if self._even == "full" else 1)
@@ -199,6 +215,8 @@ class Planner:
             return ""
         world = self._shard.world_size
         weights = msgspec.json.encode(self._weights).decode() if self._weights else ""
+        if self.bucketing is not None:
+            weights += f" {self.bucketing.buckets.name} {self.bucketing.digest}"
         return plan_fingerprint(
             encoded(self._dataset) + weights, self._batch_size * world, world, self.seed,
             shuffle=self.shuffle, drop_last=self._drop_last, begins=self.begins,
@@ -221,6 +239,9 @@ class Planner:
             PositionError: a position that was loaded does not fit.
         """
         self.bookmark.rank, world = self._shard.rank, self._shard.world_size
+        given = self.bookmark.given()
+        if self.bucketing is not None and given is not None:
+            self.bucketing.broken_off(*given)
         progress, loaded = self.bookmark.begin()
         if loaded is not None:
             loaded.require_same_cut((self._batch_size or 1) * world, world, self._shard.rank)
@@ -249,11 +270,11 @@ class Planner:
                 hint = "resume on fewer ranks, or leave them out: loader.set_epoch() with the next epoch"
                 raise PositionError(str(error), hint) from error
         self.bookmark.follow(progress, first)
-        mixed = plan.order is not None  # then epochs may differ in length
+        mixed = plan.order is not None  # then epochs of a mixture may differ in length
         epochs = itertools.count(progress.epoch + 1)
         later = ((self.plan(epoch) if mixed else plan).epoch(epoch) for epoch in epochs)
         plans: Iterator[BatchPlan] = itertools.chain(first.epoch(progress.epoch), itertools.chain.from_iterable(later))
-        self._planned = (progress.epoch, progress.step)
+        self._planned = max(self._planned, (progress.epoch, progress.step))  # the session may be ahead already
         if mixed:
             plans = self._noted(plans)
         return progress, without(plans, progress.epoch, ahead) if ahead else plans, first.end_step
@@ -261,7 +282,16 @@ class Planner:
     def _noted(self, plans: Iterator[BatchPlan]) -> Iterator[BatchPlan]:
         for plan in plans:
             self._planned = (plan.epoch, plan.step + 1)
+            if self.bucketing is not None:
+                self.bucketing.planned(plan)
+                if plan.step % _COUNTED == 0:
+                    self.padding()
             yield plan
+
+    def padding(self) -> tuple[int, int]:
+        """Returns the sum of the lengths of the rows that the trainer was given, and of their padding, with buckets."""
+        given = self.bookmark.given()
+        return self.bucketing.padding(*given) if self.bucketing is not None and given is not None else (0, 0)
 
     def set_weights(self, weights: Mapping[str, float], at_step: int) -> bool:
         """Sets the weights of a mixture from a step on: of the pass that is under way, or else of the next.
@@ -290,6 +320,9 @@ class Planner:
             if loaded is not None:
                 plan = replace(plan, offset=loaded.samples, first_step=loaded.step)
             earliest = plan.first_step
+        assert plan.order is not None, "a mixture has an order of its own"
+        settled = plan.order.settled(epoch, plan.begins_at(earliest))
+        earliest = max(earliest, plan.first_step - (plan.offset - settled) // plan.global_batch)
         if earliest >= plan.end_step:
             raise ValueError(
                 f"all {plan.end_step} steps of epoch {epoch} are planned already: set the weights before the next pass "
@@ -312,8 +345,12 @@ class Planner:
             found = self.bookmark.position_after(beginning, batches)
         else:
             found = self.bookmark.position(beginning, source)
+        needed = found.samples
+        if self.bucketing is not None:
+            batch, needed = self.bucketing.place(found.epoch, found.samples, beginning.global_batch)
+            found = msgspec.structs.replace(found, bucket_rows=batch)
         if self.mixed is not None:
-            weights = self.mixed.state(found.epoch, found.samples, beginning.global_batch)
+            weights = self.mixed.state(found.epoch, needed, beginning.global_batch)
             found = msgspec.structs.replace(found, weights=weights)
         return found.to_state()
 
@@ -325,7 +362,9 @@ class Planner:
         """Begins the next pass where a state was taken. Raises PositionError if it does not fit."""
         self.bookmark.load(state, self._beginning(self._seeds.given, own=source is None))
         loaded, self.mixed = self.bookmark.loaded, None
-        self._weights = loaded.weights if loaded is not None else []
+        self._weights, self._planned = loaded.weights if loaded is not None else [], (0, 0)
+        if self.bucketing is not None:
+            self.bucketing.resume(loaded)
         if loaded is not None and loaded.order == "headrace":
             self._seeds.own = loaded.seed
 
@@ -338,6 +377,8 @@ class Planner:
             (self._batch_size or 1) * world, world, self._pipeline,
             window=(shuffle.run, shuffle.runs) if isinstance(shuffle, Window) else None,
             shards=self._known.data(), mixture=self._mixture_name(),
+            buckets=self.bucketing.buckets.name if self.bucketing is not None else "",
+            lengths=self.bucketing.digest if self.bucketing is not None else "",
         )  # fmt: skip
 
 

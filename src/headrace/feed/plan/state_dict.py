@@ -34,6 +34,8 @@ _HINTS = {
     "seed": "give the loader the seed of the run that is resumed, or none: then the saved one is used",
     "shuffle": "give the loader the same shuffle as in the run that is resumed",
     "window": "give the loader the same shuffle=feed.Window(run, runs) as in the run that is resumed",
+    "buckets": "give the loader the same buckets=feed.Buckets(..., batches=) as in the run that is resumed",
+    "lengths": "give the loader the same lengths as in the run that is resumed",
     "mixture": "give the loader the same mixture, with the weights that it began with; loader.set_weights() changes "
     "weights at a step",
     "drop_last": "give the loader the same drop_last as in the run that is resumed",
@@ -42,7 +44,7 @@ _HINTS = {
 }
 
 
-_UNKNOWN = {"length": 0, "seed": None, "pipeline": "", "shards": "", "mixture": ""}
+_UNKNOWN = {"length": 0, "seed": None, "pipeline": "", "shards": "", "mixture": "", "lengths": ""}
 
 
 class SamplerState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -98,6 +100,8 @@ class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
         ahead: batches after `step` that this rank was given already; None when there are none.
         mixture: names and weights of a mixture, as the user gave them; empty without one, or when it is not known.
         weights: those that were set, see `weight_history`.
+        buckets, lengths: what the windows of `buckets` are, and a digest of the lengths; empty without.
+        bucket_rows: rows of the global batches that the epoch is bucketed by.
         version: of this record.
     """
 
@@ -120,6 +124,9 @@ class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     ahead: TakenAhead | None = None
     mixture: str = ""
     weights: list[Segment] = []
+    buckets: str = ""
+    lengths: str = ""
+    bucket_rows: int = 0
     version: int = VERSION
 
     def __post_init__(self) -> None:

@@ -7,6 +7,9 @@ from collections import OrderedDict
 from pathlib import Path, PurePath
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from headrace.errors import ShardError
 from headrace.feed.sources.index_shards import FOLDER, find_index
 from headrace.feed.sources.s3_objects import SCHEME, ObjectFolder
@@ -53,6 +56,13 @@ class ShardFiles(Source):
         elif len(self._readers) == OPEN_SHARDS:
             self._readers.move_to_end(shard)
         return reader.row(row)
+
+    def lengths(self) -> NDArray[np.int64]:
+        """See `Source.lengths`."""
+        measure = getattr(self._form, "lengths", None)
+        if measure is None:
+            return super().lengths()
+        return np.concatenate([measure(self._index.columns(name)) for name in self._names]).astype(np.int64)
 
     def _open(self, shard: int) -> Reader:
         if len(self._readers) >= OPEN_SHARDS:

@@ -13,6 +13,10 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import PipelineError
 from headrace.feed.sources.packing import Packable
 from headrace.feed.sources.stream import Stream, require_callable
 
@@ -76,6 +80,13 @@ class Source(Packable):
         require_callable(function, "map")
         return _Mapped(self, function)
 
+    def lengths(self) -> NDArray[np.int64]:
+        """Returns the bytes of every row, from the index. Raises PipelineError if that does not know them."""
+        raise PipelineError(
+            f"the lengths of the rows of a {type(self).__name__} are not known without reading them",
+            hint="give them yourself, one integer a row: feed.Buckets(lengths)",
+        )
+
     def batch(self, rows: int) -> Source:
         """Returns a source of lists of consecutive rows. No list crosses a shard, so the last of one may be shorter.
 
@@ -119,6 +130,10 @@ class _Mapped(Source):
     def __init__(self, source: Source, function: Callable[[Any], Any]) -> None:
         super().__init__(source.counts, declared=source.declared, digests=source.shard_digests)
         self._source, self._function = source, function
+
+    def lengths(self) -> NDArray[np.int64]:
+        """Those of the source."""
+        return self._source.lengths()
 
     def read(self, shard: int, row: int) -> Any:
         return self._function(self._source.read(shard, row))

@@ -1,0 +1,162 @@
+"""Buckets: batches of rows of similar length, so that little of them is padding, as an order like any other.
+
+An epoch's order is cut into windows of some global batches. The rows of a window are sorted by length and cut into
+batches, and the batches are put into a random order; in a batch rows stand as they did before, so that all ranks get
+alike ones. Every rank computes a window, whole, from lengths alone: so the batches of a step are of similar length on
+all ranks, and nobody tells anybody.
+
+What is left of the last window when it is cut into whole batches stays as it is, at the epoch's end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.feed.plan.order import Order
+from headrace.feed.plan.permutation import permute
+
+_KEPT = 2  # windows
+
+
+@dataclass(frozen=True, eq=False)
+class Buckets:
+    """Batches of rows of similar length: what `DataLoader(buckets=)` takes.
+
+    Attributes:
+        lengths: of every row of the dataset, by its number: integers, in any unit; None for the bytes that the index of
+            `feed.tar` and `feed.jsonl` knows.
+        batches: global batches of a window, which are sorted together. More of them leave less padding, and fewer
+            choices for the order.
+
+    Raises:
+        ValueError: no list of integers that are not negative, or no window.
+    """
+
+    lengths: Any = None
+    batches: int = 50
+
+    def __post_init__(self) -> None:
+        if isinstance(self.batches, bool) or not isinstance(self.batches, int) or self.batches < 1:
+            raise ValueError(f"batches of a bucket's window must be an integer of at least 1, got {self.batches!r}")
+        if self.lengths is None:
+            return
+        found = np.asarray(self.lengths)
+        if found.ndim != 1 or found.dtype.kind not in "iu" or (found.size and int(found.min()) < 0):
+            raise ValueError(
+                f"lengths must be one integer a row, at least 0, got an array of {found.dtype} of shape {found.shape}"
+            )
+        object.__setattr__(self, "lengths", found)
+
+    @property
+    def name(self) -> str:
+        """A short text that differs when windows differ."""
+        return f"windows of {self.batches} batches"
+
+
+def lengths_digest(lengths: NDArray[Any] | None) -> str:
+    """Returns what tells lengths from others: 16 hex digits; empty for None."""
+    if lengths is None:
+        return ""
+    told = np.ascontiguousarray(lengths, "<i8")
+    return hashlib.blake2b(told.data, digest_size=8, person=b"lengths").hexdigest()
+
+
+class BucketedOrder:
+    """See the module. It is an `Order`.
+
+    Args:
+        inner: the order whose windows are sorted.
+        lengths: of the rows.
+        seed: of the order.
+        batch, batches: rows of a global batch, and batches of a window.
+        size: returns the rows of an epoch.
+        shuffled: whether the batches of a window are put into a random order.
+        resumed: an epoch and the rows of its global batches, which were others when it began.
+
+    Attributes:
+        made_of: inner order and rows of a global batch.
+    """
+
+    def __init__(
+        self,
+        inner: Order,
+        lengths: NDArray[Any],
+        seed: int,
+        batch: int,
+        batches: int,
+        size: Callable[[int], int],
+        *,
+        shuffled: bool,
+        resumed: tuple[int, int] | None = None,
+    ) -> None:
+        self.made_of = (inner, batch)
+        self._inner, self._lengths, self._seed, self._shuffled = inner, lengths, seed, shuffled
+        self._batch, self._batches, self._size, self._resumed = batch, batches, size, resumed
+        self._windows: dict[tuple[int, int, int], NDArray[np.int64]] = {}
+
+    @property
+    def version(self) -> int:
+        """See `Order`."""
+        return self._inner.version
+
+    def batch_of(self, epoch: int) -> int:
+        """Returns the rows of the global batches that an epoch is bucketed by."""
+        return self._resumed[1] if self._resumed is not None and self._resumed[0] == epoch else self._batch
+
+    def begin_of(self, epoch: int, position: int) -> int:
+        """Returns where the window of a position begins."""
+        return position - position % (self.batch_of(epoch) * self._batches)
+
+    def settled(self, epoch: int, position: int) -> int:
+        """See `Order`: the end of the window that was begun."""
+        rows = self.batch_of(epoch) * self._batches
+        return -(-position // rows) * rows
+
+    def agreed(self, epoch: int, position: int) -> tuple[int, str] | None:
+        """See `Order`: what is agreed at the end of the window decides all of it."""
+        last = min(self.settled(epoch, position + 1), self._size(epoch)) - 1
+        return self._inner.agreed(epoch, last)
+
+    def rows_at(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """See `Order`."""
+        rows = self.batch_of(epoch) * self._batches
+        numbers = positions // rows
+        found = np.empty_like(positions)
+        for number in np.unique(numbers).tolist():
+            here = numbers == number
+            found[here] = self._window(epoch, number, rows)[positions[here] - number * rows]
+        return found
+
+    def _window(self, epoch: int, number: int, rows: int) -> NDArray[np.int64]:
+        place = (epoch, number, self._inner.version)
+        found = self._windows.get(place)
+        if found is None:
+            found = self._sorted(epoch, number, np.arange(number * rows, min((number + 1) * rows, self._size(epoch))))
+            self._windows[place] = found
+            while len(self._windows) > _KEPT:
+                del self._windows[next(iter(self._windows))]
+        return found
+
+    def _sorted(self, epoch: int, number: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        keys = self._inner.rows_at(epoch, positions)
+        batch = self.batch_of(epoch)
+        count = len(keys) // batch
+        whole = keys[: count * batch]
+        by_length = np.argsort(self._lengths[whole], kind="stable").reshape(count, batch)
+        by_length.sort(axis=1)  # in a batch: as they stood
+        if self._shuffled and count:
+            key = f"{self._seed}/{epoch}/buckets".encode()
+            by_length = by_length[permute(np.arange(count), count, key, np.full(count, number, np.uint64))]
+        return np.concatenate([whole[by_length.ravel()], keys[count * batch :]])
+
+    def padding(self, keys: Sequence[int]) -> tuple[int, int]:
+        """Returns the sum of some rows' lengths, and what is missing to fill them all up to the longest."""
+        lengths = self._lengths[np.asarray(keys)]
+        total = int(lengths.sum())
+        return total, int(lengths.max()) * len(lengths) - total

@@ -1,0 +1,222 @@
+"""Buckets: rows of similar length in a batch, each once, the same for any ranks, resumed at every step."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from feed_data import Noise, flat
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from keyed_order import keyed_order
+from mixture_data import ROWS, made
+from source_data import fill_tars, tar_rows
+
+from headrace import feed
+from headrace.errors import PipelineError, PositionError
+from headrace.feed import Buckets, DataLoader, Window
+from headrace.feed.plan.epoch import EpochPlan
+from headrace.feed.plan.length_buckets import BucketedOrder
+from headrace.feed.plan.order import RowOrder
+
+LENGTHS = [random.Random(row).randrange(1, 400) for row in range(97)]
+PINNED = [2, 16, 7, 21, 15, 1, 12, 18, 9, 6, 3, 17, 22, 5, 8, 13, 20, 4, 10, 14, 11, 19, 0]
+OPTIONS: dict[str, Any] = {"batch_size": 8, "shuffle": True, "seed": 3, "buckets": Buckets(LENGTHS, 4)}
+
+
+def bucketed(order: list[int], lengths: list[int], batch: int, batches: int, seed: int | None, epoch: int) -> list[int]:
+    """The documented order, written again: one window after the other."""
+    found: list[int] = []
+    for number, begin in enumerate(range(0, len(order), batch * batches)):
+        window = order[begin : begin + batch * batches]
+        count = len(window) // batch
+        ranked = sorted(range(count * batch), key=lambda place: (lengths[window[place]], place))
+        cut = [sorted(ranked[first : first + batch]) for first in range(0, len(ranked), batch)]
+        if seed is not None and count:
+            cut = [cut[at] for at in keyed_order(count, f"{seed}/{epoch}/buckets".encode(), number)]
+        found += [window[place] for places in cut for place in places] + window[count * batch :]
+    return found
+
+
+@settings(deadline=None, max_examples=60, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+@given(
+    lengths=st.lists(st.integers(0, 30), min_size=1, max_size=200), batch=st.integers(1, 12), batches=st.integers(1, 9),
+    seed=st.integers(0, 2**63), epoch=st.integers(0, 9), shuffle=st.sampled_from([False, True, Window(3, 4)]),
+)  # fmt: skip
+def test_the_order_is_the_one_that_is_described_and_every_row_comes_once(
+    lengths: list[int], batch: int, batches: int, seed: int, epoch: int, shuffle: bool | Window
+) -> None:
+    n = len(lengths)
+    inner = RowOrder(n, seed, shuffle)
+    order = BucketedOrder(inner, np.array(lengths), seed, batch, batches, lambda _: n, shuffled=bool(shuffle))
+    found = order.rows_at(epoch, np.arange(n)).tolist()
+    assert sorted(found) == list(range(n))
+    before = inner.rows_at(epoch, np.arange(n)).tolist()
+    assert found == bucketed(before, lengths, batch, batches, seed if shuffle else None, epoch)
+    some = np.random.default_rng(n).permutation(n)[:20]
+    assert order.rows_at(epoch, some).tolist() == [found[place] for place in some.tolist()]
+
+
+def test_the_order_is_pinned_so_that_a_run_can_be_resumed_by_a_later_version() -> None:
+    lengths = np.arange(23) * 7 % 11
+    order = BucketedOrder(RowOrder(23, 7, True), lengths, 7, 4, 3, lambda _: 23, shuffled=True)
+    assert order.rows_at(1, np.arange(23)).tolist() == PINNED
+
+
+def test_all_ranks_of_a_step_have_rows_of_similar_length_and_little_is_padding() -> None:
+    chance = np.random.default_rng(5)
+    lengths = chance.lognormal(5, 1, 20_000).astype(int) + 1
+
+    def padding(order: Any) -> tuple[float, float]:
+        filled = missing = 0
+        ratios = []
+        for step in range(100):
+            ranks = [
+                EpochPlan(20_000, 16, 7, True, rank=rank, world_size=4, order=order).batch(0, step) for rank in range(4)
+            ]
+            longest = [int(lengths[list(rank.keys)].max()) for rank in ranks]
+            ratios.append(max(longest) / min(longest))
+            filled += sum(int(lengths[list(rank.keys)].sum()) for rank in ranks)
+            missing += sum(16 * most for most in longest)
+        return 1 - filled / missing, float(np.mean(ratios))
+
+    plain = padding(RowOrder(20_000, 7, True))
+    order = BucketedOrder(RowOrder(20_000, 7, True), lengths, 7, 64, 50, lambda _: 20_000, shuffled=True)
+    sorted_ = padding(order)
+    assert plain[0] > 0.6
+    assert sorted_[0] < 0.15
+    assert plain[1] > 1.5
+    assert sorted_[1] < 1.2
+
+
+def test_it_goes_on_at_every_step_on_any_ranks_and_tells_the_padding() -> None:
+    with DataLoader(Noise(97), **OPTIONS) as loader:
+        batches, whole, states = iter(loader), [], []
+        for batch in batches:
+            whole.append(batch)
+            states.append(loader.state_dict())
+        stats = loader.stats()
+        following = [flat(batch) for batch in loader]
+    rows = [batch[1].tolist() for batch in whole]
+    assert sorted(itertools.chain(*rows)) == list(range(97))
+    filled = sum(LENGTHS)
+    missing = sum(max(LENGTHS[row] for row in batch) * len(batch) for batch in rows) - filled
+    assert (stats["tokens"], stats["padding_fraction"]) == (filled, missing / (filled + missing))
+    for step, state in enumerate(states, 1):
+        text = json.dumps(state)
+        assert len(text) < 500
+        with DataLoader(Noise(97), **OPTIONS) as loader:
+            loader.load_state_dict(json.loads(text))
+            assert loader.state_dict() == state
+            assert [flat(batch) for batch in loader] == [flat(batch) for batch in whole[step:]]
+            assert [flat(batch) for batch in loader] == following
+    # Other global batches cut the rest anew: in the order that the epoch began with, also when that is saved again.
+    order = list(itertools.chain(*rows))
+    other = OPTIONS | {"batch_size": 2, "world_size": 3}
+    ranks = [DataLoader(Noise(97), **other, rank=rank) for rank in range(3)]
+    for loader in ranks:
+        loader.load_state_dict(states[4])
+    passes = [iter(loader) for loader in ranks]
+    taken = [row for _ in range(3) for each in passes for row in next(each)[1].tolist()]
+    assert taken == order[40:58]
+    again = DataLoader(Noise(97), **(OPTIONS | {"batch_size": 5}))
+    again.load_state_dict(ranks[1].state_dict())
+    assert [row for batch in again for row in batch[1].tolist()] == order[58:]
+    assert [len(batch[1]) for batch in again] == [5] * 19 + [2]
+
+
+def test_workers_make_the_same_batches_and_padding_is_counted_over_epochs() -> None:
+    with DataLoader(Noise(97), **OPTIONS) as loader:
+        expected = [flat(batch) for _ in range(3) for batch in loader]
+        told = loader.stats()["tokens"], loader.stats()["padding_fraction"]
+    with DataLoader(Noise(97), **OPTIONS, num_workers=2, persistent_workers=True) as loader:
+        assert [flat(batch) for _ in range(3) for batch in loader] == expected
+        assert (loader.stats()["tokens"], loader.stats()["padding_fraction"]) == told
+        next(iter(loader))  # broken off: what was prefetched is not counted
+        one = loader.stats()["tokens"] - told[0]
+        list(loader)
+        assert loader.stats()["tokens"] == told[0] + one + sum(LENGTHS)
+
+
+def test_a_mixture_has_buckets_too_and_weights_change_behind_the_window() -> None:
+    lengths = [row * 37 % 101 for row in range(sum(ROWS.values()))]
+    data, options = made("all"), OPTIONS | {"buckets": Buckets(lengths, 4)}
+    with DataLoader(data, **options) as loader:
+        batches = iter(loader)
+        whole = [next(batches)]
+        with pytest.raises(ValueError, match=r"at_step must lie in \[4, "):
+            loader.set_weights({"web": 0, "code": 1, "books": 0}, at_step=3)
+        loader.set_weights({"web": 0, "code": 1, "books": 0}, at_step=6)
+        states = [loader.state_dict()]
+        for batch in batches:
+            whole.append(batch)
+            states.append(loader.state_dict())
+    assert {int(source) for batch in whole[8:] for source in batch[0][:, 0]} == {1}
+    for step, state in enumerate(states, 1):
+        with DataLoader(data, **options) as loader:
+            loader.load_state_dict(json.loads(json.dumps(state)))
+            assert [flat(batch) for batch in loader] == [flat(batch) for batch in whole[step:]]
+
+
+def test_lengths_come_from_the_index_of_tar_files_and_of_lines(tmp_path: Path) -> None:
+    tars = feed.tar(fill_tars(tmp_path / "tars", {"a": 10, "b": 31}))
+    expected = [
+        len(row["bin"]) + len(row["cls"]) for shard, count in (("a", 10), ("b", 31)) for row in tar_rows(shard, count)
+    ]
+    assert tars.map(len).lengths().tolist() == expected
+    (tmp_path / "lines").mkdir()
+    (tmp_path / "lines" / "0.jsonl").write_text('"a"\n"bcd"\n[1]\n')
+    lines = feed.jsonl(tmp_path / "lines")
+    assert lines.lengths().tolist() == [4, 6, 4]
+    assert feed.mix({"l": lines, "t": tars}, {"l": 1, "t": 1}).lengths().tolist() == [4, 6, 4, *expected]
+    loader = DataLoader(tars.map(lambda row: len(row["bin"]) + len(row["cls"])), 4, seed=1, buckets=Buckets(batches=10))
+    sizes = [batch.tolist() for batch in loader]
+    assert [max(each) for each in sizes[:10]] == sorted(expected[:40])[3::4]
+    with pytest.raises(PipelineError, match="lengths of the rows of a _Batched are not known without reading"):
+        len(DataLoader(lines.batch(2), 4, seed=1, buckets=Buckets()))
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "told"),
+    [
+        (lambda: Buckets([1.5]), ValueError, "one integer a row, at least 0, got an array of float64"),
+        (lambda: Buckets([-1]), ValueError, "at least 0"),
+        (lambda: Buckets([[1]]), ValueError, r"of shape \(1, 1\)"),
+        (lambda: Buckets([1], 0), ValueError, "batches of a bucket's window"),
+        (lambda: DataLoader([1], buckets=[1]), TypeError, "buckets must be a feed.Buckets"),
+        (lambda: DataLoader([1], sampler=[0], buckets=Buckets([1])), ValueError, "so does a sampler"),
+        (lambda: DataLoader([1], None, buckets=Buckets([1])), ValueError, "batch_size=None"),
+        (lambda: DataLoader([1], generator=torch.Generator(), buckets=Buckets([1])), ValueError, "excludes sharding"),
+        (lambda: DataLoader(lambda: iter([1]), buckets=Buckets([1])), ValueError, "have none"),
+        (lambda: len(DataLoader([1, 2], seed=1, buckets=Buckets([1]))), ValueError, "1 lengths, .* has 2 rows"),
+        (lambda: len(DataLoader([1, 2], seed=1, buckets=Buckets())), PipelineError, "rows of a list are not known"),
+    ],
+)
+def test_buckets_that_cannot_be_say_what_is_wrong(make: Any, error: type[Exception], told: str) -> None:
+    with pytest.raises(error, match=told):
+        make()
+
+
+def test_a_state_of_other_buckets_is_refused() -> None:
+    state = DataLoader(Noise(97), **OPTIONS).state_dict()
+    for other, told in (
+        (Buckets(LENGTHS, 5), "saved with buckets='windows of 4 batches'"),
+        (Buckets([*LENGTHS[1:], 1], 4), "saved with lengths="),
+        (None, "saved with buckets="),
+    ):
+        with pytest.raises(PositionError, match=told):
+            DataLoader(Noise(97), **(OPTIONS | {"buckets": other})).load_state_dict(state)
+
+
+def test_the_example_in_the_docs_runs() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "feed.md").read_text().split("### Batches of similar length")[1]
+    texts = [list(range(1 + row * 7 % 50)) for row in range(300)]
+    names: dict[str, Any] = {"feed": feed, "texts": texts, "np": np}
+    exec(text.split("```python\n")[1].split("```")[0], names)
+    assert names["loader"].stats()["padding_fraction"] < 0.1
