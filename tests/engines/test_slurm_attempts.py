@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from effort import SOAK
+from run_places import WITHOUT_TORCH
 from slurm_cluster import HEAD, NODES, SlurmCluster
 from slurm_stage import (
     DATA,
@@ -35,8 +36,9 @@ pytestmark = [pytest.mark.timeout(600), needs_slurm]
 LONG = """
 import headrace, time
 from headrace import feed
-from data import squares
-for step, batch in enumerate(feed.DataLoader(squares(), global_batch_size=4, shuffle=True, seed=3)):
+from data import squares, together
+loader = feed.DataLoader(squares(), global_batch_size=4, shuffle=True, seed=3, collate_fn=together)
+for step, batch in enumerate(loader):
     print("step", step, flush=True)
 """
 SQUARES = """
@@ -49,6 +51,7 @@ class Squares:
         return index * index
 @feed.pipeline
 def squares(): return Squares()
+def together(samples): return list(samples)
 """
 
 
@@ -76,7 +79,6 @@ def test_a_failed_attempt_is_followed_by_another_one_on_the_same_nodes(cluster: 
 
 
 @on("")
-@pytest.mark.torch
 def test_a_data_node_may_die_and_the_leaders_may_not_and_with_retry_slurm_finds_another_one(
     cluster: SlurmCluster,
 ) -> None:
@@ -84,7 +86,9 @@ def test_a_data_node_may_die_and_the_leaders_may_not_and_with_retry_slurm_finds_
     service = {"feed": {"enabled": True, "workers_per_host": 2}, "instance_groups": ["data_group"]}
     groups = [{**DATA, "count": 2}, DNN]
     tls = {"encrypt_inter_container_traffic": True}
-    file = job_file(cluster, "survives", LONG, data_service=service, instance_groups=groups, **tls)
+    file = job_file(
+        cluster, "survives", LONG, data_service=service, instance_groups=groups, environment=WITHOUT_TORCH, **tls
+    )
     (cluster.folder / "survives" / "data.py").write_text(SQUARES)
     dies = start(cluster, "dies", WAIT, instance_groups=[DATA])
     returns = start(cluster, "returns", MARKED, instance_groups=[DNN], retry={"attempts": 1})
