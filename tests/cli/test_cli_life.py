@@ -14,7 +14,14 @@ import pytest
 from command_line import Cli
 
 from headrace.runs import EventWriter, LogWriter, Run, RunPaths, Status, Stream, create_run
-from headrace.runs.events import HostReleased, InstancesStarted, RunFinished, SecondaryStatus, StatusChanged
+from headrace.runs.events import (
+    AttemptBilled,
+    HostReleased,
+    InstancesStarted,
+    RunFinished,
+    SecondaryStatus,
+    StatusChanged,
+)
 from patience import allowed
 
 JobFile = Callable[..., str]
@@ -174,6 +181,12 @@ def test_status_shows_the_parts_the_reason_and_what_each_host_cost(cli: Cli) -> 
     found = json.loads(cli("status", "j", "--output", "json").stdout)
     assert (found["TrainingJobStatus"], found["FailureReason"]) == ("Failed", "bad label file")
     assert found["SecondaryStatusTransitions"][0]["StartTime"] == "2026-11-20T19:00:00Z"
+    with EventWriter(paths.events("service")) as events:
+        types = {"data": ("ml.c5.xlarge", 1), "dnn": ("ml.g5.xlarge", 1)}
+        events.write(AttemptBilled("j", 1, "us-east-1", types, 30, 9, NOW, NOW + 30, t=NOW + 31))
+    shown = cli("status", "j").stdout
+    assert "seconds of all hosts by headrace's clocks: dnn 10.0 s, data 3.0 s" in shown
+    assert "billable seconds of all hosts as the service has told them: data 9 s, dnn 9 s" in shown
 
 
 def test_ps_without_any_run_says_so(cli: Cli) -> None:

@@ -227,6 +227,15 @@ def billable_seconds(hosts: tuple[HostTime, ...], now: float) -> dict[str, float
     return sums
 
 
+def billed_seconds(attempts: tuple[AttemptBilled, ...]) -> dict[str, int]:
+    """Returns the seconds that a platform bills for all instances of each group, of all attempts it has told of."""
+    sums: dict[str, int] = {}
+    for attempt in attempts:
+        for group, (_, count) in attempt.groups.items():
+            sums[group] = sums.get(group, 0) + attempt.billable_seconds * count
+    return sums
+
+
 def run_finished(status: Status, cause: Cause | None, failure_reason: str = "") -> RunFinished:
     """Returns the end of a run, now.
 

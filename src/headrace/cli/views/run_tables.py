@@ -13,7 +13,7 @@ from headrace.insight.render.plain_text import duration
 from headrace.runs import Run, RunState, read_plan
 from headrace.runs.event_text import counted, losses, record_text, silence_text
 from headrace.runs.events import SecondaryStatus
-from headrace.runs.lifecycle import billable_seconds
+from headrace.runs.lifecycle import billable_seconds, billed_seconds
 from headrace.runs.run_listing import RunLine
 
 
@@ -62,14 +62,19 @@ def show_status(run: Run, now: float) -> None:
     out.print()
     out.print(parts)
     if state.hosts:
-        times = _table(("group", "host", "billable", ""), right=("billable",))
+        clock = "by its clock" if state.billed else "billable"
+        times = _table(("group", "host", clock, ""), right=(clock,))
         for host in state.hosts:
             note = "released early" if host.released else ("runs" if host.ended is None else "")
             times.add(host.group, host.host, f"{host.seconds(now):.1f} s", note)
         out.print()
         out.print(times)
         sums = ", ".join(f"{name} {value:.1f} s" for name, value in billable_seconds(state.hosts, now).items())
-        out.print(Text(f"billable seconds of all hosts: {sums}"))
+        own = "seconds of all hosts by headrace's clocks" if state.billed else "billable seconds of all hosts"
+        out.print(Text(f"{own}: {sums}"))
+    if state.billed:
+        sums = ", ".join(f"{name} {seconds} s" for name, seconds in billed_seconds(state.billed).items())
+        out.print(Text(f"billable seconds of all hosts as the service has told them: {sums}"))
     for stored in state.artefacts:
         many = "file differs" if stored.clash_count == 1 else "files differ"
         clashes = f", {stored.clash_count} {many} between hosts" if stored.clash_count else ""
