@@ -24,7 +24,7 @@ def check(batch: Any) -> None:
 
 def run(bench: Bench, settings: Settings) -> None:
     """Measures the row."""
-    dataset = MappedRows(ROWS * bench.effort.scaled(200, 20))
+    dataset = MappedRows(ROWS * bench.effort.scaled(3_000, 20))
     shared: dict[str, Any] = {"batch_size": ROWS, "shuffle": True, "num_workers": WORKERS}
     peer = TorchLoader(dataset, **shared, **settings.of("torch", bench.row, WORKERS))
     bench.interleave([peer, HeadraceLoader(dataset, **shared, seed=7)], BATCH_BYTES, check=check)
