@@ -135,6 +135,8 @@ def test_children_end_as_their_lines_and_a_killed_one_is_followed_by_one_that_ad
     code, out, errors = ended(wrong)
     assert (code, "line 1 is wrong" in out) == (1, True), (out, errors)
     assert children.described(1)["TrainingJobStatus"] == "Failed"
+    (children.here / "begun-1").unlink()
+    once_more = children.start(1, attempt=2, GRID_RUNS="2")  # as in a grid that is submitted --again
 
     first = children.start(0)
     wait_for(lambda: children.begun(0) or first.poll() is not None)
@@ -147,6 +149,7 @@ def test_children_end_as_their_lines_and_a_killed_one_is_followed_by_one_that_ad
     assert "adopts" in errors
     assert [words in out for words in ("line 0 trains", "line 0 is done")] == [True, True], out
 
+    assert (ended(once_more)[0], children.begun(1)) == (1, True)
     stopped = children.start(2)
     wait_for(lambda: children.begun(2) or stopped.poll() is not None)
     stopped.send_signal(signal.SIGTERM)
@@ -157,7 +160,8 @@ def test_children_end_as_their_lines_and_a_killed_one_is_followed_by_one_that_ad
     if SOAK:
         assert ended(children.start(1, attempt=2))[0] == 1, "an attempt after the end says how it ended"
     summaries = children.loop.service.client().list_training_jobs(MaxResults=100)["TrainingJobSummaries"]
-    assert sorted(each["TrainingJobName"] for each in summaries) == sorted(children.names), "each line once"
+    made = (*children.names, f"{children.names[1]}-a2")
+    assert sorted(each["TrainingJobName"] for each in summaries) == sorted(made), "each line once"
 
 
 def test_what_says_nothing_about_the_line_is_tried_again_and_what_is_wrong_is_not(children: Children) -> None:

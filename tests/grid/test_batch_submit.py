@@ -155,6 +155,8 @@ def test_a_submission_that_failed_is_not_taken_for_one_that_goes_on(account: Acc
         service.add_response("list_jobs", failed, asked)
         service.add_response("describe_job_definitions", {"jobDefinitions": [definition]})
         request = {**export.submission, "jobDefinition": definition["jobDefinitionArn"]}
+        given = [*export.submission["containerOverrides"]["environment"], {"name": "GRID_RUNS", "value": "2"}]
+        request["containerOverrides"] = {"environment": given}
         service.add_response("submit_job", {"jobName": export.names.job, "jobId": "d-e-f"}, request)
         again = account.submit(export, again=True)
     assert (again.submits, again.registers, again.job_id) == (True, False, "d-e-f")

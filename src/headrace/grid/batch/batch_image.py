@@ -19,6 +19,8 @@ COMMAND = f"/api/{WRAPPER}"
 ARRAY_VARIABLE = "S3_ARRAY_FILE"
 LINE_VARIABLE = "GRID_LINE"
 """Index of the line of a job that is no array: Batch has no array of one child."""
+RUNS_VARIABLE = "GRID_RUNS"
+"""How often a line may run: once, and once more for each submission of the grid that has failed."""
 
 _DOWNLOAD = (
     "from headrace.engines.planning import library_wheels as all; "

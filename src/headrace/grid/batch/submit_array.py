@@ -14,6 +14,7 @@ from typing import Any
 from headrace.cloud.aws_calls import Aws, call
 from headrace.engines.sagemaker.service_calls import within
 from headrace.errors import UsageError
+from headrace.grid.batch.batch_image import RUNS_VARIABLE
 from headrace.grid.batch.batch_requests import Request
 from headrace.grid.batch.export_batch import BatchExport
 from headrace.grid.batch.grid_bundle import GRID
@@ -71,10 +72,12 @@ def submit_array(
         CloudError, StorageError: AWS refused, or did not answer.
     """
     names, batch = export.names, aws.client("batch")
-    found = _submitted(batch, names.queue, names.job)
+    before = _submitted(batch, names.queue, names.job)
+    found = before[-1] if before else None
     if found is not None and found["status"] == FAILED and not again and not dry_run:
         hint = (
-            "`aws batch describe-jobs` says why; --again submits it once more: training jobs that are there are adopted"
+            "`aws batch describe-jobs` says why; --again submits it once more: lines whose training jobs failed or "
+            "were stopped run again, all others are adopted"
         )
         raise UsageError(f"{names.job} was submitted before, and has failed: {found['jobId']}", hint=hint)
     submits = found is None or (found["status"] == FAILED and again)
@@ -87,7 +90,7 @@ def submit_array(
             known = call(batch, "register_job_definition", **export.definition)
             tell(f"{names.definition}: revision {known['revision']} registered")
         assert known is not None
-        request = {**export.submission, "jobDefinition": known["jobDefinitionArn"]}
+        request = _with_runs({**export.submission, "jobDefinition": known["jobDefinitionArn"]}, len(before) + 1)
         if export.copying is not None:
             copies_id = _copying(export.copying, batch, known["jobDefinitionArn"], tell)
             request["dependsOn"] = [{"jobId": copies_id}]
@@ -105,11 +108,20 @@ def submit_array(
 
 def _copying(request: Request, batch: Any, definition: str, tell: Callable[[str], None]) -> str:
     """Returns the id of the job that makes the copies; it is submitted unless one is there that has not failed."""
-    found = _submitted(batch, request["jobQueue"], request["jobName"])
-    if found is not None and found["status"] != FAILED:
-        return str(found["jobId"])
+    before = _submitted(batch, request["jobQueue"], request["jobName"])
+    if before and before[-1]["status"] != FAILED:
+        return str(before[-1]["jobId"])
     tell(f"{request['jobName']}: submitted; no line begins before the copies are whole")
     return str(call(batch, "submit_job", **{**request, "jobDefinition": definition})["jobId"])
+
+
+def _with_runs(request: Request, runs: int) -> Request:
+    """Returns the request of a submission, whose number among those of its name is how often a line may run."""
+    if runs == 1:
+        return request
+    given = request["containerOverrides"]
+    variable = {"name": RUNS_VARIABLE, "value": str(runs)}
+    return {**request, "containerOverrides": {**given, "environment": [*given["environment"], variable]}}
 
 
 def store_bundle(
@@ -126,8 +138,8 @@ def store_bundle(
     return missing
 
 
-def _submitted(batch: Any, queue: str, name: str) -> Mapping[str, Any] | None:
-    """Returns the newest job of a name in a queue; None when there is none. Batch forgets jobs after some days."""
+def _submitted(batch: Any, queue: str, name: str) -> list[Mapping[str, Any]]:
+    """Returns all jobs of a name in a queue, the newest last. Batch forgets jobs after some days."""
     found: list[Mapping[str, Any]] = []
     asked: Request = {"jobQueue": queue, "filters": [{"name": "JOB_NAME", "values": [name]}]}
     while True:
@@ -137,7 +149,7 @@ def _submitted(batch: Any, queue: str, name: str) -> Mapping[str, Any] | None:
         if not page.get("nextToken"):
             break
         asked["nextToken"] = page["nextToken"]
-    return max(found, key=lambda each: each.get("createdAt", 0), default=None)
+    return sorted(found, key=lambda each: each.get("createdAt", 0))
 
 
 def _newest(batch: Any, name: str) -> Mapping[str, Any] | None:

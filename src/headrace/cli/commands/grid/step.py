@@ -15,8 +15,16 @@ import click
     help="Index of the line, from 0.  [default: AWS_BATCH_JOB_ARRAY_INDEX]",
 )
 @click.option("--bundle", required=True, metavar="S3URI|DIR", help="The bundle that was exported or submitted.")
+@click.option(
+    "--runs",
+    type=click.IntRange(1),
+    default=1,
+    envvar="GRID_RUNS",
+    metavar="N",
+    help="How often the line may run: a job that failed or was stopped is followed by another one.  [default: 1]",
+)
 @click.option("-q", "--quiet", is_flag=True, help="Show only how the job ends.")
-def command(index: int, bundle: str, quiet: bool) -> int:
+def command(index: int, bundle: str, runs: int, quiet: bool) -> int:
     """Start the training job of line N, print its log, and exit as it ended. A job that is there already is adopted.
 
     The bundle has all that is needed: the grid's file, its database and the machine that planned it are not asked. The
@@ -44,7 +52,7 @@ def command(index: int, bundle: str, quiet: bool) -> int:
 
     def start() -> Handle:
         found = read_bundled_line(bundle, index)
-        handle, adopted = started_line(found)
+        handle, adopted = started_line(found, runs)
         what = "adopts" if adopted else "has started"
         click.echo(f"headrace: line {index} ({found.line.place}) {what} {handle.id} in {found.line.region}", err=True)
         return handle

@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 @click.argument("file", metavar="ARRAY.yaml")
 @queue_options
 @account_options
-@click.option("--again", is_flag=True, help="Submit it once more when an earlier submission has failed.")
+@click.option(
+    "--again",
+    is_flag=True,
+    help="Submit it once more when an earlier submission has failed: its failed lines run again.",
+)
 @click.option(
     "--service-jobs",
     is_flag=True,
