@@ -365,7 +365,8 @@ class DataLoader(Places, KnownData, TorchHabits):
     def _load(self, plans: Iterator[BatchPlan], progress: Progress) -> Batches:
         built = self._local()
         if isinstance(plans, LanePass):
-            readers = LaneReaders(built.dataset, self.worker_init_fn)
+            shown = isinstance(self._planner, LanePlanner) and self._planner.options.num_shards is not None
+            readers = LaneReaders(built.dataset, self.worker_init_fn, shown=shown)
             return InlineLanes(built, readers, plans, progress, warn_user, self._stats)
         return InlineBatches(built, plans, progress, self._stats.skipped if self._policy.on_error == "skip" else None)
 

@@ -23,6 +23,7 @@ class LaneInfo:
         seed: of this lane in this epoch.
         dataset: this lane's own copy of it.
         asked: whether somebody wanted to know which lane it is.
+        shown: whether torch's `get_worker_info()` names it.
     """
 
     number: int
@@ -30,6 +31,7 @@ class LaneInfo:
     seed: int
     dataset: Any
     asked: bool = False
+    shown: bool = True
 
     @property
     def id(self) -> int:
@@ -74,9 +76,8 @@ def working_for(info: LaneInfo) -> Iterator[None]:
         from torch.utils.data._utils import worker
 
         before = worker._worker_info
-        worker._worker_info = _worker_info()(
-            id=info.number, num_workers=info.num_workers, seed=info.seed, dataset=info.dataset
-        )
+        told = {"id": info.number, "num_workers": info.num_workers, "seed": info.seed, "dataset": info.dataset}
+        worker._worker_info = _worker_info()(**told) if info.shown else None
         try:
             yield
         finally:

@@ -49,6 +49,12 @@ class Bookmark:
         self.epoch += 1
         return progress, loaded
 
+    @property
+    def waits(self) -> bool:
+        """Whether the loader stands before an epoch, and no position was loaded."""
+        begun = self._progress is not None and self._order is not None and not self._progress.ended
+        return self.loaded is None and not begun
+
     def untouched(self, progress: Progress) -> None:
         """A pass was dropped before its first batch, as by a check that a loader can be iterated: it was none."""
         if self._progress is progress and self.loaded is None:

@@ -10,6 +10,7 @@ import itertools
 import random
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -26,8 +27,8 @@ from headrace.feed.plan.mixed_order import MixedOrder
 from headrace.feed.plan.order import Order, RowOrder
 from headrace.feed.plan.pass_progress import Progress, without
 from headrace.feed.plan.rank_share import Shard
-from headrace.feed.plan.state_dict import Position, pipeline_name
-from headrace.feed.plan.torch_samplers import SampledPass, SamplerSource
+from headrace.feed.plan.state_dict import Position, SamplerState, pipeline_name
+from headrace.feed.plan.torch_samplers import SampledPass, SamplerSource, order_seed
 from headrace.feed.plan.weight_history import Segment
 from headrace.feed.plan.window import Window
 from headrace.feed.wire.mixing import Mixing
@@ -50,11 +51,13 @@ class LoaderSeeds:
     Attributes:
         own: seed of headrace's own order; None until it is drawn.
         drawn: seed that was drawn last for torch's order.
+        ahead: seed of the next epoch, if a state that was told holds it already.
     """
 
     def __init__(self, given: int | None, generator: torch.Generator | None, *, once: bool) -> None:
         self.given = self.own = given
         self.drawn: int | None = None
+        self.ahead: int | None = None
         self._generator = generator
         self._once = once
 
@@ -69,12 +72,33 @@ class LoaderSeeds:
         if self.given is not None:
             return self.given
         if self.drawn is None or not self._once:
-            self.drawn = self._draw()
+            self.drawn, ahead = self._draw(), self.ahead
+            if ahead is not None:
+                self.drawn, self.ahead = ahead, None
         return self.drawn
 
-    def of_next_epoch(self) -> int | None:
-        """Returns what `of_epoch` will return, None when it will be drawn."""
-        return self.drawn if self.given is None and self._once else self.given
+    def of_next_epoch(self) -> int:
+        """Returns what `of_epoch` will return for the next epoch. It may be drawn here: see `unmoved`."""
+        if self.given is not None:
+            return self.given
+        if self.drawn is not None and self._once:
+            return self.drawn
+        drawn = self._draw()
+        self.ahead = drawn if self.ahead is None else self.ahead
+        return self.ahead
+
+    @contextmanager
+    def unmoved(self) -> Iterator[None]:
+        """Sets the generators that torch draws seeds from back on exit, so that a state can be told at any time."""
+        import torch
+
+        generators = [torch.default_generator, *([self._generator] if self._generator is not None else [])]
+        states = [generator.get_state() for generator in generators]
+        try:
+            yield
+        finally:
+            for generator, state in zip(generators, states, strict=True):
+                generator.set_state(state)
 
     def _draw(self) -> int:
         try:
@@ -147,6 +171,7 @@ class Planner:
         self._drop_last = drop_last
         self._own_sampler = own_sampler
         self._dataset = dataset
+        self._drawn_ahead: int | None = None  # seed of a RandomSampler's next order, if a state holds it already
         self._told: int | None = None  # length of a pipeline's dataset
         self.mixed: MixedOrder | None = None
         self._weights: list[Segment] = []  # those that were loaded
@@ -253,7 +278,8 @@ class Planner:
                 self._told = self._known.length()  # by now the shards are known too
                 loaded.require_fits(self._beginning(loaded.seed, own=False))
             told = None if self._own_sampler else _warn
-            sampled = SampledPass(source, self._seeds.of_epoch, progress, self._every, loaded, told)
+            ahead_drawn, self._drawn_ahead = self._drawn_ahead, None
+            sampled = SampledPass(source, self._seeds.of_epoch, progress, self._every, loaded, told, ahead_drawn)
             self._seeds.drawn = sampled.seed
             self.bookmark.follow(progress, sampled)
             sampled_plans = sampled.plans()
@@ -339,8 +365,10 @@ class Planner:
 
     def state(self, source: SamplerSource | None, batches: int | None = None) -> dict[str, Any]:
         """Returns where the trainer is, or was after so many batches of the latest pass."""
-        seed = self._seeds.of_next_epoch() if source is not None else self.seed
-        beginning = self._beginning(seed, own=source is None)
+        if source is not None and batches is None:
+            with self._seeds.unmoved():
+                return self._sampled_state(source)
+        beginning = self._beginning(self._seeds.given if source is not None else self.seed, own=source is None)
         if batches is not None:
             found = self.bookmark.position_after(beginning, batches)
         else:
@@ -354,6 +382,17 @@ class Planner:
             found = msgspec.structs.replace(found, weights=weights)
         return found.to_state()
 
+    def _sampled_state(self, source: SamplerSource) -> dict[str, Any]:
+        """Returns the state in a sampler's order. What torch will draw for the next pass is drawn ahead."""
+        waits = self.bookmark.waits
+        beginning = self._beginning(self._seeds.of_next_epoch() if waits else self._seeds.given, own=False)
+        drawn = order_seed(source) if waits else None
+        found = self.bookmark.position(beginning, source)
+        if drawn is not None:
+            self._drawn_ahead = drawn if self._drawn_ahead is None else self._drawn_ahead
+            found = msgspec.structs.replace(found, sampler=SamplerState(drawn=self._drawn_ahead))
+        return found.to_state()
+
     def _mixture_name(self) -> str:
         mixing = self._known.mixing()
         return mixing.name if mixing is not None else ""
@@ -361,6 +400,7 @@ class Planner:
     def load(self, state: Mapping[str, Any], source: SamplerSource | None) -> None:
         """Begins the next pass where a state was taken. Raises PositionError if it does not fit."""
         self.bookmark.load(state, self._beginning(self._seeds.given, own=source is None))
+        self._seeds.ahead = self._drawn_ahead = None
         loaded, self.mixed = self.bookmark.loaded, None
         self._weights, self._planned = loaded.weights if loaded is not None else [], (0, 0)
         if self.bucketing is not None:

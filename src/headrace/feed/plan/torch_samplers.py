@@ -119,6 +119,7 @@ class SampledPass:
         every: batches between two notes of the sampler's own state; None for none but the first.
         resumed: where it begins; None for the sampler's beginning.
         warn: called with what the user should know; None when the sampler is not the user's.
+        ahead: what `order_seed` returned for this pass, if it was asked.
     """
 
     def __init__(
@@ -129,6 +130,7 @@ class SampledPass:
         every: int | None,
         resumed: Position | None,
         warn: Callable[[str], None] | None,
+        ahead: int | None = None,
     ) -> None:
         import torch
 
@@ -139,6 +141,7 @@ class SampledPass:
         self._first = resumed
         self._saved = (resumed.sampler if resumed is not None else None) or SamplerState()
         self._drawn: int | None = None
+        self._ahead = ahead
         self._generator_state: Any = None
         self._iterator: Iterator[Any] | None = None
         self._marks: collections.deque[_Mark] = collections.deque()
@@ -174,6 +177,8 @@ class SampledPass:
             return iter(range(len(sampler.data_source))[skip:])
         if type(sampler) is RandomSampler and sampler.generator is None:
             self._drawn = _draw() if saved.drawn is None else saved.drawn
+            if self._ahead is not None:
+                self._drawn = self._ahead
             sampler = _seeded(sampler, self._drawn)
         elif saved.sampler is not None and _is_stateful(sampler):
             sampler.load_state_dict(unpacked(saved.sampler))  # type: ignore[attr-defined]
@@ -234,12 +239,19 @@ class SampledPass:
     # The state
 
     def state(self) -> tuple[int, SamplerState | None]:
-        """Returns how many samples the trainer has taken, and what the sampler needs to come there."""
+        """Returns how many samples the trainer has taken, and what the sampler needs to come there.
+
+        It may draw from torch's generator, which the caller sets back.
+        """
         if self._progress.ended:
             return 0, self._ended_state()
         if not self._marks:  # nothing was drawn yet
             first = self._first
-            return (first.samples, first.sampler) if first is not None else (0, waiting_state(self._source))
+            if first is not None:
+                return first.samples, first.sampler
+            drawn = order_seed(self._source)
+            self._ahead = drawn if self._ahead is None else self._ahead
+            return 0, waiting_state(self._source) if self._ahead is None else SamplerState(drawn=self._ahead)
         step = self._progress.step
         samples = next(mark.samples for mark in self._marks if mark.step == step)
         if self._notes:
@@ -273,6 +285,14 @@ class SampledPass:
         things: list[Any] = [self._source.sampler, self._iterator]
         sampler, iterator = (copy.deepcopy(each.state_dict()) if _is_stateful(each) else None for each in things)
         return None if sampler is None and iterator is None else (sampler, iterator)
+
+
+def order_seed(source: SamplerSource) -> int | None:
+    """Draws what a RandomSampler without a generator draws for its next order; None of any other sampler."""
+    from torch.utils.data import RandomSampler
+
+    sampler = source.sampler
+    return _draw() if type(sampler) is RandomSampler and sampler.generator is None else None
 
 
 def waiting_state(source: SamplerSource) -> SamplerState | None:

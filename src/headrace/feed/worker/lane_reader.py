@@ -53,10 +53,11 @@ class LaneReaders:
     Args:
         dataset: that has no count.
         init: `worker_init_fn`, called with the lane's number before it is opened.
+        shown: whether the dataset sees the lane as a worker; not where torch has none and no lanes were asked for.
     """
 
-    def __init__(self, dataset: Any, init: Callable[[int], None] | None = None) -> None:
-        self._dataset, self._init = dataset, init
+    def __init__(self, dataset: Any, init: Callable[[int], None] | None = None, *, shown: bool = True) -> None:
+        self._dataset, self._init, self._shown = dataset, init if shown else None, shown
         self._readers: dict[int, list[_Reader]] = {}
 
     def draw(self, epoch: int, seed: int, draw: Draw, *, fresh: bool = False) -> tuple[list[Any], Drawn]:
@@ -87,7 +88,7 @@ class LaneReaders:
 
     def _draw(self, epoch: int, seed: int, draw: Draw, *, fresh: bool) -> tuple[list[Any], Drawn]:
         try:
-            reader = _Reader(self._dataset, epoch, seed, draw, self._init) if fresh else self._reader(epoch, seed, draw)
+            reader = self._open(epoch, seed, draw) if fresh else self._reader(epoch, seed, draw)
         except PipelineError:
             raise
         except Exception as error:
@@ -129,6 +130,9 @@ class LaneReaders:
     def _forget(self, lane: int, reader: _Reader) -> None:
         self._readers[lane] = [each for each in self._readers.get(lane, ()) if each is not reader]
 
+    def _open(self, epoch: int, seed: int, draw: Draw) -> _Reader:
+        return _Reader(self._dataset, epoch, seed, draw, self._init, shown=self._shown)
+
     def _reader(self, epoch: int, seed: int, draw: Draw) -> _Reader:
         """Returns the reader that stands nearest before what is asked for; opens one if the token is nearer."""
         held = self._readers.setdefault(draw.lane, [])
@@ -138,7 +142,7 @@ class LaneReaders:
             found = max(able, key=lambda each: each.at)
             held.remove(found)
         else:
-            found = _Reader(self._dataset, epoch, seed, draw, self._init)
+            found = self._open(epoch, seed, draw)
         held.append(found)
         del held[:-_READERS]
         return found
@@ -155,14 +159,16 @@ class _Reader:
         tokens, padding: of the packed sequences among the outputs that were wanted, since they were set to 0.
     """
 
-    def __init__(self, dataset: Any, epoch: int, seed: int, draw: Draw, init: Callable[[int], None] | None) -> None:
+    def __init__(
+        self, dataset: Any, epoch: int, seed: int, draw: Draw, init: Callable[[int], None] | None, *, shown: bool
+    ) -> None:
         self.at, self.ended, self.untried = draw.at, False, bool(draw.token)
         self.tokens = self.padding = 0
         self.address = (epoch, seed, draw.lanes, draw.shuffle)
         self._epoch, self._seed, self._lane, self._lanes = epoch, seed, draw.lane, draw.lanes
         key = seeds.stream_key(seed, epoch, draw.lane, _OPENING)
         copy = own_copy(documents_of(dataset))
-        self.info = LaneInfo(draw.lane, draw.lanes, int.from_bytes(key[:7], "little"), copy)
+        self.info = LaneInfo(draw.lane, draw.lanes, int.from_bytes(key[:7], "little"), copy, shown=shown)
         with working_for(self.info):
             seeds.set_generators(key)
             start = Restart(unpacked(draw.token), draw.at) if draw.token else BEGINNING
