@@ -13,7 +13,8 @@ from headrace.feed.pipelines.purity import PurityReport, check, spread
 from headrace.feed.pipelines.seeds import preserved_generators
 from headrace.feed.plan.lane_planner import LaneOptions, LanePlanner
 from headrace.feed.plan.length_buckets import Buckets
-from headrace.feed.plan.planner import KnownFacts, LoaderSeeds, Planner
+from headrace.feed.plan.loader_seeds import LoaderSeeds
+from headrace.feed.plan.planner import KnownFacts, Planner
 from headrace.feed.plan.rank_share import Shard
 from headrace.feed.plan.shard_map import in_key_order
 from headrace.feed.plan.torch_samplers import batched, torch_samplers
