@@ -65,12 +65,13 @@ def refresh(run: Run) -> None:
         status, cause = Status.STOPPED, Cause(CauseKind.STOPPED, "stopped by the user")
     with platform_news(run.paths) as news:
         if not news.finished:
-            _append(f"ended {run.header.job_name} {run.id} {status.value}")
+            if not _ended(run):  # a run ends once on its platform, also when whoever asks is killed before it notes it
+                _append(f"ended {run.header.job_name} {run.id} {status.value}")
             news.end(status, cause)
 
 
 def alive(run: Run) -> bool:
-    return _known(run) is not None and not any(line.split()[:3:2] == ["ended", run.id] for line in _lines())
+    return _known(run) is not None and not _ended(run)
 
 
 def stop(run: Run, now: bool = False) -> bool:
@@ -81,6 +82,10 @@ def stop(run: Run, now: bool = False) -> bool:
 def _known(run: Run) -> str | None:
     """What the platform does with the job of a run; None when it has none."""
     return next((line.split()[3] for line in _lines() if line.split()[:3:2] == ["submitted", run.id]), None)
+
+
+def _ended(run: Run) -> bool:
+    return any(line.split()[:3:2] == ["ended", run.id] for line in _lines())
 
 
 def _stopped(run: Run) -> bool:
