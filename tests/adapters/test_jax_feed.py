@@ -27,7 +27,7 @@ def saw(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     }
     done = subprocess.run(
         [sys.executable, str(HERE / "in_jax.py"), str(tmp_path_factory.mktemp("jax-feed"))],
-        env=environment, capture_output=True, text=True, timeout=100, check=False,
+        env=environment, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])

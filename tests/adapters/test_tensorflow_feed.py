@@ -34,7 +34,7 @@ def saw(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     }
     done = subprocess.run(
         [sys.executable, str(HERE / "in_tensorflow.py"), *arguments],
-        env=environment, capture_output=True, text=True, timeout=100, check=False,
+        env=environment, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     for server in servers:
         server.stop()
