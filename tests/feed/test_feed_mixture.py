@@ -235,6 +235,15 @@ def test_weights_are_set_between_passes_and_before_the_first() -> None:
         assert sources(list(loader)) == {0: 31}
 
 
+def test_weights_count_also_in_batches_that_were_evaluated_and_not_given_out() -> None:
+    loader = DataLoader(made("all"), **OPTIONS)
+    batches = iter(loader)
+    first = [next(batches) for _ in range(4)]  # plans are made by the block
+    loader.set_weights({"web": 0, "code": 1, "books": 0}, at_step=4)
+    assert len(sources(first)) == 3
+    assert sources(list(batches)).keys() == {1}
+
+
 def test_weights_behind_what_is_planned_are_refused_with_the_earliest_step() -> None:
     with DataLoader(made("all"), **OPTIONS, num_workers=1) as loader:
         batches = iter(loader)
