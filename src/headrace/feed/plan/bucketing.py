@@ -80,16 +80,22 @@ class Bucketing:
     def padding(self, epoch: int, step: int) -> tuple[int, int]:
         """Returns the length, and the padding, of all batches that the trainer was given before a step.
 
+        It changes nothing, as other threads ask for it too.
+
         Args:
             epoch, step: of the latest pass.
         """
-        for place in [place for place in self._planned if place < (epoch, step)]:
-            length, missing = self._planned.pop(place)
-            self._sums = self._sums[0] + length, self._sums[1] + missing
-        return self._sums
+        given = [each for place, each in list(self._planned.items()) if place < (epoch, step)]
+        length, missing = self._sums
+        return length + sum(each[0] for each in given), missing + sum(each[1] for each in given)
+
+    def add_up(self, epoch: int, step: int) -> None:
+        """Adds up what the trainer was given before a step, and forgets the batches. In the trainer's thread."""
+        sums = self.padding(epoch, step)
+        self._planned = {place: each for place, each in self._planned.items() if place >= (epoch, step)}
+        self._sums = sums
 
     def broken_off(self, epoch: int, step: int) -> None:
         """A pass has ended before a step; what was planned of its epoch behind that will not be given."""
-        self.padding(epoch, step)
-        for place in [place for place in self._planned if place[0] == epoch]:
-            del self._planned[place]
+        self.add_up(epoch, step)
+        self._planned = {place: each for place, each in self._planned.items() if place[0] != epoch}

@@ -241,8 +241,9 @@ class Planner:
             self._planned = (plan.epoch, plan.step + 1)
             if self.bucketing is not None:
                 self.bucketing.planned(plan)
-                if plan.step % _COUNTED == 0:
-                    self.padding()
+                given = self.bookmark.given()
+                if plan.step % _COUNTED == 0 and given is not None:
+                    self.bucketing.add_up(*given)
             yield plan
 
     def padding(self) -> tuple[int, int]:
