@@ -8,6 +8,7 @@ import pickle
 import random
 import signal
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -146,6 +147,12 @@ def test_one_that_is_to_go_and_is_killed_is_not_replaced() -> None:
         for _ in range(10):
             next(batches)
         assert local_executors(loader) == [kept]
+
+
+def test_it_does_not_warn_of_workers_that_may_never_be_started() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        DataLoader(Sleepy(8, 0.0), 4, num_workers="auto")
 
 
 def test_it_is_as_a_number_for_everybody_else(tmp_path: Path) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.feed_metrics import Because
 from headrace.insight import FORMULAS, Window
 from headrace.insight.figures.data_workers import WorkersReport, workers_reports
 from headrace.insight.figures.figure import Figure
 from headrace.insight.figures.loaders import loader_report
+from headrace.insight.render.tables import _executors
 from headrace.runs import LoaderSecond, Stream, WorkerSecond
 
 ONE, TWO = Stream("data", "algo-2", "feed"), Stream("data", "algo-3", "feed")
@@ -53,6 +55,14 @@ def test_the_figures_of_a_group_count_its_records_in_the_training_window_alone()
     assert report.produce.spread is not None
     assert report.produce.spread.count == 3
     assert {f.name for f in map(report.__getattribute__, values(report))} <= FORMULAS.keys()
+
+
+def test_a_number_that_the_loader_chose_is_told_with_what_it_was_based_on() -> None:
+    chosen = [worker(11.0, 1.0, 0.0, loader="train", because=because) for because in (Because.STALLED, Because.ENOUGH)]
+    (report,) = workers_reports({RANK: chosen}, WINDOW)
+    assert (report.because, _executors(report)) == ("enough", "2 (auto: enough)")
+    (fixed,) = workers_reports({RANK: [worker(11.0, 1.0, 0.0, loader="train")]}, WINDOW)
+    assert (fixed.because, _executors(fixed)) == ("", "2")
 
 
 def test_a_rank_s_own_workers_are_a_report_of_their_own_and_have_no_link() -> None:

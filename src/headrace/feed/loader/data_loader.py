@@ -246,7 +246,7 @@ class DataLoader(Places, KnownData, TorchHabits):
             own=lanes is not None or (own and generator is None),
         )  # fmt: skip
         self._ready = True
-        if self._endpoints is None:
+        if self._endpoints is None and auto is None:
             warn_of_workers(num_workers)
 
     # What torch's DataLoader has

@@ -31,6 +31,8 @@ class WorkersReport(msgspec.Struct, frozen=True):
         cpu: CPU seconds of the executors for 1,000 samples.
         bytes_per_sample: payload.
         link: share of the time in which the busiest connection of a host was sending; mean over the hosts.
+        because: what their number was based on at last, where the loader chooses it (``num_workers="auto"``): a value
+            of `headrace.feed_metrics.Because`; empty where it does not.
     """
 
     group: str
@@ -44,6 +46,7 @@ class WorkersReport(msgspec.Struct, frozen=True):
     cpu: Figure
     bytes_per_sample: Figure
     link: Figure
+    because: str = ""
 
 
 def workers_reports(seconds: Workers, window: Window | None) -> tuple[WorkersReport, ...]:
@@ -93,6 +96,7 @@ def workers_report(group: str, loader: str, seconds: Workers, window: Window | N
         bytes_per_sample=Figure("bytes_per_sample", "bytes", sum(second.bytes for second in pool) / made, measured)
         if made else missing("bytes_per_sample", "bytes", unmade),
         link=_link(loader, pool, measured, why),
+        because=next((s[-1].because.value for s in seconds.values() if s and s[-1].because is not None), ""),
     )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from headrace.insight.cost.cost_report import CostReport
+from headrace.insight.figures.data_workers import WorkersReport
 from headrace.insight.figures.figure import Figure
 from headrace.insight.figures.loaders import LoaderReport
 from headrace.insight.render.plain_text import MISSING, confidence, ending, number, spread, title
@@ -41,6 +42,11 @@ class Sheet:
     marked: frozenset[tuple[int, int]] = frozenset()
 
 
+def _executors(workers: WorkersReport) -> str:
+    """Returns how many there were at last; with what that was based on where the loader chose it."""
+    return f"{workers.executors} (auto: {workers.because})" if workers.because else str(workers.executors)
+
+
 def report_sheets(report: Report) -> list[Sheet]:
     """Returns the tables of a report; those without a row are left out."""
     every = [*report.loaders, *([report.training] if report.training and report.training.ranks > 1 else [])]
@@ -50,7 +56,7 @@ def report_sheets(report: Report) -> list[Sheet]:
             "data workers",
             ("group", "of", "hosts", "executors"),
             [
-                ((one.group, one.loader or "feed server", _hosts(one.hosts), str(one.executors)), one)
+                ((one.group, one.loader or "feed server", _hosts(one.hosts), _executors(one)), one)
                 for one in report.workers
             ],
         ),
