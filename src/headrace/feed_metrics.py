@@ -71,6 +71,7 @@ class LoaderSecond(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
             most 100 a second); None for a foreign loader.
         needed: executors that this rank would keep busy if it never waited, by what a batch takes them and what the
             rank's own step takes; None without workers, and before it is known.
+        link: share of the time that the links of these hosts were busy, as their servers told.
         desired_workers: hosts of data workers that would do for all ranks, if they are like this one; None for a loader
             with workers of its own.
     """
@@ -90,6 +91,7 @@ class LoaderSecond(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     queue: float | None = None
     needed: float | None = None
     desired_workers: int | None = None
+    link: float | None = None
 
 
 class WorkerSecond(msgspec.Struct, frozen=True, kw_only=True, tag_field="metric", tag="worker"):

@@ -22,6 +22,8 @@ import msgspec
 
 from headrace.agent.control.control_client import Client, CoordinatorLost
 from headrace.agent.control.control_messages import (
+    Demand,
+    FeedStopped,
     Heartbeat,
     Hello,
     HostEnded,
@@ -43,6 +45,7 @@ from headrace.agent.host.oom_kills import MemoryKills
 from headrace.agent.host.process import Reaper, Running
 from headrace.agent.host.program_environment import HostVariables
 from headrace.agent.host.programs import HostPrograms
+from headrace.agent.host.rank_demand import latest_demand
 from headrace.agent.host.terminate import all_ended, end_programs
 from headrace.agent.launchers.elastic_torchrun import ElasticHost
 from headrace.agent.launchers.mpi_host import MpiHost
@@ -210,7 +213,9 @@ class HostAgent:
         if orders.stop is not None:
             self.stop(orders.stop)
         elif orders.start and not self._started and self._stop is None:
-            self._start_programs()
+            self._start_programs(orders.serve)
+        elif self._started and self._stop is None:
+            self._serve(orders.serve)
         if self._mpi is not None:
             self._mpi.obey(orders)
         if orders.verdict is not None:
@@ -253,9 +258,19 @@ class HostAgent:
 
     # --- programs ------------------------------------------------------------------------------------------------
 
-    def _start_programs(self) -> None:
+    def _serve(self, wanted: bool) -> None:
+        ended = self._services.serve(wanted)
+        if not wanted and ended is not None:
+            self._task(self._stop_feed(ended))
+
+    async def _stop_feed(self, feed: Running) -> None:
+        limit = time.monotonic() + FEED_GRACE
+        await end_programs([feed], lambda: limit - time.monotonic(), self._stop_changed)
+        self._client.report(FeedStopped())
+
+    def _start_programs(self, serve: bool) -> None:
         self._started = True
-        self._services.start()
+        self._services.start(serve)
         for spec in programs_of(self.plan, self.me.name):
             if spec.is_service:
                 continue
@@ -278,11 +293,19 @@ class HostAgent:
             where = self._context.stream(stream)
             return [self._context.paths.log(where), self._context.paths.metrics(where)]
 
+        demands = self._demands()
         wanted = self.plan.stall_after or self.plan.tf_data
         if not wanted:
-            return Heartbeat()
+            return Heartbeat(demands=demands)
         activity = self._context.activity
-        return Heartbeat(quiet_times(self._programs.running, files), activity.idle(), activity.unsent())
+        return Heartbeat(quiet_times(self._programs.running, files), activity.idle(), activity.unsent(), demands)
+
+    def _demands(self) -> tuple[Demand, ...]:
+        if self.plan.feed_range is None or not self.group.entry_point:
+            return ()
+        streams = [stream for stream, program in self._programs.running.items() if not program.ended.is_set()]
+        files = [self._context.paths.metrics(self._context.stream(stream)) for stream in streams]
+        return tuple(demand for path in files if (demand := latest_demand(path)) is not None)
 
     def _program_ended(self) -> None:
         if not self._programs.entry_running() and self._stop is None:

@@ -116,7 +116,7 @@ def remote_plan(
         )
         for host in plan.hosts
     )
-    return msgspec.structs.replace(plan, hosts=hosts)
+    return msgspec.structs.replace(plan, hosts=hosts, feed_range=None)  # the platform keeps, and bills, all of them
 
 
 def ranks_beside_workers(job: Job) -> dict[str, int]:

@@ -223,6 +223,21 @@ class MetricDefinition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     regex: str
 
 
+class FeedRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Hosts of data workers that join and leave while the job runs, as its ranks need them.
+
+    Attributes:
+        hosts: those that may, the first ones first.
+        least, most: how many of them serve.
+        idle_after: seconds for which fewer must have done before one leaves.
+    """
+
+    hosts: tuple[str, ...]
+    least: int
+    most: int
+    idle_after: float = 30.0
+
+
 class LaunchPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The whole job, as its agents see it.
 
@@ -249,6 +264,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         tf_data: the job's tf.data.service; None without one.
         metric_definitions: figures that the agents find in the lines of their programs.
         job_arn: TrainingJobArn, which programs get; empty for none.
+        feed_range: hosts of data workers that come and go; None where all of them serve all the time.
         region: of AWS, whose instances the hosts are; empty where they are not.
     """
 
@@ -276,6 +292,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     metric_definitions: tuple[MetricDefinition, ...] = ()
     job_arn: str = ""
     region: str = ""
+    feed_range: FeedRange | None = None
     version: int = 1
 
     def host(self, name: str) -> HostPlan:
@@ -340,7 +357,7 @@ class FeedHost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         group: its instance group.
         address: ``tcp://ip:port``, or ``unix:@name`` (abstract socket) on the reader's own host.
         executors: how many executor processes serve there.
-        state: ``starting``, ``ready`` or ``lost``.
+        state: ``starting``, ``ready``, ``leaving`` (it is asked for nothing more) or ``lost``.
     """
 
     host: str

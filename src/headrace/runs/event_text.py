@@ -17,6 +17,7 @@ from headrace.runs.events import (
     FailureWritten,
     FeedReady,
     HostIsolated,
+    HostJoined,
     HostLost,
     HostNotCollected,
     HostRegistered,
@@ -133,7 +134,7 @@ def told(event: Event) -> str:
         return "" if event.status in _SEEN else _short(event) if pending else event.message
     if isinstance(event, HostIsolated):
         return "" if event.level != "none" else f"{event.group}/{event.host}: {sentence(event)}"
-    if isinstance(event, HostReleased | HostLost | DataWorkerLost | HostNotCollected):
+    if isinstance(event, HostReleased | HostJoined | HostLost | DataWorkerLost | HostNotCollected):
         degraded = " (run degraded)" if isinstance(event, DataWorkerLost) and not event.fatal else ""
         return f"{event.group}/{event.host}: {sentence(event)}{degraded}"
     if isinstance(event, ChannelProgress) and event.files == event.files_total:
@@ -193,6 +194,7 @@ def _short(
     | HostRegistered
     | HostLost
     | HostReleased
+    | HostJoined
     | FailureWritten
     | FeedReady
     | ServerReady
@@ -218,7 +220,9 @@ def _short(
     if isinstance(event, HostLost):
         return f"host lost: {event.reason}"
     if isinstance(event, HostReleased):
-        return "released: its programs are done"
+        return "released: it has nothing more to do"
+    if isinstance(event, HostJoined):
+        return f"joins: the ranks could use {counted(event.desired, 'data host')}"
     if isinstance(event, FailureWritten):
         return "output/failure written by headrace"
     if isinstance(event, FeedReady):

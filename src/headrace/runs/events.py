@@ -123,10 +123,18 @@ class HostLost(_Event, frozen=True, tag="host_lost"):
 
 
 class HostReleased(_Event, frozen=True, tag="host_released"):
-    """A host ended before the job, because its programs are done and no other host needs it. It costs no more."""
+    """A host has nothing more to do, and costs no more; a data host that is not needed now, until it joins."""
 
     group: str
     host: str
+
+
+class HostJoined(_Event, frozen=True, tag="host_joined"):
+    """A data host that was released is needed. `desired`: hosts that the ranks could use."""
+
+    group: str
+    host: str
+    desired: int
 
 
 class ProgramStarted(_Event, frozen=True, tag="program_started"):
@@ -236,10 +244,7 @@ class RunFinished(_Event, frozen=True, tag="run_finished"):
 class Clash(msgspec.Struct, frozen=True):
     """Several hosts made a file of the same name with different content; only one of them was kept.
 
-    Attributes:
-        path: relative to the folder, e.g. ``weights/model.pt``.
-        kept: host whose file was kept.
-        dropped: hosts whose files were not.
+    `path` is relative to the folder, e.g. ``weights/model.pt``; `kept` and `dropped` are hosts.
     """
 
     path: str
@@ -250,10 +255,7 @@ class Clash(msgspec.Struct, frozen=True):
 class Version(msgspec.Struct, frozen=True):
     """What a machine has brought to a name in one attempt, at last.
 
-    Attributes:
-        path: relative to the place.
-        digest: of its content.
-        at: when it was brought there, seconds since the epoch.
+    `path` is relative to the place, `digest` of its content, `at` when it was brought there, seconds since the epoch.
     """
 
     path: str
@@ -273,8 +275,7 @@ class ArtefactsStored(_Event, frozen=True, tag="artefacts_stored"):
         stored: bytes at the place, after compression.
         clashes: files of several hosts with one name and different content; at most 100 are listed.
         clash_count: all of them.
-        left_out: what cannot be stored (a socket, a broken link), as ``host:path``; at
-            most 100.
+        left_out: what cannot be stored (a socket, a broken link), as ``host:path``; at most 100.
         part: host of the machine that has stored this much of it; empty when it is all.
         versions: of a part, what the machine has brought there in this attempt, from which the clashes of machines
             follow; the newest 1000.
@@ -397,6 +398,7 @@ Event = (
     | HostRegistered
     | HostLost
     | HostReleased
+    | HostJoined
     | ProgramStarted
     | ProgramExited
     | FeedReady

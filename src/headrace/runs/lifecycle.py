@@ -27,6 +27,7 @@ from headrace.runs.events import (
     AttemptBilled,
     AttemptStarted,
     Event,
+    HostJoined,
     HostReleased,
     InstancesStarted,
     JobStopping,
@@ -130,6 +131,8 @@ class Lifecycle:
             for key in self._unbilled:
                 self._hosts[key] = replace(self._hosts[key], billed=(*self._hosts[key].billed, event.number))
             self._unbilled = set()
+        elif isinstance(event, HostJoined) and (key := (event.group, event.host)) in self._hosts:
+            self._hosts[key] = _resumed(self._hosts[key], event.t)
         elif isinstance(event, HostReleased) and (key := (event.group, event.host)) in self._hosts:
             self._hosts[key] = replace(self._hosts[key], ended=event.t, released=True)
 

@@ -12,8 +12,7 @@ host; and a frame of another attempt, whose agents may still run on a host that 
 An engine that is no parent of the leader's agent sends its commands (`headrace.instance.lifeline`) the same way, as the
 host `ENGINE`; each with an incarnation of its own.
 
-Pure: bytes in, values out.
-"""
+Pure: bytes in, values out."""
 
 from __future__ import annotations
 
@@ -44,6 +43,14 @@ class Hello(_Message, frozen=True, tag="hello"):
     group: str
 
 
+class Demand(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one rank needs, as it told last: see `headrace.feed.tuning.host_rule`."""
+
+    needed: float
+    stall: float
+    link: float
+
+
 class Heartbeat(_Message, frozen=True, tag="heartbeat"):
     """The agent is alive. Its number is 0.
 
@@ -51,11 +58,13 @@ class Heartbeat(_Message, frozen=True, tag="heartbeat"):
         quiet: seconds since each program that runs last wrote a line or a metric; empty when the job does not need it.
         idle: seconds since the host last worked, see `metrics.activity`; None when the job does not need it.
         unsent: seconds since a worker of tf.data.service on it last sent anything; None when the job does not need it.
+        demands: what its ranks need of data workers, where hosts of these come and go.
     """
 
     quiet: dict[str, float] = {}
     idle: float | None = None
     unsent: float | None = None
+    demands: tuple[Demand, ...] = ()
 
 
 class Ready(_Message, frozen=True, tag="ready"):
@@ -66,6 +75,10 @@ class FeedUp(_Message, frozen=True, tag="feed_up"):
     """The host's feed server accepts connections."""
 
     executors: int
+
+
+class FeedStopped(_Message, frozen=True, tag="feed_stopped"):
+    """The host's feed server has ended as it was told to."""
 
 
 class FeedDown(_Message, frozen=True, tag="feed_down"):
@@ -183,6 +196,7 @@ Message = (
     | Heartbeat
     | Ready
     | FeedUp
+    | FeedStopped
     | FeedDown
     | ExecutorLost
     | ServerUp
@@ -246,6 +260,7 @@ class Orders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         feed: where the data workers are; grows by generation.
         daemons: daemons of mpirun that this host must have started.
         daemon_ends: ends of those that this host had asked for.
+        serve: whether its feed server is to run, if it has one.
         stop: stop the programs.
         verdict: how the job ended; the agent may leave.
     """
@@ -256,6 +271,7 @@ class Orders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     feed: tuple[FeedHost, ...] = ()
     daemons: tuple[DaemonOrder, ...] = ()
     daemon_ends: tuple[DaemonEnd, ...] = ()
+    serve: bool = True
     stop: StopOrder | None = None
     verdict: Status | None = None
 

@@ -54,10 +54,15 @@ class BudgetLimits:
         self._used = used
         self._since = now if used.at is None else used.at
         self._released: dict[str, float] = {}
+        self._away: dict[str, float] = {}  # seconds for which hosts were released in between
 
     def released(self, host: str, now: float) -> None:
         """A host was released: it costs no more."""
         self._released.setdefault(host, now)
+
+    def joined(self, host: str, now: float) -> None:
+        """A host that was released is there again."""
+        self._away[host] = self._away.get(host, 0.0) + now - self._released.pop(host, now)
 
     def cost(self, now: float) -> float:
         """Returns what the job has cost, in the budget's currency; 0 without a budget."""
@@ -65,7 +70,8 @@ class BudgetLimits:
         if budget is None:
             return 0.0
         running = (
-            budget.per_second[host.group] * max(0.0, self._released.get(host.name, now) - self._since)
+            budget.per_second[host.group]
+            * max(0.0, self._released.get(host.name, now) - self._since - self._away.get(host.name, 0.0))
             for host in self._plan.hosts
         )
         return self._used.cost + math.fsum(running)

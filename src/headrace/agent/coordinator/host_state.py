@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from headrace.agent.control.control_messages import Exited, Heartbeat, StopOrder
-from headrace.agent.program_specs import is_of_mpirun
+from headrace.agent.control.control_messages import Demand, Exited, Heartbeat, StopOrder
+from headrace.agent.program_specs import expected_streams, is_of_mpirun
+from headrace.instance.launch_plan import LaunchPlan
+from headrace.instance.tfdata import tf_data_servers
 from headrace.runs.cause import Cause, CauseKind
 from headrace.runs.run_paths import AGENT
 
 # States of a server of the data service
 STARTING = "starting"
 READY = "ready"
+LEAVING = "leaving"
 LOST = "lost"
 
 SILENCE_LIMIT = 5.0  # seconds without a report, after which a host is lost
@@ -64,6 +67,9 @@ class HostState:
         feed: state of its feed server: starting, ready, lost; empty without one.
         feed_reason: why that was down last.
         servers: its servers of tf.data.service by stream.
+        standby: its feed server is not to run now, see `data_hosts`.
+        leaving: since when it is asked for nothing more, because it is not needed; 0 when it is not.
+        demands: what its ranks need of data workers, as they told last.
     """
 
     name: str
@@ -90,6 +96,9 @@ class HostState:
     feed: str = ""
     feed_reason: str = ""
     servers: dict[str, ServerState] = field(default_factory=dict)
+    standby: bool = False
+    leaving: float = 0.0
+    demands: tuple[Demand, ...] = ()
 
     @property
     def place(self) -> str:
@@ -106,6 +115,7 @@ class HostState:
     def beats(self, beat: Heartbeat, now: float) -> None:
         """Processes a heartbeat."""
         self.signs.update((stream, now - seconds) for stream, seconds in beat.quiet.items())
+        self.demands = beat.demands
         self.worked = self.worked if beat.idle is None else max(self.worked, now - beat.idle)
         self.sent = self.sent if beat.unsent is None else max(self.sent, now - beat.unsent)
 
@@ -130,6 +140,19 @@ class HostState:
     def serves(self) -> bool:
         """Whether a server of the data service runs, or is to run, on it."""
         return self.feed not in {"", LOST} or any(server.state != LOST for server in self.servers.values())
+
+
+def all_hosts(plan: LaunchPlan, now: float) -> dict[str, HostState]:
+    """Returns the hosts of a plan as they are in the beginning, by name."""
+    hosts = {}
+    for host in plan.hosts:
+        executors = plan.group(host.group).feed_executors
+        streams = expected_streams(plan, host.name)
+        state = HostState(host.name, host.group, host.address, streams, executors, heard=now)
+        state.feed = STARTING if executors else ""
+        state.servers = {server.stream: ServerState() for server in tf_data_servers(plan, host.name)}
+        hosts[host.name] = state
+    return hosts
 
 
 def cut_off_cause(hosts: Iterable[HostState], leader: str, cause: Cause, carrier: bool) -> Cause:

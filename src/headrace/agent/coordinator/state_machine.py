@@ -27,6 +27,7 @@ from headrace.agent.control.control_messages import (
     ExecutorLost,
     Exited,
     FeedDown,
+    FeedStopped,
     FeedUp,
     Heartbeat,
     Hello,
@@ -42,6 +43,7 @@ from headrace.agent.control.control_messages import (
     StopOrder,
 )
 from headrace.agent.coordinator.budget_limits import NOTHING, BudgetLimits, Used
+from headrace.agent.coordinator.data_hosts import DataHosts
 from headrace.agent.coordinator.data_services import DataServices
 from headrace.agent.coordinator.effects import Effects
 from headrace.agent.coordinator.first_cause import WINDOW, Suspect, SuspectKind, first_of, leaving_suspect, suspect_of
@@ -51,17 +53,16 @@ from headrace.agent.coordinator.host_state import (
     SILENCE_LIMIT,
     STARTING,
     HostState,
-    ServerState,
+    all_hosts,
     cut_off_cause,
 )
 from headrace.agent.coordinator.mpi_daemons import Daemons
 from headrace.agent.coordinator.mpi_outcome import unfinished_worlds
 from headrace.agent.coordinator.readiness import never_ready, startable
 from headrace.agent.coordinator.stall import stalled
-from headrace.agent.program_specs import MPIRUN, TORCHRUN, expected_streams, goes_on_without, mpi_peers
+from headrace.agent.program_specs import MPIRUN, TORCHRUN, goes_on_without, mpi_peers
 from headrace.exit_status import exit_text
 from headrace.instance.launch_plan import LaunchPlan
-from headrace.instance.tfdata import tf_data_servers
 from headrace.runs.cause import Cause, CauseKind
 from headrace.runs.events import (
     DataWorkerLost,
@@ -120,15 +121,9 @@ class Coordinator:
         self._outcome: tuple[Status, Cause | None] = (Status.FAILED, None)
         self._stop: StopOrder | None = None
         self._daemons = Daemons(plan)
-        self._hosts: dict[str, HostState] = {}
-        for host in plan.hosts:
-            executors = plan.group(host.group).feed_executors
-            streams = expected_streams(plan, host.name)
-            state = HostState(host.name, host.group, host.address, streams, executors, heard=now)
-            state.feed = STARTING if executors else ""
-            state.servers = {server.stream: ServerState() for server in tf_data_servers(plan, host.name)}
-            self._hosts[host.name] = state
+        self._hosts = all_hosts(plan, now)
         self._services = DataServices(plan, self._hosts)
+        self._data_hosts = DataHosts(plan, self._hosts, self._services, self._limits)
 
     # --- what the hosts must do --------------------------------------------------------------------------------
 
@@ -145,6 +140,7 @@ class Coordinator:
             feed=self._services.feed,
             daemons=self._daemons.orders_of(name),
             daemon_ends=self._daemons.ends_of(name),
+            serve=not host.standby,
             stop=stop,
             verdict=self.verdict.status if self.verdict else None,
         )
@@ -235,7 +231,9 @@ class Coordinator:
                 effects.wake.add(self._daemons.wanted(host.name, message))
             case DaemonEnded():
                 effects.wake.add(self._daemons.ended(host.name, message))
-            case FeedUp():
+            case FeedStopped():
+                self._data_hosts.stopped(host, effects, now)
+            case FeedUp() if not (host.standby or host.leaving):
                 host.executors = message.executors
                 self._services.feed_changed(host, READY)
                 effects.wake.update(self._hosts)
@@ -362,6 +360,7 @@ class Coordinator:
             self._begin_stop(Status.FAILED, stall, self._failure_grace, effects, now)
         else:
             self._release_idle(effects)
+            self._data_hosts.turn(effects, now)
 
     def _start_groups(self, effects: Effects, now: float) -> None:
         for group in startable(self._plan, self._hosts):

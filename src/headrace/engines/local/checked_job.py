@@ -28,7 +28,11 @@ class CheckedJob(EngineJob):
     @property
     def limits(self) -> tuple[str, ...]:
         """What its instances may use of this machine, what cannot be limited here, and what it lacks, in sentences."""
-        return explain_limits(self.job, self.machine, self.places) + missing_mpirun(self.job, self.plan)
+        limits = explain_limits(self.job, self.machine, self.places) + missing_mpirun(self.job, self.plan)
+        reach = self.plan.feed_range
+        if reach is None:
+            return limits
+        return (*limits, f"{reach.least} to {reach.most} of the {len(reach.hosts)} data hosts serve, as needed")
 
     @property
     def isolated(self) -> bool:

@@ -15,6 +15,7 @@ from headrace.instance.launch_plan import (
     Budget,
     DistributionPlan,
     Elastic,
+    FeedRange,
     GroupPlan,
     HostPlan,
     LaunchPlan,
@@ -27,6 +28,7 @@ from headrace.instance.launch_plan import (
 from headrace.instance.paths import DEFAULT_BASE
 from headrace.instance.tfdata import tf_data_servers
 from headrace.job import Job
+from headrace.job.with_data_hosts import data_groups
 from headrace.runs import RunPaths
 from headrace.runs.describe import job_arn
 
@@ -97,6 +99,7 @@ def make_plan(
         python=python,
         isolation=isolation,
         tf_data=_tf_data(job),
+        feed_range=_feed_range(job),
         metric_definitions=tuple(MetricDefinition(each.name, each.regex) for each in job.metric_definitions),
     )
     _check_last_ports(job, plan)
@@ -136,6 +139,13 @@ def _budget(job: Job) -> Budget | None:
         region=region,
         basis=f"list prices of {region}: {'; '.join(dict.fromkeys(words))}",
     )
+
+
+def _feed_range(job: Job) -> FeedRange | None:
+    if job.feed_hosts is None:
+        return None
+    hosts = tuple(host for group in data_groups(job) for host in job.hosts[group])
+    return FeedRange(hosts, job.feed_hosts.min, job.feed_hosts.max or len(hosts), job.feed_hosts.idle_after)
 
 
 def _tf_data(job: Job) -> TfDataPlan | None:

@@ -38,6 +38,7 @@ class RemotePool(WorkerPool):
         self._retry: dict[str, float] = {}
         self._delay: dict[str, float] = {}
         self._refused: set[str] = set()
+        self._leaving: set[str] = set()
         self._problems: dict[str, str] = {}
         self._welcomed: list[Worker] = []
         self._was_connected = False  # to any server that has accepted this client
@@ -75,14 +76,20 @@ class RemotePool(WorkerPool):
         connected = {worker.endpoint.address for worker in self._workers.values() if worker.endpoint is not None}
         for endpoint in endpoints:
             if (
-                endpoint.state != "lost"
+                endpoint.state not in ("lost", "leaving")
                 and endpoint.address not in connected
                 and now >= self._retry.get(endpoint.address, 0.0)
             ):
                 self._connect(endpoint, now)
+        self._leaving = {endpoint.address for endpoint in endpoints if endpoint.state == "leaving"}
         welcomed, self._welcomed = self._welcomed, []
         self._judge(endpoints, now)
         return welcomed
+
+    def leaving(self) -> list[Worker]:
+        """Returns the hosts that their job lets go: each closes its connection in time."""
+        every = self._workers.values() if self._leaving else ()
+        return [worker for worker in every if worker.endpoint is not None and worker.endpoint.address in self._leaving]
 
     def _judge(self, endpoints: tuple[Endpoint, ...], now: float) -> None:
         """Raises WorkersLost when no worker serves and the time allowed has passed."""

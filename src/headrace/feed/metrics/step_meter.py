@@ -72,6 +72,7 @@ class _Window:
     t: float = 0.0
     needed: float | None = None
     desired: int | None = None
+    link: float | None = None
 
     def record(self) -> LoaderSecond:
         sums = self.sums
@@ -83,6 +84,7 @@ class _Window:
             compute=round(self.compute, 6) if self.computed == sums.steps else None,
             queue=round(self.queue / self.queued, 3) if self.queued else None,
             needed=None if self.needed is None else round(self.needed, 3), desired_workers=self.desired,
+            link=None if self.link is None else round(self.link, 3),
         )  # fmt: skip
 
 
@@ -179,9 +181,10 @@ class StepMeter:
         step = self._steps.asked
         self._counted, step.queue = step.begun, batches
 
-    def demand(self, needed: float, desired: int | None) -> None:
+    def demand(self, needed: float, desired: int | None, link: float | None) -> None:
         """What the line under way is to say of the workers that this rank needs; see `LoaderSecond`."""
-        self._lines.window.needed, self._lines.window.desired = needed, desired
+        window = self._lines.window
+        window.needed, window.desired, window.link = needed, desired, link
 
     def copied(self, begin: TimedMark, end: TimedMark) -> None:
         """The batch that `next()` is about to return was copied to the device between two places in its work."""

@@ -154,13 +154,14 @@ class LoaderTuner:
         self._recent.append((work / own, blocked / done.step))
         self.needed = sorted(needed for needed, _ in self._recent)[len(self._recent) // 2]
         stall = sum(stall for _, stall in self._recent) / len(self._recent)
-        serving = session.serving
+        serving, link = session.serving, None
         if not isinstance(session.worker_pool, LocalPool) and serving:
-            links = [made["link"] for made in self._stats.hosts.values() if "link" in made]
+            links = [made["link"] for made in self._stats.hosts.values()]
+            link = sum(links) / max(1, len(links))
             self.desired = desired_hosts(
-                self.needed * self.ranks, sum(serving) / len(serving), len(serving), stall, sum(links) / len(links)
+                self.needed * self.ranks, sum(serving) / len(serving), len(serving), stall, link
             )
-        self._meter.demand(self.needed, self.desired)
+        self._meter.demand(self.needed, self.desired, link)
 
     def _look_ahead(self, session: Session, done: Totals) -> None:
         """As many batches are on their way as the trainer takes while a slow slice is made, and one more."""

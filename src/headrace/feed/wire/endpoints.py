@@ -21,7 +21,7 @@ SECRET_VARIABLE = "HEADRACE_FEED_SECRET_FILE"
 MIN_SECRET = 16
 MAX_PORT = 65535
 
-State = Literal["starting", "ready", "lost"]
+State = Literal["starting", "ready", "leaving", "lost"]
 
 
 @dataclass(frozen=True)

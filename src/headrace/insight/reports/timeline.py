@@ -21,6 +21,7 @@ from headrace.runs.event_text import sentence
 from headrace.runs.events import (
     AttemptStarted,
     DataWorkerLost,
+    HostJoined,
     HostLost,
     HostRegistered,
     HostReleased,
@@ -136,6 +137,8 @@ class _Lane:
             self.become("lost", event.t)
         elif isinstance(event, HostReleased):
             self.become("released", event.t)
+        elif isinstance(event, HostJoined):
+            self.become("starting", event.t)
         if is_fault(event):
             self.marks.append(Mark(event.t, getattr(event, "stream", ""), sentence(event)))
 

@@ -26,6 +26,7 @@ __all__ = [
     "DataService",
     "Distribution",
     "Feed",
+    "FeedHosts",
     "InstanceGroup",
     "JobFields",
     "LocalOptions",
@@ -39,16 +40,32 @@ __all__ = [
 ]
 
 
+class FeedHosts(Part):
+    """How many hosts of data workers serve, as the ranks need them, while the job runs.
+
+    Attributes:
+        min: hosts that serve from the start and always.
+        max: hosts that serve at most; None means all instances of the groups.
+        idle_after: seconds for which fewer must have done before a host leaves.
+    """
+
+    min: field_types.Hosts
+    max: field_types.Hosts | None = None
+    idle_after: field_types.Seconds = 30.0
+
+
 class Feed(Part):
     """headrace's data workers.
 
     Attributes:
         enabled: whether they are started.
         workers_per_host: processes a host, or ``auto``: what the training ranks leave of the cores.
+        workers: hosts that join and leave while the job runs; None means that all instances of the groups serve.
     """
 
     enabled: field_types.Flag
     workers_per_host: field_types.Workers = "auto"
+    workers: FeedHosts | None = None
 
 
 class TfData(Part):

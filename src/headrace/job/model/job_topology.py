@@ -13,7 +13,15 @@ from pydantic import JsonValue
 
 from headrace.catalog import instance_types
 from headrace.job.model import field_types
-from headrace.job.model.fields import Distribution, InstanceGroup, JobFields, LocalOptions, TfData, TrainingInput
+from headrace.job.model.fields import (
+    Distribution,
+    FeedHosts,
+    InstanceGroup,
+    JobFields,
+    LocalOptions,
+    TfData,
+    TrainingInput,
+)
 from headrace.job.model.hyperparameters import KNOWN, encoded, is_reserved
 from headrace.job.model.kubernetes_options import KubernetesOptions
 from headrace.job.model.path_types import is_file
@@ -174,6 +182,12 @@ class Structure(JobFields):
         """Data worker processes on each host of `feed_groups`: ``auto`` or a number."""
         feed = self.data_service.feed
         return "auto" if feed is None else feed.workers_per_host
+
+    @property
+    def feed_hosts(self) -> FeedHosts | None:
+        """How many hosts of `feed_groups` serve; None when all of them do."""
+        feed = self.data_service.feed
+        return feed.workers if feed is not None and feed.enabled else None
 
     @property
     def attempts(self) -> int:

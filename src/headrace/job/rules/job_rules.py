@@ -19,6 +19,7 @@ from headrace.job.problems.finding import Finding, Path, nearest, show
 from headrace.job.problems.pydantic_errors import known_keys, unknown_key_at
 from headrace.job.rules.budget_rules import budget
 from headrace.job.rules.channel_rules import channels, modes
+from headrace.job.rules.data_host_rules import data_hosts
 from headrace.job.rules.distribution_rules import distribution, one_world_a_group
 from headrace.job.rules.raw_access import (
     Data,
@@ -347,6 +348,7 @@ RULES: tuple[Rule, ...] = (
     distribution,
     one_world_a_group,
     data_service,
+    data_hosts,
     completion,
     waiting,
     budget,

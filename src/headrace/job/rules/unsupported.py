@@ -35,8 +35,11 @@ _LOCAL: dict[str, str] = {
     "tags": "labels stay in the run's job file",
 }
 
+_ALL_SERVE = "all instances of the groups of data_service serve, from beginning to end"
+
 _SLURM: dict[str, str] = {
     **_LOCAL,
+    "data_service.feed.workers": _ALL_SERVE,
     "image_uri": "programs run in the Python that runs headrace; a container is named in engines.slurm.launcher",
     "volume_size": "the run's folder is on the file system that the nodes share",
     "volume_kms_key": "the run's folder is on the file system that the nodes share",
@@ -52,6 +55,7 @@ _SLURM: dict[str, str] = {
 
 _KUBERNETES: dict[str, str] = {
     **{name: why for name, why in _LOCAL.items() if name != "image_uri"},
+    "data_service.feed.workers": _ALL_SERVE,
     "framework_version": "the image is what it is",
     "py_version": "the image is what it is",
     "role": "pods have the rights of engines.kubernetes.service_account",
@@ -109,14 +113,15 @@ def without_effect(engine: str, data: Data) -> tuple[Unused, ...]:
         return tuple(_idle(data, _IDLE[engine]))
     if engine == "sagemaker":
         local = mapping(data, "engines", "local")
-        return tuple(Unused(f"engines.local.{key}", "it is for the local engine") for key in local)
+        fixed = tuple(_idle({"data_service": mapping(data, "data_service")}, {"data_service.feed.workers": _ALL_SERVE}))
+        return (*fixed, *(Unused(f"engines.local.{key}", "it is for the local engine") for key in local))
     raise EngineRefused(f"no engine is called {engine!r}", hint="there is: local, slurm, kubernetes, sagemaker")
 
 
 def _idle(data: Data, reasons: Mapping[str, str]) -> Iterator[Unused]:
     for name, why in reasons.items():
         section, _, key = name.rpartition(".")
-        value = mapping(data, section).get(key) if section else data.get(key)
+        value = mapping(data, *section.split(".")).get(key) if section else data.get(key)
         if value not in (None, (), [], {}, "", False):
             yield Unused(name, why)
     for path in _members(data, mapping(data, "request_extras")):
