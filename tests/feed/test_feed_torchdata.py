@@ -47,15 +47,14 @@ LATER = ["shuffled, a generator", "a seed"]  # those whose later epochs draw not
 WHENS = ("before", "begun", "amid", "last", "end")
 
 
-def taken(loader: Any, when: str) -> tuple[dict[str, Any], Iterator[Any]]:
-    """Returns a state, and what the loader gives from there on."""
-    if when == "before":
-        return loader.state_dict(), iter(loader)
-    batches = iter(loader)
-    steps = {"begun": 0, "amid": 2, "last": len(loader), "end": len(loader) + 1}[when]
+def taken(loader: Any, when: str) -> tuple[dict[str, Any], torch.Tensor, Iterator[Any]]:
+    """Returns a state, that of torch's generator, and what the loader gives from there on."""
+    batches = iter(()) if when == "before" else iter(loader)
+    steps = {"before": 0, "begun": 0, "amid": 2, "last": len(loader), "end": len(loader) + 1}[when]
     for _ in itertools.islice(batches, steps):
         pass
-    return loader.state_dict(), iter(loader) if when == "end" else batches
+    state, generator = loader.state_dict(), torch.get_rng_state()
+    return state, generator, iter(loader) if when in ("before", "end") else batches
 
 
 @pytest.mark.filterwarnings("ignore:fast-forwarding RandomSampler")  # the user's own
@@ -64,19 +63,21 @@ def taken(loader: Any, when: str) -> tuple[dict[str, Any], Iterator[Any]]:
 def test_a_state_of_any_moment_is_where_the_next_batches_begin(name: str, when: str) -> None:
     torch.manual_seed(1)
     loader = DataLoader(Drawn(), **({"batch_size": 3} | CALLS[name]()))
-    state, rest = taken(loader, when)
-    state = json.loads(json.dumps(state))
-    expected = [[flat(batch) for batch in each] for each in (rest, loader)]
-    torch.manual_seed(2)
-    resumed = DataLoader(Drawn(), **({"batch_size": 3} | CALLS[name]()))
-    resumed.load_state_dict(state)
-    assert resumed.state_dict() == state
-    assert flat(resumed.state_dict()) == flat(state)
-    found = [[flat(batch) for batch in resumed] for _ in range(2)]
-    assert found[0] == expected[0]
-    if name in LATER:
-        assert found[1] == expected[1]
-    assert [len(each) for each in found] == [len(each) for each in expected]
+    told, generator, rest = taken(loader, when)
+    state = json.loads(json.dumps(told))
+    expected = [[flat(batch) for batch in each] for each in (rest, loader, loader)]
+    for restored in (False, True):
+        torch.manual_seed(2)
+        if restored:
+            torch.set_rng_state(generator)
+        resumed = DataLoader(Drawn(), **({"batch_size": 3} | CALLS[name]()))
+        resumed.load_state_dict(state)
+        assert resumed.state_dict() == state
+        found = [[flat(batch) for batch in resumed] for _ in range(3)]
+        assert found[0] == expected[0]
+        if name in LATER or (restored and name != "in order, a generator"):
+            assert found[1:] == expected[1:]
+        assert [len(each) for each in found] == [len(each) for each in expected]
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # torchdata's own, of a torch that is newer than it
@@ -84,7 +85,7 @@ def test_a_state_of_any_moment_is_where_the_next_batches_begin(name: str, when: 
 def test_as_many_batches_follow_as_with_torchdata(when: str) -> None:
     counts = []
     for kind in (DataLoader, StatefulDataLoader):
-        state, _ = taken(kind(Drawn(), batch_size=3, shuffle=True), when)
+        state, _, _ = taken(kind(Drawn(), batch_size=3, shuffle=True), when)
         resumed = kind(Drawn(), batch_size=3, shuffle=True)
         resumed.load_state_dict(state)
         counts.append([len(list(resumed)) for _ in range(2)])

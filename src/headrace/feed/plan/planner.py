@@ -27,7 +27,7 @@ from headrace.feed.plan.order import Order, RowOrder
 from headrace.feed.plan.pass_progress import Progress, without
 from headrace.feed.plan.rank_share import Shard
 from headrace.feed.plan.state_dict import Position, SamplerState, pipeline_name
-from headrace.feed.plan.torch_samplers import SampledPass, SamplerSource, order_seed
+from headrace.feed.plan.torch_samplers import BOTH, SampledPass, SamplerSource, order_seed
 from headrace.feed.plan.weight_history import Segment
 from headrace.feed.plan.window import Window
 from headrace.feed.wire.mixing import Mixing
@@ -322,7 +322,10 @@ class Planner:
         found = self.bookmark.position(beginning, source)
         if drawn is not None:
             self._drawn_ahead = drawn if self._drawn_ahead is None else self._drawn_ahead
-            found = msgspec.structs.replace(found, sampler=SamplerState(drawn=self._drawn_ahead))
+        if waits:
+            held = found.sampler or SamplerState()
+            ahead = self._drawn_ahead if held.drawn is None else held.drawn
+            found = msgspec.structs.replace(found, sampler=msgspec.structs.replace(held, drawn=ahead, undrawn=BOTH))
         return found.to_state()
 
     def _mixture_name(self) -> str:

@@ -57,6 +57,8 @@ class SamplerState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
         iterator: that of its iterator.
         behind: keys (of a `batch_sampler`: batches) that `sampler` and `iterator` lag behind the position.
         ended: the pass is over: the sampler stands at its end.
+        undrawn: of the pass's seed and `drawn`, how many torch's generator had not given yet: the pass that goes on
+            from here has it give them, so that it stands where it would without the interruption.
     """
 
     drawn: int | None = None
@@ -65,6 +67,7 @@ class SamplerState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     iterator: Any = None
     behind: int = 0
     ended: bool = False
+    undrawn: int = 0
 
 
 class TakenAhead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

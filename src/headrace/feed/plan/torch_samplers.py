@@ -21,6 +21,8 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+
 from headrace.errors import PositionError
 from headrace.feed.plan import torch_shuffle
 from headrace.feed.plan.epoch import BatchPlan, sampled_epoch
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     import torch
 
 _TENSOR = "__uint8_tensor__"
+BOTH = 2  # `SamplerState.undrawn` of a pass that had not begun
 
 
 class SamplerSource(NamedTuple):
@@ -140,12 +143,15 @@ class SampledPass:
         self._warn = warn
         self._first = resumed
         self._saved = (resumed.sampler if resumed is not None else None) or SamplerState()
+        self._undrawn = min(1, self._saved.undrawn)
         self._drawn: int | None = None
         self._ahead = ahead
         self._generator_state: Any = None
         self._iterator: Iterator[Any] | None = None
         self._marks: collections.deque[_Mark] = collections.deque()
         self._notes: collections.deque[_Note] = collections.deque()
+        if self._saved.undrawn == BOTH:
+            seed()  # what is saved was drawn ahead: now the generator has given it
         generator = _generator(source.sampler)
         if self._saved.generator and generator is not None and generator is not torch.default_generator:
             generator.set_state(unpacked(self._saved.generator))
@@ -176,9 +182,9 @@ class SampledPass:
         if type(sampler) is SequentialSampler:
             return iter(range(len(sampler.data_source))[skip:])
         if type(sampler) is RandomSampler and sampler.generator is None:
-            self._drawn = _draw() if saved.drawn is None else saved.drawn
-            if self._ahead is not None:
-                self._drawn = self._ahead
+            ahead = saved.drawn if saved.drawn is not None else self._ahead
+            given = _draw() if saved.drawn is None or saved.undrawn or ahead is None else ahead
+            self._drawn = given if ahead is None else ahead
             sampler = _seeded(sampler, self._drawn)
         elif saved.sampler is not None and _is_stateful(sampler):
             sampler.load_state_dict(unpacked(saved.sampler))  # type: ignore[attr-defined]
@@ -248,10 +254,12 @@ class SampledPass:
         if not self._marks:  # nothing was drawn yet
             first = self._first
             if first is not None:
-                return first.samples, first.sampler
+                return first.samples, first.sampler and msgspec.structs.replace(first.sampler, undrawn=self._undrawn)
             drawn = order_seed(self._source)
             self._ahead = drawn if self._ahead is None else self._ahead
-            return 0, waiting_state(self._source) if self._ahead is None else SamplerState(drawn=self._ahead)
+            if self._ahead is None:
+                return 0, waiting_state(self._source)
+            return 0, SamplerState(drawn=self._ahead, undrawn=1)  # the seed was drawn when the pass began
         step = self._progress.step
         samples = next(mark.samples for mark in self._marks if mark.step == step)
         if self._notes:
