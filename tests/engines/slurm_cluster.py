@@ -138,6 +138,7 @@ ip link set eth0 up
 export SLURM_CONF="$folder/etc/slurm.conf"
 munged --force --key-file="$folder/etc/munge.key" --socket=/run/munge.sock --pid-file=/run/munged.pid \
     --log-file=/run/munged.log --seed-file=/run/munge.seed
+[ ! -e "$folder/etc/before-$name" ] || sh "$folder/etc/before-$name" "$folder"
 if [ "$name" = head ]; then slurmctld -c; else slurmd -N "$name"; fi
 sleep infinity & wait
 """
@@ -164,6 +165,7 @@ class SlurmCluster:
         settings: of slurm.conf, in place of `SETTINGS`.
         release: folder with the unpacked packages of another release of Slurm; None for the one that is installed.
         wide: nodes of another partition of that name, at most 200.
+        files: further files of its folder etc; a host runs the script `before-HOST`, with the folder, before Slurm.
 
     Attributes:
         folder: as given.
@@ -171,7 +173,12 @@ class SlurmCluster:
     """
 
     def __init__(
-        self, folder: Path, settings: Mapping[str, str] | None = None, release: Path | None = None, wide: int = 0
+        self,
+        folder: Path,
+        settings: Mapping[str, str] | None = None,
+        release: Path | None = None,
+        wide: int = 0,
+        files: Mapping[str, str] | None = None,
     ) -> None:
         self.folder = folder.resolve()
         self.variables: dict[str, str] = {}
@@ -180,6 +187,10 @@ class SlurmCluster:
         etc = self.folder / "etc"
         for name, text in {"switch": SWITCH, "plug": PLUG, "host": HOST, "gres.conf": GRES}.items():
             (etc / name).write_text(text)
+        for name, text in (files or {}).items():
+            (etc / name).parent.mkdir(exist_ok=True)
+            (etc / name).write_text(text)
+            (etc / name).chmod(0o600)
         lines = "".join(f"{name}={value}\n" for name, value in {**SETTINGS, **(settings or {})}.items())
         more = WIDE.format(network=NETWORK, number=wide, last=23 + wide) if wide else ""
         nodes = PARTITIONS.format(network=NETWORK)
@@ -291,10 +302,14 @@ class SlurmCluster:
 
 @contextmanager
 def slurm_cluster(
-    folder: Path, settings: Mapping[str, str] | None = None, release: Path | None = None, wide: int = 0
+    folder: Path,
+    settings: Mapping[str, str] | None = None,
+    release: Path | None = None,
+    wide: int = 0,
+    files: Mapping[str, str] | None = None,
 ) -> Iterator[SlurmCluster]:
     """Starts a cluster, and ends it after the block. See `SlurmCluster`."""
-    cluster = SlurmCluster(folder, settings, release, wide)
+    cluster = SlurmCluster(folder, settings, release, wide, files)
     try:
         cluster.await_nodes()
         yield cluster

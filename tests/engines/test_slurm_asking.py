@@ -119,7 +119,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
         script.write_text((PRINT + body).format(folder=answers, name=name))
         script.chmod(0o755)
     monkeypatch.setenv("PATH", f"{answers}:{os.environ['PATH']}")
-    monkeypatch.setattr(slurm_engine, "_seen", [])
+    monkeypatch.setattr(slurm_engine, "_seen", {})
     paths = create_run("demo", "slurm", tmp_path / "runs")
     give_to_engine(paths)
     paths.engine.mkdir()
@@ -137,6 +137,15 @@ def test_a_run_is_its_job_by_the_comment_and_another_job_with_its_id_is_never_si
     slurm_engine._seen.clear()
     assert slurm_engine.stop(stage.run)
     assert stage.cancelled == "--batch --signal=USR1 7\n"
+
+
+def test_a_run_of_a_named_cluster_is_asked_for_and_stopped_there(stage: Stage) -> None:
+    write_ticket(stage.run.paths, Ticket(7, "alps", os.getuid(), "gpu-hall"))
+    stage.queue("RUNNING")
+    assert slurm_engine.stop(stage.run)
+    assert stage.cancelled == "--clusters=gpu-hall --batch --signal=USR1 7\n"
+    slurm_commands.cancel(8)
+    assert stage.cancelled.endswith("\n8\n"), "what is asked elsewhere afterwards is not"
 
 
 @pytest.mark.parametrize(("cluster", "uid"), [("other", None), ("alps", os.getuid() + 1)])
@@ -352,7 +361,7 @@ def test_of_two_starts_with_one_name_one_is_refused(
     monkeypatch.setattr(slurm_engine, "_submit", lambda *_: None)
     alone = []
 
-    def checked(name: str) -> None:
+    def checked(name: str, engine: str) -> None:
         directory = os.open(runs_dir(), os.O_RDONLY)
         try:
             with pytest.raises(BlockingIOError):
@@ -360,7 +369,7 @@ def test_of_two_starts_with_one_name_one_is_refused(
         finally:
             os.close(directory)
         alone.append(name)
-        check_name(name)
+        check_name(name, engine)
 
     monkeypatch.setattr(new_run, "check_name", checked)
     first = slurm_engine.start(job)

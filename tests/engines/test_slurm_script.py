@@ -109,6 +109,8 @@ def test_the_plan_holds_nothing_of_the_machine_that_submits_the_job() -> None:
         ({"step_options": ["--mpi=pmix", "-n2"]}, "step_options[1]", "must be a long option of srun"),
         ({"step_options": ["--ntasks=2"]}, "step_options[0]", "--ntasks is not for step_options"),
         ({"step_options": ["--het-group=1"]}, "step_options[0]", "--het-group is not for step_options"),
+        ({"cluster": "alps,jura"}, "cluster", "one cluster"),
+        ({"cluster": "all"}, "cluster", "one cluster"),
         ({"partition": ""}, "partition", "1 to 256"),
         ({"partition": 3}, "partition", "must be a string"),
         ({"exclusive": "yes"}, "exclusive", "true or false"),

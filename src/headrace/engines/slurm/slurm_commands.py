@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 from headrace.engines.slurm.slurm_accounting import ACCOUNTING, ACCOUNTING_FORMAT, JobOfRun, parse_accounting
@@ -27,9 +29,30 @@ _ELSEWHERE = ("SQUEUE_", "SCANCEL_", "SCONTROL_", "SACCT_")
 CLUSTERS = ("SLURM_CLUSTERS", "SBATCH_CLUSTERS")
 PROGRAMS = ("sbatch", "squeue", "scontrol", "scancel")
 
+_named: ContextVar[str] = ContextVar("_named", default="")
+
 
 class SlurmUnreachable(EngineUnreachable):
     """One of Slurm's programs failed, or speaks of another cluster or user."""
+
+
+@contextmanager
+def asking(name: str) -> Iterator[None]:
+    """Has what follows ask a cluster.
+
+    Args:
+        name: as ``--clusters`` takes it; empty for the cluster of this machine.
+    """
+    token = _named.set(name)
+    try:
+        yield
+    finally:
+        _named.reset(token)
+
+
+def asked() -> str:
+    """Returns which cluster is asked, as `asking` was told."""
+    return _named.get()
 
 
 def check_programs() -> None:
@@ -42,8 +65,8 @@ def check_programs() -> None:
     named = [name for name in CLUSTERS if os.environ.get(name)]
     if named:
         words = ", ".join(f"{name} is {os.environ[name]}" for name in named)
-        hint = "unset it, and submit on a machine of that cluster"
-        raise EngineRefused(f"{words}, and headrace asks only the cluster of the machine on which it runs", hint)
+        hint = "unset it, and name the cluster in the job: engines.slurm.cluster"
+        raise EngineRefused(f"{words}, and headrace asks the cluster that the job names, or this machine's own", hint)
 
 
 def submit(script: Path) -> int:
@@ -53,7 +76,7 @@ def submit(script: Path) -> int:
     if done.returncode and done.stderr.strip() and answered:
         hint = "engines.slurm (and its groups) hold partition, gres, constraint; `sinfo` lists what there is"
         raise EngineRefused(f"sbatch refused the job: {refusal(done.stderr)}", hint)
-    # `job`, or `job;cluster` where a cluster was named, which `check_programs` refuses
+    # `job`, or `job;cluster` where a cluster was named
     return int(_printed(done).strip().partition(";")[0])
 
 
@@ -172,6 +195,8 @@ def _answer(command: Sequence[str]) -> str:
 
 
 def _run(command: Sequence[str], seconds: float) -> subprocess.CompletedProcess[str]:
+    if _named.get():
+        command = [command[0], f"--clusters={_named.get()}", *command[1:]]
     here = {name: value for name, value in os.environ.items() if not (name in CLUSTERS or name.startswith(_ELSEWHERE))}
     try:
         return subprocess.run(

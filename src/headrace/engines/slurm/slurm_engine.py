@@ -60,7 +60,7 @@ BACKFILL = "sched/backfill"  # the one scheduler that starts heterogeneous jobs
 SETTLE_SECONDS = 5.0  # the last lines of a run may be seen so late on a shared file system
 FRESH_SECONDS = 1.0  # `refresh` and `alive` are called one after the other
 
-_seen: list[tuple[float, tuple[Component, ...]]] = []
+_seen: dict[str, tuple[float, tuple[Component, ...]]] = {}  # by the cluster that was asked
 
 
 def plan(job: Job) -> SlurmJob:
@@ -105,6 +105,7 @@ def start(job: Job, detach: bool = False) -> RemoteHandle:
     with (
         new_run(job, "slurm") as paths,
         _hint("try again; `headrace doctor --engine slurm` says whether Slurm answers"),
+        slurm_commands.asking(job.slurm.cluster or ""),
     ):
         _submit(checked.in_run(paths), paths)
     return RemoteHandle(paths)
@@ -127,13 +128,13 @@ def _submit(checked: SlurmJob, paths: RunPaths) -> None:
     )
     write_start(paths, how, supervisor_environment(paths.id))
     cluster, uid = slurm_commands.cluster(), os.getuid()
-    write_ticket(paths, Ticket(NOT_KNOWN, cluster, uid))
+    write_ticket(paths, Ticket(NOT_KNOWN, cluster, uid, slurm_commands.asked()))
     script = paths.engine / SCRIPT
     script.write_text(checked.script(paths, sys.executable), encoding="utf-8")
     give_to_engine(paths)
     job_id = slurm_commands.submit(script)
     try:
-        write_ticket(paths, Ticket(job_id, cluster, uid))
+        write_ticket(paths, Ticket(job_id, cluster, uid, slurm_commands.asked()))
     except BaseException:
         slurm_commands.cancel(job_id)
         raise
@@ -146,7 +147,7 @@ def stop(run: Run, now: bool = False) -> bool:
         EngineRefused: it has no job yet.
         SlurmUnreachable: Slurm does not answer, or not for this job.
     """
-    with _hint("not stopped: the run goes on; try again"):
+    with _hint("not stopped: the run goes on; try again"), _asking_for(run):
         return _stop(run, now)
 
 
@@ -179,6 +180,11 @@ def refresh(run: Run) -> None:
     Raises:
         SlurmUnreachable: Slurm does not answer, or not for this job.
     """
+    with _asking_for(run):
+        _refresh(run)
+
+
+def _refresh(run: Run) -> None:
     asked = time.time()
     job_id, queue = _look(run)
     if job_id is None:
@@ -206,7 +212,8 @@ def refresh(run: Run) -> None:
 
 def alive(run: Run) -> bool:
     """Returns whether Slurm still has the job, or had it a moment ago. Raises SlurmUnreachable."""
-    job_id, queue = _look(run)
+    with _asking_for(run):
+        job_id, queue = _look(run)
     if job_id is None:
         return time.time() < run.header.created + SUBMIT_SECONDS
     return not _is_over(job_id, queue)
@@ -221,8 +228,9 @@ def logs(run: Run) -> tuple[Document, ...]:
         OSError: a log cannot be read.
     """
     try:
-        job_id, _ = _look(run)
-        shown = "" if job_id is None else slurm_commands.describe(job_id)
+        with _asking_for(run):
+            job_id, _ = _look(run)
+            shown = "" if job_id is None else slurm_commands.describe(job_id)
         words = shown or f"Slurm knows no job of {run.id}\n"
     except SlurmUnreachable as error:
         words = f"not known: {error}\n"
@@ -262,6 +270,17 @@ def _hint(words: str) -> Iterator[None]:
     except SlurmUnreachable as error:
         error.hint = error.hint or words
         raise
+
+
+@contextmanager
+def _asking_for(run: Run) -> Iterator[None]:
+    """Has Slurm's programs ask the cluster that has a run."""
+    try:
+        ticket = read_ticket(run.paths)
+    except (FileNotFoundError, msgspec.DecodeError):
+        ticket = None  # `_look` says what that means
+    with slurm_commands.asking(ticket.named if ticket is not None else ""):
+        yield
 
 
 def _look(run: Run) -> tuple[int | None, tuple[Component, ...]]:
@@ -311,7 +330,8 @@ def _is_over(job_id: int, queue: tuple[Component, ...]) -> bool:
 
 def _queue(since: float) -> tuple[Component, ...]:
     """Returns what Slurm said at this time of time.monotonic or later."""
-    if not _seen or _seen[-1][0] < since:
+    seen = _seen.get(slurm_commands.asked())
+    if seen is None or seen[0] < since:
         now = time.monotonic()
-        _seen[:] = [(now, slurm_commands.queue())]
-    return _seen[-1][1]
+        seen = _seen[slurm_commands.asked()] = (now, slurm_commands.queue())
+    return seen[1]

@@ -32,11 +32,13 @@ class Ticket(msgspec.Struct, frozen=True):
         job_id: its id; that of component 0. NOT_KNOWN until sbatch has told it.
         cluster: the cluster's ClusterName: job ids of another one mean other jobs.
         uid: of the user who submitted it.
+        named: how the cluster is asked for, where it is not that of the submitting machine; else empty.
     """
 
     job_id: int
     cluster: str
     uid: int
+    named: str = ""
 
 
 class Placement(msgspec.Struct, frozen=True):

@@ -29,8 +29,8 @@ _OURS = {
     "--error": "it is in the run's folder",
     "-e": "it is in the run's folder",
     "--comment": "it holds the run's id",
-    "--clusters": "submit it on a machine of that cluster",
-    "-M": "submit it on a machine of that cluster",
+    "--clusters": "write cluster",
+    "-M": "write cluster",
     "--signal": "it asks the job to stop before its time is over",
     "--requeue": "a job is started again with retry: {attempts: 3}",
     "--no-requeue": "it is given already",
@@ -58,6 +58,7 @@ _OF_STEP = {
 }
 """The same for srun."""
 
+_CLUSTER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _OPTION = re.compile(r"--[a-z][a-z-]*(=.*)?|-[A-Za-z].*")
 
 
@@ -92,7 +93,15 @@ def _margin(value: object) -> int:
     return field_types.whole(0, field_types.MAX_RUN_LIMIT, " seconds")(value)
 
 
+def _cluster(value: object) -> str:
+    text = _value(value)
+    if not _CLUSTER.fullmatch(text) or text == "all":
+        raise broken("must be the name of one cluster of Slurm", seen=show(text))
+    return text
+
+
 SbatchValue = Annotated[str, BeforeValidator(_value)]
+ClusterName = Annotated[str, BeforeValidator(_cluster)]
 SbatchOptions = Annotated[tuple[Annotated[str, BeforeValidator(_option)], ...], AsList]
 StepOptions = Annotated[tuple[Annotated[str, BeforeValidator(_step_option)], ...], AsList]
 
@@ -132,6 +141,7 @@ class SlurmOptions(SlurmNodes):
         qos: quality of service.
         options: further options of sbatch, word for word.
         step_options: options of the srun that starts the agents, word for word.
+        cluster: the cluster, where it is not that of this machine: a name that the accounting of both (slurmdbd) knows.
         groups: what single groups have of their own.
         exclusive: whether a node is given to this job alone, with all its memory.
         launcher: words before the agent's command line on every node, e.g. ``[apptainer, exec, --nv, image.sif]``.
@@ -143,6 +153,7 @@ class SlurmOptions(SlurmNodes):
         stop_grace: seconds between SIGTERM and SIGKILL.
     """
 
+    cluster: ClusterName | None = None
     groups: Annotated[dict[str, SlurmNodes], AsMapping] = Field(default_factory=dict)
     exclusive: field_types.Flag = True
     launcher: field_types.Command | None = None
