@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import os
 import re
 import signal
@@ -73,6 +74,7 @@ class Ends:
 
 
 def segfault() -> Any:
+    faulthandler.disable()  # of pytest: its report would be taken for a fault of the tests
     return ctypes.string_at(0)
 
 

@@ -68,7 +68,7 @@ def test_data_of_unknown_size_are_listed_so_that_their_copies_are_planned(folder
     with flaky(s3.endpoint) as proxy:  # each region is asked in its own way
         with (folder / "array.yaml").open("a") as file:
             file.write(f"in_regions: {{us-west-1: {{engines.sagemaker.endpoint_url: {proxy.endpoint}}}}}\n")
-        assert "write what was measured into placement.data" in planned(folder, "--measure").output.replace("\n", " ")
+        assert "write into placement.data, such as" in planned(folder, "--measure").output.replace("\n", " ")
         document = json.loads(planned(folder, "--measure", "--output", "json").output)
         assert proxy.requests.total() >= 2
         (folder / "a.csv").write_text(f"inputs.train.path\n{s3.uri('sf/3')}\n{s3.uri('sf/1')}\n{s3.uri('sf/4')}\n")
