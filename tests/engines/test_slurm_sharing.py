@@ -72,6 +72,7 @@ def test_a_run_goes_on_while_slurms_controller_is_dead_and_status_says_that_it_d
     run = start(cluster, "orphaned", UNTIL, environment={"END": str(end)})
     run.said("running")
     begun = time.time()
+    cluster.on(HEAD, "scontrol", "update", f"JobId={run.job_id}", "TimeLimit=9-0")  # else all may be saved already
     until(lambda: saved.stat().st_mtime > begun, 60, "Slurm keeps what it knows of the job")
     cluster.on(HEAD, "pkill", "-KILL", "slurmctld")
     try:
