@@ -154,3 +154,20 @@ def markdown(figures: Sequence[Figure]) -> str:
     lines = ["| row | measure | median | min .. max | target | met |", "|---|---|---|---|---|---|"]
     lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in figure.cells()) + " |" for figure in figures]
     return "\n".join(lines)
+
+
+def beside_torch(records: Records, target: float) -> list[Figure]:
+    """Returns the lines of a row of headrace and torch.
+
+    Args:
+        records: of the row.
+        target: of headrace's throughput, in torch's.
+    """
+    return [
+        records.ratio("headrace / torch, throughput", "headrace", "torch", rate, target=target),
+        records.value("headrace", "headrace", rate, " batches/s"),
+        records.value("torch", "torch", rate, " batches/s"),
+        records.ratio(
+            "headrace / torch, CPU of all processes", "headrace", "torch", lambda r: r.cpu_per_gb, better="less"
+        ),
+    ]

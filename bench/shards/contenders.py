@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from bench.shards import mixtures, packs, peers
 from bench.shards.clock import now
-from bench.shards.peers import BATCH, BUFFER, WORKERS, Opened
+from bench.shards.peers import BATCH, BUFFER, WORKERS, Opened, torch_loader
 from bench.shards.work import ROWS, WORDS, words
 
 from headrace import feed
@@ -42,17 +42,9 @@ def headrace_in_order(row: str, folder: Path) -> Opened:
     return feed.DataLoader(_source(row, folder), BATCH, seed=1, num_workers=WORKERS, persistent_workers=True)
 
 
-def _torch(dataset: Any, **options: Any) -> Opened:
-    return nullcontext(
-        torch.utils.data.DataLoader(
-            dataset, BATCH, num_workers=WORKERS, persistent_workers=True, prefetch_factor=4, **options
-        )
-    )
-
-
 def torch_over_index(row: str, folder: Path) -> Opened:
     """torch's own loader over our source, which is a map-style dataset."""
-    return _torch(_source(row, folder), shuffle=True)
+    return nullcontext(torch_loader(_source(row, folder), shuffle=True))
 
 
 def _webdataset(row: str, folder: Path, shards: int | bool, buffer: int) -> Opened:
@@ -60,7 +52,7 @@ def _webdataset(row: str, folder: Path, shards: int | bool, buffer: int) -> Open
 
     urls = [str(path) for path in sorted(folder.glob("*.tar"))]
     dataset = webdataset.WebDataset(urls, shardshuffle=shards)
-    return _torch((dataset.shuffle(buffer) if buffer else dataset).map(ROWS[row].decode))
+    return nullcontext(torch_loader((dataset.shuffle(buffer) if buffer else dataset).map(ROWS[row].decode)))
 
 
 def webdataset(row: str, folder: Path) -> Opened:
@@ -81,9 +73,8 @@ def datasets_stream(row: str, folder: Path) -> Opened:
 
     files = [str(path) for path in sorted(folder.glob("*.parquet"))]
     streamed = datasets.load_dataset("parquet", data_files=files, split="train", streaming=True)
-    return _torch(
-        streamed.shuffle(seed=1, buffer_size=BUFFER).map(_texts, remove_columns=["text"]).with_format("torch")
-    )
+    tokens = streamed.shuffle(seed=1, buffer_size=BUFFER).map(_texts, remove_columns=["text"]).with_format("torch")
+    return nullcontext(torch_loader(tokens))
 
 
 class _Tokens:
@@ -102,7 +93,8 @@ def datasets_on_disk(row: str, folder: Path) -> Opened:
     import datasets
 
     files = [str(path) for path in sorted(folder.glob("*.parquet"))]
-    return _torch(_Tokens(datasets.load_dataset("parquet", data_files=files, split="train")), shuffle=True)
+    rows = datasets.load_dataset("parquet", data_files=files, split="train")
+    return nullcontext(torch_loader(_Tokens(rows), shuffle=True))
 
 
 _SHUFFLED = (headrace, torch_over_index, webdataset, peers.energon, peers.grain, peers.litdata, peers.mosaic, peers.ray)

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import torch
 from bench.shards.conversion import converted
-from bench.shards.peers import BATCH, BUFFER, WORKERS, Opened
+from bench.shards.peers import BATCH, BUFFER, WORKERS, Opened, torch_loader
 from bench.shards.work import ROWS, words
 
 from headrace import feed
@@ -52,9 +52,7 @@ def datasets(row: str, folder: Path) -> Opened:
         streams, probabilities=list(WEIGHTS.values()), seed=1, stopping_strategy="all_exhausted"
     )
     tokens = mixed.map(_texts, remove_columns=["text"]).with_format("torch")
-    return nullcontext(
-        torch.utils.data.DataLoader(tokens, BATCH, num_workers=WORKERS, persistent_workers=True, prefetch_factor=4)
-    )
+    return nullcontext(torch_loader(tokens))
 
 
 def _tokens(record: bytes) -> torch.Tensor:

@@ -10,9 +10,8 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import torch
 from bench.shards.conversion import converted
-from bench.shards.peers import BUFFER, WORKERS, Opened
+from bench.shards.peers import BUFFER, WORKERS, Opened, torch_loader
 from bench.shards.work import ROWS, tokenised
 
 from headrace import feed
@@ -63,10 +62,7 @@ def datasets_concat(row: str, folder: Path) -> Opened:
     cut = stream.shuffle(seed=1, buffer_size=BUFFER).map(
         _joined, batched=True, batch_size=1000, remove_columns=["text"]
     )
-    loader = torch.utils.data.DataLoader(
-        cut.with_format("torch"), SEQUENCES, num_workers=WORKERS, persistent_workers=True, prefetch_factor=4
-    )
-    return nullcontext(_Counted(loader, "tokens"))
+    return nullcontext(_Counted(torch_loader(cut.with_format("torch"), SEQUENCES), "tokens"))
 
 
 def _document(record: bytes) -> dict[str, Any]:

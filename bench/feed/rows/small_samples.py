@@ -10,7 +10,7 @@ from typing import Any
 from bench.feed.contenders.headrace_loader import HeadraceLoader
 from bench.feed.contenders.torch_loader import TorchLoader
 from bench.feed.data import Small
-from bench.feed.figures import Figure, Records, rate
+from bench.feed.figures import Figure, Records, beside_torch
 from bench.feed.measure import Bench
 from bench.feed.settings import Settings
 
@@ -37,11 +37,4 @@ def run(bench: Bench, settings: Settings) -> None:
 
 def figures(records: Records) -> list[Figure]:
     """Returns the lines of the table."""
-    return [
-        records.ratio("headrace / torch, throughput", "headrace", "torch", rate, target=2.0),
-        records.value("headrace", "headrace", rate, " batches/s"),
-        records.value("torch", "torch", rate, " batches/s"),
-        records.ratio(
-            "headrace / torch, CPU of all processes", "headrace", "torch", lambda r: r.cpu_per_gb, better="less"
-        ),
-    ]
+    return beside_torch(records, 2.0)

@@ -147,12 +147,12 @@ def stop(run: Run, now: bool = False) -> bool:
         EngineRefused: it has no job yet.
         SlurmUnreachable: Slurm does not answer, or not for this job.
     """
-    with _hint("not stopped: the run goes on; try again"), _asking_for(run):
-        return _stop(run, now)
+    with _hint("not stopped: the run goes on; try again"), _asking_for(run) as ticket:
+        return _stop(run, ticket, now)
 
 
-def _stop(run: Run, now: bool) -> bool:
-    job_id, queue = _look(run)
+def _stop(run: Run, ticket: Ticket | None, now: bool) -> bool:
+    job_id, queue = _look(run, ticket)
     if job_id is None:
         raise EngineRefused(f"{run.id} has no Slurm job yet", hint="ask again in a moment")
     phase = phase_of(job_id, queue)
@@ -180,13 +180,13 @@ def refresh(run: Run) -> None:
     Raises:
         SlurmUnreachable: Slurm does not answer, or not for this job.
     """
-    with _asking_for(run):
-        _refresh(run)
+    with _asking_for(run) as ticket:
+        _refresh(run, ticket)
 
 
-def _refresh(run: Run) -> None:
+def _refresh(run: Run, ticket: Ticket | None) -> None:
     asked = time.time()
-    job_id, queue = _look(run)
+    job_id, queue = _look(run, ticket)
     if job_id is None:
         return
     phase = phase_of(job_id, queue)
@@ -212,8 +212,8 @@ def _refresh(run: Run) -> None:
 
 def alive(run: Run) -> bool:
     """Returns whether Slurm still has the job, or had it a moment ago. Raises SlurmUnreachable."""
-    with _asking_for(run):
-        job_id, queue = _look(run)
+    with _asking_for(run) as ticket:
+        job_id, queue = _look(run, ticket)
     if job_id is None:
         return time.time() < run.header.created + SUBMIT_SECONDS
     return not _is_over(job_id, queue)
@@ -228,8 +228,8 @@ def logs(run: Run) -> tuple[Document, ...]:
         OSError: a log cannot be read.
     """
     try:
-        with _asking_for(run):
-            job_id, _ = _look(run)
+        with _asking_for(run) as ticket:
+            job_id, _ = _look(run, ticket)
             shown = "" if job_id is None else slurm_commands.describe(job_id)
         words = shown or f"Slurm knows no job of {run.id}\n"
     except SlurmUnreachable as error:
@@ -273,17 +273,24 @@ def _hint(words: str) -> Iterator[None]:
 
 
 @contextmanager
-def _asking_for(run: Run) -> Iterator[None]:
-    """Has Slurm's programs ask the cluster that has a run."""
+def _asking_for(run: Run) -> Iterator[Ticket | None]:
+    """Has Slurm's programs ask the cluster that has a run. Gives its ticket; None when it has none yet.
+
+    Raises:
+        SlurmUnreachable: the ticket cannot be read.
+    """
+    ticket: Ticket | None = None
     try:
-        ticket = read_ticket(run.paths)
-    except (FileNotFoundError, msgspec.DecodeError):
-        ticket = None  # `_look` says what that means
+        ticket = read_ticket(run.paths)  # first: a job that it names is in a queue that is asked for later
+    except FileNotFoundError:
+        pass
+    except msgspec.DecodeError as error:
+        raise SlurmUnreachable(f"{run.paths.engine / TICKET} cannot be read: {error}") from error
     with slurm_commands.asking(ticket.named if ticket is not None else ""):
-        yield
+        yield ticket
 
 
-def _look(run: Run) -> tuple[int | None, tuple[Component, ...]]:
+def _look(run: Run, ticket: Ticket | None) -> tuple[int | None, tuple[Component, ...]]:
     """Returns the run's Slurm job, and this user's jobs that Slurm knows.
 
     The comment tells the job from others. One that is not there was forgotten; but only the cluster that had it, asked
@@ -295,12 +302,8 @@ def _look(run: Run) -> tuple[int | None, tuple[Component, ...]]:
     Raises:
         SlurmUnreachable: Slurm does not answer, it is asked from the wrong place, or another job has the id.
     """
-    try:
-        ticket = read_ticket(run.paths)  # first: a job that it names is in a queue that is asked for later
-    except FileNotFoundError:
+    if ticket is None:
         return None, ()
-    except msgspec.DecodeError as error:
-        raise SlurmUnreachable(f"{run.paths.engine / TICKET} cannot be read: {error}") from error
     asked = time.monotonic()
     queue = _queue(asked - FRESH_SECONDS)
     listed = job_of_run(run.id, queue)

@@ -108,16 +108,17 @@ class Packable(ABC):
         Raises:
             ValueError: an argument out of range.
         """
-        packing = Packing(length, method, block, separator, padding, longer, field, np.dtype(dtype).name)
-        return Packed(self._documents(), packing)
-
-
-class _Given(Packable):
-    def __init__(self, documents: Any) -> None:
-        self._given = documents
-
-    def _documents(self) -> Any:
-        return self._given
+        return pack(
+            self._documents(),
+            length,
+            method=method,
+            block=block,
+            separator=separator,
+            padding=padding,
+            longer=longer,
+            field=field,
+            dtype=dtype,
+        )
 
 
 def pack(
@@ -153,14 +154,5 @@ def pack(
     Raises:
         ValueError: an argument out of range.
     """
-    packable = documents if isinstance(documents, Packable) else _Given(documents)
-    return packable.pack(
-        length,
-        method=method,
-        block=block,
-        separator=separator,
-        padding=padding,
-        longer=longer,
-        field=field,
-        dtype=dtype,
-    )
+    packing = Packing(length, method, block, separator, padding, longer, field, np.dtype(dtype).name)
+    return Packed(documents._documents() if isinstance(documents, Packable) else documents, packing)
