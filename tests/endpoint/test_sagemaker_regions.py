@@ -10,6 +10,7 @@ import pytest
 from sagemaker_loop import BUCKET, Loop, lines, members, open_loop, open_service
 from service_relay import FULL, Relay
 
+from headrace.errors import EngineRefused
 from headrace.runs import Status
 from serve_process import ServeProcess
 
@@ -52,12 +53,16 @@ def test_a_job_for_which_one_region_is_full_runs_in_another_with_its_data_and_ev
     east: Loop, west: ServeProcess
 ) -> None:
     put(east.service, "east")
-    put(west, "west")
     with Relay(east.service.port, CreateTrainingJob=[FULL, FULL]) as relay:
         there = {"endpoint_url": west.url, "endpoint_urls": {}}
         retry = {"attempts": 3, "delay": 600, "instance_types": {"dnn": ["ml.m5.2xlarge"]}, "regions": {WEST: there}}
         options = {"endpoint_urls": {"sagemaker": relay.url}, "retry": retry}
-        handle = east.start(east.job(SCRIPT, "moves", options, inputs={"training": f"s3://{BUCKET}/data"}))
+        job = east.job(SCRIPT, "moves", options, inputs={"training": f"s3://{BUCKET}/data"})
+        with pytest.raises(EngineRefused, match=f"regions.{WEST}: channel 'training'"):
+            east.start(job)
+        assert not relay.created(), "what another region lacks is told before anything is submitted"
+        put(west, "west")
+        handle = east.start(job)
         assert handle.wait(90) is Status.COMPLETED, (handle.cause, west.log)
         assert relay.created() == [handle.id, f"{handle.id}-try2"], "with other types first"
     name = f"{handle.id}-try3"

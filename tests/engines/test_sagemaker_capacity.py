@@ -73,6 +73,13 @@ def test_an_attempt_has_its_own_name_types_region_image_and_places() -> None:
     assert fourth.channel_uri.startswith("s3://other/out/headrace/")
     assert fourth.plan.budget.region == "us-west-2"  # type: ignore[union-attr]
     assert fourth.at(1) == job
+    assert [each for each in job.limits if each.startswith("attempt ")] == [
+        "attempt 2, without capacity before: us-east-1; data_group: ml.c5.2xlarge, dnn_group: ml.g5.xlarge",
+        "attempt 3, without capacity before: us-east-1; data_group: ml.c5.2xlarge, dnn_group: ml.g4dn.xlarge",
+        "attempt 4, without capacity before: us-west-2; data_group: ml.c5.xlarge, dnn_group: ml.p3.2xlarge",
+        "attempt 5, without capacity before: us-west-2; data_group: ml.c5.2xlarge, dnn_group: ml.g5.xlarge",
+        "attempt 6, without capacity before: us-west-2; data_group: ml.c5.2xlarge, dnn_group: ml.g4dn.xlarge",
+    ]
 
 
 def test_a_job_without_groups_has_a_list_of_other_types() -> None:

@@ -153,9 +153,20 @@ def check_remote_job(
     if programs:
         check_tensorflow(job)
     if storage:
-        check_places(job, [path[0] for path in elsewhere], access)
-        names = {path[1] for path in elsewhere if path[0] == "inputs"}
-        check_channels([order for order in planned.orders if order.name not in names], access)
+        check_storage(planned, access, elsewhere)
+
+
+def check_storage(
+    planned: PlannedRemotely, access: S3Access = AS_ENVIRONMENT, elsewhere: Collection[Path] = ()
+) -> None:
+    """Checks the places that a job reads and writes. Arguments as in `check_remote_job`.
+
+    Raises:
+        EngineRefused: one is not there, or cannot be written.
+    """
+    check_places(planned.job, [path[0] for path in elsewhere], access)
+    names = {path[1] for path in elsewhere if path[0] == "inputs"}
+    check_channels([order for order in planned.orders if order.name not in names], access)
 
 
 def prepare_remote_run(planned: PlannedRemotely, paths: RunPaths) -> None:

@@ -21,7 +21,7 @@ from headrace.engines.planning.engine_job import EngineJob
 from headrace.engines.planning.library_wheels import pythons_of
 from headrace.engines.planning.plan_artefacts import check_checkpoint_folder
 from headrace.engines.planning.plan_channels import orders_of
-from headrace.engines.remote_job import check_remote_job, ranks_beside_workers, remote_plan
+from headrace.engines.remote_job import check_remote_job, check_storage, ranks_beside_workers, remote_plan
 from headrace.engines.sagemaker.capacity_retry import alternative_of, alternatives, job_at
 from headrace.engines.sagemaker.iam_actions import submission_of
 from headrace.engines.sagemaker.service_request import CHANNEL_FOLDER, Carrier, Request, training_request
@@ -176,7 +176,18 @@ class SageMakerJob(EngineJob):
             if shape is not None:
                 size += f", {shape.gpus} GPU{'' if shape.gpus == 1 else 's'})" if shape.gpus else ")"
             found.append(f"{group.name}: {count} instance{'' if count == 1 else 's'} of {group.instance_type}{size}")
-        return (*found, *self._libraries(), *self._waiting())
+        return (*found, *self._libraries(), *self._waiting(), *self._without_capacity())
+
+    def others(self) -> Iterator[SageMakerJob]:
+        """Yields what is submitted next, one after the other, while there is no capacity; each once.
+
+        Raises:
+            JobInvalid: one could not run there.
+        """
+        retry = self.asked.sagemaker.retry
+        count = 1 if retry is None else min(len(alternatives(retry, self.first_region)), retry.attempts + 1)
+        for attempt in range(self.attempt + 1, count + 1):
+            yield self.at(attempt)
 
     def _libraries(self) -> Iterator[str]:
         if self.options.wheels == AUTO_WHEELS:
@@ -188,6 +199,11 @@ class SageMakerJob(EngineJob):
             yield f"spare capacity, which may be taken back; {kept}"
         if self.job.keep_alive_period_in_seconds:
             yield f"the instances stay, and cost, {self.job.keep_alive_period_in_seconds} s for a next job"
+
+    def _without_capacity(self) -> Iterator[str]:
+        for each in self.others():
+            types = ", ".join(f"{group.name}: {group.instance_type}" for group in each.plan.groups)
+            yield f"attempt {each.attempt}, without capacity before: {each.region}; {types}"
 
 
 def training_job_name(run_id: str, attempt: int = 1) -> str:
@@ -227,11 +243,8 @@ def plan_sagemaker_job(job: Job, paths: RunPaths, environment: Mapping[str, str]
     if wrong:
         raise JobInvalid(tuple(job.problem(each.path, each.message, seen=each.seen, hint=each.hint) for each in wrong))
     check_checkpoint_folder(job, True)
-    region = region_of(job.sagemaker, environment)
-    retry = job.sagemaker.retry
-    count = 1 if retry is None else min(len(alternatives(retry, region)), retry.attempts + 1)
-    first, *others = (attempt_of(job, paths, attempt, region) for attempt in range(1, count + 1))
-    for each in (first, *others):
+    first = attempt_of(job, paths, 1, region_of(job.sagemaker, environment))
+    for each in (first, *first.others()):
         each.request()
     return first
 
@@ -257,7 +270,7 @@ def attempt_of(job: Job, paths: RunPaths, attempt: int, first_region: str) -> Sa
 
 
 def check_sagemaker_job(planned: SageMakerJob) -> None:
-    """Checks what can be known before the job is submitted: its files, and, where they can be reached, its buckets.
+    """Checks what can be known before the job is submitted: its files, and its buckets in every region of its retries.
 
     Raises:
         JobInvalid, EngineRefused: it could not run.
@@ -265,6 +278,16 @@ def check_sagemaker_job(planned: SageMakerJob) -> None:
     check_remote_job(
         planned, storage=planned.options.check_storage, programs=False, access=planned.access, engine="sagemaker"
     )
+    looked_at = {planned.region}
+    for other in planned.others():
+        if other.region not in looked_at and other.options.check_storage:
+            looked_at.add(other.region)
+            try:
+                check_storage(other, other.access)
+            except EngineRefused as error:
+                raise EngineRefused(
+                    f"engines.sagemaker.retry.regions.{other.region}: {error.message}", error.hint
+                ) from error
 
 
 def region_of(options: SageMakerOptions, environment: Mapping[str, str]) -> str:
