@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 from effort import SOAK
 from sagemaker_loop import Loop, open_loop, open_service
+from service_relay import QUOTA, Relay
 
+from headrace import engines
 from headrace.engines.remote_handle import RemoteHandle
 from headrace.errors import NameInUse
 from headrace.grid.controller.start_attempt import start_or_adopt
@@ -86,6 +88,25 @@ def test_a_training_job_is_named_after_its_job_and_found_again_without_its_run(l
     assert handle.wait(60) is Status.COMPLETED, (handle.cause, loop.service.log)
     assert [line.text for line in handle.logs()] == ["once"]
     assert names(loop).count(job.job_name) == 1
+
+
+def test_the_attempt_that_runs_is_found_where_the_first_one_was_refused(loop: Loop) -> None:
+    with Relay(loop.service.port, CreateTrainingJob=[QUOTA]) as relay:
+        options = {
+            "endpoint_urls": {"sagemaker": relay.url},
+            "retry": {"attempts": 3, "instance_types": {"dnn": ["ml.m5.2xlarge"]}},
+        }
+        job = written(loop, "second-0123456789ab", options=options)
+        first = start_or_adopt(job, "sagemaker")
+        engines.refresh(first.run)  # submits the second attempt
+        second = f"{job.job_name}-try2"
+        assert [name for name in names(loop) if name.startswith(job.job_name)] == [second]
+        shutil.rmtree(first.run.paths.root)  # as on another machine
+        again = start_or_adopt(job, "sagemaker")
+        assert (again.adopted, again.run.id) == (True, first.run.id)
+        handle = RemoteHandle(again.run.paths)
+        assert handle.wait(60) is Status.COMPLETED, (handle.cause, loop.service.log)
+        assert [name for name in names(loop) if name.startswith(job.job_name)] == [second]
 
 
 @pytest.mark.parametrize("patch", ["die", *(["create_and_die"] if SOAK else [])])

@@ -16,7 +16,13 @@ from headrace.engines.sagemaker.sagemaker_job import RUN_TAG, SageMakerJob
 from headrace.engines.sagemaker.sagemaker_ticket import TICKET, read_ticket, write_ticket
 from headrace.engines.sagemaker.service_calls import NAME_TAKEN, NameTaken
 from headrace.engines.sagemaker.stage_channel import prepare_sagemaker_run
-from headrace.engines.sagemaker.submit_training_job import planned_again, submit_attempt, ticket_of, write_asked
+from headrace.engines.sagemaker.submit_training_job import (
+    latest_attempt,
+    planned_again,
+    submit_attempt,
+    ticket_of,
+    write_asked,
+)
 from headrace.runs import Run, RunPaths, create_run, give_to_engine, read_header, runs_dir
 from headrace.runs.store import ASK_ENGINE
 
@@ -52,20 +58,21 @@ def take_up_run(planned: SageMakerJob, tags: dict[str, str]) -> RunPaths | None:
         tags: that the training job must have.
 
     Returns:
-        The run; None when the service has no training job of that name.
+        The run, at its latest attempt; None when the service has no training job of that name.
 
     Raises:
         NameTaken: it has one with other tags; or one whose run has ended here.
         HeadraceError, OSError: the service cannot be asked, or the directory cannot be made.
     """
-    service = BotoService(ticket_of(planned).service)
-    found = service.describe(planned.name)
-    if found is None:
+    known = latest_attempt(planned)
+    if known is None:
         return None
+    latest, found = known
+    service = BotoService(ticket_of(latest).service)
     seen = service.tags(str(found["TrainingJobArn"]))
     run_id = seen.get(RUN_TAG, "")
     if not run_id or any(seen.get(key) != value for key, value in tags.items()):
-        message = f"there is another training job called {planned.name}"
+        message = f"there is another training job called {latest.name}"
         raise NameTaken(NAME_TAKEN, message, "it was not made of this job: choose another job_name, or wait")
     job = planned.asked
     paths = RunPaths(runs_dir().resolve() / run_id)
@@ -79,12 +86,12 @@ def take_up_run(planned: SageMakerJob, tags: dict[str, str]) -> RunPaths | None:
             run_id=run_id,
         )
     if read_header(paths).supervisor_pid != ASK_ENGINE:  # new, or whoever made it was killed
-        there = planned.in_run(paths)
+        there = latest.in_run(paths)
         write_asked(paths, job)
         write_ticket(paths, msgspec.structs.replace(ticket_of(there), submitted=True))
-        prepare_sagemaker_run(there, paths)
+        prepare_sagemaker_run(there, paths, latest.attempt)
         give_to_engine(paths)
     if has_ended(Run(paths)):
-        message = f"the training job {planned.name} is that of {run_id}, which has ended here"
+        message = f"the training job {latest.name} is that of {run_id}, which has ended here"
         raise NameTaken(NAME_TAKEN, message, "choose another job_name")
     return paths

@@ -18,7 +18,14 @@ from headrace.engines.sagemaker.boto_service import BotoService
 from headrace.engines.sagemaker.capacity_retry import next_attempt
 from headrace.engines.sagemaker.sagemaker_job import SageMakerJob, attempt_of
 from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket, read_ticket, write_ticket
-from headrace.engines.sagemaker.service_calls import MISSING_SECONDS, ServiceRefused, TrainingService
+from headrace.engines.sagemaker.service_calls import (
+    MISSING_SECONDS,
+    NAME_TAKEN,
+    Answer,
+    NameTaken,
+    ServiceRefused,
+    TrainingService,
+)
 from headrace.engines.sagemaker.stage_channel import (
     prepare_sagemaker_run,
     remove_channel,
@@ -76,6 +83,8 @@ def submit_training_job(planned: SageMakerJob, paths: RunPaths) -> None:
         EngineRefused: the service does not take it, and it is not submitted again.
         OSError: the run's directory cannot be written.
     """
+    if planned.options.naming == "job" and latest_attempt(planned, first=2) is not None:
+        raise NameTaken(NAME_TAKEN, f"another attempt of {planned.name} is there", "choose another job_name")
     write_asked(paths, planned.asked)
     write_ticket(paths, ticket_of(planned))
     give_to_engine(paths)
@@ -87,6 +96,25 @@ def submit_training_job(planned: SageMakerJob, paths: RunPaths) -> None:
             raise
         _log.warning("%s; it is submitted again", error.message)
         note_refusal(paths, error)
+
+
+def latest_attempt(planned: SageMakerJob, first: int = 1) -> tuple[SageMakerJob, Answer] | None:
+    """Returns the latest attempt of a job that the service has, and what it says of it; None when it has none.
+
+    Args:
+        planned: the job, whose training jobs are named after it.
+        first: number of the first attempt that is looked for.
+
+    Raises:
+        HeadraceError: the service cannot be asked.
+    """
+    retry = planned.asked.sagemaker.retry
+    for attempt in range(1 if retry is None else retry.attempts + 1, first - 1, -1):
+        each = planned.at(attempt)
+        found = BotoService(ticket_of(each).service).describe(each.name)
+        if found is not None:
+            return each, found
+    return None
 
 
 def note_refusal(paths: RunPaths, error: ServiceRefused) -> None:
