@@ -29,7 +29,7 @@ from headrace.runs.record_pieces import BATCH_BYTES, PIECE_BYTES
 from headrace.runs.run_listing import run_line
 from headrace.runs.segment_reader import RecordCopy, open_copy, read_copied
 from headrace.runs.segment_writer import SegmentWriter
-from headrace.runs.segments import Piece, SegmentHeader, encode, find_record, is_recorded, segment_name
+from headrace.runs.segments import Piece, SegmentHeader, attempt_place, encode, find_record, is_recorded, segment_name
 from headrace.runs.store import COPIED
 from objectstore import ObjectStore
 
@@ -264,6 +264,16 @@ def test_a_copy_that_lost_bytes_heals_and_several_processes_may_keep_one(run: Ru
         name.unlink()
         assert copy.update().complete
     assert files_of(copy.paths) == files_of(run)
+
+
+def test_of_a_run_with_a_record_for_each_attempt_the_latest_one_is_found(run: RunPaths) -> None:
+    store = Memory()
+    for attempt in (1, 2, 10):
+        SegmentWriter(run, store, attempt_place(PLACE, attempt), "engine", run.root / f"stored-{attempt}").store()
+    for named in ("job", run.id):
+        assert find_record(store, f"{PLACE}/{named}") == (run.id, f"{PLACE}/attempts/10/{run.id}")
+    second = f"{PLACE}/attempts/2/{run.id}"
+    assert find_record(store, second) == (run.id, second)
 
 
 def test_a_copy_needs_a_folder_that_is_free(run: RunPaths, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from headrace.errors import RecordDamaged, RunNotFound
 from headrace.runs.store import job_name_of
 
 SEGMENTS = "segments"
+ATTEMPTS = "attempts"
 WHOLE = ("job.yaml", "job.json", "request.json", "plan.json", "run.json")
 """The small files of a record that are replaced as a whole; run.json last, which makes a directory a run."""
 EVENTS = "events"
@@ -194,11 +195,18 @@ def writers_place(run_place: str, writer: str = "") -> str:
     return joined(run_place, SEGMENTS, writer) if writer else joined(run_place, SEGMENTS)
 
 
+def attempt_place(place: str, attempt: int) -> str:
+    """Returns the place below which an attempt that has a record of its own stores it; the first is 1."""
+    return place.rstrip("/") if attempt == 1 else joined(place, ATTEMPTS, str(attempt))
+
+
 def find_record(store: ObjectStore, uri: str) -> tuple[str, str]:
     """Returns (run id, place) of a run's record: of that place, or of the newest run of the job that it names.
 
+    Of a run whose attempts have records of their own it is the latest one.
+
     Args:
-        store: where to look; four requests at most.
+        store: where to look; four requests at most, and one for each further attempt that there is.
         uri: ``<place>/<run id>`` or ``<place>/<job name>``.
 
     Raises:
@@ -206,14 +214,18 @@ def find_record(store: ObjectStore, uri: str) -> tuple[str, str]:
         StorageError, UsageError: it cannot be listed.
     """
     parent, _, name = uri.rstrip("/").rpartition("/")
-    if store.folders(writers_place(uri)):
-        return name, uri.rstrip("/")
-    beside = [] if parent.endswith(":/") else store.folders(parent, f"{name}-")  # a bucket has nothing beside it
-    runs = [run for run in beside if job_name_of(run) == name]
-    if runs:
-        newest = max(runs, key=lambda run: run[-20:])
-        return newest, joined(parent, newest)
-    for folder in (uri.rstrip("/"), *([] if parent.endswith(":/") else [parent])):
+    lonely = parent.endswith(":/")  # a bucket has nothing beside it
+    numbers = [] if lonely else [int(each) for each in store.folders(joined(parent, ATTEMPTS)) if each.isdecimal()]
+    places = [attempt_place(parent, number) for number in sorted({1, *numbers}, reverse=True)]
+    for place in places:
+        if store.folders(writers_place(joined(place, name))):
+            return name, joined(place, name)
+    beside = [] if lonely else [(run, place) for place in places for run in store.folders(place, f"{name}-")]
+    of_job = [(run, place) for run, place in beside if job_name_of(run) == name]
+    if of_job:
+        newest, place = max(of_job, key=lambda found: found[0][-20:])  # of equal ones the first: the latest attempt
+        return newest, joined(place, newest)
+    for folder in (uri.rstrip("/"), *([] if lonely else [parent])):
         runs = [run for run in store.folders(folder) if job_name_of(run) != run]
         if runs:
             break

@@ -37,6 +37,7 @@ from headrace.job.model.sagemaker_options import AUTO_WHEELS, SageMakerOptions
 from headrace.job.rules.engine_rules import TOOLKIT_ONLY
 from headrace.job.rules.sagemaker_rules import OPTIONS, sagemaker_rules
 from headrace.runs import RunPaths
+from headrace.runs.segments import attempt_place
 
 LONGEST_NAME = 63
 RUN_TAG = "headrace:run"
@@ -98,8 +99,8 @@ class SageMakerJob(EngineJob):
     @property
     def record_place(self) -> str:
         """Place below which this attempt has its record: none takes the end of another one for its own."""
-        place = self.job.record.uri.rstrip("/") if self.job.record is not None else ""
-        return place if self.attempt == 1 else f"{place}/attempts/{self.attempt}"
+        place = self.job.record.uri if self.job.record is not None else ""
+        return attempt_place(place, self.attempt) if place else ""
 
     @property
     def shared_uri(self) -> str:
