@@ -182,6 +182,8 @@ def test_workers_are_told_the_most_that_there_will_be() -> None:
 def test_what_cannot_be_is_refused_when_the_loader_is_made() -> None:
     with pytest.raises(ValueError, match=r'must be an integer, "auto" or a feed\.Auto, got .many.'):
         DataLoader(Sleepy(8, 0.0), num_workers="many")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"or a feed\.Auto, got <class"):
+        DataLoader(Sleepy(8, 0.0), num_workers=Auto)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="at_most must be an integer of at least 1, got 0"):
         Auto(0)
     with pytest.raises(ValueError, match='num_workers="auto" needs num_shards='):

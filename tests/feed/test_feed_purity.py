@@ -57,6 +57,14 @@ def test_a_pure_dataset_is_compared_without_a_warning(place: str, loader_at: Cal
         assert loader.stats()["purity_failures"] == 0
 
 
+def test_what_was_compared_counts_over_all_passes() -> None:
+    with DataLoader(trouble_data.pure(), 8, num_workers=2, verify=1.0) as loader:
+        deadline = time.monotonic() + 30
+        while loader.stats()["slices_verified"] <= 96 // 8 and time.monotonic() < deadline:
+            assert purity_warnings(loader) == []
+        assert loader.stats()["slices_verified"] > 96 // 8, "more than a pass has"
+
+
 def test_two_hosts_of_one_executor_compare_with_each_other_and_one_has_nobody(
     own_server: Callable[..., Server],
 ) -> None:

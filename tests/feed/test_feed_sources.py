@@ -280,6 +280,11 @@ def test_no_folder_no_shard_and_an_address_are_said(tmp_path: Path) -> None:
     (tmp_path / "a.txt").touch()
     with pytest.raises(ShardError, match=r"no file in .* matches '\*\.tar'; there is: a\.txt"):
         feed.tar(tmp_path)
+    with pytest.raises(ShardError, match=r"a\.txt is a file(.|\n)*'a\.txt'"):
+        feed.tar(tmp_path / "a.txt")
+    (tmp_path / "b.tar.gz").touch()
+    with pytest.raises(ShardError, match=r"there is: a\.txt, b\.tar\.gz\n.*decompress"):
+        feed.tar(tmp_path)
     with pytest.raises(ShardError, match=r"gs://bucket/x is not a folder(.|\n)*s3://bucket/prefix/"):
         feed.tar("gs://bucket/x")
 

@@ -341,8 +341,9 @@ class Exchange:
         self._stats.worker_cpu_seconds += done.cpu
         if done.drawn is not None and done.drawn.behind:
             return  # a replay that takes too long for a check
+        compared = self._verifier.compared
         difference = self._verifier.compare(worker.number, check, done)
-        self._stats.slices_verified = self._verifier.compared
+        self._stats.slices_verified += self._verifier.compared - compared
         if difference is not None:
             self._stats.purity_failures += 1
             if self._stats.purity_failures == 1:

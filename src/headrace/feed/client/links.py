@@ -137,7 +137,7 @@ class ExecutorLink(Link):
         """Returns how the executor ended, also in the words of torch. Raises FeedError if it could not be started."""
         self.settle()
         if self.failure is not None:
-            raise FeedError(f"cannot start a worker process: {self.failure}") from self.failure
+            raise _not_started(self.failure) from self.failure
         self.process.join(1.0)
         code = self.process.exitcode
         if code is None:
@@ -219,8 +219,15 @@ def start_executor(
         link.starting.start()
     if link.failure is not None:
         ours.close()
-        raise FeedError(f"cannot start a worker process: {link.failure}") from link.failure
+        raise _not_started(link.failure) from link.failure
     return link
+
+
+def _not_started(failure: BaseException) -> FeedError:
+    """Returns what is raised for a worker process that could not be started."""
+    unpicklable = isinstance(failure, (pickle.PicklingError, AttributeError, TypeError))
+    hint = "with spawn and forkserver the dataset is pickled: define functions and classes at the top of a module"
+    return FeedError(f"cannot start a worker process: {failure}", hint if unpicklable else "")
 
 
 def _local_main(

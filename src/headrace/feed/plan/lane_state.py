@@ -68,7 +68,10 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         PositionError: they are not of one loader, or not of one step.
     """
     if not states or any(not state.get("lanes") for state in states):
-        raise PositionError("merge_states takes the states of a loader with lanes, one of every rank")
+        raise PositionError(
+            "merge_states takes the states of a loader with lanes, one of every rank",
+            hint="state_dict() of a counted loader is the same on all ranks: load any of them",
+        )
     first = dict(states[0])
     found = [msgspec.convert(state["lanes"], LaneState) for state in states]
     for state, lanes in zip(states, found, strict=True):

@@ -34,7 +34,8 @@ class HuggingFaceRows(Source):
             try:
                 dataset = datasets.load_from_disk(folder)
             except (OSError, ValueError) as error:
-                raise ShardError(f"{folder} holds no dataset of save_to_disk: {error}") from error
+                hint = "write one with dataset.save_to_disk(folder), or pass the dataset itself"
+                raise ShardError(f"{folder} holds no dataset of save_to_disk: {error}", hint) from error
         if isinstance(dataset, dict):
             raise PipelineError(
                 f"this is a dict of the splits {', '.join(map(str, dataset))}", hint="pass one: dataset['train']"

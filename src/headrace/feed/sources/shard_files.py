@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
 from collections import OrderedDict
 from pathlib import Path, PurePath
@@ -83,6 +84,9 @@ def _opened(folder: str | os.PathLike[str]) -> Path | ObjectFolder:
             hint="pass a folder, s3://bucket/prefix/, or the input channel of a job: feed.channel(name)",
         )
     path = Path(given)
+    if path.is_file():
+        hint = f"pass its folder, and its name as the pattern: {str(path.parent)!r}, {path.name!r}"
+        raise ShardError(f"{path} is a file, not a folder of shards", hint)
     if not path.is_dir():
         raise ShardError(f"there is no folder {path}", "pass the folder of the shards, and a pattern of their names")
     return path
@@ -115,7 +119,11 @@ def _names(folder: Path, pattern: str) -> list[str]:
                 f"the name of the shard {os.fsencode(name)!r} in {folder} is not UTF-8", "give it another name"
             ) from None
     if not names:
-        there = sorted(path.name for path in folder.iterdir())
+        there = sorted(path.name for path in folder.iterdir() if path.name != FOLDER)
         shown = ", ".join(there[:5]) + (", ..." if len(there) > 5 else "")
-        raise ShardError(f"no file in {folder} matches {pattern!r}; there is: {shown or 'nothing'}")
+        if any(fnmatch.fnmatch(name, f"{pattern}.*") for name in there):
+            hint = "compressed shards cannot be read from the middle: decompress them, once"
+        else:
+            hint = "give the pattern of the shards' names; `**/` goes through folders"
+        raise ShardError(f"no file in {folder} matches {pattern!r}; there is: {shown or 'nothing'}", hint)
     return names

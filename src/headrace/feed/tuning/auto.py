@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, SupportsIndex
 
 from headrace.feed.tuning.executor_rule import MOST_A_CORE
 from headrace.feed.worker.usable_cores import usable_cores
@@ -41,10 +41,10 @@ def asked_workers(num_workers: int | Auto | Literal["auto"]) -> tuple[int, Auto 
     """Returns the number of local workers, the most of them where it is tuned; and the limits then, None for a number.
 
     Raises:
-        ValueError: a text other than ``"auto"``.
+        ValueError: a text other than ``"auto"``, or something that is no number.
     """
-    if isinstance(num_workers, str):
-        if num_workers != "auto":
-            raise ValueError(f'num_workers must be an integer, "auto" or a feed.Auto, got {num_workers!r}')
+    if isinstance(num_workers, str) and num_workers == "auto":
         num_workers = Auto()
+    if not isinstance(num_workers, (SupportsIndex, Auto)):
+        raise ValueError(f'num_workers must be an integer, "auto" or a feed.Auto, got {num_workers!r}')
     return (num_workers.most, num_workers) if isinstance(num_workers, Auto) else (num_workers, None)
