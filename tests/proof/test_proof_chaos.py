@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from chaos import PREFETCH, WIDE_WINDOW, Chaos
 from effort import SOAK, number, repeat
-from feed_servers import Server
+from feed_servers import Server, wait_until
 from training import feed_hosts, remote, training
 
 
@@ -37,6 +37,19 @@ def test_workers_of_lanes_are_killed_and_stopped(tmp_path: Path, seed: int) -> N
         for _ in repeat(0.06):
             chaos.run(number(2, 4))
         assert trainer.finish()["workers_lost"] >= 1
+
+
+def test_workers_are_killed_while_a_loader_chooses_how_many_there_are(tmp_path: Path, seed: int) -> None:
+    loader = {"workers": "local", "num_workers": "auto", "persistent_workers": True}
+    with training(tmp_path, loader=loader, endless=True, dataset={"delay": 0.01}) as trainer:
+        chance = random.Random(seed)
+        for _ in repeat(0.03, 2):
+            wait_until(lambda: len(trainer.local_executors()) > 1, "the loader has added workers")
+            trainer.wait_steps(chance.randrange(1, 40))
+            chance.choice(trainer.local_executors()).kill()
+        stats = trainer.finish()
+    assert stats["workers_lost"] >= 1
+    assert stats["tuning"]["changes"], stats["tuning"]
 
 
 @pytest.mark.parametrize("method", ["best_fit", "concat"])
