@@ -294,6 +294,17 @@ def test_headraces_own_loader_is_measured(
     assert value(report, "sample_cpu") is not None
 
 
+if SOAK:
+
+    def test_a_loader_that_chooses_its_workers_is_told_and_measured(
+        doctor: Callable[..., CompletedProcess[str]], script: Callable[[str], str]
+    ) -> None:
+        text = "import headrace.feed as f; train(f.DataLoader(Data(9000, 0.01), batch_size=4, num_workers='auto'), 1)"
+        report = judge(doctor, script(text), options=("--steps", "200"))
+        assert report["ranks"][0]["loader"] == 'headrace.feed.DataLoader(Data, batch_size=4, num_workers="auto")'
+        assert value(report, "data_wait") is not None
+
+
 def test_every_rank_is_reported_and_the_worst_is_judged(
     doctor: Callable[..., CompletedProcess[str]], script: Callable[[str], str]
 ) -> None:

@@ -78,11 +78,17 @@ def facts(loader: Any) -> dict[str, Any]:
         "map_style": not iterable,
         "batch_size": loader.batch_size if isinstance(loader.batch_size, int) else None,
         "workers": int(loader.num_workers),
+        "auto": bool(own_stats(loader).get("tuning")),
         "persistent": bool(getattr(loader, "persistent_workers", False)),
         "start_method": method,
         "remote": getattr(loader, "_places", None) is not None,
         "training": training(),
     }
+
+
+def own_stats(loader: Any) -> dict[str, Any]:
+    """Returns what headrace's own loader tells of itself; nothing of another one."""
+    return dict(loader.stats()) if type(loader).__module__.startswith("headrace.") else {}
 
 
 def rank() -> dict[str, Any]:

@@ -28,6 +28,7 @@ from headrace.feed.profiler.facts import (
     cuda,
     facts,
     is_data_worker,
+    own_stats,
     rank,
     sizes,
     synchronize,
@@ -170,19 +171,17 @@ class LoaderWatch:
 
     def _worker_cpu(self) -> float | None:
         """CPU seconds of the workers so far, from a loader that knows them: headrace's own."""
-        loader = self.loader()
-        if loader is None or not type(loader).__module__.startswith("headrace."):
-            return None
-        return float(loader.stats().get("worker_cpu_seconds", 0.0))
+        return own_stats(self.loader()).get("worker_cpu_seconds")
 
     def _report(self) -> None:
         """Writes what the phase took as a whole."""
         at, clock, cpu, workers = self._started
-        now = self._worker_cpu()
+        own = own_stats(self.loader())
+        now = own.get("worker_cpu_seconds")
         self.trial.spool.write(
             "phase", loader=self.number, phase=self.phase, started=at, ended=time.time(), total=self._total,
             seconds=time.perf_counter() - clock, cpu=time.process_time() - cpu,
-            worker_cpu=None if workers is None or now is None else now - workers,
+            worker_cpu=None if workers is None or now is None else now - workers, executors=own.get("executors"),
             cuda=cuda(), replayed=self.replaying, why_not=self._why_not,
         )  # fmt: skip
 

@@ -200,7 +200,7 @@ def _rank_report(
         sample_cpu=cpu,
         cores=cores,
         trainer_cores=trainer_cores,
-        workers=trial.loader.workers,
+        workers=_workers(trial),
         map_style=trial.loader.map_style,
         remote=trial.loader.remote,
         first_wait=first / waits if waits else 0.0,
@@ -246,7 +246,8 @@ def words(loader: Loader) -> str:
     kind = loader.type.rpartition(".")[2]
     kind = f"headrace.feed.{kind}" if loader.type.startswith("headrace.") else kind
     size = "" if loader.batch_size is None else f"batch_size={loader.batch_size}, "
-    return f"{kind}({loader.dataset}, {size}num_workers={loader.workers})"
+    workers = '"auto"' if loader.auto else loader.workers
+    return f"{kind}({loader.dataset}, {size}num_workers={workers})"
 
 
 def _window(phase: Phase | None) -> Window | None:
@@ -262,6 +263,12 @@ def _floor(trial: LoaderTrial) -> tuple[float, str]:
     steps = _measured(trial)
     why = phase.why_not if phase is not None and phase.why_not else "the script ended before"
     return sum(step.step - step.wait for step in steps) / len(steps), f"estimated, batches were not replayed: {why}"
+
+
+def _workers(trial: LoaderTrial) -> int:
+    """Returns the workers that made the measured steps; those at their end, where the loader chooses how many."""
+    phase = trial.phases.get("measured")
+    return phase.executors if trial.loader.auto and phase is not None and phase.executors else trial.loader.workers
 
 
 def _trainer_cores(trial: LoaderTrial) -> float:
@@ -296,7 +303,8 @@ def advice_lines(verdict: OffloadDecision) -> list[str]:
     """Returns what to do, one line an action."""
     lines = []
     if verdict.workers is not None:
-        lines.append(f"num_workers={verdict.workers} on this machine")
+        here = f"num_workers={verdict.workers} on this machine"
+        lines.append(f'{here} (headrace.feed.DataLoader finds it itself: num_workers="auto")')
     if verdict.advice in (Advice.REMOTE, Advice.HYBRID):
         lines.append(f"{verdict.remote_cores} cores with {verdict.remote_workers} executors on other hosts")
     return lines

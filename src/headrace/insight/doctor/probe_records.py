@@ -47,6 +47,7 @@ class Loader(_Record, frozen=True, tag="loader"):
         map_style: False for an IterableDataset.
         batch_size: None when a batch sampler decides, or without batches.
         workers, persistent, start_method: as its arguments say.
+        auto: it chooses the number of its workers itself, and `workers` is the most.
         remote: headrace's own, with workers on other hosts.
         training: its loop computes gradients.
     """
@@ -59,6 +60,7 @@ class Loader(_Record, frozen=True, tag="loader"):
     map_style: bool
     batch_size: int | None
     workers: int
+    auto: bool
     persistent: bool
     start_method: str
     remote: bool
@@ -101,6 +103,7 @@ class Phase(_Record, frozen=True, tag="phase"):
         started, ended: seconds since the epoch.
         seconds, cpu: wall seconds, and CPU seconds of the training process without its workers.
         worker_cpu: CPU seconds of the workers, from a loader that knows them.
+        executors: workers at its end, from such a loader.
         cuda: whether the script uses CUDA, so that work of the device overlaps.
         replayed, why_not: whether batches were replayed, and why they could not be.
     """
@@ -113,6 +116,7 @@ class Phase(_Record, frozen=True, tag="phase"):
     seconds: float
     cpu: float
     worker_cpu: float | None
+    executors: int | None
     cuda: bool
     replayed: bool
     why_not: str
