@@ -15,10 +15,17 @@ from headrace.feed.wire.messages import RemoteError
 
 
 def remote_error(error: BaseException) -> RemoteError:
-    """Describes an exception, with its traceback, for the trainer."""
+    """Describes an exception for the trainer: with its traceback, unless that leads through no code of the user's."""
     kind = type(error)
-    text = "".join(traceback.format_exception(kind, error, error.__traceback__))
+    text = "" if _says_it_all(error) else "".join(traceback.format_exception(kind, error, error.__traceback__))
     return RemoteError(f"{kind.__module__}:{kind.__qualname__}", str(error), text)
+
+
+def _says_it_all(error: BaseException) -> bool:
+    """Returns whether headrace itself has raised it on purpose."""
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    own = all(str(frame.f_globals.get("__name__", "")).startswith("headrace.") for frame in frames)
+    return own and isinstance(error, errors.HeadraceError)
 
 
 def warn_user(text: str, kind: type[Warning]) -> None:
