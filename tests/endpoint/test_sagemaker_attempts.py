@@ -158,3 +158,6 @@ def test_a_job_that_the_service_does_not_know_for_long_is_over(loop: Loop, monke
         assert handle.cause is not None
         assert (handle.cause.kind, handle.cause.infrastructure) == (CauseKind.ENGINE_FAILED, True)
         assert relay.created() == [handle.id]
+    # It had it all the time: its host could not store its record once the endpoint is gone, and would try for minutes.
+    ended = loop.service.client().get_waiter("training_job_completed_or_stopped")
+    ended.wait(TrainingJobName=handle.id, WaiterConfig={"Delay": 1, "MaxAttempts": 60})
