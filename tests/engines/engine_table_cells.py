@@ -122,7 +122,6 @@ ABSENT: dict[Cell, str] = {
 QUICK: frozenset[Cell] = frozenset(
     (row, "slurm")
     for row in (
-        "torchrun, elastic",
         "tf.data service",
         "a rank is killed",
         "an agent is killed",
@@ -132,7 +131,14 @@ QUICK: frozenset[Cell] = frozenset(
 )
 
 LONG: frozenset[Cell] = frozenset(
-    (row, "slurm") for row in ("Horovod", "a rank of an elastic world is killed", "a node is lost", "a node is cut off")
+    (row, "slurm")
+    for row in (
+        "Horovod",
+        "torchrun, elastic",
+        "a rank of an elastic world is killed",
+        "a node is lost",
+        "a node is cut off",
+    )
 )
 """Cells that only the long run plays, and that no other test proves: they cost much and are much like another row."""
 

@@ -115,7 +115,7 @@ AGENTS = [
         soak=True,
     ),
     Row("agent killed", WAITING, at(BOTH, KILL, agent("algo-2")), r"dnn/algo-2\[agent\]: agent killed by SIGKILL"),
-    Row("agent killed while the job is stopped", WAITING, at(stopping(2), KILL, agent("algo-2")), **STOPPED),
+    Row("agent killed while the job is stopped", WAITING, at(stopping(2), KILL, agent("algo-2")), **STOPPED, soak=True),
     Row(
         "host lost",
         WAITING.isolated(),
@@ -271,7 +271,7 @@ ENGINE = [
         **COMPLETED,
         soak=True,
     ),
-    Row("supervisor killed at its start", WAITING, at(start, KILL, supervisor), SUPERVISOR_KILLED),
+    Row("supervisor killed at its start", WAITING, at(start, KILL, supervisor), SUPERVISOR_KILLED, soak=True),
     Row("supervisor killed", WAITING, at(BOTH, KILL, supervisor), SUPERVISOR_KILLED),
     Row(
         "supervisor of isolated hosts killed",
