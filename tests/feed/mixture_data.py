@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,14 +45,23 @@ class Lines(Rows):
         return torch.tensor([self.source, int(self.lines[row])])
 
 
-def made(until: Any = None, rows: int | None = None) -> Any:
+def made(until: Any = None, rows: int | None = None, weights: Mapping[str, float] = WEIGHTS) -> Any:
     sources = {name: Rows(number, ROWS[name]) for number, name in enumerate(sorted(ROWS))}
-    return feed.mix(sources, WEIGHTS, until=until, rows=rows)
+    return feed.mix(sources, weights, until=until, rows=rows)
+
+
+def is_kept(row: Any) -> bool:
+    return random.random() < 0.8 and int(row[0][1]) % 3 != 1
 
 
 @feed.pipeline
 def mixed(until: Any = None, rows: int | None = None) -> feed.Source:
     return made(until, rows)
+
+
+@feed.pipeline
+def mixed_stream(until: Any = None) -> Any:
+    return made(until).filter(is_kept)
 
 
 @feed.pipeline

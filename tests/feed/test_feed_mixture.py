@@ -284,11 +284,6 @@ def test_a_mixture_that_cannot_be_says_what_is_wrong(
 
 
 def test_what_does_not_go_with_a_mixture_is_refused() -> None:
-    for uncounted in (made().filter, made().flat_map):
-        with pytest.raises(PipelineError, match="a mixture has a count"):
-            uncounted(bool)
-    with pytest.raises(PipelineError, match=r"what \.pack leaves"):
-        made().pack(8)
     with pytest.raises(PipelineError, match="decides the order by its weights, and a sampler does"):
         iter(DataLoader(made(), sampler=[1, 2]))
     with pytest.raises(ValueError, match="generator excludes"):

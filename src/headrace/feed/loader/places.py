@@ -84,11 +84,15 @@ class Places(abc.ABC):
                 must lie behind all that is prefetched; the error names the earliest.
 
         Raises:
-            PipelineError: the dataset is no mixture.
+            PipelineError: the dataset is no mixture, or one that is read in lanes.
             ValueError: weights that do not fit, or such a step.
         """
         self._settle()
         if isinstance(self._planner, LanePlanner):
-            raise PipelineError("data without a count are no mixture", "mix sources that have a count: feed.mix(...)")
+            raise PipelineError(
+                "only data with a count change their weights: those of a mixture behind .filter, .flat_map or .pack "
+                "stay as they are",
+                hint="give feed.mix the new weights, and begin an epoch with that",
+            )
         if not self._planner.set_weights(weights, at_step):
             self._sessions.position_set()  # what it has begun of the next epoch is not wanted

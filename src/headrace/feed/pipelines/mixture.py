@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -112,19 +112,6 @@ class Mixture(Source):
         """Returns a mixture of lists of consecutive rows, each of one source. Raises ValueError for fewer than 1."""
         return Mixture([part.batch(rows) for part in self._parts], self.mixing)
 
-    def filter(self, predicate: Callable[[Any], bool]) -> Stream:
-        """Raises PipelineError."""
-        del predicate
-        raise _uncounted(".filter")
-
-    def flat_map(self, function: Callable[[Any], Iterable[Any]]) -> Stream:
-        """Raises PipelineError."""
-        del function
-        raise _uncounted(".flat_map")
-
-    def _documents(self) -> Any:
-        raise _uncounted(".pack")
-
 
 class _DatasetRows(Source):
     """A map-style dataset of the user's as a source."""
@@ -146,17 +133,9 @@ def _source(name: str, given: Any) -> Source:
     if isinstance(dataset, Stream) or is_uncounted(dataset) or not hasattr(dataset, "__len__"):
         raise PipelineError(
             f"the source {name!r} is a {type(dataset).__name__}, which has no rows by number",
-            hint="mix counted sources; what .filter or .flat_map does can be done by .map, with a mark for rows that "
-            "are not wanted, or once before the training",
+            hint="mix counted sources, and do what .filter, .flat_map or .pack does behind the mixture",
         )
     found = dataset if isinstance(dataset, Source) else _DatasetRows(dataset)
     if not len(found) and not found.declared:  # another host may hold its shards
         raise PipelineError(f"the source {name!r} has no rows", "leave it out, or look where its data are")
     return found
-
-
-def _uncounted(method: str) -> PipelineError:
-    return PipelineError(
-        f"a mixture has a count, and what {method} leaves has none",
-        hint="mark rows that are not wanted in .map, and leave them out in collate_fn",
-    )

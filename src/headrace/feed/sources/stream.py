@@ -1,7 +1,8 @@
 """Streams: what `.filter` and `.flat_map` make of a source. They have no count, so they are read in lanes.
 
 Lane l of L takes the rows whose places in the epoch's order lie in [n * l / L, n * (l + 1) / L). So a stream can be
-shuffled like its source, and a lane can be opened at any row: no row before is read. `LaneRows.restart` says where.
+shuffled like its source, or mixed like a mixture, and a lane can be opened at any row: no row before is read.
+`LaneRows.restart` says where.
 """
 
 from __future__ import annotations
@@ -9,16 +10,27 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
 from headrace.feed.sources.open_lane import BEGINNING, Lane, Restart
 from headrace.feed.sources.packing import Packable
 
-Order = Callable[[range], list[int]]
 _Kind = Literal["map", "filter", "flat_map"]
 _BLOCK = 1024  # places whose rows are found at a time
+
+
+class Order(NamedTuple):
+    """The order of an epoch.
+
+    Attributes:
+        places: how many there are; of a mixture perhaps more or fewer than rows.
+        rows: returns the rows at some places; None for the source's own order.
+    """
+
+    places: int
+    rows: Callable[[range], list[int]] | None = None
 
 
 class Rows(Protocol):
@@ -78,31 +90,38 @@ class Stream(Packable):
         return len(self._source)
 
     @property
+    def mixing(self) -> Any:
+        """What the source is a mixture of (`headrace.feed.wire.mixing`); None for no mixture."""
+        return getattr(self._source, "mixing", None)
+
+    @property
     def counts(self) -> list[tuple[str, int]]:
         """One shard without a count: every host must hold all of it."""
         return [("", -1)]
 
     @property
     def shard_digests(self) -> list[str]:
-        """Digest of the source's shards; of none when one has none."""
+        """Digest of the source's shards, and of what a mixture decides; of none when a shard has none."""
         digests = self._source.shard_digests
         if not digests or not all(digests):
+            digests = []
+        if not digests and self.mixing is None:
             return []
-        told = msgspec.msgpack.encode([self._source.counts, digests])
+        told = msgspec.msgpack.encode([self._source.counts, digests, *([self.mixing] if self.mixing else [])])
         return [hashlib.blake2b(told, digest_size=8, person=b"stream").hexdigest()]
 
     def __iter__(self) -> Iterator[Any]:
-        return self.lane(0, 1, None)
+        return self.lane(0, 1, Order(self.rows))
 
-    def lane(self, number: int, lanes: int, order: Order | None, start: Restart = BEGINNING) -> LaneRows:
+    def lane(self, number: int, lanes: int, order: Order, start: Restart = BEGINNING) -> LaneRows:
         """Opens a lane.
 
         Args:
             number, lanes: which one, of how many.
-            order: returns the rows at places in the epoch's order; None for the source's own.
+            order: of the epoch.
             start: a `restart` of this lane: its place is the number of rows that were taken.
         """
-        begin, end = len(self._source) * number // lanes, len(self._source) * (number + 1) // lanes
+        begin, end = order.places * number // lanes, order.places * (number + 1) // lanes
         return LaneRows(self._source, self._steps, range(begin, end), order, start)
 
 
@@ -120,10 +139,10 @@ class LaneRows(Lane):
         source: Rows,
         steps: tuple[tuple[_Kind, Callable[[Any], Any]], ...],
         places: range,
-        order: Order | None,
+        order: Order,
         start: Restart,
     ) -> None:
-        self._source, self._steps, self._places, self._order = source, steps, places, order
+        self._source, self._steps, self._places, self._order = source, steps, places, order.rows
         self.restart = Restart(start.place or 0, start.made)
         self._taken, self._made = self.restart
         self._many = any(kind == "flat_map" for kind, _ in steps)

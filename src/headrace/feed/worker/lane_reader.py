@@ -20,6 +20,7 @@ from headrace.errors import PipelineError
 from headrace.feed.pipelines import seeds
 from headrace.feed.pipelines.lane_datasets import documents_of, own_copy
 from headrace.feed.pipelines.lane_info import LaneInfo, working_for
+from headrace.feed.plan.mixed_order import MixedOrder
 from headrace.feed.plan.order import RowOrder
 from headrace.feed.plan.window import Window
 from headrace.feed.sources.open_lane import BEGINNING, Lane, Restart
@@ -27,6 +28,7 @@ from headrace.feed.sources.packed_lane import PackedLane
 from headrace.feed.sources.packing import Packed
 from headrace.feed.sources.stream import Order, Stream
 from headrace.feed.wire.draws import MAX_TOKEN, Draw, Drawn
+from headrace.feed.wire.mixing import Mixing
 from headrace.feed.worker.dataset_lane import DatasetLane, packed, unpacked
 
 REPLAY_SECONDS = 5.0  # of replay in one answer; then it is told how much is left, as a sign of life
@@ -181,7 +183,7 @@ class _Reader:
         dataset = self.info.dataset
         if isinstance(dataset, Stream):
             self.info.asked = True
-            order = _order(dataset.rows, draw.shuffle, self._seed, self._epoch)
+            order = _order(dataset, draw.shuffle, self._seed, self._epoch)
             return dataset.lane(draw.lane, draw.lanes, order, start)
         if init is not None:
             init(draw.lane)
@@ -221,15 +223,28 @@ class _Reader:
         return (0, b"") if restart.place is None else (restart.made, packed(restart.place))
 
 
-def _order(rows: int, shuffle: bool | tuple[int, int], seed: int, epoch: int) -> Order | None:
-    """Returns the order of an epoch's rows, as `EpochPlan` has it; None for that of the source."""
-    if not shuffle:
-        return None
-    found = RowOrder(rows, seed, Window(*shuffle) if isinstance(shuffle, tuple) else True)
+def _order(stream: Stream, shuffle: bool | tuple[int, int], seed: int, epoch: int) -> Order:
+    """Returns the order of an epoch's rows: as `EpochPlan` has it, or that of the mixture.
 
-    def order(places: range) -> list[int]:
-        wanted = np.arange(places.start, places.stop, dtype=np.int64)
-        rows_there: list[int] = found.rows_at(epoch, wanted).tolist()
-        return rows_there
+    Raises:
+        PipelineError: a source of the mixture has no rows here.
+    """
+    chosen = Window(*shuffle) if isinstance(shuffle, tuple) else shuffle
+    mixing: Mixing | None = stream.mixing
+    if mixing is None and not chosen:
+        return Order(stream.rows)
+    if mixing is None:
+        found: RowOrder | MixedOrder = RowOrder(stream.rows, seed, chosen)
+        places = stream.rows
+    else:
+        for name, rows in zip(mixing.names, mixing.rows, strict=True):
+            if not rows:
+                raise PipelineError(f"the source {name!r} has no rows here", "every host must hold all of the data")
+        found = mixed = MixedOrder(mixing, seed, chosen)
+        places = mixed.rows(epoch)
 
-    return order
+    def rows_at(wanted: range) -> list[int]:
+        rows: list[int] = found.rows_at(epoch, np.arange(wanted.start, wanted.stop, dtype=np.int64)).tolist()
+        return rows
+
+    return Order(places, rows_at)
