@@ -46,6 +46,9 @@ def test_a_loader_says_what_it_guarantees() -> None:
         "lanes": DataLoader(lambda: iter(data), 2, num_shards=2),
         "stateful lanes": DataLoader(Rows(8), 2, num_shards=2, rank=0, world_size=2, uneven=True),
         "stream": DataLoader(Numbers().filter(bool), 2, num_shards=2, rank=0, world_size=2, steps_per_epoch=1),
+        "slots": DataLoader(
+            lambda: iter(data), num_shards=2, global_batch_size=4, rank=0, world_size=2, steps_per_epoch=1
+        ),
     }
     assert {name: dataclasses.astuple(loader.guarantee()) for name, loader in loaders.items()} == {
         "own": (True, True, "at once", "each has everything", True),
@@ -54,6 +57,7 @@ def test_a_loader_says_what_it_guarantees() -> None:
         "sampler": (True, False, "by running the sampler again", "as the sampler says", False),
         "stateful": (True, False, "by the sampler's state", "as the sampler says", False),
         "lanes": (True, True, "by replaying lanes", "each has everything", True),
-        "stateful lanes": (True, True, "by the dataset's state", "share the lanes", False),
-        "stream": (True, True, "by the dataset's state", "share the lanes", True),
+        "stateful lanes": (True, False, "by the dataset's state", "share the lanes", False),
+        "stream": (True, False, "by the dataset's state", "share the lanes", True),
+        "slots": (True, True, "by replaying lanes", "share every global batch", True),
     }

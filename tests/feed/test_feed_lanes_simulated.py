@@ -83,7 +83,7 @@ def simulate(world: World, seed: int) -> SessionStats:
         )
         try:
             session.begin(draws)
-            served = ServedLanes(session, draws, progress, None, lambda *_: None)
+            served = ServedLanes(session, built, draws, progress, None, lambda *_: None)
             while progress.step < last:
                 made = served.fetch()
                 assert made is not None

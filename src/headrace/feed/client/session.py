@@ -80,6 +80,7 @@ class Session:
         self._warn, self._warned = warn, False
         self._now = now
         self._plans: Iterator[BatchPlan] = iter(())
+        self._units: Callable[[int], int] = int
         self._ahead: BatchPlan | None = None  # taken from the plans, but not pushed yet
         self._open: tuple[Bundle, Iterator[Delivery | Exception]] | None = None  # the bundle that is handed over
         self._handed = 0  # batches of it that were
@@ -92,13 +93,18 @@ class Session:
 
     # The caller's side
 
-    def begin(self, plans: Iterator[BatchPlan]) -> None:
-        """Starts on a new sequence of batches; what was under way is forgotten."""
+    def begin(self, plans: Iterator[BatchPlan], units: Callable[[int], int] = int) -> None:
+        """Starts on a new sequence of batches; what was under way is forgotten.
+
+        Args:
+            plans: the sequence.
+            units: how many plans some of the trainer's batches are made of, where that is not one each.
+        """
         stale = self._schedule.clear()
         self._assembly.forget_all()
         self._exchange.abandon(stale)
         self._open, self._ahead = None, None
-        self._plans = plans
+        self._plans, self._units = plans, units
         self._exchange.greet(self._now())  # workers start while a sampler makes its order
         self._fill()
 
@@ -119,7 +125,10 @@ class Session:
 
     @property
     def queued(self) -> int:
-        """Batches that are ready to be taken."""
+        """Batches of the trainer that are ready to be taken."""
+        return self._ready_plans() // self._units(1)
+
+    def _ready_plans(self) -> int:
         ready = sum(len(bundle.plans) for bundle in self._schedule.bundles.values() if bundle.complete)
         return ready + (len(self._open[0].plans) - self._handed if self._open is not None else 0)
 
@@ -186,9 +195,9 @@ class Session:
         return self.first_ready(epoch, step, window) is not None
 
     def count_ready(self) -> int:
-        """Looks what has come, and returns how many batches are ready. Raises as `wait_for`."""
+        """Looks what has come, and returns how many plans are ready. Raises as `wait_for`."""
         self._step_or_close(0.0)
-        return self.queued
+        return self._ready_plans()
 
     def first_ready(self, epoch: int, step: int, window: int = 1) -> int | None:
         """Returns the number of the first batch that is there (or has failed), of `window` batches from a step on.
@@ -253,12 +262,12 @@ class Session:
 
     def _fill(self) -> None:
         executors = max(1, self._schedule.executors)
-        limit = self._prefetch * executors if self._prefetch else None
+        limit = self._units(self._prefetch * executors) if self._prefetch else None
         most = max(1, self._prefetch // 2) if self._prefetch else None
-        bundles = max(WINDOW, 2 * executors)
+        bundles = max(WINDOW, 2 * executors, self._units(2))
         while (
             len(self._schedule.bundles) < bundles and (limit is None or self._schedule.batches < limit)
-        ) or self._schedule.batches < self.ahead:
+        ) or self._schedule.batches < self._units(self.ahead):
             plans = self._next_plans(most)
             if not plans:
                 return

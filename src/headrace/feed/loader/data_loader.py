@@ -128,7 +128,8 @@ class DataLoader(Places, KnownData, TorchHabits):
         snapshot_every_n_steps: as in torchdata's StatefulDataLoader: how often a sampler's own state is noted. The
             position is exact at every step all the same.
         num_shards: lanes that a dataset without a count is read in, over all ranks; by default one a worker, as in
-            torch. They decide what the batches hold, the number of workers does not.
+            torch. They decide what the batches hold, the number of workers does not; nor does, with
+            `global_batch_size`, the number of ranks.
         steps_per_epoch: batches of every rank in an epoch of such a dataset.
         uneven: whether the ranks may have different numbers of batches of such a dataset.
         buckets: a `feed.Buckets`: batches of rows of similar length.
@@ -191,7 +192,8 @@ class DataLoader(Places, KnownData, TorchHabits):
         remote = self._endpoints is not None
         check_own(dataset, seed, memory, stall_timeout, remote=remote)
         num_workers, auto = asked_workers(num_workers)
-        options = LaneOptions(num_shards, num_workers if auto is None else None, steps_per_epoch, uneven)
+        shares = global_batch_size is not None
+        options = LaneOptions(num_shards, num_workers if auto is None else None, steps_per_epoch, uneven, shares)
         lanes = check_lanes(
             dataset, shuffle, sampler, batch_sampler, options, even_batches, on_error, remote=remote
         )  # fmt: skip
@@ -281,8 +283,9 @@ class DataLoader(Places, KnownData, TorchHabits):
         """Returns what this loader guarantees: delivery, order, resume, ranks."""
         source, shared = source_of(self._sampler, self._batch_sampler), self._shard is not None
         if isinstance(self._planner, LanePlanner):
-            even = self._planner.options.steps_per_epoch is not None
-            return guarantee_of_lanes(self.dataset, shared=shared, even=even)
+            options = self._planner.options
+            even, slots = options.steps_per_epoch is not None, options.global_batch
+            return guarantee_of_lanes(self.dataset, shared=shared, even=even, slots=slots)
         skips, exact = self._policy.on_error == "skip", self._window == 1
         found = guarantee(source, sampled=self._sampled, shared=shared, skips=skips, exact=exact)
         return guarantee_of_mixture(found, self._planner.mixed_order() if source is None else None)
@@ -375,7 +378,7 @@ class DataLoader(Places, KnownData, TorchHabits):
         endless, begins = end_step is not None, progress.place != Place(0)
         session, begun = self._sessions.take(self._make_session)
         if not endless or begun != progress.epoch or begins:
-            session.begin(plans)
+            session.begin(plans, plans.draws_of if isinstance(plans, LanePass) else int)
         follows, loads = progress.epoch + 1 if endless else None, self._planner.bookmark.loads
         keep = isinstance(self.dataset, Pipeline) or self.persistent_workers
 
@@ -384,5 +387,6 @@ class DataLoader(Places, KnownData, TorchHabits):
             self._sessions.give_back(session, follows if goes_on else None, keep=keep)
 
         if isinstance(plans, LanePass):
-            return ServedLanes(session, plans, progress, self.timeout or None, give_back)
+            made = Built(None, self.collate_fn, self._standard, self._batched)
+            return ServedLanes(session, made, plans, progress, self.timeout or None, give_back)
         return ServedBatches(session, progress, end_step, self._window, self.timeout or None, give_back)

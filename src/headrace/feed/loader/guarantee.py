@@ -9,7 +9,7 @@ from headrace.feed.pipelines.lane_datasets import documents_of
 from headrace.feed.plan.apportion import Apportion
 from headrace.feed.plan.mixed_order import MixedOrder
 from headrace.feed.plan.torch_samplers import SamplerSource
-from headrace.feed.streams.stream import Stream
+from headrace.feed.sources.stream import Stream
 
 Resume = Literal[
     "at once", "by the sampler's state", "by running the sampler again", "by the dataset's state", "by replaying lanes"
@@ -25,7 +25,8 @@ class Guarantee:
         exactly_once: every sample of the order comes once, with the same bits, whichever workers end. False with
             ``on_error="skip"``: samples that fail are left out, and listed in `loader.skipped`.
         same_order: the order depends on seed and epoch alone, not on workers, hosts and ranks. False when a torch
-            sampler decides it, and with ``order="window:k"``. In lanes it depends on `num_shards` too.
+            sampler decides it, with ``order="window:k"``, and where ranks share lanes without `global_batch_size`:
+            then it depends on how many they are. In lanes it depends on `num_shards` too.
         resume: how a position is come back to.
         ranks: how the ranks share the data.
         equal_steps: every rank has as many steps as the others.
@@ -62,18 +63,20 @@ def guarantee_of_mixture(found: Guarantee, order: MixedOrder | None) -> Guarante
     return MixtureGuarantee(*own, apportion.error, repeats)
 
 
-def guarantee_of_lanes(dataset: Any, *, shared: bool, even: bool) -> Guarantee:
+def guarantee_of_lanes(dataset: Any, *, shared: bool, even: bool, slots: bool) -> Guarantee:
     """Returns what a loader of a dataset without a count guarantees.
 
     Args:
         dataset: or the `Pipeline` that makes it; then nobody knows here whether it has a state.
         shared: whether the ranks share the lanes.
         even: whether they have equally many steps.
+        slots: whether a global batch takes of all lanes, so that it is the same for any number of ranks.
     """
     dataset = documents_of(dataset)
     stateful = hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict")
     resume: Resume = "by the dataset's state" if stateful or isinstance(dataset, Stream) else "by replaying lanes"
-    return Guarantee(True, True, resume, "share the lanes" if shared else "each has everything", even or not shared)
+    ranks: Ranks = "share every global batch" if slots else "share the lanes" if shared else "each has everything"
+    return Guarantee(True, slots or not shared, resume, ranks, even or not shared)
 
 
 def guarantee(

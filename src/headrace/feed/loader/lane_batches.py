@@ -1,7 +1,9 @@
 """Batches of lanes: one pass over a dataset without a count.
 
-Draws come in the order of the plan (`lane_draws`); those behind a lane's end hold nothing and are passed over. When the
-dataset raises in a lane, that is told once, and the lane has ended: behind the exception nothing of it can be made.
+Draws come in the order of the plan (`lane_draws`); those behind a lane's end hold nothing and are passed over. Where a
+global batch takes of several slots, a draw holds a lane's outputs one by one, for some batches, and the batches are
+made here of what came of all the rank's slots. When the dataset raises in a lane, that is told once, and the lane has
+ended: behind the exception nothing of it can be made.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from headrace.feed.client.session import Session
 from headrace.feed.pipelines.fetch import Built, RowFailed, collated
 from headrace.feed.pipelines.seeds import preserved_generators
 from headrace.feed.plan.epoch import BatchPlan
-from headrace.feed.plan.lane_draws import LaneDraw, LanePass
+from headrace.feed.plan.lane_draws import LaneDraw, LanePart, LanePass
 from headrace.feed.plan.pass_progress import Progress
 from headrace.feed.worker.lane_reader import LaneFailed, LaneReaders
 
@@ -27,13 +29,14 @@ class _LaneBatches(abc.ABC):
     """What both ways of making batches of lanes share.
 
     Args:
+        built: the pipeline, as far as batches are made here.
         draws: of the pass.
         progress: of the pass; kept here.
         stats: counters to add to.
     """
 
-    def __init__(self, draws: LanePass, progress: Progress, stats: SessionStats) -> None:
-        self._draws, self._progress, self._steps = draws, progress, draws.steps
+    def __init__(self, built: Built, draws: LanePass, progress: Progress, stats: SessionStats) -> None:
+        self._built, self._draws, self._progress, self._steps = built, draws, progress, draws.steps
         self._stats = stats
         self._number = 0  # of the next draw
         self._made = progress.step - draws.replay  # batches of the epoch that were made
@@ -43,8 +46,8 @@ class _LaneBatches(abc.ABC):
         """Waits for the next draw. Returns False at the end of all lanes."""
 
     @abc.abstractmethod
-    def _take(self) -> Made:
-        """Returns what came of the draw: (None, 0) for an empty one. Raises what the dataset raised over it."""
+    def _take(self) -> Any:
+        """Returns what came of the draw. Raises what the dataset raised over it."""
 
     def fetch(self) -> Made | None:
         """Returns the next batch and its number of rows, None at the end.
@@ -52,44 +55,64 @@ class _LaneBatches(abc.ABC):
         Raises:
             PipelineError: the lanes hold fewer batches than `steps_per_epoch`.
         """
+        draws = self._draws
         while self._steps is None or self._made < self._steps:
-            if not self._wait():
-                if self._steps is not None:
-                    raise PipelineError(
-                        f"this rank has {self._made} batches, and steps_per_epoch is {self._steps}",
-                        hint="set steps_per_epoch to what every rank has, or fewer",
-                    )
+            while draws.lacking() and self._wait():
+                self._keep()
+            ended = draws.ended()
+            if ended and self._steps is not None:
+                raise PipelineError(
+                    f"this rank has {self._made} batches, and steps_per_epoch is {self._steps}",
+                    hint="set steps_per_epoch to what every rank has, or fewer. With global_batch_size= a batch takes "
+                    "of all slots of lanes, so the slot with the fewest outputs decides",
+                )
+            if ended == draws.slots or (ended and draws.drop_last):
                 return None
-            try:
-                made = self._take()
-            except Exception:
-                if self._failed():
-                    continue
-                raise
-            self._made += made[1] > 0
-            drawn = self._draws.draws[self._number].drawn
-            self._draws.handed(self._number, self._made)
-            self._number += 1
-            if not made[1]:
-                continue
-            if self._draws.replay:  # another rank's state was loaded: these were consumed
-                self._draws.replay -= 1
+            self._made += 1
+            parts = draws.take(self._made)
+            if draws.replay:  # another rank's state was loaded: these were consumed
+                draws.replay -= 1
                 continue
             self._progress.step = self._made
-            if drawn is not None:
-                self._stats.tokens += drawn.tokens
-                self._stats.padding += drawn.padding
-            return made
+            return self._batch(parts)
         return None
 
-    def _failed(self) -> bool:
-        """Notes that a draw failed. Returns whether it is to be passed over: its lane had failed before."""
-        draw = self._draws.draws[self._number]
+    def _keep(self) -> None:
+        """Takes a draw. Raises what the dataset raised over it, if its lane had not failed before."""
+        draw, number = self._draws.draws[self._number], self._number
         told = draw.cursor.failed
-        draw.failed = True
-        self._draws.handed(self._number, self._made)
+        try:
+            outputs = self._take()
+        except Exception:
+            draw.failed = True
+            self._number += 1
+            self._draws.keep(number, None)
+            if told:
+                return
+            raise
         self._number += 1
-        return told
+        self._draws.keep(number, outputs)
+
+    def _batch(self, parts: list[LanePart]) -> Made:
+        for draw, first, last in parts:
+            assert draw.drawn is not None, "it has come"
+            self._stats.tokens += sum(draw.drawn.tokens[first:last])
+            self._stats.padding += sum(draw.drawn.padding[first:last])
+        rows = sum(last - first for _, first, last in parts)
+        if self._draws.slots == 1:
+            return parts[0].draw.outputs, rows
+        address = self._draws.address_of(parts[0].draw, parts[0].first)
+        outputs = [output for draw, first, last in parts for output in draw.outputs[first:last]]
+        try:
+            if self._built.default_collate:
+                return collated(self._built, outputs, address), rows
+            with preserved_generators():
+                self._built.seeds.clean()
+                return collated(self._built, outputs, address), rows
+        except RowFailed as failed:
+            error = failed.__cause__
+            assert isinstance(error, Exception)
+            raise error  # noqa: B904 - the user's own, as it was
 
 
 class InlineLanes(_LaneBatches):
@@ -111,8 +134,8 @@ class InlineLanes(_LaneBatches):
         warn: Callable[[str, type[Warning]], None],
         stats: SessionStats,
     ) -> None:
-        super().__init__(draws, progress, stats)
-        self._built, self._readers, self._warn = built, readers, warn
+        super().__init__(built, draws, progress, stats)
+        self._readers, self._warn = readers, warn
         self._noted: set[str] = set()
         self._plan: BatchPlan | None = None
 
@@ -120,20 +143,22 @@ class InlineLanes(_LaneBatches):
         self._plan = next(self._draws, None)
         return self._plan is not None
 
-    def _take(self) -> Made:
+    def _take(self) -> Any:
         plan = self._plan
         assert plan is not None, "there is one"
         assert plan.draw is not None, "of a lane"
         with preserved_generators():
             return self._make(plan, plan.draw)
 
-    def _make(self, plan: BatchPlan, draw: LaneDraw) -> Made:
+    def _make(self, plan: BatchPlan, draw: LaneDraw) -> Any:
         behind = 1
         try:
             while behind:
                 outputs, drawn = self._readers.draw(plan.epoch, plan.seed, draw.request())
                 behind = drawn.behind
-            batch = collated(self._built, outputs, (plan.seed, plan.epoch, plan.position)) if outputs else None
+            batch: Any = outputs
+            if outputs and not draw.part:
+                batch = collated(self._built, outputs, (plan.seed, plan.epoch, plan.position))
         except (LaneFailed, RowFailed) as failed:
             error = failed.__cause__
             assert isinstance(error, Exception)
@@ -142,7 +167,7 @@ class InlineLanes(_LaneBatches):
             self._noted.add(drawn.note)
             self._warn(drawn.note, UserWarning)
         draw.answered(drawn)
-        return batch, len(outputs)
+        return batch
 
     def ready(self) -> bool:
         """Returns False: without workers a batch is made when it is asked for, never before."""
@@ -161,7 +186,7 @@ class ServedLanes(_LaneBatches):
 
     Args:
         session: ours until the end of the pass; it has begun with the draws.
-        draws, progress: as above.
+        built, draws, progress: as above.
         timeout: seconds to wait for a batch; None for the session's own limit.
         give_back: called with the session at the end, and whether the pass was completed.
     """
@@ -169,12 +194,13 @@ class ServedLanes(_LaneBatches):
     def __init__(
         self,
         session: Session,
+        built: Built,
         draws: LanePass,
         progress: Progress,
         timeout: float | None,
         give_back: Callable[[Session, bool], None],
     ) -> None:
-        super().__init__(draws, progress, session.stats)
+        super().__init__(built, draws, progress, session.stats)
         self._session: Session | None = session
         self._timeout, self._give_back = timeout, give_back
         self._epoch = progress.epoch
@@ -183,7 +209,7 @@ class ServedLanes(_LaneBatches):
         session = self._session
         return session is not None and session.wait_for(self._epoch, self._number, self._timeout)
 
-    def _take(self) -> Made:
+    def _take(self) -> Any:
         session = self._session
         assert session is not None, "it was waited for"
         try:
@@ -191,17 +217,19 @@ class ServedLanes(_LaneBatches):
         except KeyboardInterrupt:
             session.close()  # in the middle of a hand-over: what it holds is not known any more
             raise
-        drawn = self._draws.draws[self._number].drawn
-        return (None, 0) if taken is None or drawn is None else (taken[0], drawn.rows)
+        return taken[0] if taken is not None else None
 
     def ready(self) -> bool:
         """Asks the session. (Behind a draw that is empty there is a wait all the same.)"""
-        return self._session is None or self._session.ready(self._epoch, self._number)
+        session, lacking = self._session, self._draws.lacking()
+        if session is None or not lacking:
+            return True
+        return session.ready(self._epoch, self._number) and (lacking == 1 or session.count_ready() >= lacking)
 
     def queued(self) -> int:
-        """Asks the session."""
-        session = self._session
-        return 0 if session is None or session.closed else session.count_ready()
+        """Asks the session; of several slots, how many batches could be made of what is there."""
+        session, draws = self._session, self._draws
+        return 0 if session is None or session.closed else draws.held() + session.count_ready() // draws.slots
 
     def end(self, *, complete: bool) -> None:
         """Gives the session back."""

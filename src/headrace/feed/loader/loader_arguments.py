@@ -20,7 +20,7 @@ from headrace.feed.plan.length_buckets import Buckets
 from headrace.feed.plan.pass_progress import MAX_WINDOW
 from headrace.feed.plan.rank_share import Shard
 from headrace.feed.plan.window import Window
-from headrace.feed.streams.stream import Stream
+from headrace.feed.sources.stream import Stream
 from headrace.feed.wire.remote_errors import warn_user
 
 MAX_LANES = 65_536
@@ -123,7 +123,7 @@ def check_lanes(
         ValueError: arguments that exclude each other, or out of range.
         PipelineError: a dataset that can be read once only.
     """
-    num_shards, workers, steps_per_epoch, uneven = options
+    num_shards, workers, steps_per_epoch, uneven, _ = options
     named = isinstance(dataset, Pipeline)
     lanes = num_shards is not None if named else is_uncounted(dataset)
     for name, value in (("num_shards", num_shards), ("steps_per_epoch", steps_per_epoch)):

@@ -1,11 +1,18 @@
 """The plan of a pass over lanes: which outputs of which lane make the next batch.
 
-Lanes are what has no count: generators, filters. An address is (epoch, lane, k). A batch comes from one lane, as in
-torch, where it comes from one worker; and lanes take turns, the one next of which the fewest outputs were asked, then
-the one of the smallest number. With ranks, rank r has the lanes r, r + W, r + 2 W, ...
+Lanes are what has no count: generators, filters. An address is (epoch, lane, k).
+
+By default a batch comes from one lane, as in torch, where it comes from one worker; and lanes take turns, the one next
+of which the fewest outputs were asked, then the one of the smallest number. With ranks, rank r has the lanes r, r + W,
+r + 2 W, ...
+
+Where the ranks share a global batch, there are A slots, a multiple of every number of ranks that can share it. Slot a
+has the lanes a, a + A, a + 2 A, ..., which take turns; at a turn a lane gives at least `TURN` outputs. A global batch
+takes a part of every slot, of equal size, and rank r has the slots r, r + W, ... So what a global batch holds does not
+depend on the number of ranks. At a lane's end a part may be smaller.
 
 Where a lane ends is learned only when it has ended, so a few draws are asked for behind its end. They hold nothing and
-give no batch. The sequence of batches does not depend on when that is learned.
+give no batch. What a slot gives does not depend on when that is learned.
 """
 
 from __future__ import annotations
@@ -14,7 +21,7 @@ import heapq
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -24,6 +31,7 @@ from headrace.feed.plan.state_dict import Position
 from headrace.feed.wire.draws import Draw, Drawn
 
 KEPT_STEPS = 256  # how far behind the latest batch a position can be told
+TURN = 8  # outputs of a lane at a turn, at least, where a global batch takes of several slots
 _TOKENS = 4  # of a lane: an older one is needed while later outputs are on their way
 
 
@@ -34,12 +42,14 @@ class Lanes:
     Attributes:
         count: how many, over all ranks.
         shuffle: of a stream over counted shards; run and runs of a `feed.Window`.
-        drop_last: whether a lane's last, incomplete batch is left out.
+        drop_last: whether a lane's last, incomplete batch, or part of one, is left out.
+        slots: that every global batch takes a part of; 0 where a batch comes from one lane.
     """
 
     count: int
     shuffle: bool | tuple[int, int] = False
     drop_last: bool = False
+    slots: int = 0
 
 
 @dataclass(eq=False)
@@ -63,14 +73,26 @@ class LaneCursor:
 
 @dataclass(eq=False)
 class LaneDraw:
-    """Outputs of a lane that were asked for: what a `BatchPlan` of a lane refers to."""
+    """Outputs of a lane that were asked for: what a `BatchPlan` of a lane refers to.
+
+    Attributes:
+        first, count: which ones.
+        part: outputs of it in a batch that takes of other lanes too; 0 where they are a batch by themselves.
+        drawn: what came; None before.
+        failed: whether the dataset raised.
+        outputs: those that came, or the batch that they are.
+        given: outputs that were handed out.
+    """
 
     cursor: LaneCursor
     lanes: Lanes
     first: int
     count: int
+    part: int = 0
     drawn: Drawn | None = None
     failed: bool = False
+    outputs: Any = None
+    given: int = 0
 
     def request(self) -> Draw:
         """Returns what a worker is asked, with the token that saves it the most."""
@@ -78,8 +100,9 @@ class LaneDraw:
         token = near[-1] if near else LaneToken(0, b"")
         lanes = self.lanes
         return Draw(
-            self.cursor.lane, lanes.count, self.first, self.count, lanes.shuffle, lanes.drop_last, token.at, token.token
-        )
+            self.cursor.lane, lanes.count, self.first, self.count, lanes.shuffle, lanes.drop_last, token.at,
+            token.token, self.part,
+        )  # fmt: skip
 
     def cheap(self) -> bool:
         """Whether another worker could make it without a long replay."""
@@ -95,6 +118,14 @@ class LaneDraw:
             del cursor.tokens[:-_TOKENS]
 
 
+class LanePart(NamedTuple):
+    """Outputs of a draw that go into one batch: those from number `first` of the draw on."""
+
+    draw: LaneDraw
+    first: int
+    last: int
+
+
 class _Taken(NamedTuple):
     step: int  # batches of the pass that were handed out with it
     lane: int
@@ -103,8 +134,26 @@ class _Taken(NamedTuple):
     token: LaneToken | None
 
 
+@dataclass(eq=False)
+class _Slot:
+    """Lanes that take turns.
+
+    Attributes:
+        turns: a heap of the lanes; the first is asked next.
+        asked: parts that were asked for, as far as is known.
+        owed: draws that were asked for and have not come.
+        held: draws that have come, in order, with outputs that were not handed out.
+    """
+
+    number: int
+    turns: list[tuple[int, int]]
+    asked: int = 0
+    owed: int = 0
+    held: deque[LaneDraw] = field(default_factory=deque)
+
+
 class LanePass(Iterator[BatchPlan]):
-    """One pass over the lanes of a rank; see the module.
+    """One pass over the lanes of a rank: it iterates over what is asked for. See the module.
 
     Args:
         lanes: of the loader.
@@ -119,8 +168,10 @@ class LanePass(Iterator[BatchPlan]):
         before: the position behind these.
 
     Attributes:
-        draws: those that were asked for and not handed out, by their numbers.
-        steps: batches of the epoch; None for as many as there are.
+        draws: those that were asked for and have not come, by their numbers.
+        epoch, seed, steps: as above.
+        slots: the rank's; 1 where a batch comes from one lane.
+        drop_last: whether batches that are not whole are left out.
         replay: batches that are still to be passed over.
     """
 
@@ -139,18 +190,28 @@ class LanePass(Iterator[BatchPlan]):
         replay: int = 0,
         before: Position | None = None,
     ) -> None:
-        self._lanes, self._epoch, self._seed, self._rows, self._batched = lanes, epoch, seed, rows, batched
+        self._lanes, self.epoch, self.seed, self._batched = lanes, epoch, seed, batched
         taken = dict(start.taken) if start is not None else {}
         ended = set(start.ended) if start is not None else set()
         tokens = start.by_lane() if start is not None else {}
         self._base = {lane: _Taken(step, lane, taken.get(lane, 0), lane in ended, tokens.get(lane)) for lane in own}
+        self._latest = dict(self._base)
         self._cursors = {
             lane: LaneCursor(lane, base.taken, base.ended, tokens=[base.token] if base.token is not None else [])
             for lane, base in self._base.items()
         }
-        self._turns = [(cursor.asked, lane) for lane, cursor in self._cursors.items() if not cursor.ended]
-        heapq.heapify(self._turns)
-        self.steps = steps
+        numbers = sorted({lane % (lanes.slots or 1) for lane in own})
+        self.slots = len(numbers)
+        self._part = rows // self.slots
+        self._turn = -(-TURN // self._part) * self._part if lanes.slots else rows
+        self._slots = {number: _Slot(number, []) for number in numbers}
+        for lane, cursor in self._cursors.items():
+            if not cursor.ended:
+                self._slot_of(lane).turns.append((cursor.asked // self._turn, lane))
+        for slot in self._slots.values():
+            heapq.heapify(slot.turns)
+        self._next = [(0, number) for number in numbers]  # a heap of the slots; those of an old `asked` do not count
+        self.steps, self.drop_last = steps, lanes.drop_last
         self._number = 0
         self.replay, self._before = replay, before
         self._log: deque[_Taken] = deque()
@@ -158,35 +219,107 @@ class LanePass(Iterator[BatchPlan]):
         self.draws: dict[int, LaneDraw] = {}
 
     def __next__(self) -> BatchPlan:
-        while self._turns:
-            first, lane = heapq.heappop(self._turns)
-            cursor = self._cursors[lane]
-            if cursor.ended:
-                continue
-            cursor.asked = first + self._rows
-            heapq.heappush(self._turns, (cursor.asked, lane))
-            draw = LaneDraw(cursor, self._lanes, first, self._rows)
-            number, self._number = self._number, self._number + 1
-            self.draws[number] = draw
-            position = first * self._lanes.count + lane
-            keys = range(first, first + self._rows)
-            return BatchPlan(self._epoch, number, position, keys, self._seed, self._batched, draw)
+        while self._next:
+            asked, number = heapq.heappop(self._next)
+            slot = self._slots[number]
+            if asked == slot.asked and self._open(slot):
+                return self._ask(slot)
         raise StopIteration
 
-    def handed(self, number: int, step: int) -> None:
-        """Draw `number` was handed out, was empty or failed; with it the pass has given `step` batches."""
+    def _slot_of(self, lane: int) -> _Slot:
+        return self._slots[lane % (self._lanes.slots or 1)]
+
+    def _open(self, slot: _Slot) -> bool:
+        """Returns whether something can be asked of a slot: one of its lanes is not known to have ended."""
+        while slot.turns and self._cursors[slot.turns[0][1]].ended:
+            heapq.heappop(slot.turns)
+        return bool(slot.turns)
+
+    def _ask(self, slot: _Slot) -> BatchPlan:
+        _, lane = heapq.heappop(slot.turns)
+        cursor, part = self._cursors[lane], self._part
+        first, count = cursor.asked, part
+        if self.slots > 1:  # the rest of its turn
+            count = -(-(self._turn - first % self._turn) // part) * part
+        cursor.asked = first + count
+        heapq.heappush(slot.turns, (cursor.asked // self._turn, lane))
+        draw = LaneDraw(cursor, self._lanes, first, count, part if self.slots > 1 else 0)
+        self._asked(slot, count // part)
+        slot.owed += 1
+        number, self._number = self._number, self._number + 1
+        self.draws[number] = draw
+        keys = range(first, first + count)
+        seed, epoch, position = self.address_of(draw, 0)
+        return BatchPlan(epoch, number, position, keys, seed, self._batched, draw)
+
+    def _asked(self, slot: _Slot, parts: int) -> None:
+        slot.asked += parts
+        heapq.heappush(self._next, (slot.asked, slot.number))
+
+    def draws_of(self, batches: int) -> int:
+        """Returns how many draws some batches are made of; of several slots, whole turns of them."""
+        return batches if self.slots == 1 else -(-batches * self._part // self._turn) * self.slots
+
+    def address_of(self, draw: LaneDraw, number: int) -> tuple[int, int, int]:
+        """Returns seed, epoch and plan position of an output of a draw."""
+        return self.seed, self.epoch, (draw.first + number) * self._lanes.count + draw.cursor.lane
+
+    def keep(self, number: int, outputs: Any) -> None:
+        """Draw `number` has come, was empty or failed; its outputs are for the batches that follow."""
         draw = self.draws.pop(number)
-        cursor, drawn = draw.cursor, draw.drawn
+        cursor, drawn, slot = draw.cursor, draw.drawn, self._slot_of(draw.cursor.lane)
+        slot.owed -= 1
+        rows = drawn.rows if drawn is not None and not draw.failed else 0
+        if rows < draw.count:
+            self._asked(slot, -(-rows // self._part) - draw.count // self._part)
         if drawn is None or draw.failed:
             cursor.ended = cursor.failed = True
-            taken, token = draw.first, None
+        if rows:
+            draw.outputs = outputs
+            slot.held.append(draw)
         else:
-            taken = draw.first + drawn.rows
-            token = LaneToken(drawn.at, drawn.token) if drawn.token else None
-        self._log.append(_Taken(step, cursor.lane, taken, drawn is None or drawn.ended or draw.failed, token))
+            self._note(_Taken(self._step, cursor.lane, draw.first, True, None))
+
+    def lacking(self) -> int:
+        """Returns of how many slots nothing is here, and something may come."""
+        return sum(not slot.held and (slot.owed > 0 or self._open(slot)) for slot in self._slots.values())
+
+    def ended(self) -> int:
+        """Returns of how many slots nothing is here, if nothing more can come of these."""
+        return sum(not slot.held for slot in self._slots.values())
+
+    def held(self) -> int:
+        """Returns how many batches can be made of what is here."""
+        parts = [
+            sum(-(-(draw.drawn.rows - draw.given) // self._part) for draw in slot.held if draw.drawn is not None)
+            for slot in self._slots.values()
+        ]
+        return min(parts, default=0)
+
+    def take(self, step: int) -> list[LanePart]:
+        """Takes a part of every slot that has one: the batch after which the pass has given `step` batches."""
+        parts: list[LanePart] = []
+        for slot in self._slots.values():
+            if not slot.held:
+                continue
+            draw = slot.held[0]
+            drawn, first = draw.drawn, draw.given
+            assert drawn is not None, "it has come"
+            last = draw.given = min(drawn.rows, first + self._part)
+            parts.append(LanePart(draw, first, last))
+            taken, through = draw.first + last, last == drawn.rows
+            token = LaneToken(drawn.at, drawn.token) if through and drawn.token else None
+            self._note(_Taken(step, draw.cursor.lane, taken, through and drawn.ended, token))
+            if through:
+                slot.held.popleft()
         self._step = step
         while self._log and self._log[0].step <= step - KEPT_STEPS:
             self._fold(self._base, self._log.popleft())
+        return parts
+
+    def _note(self, taken: _Taken) -> None:
+        self._log.append(taken)
+        self._fold(self._latest, taken)
 
     @staticmethod
     def _fold(base: dict[int, _Taken], taken: _Taken) -> None:
@@ -203,19 +336,22 @@ class LanePass(Iterator[BatchPlan]):
         lanes = self._state(step)
         if lanes is None:
             return None
-        return msgspec.structs.replace(beginning, epoch=self._epoch, step=step, lanes=lanes)
+        return msgspec.structs.replace(beginning, epoch=self.epoch, step=step, lanes=lanes)
 
     def _state(self, step: int) -> LaneState | None:
         oldest = max((base.step for base in self._base.values()), default=0)
         if not oldest <= step <= self._step:
             return None
-        found = dict(self._base)
-        for taken in self._log:
-            if taken.step <= step:
-                self._fold(found, taken)
+        found = self._latest
+        if step < self._step:
+            found = dict(self._base)
+            for taken in self._log:
+                if taken.step <= step:
+                    self._fold(found, taken)
         return LaneState.of(
             self._lanes.count,
             {lane: taken.taken for lane, taken in found.items()},
             [lane for lane, taken in found.items() if taken.ended],
             {lane: taken.token for lane, taken in found.items() if taken.token is not None},
+            self._lanes.slots,
         )

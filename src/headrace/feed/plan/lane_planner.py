@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -28,12 +29,15 @@ class LaneOptions(NamedTuple):
         workers: of a rank; None where that number may change.
         steps_per_epoch: batches of every rank in an epoch; None for as many as there are.
         uneven: whether ranks may have different numbers of batches.
+        global_batch: whether `global_batch_size` says what the ranks share: then a global batch is the same for any
+            number of them.
     """
 
     num_shards: int | None
     workers: int | None
     steps_per_epoch: int | None = None
     uneven: bool = False
+    global_batch: bool = False
 
 
 class LanePlanner:
@@ -89,11 +93,16 @@ class LanePlanner:
         """The lanes. Raises ValueError if the ranks cannot share them."""
         world = self.world_size
         count = self.options.num_shards or max(1, self.options.workers or 1) * world
-        if count < world or (count % world and not self.options.uneven):
+        if count < world or (count % world and (self.options.global_batch or not self.options.uneven)):
             raise ValueError(f"num_shards={count} must be a multiple of the {world} ranks, which share the lanes")
         window = self.shuffle
         shuffle = (window.run, window.runs) if isinstance(window, Window) else window
-        return Lanes(count, shuffle, self._drop_last)
+        slots = math.gcd(count, self._global_batch) if self.options.global_batch else 0
+        return Lanes(count, shuffle, self._drop_last, slots)
+
+    @property
+    def _global_batch(self) -> int:
+        return (self._batch_size or 1) * self.world_size
 
     def plan(self) -> EpochPlan:
         """Raises TypeError: nothing is known of what will come."""
@@ -112,12 +121,12 @@ class LanePlanner:
         """Returns what the ranks' plans over a pipeline must agree in; empty where nothing is shared."""
         if self._shard is None or not isinstance(self._dataset, Pipeline):
             return ""
-        loaded, world = self.bookmark.loaded, self.world_size
+        loaded, world, lanes = self.bookmark.loaded, self.world_size, self.lanes
         begins = (loaded.epoch, loaded.step) if loaded is not None else (0, 0)
+        told = f"{encoded(self._dataset)} {lanes.count} lanes in {lanes.slots} slots"
         return plan_fingerprint(
-            f"{encoded(self._dataset)} {self.lanes.count} lanes", (self._batch_size or 1) * world, world, self.seed,
-            shuffle=self.shuffle, drop_last=self._drop_last, begins=begins,
-        )  # fmt: skip
+            told, self._global_batch, world, self.seed, shuffle=self.shuffle, drop_last=self._drop_last, begins=begins
+        )
 
     def settle(self, shard: Shard | None, batch_size: int | None) -> None:
         """Takes the part of this rank, which was not known before."""
@@ -144,7 +153,7 @@ class LanePlanner:
         if loaded is not None and start is not None:
             loaded.require_fits(self._beginning(self.seed))
             if loaded.step and start.missing(own):
-                replay, start = self._replay(loaded), None
+                replay, start = self._replay(loaded, lanes), None
         followed = LanePass(
             lanes, self.options.steps_per_epoch, own, progress.epoch, self.seed, self._batch_size or 1, start,
             0 if replay else progress.step, batched=self._batch_size is not None, replay=replay,
@@ -153,13 +162,15 @@ class LanePlanner:
         self.bookmark.follow(progress, followed)
         return progress, followed, None
 
-    def _replay(self, loaded: Position) -> int:
-        """Returns how many batches a rank passes over that was given another rank's state."""
-        rows = (self._batch_size or 1) * self.world_size
-        if loaded.world_size != self.world_size or loaded.global_batch != rows:
+    def _replay(self, loaded: Position, lanes: Lanes) -> int:
+        """Returns how many batches a rank passes over that was given a state which does not know all of its lanes."""
+        slots = loaded.lanes.slots if loaded.lanes is not None else 0
+        alike = loaded.global_batch == self._global_batch and slots == lanes.slots
+        if not alike or not (slots or loaded.world_size == self.world_size):
             raise PositionError(
                 f"the state is that of one of {loaded.world_size} ranks with a global batch of {loaded.global_batch}; "
-                f"there are {self.world_size} now, with {rows}, and it does not know the lanes of this one",
+                f"there are {self.world_size} now, with {self._global_batch}, and it does not know the lanes of this "
+                "one",
                 hint="load feed.merge_states(the states of all ranks)",
             )
         warnings.warn(
@@ -187,7 +198,7 @@ class LanePlanner:
         window, world = self.shuffle, self.world_size
         lanes = self.lanes
         return Position(
-            0, 0, 0, "lanes", bool(window), self._drop_last, 0, seed, (self._batch_size or 1) * world, world,
-            self._pipeline, window=(window.run, window.runs) if isinstance(window, Window) else None,
-            shards=self._data(), num_shards=lanes.count, lanes=LaneState(lanes.count),
+            0, 0, 0, "lanes", bool(window), self._drop_last, 0, seed, self._global_batch, world, self._pipeline,
+            window=(window.run, window.runs) if isinstance(window, Window) else None,
+            shards=self._data(), num_shards=lanes.count, lanes=LaneState(lanes.count, slots=lanes.slots),
         )  # fmt: skip

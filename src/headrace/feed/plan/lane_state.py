@@ -31,20 +31,22 @@ class LaneState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
         taken: lane and outputs of it that were consumed.
         ended: lanes that have none left.
         tokens: lane, `LaneToken.at`, and its token in base 64.
+        slots: that every global batch takes a part of, see `lane_draws`; 0 where a batch comes from one lane.
     """
 
     count: int
     taken: list[tuple[int, int]] = []
     ended: list[int] = []
     tokens: list[tuple[int, int, str]] = []
+    slots: int = 0
 
     @classmethod
     def of(
-        cls, count: int, taken: Mapping[int, int], ended: Sequence[int], tokens: Mapping[int, LaneToken]
+        cls, count: int, taken: Mapping[int, int], ended: Sequence[int], tokens: Mapping[int, LaneToken], slots: int
     ) -> LaneState:
         """Makes the record of dicts by lane."""
         written = [(lane, at, base64.b64encode(token).decode()) for lane, (at, token) in sorted(tokens.items())]
-        return cls(count, sorted(taken.items()), sorted(ended), written)
+        return cls(count, sorted(taken.items()), sorted(ended), written, slots)
 
     def by_lane(self) -> dict[int, LaneToken]:
         """Returns the tokens by lane. Raises PositionError if one is damaged."""
@@ -81,13 +83,18 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
                     f"the states have {name}={first.get(name)!r} and {name}={state.get(name)!r}",
                     hint="merge the states of all ranks of one step",
                 )
-        if lanes.count != found[0].count:
-            raise PositionError(f"the states are of {found[0].count} and of {lanes.count} lanes")
+        if (lanes.count, lanes.slots) != (found[0].count, found[0].slots):
+            raise PositionError(
+                f"the states are of {found[0].count} lanes in {found[0].slots} slots, and of {lanes.count} lanes in "
+                f"{lanes.slots} slots",
+                hint="merge the states of the ranks of one loader",
+            )
     merged = LaneState(
         found[0].count,
         sorted({lane: rows for lanes in found for lane, rows in lanes.taken}.items()),
         sorted({lane for lanes in found for lane in lanes.ended}),
         sorted(token for lanes in found for token in lanes.tokens),
+        found[0].slots,
     )
     if merged.taken and (lost := merged.missing(range(merged.count))):
         raise PositionError(f"no state knows lane {lost[0]}", "merge the states of all ranks")

@@ -20,6 +20,8 @@ class Draw(msgspec.Struct, frozen=True, array_like=True):
         shuffle: whether the rows of a stream over counted shards are shuffled; run and runs of a `feed.Window`.
         drop_last: whether fewer than `count` outputs are none.
         at, token: see the module; without a token `at` is 0.
+        part: outputs that go into one batch together with those of other lanes; the outputs travel one by one then,
+            and with `drop_last` whole parts only. 0: they are a batch by themselves, and travel as that.
     """
 
     lane: int
@@ -30,6 +32,7 @@ class Draw(msgspec.Struct, frozen=True, array_like=True):
     drop_last: bool = False
     at: int = 0
     token: bytes = b""
+    part: int = 0
 
 
 class Drawn(msgspec.Struct, frozen=True, array_like=True):
@@ -41,7 +44,7 @@ class Drawn(msgspec.Struct, frozen=True, array_like=True):
         at, token: where the reader can be opened again; no token if it has none.
         behind: outputs before `first` that are still to be replayed. Then nothing was made, and it is asked again.
         note: what the user should know; empty for nothing.
-        tokens, padding: of the outputs, where they are packed sequences: tokens of documents, and of padding.
+        tokens, padding: of every output, where they are packed sequences: tokens of documents, and of padding.
     """
 
     rows: int
@@ -50,5 +53,5 @@ class Drawn(msgspec.Struct, frozen=True, array_like=True):
     token: bytes = b""
     behind: int = 0
     note: str = ""
-    tokens: int = 0
-    padding: int = 0
+    tokens: list[int] = []
+    padding: list[int] = []

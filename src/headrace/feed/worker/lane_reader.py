@@ -23,9 +23,10 @@ from headrace.feed.pipelines.lane_info import LaneInfo, working_for
 from headrace.feed.plan.mixed_order import MixedOrder
 from headrace.feed.plan.order import RowOrder
 from headrace.feed.plan.window import Window
-from headrace.feed.streams.open_lane import BEGINNING, Lane, Restart
-from headrace.feed.streams.packing import Packed
-from headrace.feed.streams.stream import Order, Stream
+from headrace.feed.sources.open_lane import BEGINNING, Lane, Restart
+from headrace.feed.sources.packed_lane import PackedLane
+from headrace.feed.sources.packing import Packed
+from headrace.feed.sources.stream import Order, Stream
 from headrace.feed.wire.draws import MAX_TOKEN, Draw, Drawn
 from headrace.feed.wire.mixing import Mixing
 from headrace.feed.worker.dataset_lane import DatasetLane, packed, unpacked
@@ -95,7 +96,7 @@ class LaneReaders:
         except Exception as error:
             raise LaneFailed(-1, opening=bool(draw.token)) from error
         outputs: list[Any] = []
-        reader.tokens = reader.padding = 0
+        reader.tokens, reader.padding = [], []
         end = time.monotonic() + REPLAY_SECONDS
         try:
             with working_for(reader.info):
@@ -105,8 +106,8 @@ class LaneReaders:
                         return [], Drawn(0, behind=max(1, draw.first - reader.at))
                 while len(outputs) < draw.count and not reader.ended:
                     reader.next(outputs)
-                if reader.ended and draw.drop_last and len(outputs) < draw.count:
-                    outputs = []
+                if reader.ended and draw.drop_last:
+                    del outputs[len(outputs) - len(outputs) % (draw.part or draw.count) :]
                 at, token = (0, b"") if reader.ended else reader.token()
         except PipelineError:
             self._forget(draw.lane, reader)
@@ -125,8 +126,9 @@ class LaneReaders:
                 "if it gives every lane the same rows, each comes as many times; divide by get_worker_info(), or "
                 "set num_shards=1"
             )
-        tokens, padding = (reader.tokens, reader.padding) if outputs else (0, 0)
-        return outputs, Drawn(len(outputs), reader.ended, at, token, note=note, tokens=tokens, padding=padding)
+        rows = len(outputs)
+        tokens, padding = reader.tokens[:rows], reader.padding[:rows]
+        return outputs, Drawn(rows, reader.ended, at, token, note=note, tokens=tokens, padding=padding)
 
     def _forget(self, lane: int, reader: _Reader) -> None:
         self._readers[lane] = [each for each in self._readers.get(lane, ()) if each is not reader]
@@ -157,14 +159,14 @@ class _Reader:
         ended: whether there is none.
         address: what decides the lane's outputs, but for the dataset.
         untried: whether it was opened at a token, and has made nothing since.
-        tokens, padding: of the packed sequences among the outputs that were wanted, since they were set to 0.
+        tokens, padding: of every output that was wanted, if they are packed sequences, since these were set to [].
     """
 
     def __init__(
         self, dataset: Any, epoch: int, seed: int, draw: Draw, init: Callable[[int], None] | None, *, shown: bool
     ) -> None:
         self.at, self.ended, self.untried = draw.at, False, bool(draw.token)
-        self.tokens = self.padding = 0
+        self.tokens, self.padding = list[int](), list[int]()
         self.address = (epoch, seed, draw.lanes, draw.shuffle)
         self._epoch, self._seed, self._lane, self._lanes = epoch, seed, draw.lane, draw.lanes
         key = seeds.stream_key(seed, epoch, draw.lane, _OPENING)
@@ -208,8 +210,9 @@ class _Reader:
         self.untried = False
         if outputs is not None:
             outputs.append(output)
-            self.tokens += iterator.tokens
-            self.padding += iterator.padding
+            if isinstance(iterator, PackedLane):
+                self.tokens.append(iterator.length - iterator.padded)
+                self.padding.append(iterator.padded)
 
     def token(self) -> tuple[int, bytes]:
         """Returns where this lane can be opened again, and the token for it; no token if the dataset has no state.

@@ -153,14 +153,16 @@ def _make_whole(built: Built, request: SliceRequest, target: _Target) -> Done:
 
 
 def _make_draw(built: Built, lanes: LaneReaders, request: SliceRequest, target: _Target) -> Done:
-    """Makes a batch of a lane's outputs."""
+    """Makes a batch of a lane's outputs; or a list of them, where the trainer makes batches of several lanes."""
     draw, [wanted] = request.draw, request.batches
     if draw is None:
         raise ProtocolError("samples by their keys are asked of a dataset without a count")
     done = Done(request.number, NO_SLAB, 0, [None], b"", 0.0, 0.0)
     try:
         outputs, drawn = lanes.draw(request.epoch, request.seed, draw, fresh=request.check == SUM)
-        batch = collated(built, outputs, (request.seed, request.epoch, wanted.position)) if outputs else None
+        batch: Any = outputs
+        if outputs and not draw.part:
+            batch = collated(built, outputs, (request.seed, request.epoch, wanted.position))
     except (LaneFailed, RowFailed) as failed:
         return msgspec.structs.replace(done, failures=(_failure(0, failed),))
     if not outputs:

@@ -8,15 +8,16 @@ shuffled like its source, or mixed like a mixture, and a lane can be opened at a
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Protocol
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from headrace.feed.streams.open_lane import BEGINNING, Lane, Restart
-from headrace.feed.streams.packing import Packable
-from headrace.feed.streams.steps import Kind, Stepped, Steps, gives_many, outputs_of
+from headrace.feed.sources.open_lane import BEGINNING, Lane, Restart
+from headrace.feed.sources.packing import Packable
 
+_Kind = Literal["map", "filter", "flat_map"]
 _BLOCK = 1024  # places whose rows are found at a time
 
 
@@ -43,7 +44,13 @@ class Rows(Protocol):
     def __getitem__(self, index: int) -> Any: ...
 
 
-class Stream(Packable, Stepped):
+def require_callable(function: object, method: str) -> None:
+    """Raises TypeError if what a method of a source was given is no function."""
+    if not callable(function):
+        raise TypeError(f".{method}() takes a function of one row, got {function!r}")
+
+
+class Stream(Packable):
     """Rows of a source, and what is made of them. It is made by `Source.filter` and `Source.flat_map`.
 
     Args:
@@ -51,10 +58,27 @@ class Stream(Packable, Stepped):
         steps: what is done with each, in order.
     """
 
-    def __init__(self, source: Rows, steps: Steps = ()) -> None:
+    def __init__(self, source: Rows, steps: tuple[tuple[_Kind, Callable[[Any], Any]], ...] = ()) -> None:
         self._source, self._steps = source, steps
 
-    def _then(self, kind: Kind, function: Callable[[Any], Any]) -> Stream:
+    def map(self, function: Callable[[Any], Any]) -> Stream:
+        """Returns a stream of what a function makes of every output. Raises TypeError if it cannot be called."""
+        return self._then("map", function)
+
+    def filter(self, predicate: Callable[[Any], bool]) -> Stream:
+        """Returns a stream of the outputs that a predicate holds for. Raises TypeError if it cannot be called."""
+        return self._then("filter", predicate)
+
+    def flat_map(self, function: Callable[[Any], Iterable[Any]]) -> Stream:
+        """Returns a stream of everything in what a function makes of every output: none, one or many.
+
+        Raises:
+            TypeError: the function cannot be called.
+        """
+        return self._then("flat_map", function)
+
+    def _then(self, kind: _Kind, function: Callable[[Any], Any]) -> Stream:
+        require_callable(function, kind)
         return Stream(self._source, (*self._steps, (kind, function)))
 
     def _documents(self) -> Stream:
@@ -113,7 +137,7 @@ class LaneRows(Lane):
     def __init__(
         self,
         source: Rows,
-        steps: Steps,
+        steps: tuple[tuple[_Kind, Callable[[Any], Any]], ...],
         places: range,
         order: Order,
         start: Restart,
@@ -121,7 +145,7 @@ class LaneRows(Lane):
         self._source, self._steps, self._places, self._order = source, steps, places, order.rows
         self.restart = Restart(start.place or 0, start.made)
         self._taken, self._made = self.restart
-        self._many = gives_many(steps)
+        self._many = any(kind == "flat_map" for kind, _ in steps)
         self._outputs: Iterator[Any] = iter(())
         self._block, self._rows = range(0), list[int]()
 
@@ -138,7 +162,7 @@ class LaneRows(Lane):
                 raise StopIteration
             row = self._source[self._row(self._places[self._taken])]
             self._taken += 1
-            self._outputs = outputs_of(self._steps, row)
+            self._outputs = self._of(row)
 
     def _row(self, place: int) -> int:
         if self._order is None:
@@ -147,3 +171,12 @@ class LaneRows(Lane):
             self._block = range(place, min(place + _BLOCK, self._places.stop))
             self._rows = self._order(self._block)
         return self._rows[place - self._block.start]
+
+    def _of(self, row: Any) -> Iterator[Any]:
+        values: Iterator[Any] = iter([row])
+        for kind, function in self._steps:
+            if kind == "flat_map":
+                values = itertools.chain.from_iterable(map(function, values))
+            else:
+                values = map(function, values) if kind == "map" else filter(function, values)
+        return values

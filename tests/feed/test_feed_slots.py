@@ -1,0 +1,213 @@
+"""Lanes under a global batch: what it holds does not depend on the number of ranks, also on resume."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from feed_data import flat
+from feed_servers import Server, local_executors
+from lane_data import Rows, stateful, stream
+from slot_reference import global_batches, of_rank
+from source_data import fill_tars
+from torch.utils.data import IterableDataset, get_worker_info
+
+from headrace import feed
+from headrace.errors import PipelineError, PositionError
+from headrace.feed import DataLoader
+
+LENGTHS = [23, 4, 0, 31, 17, 9, 40, 26, 1, 12, 19, 30]
+
+
+class Uneven(IterableDataset[Any]):
+    """Lanes of given lengths; row 1000 * lane + number."""
+
+    def __init__(self, lengths: list[int]) -> None:
+        self.lengths, self.at = lengths, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        assert info is not None
+        while self.at < self.lengths[info.id]:
+            self.at += 1
+            yield {"row": 1000 * info.id + self.at - 1, "noise": torch.rand(2), "py": random.random()}
+
+
+class Stateful(Uneven):
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+
+def _rows_of(lanes: int) -> list[list[int]]:
+    return [[1000 * lane + number for number in range(length)] for lane, length in enumerate(LENGTHS[:lanes])]
+
+
+def _ranks(world: int, dataset: Any, **options: Any) -> list[DataLoader]:
+    shared = {"seed": 5, "uneven": True, "world_size": world} | options
+    return [DataLoader(dataset, **shared, rank=rank) for rank in range(world)]
+
+
+@pytest.mark.parametrize(("lanes", "batch"), [(4, 4), (4, 8), (12, 8), (8, 24), (6, 4), (12, 120)])
+def test_global_batches_are_those_of_the_reference_for_every_number_of_ranks(lanes: int, batch: int) -> None:
+    for drop_last in (False, True):
+        expected = global_batches(_rows_of(lanes), batch, drop_last=drop_last)
+        if not drop_last:
+            assert sorted(row for slots in expected for part in slots for row in part) == sorted(
+                itertools.chain(*_rows_of(lanes))
+            )
+        bits: dict[int, bytes] = {}
+        for world in (1, 2, 4, 6, 12):
+            if lanes % world or batch % world:
+                continue
+            for rank, loader in enumerate(
+                _ranks(world, Uneven(LENGTHS[:lanes]), global_batch_size=batch, num_shards=lanes, drop_last=drop_last)
+            ):
+                found = list(loader)
+                own = of_rank(expected, rank, world)
+                assert [made["row"].tolist() for made in found][: len(own)] == own, (world, rank, drop_last)
+                assert len(found) == len(own) or drop_last  # there a rank ends with its own slots
+                for made in found:
+                    for row, noise in zip(made["row"].tolist(), made["noise"], strict=True):
+                        assert bits.setdefault(row, flat(noise)) == flat(noise)
+
+
+@pytest.mark.parametrize("kind", [Uneven, Stateful])
+def test_it_goes_on_at_every_step_on_another_number_of_ranks(kind: type[Uneven]) -> None:
+    options = {"global_batch_size": 8, "num_shards": 12}
+    whole = {world: [[flat(made) for made in loader] for loader in _ranks(world, kind(LENGTHS), **options)]
+             for world in (1, 2, 4)}  # fmt: skip
+    saved: list[bool] = []
+    for world in (1, 2, 4):
+        loaders = _ranks(world, kind(LENGTHS), **options)
+        passes = [iter(loader) for loader in loaders]
+        for step in range(1, len(whole[1][0]) + 1):
+            if any(len(made) < step for made in whole[world]):
+                break  # a rank has ended: its epoch is over
+            for batches in passes:
+                next(batches)
+            states = [json.loads(json.dumps(loader.state_dict(step))) for loader in loaders]
+            merged = feed.merge_states(states) if world > 1 else states[0]
+            saved.append(bool(merged["lanes"].get("tokens")))
+            other = (1, 2, 4)[(step + world) % 3]
+            for rank, resumed in enumerate(_ranks(other, kind(LENGTHS), **options)):
+                resumed.load_state_dict(merged)
+                assert [flat(made) for made in resumed] == whole[other][rank][step:], (world, step, other)
+    assert any(saved) is (kind is Stateful), "with or without tokens"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_worker_that_is_killed_costs_nothing(workers: int) -> None:
+    options: dict[str, Any] = {"global_batch_size": 12, "num_shards": 12, "seed": 5, "rank": 1, "world_size": 2}
+    expected = [flat(batch) for batch in DataLoader(Stateful(LENGTHS), **options, uneven=True)]
+    with DataLoader(Stateful(LENGTHS), **options, uneven=True, num_workers=workers) as loader:
+        found = []
+        for step, batch in enumerate(loader):
+            found.append(flat(batch))
+            if step % 8 == 3:
+                os.kill(local_executors(loader)[0], signal.SIGKILL)
+        assert found == expected
+        assert loader.stats()["workers_lost"] >= 2
+
+
+def test_hosts_make_the_same_global_batches(
+    own_server: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SM_CHANNEL_TRAINING", str(fill_tars(tmp_path / "data", {"a": 40, "b": 33})))
+    server = own_server("host")
+    options: dict[str, Any] = {"global_batch_size": 8, "num_shards": 8, "seed": 5, "uneven": True, "world_size": 2}
+    for named in (stateful, stream):
+        for rank in range(2):
+            expected = [flat(batch) for batch in DataLoader(named().build(), **options, rank=rank)]
+            with DataLoader(named(), **options, rank=rank, workers=server.tcp, secret_file=server.secret) as loader:
+                assert [flat(batch) for batch in loader] == expected
+            assert len(expected) > 3
+
+
+def test_whole_batches_are_made_ahead() -> None:
+    options: dict[str, Any] = {"global_batch_size": 64, "num_shards": 8, "num_workers": 1, "prefetch_factor": 2}
+    with DataLoader(Uneven([50] * 8), **options, seed=5) as loader:
+        batches = iter(loader)
+        next(batches)
+        deadline = time.monotonic() + 60
+        while not batches._batches.queued():  # two draws on their way would never be a batch
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        assert loader.stats()["queue_depth"] >= 1
+        del batches
+
+
+def test_one_rank_s_state_goes_on_with_another_number_of_ranks_by_a_replay() -> None:
+    options: dict[str, Any] = {"global_batch_size": 8, "num_shards": 12}
+    two = _ranks(2, Uneven(LENGTHS), **options)
+    passes = [iter(loader) for loader in two]
+    for batches in passes:
+        list(itertools.islice(batches, 5))
+    whole = [flat(batch) for batch in DataLoader(Uneven(LENGTHS), **options, seed=5)]
+    one = DataLoader(Uneven(LENGTHS), **options, seed=5)
+    one.load_state_dict(two[1].state_dict())
+    with pytest.warns(UserWarning, match="makes and passes over 5 batches again"):
+        assert [flat(batch) for batch in one] == whole[5:]
+    other = DataLoader(Uneven(LENGTHS), **options | {"global_batch_size": 12}, seed=5)
+    other.load_state_dict(two[1].state_dict())
+    with pytest.raises(PositionError, match=r"merge_states"):
+        next(iter(other))
+
+
+def test_another_global_batch_goes_on_behind_what_was_consumed() -> None:
+    loader = DataLoader(Uneven(LENGTHS), global_batch_size=8, num_shards=12, seed=5)
+    begun = list(itertools.islice(iter(loader), 5))
+    other = DataLoader(Uneven(LENGTHS), global_batch_size=24, num_shards=12, seed=5)
+    other.load_state_dict(loader.state_dict(5))
+    rows = [row for batch in [*begun, *other] for row in batch["row"].tolist()]
+    assert sorted(rows) == sorted(itertools.chain(*_rows_of(12)))
+
+
+def test_equal_steps_and_an_exception_of_one_lane() -> None:
+    options: dict[str, Any] = {"global_batch_size": 8, "num_shards": 4}
+    with DataLoader(Uneven([24] * 4), **options, steps_per_epoch=12) as loader:
+        assert [len(batch["row"]) for batch in loader] == [8] * 12
+    with pytest.raises(
+        PipelineError, match=r"this rank has 12 batches, and steps_per_epoch is 13(.|\n)*the slot with the"
+    ):
+        list(DataLoader(Uneven([24] * 4), **options, steps_per_epoch=13))
+    with pytest.raises(ValueError, match="num_shards=3 must be a multiple of the 2 ranks"):
+        DataLoader(Rows(9), global_batch_size=6, num_shards=3, rank=0, world_size=2, uneven=True)
+    for workers in (0, 2):
+        rows: list[int] = []
+        with DataLoader(Failing([24] * 4), **options, num_workers=workers, seed=5) as loader:
+            batches = iter(loader)
+            told = 0
+            while True:
+                try:
+                    rows += next(batches)["row"].tolist()
+                except StopIteration:
+                    break
+                except ValueError:
+                    told += 1
+        assert told == 1
+        lane_2 = [row - 2000 for row in rows if row // 1000 == 2]
+        assert lane_2 == list(range(len(lane_2)))
+        assert 0 < len(lane_2) <= 10
+        assert sorted(row for row in rows if row // 1000 != 2) == [
+            1000 * lane + n for lane in (0, 1, 3) for n in range(24)
+        ]
+
+
+class Failing(Uneven):
+    def __iter__(self) -> Iterator[Any]:
+        for made in super().__iter__():
+            if made["row"] == 2010:
+                raise ValueError("row 10 of lane 2")
+            yield made
