@@ -86,6 +86,7 @@ ORDER: dict[str, list[str]] = {
     "instance": ["toolkit_variables", "storage", "channels", "environment", "toolkit", "tree", "variables"],
     "feed": [
         "batch",
+        "streams",
         "sources",
         "wire",
         "pipelines",

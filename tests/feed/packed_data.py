@@ -73,3 +73,21 @@ def halves(tokens: Any) -> Iterator[Any]:
 def packed_shards(**packing: Any) -> Any:
     """Rows that are drawn, left out at random and cut at random: whatever can depend on where a lane was opened."""
     return feed.jsonl(feed.channel("training")).map(with_noise).filter(often).flat_map(halves).pack(**packing)
+
+
+def long_enough(sequence: Any) -> bool:
+    return int((sequence["segments"] > 0).sum()) > 8 and random.random() < 0.9
+
+
+def parts(sequence: Any) -> Iterator[Any]:
+    """None, one or more of a sequence, each with a number that is drawn when it is asked for."""
+    for part in range(int(sequence["tokens"].sum()) % 4):
+        yield sequence | {"part": part, "drawn": np.random.rand()}
+
+
+def stepped_shards(**packing: Any) -> Any:
+    return packed_shards(**packing).filter(long_enough).flat_map(parts).filter(drawn_high)
+
+
+def drawn_high(part: Any) -> bool:
+    return bool(part["drawn"] > 0.1)

@@ -14,7 +14,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from packed_data import StatefulDocuments, documents, packed_shards, write_documents
+from packed_data import (
+    StatefulDocuments,
+    documents,
+    long_enough,
+    packed_shards,
+    parts,
+    stepped_shards,
+    write_documents,
+)
 from packed_reference import sequences
 
 from headrace import feed
@@ -36,7 +44,10 @@ KINDS: dict[str, Callable[..., Any]] = {
     "shards, shuffled": lambda **packing: packed_shards(**packing),
     "stateful": lambda **packing: feed.pack(StatefulDocuments(50), **packing).map(tag),
     "function": lambda **packing: feed.pack(documents, **packing),
+    "steps": lambda **packing: stepped_shards(**packing),
+    "one or none": lambda **packing: feed.pack(documents, **packing).filter(long_enough).map(tag),
 }
+SHARDS = ("shards, shuffled", "steps")
 
 
 def tag(sequence: Any) -> Any:
@@ -48,7 +59,7 @@ def flat(batch: dict[str, Any]) -> list[bytes]:
 
 
 def loader_of(kind: str, method: str, **options: Any) -> DataLoader:
-    shuffle: dict[str, Any] = {"shuffle": feed.Window(4, 3)} if kind == "shards, shuffled" else {}
+    shuffle: dict[str, Any] = {"shuffle": feed.Window(4, 3)} if kind in SHARDS else {}
     return DataLoader(KINDS[kind](length=16, block=7, method=method), **OPTIONS, **shuffle, **options)
 
 
@@ -112,7 +123,9 @@ def test_it_goes_on_at_every_step_with_and_without_the_tokens(kind: str, method:
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize(("kind", "method"), [("shards, shuffled", "concat"), ("stateful", "best_fit")])
+@pytest.mark.parametrize(
+    ("kind", "method"), [("shards, shuffled", "concat"), ("stateful", "best_fit"), ("steps", "best_fit")]
+)
 def test_workers_decide_nothing_and_what_they_make_again_is_the_same(kind: str, method: str) -> None:
     expected = [flat(batch) for batch in loader_of(kind, method)]
     with loader_of(kind, method, num_workers=2, verify=1) as loader:
@@ -163,6 +176,33 @@ def test_a_stateful_dataset_is_opened_near_the_sequence(monkeypatch: pytest.Monk
             resumed.load_state_dict(loader.state_dict())
             next(iter(resumed))
         assert 0 < made <= 14, method
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_steps_make_behind_packing_is_what_they_make_of_each_sequence(method: Any, folder: Path) -> None:
+    def plain(sequence: Any) -> bool:
+        return bool(sequence["segments"].max() > 1)
+
+    def drawn(value: Any) -> Any:
+        numbers.append(np.random.rand())
+        return value
+
+    numbers: list[float] = []
+    packed = feed.jsonl(folder).map(lambda row: drawn(row)["tokens"]).pack(16, method=method, block=7)
+    options: dict[str, Any] = {"batch_size": 1, "num_shards": 1, "seed": 5, "collate_fn": lambda rows: rows[0]}
+    whole = list(DataLoader(packed, **options))
+    loader = DataLoader(packed.filter(plain).map(drawn).flat_map(parts), **options)
+    found = list(loader)
+    kept = [sequence for sequence in whole if plain(sequence)]
+    expected = [sequence["tokens"].tolist() for sequence in kept for _ in parts(sequence)]
+    assert 3 < len(kept) < len(whole)
+    assert [part["tokens"].tolist() for part in found] == expected
+    told = sum(int((sequence["segments"] > 0).sum()) for sequence in kept if list(parts(sequence)))
+    assert loader.stats()["tokens"] == told  # once for each sequence of which something came
+    assert len(set(numbers)) == len(numbers) - 60  # documents were drawn twice; no sequence draws what one of them drew
+    noted = [sequence["drawn"].tolist() for sequence in DataLoader(packed.map(tag), **options) if plain(sequence)]
+    left = list(DataLoader(packed.filter(plain).map(tag), **options))
+    assert [sequence["drawn"].tolist() for sequence in left] == noted  # they follow from the number of the sequence
 
 
 def test_what_cannot_be_packed_is_told() -> None:

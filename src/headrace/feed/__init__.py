@@ -45,7 +45,7 @@ _EXPORTS = {
     "Auto": "headrace.feed.tuning.auto",
     "Buckets": "headrace.feed.plan.length_buckets",
     "DataLoader": "headrace.feed.loader.data_loader",
-    "Packed": "headrace.feed.sources.packing",
+    "Packed": "headrace.feed.streams.packing",
     "Pipeline": "headrace.feed.pipelines.factory",
     "PurityReport": "headrace.feed.pipelines.purity",
     "PurityWarning": "headrace.feed.client.policy",
@@ -60,7 +60,7 @@ _EXPORTS = {
     "hf": "headrace.feed.sources.open_source",
     "mix": "headrace.feed.pipelines.mixture",
     "jsonl": "headrace.feed.sources.open_source",
-    "pack": "headrace.feed.sources.packing",
+    "pack": "headrace.feed.streams.packing",
     "parquet": "headrace.feed.sources.open_source",
     "pipeline": "headrace.feed.pipelines.factory",
     "stack_arrays": "headrace.feed.pipelines.collate",
@@ -109,8 +109,8 @@ if TYPE_CHECKING:
     from headrace.feed.plan.length_buckets import Buckets
     from headrace.feed.plan.window import Window
     from headrace.feed.sources.open_source import arrow, hf, jsonl, parquet, tar
-    from headrace.feed.sources.packing import Packed, pack
     from headrace.feed.sources.source import Source
+    from headrace.feed.streams.packing import Packed, pack
     from headrace.feed.tuning.auto import Auto
 
 

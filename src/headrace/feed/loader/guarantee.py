@@ -9,7 +9,7 @@ from headrace.feed.pipelines.lane_datasets import documents_of
 from headrace.feed.plan.apportion import Apportion
 from headrace.feed.plan.mixed_order import MixedOrder
 from headrace.feed.plan.torch_samplers import SamplerSource
-from headrace.feed.sources.stream import Stream
+from headrace.feed.streams.stream import Stream
 
 Resume = Literal[
     "at once", "by the sampler's state", "by running the sampler again", "by the dataset's state", "by replaying lanes"

@@ -20,7 +20,7 @@ from headrace.feed.plan.length_buckets import Buckets
 from headrace.feed.plan.pass_progress import MAX_WINDOW
 from headrace.feed.plan.rank_share import Shard
 from headrace.feed.plan.window import Window
-from headrace.feed.sources.stream import Stream
+from headrace.feed.streams.stream import Stream
 from headrace.feed.wire.remote_errors import warn_user
 
 MAX_LANES = 65_536

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from headrace.errors import PipelineError
-from headrace.feed.sources.packing import Packed
-from headrace.feed.sources.stream import Stream
+from headrace.feed.streams.packing import Packed
+from headrace.feed.streams.stream import Stream
 
 _RANK_NAMES = {"get_rank", "get_world_size"}
 _RANK_VARIABLES = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_PROCID", "SLURM_NTASKS", "OMPI_COMM_WORLD_RANK"}

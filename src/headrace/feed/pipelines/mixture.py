@@ -21,7 +21,7 @@ from headrace.errors import PipelineError
 from headrace.feed.pipelines.factory import Pipeline
 from headrace.feed.pipelines.lane_datasets import is_uncounted
 from headrace.feed.sources.source import Source
-from headrace.feed.sources.stream import Stream
+from headrace.feed.streams.stream import Stream
 from headrace.feed.wire.mixing import Mixing, Until
 
 MAX_SOURCES = 1024

@@ -1,9 +1,6 @@
 """Counted sources: shards with an index, so that a plan position is a shard and a row, and nothing is read to skip.
 
 source         what all of them are: rows by number, `.map`, `.batch`
-stream         what `.filter` and `.flat_map` make of a source, which has no count
-packing        puts documents together into sequences of one length: `packed_lane`, `sequences`, `bins`
-open_lane      what an open lane of something without a count is
 byte_ranges    reads pieces of one file
 shard_format   what is known of one kind of shard: how it is indexed and read
 tar_shards, json_lines, arrow_rows, parquet_shards, arrow_shards     the kinds

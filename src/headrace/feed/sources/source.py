@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import PipelineError
-from headrace.feed.sources.packing import Packable
-from headrace.feed.sources.stream import Stream, require_callable
+from headrace.feed.streams.packing import Packable
+from headrace.feed.streams.steps import require_callable
+from headrace.feed.streams.stream import Stream
 
 Counts = Sequence[tuple[str, int]]
 

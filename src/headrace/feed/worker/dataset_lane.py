@@ -14,7 +14,7 @@ import numpy as np
 
 from headrace.feed.batch import pytree
 from headrace.feed.pipelines.lane_datasets import opened
-from headrace.feed.sources.open_lane import BEGINNING, Lane, Restart
+from headrace.feed.streams.open_lane import BEGINNING, Lane, Restart
 
 
 class DatasetLane(Lane):

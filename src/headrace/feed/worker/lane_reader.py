@@ -23,10 +23,9 @@ from headrace.feed.pipelines.lane_info import LaneInfo, working_for
 from headrace.feed.plan.mixed_order import MixedOrder
 from headrace.feed.plan.order import RowOrder
 from headrace.feed.plan.window import Window
-from headrace.feed.sources.open_lane import BEGINNING, Lane, Restart
-from headrace.feed.sources.packed_lane import PackedLane
-from headrace.feed.sources.packing import Packed
-from headrace.feed.sources.stream import Order, Stream
+from headrace.feed.streams.open_lane import BEGINNING, Lane, Restart
+from headrace.feed.streams.packing import Packed
+from headrace.feed.streams.stream import Order, Stream
 from headrace.feed.wire.draws import MAX_TOKEN, Draw, Drawn
 from headrace.feed.wire.mixing import Mixing
 from headrace.feed.worker.dataset_lane import DatasetLane, packed, unpacked
@@ -127,7 +126,7 @@ class LaneReaders:
                 "set num_shards=1"
             )
         rows = len(outputs)
-        tokens, padding = reader.tokens[:rows], reader.padding[:rows]
+        tokens, padding = (told[:rows] if any(told) else [] for told in (reader.tokens, reader.padding))
         return outputs, Drawn(rows, reader.ended, at, token, note=note, tokens=tokens, padding=padding)
 
     def _forget(self, lane: int, reader: _Reader) -> None:
@@ -210,9 +209,8 @@ class _Reader:
         self.untried = False
         if outputs is not None:
             outputs.append(output)
-            if isinstance(iterator, PackedLane):
-                self.tokens.append(iterator.length - iterator.padded)
-                self.padding.append(iterator.padded)
+            self.tokens.append(iterator.tokens)
+            self.padding.append(iterator.padding)
 
     def token(self) -> tuple[int, bytes]:
         """Returns where this lane can be opened again, and the token for it; no token if the dataset has no state.

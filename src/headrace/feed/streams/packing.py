@@ -14,32 +14,28 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from headrace.feed.sources.open_lane import BEGINNING, Lane, Opener, Restart
-from headrace.feed.sources.packed_lane import BlocksLane, CutLane, PackedLane, Seed
-from headrace.feed.sources.sequences import Longer, Method, Packing
+from headrace.feed.streams.open_lane import BEGINNING, Lane, Opener, Restart
+from headrace.feed.streams.packed_lane import BlocksLane, CutLane, PackedLane, Seed
+from headrace.feed.streams.sequences import Longer, Method, Packing
+from headrace.feed.streams.steps import Kind, Stepped, Steps, StepsLane
+
+SEQUENCE = b"lane sequence"
 
 
-class Packed:
+class Packed(Stepped):
     """Sequences of packed documents. It has no count: it is read in lanes.
 
     Args:
         documents: a stream over shards, or another dataset without a count.
         packing: how.
-        functions: what is made of each sequence, in order.
+        steps: what is done with each sequence, in order.
     """
 
-    def __init__(self, documents: Any, packing: Packing, functions: tuple[Callable[[Any], Any], ...] = ()) -> None:
-        self.documents, self.packing, self.functions = documents, packing, functions
+    def __init__(self, documents: Any, packing: Packing, steps: Steps = ()) -> None:
+        self.documents, self.packing, self.steps = documents, packing, steps
 
-    def map(self, function: Callable[[Any], Any]) -> Packed:
-        """Returns what a function makes of every sequence. It may draw random numbers.
-
-        Raises:
-            TypeError: it cannot be called.
-        """
-        if not callable(function):
-            raise TypeError(f".map() takes a function of one sequence, got {function!r}")
-        return Packed(self.documents, self.packing, (*self.functions, function))
+    def _then(self, kind: Kind, function: Callable[[Any], Any]) -> Packed:
+        return Packed(self.documents, self.packing, (*self.steps, (kind, function)))
 
     @property
     def counts(self) -> list[tuple[str, int]]:
@@ -56,13 +52,13 @@ class Packed:
 
     def over(self, documents: Any) -> Packed:
         """Returns the same over other documents, a copy of them say."""
-        return Packed(documents, self.packing, self.functions)
+        return Packed(documents, self.packing, self.steps)
 
     def __iter__(self) -> Iterator[Any]:
         made = self.documents if hasattr(self.documents, "__iter__") else self.documents()
         return self.lane(lambda _: _Unplaced(iter(made)), BEGINNING, lambda *_: None)
 
-    def lane(self, opened: Opener, start: Restart, seed: Seed) -> PackedLane:
+    def lane(self, opened: Opener, start: Restart, seed: Seed) -> Lane:
         """Opens a lane.
 
         Args:
@@ -70,8 +66,14 @@ class Packed:
             start: a `restart` of this lane.
             seed: sets the generators, for the document or sequence of a number.
         """
-        kind = BlocksLane if self.packing.method == "best_fit" else CutLane
-        return kind(self.packing, self.functions, opened, start, seed)
+
+        def sequences(start: Restart) -> PackedLane:
+            kind = BlocksLane if self.packing.method == "best_fit" else CutLane
+            return kind(self.packing, opened, start, seed)
+
+        if not self.steps:
+            return sequences(start)
+        return StepsLane(self.steps, sequences, start, lambda number: seed(SEQUENCE, number))
 
 
 class _Unplaced(Lane):

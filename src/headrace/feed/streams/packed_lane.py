@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from headrace.feed.sources.bins import best_fit
-from headrace.feed.sources.open_lane import Lane, Opener, Restart
-from headrace.feed.sources.sequences import Packing, Tokens
+from headrace.feed.streams.bins import best_fit
+from headrace.feed.streams.open_lane import Lane, Opener, Restart
+from headrace.feed.streams.sequences import Packing, Tokens
 
 Seed = Callable[[bytes, int], None]
-DOCUMENT, SEQUENCE = b"lane document", b"lane sequence"
+DOCUMENT = b"lane document"
 _END = object()
 
 
@@ -67,30 +67,20 @@ class PackedLane(Lane, ABC):
 
     Args:
         packing: how documents are packed.
-        functions: what is made of each sequence, in order.
         opened: opens the lane of the documents at a place.
         start: a `restart` of this lane.
-        seed: sets the generators, for the document or sequence of a number.
+        seed: sets the generators, for the document of a number.
 
     Attributes:
-        padded: positions of the latest sequence that hold padding.
         length: positions of a sequence.
     """
 
-    def __init__(
-        self,
-        packing: Packing,
-        functions: Sequence[Callable[[Any], Any]],
-        opened: Opener,
-        start: Restart,
-        seed: Seed,
-    ) -> None:
+    def __init__(self, packing: Packing, opened: Opener, start: Restart, seed: Seed) -> None:
         place = _Place(None, 0, 0) if start.place is None else _Place(*start.place)
         self.restart = start
-        self._packing, self._functions, self._seed = packing, functions, seed
+        self._packing = packing
         self._documents = _Documents(packing, opened, place, seed)
-        self._made = start.made
-        self.padded, self.length = 0, packing.length
+        self._made, self.length = start.made, packing.length
         self._begin(place)
 
     @abstractmethod
@@ -104,12 +94,9 @@ class PackedLane(Lane, ABC):
         pieces = self._pieces()
         if not pieces:
             raise StopIteration
-        self.padded = self.length - sum(piece.size for piece in pieces)
-        made: Any = self._packing.sequence(pieces)
-        if self._functions:
-            self._seed(SEQUENCE, self._made)
-            for function in self._functions:
-                made = function(made)
+        self.tokens = sum(piece.size for piece in pieces)
+        self.padding = self.length - self.tokens
+        made = self._packing.sequence(pieces)
         self._made += 1
         self._stood()
         return made

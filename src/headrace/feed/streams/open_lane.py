@@ -23,9 +23,12 @@ class Lane(Iterator[Any]):
 
     Attributes:
         restart: where it can be opened again. It may lie some outputs before the next one: they are made again then.
+        tokens, padding: of the packed sequence whose first output is the latest one; 0 where there is none.
     """
 
     restart: Restart
+    tokens = 0
+    padding = 0
 
 
 Opener = Callable[[Restart], Lane]

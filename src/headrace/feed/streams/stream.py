@@ -8,16 +8,15 @@ shuffled like its source, or mixed like a mixture, and a lane can be opened at a
 from __future__ import annotations
 
 import hashlib
-import itertools
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Literal, NamedTuple, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from headrace.feed.sources.open_lane import BEGINNING, Lane, Restart
-from headrace.feed.sources.packing import Packable
+from headrace.feed.streams.open_lane import BEGINNING, Lane, Restart
+from headrace.feed.streams.packing import Packable
+from headrace.feed.streams.steps import Kind, Stepped, Steps, gives_many, outputs_of
 
-_Kind = Literal["map", "filter", "flat_map"]
 _BLOCK = 1024  # places whose rows are found at a time
 
 
@@ -44,13 +43,7 @@ class Rows(Protocol):
     def __getitem__(self, index: int) -> Any: ...
 
 
-def require_callable(function: object, method: str) -> None:
-    """Raises TypeError if what a method of a source was given is no function."""
-    if not callable(function):
-        raise TypeError(f".{method}() takes a function of one row, got {function!r}")
-
-
-class Stream(Packable):
+class Stream(Packable, Stepped):
     """Rows of a source, and what is made of them. It is made by `Source.filter` and `Source.flat_map`.
 
     Args:
@@ -58,27 +51,10 @@ class Stream(Packable):
         steps: what is done with each, in order.
     """
 
-    def __init__(self, source: Rows, steps: tuple[tuple[_Kind, Callable[[Any], Any]], ...] = ()) -> None:
+    def __init__(self, source: Rows, steps: Steps = ()) -> None:
         self._source, self._steps = source, steps
 
-    def map(self, function: Callable[[Any], Any]) -> Stream:
-        """Returns a stream of what a function makes of every output. Raises TypeError if it cannot be called."""
-        return self._then("map", function)
-
-    def filter(self, predicate: Callable[[Any], bool]) -> Stream:
-        """Returns a stream of the outputs that a predicate holds for. Raises TypeError if it cannot be called."""
-        return self._then("filter", predicate)
-
-    def flat_map(self, function: Callable[[Any], Iterable[Any]]) -> Stream:
-        """Returns a stream of everything in what a function makes of every output: none, one or many.
-
-        Raises:
-            TypeError: the function cannot be called.
-        """
-        return self._then("flat_map", function)
-
-    def _then(self, kind: _Kind, function: Callable[[Any], Any]) -> Stream:
-        require_callable(function, kind)
+    def _then(self, kind: Kind, function: Callable[[Any], Any]) -> Stream:
         return Stream(self._source, (*self._steps, (kind, function)))
 
     def _documents(self) -> Stream:
@@ -137,7 +113,7 @@ class LaneRows(Lane):
     def __init__(
         self,
         source: Rows,
-        steps: tuple[tuple[_Kind, Callable[[Any], Any]], ...],
+        steps: Steps,
         places: range,
         order: Order,
         start: Restart,
@@ -145,7 +121,7 @@ class LaneRows(Lane):
         self._source, self._steps, self._places, self._order = source, steps, places, order.rows
         self.restart = Restart(start.place or 0, start.made)
         self._taken, self._made = self.restart
-        self._many = any(kind == "flat_map" for kind, _ in steps)
+        self._many = gives_many(steps)
         self._outputs: Iterator[Any] = iter(())
         self._block, self._rows = range(0), list[int]()
 
@@ -162,7 +138,7 @@ class LaneRows(Lane):
                 raise StopIteration
             row = self._source[self._row(self._places[self._taken])]
             self._taken += 1
-            self._outputs = self._of(row)
+            self._outputs = outputs_of(self._steps, row)
 
     def _row(self, place: int) -> int:
         if self._order is None:
@@ -171,12 +147,3 @@ class LaneRows(Lane):
             self._block = range(place, min(place + _BLOCK, self._places.stop))
             self._rows = self._order(self._block)
         return self._rows[place - self._block.start]
-
-    def _of(self, row: Any) -> Iterator[Any]:
-        values: Iterator[Any] = iter([row])
-        for kind, function in self._steps:
-            if kind == "flat_map":
-                values = itertools.chain.from_iterable(map(function, values))
-            else:
-                values = map(function, values) if kind == "map" else filter(function, values)
-        return values

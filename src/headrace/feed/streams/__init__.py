@@ -1,0 +1,7 @@
+"""What has no count and is headrace's own: it opens its lanes at any place, so that nothing is replayed.
+
+open_lane      what an open lane is
+steps          `.map`, `.filter` and `.flat_map`, of rows and behind `.pack`
+stream         what `.filter` and `.flat_map` make of a source
+packing        puts documents together into sequences of one length: `packed_lane`, `sequences`, `bins`
+"""

@@ -1,0 +1,131 @@
+"""Steps: what `.map`, `.filter` and `.flat_map` make of rows, or of the outputs of a lane, one after the other."""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Literal, TypeVar
+
+from headrace.feed.streams.open_lane import BEGINNING, Lane, Opener, Restart
+
+Kind = Literal["map", "filter", "flat_map"]
+Steps = tuple[tuple[Kind, Callable[[Any], Any]], ...]
+Self = TypeVar("Self", bound="Stepped")
+_KEPT = 4096  # inputs whose outputs are counted before it is looked which of them are still needed
+
+
+def require_callable(function: object, method: str) -> None:
+    """Raises TypeError if what a method of a source was given is no function."""
+    if not callable(function):
+        raise TypeError(f".{method}() takes a function of one row, got {function!r}")
+
+
+def outputs_of(steps: Steps, value: Any) -> Iterator[Any]:
+    """Returns what steps make of a value: none, one or many."""
+    values: Iterator[Any] = iter([value])
+    for kind, function in steps:
+        if kind == "flat_map":
+            values = itertools.chain.from_iterable(map(function, values))
+        else:
+            values = map(function, values) if kind == "map" else filter(function, values)
+    return values
+
+
+def gives_many(steps: Steps) -> bool:
+    """Whether more than one output may come of a value."""
+    return any(kind == "flat_map" for kind, _ in steps)
+
+
+class Stepped(ABC):
+    """What steps can be put behind."""
+
+    @abstractmethod
+    def _then(self: Self, kind: Kind, function: Callable[[Any], Any]) -> Self:
+        """Returns the same with one more step."""
+
+    def map(self: Self, function: Callable[[Any], Any]) -> Self:
+        """Returns what a function makes of every output. It may draw random numbers.
+
+        Raises:
+            TypeError: it cannot be called.
+        """
+        require_callable(function, "map")
+        return self._then("map", function)
+
+    def filter(self: Self, predicate: Callable[[Any], bool]) -> Self:
+        """Returns the outputs that a predicate holds for. It may draw random numbers.
+
+        Raises:
+            TypeError: it cannot be called.
+        """
+        require_callable(predicate, "filter")
+        return self._then("filter", predicate)
+
+    def flat_map(self: Self, function: Callable[[Any], Iterable[Any]]) -> Self:
+        """Returns everything in what a function makes of every output: none, one or many. It may draw random numbers.
+
+        Raises:
+            TypeError: it cannot be called.
+        """
+        require_callable(function, "flat_map")
+        return self._then("flat_map", function)
+
+
+class StepsLane(Lane):
+    """What steps make of the outputs of an open lane, its inputs.
+
+    It can be opened where that lane can, before an input. How many outputs came of the inputs before is kept for those
+    from there on.
+
+    Args:
+        steps: see above.
+        opened: opens the lane of the inputs at a place.
+        start: a `restart` of this lane.
+        seed: sets the generators for the input of a number.
+    """
+
+    def __init__(self, steps: Steps, opened: Opener, start: Restart, seed: Callable[[int], None]) -> None:
+        inner = BEGINNING if start.place is None else Restart(*start.place)
+        self._steps, self._seed, self._many = steps, seed, gives_many(steps)
+        self._lane = opened(inner)
+        self._taken, self._made = inner.made, start.made  # inputs and outputs
+        self._first, self._before = inner.made, deque([start.made])  # outputs before that input, the next one, ...
+        self._opens = start  # before the latest input
+        self._outputs: Iterator[Any] = iter(())
+        self._counted = True
+
+    def __next__(self) -> Any:
+        while True:
+            for output in self._outputs:
+                self._made += 1
+                self.tokens, self.padding = (0, 0) if self._counted else (self._lane.tokens, self._lane.padding)
+                self._counted = True
+                return output
+            self._count()
+            if self._many or len(self._before) > _KEPT:
+                self._opens = self._boundary()
+            value = next(self._lane)
+            self._seed(self._taken)
+            self._taken += 1
+            self._outputs, self._counted = outputs_of(self._steps, value), False
+
+    @property
+    def restart(self) -> Restart:  # type: ignore[override]
+        """Before the latest input as long as more may come of it, else where the lane of the inputs can be opened."""
+        return self._opens if self._many else self._boundary()
+
+    def _count(self) -> None:
+        """All outputs of the inputs so far were made."""
+        if self._first + len(self._before) == self._taken:
+            self._before.append(self._made)
+
+    def _boundary(self) -> Restart:
+        self._count()
+        inner = self._lane.restart
+        needed = self._taken if inner.place is None else inner.made
+        while self._first < needed:
+            self._before.popleft()
+            self._first += 1
+        return BEGINNING if inner.place is None else Restart(tuple(inner), self._before[0])
