@@ -173,7 +173,7 @@ def test_a_port_in_use_is_an_error(cli: Cli, secret: Path) -> None:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         result = cli("feed", "serve", "--bind", address, "--secret-file", str(secret))
     assert result.returncode == 1
-    assert f"error: cannot listen on {address}: Address already in use" in result.stderr
+    assert f"error: cannot listen on {address}: Address already in use\nhint: another program" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ defaults that people want.
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import signal
 import socket
@@ -79,7 +80,9 @@ def listen_tcp(address: str) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=128)
     except OSError as error:
-        raise FeedError(f"cannot listen on {address}: {error.strerror}") from error
+        told = os.strerror(error.errno) if error.errno else str(error)  # its own words name the address once more
+        hint = "another program listens there: end it, or give another port" if error.errno == errno.EADDRINUSE else ""
+        raise FeedError(f"cannot listen on {address}: {told}", hint) from error
 
 
 def listen_unix(name: str) -> socket.socket:
