@@ -22,6 +22,7 @@ from headrace.feed import DataLoader
 from headrace.feed.batch.slab import Slab
 from headrace.feed.client import remote_pool
 from headrace.feed.wire import messages
+from headrace.feed.wire.forks import Fork
 from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
 from headrace.feed.wire.frames import FIELDS, MAGIC, WIRE_VERSION
 from headrace.feed.wire.handshake import (  # fmt: skip
@@ -284,7 +285,7 @@ def test_thousands_of_connections_do_not_stop_the_others(pair: Pair) -> None:
     [
         REQUEST,
         messages.Welcome(b"", "", 1),
-        messages.Fork(0, 1),
+        Fork(0, 1),
         messages.Dial("tcp://h:1", b"", "c"),
         messages.Done(1, 0, 0, [], b"", 0, 0),
         messages.SlabOffer(1, 100),

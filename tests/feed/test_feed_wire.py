@@ -20,6 +20,7 @@ from headrace.errors import ProtocolError
 from headrace.feed.batch.slab import Slab
 from headrace.feed.wire import messages
 from headrace.feed.wire.chunks import ABORT, CHUNK, CHUNK_HEADER, COLUMNS, DATA, checksum
+from headrace.feed.wire.forks import Exited, Fork, Forked
 from headrace.feed.wire.framed_connection import (
     MAX_DESCRIPTORS,
     MAX_HANDSHAKE,
@@ -27,9 +28,9 @@ from headrace.feed.wire.framed_connection import (
     MAX_PAYLOAD,
     ConnectionClosed,
     FramedConnection,
-    configure_tcp,
 )
 from headrace.feed.wire.frames import CHECK, FIELDS, HEADER_BYTES, MAGIC, WIRE_VERSION, Frame
+from headrace.feed.wire.transport import configure_tcp
 
 ERROR = messages.RemoteError("builtins:KeyError", "'x'", "Traceback ...")
 DONE = messages.Done(
@@ -124,8 +125,8 @@ def test_every_message_survives_the_wire(talking: tuple[FramedConnection, Framed
         messages.Opened(1, 10, True, {"torch": "2"}), messages.OpenFailed(1, ERROR), messages.SlabOffer(1, 10),
         messages.SlabDrop(1), REQUEST, DONE,
         messages.Unstackable(1), messages.Failed(1, ERROR), messages.Lost(1, "r"), messages.Cancel([1, 2]),
-        messages.Cancelled(1), messages.Ping(), messages.Pong(), messages.Fork(0, 2), messages.Forked(0, 99),
-        messages.Exited(99, -9), messages.StatusRequest(), messages.Status(
+        messages.Cancelled(1), messages.Ping(), messages.Pong(), Fork(0, 2), Forked(0, 99),
+        Exited(99, -9), messages.StatusRequest(), messages.Status(
             "h", "1", 2.0, [messages.ExecutorStatus(0, 99, True, 3, 1)], [messages.ClientStatus("c", 0, 1, False)],
             4, 5, 6, 7, 8, 9.0, 1.5, 2.5, {"numpy": "2"},
         ),
@@ -320,7 +321,7 @@ def test_a_payload_that_is_stopped_ends_its_frame_and_what_follows_arrives(
 GARBAGE = {
     "text": (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", "not a headrace peer: the frame begins with b'GE'"),
     "wrong magic": (header(magic=b"RH"), "begins with b'RH'"),
-    "wrong version": (header(version=1), "a peer speaks wire version 1, this is 2"),
+    "wrong version": (header(version=1), "a peer speaks wire version 1, this is 3"),
     "oversize message": (header(size=MAX_MESSAGE + 1), "at most 67108864 are allowed"),
     "payload without a sink": (header(size=1, payload=1), "a payload of 1 bytes is not allowed"),
     "oversize payload": (header(size=1, payload=MAX_PAYLOAD + 1), "not allowed"),

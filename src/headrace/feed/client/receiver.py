@@ -31,11 +31,11 @@ from headrace.feed.client.keepalive import Keepalive
 from headrace.feed.identifiers import NO_SLAB, RequestNumber, RouteNumber, SlabNumber
 from headrace.feed.wire import messages
 from headrace.feed.wire.endpoints import split_address
-from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection, configure_tcp
+from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
 from headrace.feed.wire.frames import Frame
 from headrace.feed.wire.handshake import HANDSHAKE_SECONDS, ClientHandshake, RefusedByServer
 from headrace.feed.wire.tls import client_tls
-from headrace.feed.wire.transport import TlsRefused
+from headrace.feed.wire.transport import TlsRefused, configure_tcp
 from headrace.feed.worker.parent_death import watch_parent
 
 CONNECT_SECONDS = 5.0

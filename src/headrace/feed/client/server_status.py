@@ -12,10 +12,11 @@ from headrace.errors import ProtocolError
 from headrace.feed.client.links import connect_unix
 from headrace.feed.wire import messages
 from headrace.feed.wire.endpoints import Endpoint, Endpoints, split_address
-from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection, configure_tcp
+from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
 from headrace.feed.wire.handshake import ClientHandshake
 from headrace.feed.wire.messages import decode_greeting
 from headrace.feed.wire.tls import client_tls
+from headrace.feed.wire.transport import configure_tcp
 
 CLIENT = "headrace feed status"
 MAX_AT_ONCE = 32

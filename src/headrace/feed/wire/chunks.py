@@ -2,16 +2,18 @@
 
 A frame's payload travels as chunks, each behind a header of its own:
 
-    length u32 | kind u32 (1 data, 2 abort) | sum u64
+    length u32 | kind u32 (1 data, 2 abort, 3 data without a sum) | sum u64
 
 all little-endian. A chunk never spans two pieces of the payload, and holds at most `CHUNK` bytes. The sum is made in
 two steps: the chunk's 64-bit words are added up by columns, `COLUMNS` words to a row, and the column sums, with the
 bytes of the last row, go through a CRC-32 and a sum of their own. So a damaged byte, any burst within one word, and
-words or pages that have changed places change it. It is computed while the chunk is in the cache and costs some
-0.03 s/GB, a tenth of a CRC of all bytes. After an abort nothing more of the payload comes: the sender was told that it
-is not wanted.
+words or pages that have changed places change it. It costs some 0.03 s/GB while the chunk is in the cache, a tenth of
+a CRC of all bytes, and twice as much when it is not: so who writes the bytes makes their sums (`sums_of`), and who
+sends them passes the sums on. After an abort nothing more of the payload comes: the sender was told that it is not
+wanted.
 
-It guards against broken memory, drivers and middle boxes, not against an attacker: that is what TLS is for.
+It guards against broken memory, drivers and middle boxes, not against an attacker: that is what TLS is for. TLS
+authenticates every byte, so behind it chunks have no sum; anywhere else such a chunk is refused.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from __future__ import annotations
 import collections
 import struct
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -29,12 +31,13 @@ from headrace.errors import ProtocolError
 CHUNK = 2048 << 10
 AT_ONCE = 1 << 20  # bytes of chunks that go into one system call
 CHUNK_HEADER = struct.Struct("<IIQ")
-DATA, ABORT = 1, 2
+DATA, ABORT, UNSUMMED = 1, 2, 3
+SUM = struct.Struct("<Q")
 COLUMNS = 1021  # a prime, so that no two pages or packets have their words in the same columns
 
 
 class ChunkHeader(NamedTuple):
-    """What is announced: bytes that follow, DATA or ABORT, and their sum."""
+    """What is announced: bytes that follow, their kind, and their sum."""
 
     length: int
     kind: int
@@ -51,12 +54,31 @@ def checksum(data: memoryview) -> int:
     return zlib.crc32(rest, zlib.crc32(columns)) << 32 | (total ^ total >> 32) & 0xFFFFFFFF
 
 
-def read_header(raw: memoryview) -> ChunkHeader:
-    """Reads a chunk header of a peer. Raises ProtocolError if it is not sound."""
+def cut(piece: memoryview) -> Iterator[memoryview]:
+    """Cuts a piece of a payload into chunks."""
+    return (piece[start : start + CHUNK] for start in range(0, piece.nbytes, CHUNK))
+
+
+def sums_of(payload: Iterable[memoryview]) -> bytes:
+    """Returns the sums of the chunks of a payload, one after the other, for who sends it."""
+    return b"".join(SUM.pack(checksum(chunk)) for piece in payload for chunk in cut(piece))
+
+
+def read_sums(sums: bytes, payload: Iterable[memoryview]) -> list[int]:
+    """Returns the sums that came with a payload. Raises ProtocolError if there is not one for every chunk."""
+    chunks = sum(-(-piece.nbytes // CHUNK) for piece in payload)
+    if len(sums) != SUM.size * chunks:
+        raise ProtocolError(f"{len(sums)} bytes of sums came with a payload of {chunks} chunks")
+    return [total for (total,) in SUM.iter_unpack(sums)]
+
+
+def read_header(raw: memoryview, *, summed: bool = True) -> ChunkHeader:
+    """Reads a chunk header of a peer. Raises ProtocolError if it is not sound, or has no sum where one is due."""
     header = ChunkHeader(*CHUNK_HEADER.unpack(raw))
     if header.kind == ABORT and header.length == 0:
         return header
-    if header.kind != DATA or not 0 < header.length <= CHUNK:
+    known = header.kind == DATA or (header.kind == UNSUMMED and not summed)
+    if not known or not 0 < header.length <= CHUNK:
         raise ProtocolError(f"a chunk of kind {header.kind} with {header.length} bytes is not allowed")
     return header
 
@@ -66,10 +88,14 @@ class ChunkWriter:
 
     Args:
         pieces: the payload, as byte memory.
+        sums: of its chunks, if they are known.
+        summed: whether chunks have sums.
     """
 
-    def __init__(self, pieces: Iterable[memoryview]) -> None:
+    def __init__(self, pieces: Iterable[memoryview], sums: Iterable[int] = (), *, summed: bool = True) -> None:
         self._pieces = collections.deque(pieces)
+        self._sums = collections.deque(sums)
+        self._summed = summed
         self.bytes = sum(piece.nbytes for piece in self._pieces)
 
     def __bool__(self) -> bool:
@@ -83,9 +109,14 @@ class ChunkWriter:
             if piece.nbytes > CHUNK:
                 self._pieces.appendleft(piece[CHUNK:])
                 piece = piece[:CHUNK]
-            parts += [memoryview(CHUNK_HEADER.pack(piece.nbytes, DATA, checksum(piece))), piece]
+            parts += [memoryview(self._header(piece)), piece]
             size += piece.nbytes
         return parts
+
+    def _header(self, chunk: memoryview) -> bytes:
+        if not self._summed:
+            return CHUNK_HEADER.pack(chunk.nbytes, UNSUMMED, 0)
+        return CHUNK_HEADER.pack(chunk.nbytes, DATA, self._sums.popleft() if self._sums else checksum(chunk))
 
     def abort(self) -> memoryview:
         """Drops what has not been cut. Returns the chunk that ends the payload for the peer."""
@@ -98,10 +129,12 @@ class ChunkReader:
 
     Args:
         targets: memory to receive into, in the order and the sizes of the sender's pieces.
+        summed: whether every chunk must have a sum.
     """
 
-    def __init__(self, targets: Iterable[memoryview]) -> None:
+    def __init__(self, targets: Iterable[memoryview], *, summed: bool = True) -> None:
         self._targets = collections.deque(targets)
+        self._summed = summed
         self._header = memoryview(bytearray(CHUNK_HEADER.size))
         self._header_filled = 0
         self._chunk: ChunkHeader | None = None
@@ -131,7 +164,7 @@ class ChunkReader:
             self._header_filled += receive_into(self._header[self._header_filled :])
             if self._header_filled < CHUNK_HEADER.size:
                 return
-            self._begin(read_header(self._header))
+            self._begin(read_header(self._header, summed=self._summed))
             if self._chunk is None:
                 return
         target, chunk = self._targets[0], self._chunk
@@ -150,7 +183,7 @@ class ChunkReader:
             self._chunk = chunk
 
     def _finish(self, target: memoryview, chunk: ChunkHeader) -> None:
-        if checksum(target[: chunk.length]) != chunk.total:
+        if chunk.kind == DATA and checksum(target[: chunk.length]) != chunk.total:
             raise ProtocolError(f"a damaged chunk of {chunk.length} bytes")
         self._chunk = None
         if chunk.length == target.nbytes:

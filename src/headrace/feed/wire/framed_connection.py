@@ -37,7 +37,6 @@ from headrace.feed.wire.transport import MAX_DESCRIPTORS, ByteStream, PlainStrea
 MAX_MESSAGE = 64 << 20
 MAX_PAYLOAD = 16 << 30
 MAX_HANDSHAKE = 4096
-USER_TIMEOUT_MS = 5_000
 LIVELY_BYTES = 16 << 10
 _IOV_MAX = 512
 _EXPECT = 1024 << 10  # bytes of a chunk that the receiver is woken for at once
@@ -63,16 +62,6 @@ class _Outgoing:
     sent: Callable[[], None] | None
     key: Hashable
     begun: bool = False
-
-
-def configure_tcp(connection: socket.socket) -> None:
-    """Has small frames sent at once, and the kernel notice within seconds that the other host has vanished."""
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 2)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
 
 
 class FramedConnection:
@@ -122,6 +111,11 @@ class FramedConnection:
     def binding(self) -> bytes:
         """What binds proofs to this connection's TLS, see `transport`; empty without TLS."""
         return self._stream.binding
+
+    @property
+    def summed(self) -> bool:
+        """Whether payloads carry sums: not behind TLS, which has its own."""
+        return not self._stream.authentic
 
     def trust(self) -> None:
         """The peer has proved itself: every message is taken from now on."""
@@ -182,6 +176,7 @@ class FramedConnection:
         route: RouteNumber = NO_ROUTE,
         descriptors: Sequence[int] = (),
         payload: Sequence[memoryview] = (),
+        sums: Sequence[int] = (),
         sent: Callable[[], None] | None = None,
         key: Hashable = None,
     ) -> None:
@@ -192,6 +187,7 @@ class FramedConnection:
             route: see the module.
             descriptors: passed along; the caller keeps its own.
             payload: bytes to send from where they lie; must not change until `sent`.
+            sums: of the payload's chunks, if they are known.
             sent: called when the frame has left, or the channel was closed.
             key: name of the frame for `abort`.
 
@@ -199,7 +195,8 @@ class FramedConnection:
             ConnectionClosed: the peer is gone.
         """
         body = messages.encode(message)
-        chunks = ChunkWriter(part.cast("B") for part in payload if part.nbytes)
+        pieces = (part.cast("B") for part in payload if part.nbytes)
+        chunks = ChunkWriter(pieces, sums, summed=self.summed)
         header = write_header(body, descriptors=len(descriptors), route=route, payload=chunks.bytes)
         parts = collections.deque([memoryview(header + body)])
         self._outgoing.append(_Outgoing(parts, chunks, [os.dup(fd) for fd in descriptors], sent, key))
@@ -313,7 +310,8 @@ class FramedConnection:
                 return None
             self._frame = self._decode(self._lengths)
             if self._lengths.payload:
-                self._payload = ChunkReader(self._payload_targets(self._frame, self._lengths.payload))
+                targets = self._payload_targets(self._frame, self._lengths.payload)
+                self._payload = ChunkReader(targets, summed=self.summed)
         if self._payload is not None:
             while not self._payload.complete:
                 self._payload.advance(self._recv_into)

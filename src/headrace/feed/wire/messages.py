@@ -22,10 +22,11 @@ import msgspec
 
 from headrace.feed.identifiers import PipelineNumber, RequestNumber, SlabNumber
 from headrace.feed.wire.draws import Draw, Drawn
+from headrace.feed.wire.forks import Exited, Fork, Forked
 from headrace.feed.wire.mixing import Mixing
 from headrace.feed.wire.server_state import ClientStatus, ExecutorStatus, JobStatus
 
-VERSION = 2
+VERSION = 3
 MAX_SHARDS = 65_536  # of a worker
 MAX_KEY = 1024  # characters of a shard's key
 ShardKey = Annotated[str, msgspec.Meta(max_length=MAX_KEY)]
@@ -208,6 +209,7 @@ class SliceRequest(_Message, frozen=True):
         deadline: seconds after which the executor is taken for hung, 0 for none.
         draw: outputs of a lane that make the only batch, instead of samples by their keys.
         agreed: what all ranks must agree in for its first step, see `plan.order`.
+        sums: feed server to executor: the answer comes with the sums of what is sent of it.
     """
 
     number: RequestNumber
@@ -223,6 +225,7 @@ class SliceRequest(_Message, frozen=True):
     deadline: float = 0.0
     draw: Draw | None = None
     agreed: tuple[int, str] | None = None
+    sums: bool = False
 
 
 MAKE, MAKE_AND_SUM, SUM = 0, 1, 2
@@ -254,6 +257,7 @@ class Done(_Message, frozen=True):
         digests: of every leaf of every row (of every batch that was made whole), if asked for.
         drawn: what came of a `draw`.
         link: of a server behind TCP: share of the time that its busiest connection was sending.
+        sums: executor to feed server: if asked for, of the payload's chunks, see `wire.chunks`.
     """
 
     request: RequestNumber
@@ -269,6 +273,7 @@ class Done(_Message, frozen=True):
     digests: list[bytes] = []
     drawn: Drawn | None = None
     link: float = 0.0
+    sums: bytes = b""
 
 
 class Unstackable(_Message, frozen=True):
@@ -347,31 +352,6 @@ class Status(_Message, frozen=True):
     bytes_per_second: float
     numerics: dict[str, str]
     jobs: list[JobStatus] = []
-
-
-class Fork(_Message, frozen=True):
-    """Feed server to fork server: become executor number `number` on the socket that comes along.
-
-    `capability`: the instruction set for torch's kernels, empty for the host's own.
-    """
-
-    number: int
-    of: int
-    capability: str = ""
-
-
-class Forked(_Message, frozen=True):
-    """Fork server to feed server."""
-
-    number: int
-    pid: int
-
-
-class Exited(_Message, frozen=True):
-    """Fork server to feed server: an executor has ended; `status` as `os.waitstatus_to_exitcode` gives it."""
-
-    pid: int
-    status: int
 
 
 Answer = Done | Unstackable | Failed | Lost | Cancelled

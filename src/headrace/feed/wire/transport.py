@@ -23,6 +23,7 @@ from headrace.errors import ProtocolError
 from headrace.feed.wire.tls import ClientTls, ServerTls
 
 MAX_DESCRIPTORS = 4
+USER_TIMEOUT_MS = 5_000
 _RECORD = 16 << 10  # plain bytes of a TLS record
 _CMSG_CLOEXEC = 0x40000000  # Linux's MSG_CMSG_CLOEXEC; the socket module names it from Python 3.11 on
 
@@ -31,10 +32,21 @@ class TlsRefused(ProtocolError):
     """The other end has a wrong certificate, or no TLS; a new attempt will not help."""
 
 
+def configure_tcp(connection: socket.socket) -> None:
+    """Has small frames sent at once, and the kernel notice within seconds that the other host has vanished."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 2)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
+
+
 class ByteStream(abc.ABC):
     """One connection. Raises BlockingIOError when nothing can be done now, OSError when it broke."""
 
     ready = True
+    authentic = False  # whether what arrives is surely what was sent
     wants_write = False
     pending = 0
     binding = b""
@@ -126,6 +138,7 @@ class TlsStream(ByteStream):
     """
 
     ready = False
+    authentic = True
 
     def expect(self, size: int) -> None:
         """See ByteStream. Bytes on the wire and bytes inside are not the same here, so nothing is set."""

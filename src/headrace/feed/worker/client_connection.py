@@ -32,18 +32,24 @@ class ClientConnection:
     closed: bool = False
     job: str = ""
 
+    @property
+    def summed(self) -> bool:
+        """Whether what it is sent carries sums."""
+        return self.channel.summed
+
     def send(
         self,
         message: messages.Message,
         descriptors: Sequence[int] = (),
         payload: Sequence[memoryview] = (),
+        sums: Sequence[int] = (),
         sent: Callable[[], None] | None = None,
         key: RequestNumber | None = None,
     ) -> None:
         """Queues a message; nothing when the connection is gone (the server's loop notices that)."""
         if not self.closed:
             try:
-                self.channel.send(message, descriptors=descriptors, payload=payload, sent=sent, key=key)
+                self.channel.send(message, descriptors=descriptors, payload=payload, sums=sums, sent=sent, key=key)
                 return
             except ConnectionClosed:
                 self.closed = True

@@ -22,6 +22,7 @@ from headrace.exit_status import exit_text, split_status
 from headrace.feed.identifiers import PipelineNumber, SlabNumber
 from headrace.feed.metrics.metric_file import METRICS_VARIABLE
 from headrace.feed.wire import messages
+from headrace.feed.wire.forks import Fork
 from headrace.feed.wire.framed_connection import FramedConnection
 from headrace.feed.worker.client_connection import ServerRequest
 from headrace.feed.worker.forkserver import THREAD_VARIABLES
@@ -130,7 +131,7 @@ class ExecutorPool:
         """Starts executor `number`; it can be given tasks at once."""
         ours, theirs = socket.socketpair()
         with theirs:
-            self.forkserver.send(messages.Fork(number, self.size, capability), descriptors=[theirs.fileno()])
+            self.forkserver.send(Fork(number, self.size, capability), descriptors=[theirs.fileno()])
         before = self.executors.get(number)
         restarts = before.restarts + 1 if before is not None else 0
         executor = ExecutorProcess(number, FramedConnection(ours), capability=capability, restarts=restarts)

@@ -27,10 +27,11 @@ from headrace.feed.metrics.metric_file import MetricFile
 from headrace.feed.metrics.worker_meter import WorkMeter
 from headrace.feed.pipelines.fingerprint import numerics
 from headrace.feed.wire import handshake, messages
-from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection, configure_tcp
+from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
 from headrace.feed.wire.frames import Frame
 from headrace.feed.wire.server_state import ClientStatus, ExecutorStatus
 from headrace.feed.wire.tls import ServerTls
+from headrace.feed.wire.transport import configure_tcp
 from headrace.feed.worker.client_connection import ClientConnection
 from headrace.feed.worker.executor_pool import ExecutorPool, ExecutorProcess
 from headrace.feed.worker.server_log import ServerLog

@@ -19,6 +19,7 @@ import warnings
 from pathlib import Path
 
 from headrace.feed.wire import messages
+from headrace.feed.wire.forks import Exited, Fork, Forked
 from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
 from headrace.feed.worker.executor import executor_main
 from headrace.feed.worker.parent_death import die_with_parent
@@ -49,10 +50,10 @@ class ForkServer:
                 except ConnectionClosed:
                     return
                 for frame in frames:
-                    if isinstance(frame.message, messages.Fork):
+                    if isinstance(frame.message, Fork):
                         poll.register(self._fork(frame.message, frame.descriptors[0]), select.POLLIN)
 
-    def _fork(self, message: messages.Fork, descriptor: int) -> int:
+    def _fork(self, message: Fork, descriptor: int) -> int:
         forkserver = os.getpid()
         pid = os.fork()
         if pid == 0:
@@ -74,7 +75,7 @@ class ForkServer:
         os.close(descriptor)
         pidfd = os.pidfd_open(pid)
         self._children[pidfd] = pid
-        self._tell(messages.Forked(message.number, pid))
+        self._tell(Forked(message.number, pid))
         return pidfd
 
     def _forget(self) -> None:
@@ -86,7 +87,7 @@ class ForkServer:
         pid = self._children.pop(pidfd)
         os.close(pidfd)
         _, status = os.waitpid(pid, 0)
-        self._tell(messages.Exited(pid, os.waitstatus_to_exitcode(status)))
+        self._tell(Exited(pid, os.waitstatus_to_exitcode(status)))
 
     def _tell(self, message: messages.Message) -> None:
         self._channel.send(message)

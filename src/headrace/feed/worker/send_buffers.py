@@ -16,6 +16,7 @@ from headrace.feed.batch.row_layout import decode_layout
 from headrace.feed.batch.slab import Slab, SlabPool
 from headrace.feed.identifiers import NO_SLAB, PipelineNumber, SlabNumber
 from headrace.feed.wire import messages
+from headrace.feed.wire.chunks import read_sums
 from headrace.feed.wire.framed_connection import MAX_PAYLOAD
 
 MAX_BATCHES = 4096
@@ -51,6 +52,23 @@ def made_bytes(request: messages.SliceRequest, done: messages.Done) -> int:
         return done.size
     layout = decode_layout(done.layout)
     return sum(layout.size(batch.last - batch.first) for batch in request.batches)
+
+
+def is_empty(request: messages.SliceRequest, done: messages.Done) -> bool:
+    """Whether nothing was made: every batch failed, or a lane had nothing to give."""
+    return len(done.failures) == len(request.batches) or (done.drawn is not None and not done.drawn.rows)
+
+
+def payload_of(request: messages.SliceRequest, done: messages.Done, slab: Slab) -> list[memoryview]:
+    """Returns what is sent of a slice to a client behind TCP."""
+    if done.layout and len(request.batches) == 1:
+        rows = request.batches[0].last - request.batches[0].first
+        regions = decode_layout(done.layout).regions(rows, 0, rows)
+    elif done.layout:
+        regions = [(0, sum(decode_layout(done.layout).size(batch.rows) for batch in request.batches))]
+    else:
+        regions = [(0, min(done.size, slab.size))]
+    return [slab.memory(offset, length) for offset, length in regions]
 
 
 class Staging:
@@ -115,21 +133,24 @@ class Staging:
         return number
 
     def payload(
-        self, number: SlabNumber, request: messages.SliceRequest, pipeline: PipelineNumber, done: messages.Done
-    ) -> list[memoryview]:
-        """Returns what is sent of a result, and learns how large batches that are made whole are."""
+        self,
+        number: SlabNumber,
+        request: messages.SliceRequest,
+        pipeline: PipelineNumber,
+        done: messages.Done,
+        *,
+        summed: bool,
+    ) -> tuple[list[memoryview], list[int]]:
+        """Returns what is sent of a result, with the sums of its chunks if it is `summed`.
+
+        Learns how large batches that are made whole are. Raises ProtocolError if the executor made other sums.
+        """
         slab = self._pool[number]
-        if done.layout and len(request.batches) == 1:
-            rows = request.batches[0].last - request.batches[0].first
-            regions = decode_layout(done.layout).regions(rows, 0, rows)
-        elif done.layout:
-            regions = [(0, sum(decode_layout(done.layout).size(batch.rows) for batch in request.batches))]
-        else:
-            size = min(done.size, slab.size)
-            each = -(-size // len(request.batches))
+        if not done.layout:
+            each = -(-min(done.size, slab.size) // len(request.batches))
             self._batch_bytes[pipeline] = max(self._batch_bytes.get(pipeline, 0), each)
-            regions = [(0, size)]
-        return [slab.memory(offset, length) for offset, length in regions]
+        payload = payload_of(request, done, slab)
+        return payload, read_sums(done.sums, payload) if summed else []
 
     def release(self, number: SlabNumber) -> None:
         """Gives a slab back."""

@@ -33,7 +33,9 @@ from headrace.feed.pipelines.fetch import (
 )
 from headrace.feed.wire.messages import SUM, BatchRows, Done, Failure, SliceRequest
 from headrace.feed.wire.remote_errors import remote_error
+from headrace.feed.worker.chunk_sums import ChunkSums
 from headrace.feed.worker.lane_reader import LaneFailed, LaneReaders
+from headrace.feed.worker.send_buffers import is_empty, payload_of
 
 DIGEST_BYTES = 8
 
@@ -85,9 +87,13 @@ def make_slice(
     except BaseException:
         target.abandon()
         raise
-    cost = watch.read()
-    if len(answer.failures) == len(request.batches) or (answer.drawn is not None and not answer.drawn.rows):
+    if is_empty(request, answer):
         target.abandon()
+    elif request.sums and target.slab is not None:
+        size = target.fresh.size if target.fresh is not None else answer.size
+        payload = payload_of(request, msgspec.structs.replace(answer, size=size), target.slab)
+        answer = msgspec.structs.replace(answer, sums=target.sums.complete(payload))
+    cost = watch.read()
     fresh = target.fresh
     answer = msgspec.structs.replace(
         answer,
@@ -105,6 +111,15 @@ class _Target:
         self.slab = slab
         self._scratch: Bytes | None = np.empty(0, np.uint8) if scratch else None
         self.fresh: Slab | None = None
+        self.sums = ChunkSums()
+
+    def write_leaves(self, leaves: Sequence[tuple[int, Bytes]], start: int, size: int, *, summed: bool) -> None:
+        """Copies leaves to the block of `size` bytes that begins at `start`."""
+        block = self.block(max(1, start + size), keep=start)
+        if summed:
+            self.sums.write_leaves(leaves, block, start)
+        else:
+            pytree.write_leaves(leaves, block[start : start + size])
 
     def block(self, size: int, keep: int = 0) -> Bytes:
         """Returns memory of at least `size` bytes whose first `keep` bytes are those of the block returned before."""
@@ -142,8 +157,7 @@ def _make_whole(built: Built, request: SliceRequest, target: _Target) -> Done:
             nodes.append(None)
             continue
         node, leaves, size = pytree.describe(batch)
-        block = target.block(max(1, end + size), keep=end)
-        pytree.write_leaves(leaves, block[end : end + size])
+        target.write_leaves(leaves, end, size, summed=request.sums)
         if request.check:
             digests += [_digest(raw.data) for _, raw in leaves]
             digests.append(_digest(msgspec.msgpack.encode(node)))
@@ -168,7 +182,7 @@ def _make_draw(built: Built, lanes: LaneReaders, request: SliceRequest, target: 
     if not outputs:
         return msgspec.structs.replace(done, drawn=drawn)
     node, leaves, size = pytree.describe(batch)
-    pytree.write_leaves(leaves, target.block(max(1, size))[:size])
+    target.write_leaves(leaves, 0, size, summed=request.sums)
     digests = [_digest(raw.data) for _, raw in leaves] if request.check else []
     if request.check:
         digests.append(_digest(msgspec.msgpack.encode(node)))

@@ -21,6 +21,7 @@ from headrace.feed.identifiers import NO_SLAB, PipelineNumber, RequestNumber, Sl
 from headrace.feed.metrics.rates import SliceRate
 from headrace.feed.metrics.worker_meter import WorkMeter
 from headrace.feed.wire import messages
+from headrace.feed.wire.forks import Exited, Forked
 from headrace.feed.wire.framed_connection import ConnectionClosed
 from headrace.feed.wire.frames import Frame
 from headrace.feed.wire.server_state import JobStatus
@@ -29,7 +30,7 @@ from headrace.feed.worker.executor_pool import ExecutorPool, ExecutorProcess, ex
 from headrace.feed.worker.fair_queue import FairQueue
 from headrace.feed.worker.plan_check import Plans
 from headrace.feed.worker.restart_budget import RestartBudget
-from headrace.feed.worker.send_buffers import Staging, check_request, made_bytes, staged
+from headrace.feed.worker.send_buffers import Staging, check_request, is_empty, made_bytes, staged
 
 MAX_OPEN_DEATHS = 2
 MIN_DEADLINE = 1.0  # seconds; a client may not have executors ended sooner
@@ -253,20 +254,23 @@ class WorkQueue:
             self._unstage(request)
             fresh = Slab(frame.take_descriptor(), answer.size)
             request.staging = self._staging.adopt(fresh, request.client.job)
-        if not request.staging:  # digests only, or nothing but failures
+        if not request.staging or is_empty(request.message, answer):  # digests only, or nothing but failures
+            self._unstage(request)
             request.client.send(msgspec.structs.replace(answer, slab=NO_SLAB, size=0))
             return
         number = request.staging
-        payload = self._staging.payload(number, request.message, request.pipeline, answer)
+        payload, sums = self._staging.payload(
+            number, request.message, request.pipeline, answer, summed=request.client.summed
+        )
         size, link = sum(part.nbytes for part in payload), self._work.links.share(time.monotonic())
-        answer = msgspec.structs.replace(answer, slab=NO_SLAB, fresh=False, size=size, link=link)
+        answer = msgspec.structs.replace(answer, slab=NO_SLAB, fresh=False, size=size, link=link, sums=b"")
 
         def sent() -> None:
             self._unsent -= 1
             self._staging.release(number)
 
         self._unsent += 1
-        request.client.send(answer, payload=payload, sent=sent, key=request.message.number)
+        request.client.send(answer, payload=payload, sums=sums, sent=sent, key=request.message.number)
 
     def _unstage(self, request: ServerRequest) -> None:
         if request.staging:
@@ -329,7 +333,7 @@ class WorkQueue:
             if staging:
                 request.staging, slab = staging, SlabNumber(-staging)
                 self._offer(executor, slab, self._staging[staging])
-            message = staged(message)
+            message = msgspec.structs.replace(staged(message), sums=request.client.summed)
         self._introduce(executor, request.pipeline)
         if not executor.requests:
             request.begun = time.monotonic()
@@ -365,12 +369,12 @@ class WorkQueue:
         """Takes what the fork server reports. Raises ConnectionClosed: without a fork server the feed server ends."""
         for frame in frames:
             message = frame.message
-            if isinstance(message, messages.Forked):
+            if isinstance(message, Forked):
                 self._pool.executors[message.number].pid = message.pid
                 if not self._ready and all(executor.pid for executor in self._pool.executors.values()):
                     self._ready = True
                     self._tell(event="ready", executors=self._pool.size)
-            elif isinstance(message, messages.Exited):
+            elif isinstance(message, Exited):
                 executor = self._pool.by_pid(message.pid)
                 if executor is not None:
                     self._replace(executor, message.status)
