@@ -22,7 +22,7 @@ from headrace.errors import FeedError, ProtocolError, WorkersLost
 from headrace.feed import DataLoader
 from headrace.feed.client import remote_pool
 from headrace.feed.client.server_status import inquire
-from headrace.feed.wire import messages
+from headrace.feed.wire import chunks, messages
 from headrace.feed.wire.endpoints import Endpoints
 from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
 from headrace.feed.wire.frames import write_header
@@ -326,6 +326,25 @@ def test_a_channel_over_tls_carries_frames_both_ways_while_both_ends_write(pki: 
     client.close()
     with pytest.raises(ConnectionClosed):
         server.wait(5)
+    server.close()
+
+
+def test_no_sum_is_made_behind_tls(pki: Pki, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs, for_server, for_client = connected(pki)
+    got = bytearray(3 << 20)
+    client = FramedConnection(ours, sink=lambda *_: [memoryview(got)], tls=for_client)
+    server = FramedConnection(theirs, tls=for_server)
+    shake(client, server)
+    made: list[memoryview] = []
+    monkeypatch.setattr(chunks, "checksum", made.append)
+    sent = bytes(range(256)) * (3 << 12)
+    server.send(messages.Pong(), payload=[memoryview(sent)])
+    while not client.receive():
+        server.flush()
+    assert got == sent
+    assert not made
+    assert not server.summed
+    client.close()
     server.close()
 
 
