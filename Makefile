@@ -30,6 +30,8 @@ PEERS := .venv-bench
 MOSAIC := .venv-mosaic
 # What follows `python -m bench.feed`: rows, or another command; see docs/benchmarks.md.
 BENCH_FEED ?=
+# The same for `python -m bench.shards`.
+BENCH_SHARDS ?=
 BIN := $(VENV)/bin
 PIP := -m pip install --quiet --disable-pip-version-check
 TESTS ?= tests
@@ -149,7 +151,7 @@ bench-feed: $(PEERS)/ready
 	PYTHONPATH=$(CURDIR)/src $(PEERS)/bin/python -m bench.feed $(BENCH_FEED)
 
 bench-shards: $(PEERS)/ready $(MOSAIC)/ready
-	PYTHONPATH=$(CURDIR)/src:$(CURDIR) $(PEERS)/bin/python -m bench.shards
+	PYTHONPATH=$(CURDIR)/src:$(CURDIR) $(PEERS)/bin/python -m bench.shards $(BENCH_SHARDS)
 
 bench-advise: $(VENV)/ready
 	PYTHONPATH=$(CURDIR)/src:$(CURDIR) $(BIN)/python -m bench.advise

@@ -1,8 +1,10 @@
 """Measures every row, contenders in turn, and writes raw data and a table below bench/results.
 
-python -m bench.shards [--rounds N] [--rows tar-small,...] [--only headrace,...] [--into FILE.csv]
+    python -m bench.shards [--rounds N] [--rows tar-small,...] [--only headrace,...] [--into FILE.csv]
+    python -m bench.shards --sweep --rounds 1 [...]     # first: the peers over their settings
+    python -m bench.shards --publish FILE.csv           # the table and the picture of the docs, from raw data
 
-What FILE.csv has is kept.
+What FILE.csv has is kept, so that a run that was cut off goes on.
 """
 
 from __future__ import annotations
@@ -14,21 +16,22 @@ import itertools
 import json
 import os
 import platform
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from bench.shards.contenders import CONTENDERS, FORMS
 from bench.shards.conversion import converted
+from bench.shards.publish import publish, table
+from bench.shards.settings import DEFAULT, OURS, RESULTS, Settings, best, swept
 from bench.shards.work import ROWS, TEXTS, prepare
 
 from headrace import feed
 
-RESULTS = Path(__file__).parent.parent / "results"
-COLUMNS = ("row", "round", "contender", "samples", "seconds", "cpu")
+COLUMNS = ("row", "round", "contender", "settings", "samples", "seconds", "cpu")
 LIBRARIES = (
     "torch", "numpy", "webdataset", "datasets", "pyarrow", "pillow", "grain", "litdata", "megatron-energon", "spdl",
     "ray",
@@ -63,72 +66,78 @@ def run(contender: str, module: str, *arguments: str, shards: Path) -> dict[str,
     return {name: str(value) for name, value in json.loads(done.stdout.splitlines()[-1]).items()}
 
 
+def prepared(rows: list[str], only: list[str], folder: Path) -> tuple[dict[str, Path], dict[str, dict[str, str]]]:
+    """Writes the shards of the rows, their indices and the peers' forms. Returns folders, and what the forms cost."""
+    shards: dict[str, Path] = {}
+    conversions: dict[str, dict[str, str]] = {}
+    for row in rows:
+        shards[row] = prepare(row, folder)
+        (feed.parquet if row in TEXTS else feed.tar)(shards[row])
+        for contender in contenders_of(row, only):
+            form = FORMS.get(contender.partition("_")[0])
+            if form and not converted(form, row, shards[row]).exists():
+                conversions[f"{row} {form}"] = run(contender, "conversion", form, row, shards=shards[row])
+    return shards, conversions
+
+
+def contenders_of(row: str, only: list[str]) -> list[str]:
+    """Returns who runs a row: all, or those of them that are named."""
+    return [name for name in CONTENDERS[row] if not only or name in only]
+
+
+def planned(rounds: int, rows: list[str], only: list[str], sweep: bool) -> Iterator[tuple[str, str, str, Settings]]:
+    """Yields row, round, contender and settings of every run: whole rounds, so that a run that is cut off has some."""
+    found = {} if sweep else best()
+    for turn, row in itertools.product(range(rounds), rows):
+        for contender in contenders_of(row, only):
+            for settings in swept(contender) if sweep else (found.get((row, contender), DEFAULT),):
+                yield row, str(turn), contender, DEFAULT if contender.startswith(OURS) else settings
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--rows", default=",".join(ROWS))
     parser.add_argument("--only", default="", help="contenders, if not all")
-    parser.add_argument("--into", type=Path, default=RESULTS / f"shards-{time.strftime('%Y%m%d')}.csv")
+    parser.add_argument("--sweep", action="store_true", help="the peers over their settings; later runs take the best")
+    parser.add_argument("--publish", type=Path, help="write docs/benchmarks.md and its picture from this raw data")
+    parser.add_argument("--into", type=Path, help="raw data (CSV); by default of this day, in bench/results")
     given = parser.parse_args()
-    RESULTS.mkdir(exist_ok=True)
-    measured: list[dict[str, str]] = list(csv.DictReader(given.into.open())) if given.into.exists() else []
-    have = {(run["row"], run["round"], run["contender"]) for run in measured}
-    indexing: dict[str, list[float]] = {}
-    conversions: dict[str, dict[str, str]] = {}
-    with tempfile.TemporaryDirectory() as folder, given.into.open("a", newline="") as file:
+    if given.publish:
+        publish(given.publish)
+        return
+    kind = "shards-sweep" if given.sweep else "shards"
+    into: Path = given.into or RESULTS / f"{kind}-{time.strftime('%Y%m%d')}.csv"
+    into.parent.mkdir(exist_ok=True)
+    rows, only = given.rows.split(","), [name for name in given.only.split(",") if name]
+    measured: list[dict[str, str]] = list(csv.DictReader(into.open())) if into.exists() else []
+    have = {(each["row"], each["round"], each["contender"], each["settings"]) for each in measured}
+    load = os.getloadavg()
+    with tempfile.TemporaryDirectory() as folder, into.open("a", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
         if not measured:
             writer.writeheader()
-        for row in given.rows.split(","):
-            shards = prepare(row, Path(folder))
-            if row not in TEXTS:
-                indexing[row] = [index_cost(shards) for _ in range(given.rounds)]
-            (feed.parquet if row in TEXTS else feed.tar)(shards)
-            contenders = [name for name in CONTENDERS[row] if not given.only or name in given.only.split(",")]
-            for contender in contenders:
-                form = FORMS.get(contender.partition("_")[0])
-                if form and not converted(form, row, shards).exists():
-                    conversions[f"{row} {form}"] = run(contender, "conversion", form, row, shards=shards)
-            for turn, contender in itertools.product(range(given.rounds), contenders):
-                if (row, str(turn), contender) in have:
-                    continue
-                done = {"row": row, "round": str(turn), "contender": contender} | run(
-                    contender, "contenders", contender, row, shards=shards
-                )
-                measured.append(done)
-                writer.writerow(done)
-                file.flush()
-                print(*done.values(), flush=True)
-    about = {
-        "machine": platform.machine(), "kernel": platform.release(), "python": platform.python_version(),
-        "cores": os.cpu_count(), "load": os.getloadavg(), "microseconds_a_member": indexing,
-        "conversions": conversions,
-        "libraries": {library: importlib.metadata.version(library) for library in LIBRARIES},
-    }  # fmt: skip
-    given.into.with_suffix(".json").write_text(json.dumps(about, indent=1) + "\n")
-    print(table(measured))
-
-
-def table(measured: list[dict[str, str]]) -> str:
-    """Returns the table of the page: medians, and ratios within a round."""
-    lines = ["| row | contender | samples/s | CPU us a sample | CPU against headrace |", "|---|---|---|---|---|"]
-    runs = {(run["row"], run["contender"], run["round"]): run for run in measured}
-    for row in dict.fromkeys(key[0] for key in runs):
-        first = next(key[1] for key in runs if key[0] == row)
-        for contender in dict.fromkeys(key[1] for key in runs if key[0] == row):
-            turns = [key[2] for key in runs if key[:2] == (row, contender)]
-            mine = [runs[row, contender, turn] for turn in turns]
-            rate = [float(run["samples"]) / float(run["seconds"]) for run in mine]
-            cpu = [_cpu(run) for run in mine]
-            ratio = [one / _cpu(runs[row, first, turn]) for one, turn in zip(cpu, turns, strict=True)]
-            medians = f"{statistics.median(rate):,.0f} | {statistics.median(cpu):,.0f}"
-            against = f"{statistics.median(ratio):.2f}x ({min(ratio):.2f} .. {max(ratio):.2f})"
-            lines.append(f"| `{row}` | {contender.replace('_', ' ')} | {medians} | {against} |")
-    return "\n".join(lines)
-
-
-def _cpu(run: dict[str, str]) -> float:
-    return float(run["cpu"]) / float(run["samples"]) * 1e6
+        shards, conversions = prepared(rows, only, Path(folder))
+        about = {
+            "time": time.strftime("%Y-%m-%d", time.gmtime()), "machine": platform.machine(),
+            "kernel": platform.release(), "python": platform.python_version(), "cores": os.cpu_count(), "load": load,
+            "microseconds_a_member": {row: index_cost(shards[row]) for row in rows if row not in TEXTS},
+            "conversions": conversions,
+            "libraries": {library: importlib.metadata.version(library) for library in LIBRARIES},
+        }  # fmt: skip
+        into.with_suffix(".json").write_text(json.dumps(about, indent=1) + "\n")
+        for row, turn, contender, settings in planned(given.rounds, rows, only, given.sweep):
+            said = json.dumps(settings._asdict())
+            if (row, turn, contender, said) in have:
+                continue
+            key = {"row": row, "round": turn, "contender": contender, "settings": said}
+            done = key | run(contender, "contenders", contender, row, said, shards=shards[row])
+            measured.append(done)
+            writer.writerow(done)
+            file.flush()
+            print(*done.values(), flush=True)
+    if not given.sweep:
+        print(table(measured))
 
 
 if __name__ == "__main__":

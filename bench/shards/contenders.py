@@ -1,8 +1,8 @@
-"""Who reads the shards, each as its own documentation says for shuffled training: 2 workers, batches of 64.
+"""Who reads the shards, each as its own documentation says for shuffled training, in batches of 64.
 
 The first epoch is not counted: in it processes start, import and fill their buffers.
 
-python -m bench.shards.contenders NAME ROW FOLDER     prints one JSON object: samples, seconds, CPU seconds
+python -m bench.shards.contenders NAME ROW SETTINGS FOLDER     prints one JSON object: samples, seconds, CPU seconds
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from bench.shards import mixtures, packs, peers
 from bench.shards.clock import now
-from bench.shards.peers import BATCH, BUFFER, WORKERS, Opened, torch_loader
+from bench.shards.peers import BATCH, BUFFER, Opened, torch_loader
+from bench.shards.settings import Settings
 from bench.shards.work import ROWS, WORDS, words
 
 from headrace import feed
@@ -28,53 +29,56 @@ def _source(row: str, folder: Path) -> feed.Source:
     return opened.map(ROWS[row].decode)
 
 
-def headrace(row: str, folder: Path) -> Opened:
+def headrace(row: str, folder: Path, settings: Settings) -> Opened:
     return feed.DataLoader(
-        _source(row, folder), BATCH, feed.Window(128, 64), seed=1, num_workers=WORKERS, persistent_workers=True
+        _source(row, folder), BATCH, feed.Window(128, 64), seed=1, num_workers=settings.workers, persistent_workers=True
     )
 
 
-def headrace_full(row: str, folder: Path) -> Opened:
-    return feed.DataLoader(_source(row, folder), BATCH, True, seed=1, num_workers=WORKERS, persistent_workers=True)
+def headrace_full(row: str, folder: Path, settings: Settings) -> Opened:
+    return feed.DataLoader(
+        _source(row, folder), BATCH, True, seed=1, num_workers=settings.workers, persistent_workers=True
+    )
 
 
-def headrace_in_order(row: str, folder: Path) -> Opened:
-    return feed.DataLoader(_source(row, folder), BATCH, seed=1, num_workers=WORKERS, persistent_workers=True)
+def headrace_in_order(row: str, folder: Path, settings: Settings) -> Opened:
+    return feed.DataLoader(_source(row, folder), BATCH, seed=1, num_workers=settings.workers, persistent_workers=True)
 
 
-def torch_over_index(row: str, folder: Path) -> Opened:
+def torch_over_index(row: str, folder: Path, settings: Settings) -> Opened:
     """torch's own loader over our source, which is a map-style dataset."""
-    return nullcontext(torch_loader(_source(row, folder), shuffle=True))
+    return nullcontext(torch_loader(_source(row, folder), settings, shuffle=True))
 
 
-def _webdataset(row: str, folder: Path, shards: int | bool, buffer: int) -> Opened:
+def _webdataset(row: str, folder: Path, settings: Settings, shards: int | bool, buffer: int) -> Opened:
     import webdataset
 
     urls = [str(path) for path in sorted(folder.glob("*.tar"))]
     dataset = webdataset.WebDataset(urls, shardshuffle=shards)
-    return nullcontext(torch_loader((dataset.shuffle(buffer) if buffer else dataset).map(ROWS[row].decode)))
+    samples = (dataset.shuffle(buffer) if buffer else dataset).map(ROWS[row].decode)
+    return nullcontext(torch_loader(samples, settings))
 
 
-def webdataset(row: str, folder: Path) -> Opened:
-    return _webdataset(row, folder, 100, BUFFER)
+def webdataset(row: str, folder: Path, settings: Settings) -> Opened:
+    return _webdataset(row, folder, settings, 100, BUFFER)
 
 
-def webdataset_in_order(row: str, folder: Path) -> Opened:
-    return _webdataset(row, folder, False, 0)
+def webdataset_in_order(row: str, folder: Path, settings: Settings) -> Opened:
+    return _webdataset(row, folder, settings, False, 0)
 
 
 def _texts(sample: dict[str, Any]) -> dict[str, Any]:
     return {"tokens": words(sample)}
 
 
-def datasets_stream(row: str, folder: Path) -> Opened:
+def datasets_stream(row: str, folder: Path, settings: Settings) -> Opened:
     """Hugging Face's streaming reader of the same Parquet files, with its shuffle buffer."""
     import datasets
 
     files = [str(path) for path in sorted(folder.glob("*.parquet"))]
     streamed = datasets.load_dataset("parquet", data_files=files, split="train", streaming=True)
     tokens = streamed.shuffle(seed=1, buffer_size=BUFFER).map(_texts, remove_columns=["text"]).with_format("torch")
-    return nullcontext(torch_loader(tokens))
+    return nullcontext(torch_loader(tokens, settings))
 
 
 class _Tokens:
@@ -88,13 +92,13 @@ class _Tokens:
         return words(self._dataset[index])
 
 
-def datasets_on_disk(row: str, folder: Path) -> Opened:
+def datasets_on_disk(row: str, folder: Path, settings: Settings) -> Opened:
     """The same rows after Hugging Face's conversion to Arrow files, which is not counted here."""
     import datasets
 
     files = [str(path) for path in sorted(folder.glob("*.parquet"))]
     rows = datasets.load_dataset("parquet", data_files=files, split="train")
-    return nullcontext(torch_loader(_Tokens(rows), shuffle=True))
+    return nullcontext(torch_loader(_Tokens(rows), settings, shuffle=True))
 
 
 _SHUFFLED = (headrace, torch_over_index, webdataset, peers.energon, peers.grain, peers.litdata, peers.mosaic, peers.ray)
@@ -127,12 +131,12 @@ def _rounds(loader: Iterable[Any]) -> Iterator[int]:
 
 
 def main() -> None:
-    name, row, folder = sys.argv[1:]
+    name, row, settings, folder = sys.argv[1:]
     torch.set_num_threads(1)
     epoch = ROWS[row].shards * ROWS[row].samples * (WORDS if row == "pack-text" else 1)
     total = ROWS[row].epochs * epoch
     samples, warm, began = 0, 0, None
-    with CONTENDERS[row][name](row, Path(folder)) as loader:
+    with CONTENDERS[row][name](row, Path(folder), Settings(**json.loads(settings))) as loader:
         for taken in _rounds(loader):
             samples += taken
             if began is None and samples >= epoch:  # processes have started, libraries are loaded

@@ -1,4 +1,4 @@
-"""Peers with pipelines of their own, each at the settings that were best in bench/results/shards-sweep-*.csv."""
+"""Peers with pipelines of their own, each at the settings that are given: see bench.shards.settings."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ import numpy as np
 import torch
 from bench.feed.photographs import CROP, SIZE, random_box
 from bench.shards.conversion import converted
+from bench.shards.settings import Settings
 from bench.shards.work import ROWS, words
 
-BATCH, WORKERS, BUFFER = 64, 2, 1000
+BATCH, BUFFER = 64, 1000
 Opened = AbstractContextManager[Iterable[Any]]
 
 
-def torch_loader(dataset: Any, batch_size: int = BATCH, **options: Any) -> Iterable[Any]:
-    """Returns torch's loader, whose workers stay, with 4 batches of each on their way."""
+def torch_loader(dataset: Any, settings: Settings, batch_size: int = BATCH, **options: Any) -> Iterable[Any]:
+    """Returns torch's loader, whose workers stay."""
     loader: Iterable[Any] = torch.utils.data.DataLoader(
-        dataset, batch_size, num_workers=WORKERS, persistent_workers=True, prefetch_factor=4, **options
-    )
+        dataset, batch_size, num_workers=settings.workers, persistent_workers=True, prefetch_factor=settings.prefetch,
+        **options,
+    )  # fmt: skip
     return loader
 
 
@@ -31,24 +33,26 @@ def _decoded(record: bytes, decode: Callable[[Any], Any]) -> Any:
     return decode(msgspec.msgpack.decode(record))
 
 
-def grain(row: str, folder: Path, threads: int = 2) -> Opened:
+def grain(row: str, folder: Path, settings: Settings) -> Opened:
     """Grain over ArrayRecord, which it reads by number; the conversion is not counted."""
     import grain as library
 
     there = str(converted("array_record", row, folder) / "all.array_record")
     dataset = library.MapDataset.source(library.sources.ArrayRecordDataSource(there)).seed(1).shuffle()
-    options = library.ReadOptions(num_threads=threads, prefetch_buffer_size=max(1, 4 * threads))
+    options = library.ReadOptions(num_threads=settings.threads, prefetch_buffer_size=4 * settings.threads)
     batches = (
         dataset.map(functools.partial(_decoded, decode=ROWS[row].decode))
         .repeat(ROWS[row].epochs)
         .batch(BATCH, batch_fn=torch.utils.data.default_collate)
         .to_iter_dataset(options)
-        .mp_prefetch(library.MultiprocessingOptions(num_workers=WORKERS, per_worker_buffer_size=4))
+        .mp_prefetch(
+            library.MultiprocessingOptions(num_workers=settings.workers, per_worker_buffer_size=settings.prefetch)
+        )
     )
     return nullcontext(batches)
 
 
-def litdata(row: str, folder: Path) -> Opened:
+def litdata(row: str, folder: Path, settings: Settings) -> Opened:
     """LitData over its own chunks; the conversion is not counted."""
     import litdata as library
 
@@ -57,12 +61,16 @@ def litdata(row: str, folder: Path) -> Opened:
     )
     return nullcontext(
         library.StreamingDataLoader(
-            dataset, batch_size=BATCH, num_workers=WORKERS, persistent_workers=True, prefetch_factor=4
+            dataset,
+            batch_size=BATCH,
+            num_workers=settings.workers,
+            persistent_workers=True,
+            prefetch_factor=settings.prefetch,
         )
     )
 
 
-def mosaic(row: str, folder: Path) -> Opened:
+def mosaic(row: str, folder: Path, settings: Settings) -> Opened:
     """Mosaic Streaming over MDS files; the conversion is not counted."""
     import streaming
 
@@ -73,10 +81,10 @@ def mosaic(row: str, folder: Path) -> Opened:
     dataset = Decoding(
         local=str(converted("mosaic", row, folder)), shuffle=True, batch_size=BATCH, num_canonical_nodes=1
     )
-    return nullcontext(torch_loader(dataset))
+    return nullcontext(torch_loader(dataset, settings))
 
 
-def energon(row: str, folder: Path) -> Opened:
+def energon(row: str, folder: Path, settings: Settings) -> Opened:
     """Energon over the same tar files with its index, which is not counted."""
     from megatron import energon as library
 
@@ -95,14 +103,14 @@ def energon(row: str, folder: Path) -> Opened:
     length = ROWS[row].shards * ROWS[row].samples
     dataset = library.get_train_dataset(
         converted("energon", row, folder),
-        worker_config=library.WorkerConfig(rank=0, world_size=1, num_workers=WORKERS),
+        worker_config=library.WorkerConfig(rank=0, world_size=1, num_workers=settings.workers),
         batch_size=BATCH, shuffle_buffer_size=BUFFER, max_samples_per_sequence=100, task_encoder=Encoder(),
         virtual_epoch_length=-(-length // BATCH),
     )  # fmt: skip
-    return nullcontext(library.get_loader(dataset, prefetch_factor=4))
+    return nullcontext(library.get_loader(dataset, prefetch_factor=settings.prefetch))
 
 
-def _spdl(row: str, folder: Path, decode: Callable[[Any], Any]) -> Opened:
+def _spdl(folder: Path, settings: Settings, decode: Callable[[Any], Any]) -> Opened:
     from spdl.pipeline import PipelineBuilder
     from webdataset import WebDataset
 
@@ -114,11 +122,11 @@ def _spdl(row: str, folder: Path, decode: Callable[[Any], Any]) -> Opened:
             built = (
                 PipelineBuilder()
                 .add_source(samples)
-                .pipe(decode, concurrency=WORKERS)
+                .pipe(decode, concurrency=settings.workers)
                 .aggregate(BATCH)
                 .pipe(torch.utils.data.default_collate)
-                .add_sink(4)
-                .build(num_threads=WORKERS + 1)
+                .add_sink(settings.prefetch)
+                .build(num_threads=settings.workers + 1)
             )
             with built.auto_stop():
                 yield from built
@@ -126,9 +134,9 @@ def _spdl(row: str, folder: Path, decode: Callable[[Any], Any]) -> Opened:
     return nullcontext(Pass())
 
 
-def spdl(row: str, folder: Path) -> Opened:
+def spdl(row: str, folder: Path, settings: Settings) -> Opened:
     """SPDL's threads, with WebDataset's reader as its source and Pillow."""
-    return _spdl(row, folder, ROWS[row].decode)
+    return _spdl(folder, settings, ROWS[row].decode)
 
 
 def by_ffmpeg(sample: Any) -> Any:
@@ -143,17 +151,17 @@ def by_ffmpeg(sample: Any) -> Any:
     return pixels, int(sample["cls"])
 
 
-def spdl_own_decoder(row: str, folder: Path) -> Opened:
+def spdl_own_decoder(row: str, folder: Path, settings: Settings) -> Opened:
     """SPDL's threads and its own decoder."""
-    return _spdl(row, folder, by_ffmpeg)
+    return _spdl(folder, settings, by_ffmpeg)
 
 
 @contextmanager
-def ray(row: str, folder: Path) -> Iterator[Iterable[Any]]:
-    """Ray Data with all cores, with a local shuffle buffer."""
+def ray(row: str, folder: Path, settings: Settings) -> Iterator[Iterable[Any]]:
+    """Ray Data with as many CPUs as workers, with a local shuffle buffer."""
     import ray as library
 
-    library.init(num_cpus=WORKERS, log_to_driver=False, include_dashboard=False)
+    library.init(num_cpus=settings.workers, log_to_driver=False, include_dashboard=False)
     library.data.DataContext.get_current().enable_progress_bars = False
 
     def decode(sample: dict[str, Any]) -> dict[str, Any]:
@@ -168,7 +176,10 @@ def ray(row: str, folder: Path) -> Iterator[Iterable[Any]]:
                 read = library.data.read_parquet(str(folder))
             else:
                 read = library.data.read_webdataset([str(path) for path in folder.glob("*.tar")], decoder=False)
-            for batch in read.map(decode).iter_torch_batches(batch_size=BATCH, local_shuffle_buffer_size=BUFFER):
+            batches = read.map(decode).iter_torch_batches(
+                batch_size=BATCH, local_shuffle_buffer_size=BUFFER, prefetch_batches=settings.prefetch
+            )
+            for batch in batches:
                 yield batch if row == "parquet-text" else (batch["pixels"], batch["label"])
 
     try:
