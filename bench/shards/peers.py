@@ -175,7 +175,7 @@ def ray(row: str, folder: Path, settings: Settings) -> Iterator[Iterable[Any]]:
             if row == "parquet-text":
                 read = library.data.read_parquet(str(folder))
             else:
-                read = library.data.read_webdataset([str(path) for path in folder.glob("*.tar")], decoder=False)
+                read = library.data.read_webdataset([str(path) for path in folder.glob("*.tar")], decoder=None)
             batches = read.map(decode).iter_torch_batches(
                 batch_size=BATCH, local_shuffle_buffer_size=BUFFER, prefetch_batches=settings.prefetch
             )

@@ -87,7 +87,7 @@ def _write_tars(row: Row, folder: Path) -> None:
     for shard in range(row.shards):
         with tarfile.open(folder / f"{shard:03}.tar", "w") as tar:
             for sample in range(row.samples):
-                for field, content in (next(contents), ("cls", b"%d" % (sample % 1000))):
+                for field, content in (next(contents), ("cls", b"%d" % (shard * row.samples + sample))):
                     member = tarfile.TarInfo(f"{shard:03}{sample:06}.{field}")
                     member.size = len(content)
                     tar.addfile(member, io.BytesIO(content))
