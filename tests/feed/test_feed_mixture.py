@@ -273,7 +273,8 @@ def test_weights_behind_what_is_planned_are_refused_with_the_earliest_step() -> 
         ({"a": [1]}, {"a": 1}, {"until": "all", "rows": 3}, ValueError, "give one of the two"),
         ({"a": [1]}, {"a": 1}, {"rows": 0}, ValueError, "rows of an epoch must be an integer"),
         ({"a": []}, {"a": 1}, {}, PipelineError, "the source 'a' has no rows"),
-        ({"a": lambda: iter([1])}, {"a": 1}, {}, PipelineError, "'a' is a function, which has no rows by number"),
+        ({"a": iter(x for x in [1])}, {"a": 1}, {}, PipelineError, "generator can be read once"),
+        ({"a": 1}, {"a": 1}, {}, PipelineError, "'a' is a int, which has no rows by number, and cannot be iterated"),
     ],
 )
 def test_a_mixture_that_cannot_be_says_what_is_wrong(

@@ -28,7 +28,7 @@ from packed_reference import sequences
 from headrace import feed
 from headrace.errors import PipelineError, PositionError
 from headrace.feed import DataLoader
-from headrace.feed.worker import lane_reader
+from headrace.feed.worker.dataset_lane import DatasetLane
 
 OPTIONS: dict[str, Any] = {"batch_size": 2, "num_shards": 3, "seed": 5, "collate_fn": feed.stack_arrays}
 METHODS = ("best_fit", "concat")
@@ -163,7 +163,7 @@ def test_a_stateful_dataset_is_opened_near_the_sequence(monkeypatch: pytest.Monk
         for _ in range(12):
             next(batches)
         made = 0
-        one = lane_reader.DatasetLane.__next__
+        one = DatasetLane.__next__
 
         def counted(lane: Any, one: Any = one) -> Any:
             nonlocal made
@@ -171,7 +171,7 @@ def test_a_stateful_dataset_is_opened_near_the_sequence(monkeypatch: pytest.Monk
             return one(lane)
 
         with monkeypatch.context() as patch:
-            patch.setattr(lane_reader.DatasetLane, "__next__", counted)
+            patch.setattr(DatasetLane, "__next__", counted)
             resumed = loader_of("stateful", method)
             resumed.load_state_dict(loader.state_dict())
             next(iter(resumed))

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from headrace.feed.pipelines.lane_datasets import documents_of
+from headrace.feed.pipelines.lane_datasets import leaves_of
 from headrace.feed.plan.apportion import Apportion
 from headrace.feed.plan.mixed_order import MixedOrder
 from headrace.feed.plan.torch_samplers import SamplerSource
+from headrace.feed.streams.mixed_stream import MixedStream
 from headrace.feed.streams.stream import Stream
 
 Resume = Literal[
@@ -44,8 +45,10 @@ class MixtureGuarantee(Guarantee):
     """What a loader of a mixture guarantees.
 
     Attributes:
-        error: how many samples each source is off its weight at most, in every prefix of whole windows of 64 samples.
-        repeats: whether rows come more than once in an epoch, because a source is used up before it ends.
+        error: how many samples each source is off its weight at most, in every prefix of whole windows of 64 samples;
+            in lanes, in that of each lane.
+        repeats: whether rows come more than once in an epoch, because a source is used up before it ends; where there
+            is no count, whether they may.
     """
 
     error: float
@@ -72,11 +75,17 @@ def guarantee_of_lanes(dataset: Any, *, shared: bool, even: bool, slots: bool) -
         even: whether they have equally many steps.
         slots: whether a global batch takes of all lanes, so that it is the same for any number of ranks.
     """
-    dataset = documents_of(dataset)
-    stateful = hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict")
-    resume: Resume = "by the dataset's state" if stateful or isinstance(dataset, Stream) else "by replaying lanes"
+    resume: Resume = "by the dataset's state" if all(map(_has_state, leaves_of(dataset))) else "by replaying lanes"
     ranks: Ranks = "share every global batch" if slots else "share the lanes" if shared else "each has everything"
-    return Guarantee(True, slots or not shared, resume, ranks, even or not shared)
+    same, equal = slots or not shared, even or not shared
+    if isinstance(dataset, MixedStream):
+        error = Apportion(dataset.mixing.weights).error
+        return MixtureGuarantee(True, same, resume, ranks, equal, error, dataset.mixing.until == "all")
+    return Guarantee(True, same, resume, ranks, equal)
+
+
+def _has_state(dataset: Any) -> bool:
+    return isinstance(dataset, Stream) or (hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict"))
 
 
 def guarantee(

@@ -13,7 +13,7 @@ from headrace.errors import PipelineError
 from headrace.feed.client.numerics import NumericsPolicy
 from headrace.feed.client.policy import Policy
 from headrace.feed.pipelines.factory import Pipeline
-from headrace.feed.pipelines.lane_datasets import documents_of, is_uncounted, require_openable
+from headrace.feed.pipelines.lane_datasets import is_uncounted, leaves_of, require_openable
 from headrace.feed.pipelines.mixture import Mixture
 from headrace.feed.plan.lane_planner import LaneOptions
 from headrace.feed.plan.length_buckets import Buckets
@@ -139,7 +139,7 @@ def check_lanes(
         return None
     if not named:
         require_openable(dataset)
-    if shuffle and not named and not isinstance(documents_of(dataset), Stream):
+    if shuffle and not named and not any(isinstance(leaf, Stream) for leaf in leaves_of(dataset)):
         raise ValueError(_UNSPECIFIED.format("shuffle", shuffle))
     for name, other in (("sampler", sampler), ("batch_sampler", batch_sampler)):
         if other is not None:

@@ -91,7 +91,7 @@ class Places(abc.ABC):
         if isinstance(self._planner, LanePlanner):
             raise PipelineError(
                 "only data with a count change their weights: those of a mixture behind .filter, .flat_map or .pack "
-                "stay as they are",
+                "stay as they are, and so do those of a mixture of which a source has no count",
                 hint="give feed.mix the new weights, and begin an epoch with that",
             )
         if not self._planner.set_weights(weights, at_step):

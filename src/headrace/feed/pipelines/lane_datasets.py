@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from headrace.errors import PipelineError
+from headrace.feed.streams.mixed_stream import MixedStream
 from headrace.feed.streams.packing import Packed
 from headrace.feed.streams.stream import Stream
 
@@ -38,14 +39,23 @@ def is_uncounted(dataset: Any) -> bool:
     return hasattr(dataset, "__iter__") or callable(dataset)
 
 
-def documents_of(dataset: Any) -> Any:
-    """Returns what is opened in lanes: what a packed dataset packs, any other dataset itself."""
-    return dataset.documents if isinstance(dataset, Packed) else dataset
+def leaves_of(dataset: Any) -> list[Any]:
+    """Returns the datasets that a dataset without a count is made of: what it packs or mixes, or itself."""
+    if isinstance(dataset, Packed):
+        return leaves_of(dataset.documents)
+    if isinstance(dataset, MixedStream):
+        return [leaf for part in dataset.parts for leaf in leaves_of(part)]
+    return [dataset]
 
 
 def require_openable(dataset: Any) -> None:
     """Raises PipelineError if a dataset can be iterated once only, or not at all."""
-    packs, dataset = isinstance(dataset, Packed), documents_of(dataset)
+    packs = isinstance(dataset, Packed)
+    for leaf in leaves_of(dataset):
+        _require_openable(leaf, packs=packs)
+
+
+def _require_openable(dataset: Any, *, packs: bool) -> None:
     if isinstance(dataset, types.GeneratorType):
         raise PipelineError(
             "this generator can be read once: a lane that is lost could not be opened again",
@@ -84,11 +94,12 @@ def opened(dataset: Any) -> Iterator[Any]:
 
 def refuse_own_ranks(dataset: Any) -> None:
     """Raises PipelineError if a dataset divides its data among ranks by itself."""
-    found = _own_ranks(documents_of(dataset), _DEPTH, set())
-    if found:
-        raise PipelineError(
-            f"{found[0]}, and the loader divides the lanes among the ranks: data would be lost", hint=found[1]
-        )
+    for leaf in leaves_of(dataset):
+        found = _own_ranks(leaf, _DEPTH, set())
+        if found:
+            raise PipelineError(
+                f"{found[0]}, and the loader divides the lanes among the ranks: data would be lost", hint=found[1]
+            )
 
 
 def _own_ranks(dataset: Any, depth: int, seen: set[int]) -> tuple[str, str] | None:

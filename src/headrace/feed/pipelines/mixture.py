@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol, overload
 
 import msgspec
 import numpy as np
@@ -19,29 +19,51 @@ from numpy.typing import NDArray
 
 from headrace.errors import PipelineError
 from headrace.feed.pipelines.factory import Pipeline
-from headrace.feed.pipelines.lane_datasets import is_uncounted
+from headrace.feed.pipelines.lane_datasets import is_uncounted, require_openable
 from headrace.feed.sources.source import Source
+from headrace.feed.streams.mixed_stream import MixedStream
 from headrace.feed.streams.stream import Stream
 from headrace.feed.wire.mixing import Mixing, Until
 
 MAX_SOURCES = 1024
 
 
+class Counted(Protocol):
+    """A dataset with rows by number."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Any: ...
+
+
+@overload
+def mix(
+    sources: Mapping[str, Counted], weights: Mapping[str, float], *, until: Until | None = None, rows: int | None = None
+) -> Mixture: ...
+
+
+@overload
 def mix(
     sources: Mapping[str, Any], weights: Mapping[str, float], *, until: Until | None = None, rows: int | None = None
-) -> Mixture:
+) -> Any: ...
+
+
+def mix(
+    sources: Mapping[str, Any], weights: Mapping[str, float], *, until: Until | None = None, rows: int | None = None
+) -> Mixture | MixedStream:
     """Mixes datasets: of every number of samples each gives the share that its weight says, to within a sample.
 
     Args:
-        sources: datasets with rows by number (sources, map-style datasets, pipelines that make one), by name.
+        sources: datasets by name: sources, map-style datasets, streams, packed documents, datasets without a count,
+            pipelines that make one. If one has no count the mixture has none, and is read in lanes.
         weights: of each, by the same names; only their ratios count, and 0 leaves a source out.
-        until: an epoch ends with the ``"first"`` source that is used up (the default), or with the last: ``"all"``; a
-            source that is used up before begins again, in another order.
-        rows: of an epoch, in place of `until`; then sources go on in the next epoch where they were.
+        until: an epoch (or a lane) ends with the ``"first"`` source that is used up (the default), or with the last:
+            ``"all"``; a source that is used up before begins again, in another order.
+        rows: of an epoch, in place of `until`; then sources go on in the next epoch where they were. It needs counts.
 
     Raises:
         ValueError: names or weights that do not fit, or `until` and `rows`.
-        PipelineError: a source that has no rows, or none by number.
+        PipelineError: a source that has no rows or can be read once only, or `rows` without counts.
     """
     if not sources or len(sources) > MAX_SOURCES:
         raise ValueError(f"a mixture has 1 to {MAX_SOURCES} sources, got {len(sources)}")
@@ -55,7 +77,10 @@ def mix(
     if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int) or rows < 1):
         raise ValueError(f"rows of an epoch must be an integer of at least 1, got {rows!r}")
     names = tuple(sorted(sources, key=lambda name: f"{name}/"))  # as the keys of their shards are sorted
-    parts = [_source(name, sources[name]) for name in names]
+    given = [_built(sources[name]) for name in names]
+    if any(map(is_uncounted, given)):
+        return _uncounted(names, given, weights, until, rows)
+    parts = [_source(name, each) for name, each in zip(names, given, strict=True)]
     counts = tuple(len(part) for part in parts)
     mixing = Mixing(names, counts, (), until or "first", rows or 0)
     return Mixture(parts, msgspec.structs.replace(mixing, weights=mixing.ordered(weights)))
@@ -127,15 +152,40 @@ class _DatasetRows(Source):
         return self._dataset[self._starts[shard] + row]
 
 
-def _source(name: str, given: Any) -> Source:
+def _built(given: Any) -> Any:
+    return given.build() if isinstance(given, Pipeline) else given
+
+
+def _source(name: str, dataset: Any) -> Source:
     """Returns a source of what the user gave. Raises PipelineError."""
-    dataset = given.build() if isinstance(given, Pipeline) else given
-    if isinstance(dataset, Stream) or is_uncounted(dataset) or not hasattr(dataset, "__len__"):
+    if not hasattr(dataset, "__len__"):
         raise PipelineError(
-            f"the source {name!r} is a {type(dataset).__name__}, which has no rows by number",
-            hint="mix counted sources, and do what .filter, .flat_map or .pack does behind the mixture",
+            f"the source {name!r} is a {type(dataset).__name__}, which has no rows by number, and cannot be iterated",
+            hint="give a source, a map-style dataset with __len__, an IterableDataset, or a function that makes an "
+            "iterable",
         )
     found = dataset if isinstance(dataset, Source) else _DatasetRows(dataset)
     if not len(found) and not found.declared:  # another host may hold its shards
         raise PipelineError(f"the source {name!r} has no rows", "leave it out, or look where its data are")
     return found
+
+
+def _uncounted(
+    names: tuple[str, ...], given: list[Any], weights: Mapping[str, float], until: Until | None, rows: int | None
+) -> MixedStream:
+    """Returns a mixture of datasets of which one has no count at least. Raises PipelineError."""
+    parts = []
+    for name, dataset in zip(names, given, strict=True):
+        if is_uncounted(dataset):
+            require_openable(dataset)
+            parts.append(dataset)
+        else:
+            parts.append(Stream(_source(name, dataset)))
+    if rows is not None:
+        without = next(name for name, dataset in zip(names, given, strict=True) if is_uncounted(dataset))
+        raise PipelineError(
+            f"rows= needs the counts of all sources, to go on in the next epoch, and {without!r} has none",
+            hint='give until="first" or "all", and steps_per_epoch= to the loader',
+        )
+    mixing = Mixing(names, (), (), until or "first")
+    return MixedStream(parts, msgspec.structs.replace(mixing, weights=mixing.ordered(weights)))

@@ -209,6 +209,17 @@ class WeightHistory:
         return [self._beginning(epoch), *(each for each in later if each.position < kept or each[:2] >= at)]
 
 
+def endless(weights: Sequence[float], key: bytes) -> Stretch:
+    """Returns a stretch that has no end: what has no count is mixed by it.
+
+    Args:
+        weights: of the sources, in their order.
+        key: decides which places of a window belong to each source.
+    """
+    end = 1 << 62  # whole windows
+    return Stretch(0, end, end, Apportion(weights), (0,) * len(weights), key, "")
+
+
 def rows_until(mixing: Mixing, weights: tuple[float, ...]) -> int:
     """Returns the rows of an epoch that ends with the first source that is used up, or with the last one.
 

@@ -24,9 +24,11 @@ class Lane(Iterator[Any]):
     Attributes:
         restart: where it can be opened again. It may lie some outputs before the next one: they are made again then.
         tokens, padding: of the packed sequence whose first output is the latest one; 0 where there is none.
+        source: of a mixture of streams, that the latest output came of; empty where there is none.
     """
 
     restart: Restart
+    source = ""
     tokens = 0
     padding = 0
 

@@ -101,7 +101,7 @@ class StepsLane(Lane):
             for output in self._outputs:
                 self._made += 1
                 self.tokens, self.padding = (0, 0) if self._counted else (self._lane.tokens, self._lane.padding)
-                self._counted = True
+                self._counted, self.source = True, self._lane.source
                 return output
             self._count()
             if self._many or len(self._before) > _KEPT:

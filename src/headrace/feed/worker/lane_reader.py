@@ -14,25 +14,17 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from headrace.errors import PipelineError
-from headrace.feed.pipelines import seeds
-from headrace.feed.pipelines.lane_datasets import documents_of, own_copy
-from headrace.feed.pipelines.lane_info import LaneInfo, working_for
-from headrace.feed.plan.mixed_order import MixedOrder
-from headrace.feed.plan.order import RowOrder
-from headrace.feed.plan.window import Window
-from headrace.feed.streams.open_lane import BEGINNING, Lane, Restart
-from headrace.feed.streams.packing import Packed
-from headrace.feed.streams.stream import Order, Stream
+from headrace.feed.pipelines.lane_info import working_for
+from headrace.feed.streams.open_lane import BEGINNING, Restart
 from headrace.feed.wire.draws import MAX_TOKEN, Draw, Drawn
-from headrace.feed.wire.mixing import Mixing
-from headrace.feed.worker.dataset_lane import DatasetLane, packed, unpacked
+from headrace.feed.worker.dataset_lane import packed, unpacked
+from headrace.feed.worker.lane_opening import LaneOpening
 
 REPLAY_SECONDS = 5.0  # of replay in one answer; then it is told how much is left, as a sign of life
 _READERS = 2  # of one lane: the one that goes on, and one that makes an earlier place again
-_OUTPUT, _OPENING = b"lane output", b"lane opening"
+_OUTPUT = b"lane output"
 
 
 class LaneFailed(Exception):
@@ -98,7 +90,7 @@ class LaneReaders:
         reader.tokens, reader.padding = [], []
         end = time.monotonic() + REPLAY_SECONDS
         try:
-            with working_for(reader.info):
+            with working_for(reader.opening.info):
                 while reader.at < draw.first and not reader.ended:
                     reader.next()
                     if time.monotonic() > end:
@@ -119,7 +111,7 @@ class LaneReaders:
         if len(token) > MAX_TOKEN:
             note = f"the dataset's state has {len(token)} bytes, and {MAX_TOKEN} are kept: lanes are replayed"
             at, token = 0, b""
-        if draw.lanes > 1 and not reader.info.asked and outputs:
+        if draw.lanes > 1 and outputs and not all(told.asked for told in reader.opening.asking.values()):
             note = note or (
                 f"the dataset did not ask get_worker_info() which of the {draw.lanes} lanes it works for: "
                 "if it gives every lane the same rows, each comes as many times; divide by get_worker_info(), or "
@@ -157,6 +149,7 @@ class _Reader:
         at: number of the output that comes next.
         ended: whether there is none.
         address: what decides the lane's outputs, but for the dataset.
+        opening: how it was opened.
         untried: whether it was opened at a token, and has made nothing since.
         tokens, padding: of every output that was wanted, if they are packed sequences, since these were set to [].
     """
@@ -167,39 +160,14 @@ class _Reader:
         self.at, self.ended, self.untried = draw.at, False, bool(draw.token)
         self.tokens, self.padding = list[int](), list[int]()
         self.address = (epoch, seed, draw.lanes, draw.shuffle)
-        self._epoch, self._seed, self._lane, self._lanes = epoch, seed, draw.lane, draw.lanes
-        key = seeds.stream_key(seed, epoch, draw.lane, _OPENING)
-        copy = own_copy(documents_of(dataset))
-        self.info = LaneInfo(draw.lane, draw.lanes, int.from_bytes(key[:7], "little"), copy, shown=shown)
-        with working_for(self.info):
-            seeds.set_generators(key)
-            start = Restart(unpacked(draw.token), draw.at) if draw.token else BEGINNING
-            if isinstance(dataset, Packed):
-                self._iterator: Lane = dataset.lane(lambda start: self._open(draw, init, start), start, self._set)
-            else:
-                self._iterator = self._open(draw, init, start)
-
-    def _open(self, draw: Draw, init: Callable[[int], None] | None, start: Restart) -> Lane:
-        dataset = self.info.dataset
-        if isinstance(dataset, Stream):
-            self.info.asked = True
-            order = _order(dataset, draw.shuffle, self._seed, self._epoch)
-            return dataset.lane(draw.lane, draw.lanes, order, start)
-        if init is not None:
-            init(draw.lane)
-        if callable(getattr(dataset, "set_epoch", None)):
-            dataset.set_epoch(self._epoch)
-        return DatasetLane(dataset, start)
-
-    def _set(self, purpose: bytes, number: int) -> None:
-        """Sets the generators for an output of this lane, or for a document or a sequence of it."""
-        place = number * self._lanes + self._lane
-        seeds.set_generators(seeds.stream_key(self._seed, self._epoch, place, purpose))
+        self.opening = LaneOpening(dataset, epoch, seed, draw, init, shown=shown)
+        start = Restart(unpacked(draw.token), draw.at) if draw.token else BEGINNING
+        self._iterator = self.opening.opened(start)
 
     def next(self, outputs: list[Any] | None = None) -> None:
         """Makes the next output, and puts it to the others if it is wanted."""
         iterator = self._iterator
-        self._set(_OUTPUT, self.at)
+        self.opening.set(_OUTPUT, self.at)
         try:
             output = next(iterator)
         except StopIteration:
@@ -220,30 +188,3 @@ class _Reader:
         """
         restart = self._iterator.restart
         return (0, b"") if restart.place is None else (restart.made, packed(restart.place))
-
-
-def _order(stream: Stream, shuffle: bool | tuple[int, int], seed: int, epoch: int) -> Order:
-    """Returns the order of an epoch's rows: as `EpochPlan` has it, or that of the mixture.
-
-    Raises:
-        PipelineError: a source of the mixture has no rows here.
-    """
-    chosen = Window(*shuffle) if isinstance(shuffle, tuple) else shuffle
-    mixing: Mixing | None = stream.mixing
-    if mixing is None and not chosen:
-        return Order(stream.rows)
-    if mixing is None:
-        found: RowOrder | MixedOrder = RowOrder(stream.rows, seed, chosen)
-        places = stream.rows
-    else:
-        for name, rows in zip(mixing.names, mixing.rows, strict=True):
-            if not rows:
-                raise PipelineError(f"the source {name!r} has no rows here", "every host must hold all of the data")
-        found = mixed = MixedOrder(mixing, seed, chosen)
-        places = mixed.rows(epoch)
-
-    def rows_at(wanted: range) -> list[int]:
-        rows: list[int] = found.rows_at(epoch, np.arange(wanted.start, wanted.stop, dtype=np.int64)).tolist()
-        return rows
-
-    return Order(places, rows_at)

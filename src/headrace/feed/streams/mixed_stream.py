@@ -1,0 +1,86 @@
+"""Mixtures of which a source has no count: `feed.mix` of streams, packed documents, datasets of the user's.
+
+Lane l of L takes lane l of L of every source. Which of them gives output k of a lane is a pure function of the weights.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from headrace.feed.streams.mixed_lane import MixedLane, OpenSource
+from headrace.feed.streams.open_lane import Lane, Restart
+from headrace.feed.streams.packing import Packable
+from headrace.feed.streams.steps import Kind, Stepped, Steps, StepsLane, outputs_of
+
+MIXED = b"lane mixed"
+
+
+class MixedStream(Packable, Stepped):
+    """See the module. It is made by `feed.mix`.
+
+    Args:
+        parts: the sources, in the order of `mixing`: datasets without a count.
+        mixing: names and weights of the sources, and what ends a lane (`headrace.feed.wire.mixing`).
+        steps: what is done with each output, in order.
+
+    Attributes:
+        parts, mixing, steps: as given.
+    """
+
+    def __init__(self, parts: Sequence[Any], mixing: Any, steps: Steps = ()) -> None:
+        self.parts, self.mixing, self.steps = tuple(parts), mixing, steps
+
+    def _then(self, kind: Kind, function: Callable[[Any], Any]) -> MixedStream:
+        return MixedStream(self.parts, self.mixing, (*self.steps, (kind, function)))
+
+    def _documents(self) -> MixedStream:
+        return self
+
+    @property
+    def counts(self) -> list[tuple[str, int]]:
+        """One shard without a count: every host must hold all of it."""
+        return [("", -1)]
+
+    @property
+    def shard_digests(self) -> list[str]:
+        """Digest of the sources' shards, where they have one, and of how they are mixed."""
+        parts = [list(getattr(part, "shard_digests", ())) for part in self.parts]
+        told = msgspec.msgpack.encode([parts, self.mixing])
+        return [hashlib.blake2b(told, digest_size=8, person=b"mixed stream").hexdigest()]
+
+    def __iter__(self) -> Iterator[Any]:
+        """Iterates over what there is, one source after the other; which comes when is the loader's business."""
+        for part in self.parts:
+            for value in part if hasattr(part, "__iter__") else part():
+                yield from outputs_of(self.steps, value)
+
+    def lane(
+        self,
+        turns: Callable[[int], list[int]],
+        slots: int,
+        opened: Callable[[int], OpenSource],
+        start: Restart,
+        seed: Callable[[bytes, int], None],
+    ) -> Lane:
+        """Opens a lane.
+
+        Args:
+            turns: returns the sources whose turns a window's outputs are, by the window's number.
+            slots: outputs of a window.
+            opened: opens the lane of a source, by its number.
+            start: a `restart` of this lane.
+            seed: sets the generators for what the steps are given, by its number.
+        """
+        mixing = self.mixing
+        weighted = [number for number, weight in enumerate(mixing.weights) if weight]
+
+        def mixed(start: Restart) -> Lane:
+            return MixedLane(mixing.names, weighted, turns, slots, opened, start, repeats=mixing.until == "all")
+
+        if not self.steps:
+            return mixed(start)
+        return StepsLane(self.steps, mixed, start, lambda number: seed(MIXED, number))

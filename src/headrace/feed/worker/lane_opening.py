@@ -1,0 +1,170 @@
+"""Opening a lane: of a stream, of what is packed or mixed, or of a dataset that is not headrace's own.
+
+A source of a mixture is opened like a dataset by itself, with a seed that follows from the mixture's, from which source
+it is, and from how often it was used up: so its order and its random numbers are others each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from headrace.errors import PipelineError
+from headrace.feed.pipelines import seeds
+from headrace.feed.pipelines.lane_datasets import own_copy
+from headrace.feed.pipelines.lane_info import LaneInfo, working_for
+from headrace.feed.plan.mixed_order import MixedOrder
+from headrace.feed.plan.order import RowOrder
+from headrace.feed.plan.weight_history import SLOTS, endless
+from headrace.feed.plan.window import Window
+from headrace.feed.streams.mixed_lane import SOURCE, OpenedSource, OpenSource
+from headrace.feed.streams.mixed_stream import MixedStream
+from headrace.feed.streams.open_lane import Lane, Restart
+from headrace.feed.streams.packing import Packed
+from headrace.feed.streams.stream import Order, Stream
+from headrace.feed.wire.draws import Draw
+from headrace.feed.wire.mixing import Mixing
+from headrace.feed.worker.dataset_lane import DatasetLane
+
+_OPENING = b"lane opening"
+
+
+class LaneOpening:
+    """Opens one lane of a dataset, in one epoch.
+
+    Args:
+        dataset: that has no count.
+        epoch, seed: of the pass.
+        draw: what is asked of the lane; says which one, of how many, and whether rows are shuffled.
+        init: `worker_init_fn`.
+        shown: whether the dataset sees the lane as a worker.
+        passes: how often it was used up before in this epoch.
+        within: the opening of the mixture that it is a source of.
+
+    Attributes:
+        info: what the dataset is told of the lane.
+        asking: what datasets that are not headrace's own were told, where they should have asked.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        epoch: int,
+        seed: int,
+        draw: Draw,
+        init: Callable[[int], None] | None,
+        *,
+        shown: bool,
+        passes: int = 0,
+        within: LaneOpening | None = None,
+    ) -> None:
+        self._dataset, self._epoch, self._seed, self._passes = dataset, epoch, seed, passes
+        self._draw, self._init, self._shown, self._within = draw, init, shown, within
+        self._key = seeds.stream_key(seed, epoch, draw.lane, _OPENING)
+        inner = dataset
+        while isinstance(inner, Packed):
+            inner = inner.documents
+        self._leaf: Any = None if isinstance(inner, (Stream, MixedStream)) else own_copy(inner)
+        told = self._leaf if self._leaf is not None else dataset
+        self.info = LaneInfo(draw.lane, draw.lanes, int.from_bytes(self._key[:7], "little"), told, shown=shown)
+        self.asking: dict[int, LaneInfo] = within.asking if within is not None else {}
+        if self._leaf is not None and within is None:
+            self.asking[0] = self.info
+
+    def set(self, purpose: bytes, number: int) -> None:
+        """Sets the generators for an output of this lane, or for a document or a sequence of it."""
+        place = number * self._draw.lanes + self._draw.lane
+        seeds.set_generators(seeds.stream_key(self._seed, self._epoch, place, purpose))
+
+    def opened(self, start: Restart) -> Lane:
+        """Opens the lane at a `restart` of it.
+
+        Raises:
+            PipelineError: a counted source has no rows here.
+            Exception: whatever the dataset raises.
+        """
+        with working_for(self.info):
+            seeds.set_generators(self._key)
+            return self._open(self._dataset, start)
+
+    def _open(self, dataset: Any, start: Restart) -> Lane:
+        draw = self._draw
+        if isinstance(dataset, Packed):
+            return dataset.lane(lambda start: self._open(dataset.documents, start), start, self.set)
+        if isinstance(dataset, MixedStream):
+            key = f"{self._seed}/{self._epoch}/{draw.lane}/mixture".encode()
+            parts, stretch = dataset.parts, endless(dataset.mixing.weights, key)
+
+            def turns(window: int) -> list[int]:
+                found: list[int] = stretch.sources(np.array([window]))[0][0].tolist()
+                return found
+
+            return dataset.lane(turns, SLOTS, lambda number: self._source(parts[number], number), start, self.set)
+        if isinstance(dataset, Stream):
+            return dataset.lane(draw.lane, draw.lanes, _order(dataset, draw.shuffle, self._seed, self._epoch), start)
+        if self._init is not None:
+            self._init(draw.lane)
+        if callable(getattr(self._leaf, "set_epoch", None)):
+            self._leaf.set_epoch(self._epoch + self._passes)
+        return DatasetLane(self._leaf, start)
+
+    def _source(self, part: Any, number: int) -> OpenSource:
+        def opened(passes: int, start: Restart) -> OpenedSource:
+            own = seeds.stream_key(self._seed, passes, number, SOURCE)
+            opening = LaneOpening(
+                part, self._epoch, int.from_bytes(own[:7], "little"), self._draw, self._init, shown=self._shown,
+                passes=self._passes + passes, within=self,
+            )  # fmt: skip
+            lane = opening.opened(start)
+            found = lane if opening._leaf is None else _ShownLane(lane, opening, id(part))
+            return OpenedSource(found, lambda output: opening.set(SOURCE, output))
+
+        return opened
+
+
+class _ShownLane(Lane):
+    """A source of a mixture that is not headrace's own: it sees itself as the dataset of `get_worker_info()`."""
+
+    def __init__(self, lane: Lane, opening: LaneOpening, key: int) -> None:
+        self._lane, self._opening, self._key = lane, opening, key
+
+    def __next__(self) -> Any:
+        with working_for(self._opening.info):
+            output = next(self._lane)
+        self._opening.asking[self._key] = self._opening.info
+        self.tokens, self.padding = self._lane.tokens, self._lane.padding
+        return output
+
+    @property
+    def restart(self) -> Restart:  # type: ignore[override]
+        """That of the lane."""
+        return self._lane.restart
+
+
+def _order(stream: Stream, shuffle: bool | tuple[int, int], seed: int, epoch: int) -> Order:
+    """Returns the order of an epoch's rows: as `EpochPlan` has it, or that of the mixture.
+
+    Raises:
+        PipelineError: a source of the mixture has no rows here.
+    """
+    chosen = Window(*shuffle) if isinstance(shuffle, tuple) else shuffle
+    mixing: Mixing | None = stream.mixing
+    if mixing is None and not chosen:
+        return Order(stream.rows)
+    if mixing is None:
+        found: RowOrder | MixedOrder = RowOrder(stream.rows, seed, chosen)
+        places = stream.rows
+    else:
+        for name, rows in zip(mixing.names, mixing.rows, strict=True):
+            if not rows:
+                raise PipelineError(f"the source {name!r} has no rows here", "every host must hold all of the data")
+        found = mixed = MixedOrder(mixing, seed, chosen)
+        places = mixed.rows(epoch)
+
+    def rows_at(wanted: range) -> list[int]:
+        rows: list[int] = found.rows_at(epoch, np.arange(wanted.start, wanted.stop, dtype=np.int64)).tolist()
+        return rows
+
+    return Order(places, rows_at)
