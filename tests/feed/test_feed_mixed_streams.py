@@ -117,6 +117,17 @@ def test_it_goes_on_at_every_step_with_and_without_the_tokens(kind: str, until: 
             assert list(islice(resumed, rest)) == whole[step:][:rest], (step, tokens)
 
 
+def _counted(loader: DataLoader, batches: list[Any]) -> None:
+    """`stats()` counts what came of each source."""
+    mixture = loader.dataset.mixing
+    within = {"books": "inner", "web": "inner"} if "inner" in mixture.names else {}
+    came = Counter(within.get(name, name) for batch in batches for name, *_ in batch)
+    told = loader.stats()["sources"]
+    assert {name: each["samples"] for name, each in told.items()} == came
+    assert {name: each["weight"] for name, each in told.items()} == pytest.approx(mixture.shares())
+    assert all(each["passes"] is None for each in told.values())
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_workers_decide_nothing(kind: str) -> None:
     expected = list(loader_of(kind, "all"))
@@ -124,6 +135,7 @@ def test_workers_decide_nothing(kind: str) -> None:
         assert list(loader) == expected
         assert loader.stats()["slices_verified"] > 3
         assert loader.stats()["purity_failures"] == 0
+        _counted(loader, expected)
     if kind == "own":
         with loader_of(kind, "all", num_workers=1, multiprocessing_context="spawn") as loader:
             assert list(loader) == expected
@@ -135,10 +147,15 @@ def test_hosts_decide_nothing_and_ranks_share_the_lanes(pair: Pair) -> None:
     options: dict[str, Any] = OPTIONS | shuffle | {"collate_fn": None, "workers": pair.both, "secret_file": pair.secret}
     with DataLoader(mixed_streams("all"), **options) as loader:
         found = [list(zip(*batch[:2], strict=True)) for batch in loader]
+        came = Counter(name for batch in expected for name, *_ in batch)
+        assert {name: told["samples"] for name, told in loader.stats()["sources"].items()} == came
     assert [[(name, int(row)) for name, row in batch] for batch in found] == [
         [output[:2] for output in batch] for batch in expected
     ]
     shared: dict[str, Any] = {"rank": 0, "world_size": LANES, "uneven": True}
+    slots: dict[str, Any] = OPTIONS | shuffle | {"batch_size": 1, "global_batch_size": 4, "rank": 0, "world_size": 1}
+    whole = DataLoader(streams("all"), **slots, uneven=True)
+    _counted(whole, list(whole))
     ranks = [DataLoader(streams("all"), **OPTIONS, **shuffle, **shared | {"rank": rank}) for rank in range(LANES)]
     assert Counter(str(batch) for rank in ranks for batch in rank) == Counter(map(str, expected))
 

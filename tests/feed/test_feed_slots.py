@@ -110,12 +110,13 @@ def test_it_goes_on_at_every_step_on_another_number_of_ranks(kind: type[Uneven])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_worker_that_is_killed_costs_nothing(workers: int) -> None:
     options: dict[str, Any] = {"global_batch_size": 12, "num_shards": 12, "seed": 5, "rank": 1, "world_size": 2}
-    expected = [flat(batch) for batch in DataLoader(Stateful(LENGTHS), **options, uneven=True)]
-    with DataLoader(Stateful(LENGTHS), **options, uneven=True, num_workers=workers) as loader:
+    lengths = [6 * length for length in LENGTHS]  # so many that a worker has not made them all when it is killed
+    expected = [flat(batch) for batch in DataLoader(Stateful(lengths), **options, uneven=True)]
+    with DataLoader(Stateful(lengths), **options, uneven=True, num_workers=workers) as loader:
         found = []
         for step, batch in enumerate(loader):
             found.append(flat(batch))
-            if step % 8 == 3:
+            if step in (3, len(expected) // 2):
                 os.kill(local_executors(loader)[0], signal.SIGKILL)
         assert found == expected
         assert loader.stats()["workers_lost"] >= 2

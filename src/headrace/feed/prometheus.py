@@ -71,7 +71,7 @@ HOST_FIGURES: dict[str, tuple[str, str]] = {
 """The same for ``stats()["hosts"]``."""
 
 SOURCE_FIGURES: dict[str, tuple[str, str]] = {
-    "samples": ("source_samples", "Samples of a source of a mixture, over all ranks."),
+    "samples": ("source_samples", "Samples of a source of a mixture, over all ranks; in lanes those of this rank."),
     "passes": ("source_passes", "How often that is all its rows."),
     "weight": ("source_weight", "Its share of the samples from here on."),
 }
@@ -122,7 +122,8 @@ class LoaderCollector(Collector):
             for source, taken in stats["sources"].items():
                 for name, (suffix, text) in SOURCE_FIGURES.items():
                     labels = {"loader": loader.name, "source": source}
-                    _add(families, f"headrace_feed_{suffix}", text, taken[name], labels)  # type: ignore[literal-required]
+                    if taken[name] is not None:  # type: ignore[literal-required]
+                        _add(families, f"headrace_feed_{suffix}", text, taken[name], labels)  # type: ignore[literal-required]
         yield from families.values()
 
 

@@ -61,6 +61,7 @@ class SessionStats:
         hosts: what each host has made: rows, seconds that its executors worked, and their CPU seconds; and the share
             of the time that its busiest connection was sending, as it told last.
         tokens, padding: in the packed sequences that the trainer was given.
+        sources: what it was given of each source of a mixture that is read in lanes.
         latencies: of the latest slices, seconds from the request to the answer.
     """
 
@@ -80,6 +81,7 @@ class SessionStats:
     slices_timed_out: int = 0
     tokens: int = 0
     padding: int = 0
+    sources: collections.Counter[str] = field(default_factory=collections.Counter)
     skipped: list[Skipped] = field(default_factory=list)
     hosts: dict[str, dict[str, float]] = field(default_factory=dict)
     latencies: collections.deque[float] = field(default_factory=lambda: collections.deque(maxlen=256))

@@ -277,7 +277,8 @@ class DataLoader(Places, KnownData, TorchHabits):
 
     def stats(self) -> LoaderStats:
         """Returns sums since the loader was made, and ratios of them: see `LoaderStats`."""
-        return loader_stats(self._meter.totals, self._stats, list(self._sessions), self._planner, self._tuner)
+        mixing = self._mixing() if isinstance(self._planner, LanePlanner) else None
+        return loader_stats(self._meter.totals, self._stats, list(self._sessions), self._planner, self._tuner, mixing)
 
     def guarantee(self) -> Guarantee:
         """Returns what this loader guarantees: delivery, order, resume, ranks."""

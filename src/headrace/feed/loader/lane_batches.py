@@ -98,6 +98,7 @@ class _LaneBatches(abc.ABC):
             assert draw.drawn is not None, "it has come"
             self._stats.tokens += sum(draw.drawn.tokens[first:last])
             self._stats.padding += sum(draw.drawn.padding[first:last])
+            self._stats.sources.update(draw.drawn.sources[first:last])
         rows = sum(last - first for _, first, last in parts)
         if self._draws.slots == 1:
             return parts[0].draw.outputs, rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 from headrace.feed.client.policy import SessionStats
@@ -11,6 +11,7 @@ from headrace.feed.metrics.step_meter import Totals
 from headrace.feed.plan.lane_planner import LanePlanner
 from headrace.feed.plan.planner import Planner
 from headrace.feed.tuning.loader_tuner import Change, LoaderTuner
+from headrace.feed.wire.mixing import Mixing
 from headrace.feed_metrics import Because
 
 GB = 1e9
@@ -26,17 +27,18 @@ class HostStats(TypedDict):
 
 
 class SourceStats(TypedDict):
-    """One source of a mixture, over all ranks.
+    """One source of a mixture, over all ranks; in lanes what this rank was given of it.
 
     Attributes:
-        samples: taken of it in the latest epoch, also before a resume; with ``feed.mix(rows=)`` in all epochs.
-        passes: how often that is all its rows.
-        weight: its share from here on.
+        samples: taken of it in the latest epoch, also before a resume; with ``feed.mix(rows=)`` in all epochs. In lanes
+            since the loader was made.
+        passes: how often that is all its rows; None in lanes, where nobody counts them.
+        weight: its share from here on; None in lanes of a mixture that is made on other hosts.
     """
 
     samples: int
-    passes: float
-    weight: float
+    passes: float | None
+    weight: float | None
 
 
 class TuningStats(TypedDict):
@@ -88,6 +90,7 @@ def loader_stats(
     sessions: Sequence[Session],
     planner: Planner | LanePlanner,
     tuner: LoaderTuner | None,
+    mixing: Mixing | None,
 ) -> LoaderStats:
     """Puts the figures together.
 
@@ -97,6 +100,7 @@ def loader_stats(
         sessions: those that are open.
         planner: of the loader.
         tuner: of the loader, if it has one.
+        mixing: what the data are a mixture of, as far as it is known here.
     """
     length, missing = planner.padding() if isinstance(planner, Planner) else (0, 0)
     tokens, padding = feed.tokens + length, feed.padding + missing
@@ -126,7 +130,7 @@ def loader_stats(
         "worker_cpu_seconds": feed.worker_cpu_seconds,
         "worker_cpu_seconds_per_gb": _ratio(feed.worker_cpu_seconds, totals.bytes / GB),
         "hosts": {name: _host(made) for name, made in list(feed.hosts.items())},
-        "sources": _sources(planner) if isinstance(planner, Planner) else {},
+        "sources": _sources(planner) if isinstance(planner, Planner) else _of_lanes(feed.sources, mixing),
         "executors": sum(sum(session.serving) for session in sessions if not session.closed),
         "batches_ahead": tuner.ahead if tuner is not None else 0,
         "needed_executors": tuner.needed if tuner is not None else None,
@@ -145,6 +149,15 @@ def _sources(planner: Planner) -> dict[str, SourceStats]:
     return {
         name: {"samples": samples, "passes": samples / rows, "weight": shares[name]}
         for name, rows, samples in zip(order.mixing.names, order.mixing.rows, taken, strict=True)
+    }
+
+
+def _of_lanes(taken: Mapping[str, int], mixing: Mixing | None) -> dict[str, SourceStats]:
+    shares = mixing.shares() if mixing is not None and taken else {}
+    return {
+        name: {"samples": samples, "passes": None, "weight": shares.get(name)}
+        for name, samples in sorted(taken.items())
+        if name
     }
 
 

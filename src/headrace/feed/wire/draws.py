@@ -45,6 +45,7 @@ class Drawn(msgspec.Struct, frozen=True, array_like=True):
         behind: outputs before `first` that are still to be replayed. Then nothing was made, and it is asked again.
         note: what the user should know; empty for nothing.
         tokens, padding: of every output, where they are packed sequences: tokens of documents, and of padding.
+        sources: of every output, where they are of a mixture: the names.
     """
 
     rows: int
@@ -55,3 +56,4 @@ class Drawn(msgspec.Struct, frozen=True, array_like=True):
     note: str = ""
     tokens: list[int] = []
     padding: list[int] = []
+    sources: list[str] = []

@@ -87,7 +87,7 @@ class LaneReaders:
         except Exception as error:
             raise LaneFailed(-1, opening=bool(draw.token)) from error
         outputs: list[Any] = []
-        reader.tokens, reader.padding = [], []
+        reader.tokens, reader.padding, reader.sources = [], [], []
         end = time.monotonic() + REPLAY_SECONDS
         try:
             with working_for(reader.opening.info):
@@ -119,7 +119,8 @@ class LaneReaders:
             )
         rows = len(outputs)
         tokens, padding = (told[:rows] if any(told) else [] for told in (reader.tokens, reader.padding))
-        return outputs, Drawn(rows, reader.ended, at, token, note=note, tokens=tokens, padding=padding)
+        sources = reader.sources[:rows] if any(reader.sources) else []
+        return outputs, Drawn(rows, reader.ended, at, token, 0, note, tokens, padding, sources)
 
     def _forget(self, lane: int, reader: _Reader) -> None:
         self._readers[lane] = [each for each in self._readers.get(lane, ()) if each is not reader]
@@ -151,14 +152,14 @@ class _Reader:
         address: what decides the lane's outputs, but for the dataset.
         opening: how it was opened.
         untried: whether it was opened at a token, and has made nothing since.
-        tokens, padding: of every output that was wanted, if they are packed sequences, since these were set to [].
+        tokens, padding, sources: of every output that was wanted, since these were set to []: see `Lane`.
     """
 
     def __init__(
         self, dataset: Any, epoch: int, seed: int, draw: Draw, init: Callable[[int], None] | None, *, shown: bool
     ) -> None:
         self.at, self.ended, self.untried = draw.at, False, bool(draw.token)
-        self.tokens, self.padding = list[int](), list[int]()
+        self.tokens, self.padding, self.sources = list[int](), list[int](), list[str]()
         self.address = (epoch, seed, draw.lanes, draw.shuffle)
         self.opening = LaneOpening(dataset, epoch, seed, draw, init, shown=shown)
         start = Restart(unpacked(draw.token), draw.at) if draw.token else BEGINNING
@@ -179,6 +180,7 @@ class _Reader:
             outputs.append(output)
             self.tokens.append(iterator.tokens)
             self.padding.append(iterator.padding)
+            self.sources.append(iterator.source)
 
     def token(self) -> tuple[int, bytes]:
         """Returns where this lane can be opened again, and the token for it; no token if the dataset has no state.
