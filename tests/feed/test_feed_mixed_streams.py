@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import lane_data
 import pytest
 from feed_servers import Pair
 from lane_data import share
@@ -106,7 +107,7 @@ def test_it_goes_on_at_every_step_with_and_without_the_tokens(kind: str, until: 
         state = json.loads(json.dumps(loader.state_dict()))
         assert bool(state["lanes"].get("tokens")) is (kind != "replayed")
         assert len(json.dumps(state)) < 3000
-        if until == "all" and step % 4 and step < len(whole) - 2:
+        if (until == "all" or kind == "replayed") and step % 4 and step < len(whole) - 2:
             continue
         for tokens in (True, False) if step % 12 in (1, 4) else (True,):
             if not tokens:
@@ -141,6 +142,18 @@ def test_workers_decide_nothing(kind: str) -> None:
             assert list(loader) == expected
 
 
+def test_a_worker_that_is_killed_costs_nothing(tmp_path: Path) -> None:
+    def made(killer: str, workers: int) -> DataLoader:
+        sources = {"books": Stateful("books", 80), "code": lane_data.Rows(101, killer), "web": Rows("web", 200)}
+        return DataLoader(feed.mix(sources, WEIGHTS).map(str), **OPTIONS, shuffle=True, num_workers=workers)
+
+    killer = tmp_path / "killer"
+    killer.touch()
+    with made(str(killer), 2) as loader:
+        assert list(loader) == list(made("", 0))
+        assert loader.stats()["workers_lost"] == 1
+
+
 def test_hosts_decide_nothing_and_ranks_share_the_lanes(pair: Pair) -> None:
     shuffle = KINDS["streams"][1]
     expected = list(loader_of("streams", "all"))
@@ -161,19 +174,19 @@ def test_hosts_decide_nothing_and_ranks_share_the_lanes(pair: Pair) -> None:
 
 
 def test_a_source_that_begins_again_has_another_order_another_epoch_and_other_random_numbers() -> None:
-    sources = {"books": Rows("books", 20), "code": Own("code", 400), "web": Own("web", 30)}
+    sources = {"books": Rows("books", 20), "code": Own("code", 300), "web": Own("web", 20)}
     loader = DataLoader(feed.mix(sources, WEIGHTS, until="all"), **OPTIONS, shuffle=True)
     for epoch in range(2):
         found = [output for batch in loader for output in batch]
         drawn = [number for _, _, number in found]
         assert len(set(drawn)) == len(drawn)
         books = [row for name, row, _ in found if name == "books"]
-        assert Counter(books).most_common()[-1][1] >= 5  # each row in each pass
+        assert Counter(books).most_common()[-1][1] >= 3  # each row in each pass
         web = {row // 1000 for name, row, _ in found if name == "web"}
         assert web == set(range(epoch, epoch + len(web)))
         assert len(web) > 5
         assert {row // 1000 for name, row, _ in found if name == "code"} == {epoch}
-    two = feed.mix({"books": sources["books"], "web": Own("web", 999)}, {"books": 1, "web": 1}, until="all")
+    two = feed.mix({"books": sources["books"], "web": Own("web", 99)}, {"books": 1, "web": 1}, until="all")
     alone = DataLoader(two, batch_size=1, num_shards=1, seed=5, shuffle=True, collate_fn=list)
     books = [batch[0][1] for batch in alone if batch[0][0] == "books"]
     passes = [books[at : at + 20] for at in range(0, 60, 20)]

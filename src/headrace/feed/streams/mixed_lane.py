@@ -24,6 +24,12 @@ class OpenedSource(NamedTuple):
     lane: Lane
     seed: Callable[[int], None]
 
+    def next(self, number: int) -> Any:
+        """Returns the output of a number, which comes next; `_END` behind the last one."""
+        if not self.lane.seeds_itself:
+            self.seed(number)
+        return next(self.lane, _END)
+
 
 OpenSource = Callable[[int, Restart], OpenedSource]
 
@@ -61,8 +67,7 @@ class _Source:
     def _open(self) -> OpenedSource:
         self._source = source = self._opened(self.passes, self._start)
         for number in range(self._start.made, self.taken):  # they were consumed before
-            source.seed(number)
-            next(source.lane, _END)
+            source.next(number)
         return source
 
     @property
@@ -74,8 +79,7 @@ class _Source:
     def next(self) -> Any:
         """Returns the next output, `_END` behind the last one of this pass."""
         source = self._source or self._open()
-        source.seed(self.taken)
-        output = next(source.lane, _END)
+        output = source.next(self.taken)
         self.taken += output is not _END
         return output
 
@@ -103,6 +107,8 @@ class MixedLane(Lane):
         start: a `restart` of this lane.
         repeats: whether a source that is used up begins again until all were used up; else the lane ends with it.
     """
+
+    seeds_itself = True
 
     def __init__(
         self,

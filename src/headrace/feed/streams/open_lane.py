@@ -25,9 +25,11 @@ class Lane(Iterator[Any]):
         restart: where it can be opened again. It may lie some outputs before the next one: they are made again then.
         tokens, padding: of the packed sequence whose first output is the latest one; 0 where there is none.
         source: of a mixture of streams, that the latest output came of; empty where there is none.
+        seeds_itself: whether it sets the generators before anything that it makes an output of.
     """
 
     restart: Restart
+    seeds_itself = False
     source = ""
     tokens = 0
     padding = 0

@@ -61,7 +61,7 @@ class LaneOpening:
         within: LaneOpening | None = None,
     ) -> None:
         self._dataset, self._epoch, self._seed, self._passes = dataset, epoch, seed, passes
-        self._draw, self._init, self._shown, self._within = draw, init, shown, within
+        self._draw, self._init, self._shown = draw, init, shown
         self._key = seeds.stream_key(seed, epoch, draw.lane, _OPENING)
         inner = dataset
         while isinstance(inner, Packed):

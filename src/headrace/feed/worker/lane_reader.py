@@ -168,7 +168,8 @@ class _Reader:
     def next(self, outputs: list[Any] | None = None) -> None:
         """Makes the next output, and puts it to the others if it is wanted."""
         iterator = self._iterator
-        self.opening.set(_OUTPUT, self.at)
+        if not iterator.seeds_itself:
+            self.opening.set(_OUTPUT, self.at)
         try:
             output = next(iterator)
         except StopIteration:
