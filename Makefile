@@ -8,6 +8,7 @@
 # make bench   measurements against peers; raw data under bench/results (make bench-feed: the feed's alone)
 # make bench-shards   tar and Parquet shards through the feed, WebDataset, torch, datasets, Grain, LitData, Energon, SPDL,
 #              Ray Data and Mosaic Streaming (SPDL's decoder needs FFmpeg's libraries: libavformat59, libavfilter8, libavdevice59 on Debian 12)
+# make bench-resume   epochs over tar files that stop and go on, and killed workers: what is lost, what comes twice, how long it takes
 # make bench-advise   how far the predictions of `headrace advise` are off, on this machine
 # make bench-serve   what `headrace serve` adds to a job, its CPU a poll, its S3, its memory
 # make bench-s3   what objects cost `headrace serve`, beside moto's server
@@ -30,8 +31,9 @@ PEERS := .venv-bench
 MOSAIC := .venv-mosaic
 # What follows `python -m bench.feed`: rows, or another command; see docs/benchmarks.md.
 BENCH_FEED ?=
-# The same for `python -m bench.shards`.
+# The same for `python -m bench.shards`, and `python -m bench.resume`.
 BENCH_SHARDS ?=
+BENCH_RESUME ?=
 BIN := $(VENV)/bin
 PIP := -m pip install --quiet --disable-pip-version-check
 TESTS ?= tests
@@ -65,7 +67,7 @@ FAST_TESTS := tests/test_rooms.py tests/test_promises.py tests/test_defects.py t
   $(addprefix tests/feed/test_feed_,layout.py naming.py permutation.py plan.py position.py schedule.py seeds.py session.py shards.py simulated.py \
   slabs.py tree.py wire.py)
 
-.PHONY: sagemaker-sdk sagemaker-sdk3 demo test test-fast soak check bench bench-feed bench-shards bench-advise bench-serve bench-s3 bench-tfdata docs format clean horovod openmpi5 kubernetes
+.PHONY: sagemaker-sdk sagemaker-sdk3 demo test test-fast soak check bench bench-feed bench-shards bench-resume bench-advise bench-serve bench-s3 bench-tfdata docs format clean horovod openmpi5 kubernetes
 .DELETE_ON_ERROR:
 
 $(VENV)/ready: pyproject.toml constraints.txt
@@ -152,6 +154,9 @@ bench-feed: $(PEERS)/ready
 
 bench-shards: $(PEERS)/ready $(MOSAIC)/ready
 	PYTHONPATH=$(CURDIR)/src:$(CURDIR) $(PEERS)/bin/python -m bench.shards $(BENCH_SHARDS)
+
+bench-resume: $(PEERS)/ready $(MOSAIC)/ready
+	PYTHONPATH=$(CURDIR)/src:$(CURDIR) $(PEERS)/bin/python -m bench.resume $(BENCH_RESUME)
 
 bench-advise: $(VENV)/ready
 	PYTHONPATH=$(CURDIR)/src:$(CURDIR) $(BIN)/python -m bench.advise

@@ -52,8 +52,15 @@ def index_cost(folder: Path) -> float:
     return (time.process_time() - began) / (2 * rows) * 1e6
 
 
-def run(contender: str, module: str, *arguments: str, shards: Path) -> dict[str, str]:
-    """Runs a module of a contender in its own environment. Returns what it prints."""
+def run(
+    contender: str,
+    module: str,
+    *arguments: str,
+    shards: Path,
+    package: str = "bench.shards",
+    limit: float | None = None,
+) -> dict[str, str]:
+    """Runs a module of a contender in its own environment. Returns what it prints. Ends it after `limit` seconds."""
     python = PYTHONS.get(contender, Path(sys.executable))
     extra = [str(STAND_INS[contender])] if contender in STAND_INS else []
     environment = os.environ | {
@@ -61,8 +68,8 @@ def run(contender: str, module: str, *arguments: str, shards: Path) -> dict[str,
         "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
         "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT), *extra]),
     }
-    command = [str(python), "-m", f"bench.shards.{module}", *arguments, str(shards)]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=environment)
+    command = [str(python), "-m", f"{package}.{module}", *arguments]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=environment, timeout=limit)
     return {name: str(value) for name, value in json.loads(done.stdout.splitlines()[-1]).items()}
 
 
@@ -76,7 +83,9 @@ def prepared(rows: list[str], only: list[str], folder: Path) -> tuple[dict[str, 
         for contender in contenders_of(row, only):
             form = FORMS.get(contender.partition("_")[0])
             if form and not converted(form, row, shards[row]).exists():
-                conversions[f"{row} {form}"] = run(contender, "conversion", form, row, shards=shards[row])
+                conversions[f"{row} {form}"] = run(
+                    contender, "conversion", form, row, str(shards[row]), shards=shards[row]
+                )
     return shards, conversions
 
 
@@ -131,7 +140,7 @@ def main() -> None:
             if (row, turn, contender, said) in have:
                 continue
             key = {"row": row, "round": turn, "contender": contender, "settings": said}
-            done = key | run(contender, "contenders", contender, row, said, shards=shards[row])
+            done = key | run(contender, "contenders", contender, row, said, str(shards[row]), shards=shards[row])
             measured.append(done)
             writer.writerow(done)
             file.flush()
