@@ -18,6 +18,7 @@ import torch
 from bench.shards import mixtures, packs, peers
 from bench.shards.clock import now
 from bench.shards.peers import BATCH, BUFFER, Opened, torch_loader
+from bench.shards.remote import headrace_tcp
 from bench.shards.settings import Settings
 from bench.shards.work import ROWS, WORDS, words
 
@@ -103,9 +104,9 @@ def datasets_on_disk(row: str, folder: Path, settings: Settings) -> Opened:
 
 _SHUFFLED = (headrace, torch_over_index, webdataset, peers.energon, peers.grain, peers.litdata, peers.mosaic, peers.ray)
 _BY_ROW = {
-    "tar-small": (*_SHUFFLED, headrace_full, headrace_in_order, webdataset_in_order),
-    "tar-20k": (*_SHUFFLED, headrace_full, headrace_in_order, webdataset_in_order),
-    "tar-jpeg": (*_SHUFFLED, peers.spdl, peers.spdl_own_decoder),
+    "tar-small": (*_SHUFFLED, headrace_full, headrace_in_order, headrace_tcp, webdataset_in_order),
+    "tar-20k": (*_SHUFFLED, headrace_full, headrace_in_order, headrace_tcp, webdataset_in_order),
+    "tar-jpeg": (*_SHUFFLED, headrace_tcp, peers.spdl, peers.spdl_own_decoder),
     "parquet-text": (
         headrace, headrace_full, headrace_in_order, torch_over_index, datasets_stream, datasets_on_disk,
         peers.grain, peers.litdata, peers.mosaic, peers.ray,
