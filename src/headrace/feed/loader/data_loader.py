@@ -193,11 +193,13 @@ class DataLoader(Places, KnownData, TorchHabits):
         check_own(dataset, seed, memory, stall_timeout, remote=remote)
         num_workers, auto = asked_workers(num_workers)
         shares = global_batch_size is not None
-        options = LaneOptions(num_shards, num_workers if auto is None else None, steps_per_epoch, uneven, shares)
+        options = LaneOptions(
+            num_shards, num_workers if auto is None else None, steps_per_epoch, uneven, shares, on_error == "skip"
+        )
         lanes = check_lanes(
             dataset, shuffle, sampler, batch_sampler, options, even_batches, on_error, remote=remote
         )  # fmt: skip
-        self._policy = make_policy(on_error, slice_timeout, numerics, verify, hedge=hedge)
+        self._policy = make_policy(on_error, slice_timeout, numerics, verify, hedge=hedge, lanes=lanes is not None)
         batch_size, drop_last = check_arguments(
             dataset, batch_size, shuffle, sampler, batch_sampler, num_workers, drop_last, timeout,
             prefetch_factor, persistent_workers, generator, seed, multiprocessing_context, remote=remote,
@@ -285,8 +287,10 @@ class DataLoader(Places, KnownData, TorchHabits):
         source, shared = source_of(self._sampler, self._batch_sampler), self._shard is not None
         if isinstance(self._planner, LanePlanner):
             options = self._planner.options
-            even, slots = options.steps_per_epoch is not None, options.global_batch
-            return guarantee_of_lanes(self.dataset, shared=shared, even=even, slots=slots)
+            return guarantee_of_lanes(
+                self.dataset, shared=shared, even=options.steps_per_epoch is not None, slots=options.global_batch,
+                skips=options.skip,
+            )  # fmt: skip
         skips, exact = self._policy.on_error == "skip", self._window == 1
         found = guarantee(source, sampled=self._sampled, shared=shared, skips=skips, exact=exact)
         return guarantee_of_mixture(found, self._planner.mixed_order() if source is None else None)

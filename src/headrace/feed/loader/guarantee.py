@@ -66,13 +66,14 @@ def guarantee_of_mixture(found: Guarantee, order: MixedOrder | None) -> Guarante
     return MixtureGuarantee(*own, apportion.error, repeats)
 
 
-def guarantee_of_lanes(dataset: Any, *, shared: bool, even: bool, slots: bool) -> Guarantee:
+def guarantee_of_lanes(dataset: Any, *, shared: bool, even: bool, slots: bool, skips: bool) -> Guarantee:
     """Returns what a loader of a dataset without a count guarantees.
 
     Args:
         dataset: or the `Pipeline` that makes it; then nobody knows here whether it has a state.
         shared: whether the ranks share the lanes.
         even: whether they have equally many steps.
+        skips: whether rows that raise are left out.
         slots: whether a global batch takes of all lanes, so that it is the same for any number of ranks.
     """
     resume: Resume = "by the dataset's state" if all(map(_has_state, leaves_of(dataset))) else "by replaying lanes"
@@ -80,8 +81,8 @@ def guarantee_of_lanes(dataset: Any, *, shared: bool, even: bool, slots: bool) -
     same, equal = slots or not shared, even or not shared
     if isinstance(dataset, MixedStream):
         error = Apportion(dataset.mixing.weights).error
-        return MixtureGuarantee(True, same, resume, ranks, equal, error, dataset.mixing.until == "all")
-    return Guarantee(True, same, resume, ranks, equal)
+        return MixtureGuarantee(not skips, same, resume, ranks, equal, error, dataset.mixing.until == "all")
+    return Guarantee(not skips, same, resume, ranks, equal)
 
 
 def _has_state(dataset: Any) -> bool:

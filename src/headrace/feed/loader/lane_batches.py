@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace.errors import PipelineError
-from headrace.feed.client.policy import SessionStats
+from headrace.feed.client.policy import SessionStats, Skipped
 from headrace.feed.client.session import Session
 from headrace.feed.pipelines.fetch import Built, RowFailed, collated
 from headrace.feed.pipelines.seeds import preserved_generators
@@ -91,6 +91,8 @@ class _LaneBatches(abc.ABC):
                 return
             raise
         self._number += 1
+        for row, reason in draw.drawn.skipped if draw.drawn is not None else ():
+            self._stats.skipped.append(Skipped(self._draws.epoch, self._made, row, reason))
         self._draws.keep(number, outputs)
 
     def _batch(self, parts: list[LanePart]) -> Made:

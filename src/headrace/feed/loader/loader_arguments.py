@@ -123,7 +123,7 @@ def check_lanes(
         ValueError: arguments that exclude each other, or out of range.
         PipelineError: a dataset that can be read once only.
     """
-    num_shards, workers, steps_per_epoch, uneven, _ = options
+    num_shards, workers, steps_per_epoch, uneven, *_ = options
     named = isinstance(dataset, Pipeline)
     lanes = num_shards is not None if named else is_uncounted(dataset)
     for name, value in (("num_shards", num_shards), ("steps_per_epoch", steps_per_epoch)):
@@ -146,8 +146,11 @@ def check_lanes(
             raise ValueError(_UNSPECIFIED.format(name, other))
     if even_batches:
         raise ValueError("even_batches needs a count; steps_per_epoch= gives all ranks the same number of batches")
-    if on_error != "raise":
-        raise ValueError('on_error="skip" needs rows by number: catch the exception in the dataset, where it goes on')
+    if on_error != "raise" and not named and not any(isinstance(leaf, Stream) for leaf in leaves_of(dataset)):
+        raise ValueError(
+            'on_error="skip" leaves out rows that .map, .filter or .flat_map raise over; when a dataset of your own '
+            "raises, its lane has ended: catch the exception in it, where it goes on"
+        )
     if uneven and steps_per_epoch is not None:
         raise ValueError("steps_per_epoch and uneven exclude each other")
     if workers is None and num_shards is None and not remote:
@@ -251,7 +254,13 @@ def check_own(dataset: Any, seed: object, memory: object, stall_timeout: object,
 
 
 def make_policy(
-    on_error: Literal["raise", "skip"], slice_timeout: float, numerics: NumericsPolicy, verify: float, *, hedge: bool
+    on_error: Literal["raise", "skip"],
+    slice_timeout: float,
+    numerics: NumericsPolicy,
+    verify: float,
+    *,
+    hedge: bool,
+    lanes: bool,
 ) -> Policy:
     """Checks what is headrace's own. Raises ValueError."""
     if on_error not in ("raise", "skip"):
@@ -262,7 +271,7 @@ def make_policy(
         raise ValueError(f"verify is a share of the slices and must lie in [0, 1], got {verify!r}")
     if not isinstance(slice_timeout, (int, float)) or slice_timeout <= 0:
         raise ValueError(f"slice_timeout must be more than 0 seconds, got {slice_timeout!r}")
-    return Policy(on_error, slice_timeout, numerics, verify, hedge)
+    return Policy("raise" if lanes else on_error, slice_timeout, numerics, verify, hedge)
 
 
 def find_shard(

@@ -44,12 +44,14 @@ class Lanes:
         shuffle: of a stream over counted shards; run and runs of a `feed.Window`.
         drop_last: whether a lane's last, incomplete batch, or part of one, is left out.
         slots: that every global batch takes a part of; 0 where a batch comes from one lane.
+        skip: whether rows that a stream's steps raise over are left out.
     """
 
     count: int
     shuffle: bool | tuple[int, int] = False
     drop_last: bool = False
     slots: int = 0
+    skip: bool = False
 
 
 @dataclass(eq=False)
@@ -101,7 +103,7 @@ class LaneDraw:
         lanes = self.lanes
         return Draw(
             self.cursor.lane, lanes.count, self.first, self.count, lanes.shuffle, lanes.drop_last, token.at,
-            token.token, self.part,
+            token.token, self.part, lanes.skip,
         )  # fmt: skip
 
     def cheap(self) -> bool:

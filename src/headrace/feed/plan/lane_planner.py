@@ -31,6 +31,7 @@ class LaneOptions(NamedTuple):
         uneven: whether ranks may have different numbers of batches.
         global_batch: whether `global_batch_size` says what the ranks share: then a global batch is the same for any
             number of them.
+        skip: whether rows that a stream's steps raise over are left out.
     """
 
     num_shards: int | None
@@ -38,6 +39,7 @@ class LaneOptions(NamedTuple):
     steps_per_epoch: int | None = None
     uneven: bool = False
     global_batch: bool = False
+    skip: bool = False
 
 
 class LanePlanner:
@@ -98,7 +100,7 @@ class LanePlanner:
         window = self.shuffle
         shuffle = (window.run, window.runs) if isinstance(window, Window) else window
         slots = math.gcd(count, self._global_batch) if self.options.global_batch else 0
-        return Lanes(count, shuffle, self._drop_last, slots)
+        return Lanes(count, shuffle, self._drop_last, slots, self.options.skip)
 
     @property
     def _global_batch(self) -> int:

@@ -14,7 +14,7 @@ import msgspec
 from headrace.feed.streams.mixed_lane import MixedLane, OpenSource
 from headrace.feed.streams.open_lane import Lane, Restart
 from headrace.feed.streams.packing import Packable
-from headrace.feed.streams.steps import Kind, Stepped, Steps, StepsLane, outputs_of
+from headrace.feed.streams.steps import Kind, LeftOut, Stepped, Steps, StepsLane, outputs_of
 
 MIXED = b"lane mixed"
 
@@ -65,6 +65,7 @@ class MixedStream(Packable, Stepped):
         opened: Callable[[int], OpenSource],
         start: Restart,
         seed: Callable[[bytes, int], None],
+        skipped: LeftOut | None = None,
     ) -> Lane:
         """Opens a lane.
 
@@ -74,6 +75,7 @@ class MixedStream(Packable, Stepped):
             opened: opens the lane of a source, by its number.
             start: a `restart` of this lane.
             seed: sets the generators for what the steps are given, by its number.
+            skipped: takes numbers of outputs that the steps raise over, and why, which are left out then.
         """
         mixing = self.mixing
         weighted = [number for number, weight in enumerate(mixing.weights) if weight]
@@ -83,4 +85,4 @@ class MixedStream(Packable, Stepped):
 
         if not self.steps:
             return mixed(start)
-        return StepsLane(self.steps, mixed, start, lambda number: seed(MIXED, number))
+        return StepsLane(self.steps, mixed, start, lambda number: seed(MIXED, number), skipped)

@@ -17,7 +17,7 @@ import numpy as np
 from headrace.feed.streams.open_lane import BEGINNING, Lane, Opener, Restart
 from headrace.feed.streams.packed_lane import BlocksLane, CutLane, PackedLane, Seed
 from headrace.feed.streams.sequences import Longer, Method, Packing
-from headrace.feed.streams.steps import Kind, Stepped, Steps, StepsLane
+from headrace.feed.streams.steps import Kind, LeftOut, Stepped, Steps, StepsLane
 
 SEQUENCE = b"lane sequence"
 
@@ -58,13 +58,14 @@ class Packed(Stepped):
         made = self.documents if hasattr(self.documents, "__iter__") else self.documents()
         return self.lane(lambda _: _Unplaced(iter(made)), BEGINNING, lambda *_: None)
 
-    def lane(self, opened: Opener, start: Restart, seed: Seed) -> Lane:
+    def lane(self, opened: Opener, start: Restart, seed: Seed, skipped: LeftOut | None = None) -> Lane:
         """Opens a lane.
 
         Args:
             opened: opens the lane of the documents at a place.
             start: a `restart` of this lane.
             seed: sets the generators, for the document or sequence of a number.
+            skipped: takes numbers of sequences that the steps raise over, and why, which are left out then.
         """
 
         def sequences(start: Restart) -> PackedLane:
@@ -73,7 +74,7 @@ class Packed(Stepped):
 
         if not self.steps:
             return sequences(start)
-        return StepsLane(self.steps, sequences, start, lambda number: seed(SEQUENCE, number))
+        return StepsLane(self.steps, sequences, start, lambda number: seed(SEQUENCE, number), skipped)
 
 
 class _Unplaced(Lane):

@@ -8,10 +8,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, TypeVar
 
+from headrace.errors import HeadraceError
 from headrace.feed.streams.open_lane import BEGINNING, Lane, Opener, Restart
 
 Kind = Literal["map", "filter", "flat_map"]
 Steps = tuple[tuple[Kind, Callable[[Any], Any]], ...]
+LeftOut = list[tuple[int, str]]  # rows, or numbers of inputs, and why
 Self = TypeVar("Self", bound="Stepped")
 _KEPT = 4096  # inputs whose outputs are counted before it is looked which of them are still needed
 
@@ -31,6 +33,14 @@ def outputs_of(steps: Steps, value: Any) -> Iterator[Any]:
         else:
             values = map(function, values) if kind == "map" else filter(function, values)
     return values
+
+
+def left_out(skipped: LeftOut | None, row: int, error: Exception) -> bool:
+    """Notes a row that raised, if such rows are left out. Returns whether they are; what headrace raises never is."""
+    if skipped is None or isinstance(error, HeadraceError):
+        return False
+    skipped.append((row, f"{type(error).__name__}: {error}"))
+    return True
 
 
 def gives_many(steps: Steps) -> bool:
@@ -84,9 +94,18 @@ class StepsLane(Lane):
         opened: opens the lane of the inputs at a place.
         start: a `restart` of this lane.
         seed: sets the generators for the input of a number.
+        skipped: takes numbers of inputs that the steps raise over, and why, which are left out then; None to raise.
     """
 
-    def __init__(self, steps: Steps, opened: Opener, start: Restart, seed: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        steps: Steps,
+        opened: Opener,
+        start: Restart,
+        seed: Callable[[int], None],
+        skipped: LeftOut | None = None,
+    ) -> None:
+        self._skipped = skipped
         inner = BEGINNING if start.place is None else Restart(*start.place)
         self._steps, self._seed, self._many = steps, seed, gives_many(steps)
         self._lane = opened(inner)
@@ -98,11 +117,16 @@ class StepsLane(Lane):
 
     def __next__(self) -> Any:
         while True:
-            for output in self._outputs:
-                self._made += 1
-                self.tokens, self.padding = (0, 0) if self._counted else (self._lane.tokens, self._lane.padding)
-                self._counted, self.source = True, self._lane.source
-                return output
+            try:
+                for output in self._outputs:
+                    self._made += 1
+                    self.tokens, self.padding = (0, 0) if self._counted else (self._lane.tokens, self._lane.padding)
+                    self._counted, self.source = True, self._lane.source
+                    return output
+            except Exception as error:
+                if not left_out(self._skipped, self._taken - 1, error):
+                    raise
+                self._outputs = iter(())
             self._count()
             if self._many or len(self._before) > _KEPT:
                 self._opens = self._boundary()

@@ -15,7 +15,7 @@ import msgspec
 
 from headrace.feed.streams.open_lane import BEGINNING, Lane, Restart
 from headrace.feed.streams.packing import Packable
-from headrace.feed.streams.steps import Kind, Stepped, Steps, gives_many, outputs_of
+from headrace.feed.streams.steps import Kind, LeftOut, Stepped, Steps, gives_many, left_out, outputs_of
 
 _BLOCK = 1024  # places whose rows are found at a time
 
@@ -89,16 +89,24 @@ class Stream(Packable, Stepped):
     def __iter__(self) -> Iterator[Any]:
         return self.lane(0, 1, Order(self.rows))
 
-    def lane(self, number: int, lanes: int, order: Order, start: Restart = BEGINNING) -> LaneRows:
+    def lane(
+        self,
+        number: int,
+        lanes: int,
+        order: Order,
+        start: Restart = BEGINNING,
+        skipped: LeftOut | None = None,
+    ) -> LaneRows:
         """Opens a lane.
 
         Args:
             number, lanes: which one, of how many.
             order: of the epoch.
             start: a `restart` of this lane: its place is the number of rows that were taken.
+            skipped: takes rows that raise, and why, which are left out then; None to raise.
         """
         begin, end = order.places * number // lanes, order.places * (number + 1) // lanes
-        return LaneRows(self._source, self._steps, range(begin, end), order, start)
+        return LaneRows(self._source, self._steps, range(begin, end), order, start, skipped)
 
 
 class LaneRows(Lane):
@@ -117,28 +125,38 @@ class LaneRows(Lane):
         places: range,
         order: Order,
         start: Restart,
+        skipped: LeftOut | None = None,
     ) -> None:
         self._source, self._steps, self._places, self._order = source, steps, places, order.rows
         self.restart = Restart(start.place or 0, start.made)
         self._taken, self._made = self.restart
-        self._many = gives_many(steps)
+        self._many, self._skipped = gives_many(steps), skipped
         self._outputs: Iterator[Any] = iter(())
         self._block, self._rows = range(0), list[int]()
 
     def __next__(self) -> Any:
         while True:
-            for output in self._outputs:
-                self._made += 1
-                if not self._many:
-                    self.restart = Restart(self._taken, self._made)
-                return output
+            try:
+                for output in self._outputs:
+                    self._made += 1
+                    if not self._many:
+                        self.restart = Restart(self._taken, self._made)
+                    return output
+            except Exception as error:
+                if not left_out(self._skipped, self._row(self._places[self._taken - 1]), error):
+                    raise
+                self._outputs = iter(())
             if self._made != self.restart.made:
                 self.restart = Restart(self._taken, self._made)
             if self._taken >= len(self._places):
                 raise StopIteration
-            row = self._source[self._row(self._places[self._taken])]
+            row = self._row(self._places[self._taken])
             self._taken += 1
-            self._outputs = outputs_of(self._steps, row)
+            try:
+                self._outputs = outputs_of(self._steps, self._source[row])
+            except Exception as error:
+                if not left_out(self._skipped, row, error):
+                    raise
 
     def _row(self, place: int) -> int:
         if self._order is None:

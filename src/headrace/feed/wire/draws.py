@@ -20,6 +20,7 @@ class Draw(msgspec.Struct, frozen=True, array_like=True):
         shuffle: whether the rows of a stream over counted shards are shuffled; run and runs of a `feed.Window`.
         drop_last: whether fewer than `count` outputs are none.
         at, token: see the module; without a token `at` is 0.
+        skip: whether rows that a stream's steps raise over are left out.
         part: outputs that go into one batch together with those of other lanes; the outputs travel one by one then,
             and with `drop_last` whole parts only. 0: they are a batch by themselves, and travel as that.
     """
@@ -33,6 +34,7 @@ class Draw(msgspec.Struct, frozen=True, array_like=True):
     at: int = 0
     token: bytes = b""
     part: int = 0
+    skip: bool = False
 
 
 class Drawn(msgspec.Struct, frozen=True, array_like=True):
@@ -46,6 +48,7 @@ class Drawn(msgspec.Struct, frozen=True, array_like=True):
         note: what the user should know; empty for nothing.
         tokens, padding: of every output, where they are packed sequences: tokens of documents, and of padding.
         sources: of every output, where they are of a mixture: the names.
+        skipped: rows that were left out on the way to the outputs, and why.
     """
 
     rows: int
@@ -57,3 +60,4 @@ class Drawn(msgspec.Struct, frozen=True, array_like=True):
     tokens: list[int] = []
     padding: list[int] = []
     sources: list[str] = []
+    skipped: list[tuple[int, str]] = []

@@ -23,6 +23,7 @@ from headrace.feed.streams.mixed_lane import SOURCE, OpenedSource, OpenSource
 from headrace.feed.streams.mixed_stream import MixedStream
 from headrace.feed.streams.open_lane import Lane, Restart
 from headrace.feed.streams.packing import Packed
+from headrace.feed.streams.steps import LeftOut
 from headrace.feed.streams.stream import Order, Stream
 from headrace.feed.wire.draws import Draw
 from headrace.feed.wire.mixing import Mixing
@@ -45,6 +46,7 @@ class LaneOpening:
 
     Attributes:
         info: what the dataset is told of the lane.
+        skipped: rows that were left out because they raised, and why; None where they are not left out.
         asking: what datasets that are not headrace's own were told, where they should have asked.
     """
 
@@ -69,6 +71,7 @@ class LaneOpening:
         self._leaf: Any = None if isinstance(inner, (Stream, MixedStream)) else own_copy(inner)
         told = self._leaf if self._leaf is not None else dataset
         self.info = LaneInfo(draw.lane, draw.lanes, int.from_bytes(self._key[:7], "little"), told, shown=shown)
+        self.skipped: LeftOut | None = ([] if within is None else within.skipped) if draw.skip else None
         self.asking: dict[int, LaneInfo] = within.asking if within is not None else {}
         if self._leaf is not None and within is None:
             self.asking[0] = self.info
@@ -92,7 +95,7 @@ class LaneOpening:
     def _open(self, dataset: Any, start: Restart) -> Lane:
         draw = self._draw
         if isinstance(dataset, Packed):
-            return dataset.lane(lambda start: self._open(dataset.documents, start), start, self.set)
+            return dataset.lane(lambda start: self._open(dataset.documents, start), start, self.set, self.skipped)
         if isinstance(dataset, MixedStream):
             key = f"{self._seed}/{self._epoch}/{draw.lane}/mixture".encode()
             parts, stretch = dataset.parts, endless(dataset.mixing.weights, key)
@@ -101,9 +104,12 @@ class LaneOpening:
                 found: list[int] = stretch.sources(np.array([window]))[0][0].tolist()
                 return found
 
-            return dataset.lane(turns, SLOTS, lambda number: self._source(parts[number], number), start, self.set)
+            return dataset.lane(
+                turns, SLOTS, lambda number: self._source(parts[number], number), start, self.set, self.skipped
+            )
         if isinstance(dataset, Stream):
-            return dataset.lane(draw.lane, draw.lanes, _order(dataset, draw.shuffle, self._seed, self._epoch), start)
+            order = _order(dataset, draw.shuffle, self._seed, self._epoch)
+            return dataset.lane(draw.lane, draw.lanes, order, start, self.skipped)
         if self._init is not None:
             self._init(draw.lane)
         if callable(getattr(self._leaf, "set_epoch", None)):

@@ -18,6 +18,7 @@ import msgspec
 from headrace.errors import PipelineError
 from headrace.feed.pipelines.lane_info import working_for
 from headrace.feed.streams.open_lane import BEGINNING, Restart
+from headrace.feed.streams.steps import LeftOut
 from headrace.feed.wire.draws import MAX_TOKEN, Draw, Drawn
 from headrace.feed.worker.dataset_lane import packed, unpacked
 from headrace.feed.worker.lane_opening import LaneOpening
@@ -95,6 +96,7 @@ class LaneReaders:
                     reader.next()
                     if time.monotonic() > end:
                         return [], Drawn(0, behind=max(1, draw.first - reader.at))
+                reader.take_skipped()  # those of a replay were told before
                 while len(outputs) < draw.count and not reader.ended:
                     reader.next(outputs)
                 if reader.ended and draw.drop_last:
@@ -120,7 +122,7 @@ class LaneReaders:
         rows = len(outputs)
         tokens, padding = (told[:rows] if any(told) else [] for told in (reader.tokens, reader.padding))
         sources = reader.sources[:rows] if any(reader.sources) else []
-        return outputs, Drawn(rows, reader.ended, at, token, 0, note, tokens, padding, sources)
+        return outputs, Drawn(rows, reader.ended, at, token, 0, note, tokens, padding, sources, reader.take_skipped())
 
     def _forget(self, lane: int, reader: _Reader) -> None:
         self._readers[lane] = [each for each in self._readers.get(lane, ()) if each is not reader]
@@ -131,7 +133,7 @@ class LaneReaders:
     def _reader(self, epoch: int, seed: int, draw: Draw) -> _Reader:
         """Returns the reader that stands nearest before what is asked for; opens one if the token is nearer."""
         held = self._readers.setdefault(draw.lane, [])
-        held[:] = [each for each in held if each.address == (epoch, seed, draw.lanes, draw.shuffle)]
+        held[:] = [each for each in held if each.address == (epoch, seed, draw.lanes, draw.shuffle, draw.skip)]
         able = [each for each in held if draw.at <= each.at <= draw.first or (each.ended and each.at <= draw.first)]
         if able:
             found = max(able, key=lambda each: each.at)
@@ -160,7 +162,7 @@ class _Reader:
     ) -> None:
         self.at, self.ended, self.untried = draw.at, False, bool(draw.token)
         self.tokens, self.padding, self.sources = list[int](), list[int](), list[str]()
-        self.address = (epoch, seed, draw.lanes, draw.shuffle)
+        self.address = (epoch, seed, draw.lanes, draw.shuffle, draw.skip)
         self.opening = LaneOpening(dataset, epoch, seed, draw, init, shown=shown)
         start = Restart(unpacked(draw.token), draw.at) if draw.token else BEGINNING
         self._iterator = self.opening.opened(start)
@@ -182,6 +184,15 @@ class _Reader:
             self.tokens.append(iterator.tokens)
             self.padding.append(iterator.padding)
             self.sources.append(iterator.source)
+
+    def take_skipped(self) -> LeftOut:
+        """Returns the rows that were left out since the last call, and why."""
+        skipped = self.opening.skipped
+        if not skipped:
+            return []
+        found = list(skipped)
+        skipped.clear()
+        return found
 
     def token(self) -> tuple[int, bytes]:
         """Returns where this lane can be opened again, and the token for it; no token if the dataset has no state.

@@ -1,0 +1,124 @@
+"""`on_error="skip"` in lanes: rows that steps raise over are left out and listed; all others come, at every resume."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from feed_data import flat
+
+from headrace import feed
+from headrace.errors import ShardError
+from headrace.feed import DataLoader
+from headrace.feed.sources.source import Source
+
+OPTIONS: dict[str, Any] = {"batch_size": 4, "num_shards": 3, "seed": 5, "shuffle": True, "on_error": "skip"}
+ROWS = 101
+
+
+class Numbers(Source):
+    """Rows of which every seventh cannot be read."""
+
+    def __init__(self) -> None:
+        super().__init__([("", ROWS)], declared=False, digests=())
+
+    def read(self, shard: int, row: int) -> int:
+        if row % 7 == 0:
+            raise OSError(f"row {row} is damaged")
+        return row
+
+
+def good(row: int) -> bool:
+    if row % 10 == 3:
+        raise ValueError(f"row {row} has no label")
+    return random.random() < 0.8
+
+
+def parts(row: int) -> Iterator[tuple[int, int, float]]:
+    yield row, 0, random.random()
+    if row % 10 == 4:
+        raise KeyError(row)
+    yield row, 1, random.random()
+
+
+def stream() -> Any:
+    return Numbers().filter(good).flat_map(parts)
+
+
+def packed() -> Any:
+    return Numbers().filter(good).map(lambda row: [row] * (1 + row % 5)).pack(4)
+
+
+def mixture() -> Any:
+    return feed.mix({"a": Numbers().filter(good), "b": Numbers().filter(bool)}, {"a": 1, "b": 2}).map(refuse)
+
+
+def refuse(row: int) -> int:
+    if row % 11 == 5:
+        raise RuntimeError("refused")
+    return row
+
+
+DATA = {"stream": stream, "packed": packed, "mixture": mixture}
+
+
+def test_rows_that_raise_are_left_out_and_listed_and_no_others() -> None:
+    loader = DataLoader(stream(), **OPTIONS)
+    found = [(int(row), int(part)) for batch in loader for row, part in zip(*batch[:2], strict=True)]
+    why = {skipped.key: skipped.reason for skipped in loader.skipped}
+    assert {row for row, reason in why.items() if reason.startswith("OSError")} == set(range(0, ROWS, 7))
+    assert all(f"row {row} " in reason for row, reason in why.items() if "Error: row" in reason)
+    kept = {row for row, _ in found}
+    assert {row for row, reason in why.items() if reason == f"KeyError: {row}"} == {
+        row for row in kept if row % 10 == 4
+    }
+    assert set(why) >= {row for row in range(ROWS) if row % 7 == 0 or row % 10 == 3}
+    assert len(why) == len(loader.skipped) == loader.stats()["skipped"], "each once"
+    assert not {row for row, part in found if part == 1} & set(why)
+    assert not loader.guarantee().exactly_once
+    with pytest.raises((OSError, ValueError)):
+        list(DataLoader(stream(), **OPTIONS | {"on_error": "raise"}))
+
+
+@pytest.mark.parametrize("kind", DATA)
+def test_workers_and_resume_change_nothing(kind: str) -> None:
+    collate: dict[str, Any] = {"collate_fn": feed.stack_arrays}
+    plain = DataLoader(DATA[kind](), **OPTIONS, **collate)
+    whole = [flat_of(batch) for batch in plain]
+    assert len(whole) > 8
+    listed = sorted((skipped.key, skipped.reason) for skipped in plain.skipped)
+    assert len({reason.partition(":")[0] for _, reason in listed}) > 1
+    with DataLoader(DATA[kind](), **OPTIONS, **collate, num_workers=2, verify=1) as loader:
+        assert [flat_of(batch) for batch in loader] == whole
+        assert sorted((skipped.key, skipped.reason) for skipped in loader.skipped) == listed
+    loader = DataLoader(DATA[kind](), **OPTIONS, **collate)
+    for step, _ in enumerate(itertools.islice(loader, len(whole) - 1), 1):
+        state = json.loads(json.dumps(loader.state_dict()))
+        for tokens in (True, False) if step % 3 == 1 else (True,):
+            if not tokens:
+                state["lanes"] |= {"tokens": [], "ended": []}
+            resumed = DataLoader(DATA[kind](), **OPTIONS, **collate)
+            resumed.load_state_dict(state)
+            assert [flat_of(batch) for batch in resumed] == whole[step:], (step, tokens)
+            assert {(skipped.key, skipped.reason) for skipped in resumed.skipped} <= set(listed)
+
+
+def flat_of(batch: Any) -> bytes:
+    return flat(list(batch.values()) if isinstance(batch, dict) else batch)
+
+
+def changed(row: int) -> int:
+    if row == 50:
+        raise ShardError("the shard was changed")
+    return row
+
+
+def test_what_headrace_raises_and_a_dataset_of_ones_own_are_not_left_out() -> None:
+    with pytest.raises(ShardError, match="the shard was changed"):
+        list(DataLoader(Numbers().filter(bool).map(changed), **OPTIONS))
+    with pytest.raises(ValueError, match=r'on_error="skip" leaves out rows(.|\n)*its lane has ended'):
+        DataLoader(lambda: iter([1]), 1, num_shards=1, on_error="skip")
