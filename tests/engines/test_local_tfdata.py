@@ -5,6 +5,7 @@ import textwrap
 import time
 
 import pytest
+from effort import SOAK
 from run_places import flag, pid_here
 from stage import agent_pid, groups, kill, text, until
 
@@ -133,15 +134,22 @@ def test_trainers_share_the_data_and_go_on_when_a_worker_and_the_dispatcher_were
     assert shown["tf-worker-0"].server_cpu.value > 0
 
 
-def test_what_cannot_be_sent_is_refused_and_the_loss_of_the_dispatcher_s_host_ends_the_job(stage):
-    port = 20000 + os.getpid() % 10000  # TensorFlow takes it on all addresses of the machine
-    handle = serving(stage, FAULTS, ["data", "dnn"], local={"ports": {"tf_data": port}})
-    until(lambda: len(rows(handle)) > 20, TENSORFLOW_SECONDS, "rows")
-    said_by_it = text(handle)
-    assert "python: PipelineError: the pipeline runs Python functions (EagerPyFunc in" in said_by_it
-    assert "hint: make the pipeline of TensorFlow operations" in said_by_it
-    assert "nobody: WorkersLost: no tf.data.service answers at grpc://127.0.0.1:1 within 0.5 s" in said_by_it
-    assert "static: UsageError: processing_mode must be one of dynamic, off, not 'data'" in said_by_it
+if SOAK:  # in every run, without servers of a job: tests/adapters/test_tensorflow_distribute.py
+
+    def test_what_cannot_be_sent_is_refused(stage):
+        port = 20000 + os.getpid() % 10000  # TensorFlow takes it on all addresses of the machine
+        handle = serving(stage, FAULTS, ["data", "dnn"], local={"ports": {"tf_data": port}})
+        until(lambda: len(rows(handle)) > 20, TENSORFLOW_SECONDS, "rows")
+        said_by_it = text(handle)
+        assert "python: PipelineError: the pipeline runs Python functions (EagerPyFunc in" in said_by_it
+        assert "hint: make the pipeline of TensorFlow operations" in said_by_it
+        assert "nobody: WorkersLost: no tf.data.service answers at grpc://127.0.0.1:1 within 0.5 s" in said_by_it
+        assert "static: UsageError: processing_mode must be one of dynamic, off, not 'data'" in said_by_it
+        check_loss_of_the_dispatchers_host(stage, handle)
+
+
+def check_loss_of_the_dispatchers_host(stage, handle):
+    """Checks that a worker beside a trainer gives way to it, and what the loss of the dispatcher's host does."""
     beside = started(handle, "tf-worker-0", "algo-2")[0]
     assert os.getpriority(os.PRIO_PROCESS, beside) == min(19, 10 + os.getpriority(os.PRIO_PROCESS, 0))
     kill(agent_pid(handle, "algo-1"))
@@ -199,6 +207,13 @@ def end_of(stage, handle, within=40):
     assert handle.wait(within) is Status.FAILED
     stage.assert_nothing_left(handle)
     return str(handle.run.cause)
+
+
+def test_the_loss_of_the_dispatcher_s_host_ends_the_job(stage):
+    same = {"FAKE_TENSORFLOW": "2.21.0"}
+    handle = pretending(stage, same, same)
+    until(lambda: ready(handle, "tf-worker-0", "algo-2") and "up" in text(handle), 30, "a worker beside the trainer")
+    check_loss_of_the_dispatchers_host(stage, handle)
 
 
 def test_servers_with_different_versions_end_the_job_which_names_them(stage):
