@@ -72,7 +72,8 @@ FAST_TESTS := tests/test_rooms.py tests/test_promises.py tests/test_defects.py t
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python $(PIP) --no-compile -c constraints.txt -e '.[dev,examples]'
+	$(BIN)/python $(PIP) --no-compile -c constraints.txt torch  # by pip, whose settings may name where it is without CUDA
+	scripts/install $(VENV) -c constraints.txt -e '.[dev,examples]'
 	scripts/compile-installed $(VENV)
 	touch $@
 
@@ -84,7 +85,7 @@ $(DEMO)/ready: pyproject.toml constraints.txt
 
 $(ORACLE)/ready: constraints-oracle.txt
 	$(PYTHON) -m venv $(ORACLE)
-	$(ORACLE)/bin/python $(PIP) --no-compile -r constraints-oracle.txt
+	scripts/install $(ORACLE) -r constraints-oracle.txt
 	scripts/compile-installed $(ORACLE)
 	touch $@
 
