@@ -81,6 +81,7 @@ def end(process: subprocess.Popen[str]) -> tuple[int, str]:
     return process.returncode, said
 
 
+@anywhere
 def test_new_and_changed_files_go_up_while_the_job_runs_and_none_is_removed(tmp_path: Path, place: Place) -> None:
     run = HandMade.make(tmp_path / "run", hosts=2, checkpoints=place.uri)
     with syncing(run) as process:
@@ -117,6 +118,7 @@ def test_a_file_that_is_being_written_is_not_taken(tmp_path: Path, place: Place)
         assert end(process)[0] == 0
 
 
+@pytest.mark.parametrize("place", ["bucket", *(["folder"] if SOAK else [])], indirect=True)
 def test_what_is_rewritten_in_place_all_the_time_is_never_torn(tmp_path: Path, place: Place) -> None:
     run = HandMade.make(tmp_path / "run", checkpoints=place.uri)
     path, over, torn = run.base() / "checkpoints/state", threading.Event(), []

@@ -136,7 +136,7 @@ def test_inside_a_job_of_slurm_the_ranks_are_on_the_hosts_of_this_job(stage, mon
     assert sum(line == "7" for line in text(handle).splitlines()) == 4, "scripts see Slurm's variables"
 
 
-@pytest.mark.parametrize("how", ["raise", "leave", *(["exit", "abort"] if SOAK else [])])
+@pytest.mark.parametrize("how", ["raise", *(["exit", "abort", "leave"] if SOAK else [])])
 def test_of_four_ranks_the_one_that_fails_is_the_cause(stage, how):
     failing = {
         "raise": "raise ValueError('bad label')",

@@ -105,23 +105,25 @@ def test_an_executor_a_data_host_and_the_trainer_s_own_server_are_killed_and_it_
     assert digest_of(handle) == digest_of(calm), "as a run of one host that nothing disturbed"
 
 
-@both_isolations_at_length
-def test_two_ranks_on_two_hosts_share_two_data_hosts_and_every_index_is_seen_once(stage) -> None:
-    handle = training(
-        stage,
-        {"dnn": 2, "data": 2},
-        ["data"],
-        completion=None,
-        distribution={"torch_distributed": {"enabled": True, "processes_per_host": 1}, "instance_groups": ["dnn"]},
-    )
-    assert handle.wait(90) is Status.COMPLETED, text(handle)
-    files = [handle.paths.host(f"algo-{rank + 1}") / "output" / "data" / f"seen-{rank}.json" for rank in (0, 1)]
-    seen = [json.loads(file.read_text()) for file in files]
-    assert len(seen[0]) == len(seen[1]) == 480
-    for epoch in (0, 1):
-        both = [index for one in seen for index in one[epoch * 240 : (epoch + 1) * 240]]
-        assert sorted(both) == list(range(480))
-    stage.assert_nothing_left(handle)
+if SOAK:  # in every run: two ranks in test_proof_audit.py and test_feed_identity.py; data hosts in a job: the digits
+
+    @both_isolations_at_length
+    def test_two_ranks_on_two_hosts_share_two_data_hosts_and_every_index_is_seen_once(stage) -> None:
+        handle = training(
+            stage,
+            {"dnn": 2, "data": 2},
+            ["data"],
+            completion=None,
+            distribution={"torch_distributed": {"enabled": True, "processes_per_host": 1}, "instance_groups": ["dnn"]},
+        )
+        assert handle.wait(90) is Status.COMPLETED, text(handle)
+        files = [handle.paths.host(f"algo-{rank + 1}") / "output" / "data" / f"seen-{rank}.json" for rank in (0, 1)]
+        seen = [json.loads(file.read_text()) for file in files]
+        assert len(seen[0]) == len(seen[1]) == 480
+        for epoch in (0, 1):
+            both = [index for one in seen for index in one[epoch * 240 : (epoch + 1) * 240]]
+            assert sorted(both) == list(range(480))
+        stage.assert_nothing_left(handle)
 
 
 if SOAK:  # test_local_feed.py and tests/feed have what happens, without a trainer or without a job

@@ -133,29 +133,31 @@ def stored(run: Submitted, place: str) -> tuple[Run, str]:
     return Run(RunPaths(folder / run.id), alive=lambda _: True), said
 
 
-@pytest.mark.s3
-@on("")
-def test_the_stored_record_of_a_run_that_is_queued_again_says_so_and_goes_on(
-    cluster: SlurmCluster, bucket: str
-) -> None:
-    record = {"uri": bucket, "interval": 1}
-    run = start(cluster, "kept", MARKED, instance_groups=[DATA], retry={"attempts": 1}, record=record)
-    run.said("marked")
-    urgent = ["sbatch", "--parsable", "-p", "urgent", "--exclusive", "-N5", "--wrap", "sleep 600"]
-    job_id = cluster.on(HEAD, *urgent, "--output=/dev/null").stdout.strip()
-    until(run.restarts, 120, "the run waits for another attempt")
-    run.is_in("PENDING")
-    waiting, _ = stored(run, bucket)
-    assert waiting.state().secondary_status is SecondaryStatus.PENDING
-    cluster.on(HEAD, "scancel", job_id)
-    run.completed()
-    run.headrace("wait")
-    ended, said = stored(run, bucket)
-    assert "complete" in said
-    assert ended.status is Status.COMPLETED
-    assert ended.events() == run.run.events()
-    assert [event.number for event in ended.events() if isinstance(event, AttemptStarted)] == [2]
-    assert {"marked", "saving"} <= {line.text for line in ended.logs()}
+if SOAK:  # in every run: the record in its bucket in test_engine_table.py, and over attempts in test_one_host.py
+
+    @pytest.mark.s3
+    @on("")
+    def test_the_stored_record_of_a_run_that_is_queued_again_says_so_and_goes_on(
+        cluster: SlurmCluster, bucket: str
+    ) -> None:
+        record = {"uri": bucket, "interval": 1}
+        run = start(cluster, "kept", MARKED, instance_groups=[DATA], retry={"attempts": 1}, record=record)
+        run.said("marked")
+        urgent = ["sbatch", "--parsable", "-p", "urgent", "--exclusive", "-N5", "--wrap", "sleep 600"]
+        job_id = cluster.on(HEAD, *urgent, "--output=/dev/null").stdout.strip()
+        until(run.restarts, 120, "the run waits for another attempt")
+        run.is_in("PENDING")
+        waiting, _ = stored(run, bucket)
+        assert waiting.state().secondary_status is SecondaryStatus.PENDING
+        cluster.on(HEAD, "scancel", job_id)
+        run.completed()
+        run.headrace("wait")
+        ended, said = stored(run, bucket)
+        assert "complete" in said
+        assert ended.status is Status.COMPLETED
+        assert ended.events() == run.run.events()
+        assert [event.number for event in ended.events() if isinstance(event, AttemptStarted)] == [2]
+        assert {"marked", "saving"} <= {line.text for line in ended.logs()}
 
 
 @on("", *(["24.11"] if SOAK else []))

@@ -69,7 +69,7 @@ def test_batches_without_a_single_byte_arrive(place: str, pair: Pair, truth: Loa
     assert remote == truth(feed_data.empty_rows(), 2)
 
 
-@pytest.mark.parametrize("place", ["local", "two tcp", "unix and tcp", *(["unix", "tcp"] if SOAK else [])])
+@pytest.mark.parametrize("place", ["local", "unix and tcp", *(["unix", "tcp", "two tcp"] if SOAK else [])])
 def test_big_batches_are_cut_into_parts_that_land_right_even_the_last_partial_one(
     place: str, pair: Pair, truth: Load, epochs: Load
 ) -> None:

@@ -97,8 +97,17 @@ EVERY = [
 ]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize(("name", "every"), EVERY)
+# Each order is kept by workers and goes on in this process, or the other way round; both ways in the long run.
+BOTH = ("shuffled", "torchdata's RandomSampler", "BatchSampler")
+WAYS = [
+    (name, every, workers)
+    for place, (name, every) in enumerate(EVERY)
+    for workers in (0, 2)
+    if SOAK or (name in BOTH and every is None) or workers == (0, 2)[place % 2]
+]
+
+
+@pytest.mark.parametrize(("name", "every", "workers"), WAYS)
 def test_the_epoch_goes_on_in_its_order_with_its_random_numbers(name: str, every: int | None, workers: int) -> None:
     options: dict[str, Any] = {"num_workers": workers, "snapshot_every_n_steps": every}
     for step in (0, 1, 2, 3) if SOAK or every else (0, 3):

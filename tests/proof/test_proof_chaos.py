@@ -52,7 +52,7 @@ def test_workers_are_killed_while_a_loader_chooses_how_many_there_are(tmp_path: 
     assert stats["tuning"]["changes"], stats["tuning"]
 
 
-@pytest.mark.parametrize("method", ["best_fit", "concat"])
+@pytest.mark.parametrize("method", ["best_fit", *(["concat"] if SOAK else [])])
 def test_workers_that_pack_documents_are_killed(method: str, tmp_path: Path, seed: int) -> None:
     loader = {"workers": "local", "num_workers": 2, "num_shards": 5, "persistent_workers": True, "batch_size": 2}
     dataset = {"method": method, "delay": 0.001}
