@@ -19,6 +19,7 @@ sys.path.insert(0, str(ROOT))
 
 from bench.feed import publish  # noqa: E402
 from bench.feed.figures import Figure, Records, markdown, rate  # noqa: E402
+from bench.feed.measure import cpu_seconds, wait_until_idle  # noqa: E402
 from bench.feed.records import COLUMNS, Record, read, write  # noqa: E402
 from bench.feed.resnet import resnet50  # noqa: E402
 from bench.feed.settings import DEFAULTS, Settings  # noqa: E402
@@ -51,6 +52,18 @@ def test_a_quick_run_keeps_complete_and_plausible_records(tmp_path: Path) -> Non
     assert session["cores"] >= 1
     assert session["packages"]["torch"]
     assert "| shm150k | headrace / torch, throughput |" in done.stdout
+
+
+BUSY = "import sys, time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass\nsys.stdin.read()"
+
+
+def test_a_window_waits_until_the_other_contenders_have_filled_their_buffers() -> None:
+    with subprocess.Popen([sys.executable, "-c", BUSY], stdin=subprocess.PIPE) as process:
+        before = cpu_seconds(process.pid)
+        assert not wait_until_idle([process.pid], 0.02, seconds=0.0)
+        assert wait_until_idle([process.pid], 0.1, seconds=30.0)
+        assert cpu_seconds(process.pid) - before > 0.2
+        process.communicate()
 
 
 def test_a_run_goes_on_where_it_was_broken_off(tmp_path: Path) -> None:

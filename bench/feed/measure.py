@@ -5,7 +5,8 @@ that what was fetched ahead during the pause is used up and producers and consum
 clocks are read, `count` batches are taken, the clocks are read again. So a window counts as many batches made as
 batches taken, whatever a contender fetches ahead. Windows go A B C A B C ..., and ratios are taken within one round, so
 that what changes on the machine from round to round hits all alike. While one contender is measured the others are full
-and asleep.
+and asleep: before each window there is a pause until that is so (`wait_until_idle`). Without it the peers whose client
+runs as threads of the trainer, tf.data service above all, would go on filling their buffers at the next one's expense.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from headrace.feed.bench.windows import take_for
 
 RECEIVER = "headrace.feed.client.receiver"
 LEAST = 5  # batches in a window
+IDLE_SHARE = 0.05  # of a core: what processes that have nothing to do may use
+IDLE_SECONDS = 10.0  # that they have for filling their buffers
 Consume = Callable[[Any], object]
 
 
@@ -128,6 +131,24 @@ class Cpu:
         return trainer, receivers, others
 
 
+def wait_until_idle(roots: Iterable[int], look: float, seconds: float = IDLE_SECONDS) -> bool:
+    """Waits until contenders have filled their buffers. Returns False if they are busy after `seconds`.
+
+    Args:
+        roots: their processes; this one, where some have threads, is looked at too.
+        look: for how many seconds they must be idle.
+        seconds: how long to wait.
+    """
+    roots, deadline = list(roots), time.monotonic() + seconds
+    while True:
+        cpu, begun = Cpu(roots), time.monotonic()
+        time.sleep(look)
+        if sum(cpu.read()) <= IDLE_SHARE * (time.monotonic() - begun):
+            return True
+        if time.monotonic() > deadline:
+            return False
+
+
 class Running:
     """An open contender: its stream and its processes."""
 
@@ -179,6 +200,10 @@ class Bench:
         print(f"  {self.row} {variant} {contender} #{repeat}: {text}", file=sys.stderr, flush=True)
         return record
 
+    @staticmethod
+    def _roots(running: Sequence[Running]) -> list[int]:
+        return [root for runner in running for root in runner.roots]
+
     def interleave(
         self,
         contenders: Sequence[Contender],
@@ -217,6 +242,8 @@ class Bench:
             for repeat in range(self.effort.repeats):
                 for variant, consume in variants.items():
                     for runner in running:
+                        if not wait_until_idle(self._roots(running), self.effort.settle):
+                            print(f"  {self.row}: a contender is busy while nobody reads it", file=sys.stderr)
                         told = runner.window(consume, group)
                         size = told["batches"] * batch_bytes
                         self.keep(variant, runner.contender.name, repeat, bytes=size, **told)

@@ -46,6 +46,20 @@ def figures(records: Records) -> list[Figure]:
     return [
         records.ratio("headrace / torch, throughput", "headrace", "torch", rate, target=1.0),
         records.ratio("headrace through TCP / headrace, throughput", tcp, "headrace", rate, target=0.97),
+        records.ratio(
+            "headrace through TCP / headrace, CPU of all processes",
+            tcp,
+            "headrace",
+            lambda record: record.cpu_per_gb,
+            better="less",
+        ),
+        records.ratio(
+            "of that, trainer and receiver",
+            tcp,
+            "headrace",
+            lambda record: record.trainer_cpu_per_gb if record.contender == tcp else record.cpu_per_gb,
+            better="less",
+        ),
         records.value("headrace", "headrace", rate, " batches/s"),
         records.value("torch", "torch", rate, " batches/s"),
         records.ratio(
