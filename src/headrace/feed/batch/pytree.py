@@ -46,7 +46,8 @@ _DTYPE = re.compile(r"[<>|=][biufcSUmM][1-9]\d{0,9}(\[([1-9]\d{0,8})?[a-zA-Z]{1,
 _PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 LEAVES = ("t", "a", "s", "m")  # nodes that end with an offset in the block
 MANY = 8  # plain values: so many in a list travel in the block
-_values: msgspec.msgpack.Decoder[list[Any]] = msgspec.msgpack.Decoder(list)
+_values = msgspec.msgpack.Decoder(list[None | bool | int | float | str])  # with bytes msgspec takes no such type
+_others: msgspec.msgpack.Decoder[list[Any]] = msgspec.msgpack.Decoder(list)
 
 Node = list[Any]
 Bytes = NDArray[np.uint8]
@@ -188,10 +189,17 @@ def rebuild(node: object, block: Bytes, *, copy: bool = False) -> Any:
     return _Rebuilder(block.copy() if copy else block).tree(node, 0)
 
 
+def rebuild_measured(node: object, block: Bytes) -> tuple[Any, int]:
+    """Makes the described tree as `rebuild` does. Returns it, and what `bytes_of` says of it. Raises as `rebuild`."""
+    rebuilder = _Rebuilder(block)
+    return rebuilder.tree(node, 0), rebuilder.size
+
+
 class _Rebuilder:
     def __init__(self, block: Bytes) -> None:
         self.block = block
         self.nodes = 0
+        self.size = 0  # of the tensors and arrays
 
     def tree(self, node: object, depth: int) -> Any:
         self.nodes += 1
@@ -212,7 +220,9 @@ class _Rebuilder:
         if kind == "a":
             return self._array(*rest)
         if kind == "s":
-            return self._array(rest[0], [], rest[1])[()]
+            scalar = self._array(rest[0], [], rest[1])
+            self.size -= scalar.nbytes
+            return scalar[()]
         if kind == "v":
             return rest[0]
         if kind == "i":
@@ -243,19 +253,31 @@ class _Rebuilder:
         return self.block[offset : offset + count]
 
     def _values(self, kind: str, length: int, offset: int) -> list[Any] | tuple[Any, ...]:
+        packed = self._bytes(1, [length], offset).data
         try:
-            values = _values.decode(self._bytes(1, [length], offset).data)
+            values: list[Any] = _values.decode(packed)
+        except msgspec.ValidationError:  # bytes among them, or what is not plain
+            values = self._checked_values(packed)
+        except (msgspec.DecodeError, RecursionError, MemoryError) as error:
+            raise ProtocolError(f"plain values in a batch description that cannot be decoded: {error}") from error
+        return values if kind == "l" else tuple(values)
+
+    def _checked_values(self, packed: memoryview) -> list[Any]:
+        try:
+            values = _others.decode(packed)
         except (msgspec.DecodeError, RecursionError, MemoryError) as error:
             raise ProtocolError(f"plain values in a batch description that cannot be decoded: {error}") from error
         if not set(map(type, values)) <= _PLAIN:
             raise ProtocolError("a list of plain values in a batch description that holds others")
-        return values if kind == "l" else tuple(values)
+        return values
 
     def _array(self, dtype: str, shape: Sequence[int], offset: int) -> NDArray[Any]:
         if not isinstance(dtype, str) or not _DTYPE.fullmatch(dtype):
             raise ProtocolError(f"a dtype that cannot travel in a batch description: {dtype!r}")
         kind = np.dtype(dtype)
-        return self._bytes(kind.itemsize, shape, offset).view(kind).reshape(shape)
+        raw = self._bytes(kind.itemsize, shape, offset)
+        self.size += raw.size
+        return raw.view(kind).reshape(shape)
 
     def _tensor(self, dtype: str, shape: Sequence[int], offset: int) -> Any:
         import torch
@@ -264,6 +286,7 @@ class _Rebuilder:
         if not isinstance(kind, torch.dtype) or dtype.startswith("q"):  # quantized ones are more than their bytes
             raise ProtocolError(f"an unknown torch dtype in a batch description: {dtype!r}")
         raw = self._bytes(kind.itemsize, shape, offset)
+        self.size += raw.size
         if raw.size == 0:
             return torch.empty(tuple(shape), dtype=kind)
         return torch.from_numpy(raw).view(kind).reshape(tuple(shape))
@@ -358,4 +381,9 @@ def _arrays(tree: Any) -> Iterator[Any]:
 
 def bytes_of(tree: Any) -> int:
     """Returns the payload bytes of a tree's tensors and arrays."""
-    return sum(int(leaf.nbytes) for leaf in _arrays(tree))
+    if is_tensor(tree) or isinstance(tree, np.ndarray):
+        return int(tree.nbytes)
+    size = 0
+    for child in _children(tree):
+        size += bytes_of(child)
+    return size

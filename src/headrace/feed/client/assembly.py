@@ -215,8 +215,8 @@ class Assembly:
             node = nodes[place]
             if node is None:
                 raise ProtocolError("a batch that did not fail has no description")
-            data = pytree.rebuild(node, block)
-            yield Delivery(data, pytree.bytes_of(data), copied)
+            data, size = pytree.rebuild_measured(node, block)
+            yield Delivery(data, size, copied)
 
     def _merged(self, bundle: Bundle) -> SlabNumber:
         """Brings the slices of a bundle together in one slab, and gives the others back. Returns the slab."""
