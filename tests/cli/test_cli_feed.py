@@ -168,6 +168,16 @@ def test_a_mistake_of_serve_is_an_error_and_a_hint(
     assert result.stderr.startswith("error: ")
 
 
+def test_a_secret_that_others_may_read_is_refused(cli: Cli, secret: Path) -> None:
+    secret.chmod(0o640)
+    result = cli("feed", "serve", "--bind", "127.0.0.1:0", "--secret-file", str(secret))
+    assert result.returncode == 1
+    assert (
+        f"error: others than you may read or write the feed's secret in {secret}: its mode is 0640\n" in result.stderr
+    )
+    assert f"hint: chmod 600 {secret}" in result.stderr
+
+
 def test_a_port_in_use_is_an_error(cli: Cli, secret: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"

@@ -28,7 +28,7 @@ def main(folder: Path) -> None:
     loader = feed.DataLoader(feed.hf(folder / "set"), 5, feed.Window(2, 2), seed=1, num_workers=2)
     with loader:
         assert sorted(label for batch in loader for label in batch["label"].tolist()) == list(range(20))
-    with pytest.raises(PipelineError, match="got a IterableDataset: a plan needs the number of rows"):
+    with pytest.raises(PipelineError, match="got one of type IterableDataset: a plan needs the number of rows"):
         feed.hf(made.to_iterable_dataset())
     lanes(made.to_iterable_dataset(num_shards=4), stateful=True)
     lanes(made.to_iterable_dataset(num_shards=4).shuffle(seed=1, buffer_size=7), stateful=False)

@@ -190,7 +190,7 @@ def test_small_mistakes_are_told_in_small_words(tmp_path: Path) -> None:
         ValueError, match="batch_size=4 is the rows of one rank, and global_batch_size=4 those of all 2"
     ):
         feed.DataLoader(source, batch_size=4, global_batch_size=4, rank=0, world_size=2)
-    told = r"batch\['tokens'\] has the shapes \(1,\) and \(2,\): make the rows equal in \.map"
+    told = r"batch\['tokens'\] has the shapes \(2,\) and \(1,\): make the rows equal in \.map"
     with pytest.raises(RuntimeError, match=told):
         next(iter(feed.DataLoader(source, batch_size=2)))
     with pytest.raises(ValueError, match=told):
@@ -199,6 +199,31 @@ def test_small_mistakes_are_told_in_small_words(tmp_path: Path) -> None:
         next(iter(feed.DataLoader([{"id": 1}, {"id": None}], batch_size=2)))
     with pytest.raises(KeyError, match=r"batch\['b'\] is not in every sample"):
         next(iter(feed.DataLoader([{"a": 1, "b": 2}, {"a": 1}], batch_size=2)))
+    ragged = [{"tokens": [0] * length} for length in (3, 3, 5, 1)]
+    with pytest.raises(
+        RuntimeError, match=r"batch\['tokens'\] has the shapes \(3,\) and \(5,\)"
+    ):  # as torch names them
+        next(iter(feed.DataLoader(ragged, batch_size=4)))
+    mixed = feed.mix({"a": [1, 2], "b": [{"x": 1}] * 2, "c": [3, 4]}, {"a": 1, "b": 1, "c": 1}, until="all")
+    told = r"batch holds dict and int \(of the mixture's sources ('[ac]' and 'b'|'b' and '[ac]')\)"
+    with pytest.raises((TypeError, RuntimeError), match=told):  # torch's own kind goes by the row that comes first
+        list(feed.DataLoader(mixed, batch_size=6))
+
+
+def test_what_is_no_state_is_refused() -> None:
+    loader = feed.DataLoader([1, 2], batch_size=1, seed=1)
+    with pytest.raises(PositionError, match=r"was given None\nhint: the checkpoint holds no state"):
+        loader.load_state_dict(None)  # type: ignore[arg-type]
+    loader.load_state_dict({})
+    for wrong, told in (([], "was given none"), ([None], "something else"), ([{"foo": 1}], "something else")):
+        with pytest.raises(PositionError, match=rf"merge_states takes a list of what .*{told}\nhint: save"):
+            feed.merge_states(wrong)  # type: ignore[arg-type]
+    with pytest.raises(PositionError, match="a state of the loader is damaged"):
+        feed.merge_states([{"order": "lanes", "lanes": {"count": "x"}}])
+    with pytest.raises(PositionError, match="same on all ranks"):
+        feed.merge_states([loader.state_dict()])
+    with pytest.raises(TypeError, match=r"has no len\(\): .*steps_per_epoch="):
+        len(feed.DataLoader(lambda: iter([1]), batch_size=1))
 
 
 def _arrays(row: dict[str, Any]) -> dict[str, Any]:

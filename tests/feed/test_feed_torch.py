@@ -148,7 +148,7 @@ class Stream(IterableDataset[int]):
 
 
 def test_what_is_no_dataset_is_refused_and_an_iterable_one_is_read_as_torch_does() -> None:
-    with pytest.raises(TypeError, match="and what can be iterated, got a int"):
+    with pytest.raises(TypeError, match="and what can be iterated, got one of type int"):
         DataLoader(5)
     for dataset in (Stream(), iter(range(3)), {0, 1, 2}):
         assert [batch.tolist() for batch in DataLoader(dataset, batch_size=2)] == [[0, 1], [2]]

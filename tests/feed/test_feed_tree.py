@@ -30,6 +30,7 @@ from headrace.feed.batch.pytree import (  # fmt: skip
     mapped,
     packed,
     rebuild,
+    rebuild_measured,
     rows_of,
     shifted,
     write_leaves,
@@ -466,6 +467,17 @@ def test_rows_and_bytes_are_counted() -> None:
     assert rows_of([torch.tensor(1.0), torch.ones(5)]) == 5
     assert rows_of([torch.tensor(1.0), "x", 3]) == 1  # without axes it is one sample
     assert rows_of(["x", 3]) == rows_of([np.ones(0)]) == 0
+
+
+def test_rebuilding_tells_the_bytes_that_a_walk_would_find() -> None:
+    many = [1.0, 2, "three", None, True, 2**63]
+    tree = {"t": torch.ones(3, 2), "a": [np.ones(5, "f8")], "s": np.float32(1), "m": many * 3, "b": [b"x", *many] * 2}
+    node, leaves, size = describe(tree)
+    block = np.zeros(size, np.uint8)
+    write_leaves(leaves, block)
+    made, told = rebuild_measured(node, block)
+    assert told == bytes_of(made) == bytes_of(tree) == 24 + 40
+    assert [[type(each) for each in made[key]] for key in "mb"] == [[type(each) for each in tree[key]] for key in "mb"]
 
 
 def test_a_small_tree_can_travel_in_a_message() -> None:

@@ -135,6 +135,7 @@ def serve(
     """
     from headrace.feed.serve import ServeOptions
     from headrace.feed.serve import serve as run
+    from headrace.feed.wire.endpoints import require_private
     from headrace.feed.worker.usable_cores import usable_cores
 
     if secret_file is None:
@@ -143,6 +144,7 @@ def serve(
             hint=f"headrace feed secret FILE, then --secret-file FILE or {SECRET_VARIABLE}=FILE; the same file on all "
             "hosts",
         )
+    require_private(secret_file)
     host = host_name or socket.gethostname()
     options = ServeOptions(
         bind=bind,

@@ -46,7 +46,7 @@ _DTYPE = re.compile(r"[<>|=][biufcSUmM][1-9]\d{0,9}(\[([1-9]\d{0,8})?[a-zA-Z]{1,
 _PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 LEAVES = ("t", "a", "s", "m")  # nodes that end with an offset in the block
 MANY = 8  # plain values: so many in a list travel in the block
-_values = msgspec.msgpack.Decoder(list[None | bool | int | float | str])  # with bytes msgspec takes no such type
+_values = msgspec.msgpack.Decoder(list[bool | int | float | str | None])  # with bytes msgspec takes no such type
 _others: msgspec.msgpack.Decoder[list[Any]] = msgspec.msgpack.Decoder(list)
 
 Node = list[Any]

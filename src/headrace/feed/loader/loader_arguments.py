@@ -54,7 +54,7 @@ def check_arguments(
     if not isinstance(dataset, Pipeline) and not indexed and not is_uncounted(dataset):
         raise TypeError(
             "headrace.feed.DataLoader takes datasets with __getitem__ and __len__, and what can be iterated, "
-            f"got a {type(dataset).__name__}"
+            f"got one of type {type(dataset).__name__}"
         )
     if num_workers < 0:
         raise ValueError(

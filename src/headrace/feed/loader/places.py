@@ -6,7 +6,7 @@ import abc
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from headrace.errors import PipelineError
+from headrace.errors import PipelineError, PositionError
 from headrace.feed.loader.open_sessions import OpenSessions
 from headrace.feed.plan.lane_planner import LanePlanner
 from headrace.feed.plan.planner import Planner
@@ -65,8 +65,14 @@ class Places(abc.ABC):
             state: what `state_dict()` returned; empty for the beginning.
 
         Raises:
-            PositionError: it does not fit this loader; names the field and both values.
+            PositionError: it does not fit this loader; names the field and both values. Or it is None, as a checkpoint
+                gives that holds no state: it would begin at the beginning unnoticed.
         """
+        if state is None:
+            raise PositionError(
+                "load_state_dict was given None",
+                hint="the checkpoint holds no state of this loader; to begin at the beginning on purpose, load {}",
+            )
         self._planner.load(state, source_of(self._sampler, self._batch_sampler))
         self._sessions.position_set()
         if not self._sessions:  # else the ranks, which load one after the other, would disagree for a while

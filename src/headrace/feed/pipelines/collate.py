@@ -49,6 +49,8 @@ def uneven_field(samples: list[Any], place: str = "batch") -> str:
         place: what the field is called.
     """
     first = samples[0]
+    if len({type(each) for each in samples}) > 1 and not all(isinstance(each, Mapping) for each in samples):
+        return f"{place} holds {' and '.join(sorted({type(each).__name__ for each in samples}))}"
     if isinstance(first, Mapping):
         missing = next((set(first) ^ set(each) for each in samples if set(first) != set(each)), None)
         if missing:
@@ -56,13 +58,12 @@ def uneven_field(samples: list[Any], place: str = "batch") -> str:
         return next(
             filter(None, (uneven_field([each[key] for each in samples], f"{place}[{key!r}]") for key in first)), ""
         )
-    if len({type(each) for each in samples}) > 1:
-        return f"{place} holds {' and '.join(sorted({type(each).__name__ for each in samples}))}"
     if first is None:
         return f"{place} is None"
-    shapes = sorted({getattr(each, "shape", None) or (len(each),) for each in samples if hasattr(each, "__len__")})
-    if len(shapes) > 1 and not isinstance(first, (str, bytes)):
-        return f"{place} has the shapes {tuple(shapes[0])} and {tuple(shapes[-1])}"
+    shapes = [tuple(getattr(each, "shape", None) or (len(each),)) for each in samples if hasattr(each, "__len__")]
+    other = next((shape for shape in shapes if shape != shapes[0]), None)  # of the row that torch's error names too
+    if other is not None and not isinstance(first, (str, bytes)):
+        return f"{place} has the shapes {shapes[0]} and {other}"
     if isinstance(first, (list, tuple)):
         columns = enumerate(zip(*samples, strict=True))
         return next(filter(None, (uneven_field(list(part), f"{place}[{at}]") for at, part in columns)), "")

@@ -102,7 +102,7 @@ def _require_plain(value: object, where: str) -> None:
             _require_plain(item, where)
         return
     raise PipelineError(
-        f"{where} must be plain data, got a {type(value).__name__}",
+        f"{where} must be plain data, got one of type {type(value).__name__}",
         hint="pass numbers, strings, bytes, None, or lists and dicts of them, and build the rest in the factory",
     )
 

@@ -132,7 +132,7 @@ def make_whole(built: Built, addresses: SampleAddresses) -> Any:
             raise RowFailed(-1) from error
     else:
         samples = list(samples_of(built, addresses, len(addresses.rows)))
-    return _collated(built, samples, (addresses.seed, addresses.epoch, addresses.position))
+    return _collated(built, samples, (addresses.seed, addresses.epoch, addresses.position), addresses.keys)
 
 
 def collated(built: Built, outputs: list[Any], address: tuple[int, int, int]) -> Any:
@@ -146,19 +146,25 @@ def collated(built: Built, outputs: list[Any], address: tuple[int, int, int]) ->
     return _collated(built, outputs if built.batched else outputs[0], address)
 
 
-def _collated(built: Built, samples: Any, address: tuple[int, int, int]) -> Any:
+def _collated(built: Built, samples: Any, address: tuple[int, int, int], keys: Sequence[Any] = ()) -> Any:
     try:
         if built.converts and is_plain_list(samples):
             return samples.copy()  # as torch's default_convert does, which looks at every value
         if built.default_collate:
-            return _stacked(built, samples)
+            return _stacked(built, samples, keys)
         return _seeded(built, seeds.collate_key(*address), built.collate, samples)
     except Exception as error:
         raise RowFailed(-1) from error
 
 
-def _stacked(built: Built, samples: Any) -> Any:
-    """Stacks samples. An error over uneven ones keeps its type, and says which field it is and what to do."""
+def _stacked(built: Built, samples: Any, keys: Sequence[Any]) -> Any:
+    """Stacks samples. An error over uneven ones keeps its type, and says which field it is and what to do.
+
+    Args:
+        built: the pipeline.
+        samples: of the batch.
+        keys: theirs, if they have any.
+    """
     try:
         return built.collate(samples)
     except (RuntimeError, TypeError, ValueError, KeyError) as error:
@@ -167,7 +173,20 @@ def _stacked(built: Built, samples: Any) -> Any:
             raise
         told = error.args[0] if error.args else ""
         hint = "make the rows equal in .map() or in the dataset (pad them, say), or give the loader a collate_fn"
-        raise type(error)(f"{told}; {field}: {hint}") from error
+        raise type(error)(f"{told}; {field}{_sources(built, samples, keys)}: {hint}") from error
+
+
+def _sources(built: Built, samples: list[Any], keys: Sequence[Any]) -> str:
+    """Says which sources of a mixture have unlike rows; empty without a mixture, or if rows of one source differ."""
+    from headrace.feed.pipelines.mixture import Mixture
+
+    if not isinstance(built.dataset, Mixture) or len(keys) != len(samples):
+        return ""
+    source_of = built.dataset.source_of
+    first = {source_of(key): sample for key, sample in zip(reversed(keys), reversed(samples), strict=True)}
+    name = source_of(keys[0])
+    other = next((each for each in first if uneven_field([first[name], first[each]])), None)
+    return "" if other is None else f" (of the mixture's sources {name!r} and {other!r})"
 
 
 def make_rows(

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from headrace.errors import PipelineError
+from headrace.feed.sources.source import Source
 from headrace.feed.streams.mixed_stream import MixedStream
 from headrace.feed.streams.packing import Packed
 from headrace.feed.streams.stream import Stream
@@ -63,14 +64,19 @@ def _require_openable(dataset: Any, *, packs: bool) -> None:
         )
     if not is_uncounted(dataset) and packs:
         raise PipelineError(
-            f"feed.pack takes a source or a dataset without a count, and a {type(dataset).__name__} has rows by number",
+            f"feed.pack takes a source or a dataset without a count, and {_told(dataset)} has rows by number",
             hint="pass feed.hf(dataset), or a function that yields the documents of its lane",
         )
     if not is_uncounted(dataset):
         raise PipelineError(
-            f"num_shards= is for datasets without a count, and a {type(dataset).__name__} has rows by number",
+            f"num_shards= is for datasets without a count, and {_told(dataset)} has rows by number",
             hint="leave num_shards out: rows that have numbers need no lanes",
         )
+
+
+def _told(dataset: Any) -> str:
+    """Names a dataset; those of headrace by what they are, not by their class."""
+    return "a source" if isinstance(dataset, Source) else f"a {type(dataset).__name__}"
 
 
 def own_copy(dataset: Any) -> Any:

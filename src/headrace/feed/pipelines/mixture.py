@@ -125,6 +125,10 @@ class Mixture(Source):
         part = bisect_right(self._part_starts, at) - 1
         return self._parts[part][at - self._part_starts[part]]
 
+    def source_of(self, index: int) -> str:
+        """Returns the name of the source that a row is of."""
+        return self.mixing.names[bisect_right(self._part_starts, index) - 1]
+
     def map(self, function: Callable[[Any], Any]) -> Mixture:
         """Returns a mixture of what a function makes of every row. Raises TypeError if it cannot be called."""
         return Mixture([part.map(function) for part in self._parts], self.mixing)

@@ -108,7 +108,10 @@ class LanePlanner:
 
     def plan(self) -> EpochPlan:
         """Raises TypeError: nothing is known of what will come."""
-        raise TypeError(f"object of type {type(self._dataset).__name__!r} has no len()")
+        raise TypeError(
+            f"object of type {type(self._dataset).__name__!r} has no len(): how many batches its rows make is not "
+            "known before they are read; say it yourself: DataLoader(..., steps_per_epoch=)"
+        )
 
     def steps(self) -> int:
         """Returns the batches of an epoch. Raises TypeError if nobody says how many there are."""

@@ -69,13 +69,24 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     Raises:
         PositionError: they are not of one loader, or not of one step.
     """
-    if not states or any(not state.get("lanes") for state in states):
+    if not states or any(not isinstance(state, Mapping) or "order" not in state for state in states):
+        given = "none" if not states else "something else"
+        raise PositionError(
+            f"merge_states takes a list of what loader.state_dict() returned on every rank; it was given {given}",
+            hint="save loader.state_dict() on every rank, and pass all of them: feed.merge_states([state0, state1])",
+        )
+    if any(not state.get("lanes") for state in states):
         raise PositionError(
             "merge_states takes the states of a loader with lanes, one of every rank",
             hint="state_dict() of a counted loader is the same on all ranks: load any of them",
         )
     first = dict(states[0])
-    found = [msgspec.convert(state["lanes"], LaneState) for state in states]
+    try:
+        found = [msgspec.convert(state["lanes"], LaneState) for state in states]
+    except msgspec.ValidationError as error:
+        raise PositionError(
+            f"a state of the loader is damaged: {error}", hint="merge what loader.state_dict() returned, as it was"
+        ) from error
     for state, lanes in zip(states, found, strict=True):
         for name in ("epoch", "step", "seed", "world_size"):
             if state.get(name) != first.get(name):

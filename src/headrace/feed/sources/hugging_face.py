@@ -42,7 +42,8 @@ class HuggingFaceRows(Source):
             )
         if not isinstance(dataset, datasets.Dataset):
             raise PipelineError(
-                f"feed.hf takes a datasets.Dataset, got a {type(dataset).__name__}: a plan needs the number of rows",
+                f"feed.hf takes a datasets.Dataset, got one of type {type(dataset).__name__}: "
+                "a plan needs the number of rows",
                 hint="load it without streaming=True, and save it with save_to_disk; or give it to the loader as it "
                 "is, with num_shards=",
             )

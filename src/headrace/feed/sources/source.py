@@ -84,7 +84,7 @@ class Source(Packable):
     def lengths(self) -> NDArray[np.int64]:
         """Returns the bytes of every row, from the index. Raises PipelineError if that does not know them."""
         raise PipelineError(
-            f"the lengths of the rows of a {type(self).__name__} are not known without reading them",
+            "the lengths of the rows of this source are not known without reading them",
             hint="give them yourself, one integer a row: feed.Buckets(lengths)",
         )
 

@@ -9,6 +9,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.errors import PipelineError
+
 Tokens = NDArray[Any]
 Method = Literal["best_fit", "concat"]
 Longer = Literal["split", "error"]
@@ -51,30 +53,38 @@ class Packing:
             number: of the document in its lane, for messages.
 
         Raises:
-            TypeError, ValueError: it is something else, or too long.
+            PipelineError: it is something else, or too long.
         """
         if self.field is not None:
             if not isinstance(document, Mapping) or self.field not in document:
-                has = ", ".join(map(str, document)) if isinstance(document, Mapping) else f"is a {type(document)}"
-                raise TypeError(f"document {number} of the lane has no field {self.field!r}: it has {has}")
+                fields = ", ".join(map(str, document)) if isinstance(document, Mapping) else ""
+                seen = f"has {fields}" if fields else f"is of type {type(document).__name__}"
+                raise PipelineError(
+                    f"document {number} of the lane has no field {self.field!r}: it {seen}",
+                    hint="name the field that holds the tokens: .pack(length, field=...)",
+                )
             document = document[self.field]
         found = np.asarray(document)
         if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
-            raise TypeError(
+            raise PipelineError(
                 f"a document is a list or an array of whole numbers, and document {number} of the lane is "
-                f"{type(document).__name__} {str(document)[:60]!r}: tokenise in .map() before .pack(), or name the "
-                "field that holds the tokens: .pack(length, field=...)"
+                f"{type(document).__name__} {str(document)[:60]!r}",
+                hint="tokenise in .map() before .pack(), or name the field with the tokens: .pack(length, field=...)",
             )
         if found.size and not np.can_cast(found.dtype, self.dtype):
             limits, least, most = np.iinfo(self.dtype), found.min(), found.max()
             if least < limits.min or most > limits.max:
-                raise ValueError(f"document {number} of the lane has the token {most}, which does not fit {self.dtype}")
+                wrong = most if most > limits.max else least
+                raise PipelineError(
+                    f"document {number} of the lane has the token {wrong}, which does not fit {self.dtype}",
+                    hint="take a larger dtype: .pack(length, dtype=...)",
+                )
         if self.separator is not None:
             found = np.append(found.astype(self.dtype), self.separator)
         if self.longer == "error" and found.size > self.length:
-            raise ValueError(
-                f"document {number} of the lane has {found.size} tokens, and a sequence has {self.length}: cut it in "
-                '.map() before, or take longer="split"'
+            raise PipelineError(
+                f"document {number} of the lane has {found.size} tokens, and a sequence has {self.length}",
+                hint='cut it in .map() before, or take longer="split"',
             )
         return found
 

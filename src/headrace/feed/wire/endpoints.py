@@ -143,6 +143,17 @@ def read_secret(path: str | Path) -> bytes:
     return secret
 
 
+def require_private(path: str | Path) -> None:
+    """Raises FeedError as `read_secret`, or if others may read or write a secret file of this user's, as ssh does."""
+    read_secret(path)
+    found = Path(path).stat()
+    if found.st_uid == os.geteuid() and found.st_mode & 0o077:
+        raise FeedError(
+            f"others than you may read or write the feed's secret in {path}: its mode is {found.st_mode & 0o777:04o}",
+            hint=f"chmod 600 {path}; if others may have read it, make a new one: headrace feed secret FILE",
+        )
+
+
 def split_address(address: str) -> tuple[str, int]:
     """Splits ``tcp://host:port`` or ``host:port``, with brackets around an IPv6 address.
 
