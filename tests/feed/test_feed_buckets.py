@@ -178,7 +178,7 @@ def test_lengths_come_from_the_index_of_tar_files_and_of_lines(tmp_path: Path) -
     loader = DataLoader(tars.map(lambda row: len(row["bin"]) + len(row["cls"])), 4, seed=1, buckets=Buckets(batches=10))
     sizes = [batch.tolist() for batch in loader]
     assert [max(each) for each in sizes[:10]] == sorted(expected[:40])[3::4]
-    with pytest.raises(PipelineError, match="lengths of the rows of a _Batched are not known without reading"):
+    with pytest.raises(PipelineError, match="lengths of the rows of this source are not known without reading"):
         len(DataLoader(lines.batch(2), 4, seed=1, buckets=Buckets()))
 
 
