@@ -107,6 +107,23 @@ def test_workers_and_resume_change_nothing(kind: str) -> None:
             assert {(skipped.key, skipped.reason) for skipped in resumed.skipped} <= set(listed)
 
 
+@pytest.mark.parametrize("kind", DATA)
+def test_rows_are_listed_with_the_batch_behind_which_a_run_goes_on(kind: str) -> None:
+    """Also where the outputs of several batches are asked for at once: a rank with several slots."""
+    options = OPTIONS | {"batch_size": 1, "global_batch_size": 6, "collate_fn": feed.stack_arrays}
+    loader = DataLoader(DATA[kind](), **options)
+    passes = iter(loader)
+    at = [loader.state_dict() for _ in itertools.islice(passes, 7)]
+    list(passes)
+    whole = [(skipped.step, skipped.key, skipped.reason) for skipped in loader.skipped]
+    for step, state in enumerate(at, 1):
+        resumed = DataLoader(DATA[kind](), **options)
+        resumed.load_state_dict(json.loads(json.dumps(state)))
+        list(resumed)
+        found = [(skipped.step, skipped.key, skipped.reason) for skipped in resumed.skipped]
+        assert sorted(found) == sorted(told for told in whole if told[0] >= step)
+
+
 def flat_of(batch: Any) -> bytes:
     return flat(list(batch.values()) if isinstance(batch, dict) else batch)
 

@@ -74,6 +74,8 @@ class _LaneBatches(abc.ABC):
                 draws.replay -= 1
                 continue
             self._progress.step = self._made
+            for part in parts:
+                self._list(part, self._made - 1)
             return self._batch(parts)
         return None
 
@@ -91,9 +93,17 @@ class _LaneBatches(abc.ABC):
                 return
             raise
         self._number += 1
-        for row, reason in draw.drawn.skipped if draw.drawn is not None else ():
-            self._stats.skipped.append(Skipped(self._draws.epoch, self._made, row, reason))
         self._draws.keep(number, outputs)
+        if draw.drawn is not None and not draw.drawn.rows and not self._draws.replay:
+            self._list(LanePart(draw, 0, 0), self._made)
+
+    def _list(self, part: LanePart, step: int) -> None:
+        """Lists the rows that were left out before some outputs of a draw, and behind its last one."""
+        draw, first, last = part
+        assert draw.drawn is not None, "it has come"
+        for row, reason, output in draw.drawn.skipped:
+            if first <= output - draw.first and (output - draw.first < last or last == draw.drawn.rows):
+                self._stats.skipped.append(Skipped(self._draws.epoch, step, row, reason))
 
     def _batch(self, parts: list[LanePart]) -> Made:
         for draw, first, last in parts:

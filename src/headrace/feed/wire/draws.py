@@ -48,7 +48,7 @@ class Drawn(msgspec.Struct, frozen=True, array_like=True):
         note: what the user should know; empty for nothing.
         tokens, padding: of every output, where they are packed sequences: tokens of documents, and of padding.
         sources: of every output, where they are of a mixture: the names.
-        skipped: rows that were left out on the way to the outputs, and why.
+        skipped: rows that were left out, why, and the number of the output that comes next behind each.
     """
 
     rows: int
@@ -60,4 +60,4 @@ class Drawn(msgspec.Struct, frozen=True, array_like=True):
     tokens: list[int] = []
     padding: list[int] = []
     sources: list[str] = []
-    skipped: list[tuple[int, str]] = []
+    skipped: list[tuple[int, str, int]] = []

@@ -18,7 +18,6 @@ import msgspec
 from headrace.errors import PipelineError
 from headrace.feed.pipelines.lane_info import working_for
 from headrace.feed.streams.open_lane import BEGINNING, Restart
-from headrace.feed.streams.steps import LeftOut
 from headrace.feed.wire.draws import MAX_TOKEN, Draw, Drawn
 from headrace.feed.worker.dataset_lane import packed, unpacked
 from headrace.feed.worker.lane_opening import LaneOpening
@@ -26,6 +25,7 @@ from headrace.feed.worker.lane_opening import LaneOpening
 REPLAY_SECONDS = 5.0  # of replay in one answer; then it is told how much is left, as a sign of life
 _READERS = 2  # of one lane: the one that goes on, and one that makes an earlier place again
 _OUTPUT = b"lane output"
+_END = object()
 
 
 class LaneFailed(Exception):
@@ -96,7 +96,7 @@ class LaneReaders:
                     reader.next()
                     if time.monotonic() > end:
                         return [], Drawn(0, behind=max(1, draw.first - reader.at))
-                reader.take_skipped()  # those of a replay were told before
+                reader.skipped = []  # those of a replay were told before
                 while len(outputs) < draw.count and not reader.ended:
                     reader.next(outputs)
                 if reader.ended and draw.drop_last:
@@ -122,7 +122,7 @@ class LaneReaders:
         rows = len(outputs)
         tokens, padding = (told[:rows] if any(told) else [] for told in (reader.tokens, reader.padding))
         sources = reader.sources[:rows] if any(reader.sources) else []
-        return outputs, Drawn(rows, reader.ended, at, token, 0, note, tokens, padding, sources, reader.take_skipped())
+        return outputs, Drawn(rows, reader.ended, at, token, 0, note, tokens, padding, sources, reader.skipped)
 
     def _forget(self, lane: int, reader: _Reader) -> None:
         self._readers[lane] = [each for each in self._readers.get(lane, ()) if each is not reader]
@@ -155,6 +155,7 @@ class _Reader:
         opening: how it was opened.
         untried: whether it was opened at a token, and has made nothing since.
         tokens, padding, sources: of every output that was wanted, since these were set to []: see `Lane`.
+        skipped: see `Drawn`, since this was set to [].
     """
 
     def __init__(
@@ -162,19 +163,24 @@ class _Reader:
     ) -> None:
         self.at, self.ended, self.untried = draw.at, False, bool(draw.token)
         self.tokens, self.padding, self.sources = list[int](), list[int](), list[str]()
+        self.skipped = list[tuple[int, str, int]]()
         self.address = (epoch, seed, draw.lanes, draw.shuffle, draw.skip)
         self.opening = LaneOpening(dataset, epoch, seed, draw, init, shown=shown)
         start = Restart(unpacked(draw.token), draw.at) if draw.token else BEGINNING
         self._iterator = self.opening.opened(start)
+        if self.opening.skipped:  # before the place where it was opened: they were told
+            self.opening.skipped.clear()
 
     def next(self, outputs: list[Any] | None = None) -> None:
         """Makes the next output, and puts it to the others if it is wanted."""
         iterator = self._iterator
         if not iterator.seeds_itself:
             self.opening.set(_OUTPUT, self.at)
-        try:
-            output = next(iterator)
-        except StopIteration:
+        output = next(iterator, _END)
+        if self.opening.skipped:
+            self.skipped += [(row, reason, self.at) for row, reason in self.opening.skipped]
+            self.opening.skipped.clear()
+        if output is _END:
             self.ended = True
             return
         self.at += 1
@@ -184,15 +190,6 @@ class _Reader:
             self.tokens.append(iterator.tokens)
             self.padding.append(iterator.padding)
             self.sources.append(iterator.source)
-
-    def take_skipped(self) -> LeftOut:
-        """Returns the rows that were left out since the last call, and why."""
-        skipped = self.opening.skipped
-        if not skipped:
-            return []
-        found = list(skipped)
-        skipped.clear()
-        return found
 
     def token(self) -> tuple[int, bytes]:
         """Returns where this lane can be opened again, and the token for it; no token if the dataset has no state.
