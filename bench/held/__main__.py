@@ -74,13 +74,13 @@ def _found(measured: list[dict[str, str]], row: str) -> dict[tuple[str, str], li
 def memory_table(measured: list[dict[str, str]]) -> str:
     """Returns a table of what was held at 10, 50 and 100 % of the epoch; of the last round."""
     lines = [
-        "| contender | samples | workers at 10, 50, 100 %, MB | trainer at 10, 50, 100 %, MB | seconds |",
-        "|---|---|---|---|---|",
+        "| contender | samples | workers at 10, 50, 100 %, MB | trainer at 10, 50, 100 %, MB |",
+        "|---|---|---|---|",
     ]
     for (contender, case), runs in _found(measured, "memory").items():
         places = [runs[-1]["held"][place * memory.PLACES // 100 - 1] for place in (10, 50, 100)]
         workers, trainer = (", ".join(f"{at[who]:,.0f}" for at in places) for who in ("workers", "trainer"))
-        told = f"{contender.replace('_', ' ')} | {int(case):,} | {workers} | {trainer} | {runs[-1]['seconds']:,.0f}"
+        told = f"{contender.replace('_', ' ')} | {int(case):,} | {workers} | {trainer}"
         lines.append(f"| {told} |")
     return "\n".join(lines)
 
