@@ -446,6 +446,7 @@ def test_a_server_from_the_shell_speaks_tls_and_status_asks_it(
     pki: Pki, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "secret").write_text("5e" * 32)
+    (tmp_path / "secret").chmod(0o600)
     monkeypatch.setenv("HEADRACE_FEED_SECRET_FILE", str(tmp_path / "secret"))
     cert, key = pki.issue("127.0.0.1")
     headrace = [sys.executable, "-m", "headrace.cli", "feed"]
