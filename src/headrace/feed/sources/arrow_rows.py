@@ -1,4 +1,4 @@
-"""Rows of Arrow record batches as Python values; what Parquet and Arrow shards share.
+"""Rows of Arrow record batches as Python values, and the batches that stay decoded; what Parquet and Arrow shards share.
 
 Numbers, strings and bytes become Python's, a list of numbers becomes a NumPy array, so that token lists and embeddings
 need no loop in Python; everything else becomes what pyarrow's `as_py` makes of it.
@@ -6,9 +6,12 @@ need no loop in Python; everything else becomes what pyarrow's `as_py` makes of 
 
 from __future__ import annotations
 
-from typing import Any
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from headrace.errors import PipelineError
+from headrace.feed.sources.shard_format import ShardPath
 
 
 def require_pyarrow() -> Any:
@@ -39,6 +42,38 @@ class RowsOfBatch:
             name: _numbers(column[number]) if numbers else column[number].as_py()
             for name, column, numbers in self._columns
         }
+
+
+class Rows(Protocol):
+    """Rows of a decoded batch."""
+
+    def row(self, number: int) -> Any:
+        """Returns a row."""
+
+
+class DecodedBatches:
+    """Decoded record batches, or row groups, of all shards of a source: the last used ones, within a limit of bytes.
+
+    One that is larger than the limit is kept until the next one is needed.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._held: OrderedDict[tuple[ShardPath, int], tuple[Rows, int]] = OrderedDict()
+        self._bytes = 0
+
+    def rows(self, path: ShardPath, number: int, decode: Callable[[], tuple[Rows, int]]) -> Rows:
+        """Returns the rows of a batch, decoded if they are not there."""
+        found = self._held.get((path, number))
+        if found is None:
+            found = self._held[path, number] = decode()
+            self._bytes += found[1]
+            while self._bytes > self._limit and len(self._held) > 1:
+                _, (_, size) = self._held.popitem(last=False)
+                self._bytes -= size
+        else:
+            self._held.move_to_end((path, number))
+        return found[0]
 
 
 def _holds_numbers(column: Any) -> bool:

@@ -1,34 +1,97 @@
 """Arrow files, of the file or the stream form, as `datasets` writes them too.
 
-They are mapped into memory: a row is read where it lies, and nothing is decoded ahead.
+Files are mapped into memory: a row is read where it lies, and nothing is decoded ahead. Of objects a record batch is
+read as a whole, in one GET, and kept, within a limit of bytes for all shards of a source: so rows should be asked for in
+an order that stays in a few batches for a while (`feed.Window`).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from headrace.errors import ShardError
-from headrace.feed.sources.arrow_rows import RowsOfBatch, require_pyarrow
+from headrace.feed.sources.arrow_messages import BATCH, FILE_MARK, ArrowMessage, arrow_messages, needed
+from headrace.feed.sources.arrow_rows import DecodedBatches, Rows, RowsOfBatch, require_pyarrow
 from headrace.feed.sources.parquet_shards import require_same
 from headrace.feed.sources.s3_objects import ObjectPath
-from headrace.feed.sources.shard_format import Columns, ShardPath, Stamp
+from headrace.feed.sources.shard_format import Columns, Reader, ShardPath, Stamp
 
-_FILE = b"ARROW1"
+Decode = Callable[[bytes], tuple[Rows, int]]
 
 
-def _batches(path: ShardPath) -> list[Any]:
+def index(path: ShardPath) -> tuple[int, Columns]:
+    """See `shard_format`. Columns: `begin`, first row of every record batch, and the number of rows; and the messages.
+
+    Those are `kind`, `at`, `end` and `identity`, as in `ArrowMessage`.
+    """
+    found = arrow_messages(path)
+    counts = [each.rows for each in found if each.kind == BATCH]
+    begin = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.uint64)
+    return int(begin[-1]), {
+        "begin": begin,
+        "kind": np.array([each.kind for each in found], np.uint8),
+        "at": np.array([each.begin for each in found], np.uint64),
+        "end": np.array([each.end for each in found], np.uint64),
+        "identity": np.array([each.identity for each in found], np.int64),
+    }
+
+
+class ArrowFormat:
+    """Rows of Arrow files: dicts of column to value.
+
+    Args:
+        memory: limit of the record batches of objects that a process keeps, bytes.
+        decode: makes rows, and tells their bytes, of a stream of one record batch.
+    """
+
+    def __init__(self, memory: int, decode: Decode | None = None) -> None:
+        self._memory, self._decode = memory, decode or decoded
+        self._batches = DecodedBatches(memory)
+
+    def __getstate__(self) -> tuple[int, Decode]:
+        """What is decoded stays here."""
+        return self._memory, self._decode
+
+    def __setstate__(self, state: tuple[int, Decode]) -> None:
+        ArrowFormat.__init__(self, *state)
+
+    def open(self, path: ShardPath, stamp: Stamp, columns: Columns) -> Reader:
+        """See `shard_format.Format`."""
+        if isinstance(path, ObjectPath):
+            return ObjectBatches(path, columns, self._batches, self._decode)
+        require_same(path, stamp)
+        return _MappedBatches(path, columns["begin"].tolist())
+
+
+def decoded(stream: bytes) -> tuple[Rows, int]:
+    """Returns the rows of a stream of one record batch, and their bytes. Raises pyarrow.ArrowException."""
+    batch = require_pyarrow().ipc.open_stream(stream).read_next_batch()
+    return RowsOfBatch(batch.schema.names, batch.columns), batch.nbytes
+
+
+class _MappedBatches:
+    def __init__(self, path: Path, begin: list[int]) -> None:
+        self._batches = [RowsOfBatch(batch.schema.names, batch.columns) for batch in _mapped(path)]
+        self._begin = begin
+
+    def row(self, number: int) -> dict[str, Any]:
+        batch = bisect_right(self._begin, number) - 1
+        return self._batches[batch].row(number - self._begin[batch])
+
+    def close(self) -> None:
+        self._batches.clear()
+
+
+def _mapped(path: Path) -> list[Any]:
     pyarrow = require_pyarrow()
-    if isinstance(path, ObjectPath):
-        raise ShardError(
-            f"{path} is an object, and Arrow files are mapped into memory",
-            hint="use feed.parquet, or make them a channel (input_mode File) and pass feed.channel(name)",
-        )
     try:
         with path.open("rb") as file:
-            whole = file.read(len(_FILE)) == _FILE
+            whole = file.read(len(FILE_MARK)) == FILE_MARK
         source = pyarrow.memory_map(str(path))
         if not whole:
             return list(pyarrow.ipc.open_stream(source))
@@ -38,30 +101,45 @@ def _batches(path: ShardPath) -> list[Any]:
         raise ShardError(f"{path} is no Arrow file, or is broken: {error}") from error
 
 
-def index(path: ShardPath) -> tuple[int, Columns]:
-    """See `shard_format`. Column `begin`: first row of every record batch, and the number of rows."""
-    counts = [batch.num_rows for batch in _batches(path)]
-    begin = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.uint64)
-    return int(begin[-1]), {"begin": begin}
+class ObjectBatches:
+    """Record batches of one object, each read when a row of it is asked for.
 
+    Args:
+        path: the object.
+        columns: its index.
+        held: where batches stay decoded.
+        decode: see `ArrowFormat`.
+    """
 
-class ArrowFormat:
-    """Rows of Arrow files: dicts of column to value."""
+    def __init__(self, path: ObjectPath, columns: Columns, held: DecodedBatches, decode: Decode) -> None:
+        self._path, self._held, self._decode = path, held, decode
+        self._begin: list[int] = columns["begin"].tolist()
+        fields = (columns[name].tolist() for name in ("kind", "at", "end", "identity"))
+        self._messages = [
+            ArrowMessage(kind, at, end, identity=identity) for kind, at, end, identity in zip(*fields, strict=True)
+        ]
+        self._batches = [number for number, each in enumerate(self._messages) if each.kind == BATCH]
+        self._heads: dict[int, bytes] = {}  # schema and dictionaries, by their offsets
 
-    def open(self, path: ShardPath, stamp: Stamp, columns: Columns) -> _ArrowReader:
-        """See `shard_format.Format`."""
-        require_same(path, stamp)
-        return _ArrowReader(_batches(path), columns["begin"].tolist())
-
-
-class _ArrowReader:
-    def __init__(self, batches: list[Any], begin: list[int]) -> None:
-        self._batches = [RowsOfBatch(batch.schema.names, batch.columns) for batch in batches]
-        self._begin = begin
-
-    def row(self, number: int) -> dict[str, Any]:
+    def row(self, number: int) -> Any:
+        """See `shard_format.Reader`."""
         batch = bisect_right(self._begin, number) - 1
-        return self._batches[batch].row(number - self._begin[batch])
+        rows = self._held.rows(self._path, batch, lambda: self._read(batch))
+        return rows.row(number - self._begin[batch])
 
     def close(self) -> None:
-        self._batches.clear()
+        """Nothing is open."""
+        self._heads.clear()
+
+    def _read(self, batch: int) -> tuple[Rows, int]:
+        at = self._batches[batch]
+        heads = needed(self._messages, at)
+        self._heads = {each.begin: self._heads.get(each.begin) or self._bytes(each) for each in heads}
+        stream = b"".join([*self._heads.values(), self._bytes(self._messages[at])])
+        try:
+            return self._decode(stream)
+        except (require_pyarrow().ArrowException, OSError) as error:
+            raise ShardError(f"{self._path}, record batch {batch}, cannot be read: {error}") from error
+
+    def _bytes(self, message: ArrowMessage) -> bytes:
+        return self._path.read(message.begin, message.end)

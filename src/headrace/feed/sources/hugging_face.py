@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from headrace.errors import PipelineError, ShardError
 from headrace.feed.sources.source import Source
+
+
+def require_datasets() -> Any:
+    """Returns the module datasets. Raises PipelineError if it is not installed."""
+    try:
+        import datasets
+    except ModuleNotFoundError as error:
+        raise PipelineError("feed.hf needs the library datasets", hint="pip install 'headrace[datasets]'") from error
+    return datasets
 
 
 class HuggingFaceRows(Source):
@@ -23,12 +33,7 @@ class HuggingFaceRows(Source):
     """
 
     def __init__(self, dataset: Any) -> None:
-        try:
-            import datasets
-        except ModuleNotFoundError as error:
-            raise PipelineError(
-                "feed.hf needs the library datasets", hint="pip install 'headrace[datasets]'"
-            ) from error
+        datasets = require_datasets()
         if isinstance(dataset, (str, os.PathLike)):
             folder = Path(dataset)
             try:
@@ -37,9 +42,8 @@ class HuggingFaceRows(Source):
                 hint = "write one with dataset.save_to_disk(folder), or pass the dataset itself"
                 raise ShardError(f"{folder} holds no dataset of save_to_disk: {error}", hint) from error
         if isinstance(dataset, dict):
-            raise PipelineError(
-                f"this is a dict of the splits {', '.join(map(str, dataset))}", hint="pass one: dataset['train']"
-            )
+            names = ", ".join(map(str, dataset))
+            raise PipelineError(f"this is a dict of the splits {names}", hint="pass one: dataset['train']")
         if not isinstance(dataset, datasets.Dataset):
             raise PipelineError(
                 f"feed.hf takes a datasets.Dataset, got one of type {type(dataset).__name__}: "
@@ -48,7 +52,7 @@ class HuggingFaceRows(Source):
                 "is, with num_shards=",
             )
         self._dataset = dataset
-        super().__init__([("", len(dataset))], declared=False, digests=[_digest(dataset)])  # every host has all of it
+        super().__init__([("", len(dataset))], declared=False, digests=[_digest_of(dataset)])  # every host has all of it
 
     def read(self, shard: int, row: int) -> Any:
         """See `Source.read`."""
@@ -56,10 +60,20 @@ class HuggingFaceRows(Source):
         return self._dataset[row]
 
 
-def _digest(dataset: Any) -> str:
-    """Returns a digest of the columns, and of the first, middle and last row as they are stored."""
-    digest = hashlib.blake2b(repr(dataset.features).encode(), digest_size=8, person=b"shard")
+def _digest_of(dataset: Any) -> str:
     stored = dataset.with_format("arrow")
-    for row in sorted({0, len(dataset) // 2, len(dataset) - 1}) if len(dataset) else ():
-        digest.update(repr(stored[row].to_pylist()).encode())
+    return dataset_digest(dataset.features, len(dataset), lambda row: stored[row])
+
+
+def dataset_digest(features: Any, rows: int, stored: Callable[[int], Any]) -> str:
+    """Returns a digest of the columns, and of the first, middle and last row as they are stored.
+
+    Args:
+        features: of the dataset.
+        rows: how many.
+        stored: returns a row as an Arrow table.
+    """
+    digest = hashlib.blake2b(repr(features).encode(), digest_size=8, person=b"shard")
+    for row in sorted({0, rows // 2, rows - 1}) if rows else ():
+        digest.update(repr(stored(row).to_pylist()).encode())
     return digest.hexdigest()

@@ -14,8 +14,10 @@ from typing import Any
 from headrace.feed.sources.arrow_rows import require_pyarrow
 from headrace.feed.sources.arrow_shards import ArrowFormat
 from headrace.feed.sources.hugging_face import HuggingFaceRows
+from headrace.feed.sources.hugging_face_objects import HuggingFaceObjects
 from headrace.feed.sources.json_lines import JsonLinesFormat
 from headrace.feed.sources.parquet_shards import ParquetFormat
+from headrace.feed.sources.s3_objects import SCHEME
 from headrace.feed.sources.shard_files import ShardFiles
 from headrace.feed.sources.source import Source
 from headrace.feed.sources.tar_shards import TarFormat
@@ -69,29 +71,33 @@ def parquet(
     return ShardFiles(folder, pattern, "parquet", ParquetFormat(columns, memory))
 
 
-def arrow(folder: Folder, pattern: str = "*.arrow") -> Source:
+def arrow(folder: Folder, pattern: str = "*.arrow", *, memory: int = _MEMORY) -> Source:
     """Opens Arrow files, of the file or the stream form. A row is a dict of column to value, as with `parquet`.
 
     Args:
-        folder: of the shards.
+        folder: of the shards, or ``s3://bucket/prefix/``.
         pattern: that their names match, as in `Path.glob`.
+        memory: limit of the record batches of objects that a process keeps, bytes; files are mapped.
 
     Raises:
         ShardError: no shard matches, or one is broken.
         PipelineError: pyarrow is not installed.
     """
     require_pyarrow()
-    return ShardFiles(folder, pattern, "arrow", ArrowFormat())
+    return ShardFiles(folder, pattern, "arrow", ArrowFormat(memory))
 
 
-def hf(dataset: Any) -> Source:
+def hf(dataset: Any, *, memory: int = _MEMORY) -> Source:
     """Opens a dataset of Hugging Face's library. A row is what the dataset's features and format make of it.
 
     Args:
-        dataset: a `datasets.Dataset`, or a folder that `save_to_disk` wrote.
+        dataset: a `datasets.Dataset`, or what `save_to_disk` wrote: a folder, or ``s3://bucket/prefix/``.
+        memory: limit of the record batches of objects that a process keeps, bytes; files are mapped.
 
     Raises:
         PipelineError: it has no count (`streaming=True`), or the library is not installed.
         ShardError: the folder holds no dataset.
     """
+    if isinstance(dataset, str) and dataset.startswith(SCHEME):
+        return HuggingFaceObjects(dataset, memory)
     return HuggingFaceRows(dataset)

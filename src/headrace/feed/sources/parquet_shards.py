@@ -7,14 +7,13 @@ windows (`feed.Window`). A row group that is larger than the limit is kept until
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from headrace.errors import ShardError
-from headrace.feed.sources.arrow_rows import RowsOfBatch, require_pyarrow
+from headrace.feed.sources.arrow_rows import DecodedBatches, RowsOfBatch, require_pyarrow
 from headrace.feed.sources.s3_objects import ObjectFile, ObjectPath
 from headrace.feed.sources.shard_format import Columns, ShardPath, Stamp, stamp_of
 
@@ -38,28 +37,6 @@ def index(path: ShardPath) -> tuple[int, Columns]:
     return int(begin[-1]), {"begin": begin}
 
 
-class _Groups:
-    """Decoded row groups, the last used ones, within a limit of bytes."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._held: OrderedDict[tuple[ShardPath, int], tuple[RowsOfBatch, int]] = OrderedDict()
-        self._bytes = 0
-
-    def rows(self, path: ShardPath, number: int, decode: Callable[[], tuple[RowsOfBatch, int]]) -> RowsOfBatch:
-        """Returns the rows of a group, decoded if they are not there."""
-        found = self._held.get((path, number))
-        if found is None:
-            found = self._held[path, number] = decode()
-            self._bytes += found[1]
-            while self._bytes > self._limit and len(self._held) > 1:
-                _, (_, size) = self._held.popitem(last=False)
-                self._bytes -= size
-        else:
-            self._held.move_to_end((path, number))
-        return found[0]
-
-
 class ParquetFormat:
     """Rows of Parquet files: dicts of column to value.
 
@@ -71,7 +48,7 @@ class ParquetFormat:
     def __init__(self, columns: Sequence[str] | None, memory: int) -> None:
         self._columns = None if columns is None else list(columns)
         self._memory = memory
-        self._groups = _Groups(memory)
+        self._groups = DecodedBatches(memory)
 
     def __getstate__(self) -> tuple[list[str] | None, int]:
         """What is decoded stays here."""
@@ -102,7 +79,7 @@ def require_same(path: ShardPath, stamp: Stamp) -> None:
 
 class _ParquetReader:
     def __init__(
-        self, path: ShardPath, file: Any, begin: list[int], columns: list[str] | None, groups: _Groups
+        self, path: ShardPath, file: Any, begin: list[int], columns: list[str] | None, groups: DecodedBatches
     ) -> None:
         self._path, self._file, self._begin, self._columns, self._groups = path, file, begin, columns, groups
 

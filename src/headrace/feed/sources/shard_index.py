@@ -23,7 +23,7 @@ import msgspec
 from headrace.errors import ShardError
 from headrace.feed.sources.shard_format import Columns, Stamp, unpack
 
-_MARK = b"headrace index 3"  # 3: lines of JSON that hold white space alone are no rows; samples of the bytes
+_MARK = b"headrace index 4"  # 4: Arrow shards say where their messages lie
 _ALIGN = 8
 _DIGEST = 16
 
