@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -87,13 +89,74 @@ def test_lines_and_row_groups_too(s3: ObjectStore, tmp_path: Path) -> None:
         (folder / f"{shard}.jsonl").write_text("\n".join(lines) + "\n")
         table = pa.table({"row": list(range(50)), "text": [shard * row for row in range(50)], "other": [1.5] * 50})
         parquet.write_table(table, folder / f"{shard}.parquet", row_group_size=16)
-    (folder / "z.arrow").write_bytes(b"ARROW1")
     uri = upload(s3, folder)
     assert list(feed.jsonl(uri)) == list(feed.jsonl(folder))
     columns = ["row", "text"]
     assert list(feed.parquet(uri, columns=columns)) == list(feed.parquet(folder, columns=columns))
-    with pytest.raises(ShardError, match="is an object, and Arrow files are mapped into memory"):
-        feed.arrow(uri)
+
+
+def _arrow(folder: Path) -> None:
+    folder.mkdir()
+    rows = [{"id": row, "tokens": [row] * (row % 4), "word": f"w{row % 5}", "none": None} for row in range(60)]
+    table = pa.Table.from_pylist(rows).set_column(
+        2, "word", pa.array([row["word"] for row in rows]).dictionary_encode()
+    )
+    with pa.ipc.new_file(folder / "a.arrow", table.schema) as writer:
+        writer.write_table(table, max_chunksize=7)
+    with pa.ipc.new_stream(folder / "b.arrow", table.schema) as writer:
+        writer.write_table(table.slice(0, 40), max_chunksize=16)
+    changing = [pa.DictionaryArray.from_arrays([0, 1, 0], words) for words in (["p", "q"], ["p", "q", "r"], ["x", "y"])]
+    schema = pa.schema({"word": changing[0].type})
+    (folder / "words").mkdir()
+    with pa.ipc.new_stream(
+        folder / "words" / "c.arrow", schema, options=pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
+    ) as writer:
+        for words in changing:
+            writer.write_batch(pa.RecordBatch.from_arrays([words], schema=schema))
+
+
+def plain(row: Any) -> Any:
+    return {name: value.tolist() if hasattr(value, "tolist") else value for name, value in row.items()}
+
+
+def test_record_batches_are_read_one_by_one(s3: ObjectStore, proxy: FlakyS3, tmp_path: Path) -> None:
+    folder = tmp_path / "texts"
+    _arrow(folder)
+    uri = upload(s3, folder)
+    here, there = feed.arrow(folder), feed.arrow(uri, memory=1)
+    assert there.counts == here.counts == [("a.arrow", 60), ("b.arrow", 40)]
+    assert there.shard_digests == here.shard_digests
+    assert list(map(plain, there)) == list(map(plain, here))
+    assert [row["word"] for row in feed.arrow(uri + "/words/")] == list("pqppqpxyx")
+    options: dict[str, Any] = {"batch_size": 8, "shuffle": feed.Window(8, 4), "seed": 3, "collate_fn": list}
+    with DataLoader(there.map(plain), **options, num_workers=2) as served:
+        assert list(served) == list(DataLoader(here.map(plain), **options))
+    s3_objects._blocks.clear()
+    kept = feed.arrow(uri)
+    assert kept[3]["id"] == 3
+    before = proxy.requests["GET"]
+    assert [row["id"] for row in (kept[number] for number in range(7))] == list(range(7))
+    assert proxy.requests["GET"] == before, "a batch stays decoded"
+
+
+@pytest.mark.parametrize("cut", [3, 12, 400, -1, -20])
+@pytest.mark.parametrize("name", ["a.arrow", "b.arrow"])
+def test_a_broken_arrow_object_is_named(s3: ObjectStore, tmp_path: Path, name: str, cut: int) -> None:
+    folder = tmp_path / "texts"
+    _arrow(folder)
+    whole = (folder / name).read_bytes()
+    s3.put(f"data/{name}", whole[:cut])
+    if name == "b.arrow" and cut == -1:
+        return  # the mark of the end is not needed
+    with pytest.raises(ShardError, match=rf"data/{name} is no Arrow file, or is broken"):
+        feed.arrow(s3.uri("data"))
+
+
+def test_a_dataset_that_was_saved_to_s3(s3: ObjectStore, tmp_path: Path) -> None:
+    program = Path(__file__).with_name("hugging_face_objects_program.py")
+    command = [sys.executable, str(program), str(tmp_path), s3.uri("saved")]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_index_is_kept_and_rows_share_requests(s3: ObjectStore, proxy: FlakyS3, folder: Path) -> None:

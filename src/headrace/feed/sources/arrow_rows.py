@@ -1,4 +1,4 @@
-"""Rows of Arrow record batches as Python values, and the batches that stay decoded; what Parquet and Arrow shards share.
+"""Rows of Arrow record batches as Python values, and batches that stay decoded: what Parquet and Arrow shards share.
 
 Numbers, strings and bytes become Python's, a list of numbers becomes a NumPy array, so that token lists and embeddings
 need no loop in Python; everything else becomes what pyarrow's `as_py` makes of it.

@@ -1,8 +1,8 @@
 """Arrow files, of the file or the stream form, as `datasets` writes them too.
 
 Files are mapped into memory: a row is read where it lies, and nothing is decoded ahead. Of objects a record batch is
-read as a whole, in one GET, and kept, within a limit of bytes for all shards of a source: so rows should be asked for in
-an order that stays in a few batches for a while (`feed.Window`).
+read as a whole, in one GET, and kept, within a limit of bytes for all shards of a source: so rows should be asked for
+in an order that stays in a few batches for a while (`feed.Window`).
 """
 
 from __future__ import annotations

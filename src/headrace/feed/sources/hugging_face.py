@@ -52,7 +52,8 @@ class HuggingFaceRows(Source):
                 "is, with num_shards=",
             )
         self._dataset = dataset
-        super().__init__([("", len(dataset))], declared=False, digests=[_digest_of(dataset)])  # every host has all of it
+        digest = _digest_of(dataset)
+        super().__init__([("", len(dataset))], declared=False, digests=[digest])  # every host has all of it
 
     def read(self, shard: int, row: int) -> Any:
         """See `Source.read`."""

@@ -44,6 +44,11 @@ class _Splits(msgspec.Struct):
     splits: list[str]
 
 
+_decode_state = msgspec.json.Decoder(_State).decode
+_decode_splits = msgspec.json.Decoder(_Splits).decode
+_decode_info = msgspec.json.Decoder(dict[str, Any]).decode
+
+
 class HuggingFaceObjects(Source):
     """Rows of a dataset, as its own features and format give them.
 
@@ -138,7 +143,7 @@ class _Decode:
 def _described(folder: ObjectFolder) -> _Decode:
     """Returns what the library wrote beside the data. Raises ShardError."""
     if _STATE not in folder.objects and _SPLITS in folder.objects:
-        names = msgspec.json.decode(_content(folder, _SPLITS), type=_Splits).splits
+        names = _decode_splits(_content(folder, _SPLITS)).splits
         raise ShardError(
             f"{folder} holds a dict of the splits {', '.join(names)}", f"pass one: {str(folder) + names[0]!r}"
         )
@@ -149,9 +154,7 @@ def _described(folder: ObjectFolder) -> _Decode:
                 hint="write one with dataset.save_to_disk(uri), or use feed.parquet or feed.arrow",
             )
     try:
-        return _Decode(
-            msgspec.json.decode(_content(folder, _STATE), type=_State), msgspec.json.decode(_content(folder, _INFO))
-        )
+        return _Decode(_decode_state(_content(folder, _STATE)), _decode_info(_content(folder, _INFO)))
     except msgspec.DecodeError as error:
         raise ShardError(f"{folder} holds no dataset of save_to_disk: {error}", "save the dataset again") from error
 

@@ -86,7 +86,8 @@ class _ParquetReader:
     def row(self, number: int) -> dict[str, Any]:
         group = bisect_right(self._begin, number) - 1
         rows = self._groups.rows(self._path, group, lambda: self._decode(group))
-        return rows.row(number - self._begin[group])
+        found: dict[str, Any] = rows.row(number - self._begin[group])
+        return found
 
     def _decode(self, group: int) -> tuple[RowsOfBatch, int]:
         pyarrow = require_pyarrow()
