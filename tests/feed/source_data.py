@@ -55,3 +55,8 @@ def decode(row: dict[str, Any]) -> dict[str, Any]:
 @feed.pipeline
 def tars(channel: str = "training") -> feed.Source:
     return feed.tar(feed.channel(channel), "*.tar").map(decode)
+
+
+@feed.pipeline
+def objects(uri: str) -> feed.Source:
+    return feed.tar(uri, "*.tar").map(decode)

@@ -13,8 +13,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import torch
+from feed_servers import Server
 from pyarrow import parquet
-from source_data import decode, fill_tars, write_tar
+from source_data import decode, fill_tars, objects, write_tar
 
 from flaky_s3 import FlakyS3, flaky
 from headrace import feed
@@ -81,6 +82,23 @@ def test_the_rows_and_batches_are_those_of_the_files(s3: ObjectStore, folder: Pa
         assert list(map(flat, served)) == list(map(flat, own))
 
 
+def test_feed_servers_read_objects_and_one_may_be_killed(
+    s3: ObjectStore, folder: Path, own_server: Callable[..., Server]
+) -> None:
+    uri = upload(s3, folder)
+    options: dict[str, Any] = {"batch_size": 8, "shuffle": feed.Window(8, 4), "seed": 3}
+    own = list(map(flat, DataLoader(objects(uri).build(), **options)))
+    servers = [own_server(name) for name in ("one", "two")]
+    both = ",".join([servers[0].tcp, servers[1].tcp.removeprefix("tcp://")])
+    with DataLoader(objects(uri), **options, workers=both, secret_file=servers[0].secret) as loader:
+        found = []
+        for step, batch in enumerate(loader):
+            found.append(flat(batch))
+            if step == 3:
+                servers[1].kill()
+    assert found == own
+
+
 def test_lines_and_row_groups_too(s3: ObjectStore, tmp_path: Path) -> None:
     folder = tmp_path / "texts"
     folder.mkdir()
@@ -139,14 +157,23 @@ def test_record_batches_are_read_one_by_one(s3: ObjectStore, proxy: FlakyS3, tmp
     assert proxy.requests["GET"] == before, "a batch stays decoded"
 
 
-@pytest.mark.parametrize("cut", [3, 12, 400, -1, -20])
+def test_an_arrow_object_that_was_changed_is_named(s3: ObjectStore, tmp_path: Path) -> None:
+    _arrow(tmp_path / "texts")
+    source = feed.arrow(upload(s3, tmp_path / "texts"), memory=1)
+    assert source[0]["id"] == 0
+    s3.put("data/b.arrow", b"x" * (tmp_path / "texts" / "b.arrow").stat().st_size)
+    with pytest.raises(ShardError, match=r"s3://.*/data/b\.arrow was changed since its rows were counted"):
+        source[70]
+
+
+@pytest.mark.parametrize("cut", [3, 12, 400, -1, -8, -20])
 @pytest.mark.parametrize("name", ["a.arrow", "b.arrow"])
 def test_a_broken_arrow_object_is_named(s3: ObjectStore, tmp_path: Path, name: str, cut: int) -> None:
     folder = tmp_path / "texts"
     _arrow(folder)
     whole = (folder / name).read_bytes()
     s3.put(f"data/{name}", whole[:cut])
-    if name == "b.arrow" and cut == -1:  # the mark of the end is not needed
+    if name == "b.arrow" and cut == -8:  # the mark of the end is not needed
         assert len(feed.arrow(s3.uri("data"))) == 40
         return
     with pytest.raises(ShardError, match=rf"data/{name} is no Arrow file, or is broken"):
