@@ -31,6 +31,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.random import mtrand  # here, once: NumPy would load it in every worker, before its first batch
 
 if TYPE_CHECKING:
     import torch
@@ -134,7 +135,7 @@ def _python_memory() -> Memory | None:
 
 def _numpy_memory() -> Memory | None:
     """Finds the state of NumPy's legacy generator: 624 words, then the position."""
-    generator = np.random.mtrand._rand._bit_generator
+    generator = mtrand._rand._bit_generator
     if type(generator).__name__ != "MT19937":
         return None
     address = generator.ctypes.state_address
@@ -246,7 +247,7 @@ class SampleSeeds:
         return missed
 
     def _find(self) -> None:
-        self._numpy = np.random.mtrand._rand._bit_generator  # held, so that its memory stays
+        self._numpy = mtrand._rand._bit_generator  # held, so that its memory stays
         self._twisters = (_Twister(_set_python, _python_memory()), _Twister(_set_numpy, _numpy_memory()))
         self._sort()
 
@@ -258,7 +259,7 @@ class SampleSeeds:
         """Discards the second number of a normal pair, left from an earlier draw: drawing it changes no state."""
         random.seed(0)
         np.random.seed(0)
-        if np.random.mtrand._rand._bit_generator is not self._numpy:  # by numpy.random.set_bit_generator
+        if mtrand._rand._bit_generator is not self._numpy:  # by numpy.random.set_bit_generator
             self._find()
         for twister in self._watched:
             twister.mark()

@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 
 _ROUNDS = 8
 _ROUND_KEYS = struct.Struct(f"<{_ROUNDS}Q")
+_FIRST, _SECOND = 0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53
+_WORD = (1 << 64) - 1
+_FEW = 16  # values that are walked one by one
 
 
 def permute(
@@ -43,12 +46,16 @@ def permute(
     half = max(1, ((n - 1).bit_length() + 1) // 2)
     keys = _ROUND_KEYS.unpack(hashlib.blake2b(key, digest_size=_ROUND_KEYS.size, person=b"permutation").digest())
     own = None if tweaks is None else _mix(tweaks + np.uint64(1)) << np.uint64(32)  # apart from the low bits of values
-    mixed = _feistel(values.astype(np.uint64), half, keys, own)
-    outside = mixed >= n
-    while outside.any():
-        mixed[outside] = _feistel(mixed[outside], half, keys, None if own is None else own[outside])
-        outside = mixed >= n
-    return mixed.astype(np.int64)
+    mixed = _feistel(values.astype(np.uint64), half, keys, own).ravel()
+    tweaked = None if own is None else own.ravel()
+    outside = np.flatnonzero(mixed >= n)
+    while outside.size > _FEW:
+        walked = _feistel(mixed[outside], half, keys, None if tweaked is None else tweaked[outside])
+        mixed[outside] = walked
+        outside = outside[walked >= n]
+    for place in outside.tolist():
+        mixed[place] = _walk(int(mixed[place]), n, half, keys, 0 if tweaked is None else int(tweaked[place]))
+    return mixed.astype(np.int64).reshape(values.shape)
 
 
 def _feistel(
@@ -63,8 +70,22 @@ def _feistel(
     return mixed
 
 
+def _walk(value: int, n: int, half: int, keys: tuple[int, ...], own: int) -> int:
+    """`_feistel` for one value, until it falls inside. For a few values NumPy's calls cost more than the arithmetic."""
+    mask = (1 << half) - 1
+    while value >= n:
+        left, right = value >> half, value & mask
+        for key in keys:
+            mixed = right ^ key ^ own
+            mixed = (mixed ^ mixed >> 33) * _FIRST & _WORD
+            mixed = (mixed ^ mixed >> 33) * _SECOND & _WORD
+            left, right = right, left ^ (mixed ^ mixed >> 33) & mask
+        value = left << half | right
+    return value
+
+
 def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    values = (values ^ (values >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
-    values = (values ^ (values >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)
+    values = (values ^ (values >> np.uint64(33))) * np.uint64(_FIRST)
+    values = (values ^ (values >> np.uint64(33))) * np.uint64(_SECOND)
     mixed: NDArray[np.uint64] = values ^ (values >> np.uint64(33))
     return mixed

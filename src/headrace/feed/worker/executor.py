@@ -130,7 +130,8 @@ class Executor:
         self._pipelines[message.pipeline] = built
         digests = list(getattr(built.dataset, "shard_digests", ()))
         mixing = getattr(built.dataset, "mixing", None) if counted else None
-        self._send(messages.Opened(message.pipeline, length, built.whole, numerics(), shards, digests, mixing))
+        computes = numerics() if message.factory else {}  # a trainer's own processes compute alike
+        self._send(messages.Opened(message.pipeline, length, built.whole, computes, shards, digests, mixing))
 
     def _build(self, message: messages.Open) -> tuple[Built, list[tuple[str, int]]]:
         """Returns the pipeline, and the shards that it declares. Those of a given one are the trainer's business."""
