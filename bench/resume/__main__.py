@@ -1,6 +1,6 @@
-"""Stops an epoch over tar files at 1, 50 and 99 %, goes on in another process, and kills a worker in the middle.
+"""Stops an epoch over tar files, goes on in another process, with other workers and ranks too, and kills a worker.
 
-    python -m bench.resume [--rounds N] [--only headrace,...] [--into FILE.csv]
+    python -m bench.resume [--rounds N] [--only headrace,...] [--into FILE.csv] [--shards FOLDER]
     python -m bench.resume --publish FILE.csv       # the table of docs/benchmarks.md, from raw data
 
 "First batch" is from the loaded state to the first batch, workers' start included, beside that of a pass from the
@@ -10,6 +10,7 @@ beginning. Samples are lost if no batch of the epoch had them, and repeated if t
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import json
 import statistics
@@ -20,7 +21,7 @@ from collections import Counter
 from pathlib import Path
 
 from bench.feed.publish import DOCS, between
-from bench.resume.contenders import BATCH, CONTENDERS, ROW
+from bench.resume.contenders import BATCH, CONTENDERS, RANKED, ROW
 from bench.shards.__main__ import run as in_environment
 from bench.shards.contenders import FORMS
 from bench.shards.conversion import converted
@@ -31,17 +32,26 @@ from headrace import feed
 
 SAMPLES = ROWS[ROW].shards * ROWS[ROW].samples
 STEPS = SAMPLES // BATCH
-SHARES = (1, 50, 99)
+WORKERS = 2
+STOPS = (  # what; where it stops, in per cent; workers that go on; ranks until there
+    ("resume at 1 %", 1, WORKERS, 1),
+    ("resume at 50 %", 50, WORKERS, 1),
+    ("resume at 99 %", 99, WORKERS, 1),
+    ("at 50 % with 3 workers", 50, 3, 1),
+    ("at 50 % on 1 rank of 2", 50, WORKERS, 2),
+)
 COLUMNS = ("round", "contender", "what", "first", "fresh", "longest", "bytes", "lost", "repeated", "error")
 LIMIT = 300.0  # seconds of a process; one that lost a worker may wait for ever
 
 
-def process(name: str, shards: Path, what: str, steps: int, kept: Path) -> dict[str, str]:
+def process(
+    name: str, shards: Path, what: str, steps: int, kept: Path, workers: int = WORKERS, ranks: int = 1
+) -> dict[str, str]:
     """Runs one process. Returns what it prints; of one that did not end, that."""
     try:
         return in_environment(
-            name, "one_run", name, str(shards), what, str(steps), str(kept), shards=shards, package="bench.resume",
-            limit=LIMIT,
+            name, "one_run", name, str(shards), str(workers), what, str(steps), str(kept), shards=shards,
+            package="bench.resume", limit=LIMIT, ranks=ranks,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return {"error": f"still waiting after {LIMIT:.0f} s"}
@@ -51,8 +61,7 @@ def process(name: str, shards: Path, what: str, steps: int, kept: Path) -> dict[
 
 def counted(kept: Path) -> tuple[int, int]:
     """Returns how many samples were lost, and repeated."""
-    path = kept.with_suffix(".numbers")
-    found = Counter(map(int, path.read_text().split())) if path.exists() else Counter[int]()
+    found = Counter(int(word) for path in kept.parent.glob(f"{kept.name}.*") for word in path.read_text().split())
     return SAMPLES - len(found), sum(count - 1 for count in found.values())
 
 
@@ -63,14 +72,16 @@ def measured(turn: int, name: str, shards: Path, folder: Path) -> list[dict[str,
     lost, repeated = counted(folder / "fresh")
     common = {"round": turn, "contender": name, "fresh": fresh.get("first", "")}
     rows.append(common | {"what": "whole", "lost": lost, "repeated": repeated, "error": fresh["error"]})
-    for share in SHARES:
-        kept = folder / f"{share}"
-        before = process(name, shards, "save", STEPS * share // 100, kept)
-        after = process(name, shards, "go_on", 0, kept)
+    for what, share, workers, ranks in STOPS:
+        if ranks > 1 and name not in RANKED:
+            continue
+        kept = folder / what.replace(" ", "-")
+        before = process(name, shards, "save", STEPS * share // 100, kept, ranks=ranks)
+        after = process(name, shards, "go_on", 0, kept, workers)
         lost, repeated = counted(kept)
         rows.append(common | {
-            "what": f"resume at {share} %", "first": after.get("first", ""), "bytes": before.get("bytes", ""),
-            "lost": lost, "repeated": repeated, "error": before["error"] or after["error"],
+            "what": what, "first": after.get("first", ""), "bytes": before.get("bytes", ""), "lost": lost,
+            "repeated": repeated, "error": before["error"] or after["error"],
         })  # fmt: skip
     kept = folder / "kill"
     killed = process(name, shards, "kill", STEPS * 30 // 100, kept)
@@ -109,6 +120,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="", help="contenders, if not all")
     parser.add_argument("--publish", type=Path, help="write docs/benchmarks.md from this raw data")
+    parser.add_argument("--shards", type=Path, help="folder of shards and peers' forms; by default one that is removed")
     parser.add_argument("--into", type=Path, help="raw data (CSV); by default of this day, in bench/results")
     given = parser.parse_args()
     if given.publish:
@@ -119,7 +131,8 @@ def main() -> None:
         return
     into: Path = given.into or RESULTS / f"resume-{time.strftime('%Y%m%d')}.csv"
     names = [name for name in CONTENDERS if not given.only or name in given.only.split(",")]
-    with tempfile.TemporaryDirectory() as there, into.open("w", newline="") as file:
+    place = contextlib.nullcontext(given.shards) if given.shards else tempfile.TemporaryDirectory()
+    with place as there, into.open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()
         shards = prepare(ROW, Path(there))
@@ -130,7 +143,7 @@ def main() -> None:
                 in_environment(name, "conversion", form, ROW, str(shards), shards=shards)
         for turn in range(given.rounds):
             for name in names:
-                with tempfile.TemporaryDirectory(dir=there) as kept:
+                with tempfile.TemporaryDirectory() as kept:
                     for row in measured(turn, name, shards, Path(kept)):
                         writer.writerow(row)
                         file.flush()

@@ -59,8 +59,10 @@ def run(
     shards: Path,
     package: str = "bench.shards",
     limit: float | None = None,
+    ranks: int = 1,
 ) -> dict[str, str]:
-    """Runs a module of a contender in its own environment. Returns what it prints. Ends it after `limit` seconds."""
+    """Runs a module of a contender in its own environment, by torchrun if on several ranks. Returns what it, or one
+    rank, prints. Ends it after `limit` seconds."""
     python = PYTHONS.get(contender, Path(sys.executable))
     extra = [str(STAND_INS[contender])] if contender in STAND_INS else []
     environment = os.environ | {
@@ -68,7 +70,8 @@ def run(
         "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
         "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT), *extra]),
     }
-    command = [str(python), "-m", f"{package}.{module}", *arguments]
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
+    command = [str(python), *launcher, "-m", f"{package}.{module}", *arguments]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=environment, timeout=limit)
     return {name: str(value) for name, value in json.loads(done.stdout.splitlines()[-1]).items()}
 
