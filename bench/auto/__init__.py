@@ -1,0 +1,1 @@
+"""See `bench.auto.__main__`."""
