@@ -98,7 +98,7 @@ def simulate(world: World, seed: int) -> SessionStats:
         kept = Position.from_state(json.loads(json.dumps(position.to_state()))).lanes
         assert kept is not None
         dropped = [token for token in kept.tokens if chance.random() < 0.5]
-        start, step = LaneState(kept.count, kept.taken, kept.ended, dropped), progress.step
+        start, step = LaneState(kept.count, kept.taken, kept.ended, dropped, marks=kept.marks), progress.step
     assert stats.purity_failures == 0
     return stats
 

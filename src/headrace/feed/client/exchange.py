@@ -221,10 +221,12 @@ class Exchange:
         avoid: int = -1,
         again: Draw | None = None,
     ) -> None:
-        plan, draw = request.slice.bundle.plan, request.slice.draw
+        plan, draw = request.slice.bundle.plan, again
+        if draw is None and request.slice.draw is not None:
+            draw = request.slice.draw.request(self._numerics.kinds.get(worker.number, b""))
         request.message = messages.SliceRequest(
             request.number, self._opening.pipeline, plan.epoch, plan.seed, batches, request.slice.whole, request.slab,
-            layout, check, avoid, self._policy.slice_timeout, again or (draw.request() if draw is not None else None),
+            layout, check, avoid, self._policy.slice_timeout, draw,
             plan.agreed,
         )  # fmt: skip
         self._worker_pool.request(worker, request.message)
@@ -366,7 +368,7 @@ class Exchange:
             if drawn.note and drawn.note not in self._noted:
                 self._noted.add(drawn.note)
                 self._warn(drawn.note, UserWarning)
-            slice_.draw.answered(drawn)
+            slice_.draw.answered(drawn, self._numerics.kinds.get(worker.number, b""))
             if not drawn.rows:
                 bundle.failures[0] = BatchSkipped()
         elif slice_.draw is not None:
@@ -388,7 +390,7 @@ class Exchange:
             self._stats.hedges_won += request.purpose == "hedge"
             self._cancel(others)
         if request.message.check and not message.failures and not bundle.failures:
-            kind = self._numerics.kinds.get(worker.number, "")
+            kind = self._numerics.kinds.get(worker.number, b"")
             self._verifier.add(Check(request, message, self.schedule.requested, kind))
         if skip:
             self._failed_rows.skip(bundle, message.failures)

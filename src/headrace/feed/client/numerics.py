@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from headrace.feed.identifiers import WorkerNumber
-from headrace.feed.pipelines.fingerprint import differences
+from headrace.feed.pipelines.fingerprint import differences, kind_of
 
 NumericsPolicy = Literal["warn", "refuse", "lowest"]
 ORDER = ("DEFAULT", "AVX2", "AVX512")  # of torch's CPU capabilities on x86-64, from the lowest
@@ -48,12 +48,12 @@ class Numerics:
         self._seen: dict[WorkerNumber, _Seen] = {}
         self._warned = False
         self._since: float | None = None
-        self.kinds: dict[WorkerNumber, str] = {}
+        self.kinds: dict[WorkerNumber, bytes] = {}
 
     def opened(self, number: WorkerNumber, name: str, numerics: dict[str, str], now: float) -> Admission:
         """A worker has opened the pipeline, and sent how it computes."""
         self._seen[number] = _Seen(name, numerics)
-        self.kinds[number] = repr(sorted(numerics.items()))
+        self.kinds[number] = kind_of(numerics)
         if self._policy == "lowest" and self._reference is None:
             self._since = now if self._since is None else self._since
             return Admission()

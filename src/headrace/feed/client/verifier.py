@@ -37,7 +37,7 @@ class Check:
     request: Request
     done: messages.Done
     at: int
-    kind: str
+    kind: bytes
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Verifier:
     def next(
         self,
         workers: Mapping[WorkerNumber, WorkerLoad],
-        kinds: Mapping[WorkerNumber, str],
+        kinds: Mapping[WorkerNumber, bytes],
         requests: int,
         *,
         same: bool = False,

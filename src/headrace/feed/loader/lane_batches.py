@@ -16,6 +16,7 @@ from headrace.errors import PipelineError
 from headrace.feed.client.policy import SessionStats, Skipped
 from headrace.feed.client.session import Session
 from headrace.feed.pipelines.fetch import Built, RowFailed, collated
+from headrace.feed.pipelines.fingerprint import own_kind
 from headrace.feed.pipelines.seeds import preserved_generators
 from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.plan.lane_draws import LaneDraw, LanePart, LanePass
@@ -150,6 +151,7 @@ class InlineLanes(_LaneBatches):
         super().__init__(built, draws, progress, stats)
         self._readers, self._warn = readers, warn
         self._noted: set[str] = set()
+        self._kind = own_kind(inline=True)
         self._plan: BatchPlan | None = None
 
     def _wait(self) -> bool:
@@ -167,7 +169,7 @@ class InlineLanes(_LaneBatches):
         behind = 1
         try:
             while behind:
-                outputs, drawn = self._readers.draw(plan.epoch, plan.seed, draw.request())
+                outputs, drawn = self._readers.draw(plan.epoch, plan.seed, draw.request(self._kind))
                 behind = drawn.behind
             batch: Any = outputs
             if outputs and not draw.part:
@@ -179,7 +181,7 @@ class InlineLanes(_LaneBatches):
         if drawn.note and drawn.note not in self._noted:
             self._noted.add(drawn.note)
             self._warn(drawn.note, UserWarning)
-        draw.answered(drawn)
+        draw.answered(drawn, self._kind)
         return batch
 
     def ready(self) -> bool:

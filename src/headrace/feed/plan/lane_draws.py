@@ -25,8 +25,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from headrace.feed.pipelines.fingerprint import own_kind
 from headrace.feed.plan.epoch import BatchPlan
-from headrace.feed.plan.lane_state import LaneState, LaneToken
+from headrace.feed.plan.lane_state import LaneMark, LaneState, LaneToken
 from headrace.feed.plan.state_dict import Position
 from headrace.feed.wire.draws import Draw, Drawn
 
@@ -45,6 +46,7 @@ class Lanes:
         drop_last: whether a lane's last, incomplete batch, or part of one, is left out.
         slots: that every global batch takes a part of; 0 where a batch comes from one lane.
         skip: whether rows that a stream's steps raise over are left out.
+        marked: whether outputs are marked, so that a lane that is opened again can be checked.
     """
 
     count: int
@@ -52,6 +54,7 @@ class Lanes:
     drop_last: bool = False
     slots: int = 0
     skip: bool = False
+    marked: bool = True
 
 
 @dataclass(eq=False)
@@ -64,6 +67,7 @@ class LaneCursor:
         ended: whether it is known to have none left.
         failed: whether the dataset raised in it, and the user was told.
         tokens: where its readers can be opened, in order.
+        marks: by what its outputs are known again, in order.
     """
 
     lane: int
@@ -71,6 +75,7 @@ class LaneCursor:
     ended: bool = False
     failed: bool = False
     tokens: list[LaneToken] = field(default_factory=list)
+    marks: list[LaneMark] = field(default_factory=list)
 
 
 @dataclass(eq=False)
@@ -84,6 +89,7 @@ class LaneDraw:
         failed: whether the dataset raised.
         outputs: those that came, or the batch that they are.
         given: outputs that were handed out.
+        kind: of the worker that made it, see `fingerprint`.
     """
 
     cursor: LaneCursor
@@ -95,29 +101,45 @@ class LaneDraw:
     failed: bool = False
     outputs: Any = None
     given: int = 0
+    kind: bytes = b""
 
-    def request(self) -> Draw:
-        """Returns what a worker is asked, with the token that saves it the most."""
+    def request(self, kind: bytes = b"") -> Draw:
+        """Returns what a worker of a kind is asked, with the token that saves it the most."""
         near = [token for token in self.cursor.tokens if token.at <= self.first]
         token = near[-1] if near else LaneToken(0, b"")
         lanes = self.lanes
+        marks = [mark for mark in self.cursor.marks if mark.at <= self.first and _alike(mark.kind, kind)]
+        known = marks[-1] if marks else LaneMark(0, b"", b"")
         return Draw(
             self.cursor.lane, lanes.count, self.first, self.count, lanes.shuffle, lanes.drop_last, token.at,
-            token.token, self.part, lanes.skip,
+            token.token, self.part, lanes.skip, known.at, known.digest if lanes.marked else None,
         )  # fmt: skip
 
     def cheap(self) -> bool:
         """Whether another worker could make it without a long replay."""
         return self.first - self.request().at <= 4 * self.count
 
-    def answered(self, drawn: Drawn) -> None:
-        """Notes what came of it."""
-        self.drawn = drawn
+    def answered(self, drawn: Drawn, kind: bytes = b"") -> None:
+        """Notes what came of it, from a worker of a kind."""
+        self.drawn, self.kind = drawn, kind
         cursor = self.cursor
+        if drawn.mark:
+            cursor.marks = sorted({*cursor.marks, self.mark})[-_TOKENS:]
         cursor.ended = cursor.ended or drawn.ended
         if drawn.token and (not cursor.tokens or cursor.tokens[-1].at < drawn.at):
             cursor.tokens.append(LaneToken(drawn.at, drawn.token))
             del cursor.tokens[:-_TOKENS]
+
+    @property
+    def mark(self) -> LaneMark:
+        """By what the last output of those that came is known again."""
+        assert self.drawn is not None, "it has come"
+        return LaneMark(self.first + self.drawn.rows, self.drawn.mark, self.kind)
+
+
+def _alike(one: bytes, other: bytes) -> bool:
+    """Returns whether workers of two kinds make the same bits."""
+    return one == other or (one or own_kind()) == (other or own_kind())
 
 
 class LanePart(NamedTuple):
@@ -134,6 +156,7 @@ class _Taken(NamedTuple):
     taken: int
     ended: bool
     token: LaneToken | None
+    mark: LaneMark | None
 
 
 @dataclass(eq=False)
@@ -196,10 +219,20 @@ class LanePass(Iterator[BatchPlan]):
         taken = dict(start.taken) if start is not None else {}
         ended = set(start.ended) if start is not None else set()
         tokens = start.by_lane() if start is not None else {}
-        self._base = {lane: _Taken(step, lane, taken.get(lane, 0), lane in ended, tokens.get(lane)) for lane in own}
+        marks = start.marks_by_lane() if start is not None else {}
+        self._base = {
+            lane: _Taken(step, lane, taken.get(lane, 0), lane in ended, tokens.get(lane), marks.get(lane))
+            for lane in own
+        }
         self._latest = dict(self._base)
         self._cursors = {
-            lane: LaneCursor(lane, base.taken, base.ended, tokens=[base.token] if base.token is not None else [])
+            lane: LaneCursor(
+                lane,
+                base.taken,
+                base.ended,
+                tokens=[base.token] if base.token is not None else [],
+                marks=[base.mark] if base.mark is not None else [],
+            )
             for lane, base in self._base.items()
         }
         numbers = sorted({lane % (lanes.slots or 1) for lane in own})
@@ -280,7 +313,7 @@ class LanePass(Iterator[BatchPlan]):
             draw.outputs = outputs
             slot.held.append(draw)
         else:
-            self._note(_Taken(self._step, cursor.lane, draw.first, True, None))
+            self._note(_Taken(self._step, cursor.lane, draw.first, True, None, None))
 
     def lacking(self) -> int:
         """Returns of how many slots nothing is here, and something may come."""
@@ -311,7 +344,8 @@ class LanePass(Iterator[BatchPlan]):
             parts.append(LanePart(draw, first, last))
             taken, through = draw.first + last, last == drawn.rows
             token = LaneToken(drawn.at, drawn.token) if through and drawn.token else None
-            self._note(_Taken(step, draw.cursor.lane, taken, through and drawn.ended, token))
+            mark = draw.mark if through and drawn.mark else None
+            self._note(_Taken(step, draw.cursor.lane, taken, through and drawn.ended, token, mark))
             if through:
                 slot.held.popleft()
         self._step = step
@@ -328,8 +362,9 @@ class LanePass(Iterator[BatchPlan]):
         before = base[taken.lane]
         token = taken.token or (None if taken.ended else before.token)
         base[taken.lane] = taken._replace(
-            taken=max(before.taken, taken.taken), ended=before.ended or taken.ended, token=token
-        )
+            taken=max(before.taken, taken.taken), ended=before.ended or taken.ended, token=token,
+            mark=taken.mark or before.mark,
+        )  # fmt: skip
 
     def position(self, beginning: Position, step: int) -> Position | None:
         """Returns the place behind so many batches of the epoch; None if that is not known any more."""
@@ -356,4 +391,5 @@ class LanePass(Iterator[BatchPlan]):
             [lane for lane, taken in found.items() if taken.ended],
             {lane: taken.token for lane, taken in found.items() if taken.token is not None},
             self._lanes.slots,
+            {lane: taken.mark for lane, taken in found.items() if taken.mark is not None},
         )

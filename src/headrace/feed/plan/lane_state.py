@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from headrace.errors import PositionError
+from headrace.feed.pipelines.fingerprint import own_kind
+from headrace.feed.wire.draws import MARK_BYTES
 
 
 class LaneToken(NamedTuple):
@@ -21,6 +23,14 @@ class LaneToken(NamedTuple):
 
     at: int
     token: bytes
+
+
+class LaneMark(NamedTuple):
+    """By what the output before number `at` is known again, and the kind of its worker: see `pipelines.fingerprint`."""
+
+    at: int
+    digest: bytes
+    kind: bytes
 
 
 class LaneState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -32,6 +42,7 @@ class LaneState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
         ended: lanes that have none left.
         tokens: lane, `LaneToken.at`, and its token in base 64.
         slots: that every global batch takes a part of, see `lane_draws`; 0 where a batch comes from one lane.
+        marks: lane, `LaneMark.at`, digest and kind of the mark in base 64.
     """
 
     count: int
@@ -39,14 +50,25 @@ class LaneState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     ended: list[int] = []
     tokens: list[tuple[int, int, str]] = []
     slots: int = 0
+    marks: list[tuple[int, int, str]] = []
 
     @classmethod
     def of(
-        cls, count: int, taken: Mapping[int, int], ended: Sequence[int], tokens: Mapping[int, LaneToken], slots: int
+        cls,
+        count: int,
+        taken: Mapping[int, int],
+        ended: Sequence[int],
+        tokens: Mapping[int, LaneToken],
+        slots: int,
+        marks: Mapping[int, LaneMark],
     ) -> LaneState:
         """Makes the record of dicts by lane."""
         written = [(lane, at, base64.b64encode(token).decode()) for lane, (at, token) in sorted(tokens.items())]
-        return cls(count, sorted(taken.items()), sorted(ended), written, slots)
+        marked = [
+            (lane, at, base64.b64encode(digest + (kind or own_kind())).decode())
+            for lane, (at, digest, kind) in sorted(marks.items())
+        ]
+        return cls(count, sorted(taken.items()), sorted(ended), written, slots, marked)
 
     def by_lane(self) -> dict[int, LaneToken]:
         """Returns the tokens by lane. Raises PositionError if one is damaged."""
@@ -54,6 +76,14 @@ class LaneState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
             return {lane: LaneToken(at, base64.b64decode(token, validate=True)) for lane, at, token in self.tokens}
         except ValueError as error:
             raise PositionError(f"the state of the loader is damaged: {error}") from error
+
+    def marks_by_lane(self) -> dict[int, LaneMark]:
+        """Returns the marks by lane. Raises PositionError if one is damaged."""
+        try:
+            found = {lane: (at, base64.b64decode(mark, validate=True)) for lane, at, mark in self.marks}
+        except ValueError as error:
+            raise PositionError(f"the state of the loader is damaged: {error}") from error
+        return {lane: LaneMark(at, mark[:MARK_BYTES], mark[MARK_BYTES:]) for lane, (at, mark) in found.items()}
 
     def missing(self, own: Sequence[int]) -> list[int]:
         """Returns those of some lanes that it does not know."""
@@ -106,6 +136,7 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         sorted({lane for lanes in found for lane in lanes.ended}),
         sorted(token for lanes in found for token in lanes.tokens),
         found[0].slots,
+        sorted(mark for lanes in found for mark in lanes.marks),
     )
     if merged.taken and (lost := merged.missing(range(merged.count))):
         raise PositionError(f"no state knows lane {lost[0]}", "merge the states of all ranks")

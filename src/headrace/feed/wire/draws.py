@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 MAX_TOKEN = 64 << 10  # bytes; a longer one is not kept
+MARK_BYTES = 6
 
 
 class Draw(msgspec.Struct, frozen=True, array_like=True):
@@ -23,6 +24,8 @@ class Draw(msgspec.Struct, frozen=True, array_like=True):
         skip: whether rows that a stream's steps raise over are left out.
         part: outputs that go into one batch together with those of other lanes; the outputs travel one by one then,
             and with `drop_last` whole parts only. 0: they are a batch by themselves, and travel as that.
+        known, mark: how many outputs lie before the latest one that the trainer has a mark of, that one included, and
+            the mark: a lane that is opened again must give this output again. None where no marks are wanted.
     """
 
     lane: int
@@ -35,6 +38,8 @@ class Draw(msgspec.Struct, frozen=True, array_like=True):
     token: bytes = b""
     part: int = 0
     skip: bool = False
+    known: int = 0
+    mark: bytes | None = None
 
 
 class Drawn(msgspec.Struct, frozen=True, array_like=True):
@@ -49,6 +54,7 @@ class Drawn(msgspec.Struct, frozen=True, array_like=True):
         tokens, padding: of every output, where they are packed sequences: tokens of documents, and of padding.
         sources: of every output, where they are of a mixture: the names.
         skipped: rows that were left out, why, and the number of the output that comes next behind each.
+        mark: of the last output, by which it is known again; empty where there is none.
     """
 
     rows: int
@@ -61,3 +67,4 @@ class Drawn(msgspec.Struct, frozen=True, array_like=True):
     padding: list[int] = []
     sources: list[str] = []
     skipped: list[tuple[int, str, int]] = []
+    mark: bytes = b""

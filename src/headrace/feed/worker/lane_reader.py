@@ -5,6 +5,9 @@ cache: a lane that no reader stands in is opened at the token of the request, or
 is replayed. So a reader, and a token, decide how long an answer takes, never what it holds.
 
 Before every output the generators are set from (seed, epoch, lane, k), as for a sample of a counted dataset.
+
+What a replay gives is compared with the mark of the latest output that the trainer has: a lane that gives something
+else is replayed from its beginning, and if it still does, that is an error.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from headrace.feed.streams.open_lane import BEGINNING, Restart
 from headrace.feed.wire.draws import MAX_TOKEN, Draw, Drawn
 from headrace.feed.worker.dataset_lane import packed, unpacked
 from headrace.feed.worker.lane_opening import LaneOpening
+from headrace.feed.worker.output_marks import mark_of
 
 REPLAY_SECONDS = 5.0  # of replay in one answer; then it is told how much is left, as a sign of life
 _READERS = 2  # of one lane: the one that goes on, and one that makes an earlier place again
@@ -39,6 +43,10 @@ class LaneFailed(Exception):
     def __init__(self, row: int, *, opening: bool) -> None:
         super().__init__(row)
         self.row, self.opening = row, opening
+
+
+class _Changed(Exception):
+    """A lane that was opened again gives something else than before; says what."""
 
 
 class LaneReaders:
@@ -67,7 +75,7 @@ class LaneReaders:
 
         Raises:
             LaneFailed: the dataset raised.
-            PipelineError: its state cannot be kept, or it cannot be copied.
+            PipelineError: its state cannot be kept, it cannot be copied, or it gives something else than before.
         """
         try:
             return self._draw(epoch, seed, draw, fresh=fresh)
@@ -75,8 +83,17 @@ class LaneReaders:
             if not failed.opening:
                 raise
             told = f"{type(failed.__cause__).__name__}: {failed.__cause__}"
+        except _Changed as changed:
+            if not draw.token:
+                raise _changed(draw, changed) from None
+            told = f"it gives other rows: {changed}"
         whole = msgspec.structs.replace(draw, at=0, token=b"")
-        outputs, drawn = self._draw(epoch, seed, whole, fresh=fresh)  # it raises again if the token was not to blame
+        try:
+            outputs, drawn = self._draw(
+                epoch, seed, whole, fresh=fresh
+            )  # raises again if the token was not to blame
+        except _Changed as changed:
+            raise _changed(draw, changed) from None
         note = f"the dataset cannot go on from its own state, and a lane was replayed instead: {told}"
         return outputs, msgspec.structs.replace(drawn, note=note)
 
@@ -88,21 +105,24 @@ class LaneReaders:
         except Exception as error:
             raise LaneFailed(-1, opening=bool(draw.token)) from error
         outputs: list[Any] = []
-        reader.tokens, reader.padding, reader.sources = [], [], []
+        known: list[Any] = []
         end = time.monotonic() + REPLAY_SECONDS
         try:
             with working_for(reader.opening.info):
                 while reader.at < draw.first and not reader.ended:
-                    reader.next()
+                    reader.next(known if draw.mark and reader.at == draw.known - 1 else None)
                     if time.monotonic() > end:
                         return [], Drawn(0, behind=max(1, draw.first - reader.at))
+                if draw.mark:
+                    _require_known(draw, reader.at, known)
+                reader.tokens, reader.padding, reader.sources = [], [], []
                 reader.skipped = []  # those of a replay were told before
                 while len(outputs) < draw.count and not reader.ended:
                     reader.next(outputs)
                 if reader.ended and draw.drop_last:
                     del outputs[len(outputs) - len(outputs) % (draw.part or draw.count) :]
                 at, token = (0, b"") if reader.ended else reader.token()
-        except PipelineError:
+        except (PipelineError, _Changed):
             self._forget(draw.lane, reader)
             raise
         except Exception as error:
@@ -122,7 +142,8 @@ class LaneReaders:
         rows = len(outputs)
         tokens, padding = (told[:rows] if any(told) else [] for told in (reader.tokens, reader.padding))
         sources = reader.sources[:rows] if any(reader.sources) else []
-        return outputs, Drawn(rows, reader.ended, at, token, 0, note, tokens, padding, sources, reader.skipped)
+        mark = mark_of(outputs[-1]) if outputs and draw.mark is not None else b""
+        return outputs, Drawn(rows, reader.ended, at, token, 0, note, tokens, padding, sources, reader.skipped, mark)
 
     def _forget(self, lane: int, reader: _Reader) -> None:
         self._readers[lane] = [each for each in self._readers.get(lane, ()) if each is not reader]
@@ -143,6 +164,22 @@ class LaneReaders:
         held.append(found)
         del held[:-_READERS]
         return found
+
+
+def _require_known(draw: Draw, at: int, known: list[Any]) -> None:
+    """Raises _Changed if a replay has not given the output that the trainer knows, or has ended before it."""
+    if at < draw.known:
+        raise _Changed(f"it ends behind {at} of the {draw.known} that it gave")
+    if known and mark_of(known[0]) not in (draw.mark, b""):
+        raise _Changed(f"output {draw.known - 1} is not what it was")
+
+
+def _changed(draw: Draw, what: _Changed) -> PipelineError:
+    return PipelineError(
+        f"lane {draw.lane} of {draw.lanes} was opened again and gives other rows than before: {what}",
+        hint="what a lane gives must depend on get_worker_info() and the generators alone, not on time, process or "
+        "order of files; if the data have changed, begin again; verify=0 turns this check off",
+    )
 
 
 class _Reader:
