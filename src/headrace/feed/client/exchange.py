@@ -150,9 +150,7 @@ class Exchange:
         probe = self._layout_probe.next_row()
         if probe is not None:
             self._ask_layout(*probe, now)
-        while (chosen := self.schedule.next_slice()) is not None and self._ask_one(*chosen, now):
-            pass
-        self._worker_pool.held(short=chosen is not None)
+        self._worker_pool.held(short=self.ask_slices())
         late = self.schedule.late_slice(now)
         if late is not None:
             self._ask_one(*late, now)
@@ -160,6 +158,14 @@ class Exchange:
         workers = self.schedule.workers
         while (check := self._verifier.next(workers, kinds, self.schedule.requested, same=same)) is not None:
             self._ask_check(*check, now)
+
+    def ask_slices(self) -> bool:
+        """Asks for slices while workers have room. Returns whether there is one that there is no memory for."""
+        now = self._now()
+        while (chosen := self.schedule.next_slice()) is not None:
+            if not self._ask_one(*chosen, now):
+                return True
+        return False
 
     def _ask_one(self, number: WorkerNumber, slice_: Slice, now: float) -> bool:
         """Asks a worker for a slice. Returns False when there is no memory for it."""
@@ -349,11 +355,7 @@ class Exchange:
         if difference is not None:
             self._stats.purity_failures += 1
             if self._stats.purity_failures == 1:
-                self._warn(
-                    f"two workers made different data of {difference}: the dataset depends on more than the sample's "
-                    "place in the plan, so a retry may change it; loader.check() says which generator moved",
-                    PurityWarning,
-                )
+                self._warn(difference.warning(), PurityWarning)
 
     def _done(self, worker: Worker, request: Request, message: messages.Done, frame: Frame) -> None:
         slice_, bundle = request.slice, request.slice.bundle

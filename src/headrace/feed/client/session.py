@@ -1,8 +1,9 @@
 """A session is one client of the feed at work: it keeps the window of batches, waits for them and hands them over.
 
-Everything happens inside `wait_for`, in the caller's thread: there is no thread that could starve or leak. While the
-trainer computes, workers and receiver go on by themselves, as far as they were asked; the window of batches is that
-far.
+Everything happens inside `wait_for` and `take`, in the caller's thread: there is no thread that could starve or leak.
+While the trainer computes, workers and receiver go on by themselves, as far as they were asked; the window of batches
+is that far. `take` fills it again before the trainer gets its batch, so the next one is made meanwhile. What goes wrong
+in that is raised by the next `wait_for`: the batch that was taken is not lost.
 """
 
 from __future__ import annotations
@@ -84,6 +85,7 @@ class Session:
         self._ahead: BatchPlan | None = None  # taken from the plans, but not pushed yet
         self._open: tuple[Bundle, Iterator[Delivery | Exception]] | None = None  # the bundle that is handed over
         self._handed = 0  # batches of it that were
+        self._unraised: Exception | None = None  # what went wrong when batches were asked for behind one that was taken
         self._tuner = tuner
         self.ahead = 0
         self.blocked = 0.0
@@ -103,7 +105,7 @@ class Session:
         stale = self._schedule.clear()
         self._assembly.forget_all()
         self._exchange.abandon(stale)
-        self._open, self._ahead = None, None
+        self._open, self._ahead, self._unraised = None, None, None
         self._plans, self._units = plans, units
         self._exchange.greet(self._now())  # workers start while a sampler makes its order
         self._fill()
@@ -171,6 +173,9 @@ class Session:
             PipelineError, or the user's own exception type: the pipeline cannot be opened.
             RuntimeError: `timeout` seconds have passed. The session goes on; after any other error it is closed.
         """
+        if self._unraised is not None:
+            error, self._unraised = self._unraised, None
+            raise error
         if self.closed:
             raise FeedError("this pass over the loader has ended: an error ended it, or the loader was closed")
         if self._open is not None:
@@ -186,7 +191,7 @@ class Session:
 
     def ready(self, epoch: int, step: int, window: int = 1) -> bool:
         """Returns whether `wait_for` would return, or raise, at once. Raises as it does."""
-        if self.closed or self._open is not None:
+        if self.closed or self._open is not None or self._unraised is not None:
             return True
         self._fill()
         if (epoch, step) not in self._schedule.bundles:
@@ -238,6 +243,7 @@ class Session:
         self._handed += 1
         if self._handed == len(bundle.plans):
             self._open = None
+            self._ask_ahead()
         for row, reason in sorted(bundle.left_out.items()):
             self.stats.skipped.append(Skipped(plan.epoch, plan.step, plan.keys[row], reason))
         if isinstance(delivery, BatchSkipped):
@@ -260,15 +266,27 @@ class Session:
 
     # The window
 
+    def _ask_ahead(self) -> None:
+        try:
+            self._fill()
+        except Exception as error:  # noqa: BLE001 - the sampler's: raised by the next `wait_for`
+            self._unraised = error
+        try:
+            self._exchange.ask_slices()
+        except Exception as error:  # noqa: BLE001 - raised by the next `wait_for`
+            self._unraised = error
+            self.close()
+
     def _fill(self) -> None:
         executors = max(1, self._schedule.executors)
         limit = self._units(self._prefetch * executors) if self._prefetch else None
-        most = max(1, self._prefetch // 2) if self._prefetch else None
+        share = max(1, self._prefetch // 2) if self._prefetch else None
         bundles = max(WINDOW, 2 * executors, self._units(2))
         while (
             len(self._schedule.bundles) < bundles and (limit is None or self._schedule.batches < limit)
         ) or self._schedule.batches < self._units(self.ahead):
-            plans = self._next_plans(most)
+            left = max(1, limit - self._schedule.batches) if limit is not None else None
+            plans = self._next_plans(min(share, left) if share is not None and left is not None else None)
             if not plans:
                 return
             self._schedule.push(plans)

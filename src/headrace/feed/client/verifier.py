@@ -49,6 +49,13 @@ class Difference:
     keys: tuple[object, ...]
     field: str
 
+    def warning(self) -> str:
+        """Returns what the user is told."""
+        return (
+            f"two workers made different data of {self}: the dataset depends on more than the sample's "
+            "place in the plan, so a retry may change it; loader.check() says which generator moved"
+        )
+
     def __str__(self) -> str:
         what = f"index {self.keys[0]!r}" if len(self.keys) == 1 else f"a batch of indices {list(self.keys[:8])!r}"
         field = f", field batch{self.field}" if self.field else ""

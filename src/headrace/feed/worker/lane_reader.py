@@ -89,9 +89,7 @@ class LaneReaders:
             told = f"it gives other rows: {changed}"
         whole = msgspec.structs.replace(draw, at=0, token=b"")
         try:
-            outputs, drawn = self._draw(
-                epoch, seed, whole, fresh=fresh
-            )  # raises again if the token was not to blame
+            outputs, drawn = self._draw(epoch, seed, whole, fresh=fresh)  # raises again if the token was not to blame
         except _Changed as changed:
             raise _changed(draw, changed) from None
         note = f"the dataset cannot go on from its own state, and a lane was replayed instead: {told}"
