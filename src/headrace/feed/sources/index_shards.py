@@ -3,7 +3,8 @@
 It is kept beside the shards (`.headrace-index`), or, where that cannot be written, and for objects of S3, in the
 user's cache directory ($XDG_CACHE_HOME/headrace, by default ~/.cache/headrace). Of several processes of a host that
 find none, one makes it and the others wait, as long as it goes on: the one that indexes touches the lock at every
-shard. Where files cannot be locked, each makes it, and the last one's stays.
+shard. Where files cannot be locked, each makes it, and the last one's stays. Hosts that share the folder make it
+together (`index_parts`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -24,6 +26,7 @@ import msgspec
 
 from headrace.errors import ShardError
 from headrace.feed.sources import index_program, shard_index
+from headrace.feed.sources.index_parts import IndexParts
 from headrace.feed.sources.index_program import Outcome, index_one
 from headrace.feed.sources.s3_objects import ObjectFolder
 from headrace.feed.sources.shard_format import Stamp, stamp_of
@@ -34,6 +37,7 @@ _ALONE_SECONDS = 0.5  # about what it costs to start helpers
 _LOCK_SECONDS = 600.0  # without a sign of life of the one that holds it
 _SHOWN = 5
 _THREADS = 16
+_HELPER_SECONDS = 2.0  # of one helper: about ten times what it costs to start
 
 
 def find_index(kind: str, folder: Path | ObjectFolder, pattern: str, names: Sequence[str]) -> ShardIndex:
@@ -58,7 +62,7 @@ def find_index(kind: str, folder: Path | ObjectFolder, pattern: str, names: Sequ
     for home in homes:
         try:
             home.mkdir(parents=True, exist_ok=True)
-            lock = home / f"{file}.lock"
+            lock = home / f"{file}.{_host()}.lock"
             with _locked(lock):
                 return _fresh([home], file, stamps) or _make(kind, folder, home / file, stamps, lock)
         except OSError as error:
@@ -67,6 +71,10 @@ def find_index(kind: str, folder: Path | ObjectFolder, pattern: str, names: Sequ
         f"the index of {folder} can be kept nowhere: {'; '.join(refused)}",
         hint="let XDG_CACHE_HOME name a folder that this process may write",
     )
+
+
+def _host() -> str:
+    return hashlib.blake2b(socket.gethostname().encode(), digest_size=6).hexdigest()
 
 
 def _cache(folder: Path | ObjectFolder) -> Path:
@@ -95,14 +103,16 @@ def _make(kind: str, folder: Path | ObjectFolder, path: Path, stamps: dict[str, 
         if old is not None and name in old.entries and old.entries[name].stamp == stamp:
             with contextlib.suppress(ShardError):  # that part is damaged: it is made anew
                 indexed[name] = old.indexed(name)
-    wanted = sorted(stamps.keys() - indexed.keys())
+    parts = IndexParts(path, stamps, sorted(stamps.keys() - indexed.keys()))
     problems: list[str] = []
-    for outcome in _index_all(kind, folder, wanted, lock):
+    for outcome in _index_all(kind, folder, parts, lock):
         if outcome.indexed is not None:
             indexed[outcome.name] = outcome.indexed
         else:
             problems.append(outcome.problem)
-    shard_index.write(path, indexed)  # also when some are broken: the others need not be read again
+    problems.sort()
+    shard_index.write(path, indexed | parts.taken)  # also when some are broken: the others need not be read again
+    parts.clear()
     if problems:
         more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
         raise ShardError(
@@ -116,26 +126,43 @@ def _make(kind: str, folder: Path | ObjectFolder, path: Path, stamps: dict[str, 
     return made
 
 
-def _index_all(kind: str, folder: Path | ObjectFolder, names: list[str], lock: Path) -> Iterator[Outcome]:
+def _index_all(kind: str, folder: Path | ObjectFolder, parts: IndexParts, lock: Path) -> Iterator[Outcome]:
     """Indexes shards, alone at first, and with helpers if there is more to do than starting them costs.
 
     Objects are indexed by threads, because that is waiting for the network.
     """
-    if isinstance(folder, ObjectFolder):
-        with ThreadPoolExecutor(_THREADS) as pool:
-            yield from pool.map(lambda name: index_one(kind, folder, name, lock), names)
-        return
-    cores = len(os.sched_getaffinity(0))
-    end, done = time.monotonic() + _ALONE_SECONDS, 0
-    while done < len(names) and (cores < 2 or len(names) - done < 2 or time.monotonic() < end):
-        yield index_one(kind, folder, names[done], lock)
-        done += 1
-    left = names[done:]
-    helpers = min(cores, len(left))
-    if not helpers:
-        return
+
+    def counted(most: int) -> list[Outcome]:
+        found: list[Outcome] = []
+        while names := parts.take(most):
+            if isinstance(folder, ObjectFolder):
+                outcomes = [index_one(kind, folder, name, lock) for name in names]
+            else:
+                outcomes = _helped(kind, folder, names, lock)
+            parts.put(outcomes)
+            found += outcomes
+        return found
+
+    helpers, share = _THREADS, 1
+    if not isinstance(folder, ObjectFolder):
+        cores = len(os.sched_getaffinity(0))
+        end, done = time.monotonic() + _ALONE_SECONDS, 0
+        while cores < 2 or len(parts) < 2 or time.monotonic() < end:
+            names = parts.take()
+            if not names:
+                return
+            outcome = index_one(kind, folder, names[0], lock)
+            parts.put([outcome])
+            yield outcome
+            done += 1
+        helpers = min(cores, len(parts))
+        if not helpers:
+            return
+        share = -(-len(parts) // helpers)
+        if done:  # short enough for others to learn of it soon
+            share = max(1, min(share, round(done * _HELPER_SECONDS / _ALONE_SECONDS)))
     with ThreadPoolExecutor(helpers) as pool:
-        for outcomes in pool.map(lambda at: _helped(kind, folder, left[at::helpers], lock), range(helpers)):
+        for outcomes in pool.map(counted, [share] * helpers):
             yield from outcomes
 
 
@@ -155,13 +182,12 @@ def _helped(kind: str, folder: Path, names: list[str], lock: Path) -> list[Outco
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Holds a lock among the processes of this host; none where the file system has no locks."""
-    with path.open("ab") as file:
-        end, touched = time.monotonic() + _LOCK_SECONDS, 0
-        while True:
+    """Holds a lock among the processes of this host, a file that is there meanwhile; none where there are no locks."""
+    end, touched = time.monotonic() + _LOCK_SECONDS, 0
+    while True:
+        with path.open("ab") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
             except BlockingIOError:
                 sign = os.fstat(file.fileno()).st_mtime_ns
                 if sign != touched:
@@ -172,8 +198,21 @@ def _locked(path: Path) -> Iterator[None]:
                         hint="see what it does; if it was stopped, end it, and start again",
                     ) from None
                 time.sleep(0.02)
+                continue
             except OSError as error:
                 if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP):
                     raise
-                break
-        yield
+            if not _is(path, file.fileno()):
+                continue  # the one that held it has removed it
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
+            return
+
+
+def _is(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,111 @@
+"""Hosts that share a folder make its index together; one that dies, or finds another file, changes nothing."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+from feed_servers import wait_until
+
+from headrace import feed
+from headrace.feed.sources import index_parts
+from headrace.feed.sources.index_parts import IndexParts
+from headrace.feed.sources.index_program import Outcome, index_one
+from headrace.feed.sources.index_shards import FOLDER
+from headrace.feed.sources.shard_format import stamp_of
+from headrace.feed.sources.shard_index import ShardIndex
+
+SHARDS = 60
+PROGRAM = Path(__file__).with_name("index_program.py")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    there = tmp_path / "shards"
+    there.mkdir()
+    for shard in range(SHARDS):
+        with tarfile.open(there / f"{shard:02}.tar", "w") as tar:
+            for row in range(2):
+                member = tarfile.TarInfo(f"{shard:02}{row}.cls")
+                member.size = 2
+                tar.addfile(member, io.BytesIO(b"%02d" % row))
+    return there
+
+
+def host(name: str, folder: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, str(PROGRAM), name, str(folder), str(folder.parent / name)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def counted(name: str, folder: Path) -> list[str]:
+    log = folder.parent / name
+    return log.read_text().split() if log.exists() else []
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder / FOLDER).iterdir())
+
+
+def test_two_hosts_share_the_work_and_leave_one_index(folder: Path) -> None:
+    hosts = [host(name, folder) for name in "ab"]
+    told = [each.communicate(timeout=100)[0] for each in hosts]
+    assert told == [f"{2 * SHARDS}\n"] * 2
+    of = [counted(name, folder) for name in "ab"]
+    assert {*of[0], *of[1]} == {path.name for path in folder.glob("*.tar")}
+    assert all(len(each) < SHARDS for each in of), "neither counted all"
+    assert len(of[0]) + len(of[1]) < 2 * SHARDS - 10, of
+    [index] = files(folder)
+    found = ShardIndex.open(folder / FOLDER / index)
+    assert found is not None
+    assert len(found.entries) == SHARDS
+    assert [int(row["cls"]) for row in feed.tar(folder)] == [0, 1] * SHARDS
+
+
+def test_what_a_killed_host_has_counted_is_not_counted_again(folder: Path) -> None:
+    first = host("a", folder)
+    wait_until(lambda: list((folder / FOLDER).glob("*.part")), "a part is written")
+    first.kill()
+    first.communicate()
+    done: set[str] = set()
+    for path in (folder / FOLDER).glob("*.part"):
+        part = ShardIndex.open(path)
+        assert part is not None
+        done |= part.entries.keys()
+    assert 0 < len(done) < SHARDS
+    changed = folder / sorted(done)[0]
+    shutil.copyfile(folder / f"{SHARDS - 1}.tar", changed)  # another time of change: counted anew
+    second = host("b", folder)
+    assert second.communicate(timeout=100)[0] == f"{2 * SHARDS}\n"
+    again = counted("b", folder)
+    assert set(again) & done == {changed.name}
+    assert len(again) == SHARDS - len(done) + 1
+    assert not [name for name in files(folder) if name.endswith(".part")]
+
+
+def test_parts_are_taken_if_the_shard_is_the_same_and_whole(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_parts, "_SECONDS", 0.0)
+    index = folder / FOLDER / "tar-x.index"
+    index.parent.mkdir()
+    names = [f"{number:02}.tar" for number in range(6)]
+    stamps = {name: stamp_of(folder / name) for name in names}
+    lock = index.with_name("lock")
+    one, two = IndexParts(index, stamps, names), IndexParts(index, stamps, names)
+    outcomes = [index_one("tar", folder, name, lock) for name in names[:3]]
+    one.put([*outcomes, Outcome("05.tar", None, "broken")])
+    other = stamps | {"00.tar": stamps["00.tar"]._replace(modified=1)}
+    three = IndexParts(index, other, names)
+    assert sorted(two.take(6)) == names[3:], "a broken one is for everybody to find"
+    assert {name: each.rows for name, each in two.taken.items()} == dict.fromkeys(names[:3], 2)
+    assert sorted(three.take(6)) == ["00.tar", *names[3:]]
+    assert sorted(one.take(6)) == names, "its own parts say nothing new"
+    [part] = index.parent.glob("*.part")
+    part.write_bytes(part.read_bytes()[:-1])
+    four = IndexParts(index, stamps, names)
+    assert sorted(four.take(6)) == names, "a part that was cut off is none"
+    four.clear()
+    assert not list(index.parent.glob("*.part"))
