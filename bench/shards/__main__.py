@@ -1,15 +1,17 @@
 """Measures every row, contenders in turn, and writes raw data and a table below bench/results.
 
-    python -m bench.shards [--rounds N] [--rows tar-small,...] [--only headrace,...] [--into FILE.csv]
+    python -m bench.shards [--rounds N] [--rows tar-small,...] [--only headrace,...] [--into FILE.csv] [--shards FOLDER]
     python -m bench.shards --sweep --rounds 1 [...]     # first: the peers over their settings
     python -m bench.shards --publish FILE.csv           # the table and the picture of the docs, from raw data
 
-What FILE.csv has is kept, so that a run that was cut off goes on.
+What FILE.csv has is kept, so that a run that was cut off goes on; what FOLDER has is not written again. A sweep counts
+one epoch, a round all of the row but its first.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import importlib.metadata
 import itertools
@@ -36,6 +38,7 @@ LIBRARIES = (
     "torch", "numpy", "webdataset", "datasets", "pyarrow", "pillow", "grain", "litdata", "megatron-energon", "spdl",
     "ray",
 )  # fmt: skip
+SWEPT_EPOCHS = 2  # the first is not counted
 ROOT = Path(__file__).parent.parent.parent
 # Mosaic Streaming needs an older NumPy than the others.
 PYTHONS = {"mosaic": ROOT / ".venv-mosaic/bin/python"}
@@ -113,6 +116,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="contenders, if not all")
     parser.add_argument("--sweep", action="store_true", help="the peers over their settings; later runs take the best")
     parser.add_argument("--publish", type=Path, help="write docs/benchmarks.md and its picture from this raw data")
+    parser.add_argument("--shards", type=Path, help="folder of shards and peers' forms; by default one that is removed")
     parser.add_argument("--into", type=Path, help="raw data (CSV); by default of this day, in bench/results")
     given = parser.parse_args()
     if given.publish:
@@ -125,7 +129,8 @@ def main() -> None:
     measured: list[dict[str, str]] = list(csv.DictReader(into.open())) if into.exists() else []
     have = {(each["row"], each["round"], each["contender"], each["settings"]) for each in measured}
     load = os.getloadavg()
-    with tempfile.TemporaryDirectory() as folder, into.open("a", newline="") as file:
+    place = contextlib.nullcontext(given.shards) if given.shards else tempfile.TemporaryDirectory()
+    with place as folder, into.open("a", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
         if not measured:
             writer.writeheader()
@@ -143,7 +148,10 @@ def main() -> None:
             if (row, turn, contender, said) in have:
                 continue
             key = {"row": row, "round": turn, "contender": contender, "settings": said}
-            done = key | run(contender, "contenders", contender, row, said, str(shards[row]), shards=shards[row])
+            epochs = SWEPT_EPOCHS if given.sweep else ROWS[row].epochs
+            done = key | run(
+                contender, "contenders", contender, row, said, str(shards[row]), str(epochs), shards=shards[row]
+            )
             measured.append(done)
             writer.writerow(done)
             file.flush()

@@ -2,7 +2,7 @@
 
 The first epoch is not counted: in it processes start, import and fill their buffers.
 
-python -m bench.shards.contenders NAME ROW SETTINGS FOLDER     prints one JSON object: samples, seconds, CPU seconds
+python -m bench.shards.contenders NAME ROW SETTINGS FOLDER EPOCHS   prints one JSON object: samples, seconds, CPU s
 """
 
 from __future__ import annotations
@@ -132,10 +132,10 @@ def _rounds(loader: Iterable[Any]) -> Iterator[int]:
 
 
 def main() -> None:
-    name, row, settings, folder = sys.argv[1:]
+    name, row, settings, folder, epochs = sys.argv[1:]
     torch.set_num_threads(1)
     epoch = ROWS[row].shards * ROWS[row].samples * (WORDS if row == "pack-text" else 1)
-    total = ROWS[row].epochs * epoch
+    total = int(epochs) * epoch
     samples, warm, began = 0, 0, None
     with CONTENDERS[row][name](row, Path(folder), Settings(**json.loads(settings))) as loader:
         for taken in _rounds(loader):
