@@ -119,8 +119,8 @@ CONTENDERS = {row: {each.__name__: each for each in those} for row, those in _BY
 # Who reads a form of its own, made beforehand.
 FORMS = {"grain": "array_record", "litdata": "chunks", "mosaic": "mosaic", "energon": "energon"}
 # Who need not give every sample once an epoch: mixtures take some again, packing drops and counts separators, and
-# Energon's epochs are whole batches of an endless stream.
-LOOSE = ("mix-text", "pack-text", "energon")
+# batches of Energon and Grain reach over the end of an epoch.
+LOOSE = ("mix-text", "pack-text", "energon", "grain")
 
 
 def _rounds(loader: Iterable[Any]) -> Iterator[int]:
