@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import statistics
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -57,27 +58,31 @@ def table(measured: list[dict[str, str]]) -> str:
             )
             settings = "as it comes" if name.startswith(OURS) else numbers
             compared = f"{told(against) if against else ''} | {told(more) if more else ''}"
+            cost = f"{cpu:,.0f}" if cpu >= 10 else f"{cpu:.2f}"
             who = f"`{row}` | {name.replace('_', ' ')} | {settings} | {len(column.rates)}"
-            lines.append(f"| {who} | {rate:,.0f} | {cpu:,.0f} | {compared} |")
+            lines.append(f"| {who} | {rate:,.0f} | {cost} | {compared} |")
     return "\n".join(lines)
 
 
 def lost(measured: list[dict[str, str]]) -> str:
-    """Returns a list of the rows in which a peer was faster than every way of ours to read it shuffled."""
-    lines = []
-    for row, of in columns(measured).items():
-        rates = {
-            name: statistics.median(column.rates.values()) for name, column in of.items() if "in_order" not in name
-        }
-        ours = {name: rate for name, rate in rates.items() if name.startswith(OURS)}
-        peers = {name: rate for name, rate in rates.items() if name not in ours}
-        if ours and peers and max(peers.values()) > max(ours.values()):
-            first = max(peers, key=lambda name: peers[name])
-            share = max(ours.values()) / peers[first]
-            lines.append(f"* `{row}`: {share:.2f}x of {first.replace('_', ' ')}.")
-    return "\n".join(["Where a peer has more samples a second than headrace (medians):", "", *lines]) if lines else (
-        "In no row did a peer have more samples a second than headrace (medians)."
-    )  # fmt: skip
+    """Returns a list of the rows in which a peer was better than every way of ours to read it shuffled."""
+
+    def listed(what: str, value: Callable[[Column], float]) -> str:
+        lines = []
+        for row, of in columns(measured).items():
+            found = {name: value(column) for name, column in of.items() if "in_order" not in name}
+            ours = {name: each for name, each in found.items() if name.startswith(OURS)}
+            peers = {name: each for name, each in found.items() if name not in ours}
+            if ours and peers and max(peers.values()) > max(ours.values()):
+                first = max(peers, key=lambda name: peers[name])
+                share = max(ours.values()) / peers[first]
+                lines.append(f"* `{row}`: {share:.2f}x of {first.replace('_', ' ')}.")
+        return "\n".join([f"Where a peer has more samples {what} than headrace (medians):", "", *lines]) if lines else (
+            f"In no row did a peer have more samples {what} than headrace (medians)."
+        )  # fmt: skip
+
+    rates = listed("a second", lambda column: statistics.median(column.rates.values()))
+    return f"{rates}\n\n{listed('a CPU second', lambda column: 1 / statistics.median(column.cpu.values()))}"
 
 
 def plot(measured: list[dict[str, str]], picture: Path) -> None:
