@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import os
 import random
 import socket
@@ -30,7 +31,7 @@ from headrace.feed.wire.framed_connection import (
     FramedConnection,
 )
 from headrace.feed.wire.frames import CHECK, FIELDS, HEADER_BYTES, MAGIC, WIRE_VERSION, Frame
-from headrace.feed.wire.transport import configure_tcp
+from headrace.feed.wire.transport import TCP_INFO_BYTES, configure_tcp, has_vanished
 
 ERROR = messages.RemoteError("builtins:KeyError", "'x'", "Traceback ...")
 DONE = messages.Done(
@@ -389,6 +390,38 @@ def test_a_reset_connection_is_closed() -> None:
         with pytest.raises(ConnectionClosed):
             channel.send(messages.Pong())
         channel.close()
+
+
+def test_the_connection_of_a_frozen_peer_stays_and_that_of_a_vanished_host_does_not() -> None:
+    """A process that does not read is as good as frozen; what vanished hosts look like was recorded (Linux 6.18)."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        frozen = socket.create_connection(listener.getsockname())
+        connection, _ = listener.accept()
+        configure_tcp(connection)
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 0, "it would close it after all"
+        channel = FramedConnection(connection)
+        with contextlib.suppress(BlockingIOError):
+            while connection.send(bytes(1 << 20)):
+                pass
+        full = channel.tcp_info(TCP_INFO_BYTES)
+        assert len(full) == TCP_INFO_BYTES
+        assert not has_vanished(full)
+        channel.close()
+        frozen.close()
+        assert not has_vanished(channel.tcp_info(TCP_INFO_BYTES))
+
+    for retransmits, probes, silence, expected in (
+        (4, 0, 5540, True),  # data without an acknowledgement
+        (0, 3, 5236, True),  # no answer to the question for room
+        (3, 0, 4540, False),
+        (0, 1, 90_000, False),  # a frozen one: it is asked ever more rarely, and one answer may be left out
+        (0, 0, 6672, False),
+        (0, 0, 0, False),
+    ):
+        info = bytearray(60)
+        info[2:4] = retransmits, probes
+        info[56:60] = struct.pack("=I", silence)
+        assert has_vanished(bytes(info)) is expected
 
 
 def test_a_stranger_may_say_little_and_nothing_but_the_words_of_the_handshake() -> None:

@@ -17,13 +17,15 @@ import hashlib
 import os
 import socket
 import ssl
+import sys
 from collections.abc import Iterator, Sequence
 
 from headrace.errors import ProtocolError
 from headrace.feed.wire.tls import ClientTls, ServerTls
 
 MAX_DESCRIPTORS = 4
-USER_TIMEOUT_MS = 5_000
+TCP_INFO_BYTES = 60  # of struct tcp_info, up to the fields that `has_vanished` reads
+VANISHED_MS, VANISHED_PROBES = 5_000, 3
 _RECORD = 16 << 10  # plain bytes of a TLS record
 _CMSG_CLOEXEC = 0x40000000  # Linux's MSG_CMSG_CLOEXEC; the socket module names it from Python 3.11 on
 
@@ -33,13 +35,32 @@ class TlsRefused(ProtocolError):
 
 
 def configure_tcp(connection: socket.socket) -> None:
-    """Has small frames sent at once, and the kernel notice within seconds that the other host has vanished."""
+    """Has small frames sent at once, and the kernel notice within seconds that the host of a silent peer has vanished.
+
+    There is no TCP_USER_TIMEOUT: Linux also closes a connection by it whose peer is frozen and has no room for what was
+    sent, though the peer's kernel answers. While something is to be sent there are no keepalive probes; see
+    `has_vanished`.
+    """
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 2)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
+
+
+def has_vanished(info: bytes) -> bool:
+    """Returns whether the other end's kernel has left what was sent unanswered: its host, or the way to it, is gone.
+
+    The kernel of a frozen or stopped process answers, also that there is no room.
+
+    Args:
+        info: the first `TCP_INFO_BYTES` bytes, or more, of the connection's TCP_INFO (Linux); empty when it is closed.
+    """
+    if len(info) < TCP_INFO_BYTES:
+        return False
+    retransmits, probes = info[2], info[3]  # tcpi_retransmits, tcpi_probes: in a row, since the last acknowledgement
+    silence = int.from_bytes(info[56:60], sys.byteorder)  # tcpi_last_ack_recv, milliseconds
+    return max(retransmits, probes) >= VANISHED_PROBES and silence >= VANISHED_MS
 
 
 class ByteStream(abc.ABC):

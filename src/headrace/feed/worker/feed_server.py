@@ -31,7 +31,7 @@ from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnect
 from headrace.feed.wire.frames import Frame
 from headrace.feed.wire.server_state import ClientStatus, ExecutorStatus
 from headrace.feed.wire.tls import ServerTls
-from headrace.feed.wire.transport import configure_tcp
+from headrace.feed.wire.transport import TCP_INFO_BYTES, configure_tcp, has_vanished
 from headrace.feed.worker.client_connection import ClientConnection
 from headrace.feed.worker.executor_pool import ExecutorPool, ExecutorProcess
 from headrace.feed.worker.server_log import ServerLog
@@ -77,7 +77,7 @@ class FeedServer:
         self._log = ServerLog(host)
         self._status = status
         self._memory = memory
-        self._watch, self._watch_due = watch, 0.0
+        self._watch, self._watch_due, self._look_due = watch, 0.0, 0.0
         self._tls = tls
         self._ready: Callable[[], None] | None = None
         self._work = WorkMeter(metrics or MetricFile(""), "", pool.size, pool.pids)
@@ -109,6 +109,7 @@ class FeedServer:
             for key, events in self._selector.select(timeout=1.0):
                 self._serve(key.data, events)
             self._expire()
+            self._end_vanished()
             self._work_queue.end_stuck()
             self._work.tick(len(self._pool.executors))
             if self._watch is not None and time.monotonic() >= self._watch_due:
@@ -232,6 +233,15 @@ class FeedServer:
             elif not client.channel.ready and now > client.deadline - handshake.HANDSHAKE_SECONDS + TLS_SECONDS:
                 client.channel.refuse_plain(NEEDS_TLS)
                 self._close(client, "it does not speak TLS")
+
+    def _end_vanished(self) -> None:
+        """Closes the connections of clients whose hosts have vanished. A frozen client keeps its own."""
+        if time.monotonic() < self._look_due:
+            return
+        self._look_due = time.monotonic() + WATCH_SECONDS
+        for client in self._clients:
+            if not client.local and not client.closed and has_vanished(client.channel.tcp_info(TCP_INFO_BYTES)):
+                self._close(client, "its host has vanished")
 
     def _close(self, client: ClientConnection, why: str = "") -> None:
         if why:
