@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from source_data import decode, fill_tars, objects, write_tar
 
 from flaky_s3 import FlakyS3, flaky
 from headrace import feed
-from headrace.errors import ShardError, StorageError
+from headrace.errors import ShardError, StorageError, UsageError
 from headrace.feed import DataLoader
 from headrace.feed.sources import s3_objects
 from headrace.feed.sources.s3_objects import BLOCK, ObjectPath, _Blocks
@@ -164,6 +165,35 @@ def test_an_arrow_object_that_was_changed_is_named(s3: ObjectStore, tmp_path: Pa
     s3.put("data/b.arrow", b"x" * (tmp_path / "texts" / "b.arrow").stat().st_size)
     with pytest.raises(ShardError, match=r"s3://.*/data/b\.arrow was changed since its rows were counted"):
         source[70]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_an_object_of_another_kind_that_was_changed_is_named(s3: ObjectStore, tmp_path: Path, kind: str) -> None:
+    (tmp_path / "rows").mkdir()
+    for name, begin in (("a", 0), ("b", 40)):
+        rows = [{"id": row} for row in range(begin, begin + 40)]
+        path = tmp_path / "rows" / f"{name}.{kind}"
+        if kind == "parquet":
+            parquet.write_table(pa.Table.from_pylist(rows), path)
+        else:
+            path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    source = getattr(feed, kind)(upload(s3, tmp_path / "rows"))
+    assert source[0]["id"] == 0
+    s3.put(f"data/b.{kind}", (tmp_path / "rows" / f"a.{kind}").read_bytes())  # whole, of as many rows
+    s3_objects._blocks.clear()
+    with pytest.raises(ShardError, match=rf"s3://.*/data/b\.{kind} was changed since its rows were counted"):
+        source[50]
+
+
+def test_without_credentials_it_says_what_to_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith("AWS_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for opened in (feed.tar, feed.parquet, feed.jsonl, feed.arrow, feed.hf):
+        with pytest.raises(UsageError, match=r"no AWS credentials were found\nhint: set AWS_ACCESS_KEY_ID"):
+            opened("s3://bucket/prefix/")
 
 
 @pytest.mark.parametrize("cut", [3, 12, 400, -1, -8, -20])
