@@ -23,8 +23,10 @@ from pathlib import Path
 from bench.feed.publish import DOCS, between
 from bench.resume.contenders import BATCH, CONTENDERS, RANKED, ROW
 from bench.shards.__main__ import run as in_environment
+from bench.shards.__main__ import surroundings
 from bench.shards.contenders import FORMS
 from bench.shards.conversion import converted
+from bench.shards.publish import surroundings as told_surroundings
 from bench.shards.settings import RESULTS
 from bench.shards.work import ROWS, prepare
 
@@ -125,11 +127,13 @@ def main() -> None:
     given = parser.parse_args()
     if given.publish:
         with given.publish.open() as file:
-            block = f"{table(list(csv.DictReader(file)))}\n\nRaw data: `bench/results/{given.publish.name}`."
+            about = told_surroundings(json.loads(given.publish.with_suffix(".json").read_text()), given.publish)
+            block = f"{about}\n\n{table(list(csv.DictReader(file)))}"
         page = DOCS / "benchmarks.md"
         page.write_text(between(page.read_text(), "resume", block))
         return
     into: Path = given.into or RESULTS / f"resume-{time.strftime('%Y%m%d')}.csv"
+    into.with_suffix(".json").write_text(json.dumps(surroundings(), indent=1) + "\n")
     names = [name for name in CONTENDERS if not given.only or name in given.only.split(",")]
     place = contextlib.nullcontext(given.shards) if given.shards else tempfile.TemporaryDirectory()
     with place as there, into.open("w", newline="") as file:

@@ -55,6 +55,15 @@ def index_cost(folder: Path) -> float:
     return (time.process_time() - began) / (2 * rows) * 1e6
 
 
+def surroundings() -> dict[str, object]:
+    """Returns where and with what a run is made."""
+    return {
+        "time": time.strftime("%Y-%m-%d", time.gmtime()), "machine": platform.machine(), "kernel": platform.release(),
+        "python": platform.python_version(), "cores": os.cpu_count(), "load": os.getloadavg(),
+        "libraries": {library: importlib.metadata.version(library) for library in LIBRARIES},
+    }  # fmt: skip
+
+
 def run(
     contender: str,
     module: str,
@@ -135,13 +144,11 @@ def main() -> None:
         if not measured:
             writer.writeheader()
         shards, conversions = prepared(rows, only, Path(folder))
-        about = {
-            "time": time.strftime("%Y-%m-%d", time.gmtime()), "machine": platform.machine(),
-            "kernel": platform.release(), "python": platform.python_version(), "cores": os.cpu_count(), "load": load,
+        about = surroundings() | {
+            "load": load,
             "microseconds_a_member": {row: index_cost(shards[row]) for row in rows if row not in TEXTS},
             "conversions": conversions,
-            "libraries": {library: importlib.metadata.version(library) for library in LIBRARIES},
-        }  # fmt: skip
+        }
         into.with_suffix(".json").write_text(json.dumps(about, indent=1) + "\n")
         for row, turn, contender, settings in planned(given.rounds, rows, only, given.sweep):
             said = json.dumps(settings._asdict())
