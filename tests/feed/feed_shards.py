@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from headrace.feed import channel, pipeline
+from headrace.feed import channel, lane, mix, pipeline
 
 
 class Folder:
@@ -50,6 +51,23 @@ class Some(Folder):
 @pipeline
 def some() -> Some:
     return Some(channel("training"))
+
+
+def ones() -> Iterator[Any]:
+    lane_ = lane()
+    assert lane_ is not None
+    for _ in range(lane_.id, 64, lane_.num_workers):
+        yield 1
+
+
+def second(sample: Any) -> int:
+    return sample if isinstance(sample, int) else int(sample[1])
+
+
+@pipeline
+def in_lanes() -> Any:
+    """Shards that a host holds, in a mixture with data that have no count."""
+    return mix({"files": Folder(channel("training")), "ones": ones}, {"files": 3, "ones": 1}).map(second)
 
 
 def listed(samples: list[Any]) -> list[int]:

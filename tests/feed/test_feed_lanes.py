@@ -253,8 +253,15 @@ def test_states_of_all_ranks_go_on_with_another_number_of_ranks_and_one_rank_s_i
     with pytest.raises(PositionError, match="no state knows lane 1"):
         feed.merge_states(states[:1])
     other = DataLoader(Rows(101), **options | {"num_shards": 8}, rank=0, world_size=2)
-    with pytest.raises(PositionError, match="num_shards=4, the loader has num_shards=8"):
+    told = r"num_shards=4, the loader has num_shards=8(.|\n)*give the loader num_shards=4(.|\n)*begin an epoch"
+    with pytest.raises(PositionError, match=told):
         other.load_state_dict(states[0])
+    fewer = DataLoader(Rows(101), 4, num_workers=2, seed=5)  # as many lanes as workers
+    with pytest.raises(PositionError, match=r"num_shards=4, the loader has num_shards=2(.|\n)*num_workers times"):
+        fewer.load_state_dict(states[0])
+    other.load_state_dict({})
+    other.set_epoch(1)
+    assert next(iter(other)) is not None, "what the hint says"
 
 
 class ByRank(IterableDataset[int]):

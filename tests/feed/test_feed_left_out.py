@@ -94,11 +94,11 @@ def test_workers_and_resume_change_nothing(kind: str) -> None:
     plain = DataLoader(DATA[kind](), **OPTIONS, **collate)
     whole = [flat_of(batch) for batch in plain]
     assert len(whole) > 8
-    listed = sorted((skipped.key, skipped.reason) for skipped in plain.skipped)
+    listed = sorted(((skipped.key, skipped.reason) for skipped in plain.skipped), key=str)
     assert len({reason.partition(":")[0] for _, reason in listed}) > 1
     with DataLoader(DATA[kind](), **OPTIONS, **collate, num_workers=2, verify=1) as loader:
         assert [flat_of(batch) for batch in loader] == whole
-        assert sorted((skipped.key, skipped.reason) for skipped in loader.skipped) == listed
+        assert sorted(((skipped.key, skipped.reason) for skipped in loader.skipped), key=str) == listed
     loader = DataLoader(DATA[kind](), **OPTIONS, **collate)
     for step, _ in enumerate(itertools.islice(loader, len(whole) - 1), 1):
         state = json.loads(json.dumps(loader.state_dict()))
@@ -109,6 +109,23 @@ def test_workers_and_resume_change_nothing(kind: str) -> None:
             resumed.load_state_dict(state)
             assert [flat_of(batch) for batch in resumed] == whole[step:], (step, tokens)
             assert {(skipped.key, skipped.reason) for skipped in resumed.skipped} <= set(listed)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_keys_of_a_mixture_name_the_source_and_of_a_mixture_in_a_mixture_both(workers: int) -> None:
+    inner = feed.mix({"x": Numbers().filter(bool), "y": Numbers().filter(good)}, {"x": 1, "y": 1})
+    mixed = feed.mix({"in": inner, "b": Numbers().filter(bool)}, {"in": 2, "b": 1}, until="all").map(refuse)
+    with DataLoader(mixed, **OPTIONS, num_workers=workers) as loader:
+        assert len(list(loader)) > 10
+        keys = [(skipped.key, skipped.reason) for skipped in loader.skipped]
+    for name in ("in/x", "in/y", "b"):
+        damaged = {key for key, reason in keys if reason.startswith("OSError") and str(key).startswith(f"{name}/")}
+        assert damaged <= {f"{name}/{row}" for row in range(0, ROWS, 7)}
+        assert damaged
+    assert {str(key).rpartition("/")[0] for key, reason in keys if reason.startswith("ValueError")} == {"in/y"}
+    refused = [key for key, reason in keys if reason.startswith("RuntimeError")]
+    assert refused
+    assert all(type(key) is int for key in refused), "a step behind the mixture counts its outputs"
 
 
 @pytest.mark.parametrize("kind", [*DATA, "cut"])
@@ -126,7 +143,7 @@ def test_rows_are_listed_with_the_batch_behind_which_a_run_goes_on(kind: str) ->
         resumed.load_state_dict(json.loads(json.dumps(state)))
         list(resumed)
         found = [(skipped.step, skipped.key, skipped.reason) for skipped in resumed.skipped]
-        assert sorted(found) == sorted(told for told in whole if told[0] >= step)
+        assert sorted(found, key=str) == sorted((told for told in whole if told[0] >= step), key=str)
 
 
 def flat_of(batch: Any) -> bytes:

@@ -160,8 +160,11 @@ def test_hosts_decide_nothing_and_ranks_share_the_lanes(pair: Pair) -> None:
     options: dict[str, Any] = OPTIONS | shuffle | {"collate_fn": None, "workers": pair.both, "secret_file": pair.secret}
     with DataLoader(mixed_streams("all"), **options) as loader:
         found = [list(zip(*batch[:2], strict=True)) for batch in loader]
-        came = Counter(name for batch in expected for name, *_ in batch)
-        assert {name: told["samples"] for name, told in loader.stats()["sources"].items()} == came
+    came = Counter(name for batch in expected for name, *_ in batch)
+    told = loader.stats()["sources"]
+    assert {name: each["samples"] for name, each in told.items()} == came
+    weights = {name: each["weight"] for name, each in told.items()}
+    assert weights == pytest.approx(WEIGHTS), "the hosts have told them, and they stay known"
     assert [[(name, int(row)) for name, row in batch] for batch in found] == [
         [output[:2] for output in batch] for batch in expected
     ]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from feed_data import flat
 from feed_servers import Server
-from feed_shards import fill, folder, listed, some
+from feed_shards import fill, folder, in_lanes, listed, some
 
 from headrace.errors import PipelineError, WorkersLost
 from headrace.feed import DataLoader
@@ -203,6 +203,16 @@ def test_hosts_that_do_not_declare_their_shards_are_refused(apart: list[Server])
         )  # the first host may be read to the end before the second opens
         with pytest.raises(PipelineError, match=message):
             sum(passes)
+
+
+def test_lanes_need_all_shards_on_every_host(standing: dict[str, Server], apart: list[Server]) -> None:
+    options = {"num_shards": 2, "shuffle": False}
+    with served(apart, in_lanes(), **options) as loader:
+        passes = (len(list(loader)) for _ in range(500))
+        with pytest.raises(PipelineError, match=r"are others than elsewhere(.|\n)*every host needs all of the data"):
+            sum(passes)
+    with served([standing["abcd"]], in_lanes(), **options) as loader:
+        assert {value for batch in loader for value in batch.tolist()} > set(range(20))
 
 
 def test_ranks_that_see_other_shards_are_told(apart: list[Server]) -> None:

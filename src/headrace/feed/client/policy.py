@@ -23,7 +23,8 @@ class Skipped:
 
     Attributes:
         epoch, step: of the batch.
-        key: what the dataset was asked for.
+        key: what the dataset was asked for. In lanes the number of a row of shards, or of an input of what stands
+            behind `.pack` or a mixture. A source of a mixture without a count has its name before: ``"web/7"``.
         reason: the exception, or how two workers ended.
     """
 

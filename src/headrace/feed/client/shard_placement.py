@@ -24,6 +24,12 @@ from headrace.feed.plan.shard_map import ShardMap, data_digest
 from headrace.feed.wire import messages
 from headrace.feed.wire.mixing import Mixing
 
+_CHECK_CHANNEL = "hosts that declare no shards must hold the same data; check the channel on that host"
+_LANES_NEED_ALL = (
+    "data without a count (.filter, .flat_map, .pack) are read in lanes, and any host may read any lane: every host "
+    "needs all of the data (FullyReplicated); shards may be spread over the hosts for data with a count alone"
+)
+
 
 class ShardPlacement:
     """See the module.
@@ -93,7 +99,7 @@ class ShardPlacement:
             if self.data and data != self.data:
                 raise PipelineError(
                     f"the data on {worker.name} are others than elsewhere",
-                    hint="hosts that declare no shards must hold the same data; check the channel on that host",
+                    hint=_LANES_NEED_ALL if self._opening.lanes else _CHECK_CHANNEL,
                 )
             self.length, self.data = message.length, data
             return True

@@ -64,6 +64,11 @@ class KnownData(abc.ABC):
         self._mixture = self._mixture or next((each.mixing for each in self._sessions if each.mixing), None)
         return self._mixture
 
+    def _keep_told(self) -> None:
+        """Notes what workers have told of a mixture: their sessions end."""
+        if self._built is None and isinstance(self.dataset, Pipeline):
+            self._mixing()
+
     def _lengths(self) -> Any:
         """Returns the lengths of the rows, from the index. Raises PipelineError if it is not here, or has none."""
         if self._endpoints is not None:

@@ -33,7 +33,7 @@ class SourceStats(TypedDict):
         samples: taken of it in the latest epoch, also before a resume; with ``feed.mix(rows=)`` in all epochs. In lanes
             since the loader was made.
         passes: how often that is all its rows; None in lanes, where nobody counts them.
-        weight: its share from here on; None in lanes of a mixture that is made on other hosts.
+        weight: its share from here on; None while no worker on another host has told it.
     """
 
     samples: int

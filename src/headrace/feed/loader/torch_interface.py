@@ -47,6 +47,9 @@ class TorchHabits(abc.ABC):
     def _step_count(self) -> int: ...
 
     @abc.abstractmethod
+    def _keep_told(self) -> None: ...
+
+    @abc.abstractmethod
     def set_epoch(self, epoch: int) -> None:
         """Sets the number of the next epoch."""
 
@@ -87,6 +90,7 @@ class TorchHabits(abc.ABC):
 
     def close(self) -> None:
         """Ends the workers of this loader, and every pass over it. It can be used again: new workers start then."""
+        self._keep_told()
         self._sessions.close()
         self._meter.close()
 

@@ -39,7 +39,9 @@ _HINTS = {
     "mixture": "give the loader the same mixture, with the weights that it began with; loader.set_weights() changes "
     "weights at a step",
     "drop_last": "give the loader the same drop_last as in the run that is resumed",
-    "num_shards": "give the loader that num_shards: the lanes decide what the batches hold",
+    "num_shards": "give the loader num_shards={saved}: lanes decide what the batches hold, so their number stays for "
+    "an epoch; num_workers may change. Without num_shards= it is num_workers times the ranks. To go on with another "
+    "number, begin an epoch: load_state_dict({}) and set_epoch(epoch + 1)",
     "pipeline": 'to go on with another pipeline on purpose, set state["pipeline"] = ""',
 }
 
@@ -208,7 +210,10 @@ class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
             mine, its = getattr(self, name), getattr(loader, name)
             unknown = name in _UNKNOWN and _UNKNOWN[name] in (mine, its)
             if mine != its and not unknown:
-                raise PositionError(f"the state was saved with {name}={mine!r}, the loader has {name}={its!r}", hint)
+                raise PositionError(
+                    f"the state was saved with {name}={mine!r}, the loader has {name}={its!r}",
+                    hint.replace("{saved}", str(mine)),
+                )
 
 
 def pipeline_name(dataset: object) -> str:

@@ -6,6 +6,7 @@ import itertools
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from headrace.errors import HeadraceError
@@ -13,9 +14,30 @@ from headrace.feed.streams.open_lane import BEGINNING, Lane, Opener, Restart
 
 Kind = Literal["map", "filter", "flat_map"]
 Steps = tuple[tuple[Kind, Callable[[Any], Any]], ...]
-LeftOut = list[tuple[int, str]]  # rows, or numbers of inputs, and why
 Self = TypeVar("Self", bound="Stepped")
 _KEPT = 4096  # inputs whose outputs are counted before it is looked which of them are still needed
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Rows that were left out of a lane because they raised.
+
+    Attributes:
+        rows: their numbers, or those of inputs of steps, and why. Those of a source of a mixture have its name
+            before: ``web/7``.
+        source: that name, with a slash; empty outside of mixtures.
+    """
+
+    rows: list[tuple[int | str, str]] = field(default_factory=list)
+    source: str = ""
+
+    def of_source(self, name: str) -> LeftOut:
+        """Returns what takes those of a source of the mixture: they come to the others."""
+        return LeftOut(self.rows, f"{self.source}{name}/")
+
+    def add(self, row: int, reason: str) -> None:
+        """Notes a row."""
+        self.rows.append((f"{self.source}{row}" if self.source else row, reason))
 
 
 def require_callable(function: object, method: str) -> None:
@@ -39,7 +61,7 @@ def left_out(skipped: LeftOut | None, row: int, error: Exception) -> bool:
     """Notes a row that raised, if such rows are left out. Returns whether they are; what headrace raises never is."""
     if skipped is None or isinstance(error, HeadraceError):
         return False
-    skipped.append((row, f"{type(error).__name__}: {error}"))
+    skipped.add(row, f"{type(error).__name__}: {error}")
     return True
 
 

@@ -77,12 +77,10 @@ class Stream(Packable, Stepped):
 
     @property
     def shard_digests(self) -> list[str]:
-        """Digest of the source's shards, and of what a mixture decides; of none when a shard has none."""
+        """Digest of the source's shards, their names and rows at least, and of what a mixture decides."""
         digests = self._source.shard_digests
         if not digests or not all(digests):
             digests = []
-        if not digests and self.mixing is None:
-            return []
         told = msgspec.msgpack.encode([self._source.counts, digests, *([self.mixing] if self.mixing else [])])
         return [hashlib.blake2b(told, digest_size=8, person=b"stream").hexdigest()]
 

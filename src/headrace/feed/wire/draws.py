@@ -53,7 +53,8 @@ class Drawn(msgspec.Struct, frozen=True, array_like=True):
         note: what the user should know; empty for nothing.
         tokens, padding: of every output, where they are packed sequences: tokens of documents, and of padding.
         sources: of every output, where they are of a mixture: the names.
-        skipped: rows that were left out, why, and the number of the output that comes next behind each.
+        skipped: rows that were left out, why, and the number of the output that comes next behind each. A row of a
+            source of a mixture has the source's name before its number: ``web/7``.
         mark: of the last output, by which it is known again; empty where there is none.
     """
 
@@ -66,5 +67,5 @@ class Drawn(msgspec.Struct, frozen=True, array_like=True):
     tokens: list[int] = []
     padding: list[int] = []
     sources: list[str] = []
-    skipped: list[tuple[int, str, int]] = []
+    skipped: list[tuple[int | str, str, int]] = []
     mark: bytes = b""

@@ -129,7 +129,7 @@ class Executor:
         self._broken.pop(message.pipeline, None)
         self._pipelines[message.pipeline] = built
         digests = list(getattr(built.dataset, "shard_digests", ()))
-        mixing = getattr(built.dataset, "mixing", None) if counted else None
+        mixing = getattr(built.dataset, "mixing", None)
         computes = numerics() if message.factory else {}  # a trainer's own processes compute alike
         self._send(messages.Opened(message.pipeline, length, built.whole, computes, shards, digests, mixing))
 

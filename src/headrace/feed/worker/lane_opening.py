@@ -43,6 +43,7 @@ class LaneOpening:
         shown: whether the dataset sees the lane as a worker.
         passes: how often it was used up before in this epoch.
         within: the opening of the mixture that it is a source of.
+        name: of that source.
 
     Attributes:
         info: what the dataset is told of the lane.
@@ -61,6 +62,7 @@ class LaneOpening:
         shown: bool,
         passes: int = 0,
         within: LaneOpening | None = None,
+        name: str = "",
     ) -> None:
         self._dataset, self._epoch, self._seed, self._passes = dataset, epoch, seed, passes
         self._draw, self._init, self._shown = draw, init, shown
@@ -71,7 +73,10 @@ class LaneOpening:
         self._leaf: Any = None if isinstance(inner, (Stream, MixedStream)) else own_copy(inner)
         told = self._leaf if self._leaf is not None else dataset
         self.info = LaneInfo(draw.lane, draw.lanes, int.from_bytes(self._key[:7], "little"), told, shown=shown)
-        self.skipped: LeftOut | None = ([] if within is None else within.skipped) if draw.skip else None
+        outer = within.skipped if within is not None else None
+        self.skipped: LeftOut | None = (
+            (outer.of_source(name) if outer is not None else LeftOut()) if draw.skip else None
+        )
         self.asking: dict[int, LaneInfo] = within.asking if within is not None else {}
         if self._leaf is not None and within is None:
             self.asking[0] = self.info
@@ -98,14 +103,19 @@ class LaneOpening:
             return dataset.lane(lambda start: self._open(dataset.documents, start), start, self.set, self.skipped)
         if isinstance(dataset, MixedStream):
             key = f"{self._seed}/{self._epoch}/{draw.lane}/mixture".encode()
-            parts, stretch = dataset.parts, endless(dataset.mixing.weights, key)
+            parts, names, stretch = dataset.parts, dataset.mixing.names, endless(dataset.mixing.weights, key)
 
             def turns(window: int) -> list[int]:
                 found: list[int] = stretch.sources(np.array([window]))[0][0].tolist()
                 return found
 
             return dataset.lane(
-                turns, SLOTS, lambda number: self._source(parts[number], number), start, self.set, self.skipped
+                turns,
+                SLOTS,
+                lambda number: self._source(parts[number], number, names[number]),
+                start,
+                self.set,
+                self.skipped,
             )
         if isinstance(dataset, Stream):
             order = _order(dataset, draw.shuffle, self._seed, self._epoch)
@@ -116,12 +126,12 @@ class LaneOpening:
             self._leaf.set_epoch(self._epoch + self._passes)
         return DatasetLane(self._leaf, start)
 
-    def _source(self, part: Any, number: int) -> OpenSource:
+    def _source(self, part: Any, number: int, name: str) -> OpenSource:
         def opened(passes: int, start: Restart) -> OpenedSource:
             own = seeds.stream_key(self._seed, passes, number, SOURCE)
             opening = LaneOpening(
                 part, self._epoch, int.from_bytes(own[:7], "little"), self._draw, self._init, shown=self._shown,
-                passes=self._passes + passes, within=self,
+                passes=self._passes + passes, within=self, name=name,
             )  # fmt: skip
             lane = opening.opened(start)
             found = lane if opening._leaf is None else _ShownLane(lane, opening, id(part))

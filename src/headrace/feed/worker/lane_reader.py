@@ -198,13 +198,13 @@ class _Reader:
     ) -> None:
         self.at, self.ended, self.untried = draw.at, False, bool(draw.token)
         self.tokens, self.padding, self.sources = list[int](), list[int](), list[str]()
-        self.skipped = list[tuple[int, str, int]]()
+        self.skipped = list[tuple[int | str, str, int]]()
         self.address = (epoch, seed, draw.lanes, draw.shuffle, draw.skip)
         self.opening = LaneOpening(dataset, epoch, seed, draw, init, shown=shown)
         start = Restart(unpacked(draw.token), draw.at) if draw.token else BEGINNING
         self._iterator = self.opening.opened(start)
-        if self.opening.skipped:  # before the place where it was opened: they were told
-            self.opening.skipped.clear()
+        self._left_out = self.opening.skipped.rows if self.opening.skipped is not None else []
+        self._left_out.clear()  # before the place where it was opened: they were told
 
     def next(self, outputs: list[Any] | None = None) -> None:
         """Makes the next output, and puts it to the others if it is wanted."""
@@ -212,9 +212,9 @@ class _Reader:
         if not iterator.seeds_itself:
             self.opening.set(_OUTPUT, self.at)
         output = next(iterator, _END)
-        if self.opening.skipped:
-            self.skipped += [(row, reason, self.at) for row, reason in self.opening.skipped]
-            self.opening.skipped.clear()
+        if self._left_out:
+            self.skipped += [(row, reason, self.at) for row, reason in self._left_out]
+            self._left_out.clear()
         if output is _END:
             self.ended = True
             return
