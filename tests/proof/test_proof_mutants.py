@@ -99,6 +99,13 @@ if SOAK:
             "test_proof_proxy.py::test_bad_ways_cost_time_and_nothing_else_even_if_there_is_no_good_one",
         ),
         Mutant(
+            "knowing a lane again",
+            "feed/worker/lane_reader.py",
+            "                if draw.mark:\n",
+            "                if False:\n",
+            "../feed/test_feed_reopened.py",
+        ),
+        Mutant(
             "signs of life",
             "feed/wire/framed_connection.py",
             "        return self._frames_received + self.bytes_received // LIVELY_BYTES\n",
