@@ -115,3 +115,22 @@ class OfProcess(Rows):
     def __iter__(self) -> Iterator[Any]:
         for made in super().__iter__():
             yield {"row": made["row"], "process": os.getpid()}
+
+
+class Stopping(StatefulRows):
+    """Rows whose process is stopped, once, before one of them."""
+
+    def __init__(self, rows: int, row: int, once: str) -> None:
+        super().__init__(rows)
+        self.row, self.once = row, once
+
+    def __iter__(self) -> Iterator[Any]:
+        for made in super().__iter__():
+            if made["row"] == self.row:
+                try:
+                    Path(self.once).unlink()
+                except FileNotFoundError:
+                    pass  # one is stopped
+                else:
+                    os.kill(os.getpid(), signal.SIGSTOP)
+            yield made

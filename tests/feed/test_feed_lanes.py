@@ -15,7 +15,7 @@ import pytest
 import torch
 from feed_data import flat
 from feed_servers import Server, local_executors
-from lane_data import Rows, StatefulRows, function, rows, stateful, stream
+from lane_data import Rows, StatefulRows, Stopping, function, rows, stateful, stream
 from source_data import fill_tars
 from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import IterableDataset, get_worker_info
@@ -469,3 +469,22 @@ def lanes_by_name() -> Iterator[int]:
     info = feed.lane()
     assert info is not None
     return iter(range(info.id, 4, info.num_workers))
+
+
+def test_a_lane_whose_worker_is_stopped_goes_on_elsewhere(tmp_path: Path) -> None:
+    once = tmp_path / "once"
+    dataset, options = Stopping(800, 640, str(once)), {"num_shards": 4, "seed": 3}
+    expected = [flat(batch) for batch in feed.DataLoader(dataset, 4, num_workers=0, **options)]
+    once.touch()
+    with feed.DataLoader(dataset, 4, num_workers=2, prefetch_factor=2, slice_timeout=600, **options) as loader:
+        assert [flat(batch) for batch in loader] == expected
+        stats = loader.stats()
+    assert not once.exists()
+    assert stats["hedges_won"] >= 1
+    assert stats["slices_timed_out"] == 0
+    once.touch()
+    with (
+        feed.DataLoader(dataset, 4, num_workers=2, slice_timeout=600, hedge=False, timeout=1, **options) as loader,
+        pytest.raises(RuntimeError, match="timed out after 1"),
+    ):
+        list(loader)

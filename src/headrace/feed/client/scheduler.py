@@ -226,7 +226,9 @@ class Schedule:
             [first] = slice_.requests
             if now < first.asked + HEDGE_FACTOR * first.expected + HEDGE_SECONDS:
                 continue
-            idle = [number for number, worker in self._able(slice_).items() if not worker.outstanding]
+            draw = slice_.draw
+            able = self._able(slice_) if draw is None else self.workers if draw.cheap() else {}
+            idle = [number for number, worker in able.items() if not worker.outstanding]
             if idle:
                 return min(idle, key=lambda number: self.workers[number].seconds_per_row), slice_
         return None
@@ -312,6 +314,8 @@ class Schedule:
         """A slice's rows are there. Returns the other requests for it: a hedge, or what was late."""
         slice_ = request.slice
         slice_.done = True
+        if request.purpose == "hedge" and slice_.draw is not None:
+            self.lanes.settle(slice_.draw.cursor.lane, request.worker)
         worker = self.workers.get(request.worker) or self.leaving[request.worker]
         rows = max(1, slice_.rows)
         worker.made += slice_.rows
