@@ -96,6 +96,33 @@ class LaneRows(IterableDataset[Any]):
         self.made = state["made"]
 
 
+def lane_samples(source: str, n: int, lane: int, lanes: int, delay: float = 0.0, made: int = 0) -> Iterator[Any]:
+    """Yields the samples of one lane of a source of a mixture."""
+    samples = OneSource(source, delay)
+    for row in range(lane + made * lanes, n, lanes):
+        yield samples[row]
+
+
+class LaneSamples(LaneRows):
+    """A source of a mixture without a count."""
+
+    def __init__(self, source: str, n: int, delay: float = 0.0) -> None:
+        super().__init__(n, delay)
+        self.source = source
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        assert info is not None
+        for sample in lane_samples(self.source, self.n, info.id, info.num_workers, self.delay, self.made):
+            self.made += 1
+            yield sample
+
+
+def kept(sample: Mapping[str, Any]) -> bool:
+    """A filter that draws."""
+    return bool(sample["index"] % 3) and random.random() < 0.9
+
+
 def lane_documents(n: int, lane: int, lanes: int, delay: float = 0.0, made: int = 0) -> Iterator[list[int]]:
     """Yields the documents of one lane: tokens that follow from its number, some of them drawn."""
     for number in range(lane + made * lanes, n, lanes):

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from audit import Writer
-from audited_data import MIXTURE, OneSource, Samples, TarRows, lane_documents, lane_rows
+from audited_data import MIXTURE, OneSource, Samples, TarRows, kept, lane_documents, lane_rows, lane_samples
 from keyed_order import keyed_order, window_order
 from mixed_rows import mixed_rows
 from packed_reference import sequences
@@ -53,14 +53,52 @@ def packed_lane(epoch: int, lane: int, lanes: int) -> Iterator[Any]:
     return sequences(documents(), **given)
 
 
+def of_source(epoch: int, lane: int, lanes: int, source: int, passes: int, number: int) -> None:
+    """Sets the generators for an output of a source: its seed follows from the mixture's."""
+    own = blake2b(struct.pack("<QQQ", seed, passes, source), digest_size=16, person=b"lane source").digest()
+    packed = struct.pack("<QQQ", int.from_bytes(own[:7], "little"), epoch, number * lanes + lane)
+    set_generators(blake2b(packed, digest_size=16, person=b"lane source").digest())
+
+
+def source_in_lane(name: str, lane: int, lanes: int) -> Iterator[Any]:
+    """One pass over what a source has in a lane: every l-th sample without a count, else the l-th part of the rows."""
+    if name == "b":
+        return lane_samples(name, n, lane, lanes)
+    count = MIXTURE[name][0]
+    rows = map(OneSource(name, 0.0).__getitem__, range(count * lane // lanes, count * (lane + 1) // lanes))
+    return filter(kept, rows) if name == "a" else rows
+
+
+def mixed_lane(epoch: int, lane: int, lanes: int) -> Iterator[Any]:
+    """A lane of a mixture, until all of its sources were used up once."""
+    names, weights = list(MIXTURE), [weight for _, weight in MIXTURE.values()]
+    place: Any = f"{epoch}/{lane}"
+    live, taken, passes = [source_in_lane(name, lane, lanes) for name in names], [0] * 3, [0] * 3
+    for source, _ in mixed_rows(names, [1] * 3, {0: weights}, 64 * 99, seed, place, shuffle=False):
+        output = None
+        while output is None:
+            of_source(epoch, lane, lanes, source, passes[source], taken[source])
+            output = next(live[source], None)
+            if output is None:
+                live[source], taken[source] = source_in_lane(names[source], lane, lanes), 0
+                passes[source] += 1
+                if all(passes):
+                    return
+        taken[source] += 1
+        yield output
+    raise AssertionError("too few turns")
+
+
+def one_lane(epoch: int, lane: int, lanes: int) -> Iterator[Any]:
+    if config["pipeline"] == "packed":
+        return packed_lane(epoch, lane, lanes)
+    return mixed_lane(epoch, lane, lanes) if config["pipeline"] == "mixed_lanes" else lane_rows(n, lane, lanes)
+
+
 def lanes_in_turn(lanes: int) -> None:
     """The lanes of this rank give a batch each, in turn, until they have ended."""
-    packs = config["pipeline"] == "packed"
     for epoch in range(config["epochs"] if lanes else 0):
-        live = {
-            lane: packed_lane(epoch, lane, lanes) if packs else lane_rows(n, lane, lanes)
-            for lane in range(rank, lanes, world)
-        }
+        live = {lane: one_lane(epoch, lane, lanes) for lane in range(rank, lanes, world)}
         first = step = 0
         while live:
             for lane in list(live):
@@ -89,7 +127,7 @@ def mixture(epoch: int) -> list[tuple[int, int]]:
     return order
 
 
-kinds = {"samples": Samples, "tars": TarRows, "lanes": None, "packed": None, "mixture": None}
+kinds = {"samples": Samples, "tars": TarRows, "lanes": None, "packed": None, "mixture": None, "mixed_lanes": None}
 kind = kinds[config["pipeline"]]
 dataset = kind and kind(n=n, **config["dataset"])
 sources = [OneSource(name, 0.0) for name in MIXTURE] if config["pipeline"] == "mixture" else []

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from audited_data import MIXTURE, FullDisk, LaneDocuments, LaneRows, OneSource, Samples, decode
+from audited_data import (
+    MIXTURE,
+    FullDisk,
+    LaneDocuments,
+    LaneRows,
+    LaneSamples,
+    OneSource,
+    Samples,
+    decode,
+    kept,
+)
 
 from headrace.feed import Source, mix, pack, pipeline, tar
 
@@ -18,6 +28,14 @@ def samples(n: int = 240, floats: int = 64, delay: float = 0.001, words: bool = 
 def mixture(n: int, delay: float = 0.001) -> Source:
     sources = {name: OneSource(name, delay) for name in MIXTURE}
     return mix(sources, {name: weight for name, (_, weight) in MIXTURE.items()}, rows=n)
+
+
+@pipeline
+def mixed_lanes(n: int, delay: float = 0.0) -> Any:
+    """A stream, n samples of a dataset without a count, and rows with a count; what is used up begins again."""
+    a, c = (OneSource(name, delay) for name in "ac")
+    sources = {"a": mix({"rows": a}, {"rows": 1}).filter(kept), "b": LaneSamples("b", n, delay), "c": c}
+    return mix(sources, {name: weight for name, (_, weight) in MIXTURE.items()}, until="all")
 
 
 @pipeline

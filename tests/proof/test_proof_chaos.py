@@ -74,6 +74,18 @@ if SOAK:
                 chaos.run(7)
             assert trainer.finish()["workers_lost"] >= 1
 
+    @pytest.mark.parametrize("method", ["best_fit", "concat"])
+    def test_hosts_that_pack_documents_are_killed_and_stopped(
+        method: str, hosts: list[Server], tmp_path: Path, seed: int
+    ) -> None:
+        loader = remote(hosts) | PREFETCH | {"num_shards": 8, "batch_size": 2}
+        data = {"method": method, "delay": 0.001}
+        with training(tmp_path, loader=loader, pipeline="packed", endless=True, n=600, dataset=data) as trainer:
+            chaos = Chaos(seed, trainer, hosts)
+            for _ in repeat(0.03):
+                chaos.run(7)
+            assert trainer.finish()["workers_lost"] >= 1
+
 
 def test_executors_receiver_and_whole_hosts_are_killed_and_stopped(
     hosts: list[Server], tmp_path: Path, seed: int

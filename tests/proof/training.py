@@ -33,8 +33,8 @@ class Training:
     Args:
         directory: for its files.
         loader: arguments of its DataLoader: batch_size, seed and where the workers are.
-        pipeline: function of `proof_pipelines`; the audit can be compared for ``samples``, ``tars``, ``lanes``
-            and ``mixture``.
+        pipeline: function of `proof_pipelines`; the audit can be compared for ``samples``, ``tars``, ``lanes``,
+            ``packed``, ``mixture`` and ``mixed_lanes``.
         dataset: its arguments.
         n: samples.
         epochs: passes over the data, at least.
