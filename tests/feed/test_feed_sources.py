@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from source_data import fill_tars, tar_rows, write_tar
 
-from headrace import feed
+from headrace import errors, feed
 from headrace.errors import ShardError
 from headrace.feed.sources import index_shards
 from headrace.feed.sources.shard_files import OPEN_SHARDS
@@ -426,3 +426,29 @@ def test_walking_headers_reads_no_contents(tmp_path: Path) -> None:
     began = time.process_time()
     assert len(feed.tar(tmp_path)) == 64
     assert time.process_time() - began < 1.0
+
+
+def test_mistakes_are_told_with_what_to_write(tmp_path: Path) -> None:
+    for folder, pattern in ((None, "*"), (3, "*"), (tmp_path, 3)):
+        with pytest.raises(TypeError, match="opened by their folder, a path or 's3://bucket/prefix/', and a pattern"):
+            feed.jsonl(folder, pattern)  # type: ignore[arg-type]
+    with pytest.raises(feed.ShardError, match=r"write objects as text, not as a Path: 's3://bucket/prefix/'"):
+        feed.jsonl(Path("s3://bucket/x"))
+    for limit in ("1GB", -1, 0, True, 1.5):
+        with pytest.raises(ValueError, match="memory must be a number of bytes, an integer of at least 1"):
+            feed.parquet(tmp_path, memory=limit)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"columns must be a list of names, got 'text': write \['text'\]"):
+        feed.parquet(tmp_path, columns="text")
+    with pytest.raises(TypeError, match=r"shuffle must be True, False or a feed.Window\(run, runs\), got 'window'"):
+        feed.DataLoader([1, 2], batch_size=2, shuffle="window")  # type: ignore[arg-type]
+    with pytest.raises(feed.PipelineError, match="needs the name of an input channel"):
+        feed.channel("")
+    (tmp_path / "a.jsonl").write_bytes(b"\xef\xbb\xbf{}\n{}\n")
+    with pytest.raises(feed.ShardError, match=r"row 0: it begins with a byte order mark\nhint: write the"):
+        feed.jsonl(tmp_path)[0]
+    assert feed.jsonl(tmp_path)[1] == {}
+
+
+def test_errors_of_the_feed_are_found_there() -> None:
+    for name in ("PipelineError", "PositionError", "ShardError", "WorkerError", "WorkersLost"):
+        assert getattr(feed, name) is getattr(errors, name)

@@ -47,11 +47,16 @@ _EXPORTS = {
     "DataLoader": "headrace.feed.loader.data_loader",
     "Packed": "headrace.feed.streams.packing",
     "Pipeline": "headrace.feed.pipelines.factory",
+    "PipelineError": "headrace.errors",
+    "PositionError": "headrace.errors",
     "PurityReport": "headrace.feed.pipelines.purity",
     "PurityWarning": "headrace.feed.client.policy",
+    "ShardError": "headrace.errors",
     "Skipped": "headrace.feed.client.policy",
     "Source": "headrace.feed.sources.source",
     "Window": "headrace.feed.plan.window",
+    "WorkerError": "headrace.errors",
+    "WorkersLost": "headrace.errors",
     "arrow": "headrace.feed.sources.open_source",
     "channel": "headrace.feed.pipelines.factory",
     "empty": "headrace.feed.batch.row_arrays",
@@ -74,11 +79,16 @@ __all__ = [
     "DataLoader",
     "Packed",
     "Pipeline",
+    "PipelineError",
+    "PositionError",
     "PurityReport",
     "PurityWarning",
+    "ShardError",
     "Skipped",
     "Source",
     "Window",
+    "WorkerError",
+    "WorkersLost",
     "arrow",
     "channel",
     "empty",
@@ -96,6 +106,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from headrace.errors import PipelineError, PositionError, ShardError, WorkerError, WorkersLost
     from headrace.feed.batch.row_arrays import empty
     from headrace.feed.client.policy import PurityWarning, Skipped
     from headrace.feed.loader.data_loader import DataLoader

@@ -56,6 +56,8 @@ def check_arguments(
             "headrace.feed.DataLoader takes datasets with __getitem__ and __len__, and what can be iterated, "
             f"got one of type {type(dataset).__name__}"
         )
+    if isinstance(shuffle, str):
+        raise TypeError(f"shuffle must be True, False or a feed.Window(run, runs), got {shuffle!r}")
     if num_workers < 0:
         raise ValueError(
             f"num_workers option should be non-negative, got {num_workers}; use num_workers=0 to disable "

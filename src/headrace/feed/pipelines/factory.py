@@ -178,6 +178,8 @@ def channel(name: str) -> Path:
     Raises:
         PipelineError: this host has no channel of that name.
     """
+    if not name:
+        raise PipelineError("feed.channel needs the name of an input channel", hint="feed.channel('training'), say")
     variable = f"SM_CHANNEL_{name.upper()}"
     found = os.environ.get(variable)
     if found is None:

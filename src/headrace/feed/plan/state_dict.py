@@ -31,7 +31,7 @@ _HINTS = {
     "length": "the position counts samples of that dataset; start a new epoch on another: loader.set_epoch(epoch + 1)",
     "shards": "the shards have the same number of rows and are others, or have other names, or are packed or mixed "
     'in another way: give the loader those of before; to go on with these on purpose, set state["shards"] = ""',
-    "seed": "give the loader the seed of the run that is resumed, or none: then the saved one is used",
+    "seed": "give the loader seed={saved}, that of the run that is resumed",
     "shuffle": "give the loader the same shuffle as in the run that is resumed",
     "window": "give the loader the same shuffle=feed.Window(run, runs) as in the run that is resumed",
     "buckets": "give the loader the same buckets=feed.Buckets(..., batches=) as in the run that is resumed",

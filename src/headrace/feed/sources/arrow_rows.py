@@ -58,6 +58,8 @@ class DecodedBatches:
     """
 
     def __init__(self, limit: int) -> None:
+        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+            raise ValueError(f"memory must be a number of bytes, an integer of at least 1, got {limit!r}")
         self._limit = limit
         self._held: OrderedDict[tuple[ShardPath, int], tuple[Rows, int]] = OrderedDict()
         self._bytes = 0

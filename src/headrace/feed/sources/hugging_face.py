@@ -34,6 +34,7 @@ class HuggingFaceRows(Source):
 
     def __init__(self, dataset: Any) -> None:
         datasets = require_datasets()
+        folder = None
         if isinstance(dataset, (str, os.PathLike)):
             folder = Path(dataset)
             try:
@@ -43,7 +44,9 @@ class HuggingFaceRows(Source):
                 raise ShardError(f"{folder} holds no dataset of save_to_disk: {error}", hint) from error
         if isinstance(dataset, dict):
             names = ", ".join(map(str, dataset))
-            raise PipelineError(f"this is a dict of the splits {names}", hint="pass one: dataset['train']")
+            first = next(iter(dataset), "train")
+            one = repr(str(folder / str(first))) if folder is not None else f"dataset[{first!r}]"
+            raise PipelineError(f"this is a dict of the splits {names}", hint=f"pass one: {one}")
         if not isinstance(dataset, datasets.Dataset):
             raise PipelineError(
                 f"feed.hf takes a datasets.Dataset, got one of type {type(dataset).__name__}: "

@@ -5,6 +5,7 @@ The index is where the lines begin. It is found by looking for line ends, withou
 
 from __future__ import annotations
 
+import codecs
 from typing import Any
 
 import msgspec
@@ -79,6 +80,11 @@ class _LinesReader:
         try:
             return msgspec.json.decode(line)
         except msgspec.DecodeError as error:
+            if line.startswith(codecs.BOM_UTF8):
+                raise ShardError(
+                    f"{self._file.path} at offset {begin}, row {number}: it begins with a byte order mark",
+                    hint="write the file as utf-8, not utf-8-sig",
+                ) from error
             raise ShardError(f"{self._file.path} at offset {begin}, row {number}: {error}") from error
 
     def close(self) -> None:

@@ -46,6 +46,8 @@ class ParquetFormat:
     """
 
     def __init__(self, columns: Sequence[str] | None, memory: int) -> None:
+        if isinstance(columns, str):
+            raise TypeError(f"columns must be a list of names, got {columns!r}: write [{columns!r}]")
         self._columns = None if columns is None else list(columns)
         self._memory = memory
         self._groups = DecodedBatches(memory)

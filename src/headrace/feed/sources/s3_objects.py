@@ -124,7 +124,13 @@ class ObjectFolder:
         if not names:
             there = sorted(self.objects)
             shown = ", ".join(there[:5]) + (", ..." if len(there) > 5 else "")
-            raise ShardError(f"no object in {self} matches {pattern!r}; there is: {shown or 'nothing'}")
+            above, _, last = self.uri.rstrip("/").rpartition("/")
+            raise ShardError(
+                f"no object in {self} matches {pattern!r}; there is: {shown or 'nothing'}",
+                hint=f"pass what stands before the objects' names, and a pattern of these: '{above}/', {last!r}"
+                if "." in last and not there
+                else "pass what stands before the objects' names, and a pattern of these, as in Path.glob",
+            )
         return names
 
 

@@ -34,6 +34,11 @@ class ShardFiles(Source):
     """
 
     def __init__(self, folder: str | os.PathLike[str], pattern: str, kind: str, form: Format) -> None:
+        if not isinstance(folder, (str, os.PathLike)) or not isinstance(pattern, str):
+            raise TypeError(
+                f"shards are opened by their folder, a path or 's3://bucket/prefix/', and a pattern of their names, "
+                f"got {folder!r} and {pattern!r}"
+            )
         self._folder = _opened(folder)
         found = self._folder
         names = found.names(pattern) if isinstance(found, ObjectFolder) else _names(found, pattern)
@@ -78,6 +83,8 @@ def _opened(folder: str | os.PathLike[str]) -> Path | ObjectFolder:
     given = os.fspath(folder)
     if given.startswith(SCHEME):
         return ObjectFolder(given)
+    if given.lower().startswith("s3:"):
+        raise ShardError(f"{given} is no folder", hint="write objects as text, not as a Path: 's3://bucket/prefix/'")
     if "://" in given:
         raise ShardError(
             f"{given} is not a folder of this host",
