@@ -59,6 +59,13 @@ class Filled:
         return self.row(index)
 
 
+class Fetching(Filled):
+    """Makes all rows of a batch at once."""
+
+    def __getitems__(self, keys: list[int]) -> list[Any]:
+        return [self.row(key) for key in keys]
+
+
 def request_for(keys: list[int], layout: bytes, check: int = 0) -> SliceRequest:
     batch = BatchRows(0, 0, len(keys), 0, len(keys), keys)
     return SliceRequest(
@@ -67,7 +74,7 @@ def request_for(keys: list[int], layout: bytes, check: int = 0) -> SliceRequest:
 
 
 class Worker:
-    """Makes batches in one slab, as an executor does."""
+    """Makes batches in one slab, as an executor does: row by row, or, with `__getitems__`, all rows at once."""
 
     def __init__(self, dataset: Any) -> None:
         self.built = Built(dataset, default_collate, default_collate=True)
@@ -77,7 +84,10 @@ class Worker:
     def make(self, keys: list[int]) -> Any:
         done, fresh = make_slice(self.built, request_for(keys, self.layout), self.slab, 0)
         assert fresh is None
+        assert not done.failures
         self.layout = done.layout
+        if done.nodes:
+            return rebuild(done.nodes[0], self.slab.view(), copy=True)
         return rebuild(decode_layout(done.layout).describe(len(keys)), self.slab.view(), copy=True)
 
 
@@ -93,6 +103,75 @@ def test_arrays_lie_in_the_slab_and_nothing_is_copied(monkeypatch: pytest.Monkey
     assert not copied
     assert torch.equal(batch, stacked([5, 6, 7]))
     worker.slab.close()
+
+
+def test_rows_that_are_made_at_once_lie_in_the_slab_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = Fetching()
+    worker = Worker(dataset)
+    assert torch.equal(worker.make([0, 1]), stacked([0, 1]))
+    assert dataset.own == [True, True], "nothing is known of the first batch"
+    copied: list[Any] = []
+    monkeypatch.setattr("headrace.feed.batch.row_layout._stack", lambda *arguments: copied.append(arguments))
+    for keys in ([5, 6, 7], [8, 9]):
+        dataset.own.clear()
+        assert torch.equal(worker.make(keys), stacked(keys))
+        assert dataset.own == [False] * len(keys)
+    assert not copied
+    monkeypatch.undo()
+    dataset.row = lambda index: (fill(dataset.empty(), index), fill(dataset.empty(), index))[0]
+    dataset.own.clear()
+    assert torch.equal(worker.make([3, 4]), stacked([3, 4])), "one that is dropped is given again"
+    assert not all(dataset.own)
+    worker.slab.close()
+
+
+class Turned(Fetching):
+    """Returns the rows in another order than that in which their arrays were asked for; some hold what was given."""
+
+    def __getitems__(self, keys: list[int]) -> list[Any]:
+        made = {key: self.row(key) for key in reversed(keys)}
+        return [made[key] for key in keys]
+
+
+def test_rows_in_another_order_and_fewer_rows_are_right() -> None:
+    dataset = Turned()
+    worker = Worker(dataset)
+    worker.make([0, 1, 2])
+    with pytest.warns(RuntimeWarning, match="feed.empty saves nothing here"):
+        assert torch.equal(worker.make([3, 4, 5]), stacked([3, 4, 5]))
+    dataset.own.clear()
+    assert torch.equal(worker.make([6, 7]), stacked([6, 7]))
+    assert all(dataset.own)
+    worker.slab.close()
+
+
+class Lane(torch.utils.data.IterableDataset[Any]):
+    """A generator, which still holds the array that it has given last; says whether it was in the slab."""
+
+    def __init__(self, rows: int, ahead: int = 0) -> None:
+        self.rows, self.ahead = rows, ahead
+
+    def __iter__(self) -> Any:
+        waiting: list[Any] = []
+        for index in range(self.rows):
+            array = feed.empty(SHAPE, np.float32)
+            waiting.append((torch.from_numpy(fill(array, index)), not array.flags.owndata))
+            if len(waiting) > self.ahead:
+                yield waiting.pop(0)
+        yield from waiting
+
+
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_lanes_use_it_for_all_rows_but_the_last_of_a_batch(ahead: int) -> None:
+    """With `ahead` the generator keeps rows for later batches: those become ordinary memory, with their content."""
+    with warnings.catch_warnings(), DataLoader(Lane(18, ahead), batch_size=4, num_workers=1, verify=0) as loader:
+        if ahead:
+            warnings.simplefilter("ignore", RuntimeWarning)  # in the worker, which is forked
+        batches = list(loader)
+    assert torch.equal(torch.cat([arrays for arrays, _ in batches]), stacked(range(18)))
+    flags = [saved.tolist() for _, saved in batches]
+    if ahead == 0:
+        assert flags == [[False] * 4, *[[True, True, True, False]] * 3, [True, True]]
 
 
 def test_what_does_not_fit_is_an_ordinary_array() -> None:
@@ -172,15 +251,23 @@ class Wild(Filled):
         return {"a": fill(held[0], 3), "b": array.copy()}
 
 
+class WildAtOnce(Wild):
+    def __getitems__(self, keys: list[int]) -> list[Any]:
+        return [self[key] for key in keys]
+
+
+@pytest.mark.parametrize("kind", [Wild, WildAtOnce])
 @pytest.mark.parametrize("seed", range(30 if SOAK else 3))
-def test_batches_are_those_of_ordinary_arrays_whatever_a_dataset_does(seed: int) -> None:
-    wild, tame = Wild(seed, plain=False), Wild(seed, plain=True)
+def test_batches_are_those_of_ordinary_arrays_whatever_a_dataset_does(seed: int, kind: type[Wild]) -> None:
+    wild, tame = kind(seed, plain=False), kind(seed, plain=True)
     workers = Worker(wild), Worker(tame)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         for start in range(0, 24, 3):
             keys = [start, start + 1, start + 2]
-            object.__setattr__(workers[0].built, "arrays", RowArrays())  # it has learned nothing
+            learned = workers[0].built.arrays.learned
+            object.__setattr__(workers[0].built, "arrays", RowArrays())  # it has not seen an array that is held
+            workers[0].built.arrays.learned = learned
             got, expected = (worker.make(keys) for worker in workers)
             assert all(torch.equal(got[name], expected[name]) for name in ("a", "b")), f"seed {seed}, rows {keys}"
             for kept, other in zip(wild.kept, tame.kept, strict=True):

@@ -30,16 +30,17 @@ ALIGNED = 16  # bytes; what malloc promises
 _HELD = (
     "feed.empty saves nothing here, so the dataset gets ordinary arrays from now on. Its batches are right. It kept an "
     "array of feed.empty when it had returned the sample (in a cache, or as a buffer to be filled again), or returned "
-    "it as another field, or with its axes in another order"
+    "it as another field, in another row, or with its axes in another order"
 )
 
 
 def empty(shape: int | Sequence[int], dtype: DTypeLike = float) -> NDArray[Any]:
     """Returns an array to be filled, as `numpy.empty` does; in a worker one that need not be copied into the batch.
 
-    Called by a dataset's `__getitem__`, or by a function of `.map`, it lies in shared memory where this row of the
-    batch will be, if the sample has a field of as many bytes. Otherwise it is an ordinary array. Batches are the same
-    either way. Do not keep it when the sample is returned: that is harmless, but ends the saving.
+    Called by a dataset's `__getitem__`, `__getitems__` or `__iter__`, or by a function of `.map`, it lies in shared
+    memory where this row of the batch will be, if the sample has a field of as many bytes. Otherwise it is an ordinary
+    array; the documentation of the feed says when. Batches are the same either way. Do not keep it when the sample is
+    returned: that is harmless, but ends the saving.
 
     Args:
         shape, dtype: as in `numpy.empty`; those that the field has in the sample.
@@ -65,16 +66,25 @@ os.register_at_fork(after_in_child=_forget)
 
 
 class RowArrays:
-    """The arrays that the dataset of one pipeline was given; see the module."""
+    """The arrays that the dataset of one pipeline was given; see the module.
+
+    Rows are offered one by one (`begin`), or all rows of a batch that the dataset makes at once (`begin_batch`); then
+    they are given in their order, and one that was dropped is given again.
+
+    Attributes:
+        learned: layout of the latest batch that was made at once; None before.
+        unstackable: whether samples that were made at once have no layout.
+    """
 
     def __init__(self) -> None:
         self._held = False
         self._slab: Slab | None = None
         self._layout: Layout | None = None
         self._offsets: list[int] = []  # in the slab, of the tables
-        self._row = 0
-        self._free: list[int] = []  # tables whose row was not given yet
-        self._given: dict[int, tuple[weakref.ref[NDArray[np.uint8]], int, int]] = {}  # by table
+        self._rows = range(0)  # of which arrays may be given
+        self._given: dict[tuple[int, int], tuple[weakref.ref[NDArray[np.uint8]], int, int]] = {}  # by row and table
+        self.learned: Layout | None = None
+        self.unstackable = False
         self._moved: Callable[[], None] | None = None
 
     def open(self, slab: Slab | None, start: int, layout: Layout, rows: int, moved: Callable[[], None]) -> None:
@@ -95,11 +105,17 @@ class RowArrays:
 
     def begin(self, row: int) -> None:
         """Says which row of the batch is made next."""
-        if self._layout is not None:
-            self._row, self._free = row, list(range(len(self._layout.tables)))
+        self._rows = range(row, row + 1)
+
+    def begin_batch(self, rows: int) -> None:
+        """Says that the first `rows` rows of the batch are made next, at once."""
+        self._rows = range(rows)
+
+    def _is_held(self, row: int, table: int) -> bool:
+        return (row, table) in self._given and self._given[row, table][0]() is not None
 
     def take(self, shape: int | Sequence[int], dtype: DTypeLike) -> NDArray[Any] | None:
-        """Returns an array in the row that is made; None if it has no place for one like this. Each is given once."""
+        """Returns an array in a row that is made; None if there is no place for one like this."""
         assert self._slab is not None
         assert self._layout is not None
         kind = np.dtype(dtype)
@@ -111,20 +127,37 @@ class RowArrays:
         if kind.hasobject or any(extent <= 0 for extent in extents):
             return None
         tables = self._layout.tables
-        fitting = [number for number in self._free if tables[number].row_bytes == size]
-        alike = [
+        fitting = [number for number, table in enumerate(tables) if table.row_bytes == size]
+        alike = {
             number for number in fitting
             if tables[number].row_shape == extents and tables[number].dtype in (kind.str, kind.name)
-        ]  # fmt: skip
-        for number in alike or fitting:
-            offset = self._offsets[number] + self._row * size
-            if offset % ALIGNED:
-                continue
-            self._free.remove(number)
-            root = np.frombuffer(self._slab.memory(offset, size), np.uint8)
-            self._given[number] = (weakref.ref(root), offset, size)
-            return root.view(kind).reshape(extents)
+        }  # fmt: skip
+        for row in self._rows:
+            free = [number for number in fitting if not self._is_held(row, number)]
+            for number in [number for number in free if number in alike] or free:
+                offset = self._offsets[number] + row * size
+                if offset % ALIGNED:
+                    continue
+                root = np.frombuffer(self._slab.memory(offset, size), np.uint8)
+                self._given[row, number] = (weakref.ref(root), offset, size)
+                return root.view(kind).reshape(extents)
         return None
+
+    def placed(self, columns: Sequence[Sequence[Any]], targets: Sequence[Any]) -> set[tuple[int, int]]:
+        """Returns which leaves of a batch that was made at once are in their places, by row and table.
+
+        Args:
+            columns: for each table, the leaves of all rows.
+            targets: for each table, the rows of the batch, tensors or arrays.
+        """
+        found = {
+            (row, number)
+            for row, number in self._given
+            if row < len(columns[number]) and _lies_in(columns[number][row], targets[number][row])
+        }
+        if any(self._is_held(*place) for place in self._given.keys() - found):
+            self._release()
+        return found
 
     def unwritten(self, leaves: list[Any], targets: Sequence[Any]) -> list[int]:
         """Returns which leaves of the row that was made are not in their places, by number.
@@ -136,7 +169,7 @@ class RowArrays:
         left = list(range(len(leaves)))
         if self._given:
             left = [number for number in left if not _lies_in(leaves[number], targets[number])]
-            if any(number in self._given and self._given[number][0]() is not None for number in left):
+            if any(self._is_held(self._rows.start, number) for number in left):
                 self._release()
         return left
 
@@ -170,7 +203,7 @@ class RowArrays:
 
     def _stop(self) -> None:
         self._slab = self._layout = self._moved = _making.rows = None
-        self._free = []
+        self._rows = range(0)
 
 
 def _address(leaf: Any) -> int:

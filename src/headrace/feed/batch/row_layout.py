@@ -103,6 +103,13 @@ class Layout(msgspec.Struct, frozen=True, array_like=True):
         children = [self._fill(child, offsets, rows) for child in node[-1]]
         return [*node[:-1], children]
 
+    def targets(self, block: Bytes, rows: int) -> list[Any]:
+        """Returns the rows of each table in the block of a batch, as tensors and arrays: views of it."""
+        return [
+            table.rows(block[offset : offset + table.row_bytes * rows], rows)
+            for table, offset in zip(self.tables, self.offsets(rows), strict=True)
+        ]
+
     def check(self) -> None:
         """Raises ProtocolError if a layout that came from a peer is not sound."""
         if len(self.tables) > MAX_LEAVES or any(
@@ -218,10 +225,7 @@ class RowWriter:
 
     def move(self, block: Bytes) -> None:
         """Goes on in another mapping of the same memory."""
-        self._targets = [
-            table.rows(block[offset : offset + table.row_bytes * self._rows], self._rows)
-            for table, offset in zip(self._layout.tables, self._layout.offsets(self._rows), strict=True)
-        ]
+        self._targets = self._layout.targets(block, self._rows)
 
     def write(self, sample: Any) -> None:
         """Takes the next sample. Raises Uneven if it, or one before it, differs from the first one."""
@@ -252,6 +256,34 @@ class RowWriter:
             raise Uneven from None  # the collate function's own result, or its own words, for the whole batch
         self._samples.clear()
         self._written = last
+
+
+def columns_of(samples: list[Any]) -> list[list[Any]]:
+    """Lists the samples' leaves, column by column, in the order of the layout's tables. Raises Uneven."""
+    columns: list[list[Any]] = []
+    if not _columns(samples, samples[0], columns):
+        raise Uneven
+    return columns
+
+
+def stack_rows(columns: Sequence[list[Any]], targets: Sequence[Any], placed: set[tuple[int, int]]) -> None:
+    """Writes all rows of a batch, but those leaves that are in their places already. Raises Uneven.
+
+    Args:
+        columns: for each table, the leaves of all rows.
+        targets: for each table, the rows of the batch.
+        placed: leaves that are in their places, by row and table.
+    """
+    try:
+        for number, (column, target) in enumerate(zip(columns, targets, strict=True)):
+            if not any((row, number) in placed for row in range(len(column))):
+                _stack(column, target)
+                continue
+            for row in range(len(column)):
+                if (row, number) not in placed:
+                    _stack(column[row : row + 1], target[row : row + 1])
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise Uneven from None  # the collate function's own result, or its own words
 
 
 def _stack(column: list[Any], target: Any) -> None:

@@ -125,25 +125,31 @@ def make_whole(built: Built, addresses: SampleAddresses) -> Any:
     if not built.batched:
         samples: Any = next(iter(samples_of(built, addresses)))
     elif built.fetches:
-        key = seeds.stream_key(addresses.seed, addresses.epoch, addresses.position)
-        try:
-            samples = _seeded(built, key, built.dataset.__getitems__, list(addresses.keys))
-        except Exception as error:
-            raise RowFailed(-1) from error
+        samples = fetched(built, addresses)
     else:
         samples = list(samples_of(built, addresses, len(addresses.rows)))
     return _collated(built, samples, (addresses.seed, addresses.epoch, addresses.position), addresses.keys)
 
 
-def collated(built: Built, outputs: list[Any], address: tuple[int, int, int]) -> Any:
+def fetched(built: Built, addresses: SampleAddresses) -> Any:
+    """Has a dataset with `__getitems__` load the samples of a batch. Raises RowFailed."""
+    key = seeds.stream_key(addresses.seed, addresses.epoch, addresses.position)
+    try:
+        return _seeded(built, key, built.dataset.__getitems__, list(addresses.keys))
+    except Exception as error:
+        raise RowFailed(-1) from error
+
+
+def collated(built: Built, outputs: Any, address: tuple[int, int, int], keys: Sequence[Any] = ()) -> Any:
     """Makes a batch of outputs that were made before. Raises RowFailed.
 
     Args:
         built: the pipeline.
         outputs: at least one; without batching just one.
         address: seed, epoch, and position of the first.
+        keys: theirs, if they have any.
     """
-    return _collated(built, outputs if built.batched else outputs[0], address)
+    return _collated(built, outputs if built.batched else outputs[0], address, keys)
 
 
 def _collated(built: Built, samples: Any, address: tuple[int, int, int], keys: Sequence[Any] = ()) -> Any:

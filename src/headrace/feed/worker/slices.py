@@ -8,9 +8,10 @@ bytes of every leaf, of each row, so that a difference can be named.
 
 from __future__ import annotations
 
+import functools
 import hashlib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -18,7 +19,8 @@ import numpy as np
 from headrace.errors import ProtocolError
 from headrace.feed.batch import pytree
 from headrace.feed.batch.pytree import Bytes
-from headrace.feed.batch.row_layout import Layout, decode_layout
+from headrace.feed.batch.row_arrays import LEAST_BYTES
+from headrace.feed.batch.row_layout import Layout, Uneven, columns_of, decode_layout, stack_rows
 from headrace.feed.batch.slab import Slab
 from headrace.feed.identifiers import NO_SLAB
 from headrace.feed.pipelines.fetch import (
@@ -28,9 +30,11 @@ from headrace.feed.pipelines.fetch import (
     SampleAddresses,
     Stopwatch,
     collated,
+    fetched,
     make_rows,
     make_whole,
 )
+from headrace.feed.wire.draws import Drawn
 from headrace.feed.wire.messages import SUM, BatchRows, Done, Failure, SliceRequest
 from headrace.feed.wire.remote_errors import remote_error
 from headrace.feed.worker.chunk_sums import ChunkSums
@@ -144,20 +148,103 @@ class _Target:
             self.fresh = None
 
 
+class Written(NamedTuple):
+    """A batch that stands in the slab: its description, from its own beginning, and its bytes."""
+
+    node: pytree.Node
+    size: int
+
+
+def stacks_at_once(built: Built, request: SliceRequest) -> bool:
+    """Returns whether samples that are made at once may be written as rows; what is compared is collated."""
+    return built.batched and built.default_collate and not request.check and not built.arrays.unstackable
+
+
+def at_once(
+    built: Built, target: _Target, start: int, rows: int, offered: int, make: Callable[[], list[Any]]
+) -> tuple[list[Any], Written | None]:
+    """Has all samples of a batch made, and writes large ones straight to their places in it.
+
+    Args:
+        built: the pipeline.
+        target: where the batch goes.
+        start: its place there.
+        rows: as many are expected.
+        offered: of these, how many `feed.empty` may give arrays of.
+        make: makes the samples.
+
+    Returns:
+        The samples, if they are to be collated; or what was written of them.
+    """
+    arrays, layout = built.arrays, built.arrays.learned
+    try:
+        if layout is not None:
+            target.block(start + layout.size(rows), keep=start)
+            arrays.open(target.slab, start, layout, rows, lambda: None)
+            arrays.begin_batch(offered)
+        samples = make()
+        written = _write_rows(built, target, start, samples, as_expected=len(samples) == rows)
+        if written is None:
+            return samples, None
+        del samples
+        arrays.end()
+        return [], written
+    finally:
+        arrays.close()
+
+
+def _write_rows(built: Built, target: _Target, start: int, samples: list[Any], *, as_expected: bool) -> Written | None:
+    arrays, rows = built.arrays, len(samples)
+    if not isinstance(samples, list) or not samples:
+        return None
+    try:
+        layout = built.layouts.of(samples[0], built.collate)
+    except Uneven:
+        arrays.unstackable = True
+        return None
+    try:
+        columns = columns_of(samples)
+        if layout.row_bytes <= LEAST_BYTES:
+            return None
+        if not as_expected or layout != arrays.learned:
+            arrays.close()
+        arrays.learned, size = layout, layout.size(rows)
+
+        def block() -> Bytes:
+            return target.block(start + size, keep=start)[start : start + size]
+
+        placed = arrays.placed(columns, layout.targets(block(), rows))
+        stack_rows(columns, layout.targets(block(), rows), placed)
+    except Uneven:
+        return None
+    return Written(layout.describe(rows), size)
+
+
 def _make_whole(built: Built, request: SliceRequest, target: _Target) -> Done:
     nodes: list[list[Any] | None] = []
     failures: list[Failure] = []
     digests: list[bytes] = []
     end = 0
     for number, wanted in enumerate(request.batches):
+        addresses = addresses_of(request, wanted)
         try:
-            batch = make_whole(built, addresses_of(request, wanted))
+            if built.fetches and stacks_at_once(built, request):
+                rows = len(addresses.keys)
+                samples, written = at_once(built, target, end, rows, rows, functools.partial(fetched, built, addresses))
+                if written is None:
+                    address = (addresses.seed, addresses.epoch, addresses.position)
+                    batch = collated(built, samples, address, addresses.keys)
+            else:
+                written, batch = None, make_whole(built, addresses)
         except RowFailed as failed:
             failures.append(_failure(number, failed))
             nodes.append(None)
             continue
-        node, leaves, size = pytree.describe(batch)
-        target.write_leaves(leaves, end, size, summed=request.sums)
+        if written is not None:
+            node, size = written
+        else:
+            node, leaves, size = pytree.describe(batch)
+            target.write_leaves(leaves, end, size, summed=request.sums)
         if request.check:
             digests += [_digest(raw.data) for _, raw in leaves]
             digests.append(_digest(msgspec.msgpack.encode(node)))
@@ -172,13 +259,27 @@ def _make_draw(built: Built, lanes: LaneReaders, request: SliceRequest, target: 
     if draw is None:
         raise ProtocolError("samples by their keys are asked of a dataset without a count")
     done = Done(request.number, NO_SLAB, 0, [None], b"", 0.0, 0.0)
-    try:
+    told: list[Drawn] = []
+
+    def make() -> list[Any]:
         outputs, drawn = lanes.draw(request.epoch, request.seed, draw, fresh=request.check == SUM)
+        told.append(drawn)
+        return outputs
+
+    written = None
+    try:
+        if draw.part or not stacks_at_once(built, request):
+            outputs = make()
+        else:  # a generator still holds the array that it has given last
+            outputs, written = at_once(built, target, 0, draw.count, draw.count - 1, make)
         batch: Any = outputs
         if outputs and not draw.part:
             batch = collated(built, outputs, (request.seed, request.epoch, wanted.position))
     except (LaneFailed, RowFailed) as failed:
         return msgspec.structs.replace(done, failures=(_failure(0, failed),))
+    [drawn] = told
+    if written is not None:
+        return msgspec.structs.replace(done, size=written.size, nodes=[written.node], drawn=drawn)
     if not outputs:
         return msgspec.structs.replace(done, drawn=drawn)
     node, leaves, size = pytree.describe(batch)
