@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -252,3 +254,26 @@ def test_a_server_whose_workers_keep_ending_ends_and_is_named(own_server: Callab
         list(loader)
     wait_until(lambda: server.process.poll() is not None, "the server has ended")
     assert "executors ended within 60 s; the last one killed by SIGKILL" in server.log()
+
+
+UNGUARDED = """
+from headrace import feed
+
+try:
+    for batch in feed.DataLoader(
+        list(range(8)), 4, num_workers=2, multiprocessing_context="spawn", collate_fn=feed.stack_arrays
+    ):
+        print(batch)
+except feed.WorkersLost as error:
+    print("ENDED:", error)
+"""
+
+
+def test_a_script_without_its_main_guard_is_told_so_and_not_run_over_and_over(tmp_path: Path) -> None:
+    script = tmp_path / "unguarded.py"
+    script.write_text(UNGUARDED)
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=100, check=False)
+    told = done.stdout.rpartition("ENDED: ")[2]
+    assert told.startswith("4 worker processes ended before they had begun; the last one exited with code 1")
+    assert "if __name__ == '__main__':" in told
+    assert done.stderr.count("bootstrapping phase") <= 2 * 4, "each says it once or twice"

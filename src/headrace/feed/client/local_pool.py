@@ -29,6 +29,7 @@ STACK_SECONDS = 0.5  # to write a stack
 # takes long, so the others are started when it has answered, or has not within these seconds of having its dataset.
 FORK_SECONDS, SPAWN_SECONDS = 0.05, 0.5
 START_STEP = 0.01
+UNBORN = 4  # workers that end with an exception before any of them was there
 CHEAP_SECONDS = 0.015  # if all others are forked in less, they are, at once
 
 
@@ -64,6 +65,7 @@ class LocalPool(WorkerPool):
         self._owner = os.getpid()
         self._missing = collections.deque(range(executors))
         self._restarts = RestartBudget()
+        self._unborn = 0
         self._last = ""
         self._forked = start_method(context) == "fork"
         self._begun = self._opened = self._fork_seconds = 0.0
@@ -201,12 +203,22 @@ class LocalPool(WorkerPool):
         worker = self.worker_of(link, NO_ROUTE)
         assert worker is not None
         self._last = worker.reason = self._stuck.pop(worker.number, ("",))[0] or link.reason()
+        if worker.ready or self._forked or link.process.exitcode != 1:
+            self._unborn = 0
+        else:
+            self._unborn += 1
         _log.info("%s: ended: %s", worker.name, self._last)
         link.close()
         leaving = worker.number in self._leaving
         self._forget(worker)
         if leaving:
             return [worker]
+        if self._unborn >= UNBORN:
+            raise WorkersLost(
+                f"{self._unborn} worker processes ended before they had begun; the last one {self._last}",
+                hint="see the traceback above; what a script does must stand under `if __name__ == '__main__':`, because "
+                "with spawn and forkserver its workers import it",
+            )
         if not self._restarts.spend(now):
             raise WorkersLost(f"{self._restarts.describe('worker processes')}; the last one {self._last}")
         self._missing.append(link.number)
