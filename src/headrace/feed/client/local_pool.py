@@ -216,8 +216,8 @@ class LocalPool(WorkerPool):
         if self._unborn >= UNBORN:
             raise WorkersLost(
                 f"{self._unborn} worker processes ended before they had begun; the last one {self._last}",
-                hint="see the traceback above; what a script does must stand under `if __name__ == '__main__':`, because "
-                "with spawn and forkserver its workers import it",
+                hint="see the traceback above; what a script does must stand under `if __name__ == '__main__':`, "
+                "because with spawn and forkserver its workers import it",
             )
         if not self._restarts.spend(now):
             raise WorkersLost(f"{self._restarts.describe('worker processes')}; the last one {self._last}")
