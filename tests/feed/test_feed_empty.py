@@ -14,7 +14,7 @@ import pytest
 import torch
 from effort import SOAK
 from numpy.typing import NDArray
-from torch.utils.data import default_collate
+from torch.utils.data import default_collate, default_convert
 
 from headrace import feed
 from headrace.feed.batch import row_arrays
@@ -26,6 +26,7 @@ from headrace.feed.identifiers import PipelineNumber, RequestNumber, SlabNumber
 from headrace.feed.loader.data_loader import DataLoader
 from headrace.feed.pipelines.fetch import Built
 from headrace.feed.wire.messages import SUM, BatchRows, Done, SliceRequest
+from headrace.feed.worker import slices
 from headrace.feed.worker.slices import make_slice
 
 SHAPE = (36, 36, 36)  # of floats: 186,624 bytes
@@ -254,6 +255,54 @@ class Wild(Filled):
 class WildAtOnce(Wild):
     def __getitems__(self, keys: list[int]) -> list[Any]:
         return [self[key] for key in keys]
+
+
+class Alone(Worker):
+    """Makes samples that are not batched."""
+
+    def __init__(self, dataset: Any) -> None:
+        super().__init__(dataset)
+        self.built = Built(dataset, default_convert, default_collate=True, batched=False)
+
+
+def test_a_sample_that_is_not_batched_lies_in_the_slab(monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = Filled()
+    worker = Alone(dataset)
+    worker.make([0])
+    written: list[Any] = []
+    write = slices._Target.write_leaves
+
+    def note(target: Any, leaves: Any, *arguments: Any, **options: Any) -> None:
+        written.append(len(leaves))
+        write(target, leaves, *arguments, **options)
+
+    monkeypatch.setattr(slices._Target, "write_leaves", note)
+    assert torch.equal(worker.make([5]), stacked([5])[0])
+    assert dataset.own == [True, False]
+    dataset.row = lambda index: {"n": np.int64(index), "a": fill(dataset.empty(), index)}
+    assert worker.make([6])["a"].numpy().tobytes() == stacked([6])[0].numpy().tobytes(), "it has another place"
+    assert worker.make([7])["a"].numpy().tobytes() == stacked([7])[0].numpy().tobytes()
+    assert dataset.own == [True, False, False, False]
+    assert written == [0, 2, 1]
+    worker.slab.close()
+
+
+@pytest.mark.parametrize("seed", range(30 if SOAK else 3))
+def test_samples_that_are_not_batched_are_those_of_ordinary_arrays(seed: int) -> None:
+    wild, tame = Wild(seed, plain=False), Wild(seed, plain=True)
+    workers = Alone(wild), Alone(tame)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        for key in range(24):
+            learned = workers[0].built.arrays.learned
+            object.__setattr__(workers[0].built, "arrays", RowArrays())
+            workers[0].built.arrays.learned = learned
+            got, expected = (worker.make([key]) for worker in workers)
+            assert all(torch.equal(got[name], expected[name]) for name in ("a", "b")), f"seed {seed}, row {key}"
+            for kept, other in zip(wild.kept, tame.kept, strict=True):
+                assert np.array_equal(kept, other), f"seed {seed}: what the dataset kept is another after {key}"
+    for worker in workers:
+        worker.slab.close()
 
 
 @pytest.mark.parametrize("kind", [Wild, WildAtOnce])

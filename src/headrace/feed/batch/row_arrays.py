@@ -159,6 +159,21 @@ class RowArrays:
             self._release()
         return found
 
+    def missing(self, leaves: Sequence[tuple[int, NDArray[np.uint8]]]) -> list[tuple[int, NDArray[np.uint8]]]:
+        """Returns the leaves of a tree without rows that are not in their places, as `pytree.describe` lists them."""
+        if not self._given or self._slab is None or len(leaves) != len(self._offsets):
+            self.close()
+            return list(leaves)
+        start, address = self._offsets[0], self._slab.address
+        found = {
+            number for number, (offset, raw) in enumerate(leaves)
+            if (0, number) in self._given and raw.size == self._given[0, number][2]
+            and start + offset == self._given[0, number][1] and _address(raw) == address + start + offset
+        }  # fmt: skip
+        if any(self._is_held(row, number) for row, number in self._given if number not in found):
+            self._release()
+        return [leaf for number, leaf in enumerate(leaves) if number not in found]
+
     def unwritten(self, leaves: list[Any], targets: Sequence[Any]) -> list[int]:
         """Returns which leaves of the row that was made are not in their places, by number.
 

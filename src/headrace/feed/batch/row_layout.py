@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ProtocolError
-from headrace.feed.batch.pytree import Bytes, Node, align
+from headrace.feed.batch.pytree import LEAVES, Bytes, Node, align, terminals
 from headrace.feed.batch.tensors import is_tensor
 
 MAX_LEAVES = 10_000
@@ -256,6 +256,23 @@ class RowWriter:
             raise Uneven from None  # the collate function's own result, or its own words, for the whole batch
         self._samples.clear()
         self._written = last
+
+
+def layout_of_one(node: Node, leaves: Sequence[tuple[int, Bytes]]) -> Layout | None:
+    """Returns the layout of a block that holds one tree and no rows: its `offsets(1)` are those of the leaves.
+
+    Args:
+        node, leaves: what `pytree.describe` returned.
+
+    Returns:
+        None if there are leaves that are no tensors, arrays and NumPy scalars.
+    """
+    found = [leaf for _, leaf in terminals(node) if leaf[0] in LEAVES]
+    if any(leaf[0] not in ("t", "a", "s") for leaf in found):
+        return None
+    shapes = [() if leaf[0] == "s" else tuple(leaf[2]) for leaf in found]
+    tables = [Table(leaf[1], shape, raw.size) for leaf, shape, (_, raw) in zip(found, shapes, leaves, strict=True)]
+    return Layout(node, tuple(tables))
 
 
 def columns_of(samples: list[Any]) -> list[list[Any]]:

@@ -20,7 +20,7 @@ from headrace.errors import ProtocolError
 from headrace.feed.batch import pytree
 from headrace.feed.batch.pytree import Bytes
 from headrace.feed.batch.row_arrays import LEAST_BYTES
-from headrace.feed.batch.row_layout import Layout, Uneven, columns_of, decode_layout, stack_rows
+from headrace.feed.batch.row_layout import Layout, Uneven, columns_of, decode_layout, layout_of_one, stack_rows
 from headrace.feed.batch.slab import Slab
 from headrace.feed.identifiers import NO_SLAB
 from headrace.feed.pipelines.fetch import (
@@ -220,6 +220,27 @@ def _write_rows(built: Built, target: _Target, start: int, samples: list[Any], *
     return Written(layout.describe(rows), size)
 
 
+def _write_one(built: Built, target: _Target, start: int, request: SliceRequest, addresses: SampleAddresses) -> Written:
+    """Makes a sample that is no row of a batch, and writes those leaves of it that are not in their places already."""
+    arrays, layout = built.arrays, built.arrays.learned
+    try:
+        if layout is not None:
+            target.block(start + max(1, layout.size(1)), keep=start)
+            arrays.open(target.slab, start, layout, 1, lambda: None)
+            arrays.begin_batch(1)
+        sample = make_whole(built, addresses)
+        node, leaves, size = pytree.describe(sample)
+        arrays.learned = layout_of_one(node, leaves) if size > LEAST_BYTES else None
+        if layout is not None and target.slab is not None and target.slab.size < start + size:
+            arrays.close()  # it goes to another slab
+        target.write_leaves(arrays.missing(leaves), start, size, summed=request.sums)
+        del sample, leaves
+        arrays.end()
+        return Written(node, size)
+    finally:
+        arrays.close()
+
+
 def _make_whole(built: Built, request: SliceRequest, target: _Target) -> Done:
     nodes: list[list[Any] | None] = []
     failures: list[Failure] = []
@@ -234,6 +255,8 @@ def _make_whole(built: Built, request: SliceRequest, target: _Target) -> Done:
                 if written is None:
                     address = (addresses.seed, addresses.epoch, addresses.position)
                     batch = collated(built, samples, address, addresses.keys)
+            elif not built.batched and not request.check:
+                written = _write_one(built, target, end, request, addresses)
             else:
                 written, batch = None, make_whole(built, addresses)
         except RowFailed as failed:
