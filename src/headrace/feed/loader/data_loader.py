@@ -33,9 +33,8 @@ from headrace.feed.loader.loader_arguments import (
     find_shard,
     make_policy,
     orders_itself,
-    warn_of_pass,
-    warn_of_workers,
 )
+from headrace.feed.loader.loader_warnings import warn_of_pass, warn_of_workers
 from headrace.feed.loader.open_sessions import OpenSessions
 from headrace.feed.loader.places import Places
 from headrace.feed.loader.planning import built_here, check_here, make_planner, make_samplers
