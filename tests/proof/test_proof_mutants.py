@@ -82,14 +82,14 @@ if SOAK:
             "feed/batch/slab_ledger.py",
             "            self._retired.add(slab)\n",
             "            self._give_back(slab)\n",
-            SIMULATION,
+            "../feed/test_feed_slabs.py",
         ),
         Mutant(
             "leaving slabs that a lost host may write to",
             "feed/client/exchange.py",
             "                self._assembly.ledger.taint(request.slab)\n",
             "                pass\n",
-            SIMULATION,
+            "../feed/test_feed_session.py",
         ),
         Mutant(
             "sums of payloads",
