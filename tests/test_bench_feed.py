@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from bench.feed import publish  # noqa: E402
+from bench.feed.cli import merged  # noqa: E402
 from bench.feed.figures import Figure, Records, markdown, rate  # noqa: E402
 from bench.feed.measure import cpu_seconds, wait_until_idle  # noqa: E402
 from bench.feed.records import COLUMNS, Record, read, write  # noqa: E402
@@ -138,3 +139,14 @@ def test_the_model_of_the_gpu_benchmark_is_a_resnet_50() -> None:
     model = resnet50()
     assert sum(parameter.numel() for parameter in model.parameters()) == 25_557_032  # as in torchvision
     assert model(torch.zeros(2, 3, 64, 64)).shape == (2, 1000)
+
+
+def test_of_several_files_a_row_is_taken_from_the_last_one(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    found = {
+        one: [Figure("shm19", "a", (1.0,)), Figure("jpeg", "b", (1.0,)), Figure("jpeg", "c", (1.0,))],
+        two: [Figure("jpeg", "b", (2.0,))],
+    }
+    rows, figures = merged(found)
+    assert rows == {one: ["shm19"], two: ["jpeg"]}
+    assert [(figure.row, figure.values) for figure in figures] == [("shm19", (1.0,)), ("jpeg", (2.0,))]

@@ -31,7 +31,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "command", nargs="?", default="run", choices=["run", "sweep", "table", "plot", "publish", "row"]
     )
-    parser.add_argument("files", nargs="*", type=Path, help="table, publish: raw data; plot: raw data and the picture")
+    parser.add_argument(
+        "files",
+        nargs="*",
+        type=Path,
+        help="table, publish: raw data (publish: a row is taken from the last file that has it); plot: raw data and the picture",
+    )
     parser.add_argument("--rows", default=",".join(ROWS), help="rows, by commas: %(default)s")
     parser.add_argument("--repeats", type=int, default=5, help="rounds of every row (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=0.8, help="length of a window (default: %(default)s)")
@@ -59,8 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command == "publish":
         from bench.feed.publish import publish
 
-        [source] = options.files
-        publish(source, figures(source))
+        publish(*merged({file: figures(file) for file in options.files}))
         return 0
     if options.command == "row":
         return measure_row(rows[0], effort, options.into)
@@ -121,6 +125,13 @@ def run_alone(command: list[str]) -> int:
         with contextlib.suppress(ProcessLookupError):  # its whole group, servers included; usually it is empty
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+def merged(files: dict[Path, list[Figure]]) -> tuple[dict[Path, list[str]], list[Figure]]:
+    """Takes each row from the last file that has it. Returns the rows of every file, and all figures in their order."""
+    latest = {figure.row: file for file, found in files.items() for figure in found}
+    rows = {file: [row for row in ROWS if latest.get(row) == file] for file in files}
+    return rows, [figure for row in ROWS if row in latest for figure in files[latest[row]] if figure.row == row]
 
 
 def figures(file: Path) -> list[Figure]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench.feed.figures import Figure, markdown
@@ -40,9 +40,17 @@ def surroundings(raw: Path) -> str:
     )
 
 
-def publish(raw: Path, figures: Sequence[Figure]) -> None:
-    """Writes the figures of a run into docs/benchmarks.md and docs/when-not.md, and draws docs/feed-speed.svg."""
-    told = surroundings(raw)
+def publish(raw: Mapping[Path, Sequence[str]], figures: Sequence[Figure]) -> None:
+    """Writes figures into docs/benchmarks.md and docs/when-not.md, and draws docs/feed-speed.svg.
+
+    Args:
+        raw: files of raw data, and the rows that are taken from each.
+        figures: of these rows.
+    """
+    told = "\n\n".join(
+        f"Rows {', '.join(rows)}: {surroundings(file)}" if len(raw) > 1 else surroundings(file)
+        for file, rows in raw.items()
+    )
     lost = [figure for figure in figures if figure.lost]
     for page, name, block in (
         (DOCS / "benchmarks.md", "table", f"{told}\n\n{PICTURE}\n\n{markdown(figures)}"),
