@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "files",
         nargs="*",
         type=Path,
-        help="table, publish: raw data (publish: a row is taken from the last file that has it); plot: raw data and the picture",
+        help="table, publish: raw data (publish: a row is from the last that has it); plot: raw data and the picture",
     )
     parser.add_argument("--rows", default=",".join(ROWS), help="rows, by commas: %(default)s")
     parser.add_argument("--repeats", type=int, default=5, help="rounds of every row (default: %(default)s)")
