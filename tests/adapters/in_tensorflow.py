@@ -133,6 +133,15 @@ def main(servers: str, secret: str, kill_once: str, pid: str) -> dict[str, Any]:
     ds.close()
     resumed = headrace.tensorflow.feed(array_data.some_lines(str(folder)), 8, state=state, **lanes)
     saw["lanes resumed"] = [[labels.numpy().tolist() for _, labels in resumed] == rest, len(first), len(rest)]
+    whole = headrace.tensorflow.feed(array_data.some_lines(str(folder)), 8, **lanes)
+    epochs = [[labels.numpy().tolist() for _, labels in whole] for _ in range(2)]
+    last = headrace.tensorflow.feed(array_data.some_lines(str(folder)), 8, **lanes)
+    list(last)
+    behind = last.state_dict(len(epochs[0]))
+    again = headrace.tensorflow.feed(array_data.some_lines(str(folder)), 8, state=behind, **lanes)
+    saw["behind the last batch"] = [[labels.numpy().tolist() for _, labels in again] == epochs[1]]
+    again.load_state_dict(behind)
+    saw["behind the last batch"].append([labels.numpy().tolist() for _, labels in again] == epochs[1])
     counted = headrace.tensorflow.feed(array_data.some_lines(str(folder)), 8, steps_per_epoch=5, **lanes)
     trained = tf.keras.Sequential([tf.keras.layers.Input((4,)), tf.keras.layers.Dense(1)])
     trained.compile("sgd", "mse", jit_compile=False)

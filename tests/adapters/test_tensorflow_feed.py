@@ -84,6 +84,7 @@ def test_shards_and_rows_without_a_count_are_datasets_too(saw: dict[str, Any]) -
     assert saw["rows of shards"] == list(range(120))
     assert saw["lanes"] == [True, 40, -2], "the same as one process makes; nobody knows how many batches"
     assert saw["lanes resumed"] == [True, 2, 4]
+    assert saw["behind the last batch"] == [True, True], "nothing is left of that epoch: the next one"
     assert saw["lanes in Keras"] == [5, [5, 5]]
 
 

@@ -13,6 +13,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
+from headrace import feed
+from headrace.feed.profiler.facts import facts
 from headrace.feed.profiler.spool import Spec, Spool
 from headrace.feed.profiler.watch import CACHE_STEPS, SETTLE_STEPS, STOPPED, Stopped, Trial
 from headrace.insight.doctor.doctor_report import judged, report
@@ -197,3 +199,25 @@ def test_the_exit_code_of_a_stop_ends_shell_scripts_but_not_launchers(monkeypatc
     assert Stopped().code == STOPPED
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert Stopped().code == 0
+
+
+def _rows() -> Iterator[int]:
+    yield from range(8)
+
+
+@feed.pipeline
+def _numbers() -> list[int]:
+    return list(range(8))
+
+
+def test_what_is_read_in_lanes_has_no_rows_by_number_and_is_called_by_its_name() -> None:
+    loaders = [
+        feed.DataLoader(_rows, 4, num_shards=2, seed=1),
+        feed.DataLoader(_numbers(), 4, seed=1),
+        feed.DataLoader(TensorDataset(torch.arange(8)), 4, seed=1),
+        DataLoader(TensorDataset(torch.arange(8)), 4),
+    ]
+    found = [facts(loader) for loader in loaders]
+    assert [each["map_style"] for each in found] == [False, True, True, True]
+    assert [each["dataset"] for each in found] == ["_rows", "_numbers", "TensorDataset", "TensorDataset"]
+    assert found[0]["samples"] is None

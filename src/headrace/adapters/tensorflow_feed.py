@@ -92,19 +92,22 @@ class FeedDataset(tf.data.Dataset):  # type: ignore[misc]
         self.loader.close()
 
     def _open(self) -> tuple[Iterator[Any], Any] | None:
-        """Begins a pass and waits for its first batch; None at the end of the epoch."""
-        batches = iter(self.loader)
-        for batch in batches:
-            return batches, batch
+        """Begins a pass and waits for its first batch; None if there is none.
+
+        A state behind an epoch's last batch leaves nothing of that epoch, which neither TensorFlow nor Keras can do
+        anything with: then it is the next epoch.
+        """
+        for _ in range(2):
+            batches = iter(self.loader)
+            for batch in batches:
+                return batches, batch
         return None
 
     def _batches(self) -> Iterator[Any]:
-        opened, self._opened = self._opened, None
+        opened, self._opened = self._opened or self._open(), None
         if opened is not None:
             yield opened[1]
             yield from opened[0]
-        else:
-            yield from self.loader
 
 
 def _spec(leaf: object, rows: int | None) -> tf.TensorSpec:

@@ -35,9 +35,21 @@ def training() -> bool:
     return torch is not None and bool(torch.is_grad_enabled())
 
 
-def _is_iterable(dataset: Any) -> bool:
+def _is_iterable(loader: Any) -> bool:
+    """Whether a loader's data have no rows by number: an IterableDataset, or what headrace reads in lanes."""
     module = sys.modules.get("torch.utils.data.dataset")
-    return module is not None and isinstance(dataset, module.IterableDataset)
+    if module is not None and isinstance(loader.dataset, module.IterableDataset):
+        return True
+    own = sys.modules.get("headrace.feed.plan.lane_planner")
+    return own is not None and isinstance(getattr(loader, "_planner", None), own.LanePlanner)
+
+
+def _name(dataset: Any) -> str:
+    """What the user would call a dataset: of a function and of a pipeline its own name, of an object its class."""
+    factory = getattr(dataset, "factory", None)
+    if isinstance(factory, str):
+        return factory.rpartition(":")[2]
+    return str(getattr(dataset, "__qualname__", type(dataset).__qualname__))
 
 
 def _length(of: Any) -> int | None:
@@ -51,7 +63,7 @@ def sizes(loader: Any) -> tuple[int | None, int, int]:
     """Returns batches of a pass (None if unknown), rows of a batch, rows of the last one (0: look at the batch)."""
     size = loader.batch_size
     rows = int(size) if isinstance(size, int) else 1 if getattr(loader, "batch_sampler", None) is None else 0
-    if _is_iterable(loader.dataset):
+    if _is_iterable(loader):
         return None, rows, rows  # to ask for its length has an effect in torch
     length, samples = _length(loader), _length(getattr(loader, "sampler", None))
     if length is None or samples is None:
@@ -63,7 +75,7 @@ def sizes(loader: Any) -> tuple[int | None, int, int]:
 def facts(loader: Any) -> dict[str, Any]:
     """Returns what a loader is: the fields of a `loader` record."""
     dataset = loader.dataset
-    iterable = _is_iterable(dataset)
+    iterable = _is_iterable(loader)
     context = getattr(loader, "multiprocessing_context", None)
     method = context if isinstance(context, str) else getattr(context, "_name", None)
     if method is None:
@@ -73,7 +85,7 @@ def facts(loader: Any) -> dict[str, Any]:
         method = multiprocessing.get_start_method(allow_none=True) or usual
     return {
         "type": f"{type(loader).__module__}.{type(loader).__qualname__}",
-        "dataset": type(dataset).__qualname__,
+        "dataset": _name(dataset),
         "samples": None if iterable else _length(dataset),
         "map_style": not iterable,
         "batch_size": loader.batch_size if isinstance(loader.batch_size, int) else None,

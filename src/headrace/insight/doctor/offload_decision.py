@@ -161,11 +161,12 @@ def decide(case: Case, transfer: Transfer | None) -> OffloadDecision:
     if not case.map_style:
         return OffloadDecision(
             Advice.UNKNOWN,
-            "the loop stalls, but the dataset is an IterableDataset, which divides the work among its workers by "
-            "itself: what more workers could make is unknown",
+            "the loop stalls, but the dataset has no rows by number (an IterableDataset, or what headrace reads in "
+            "lanes) and divides the work among its workers by itself: what more workers could make is unknown",
             notes=(
                 "try more num_workers, if the dataset divides itself by get_worker_info(): headrace.feed reads it in "
-                "lanes (num_shards=), here and elsewhere; or give it __getitem__ and __len__, and ask again",
+                "lanes (num_shards=), here and elsewhere, each by one worker; or give it __getitem__ and __len__, and "
+                "ask again",
             ),
         )
     wall = wall_of(case)
