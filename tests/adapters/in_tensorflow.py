@@ -150,6 +150,13 @@ def main(servers: str, secret: str, kill_once: str, pid: str) -> dict[str, Any]:
     saw["lanes in Keras"] = [int(counted.cardinality()), list(steps.values())]
 
     # Mistakes.
+    refused = []
+    for data, rows in ((array_data.pictures(), None), (tf.data.Dataset.range(10), 4)):
+        try:
+            headrace.tensorflow.feed(data, rows)
+        except FeedError as error:
+            refused.append(str(error))
+    saw["refused"] = refused
     before = psutil.Process().children(recursive=True)
     try:
         headrace.tensorflow.feed(array_data.words(), 8, num_workers=2)

@@ -91,6 +91,9 @@ def test_shards_and_rows_without_a_count_are_datasets_too(saw: dict[str, Any]) -
 def test_samples_that_are_no_tensors_are_refused(saw: dict[str, Any]) -> None:
     assert "a batch holds a str, which is no tensor" in saw["words"]
     assert "NumPy arrays" in saw["words"]
+    [whole, graph] = saw["refused"]
+    assert "batch_size=None has no meaning" in whole
+    assert "headrace.tensorflow.distribute" in graph
     assert saw["left"] == [], "workers of a feed that was refused"
 
 

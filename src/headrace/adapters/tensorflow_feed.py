@@ -148,6 +148,16 @@ def feed(
     for name in ("device", "pin_memory", "generator"):
         if options.get(name):
             raise FeedError(f"{name} can be used with torch only", hint="TensorFlow places batches itself")
+    if batch_size is None:
+        raise FeedError(
+            "headrace.tensorflow.feed gives batches, so batch_size=None has no meaning",
+            hint="say how many rows a batch has; images.unbatch() makes single samples of them",
+        )
+    if isinstance(dataset, tf.data.Dataset):
+        raise FeedError(
+            f"the feed runs Python: datasets with rows, iterables and shards, not a {type(dataset).__name__}",
+            hint="a tf.data pipeline runs on the data hosts by headrace.tensorflow.distribute (docs/tensorflow.md)",
+        )
     options.setdefault("collate_fn", stack_arrays)
     if options.get("num_workers"):  # a fork of a process that has TensorFlow's threads may hang
         options.setdefault("multiprocessing_context", "forkserver")
