@@ -45,6 +45,7 @@ def empty(shape: int | Sequence[int], dtype: DTypeLike = float) -> NDArray[Any]:
     Args:
         shape, dtype: as in `numpy.empty`; those that the field has in the sample.
     """
+    _making.asked = True
     array = _making.rows.take(shape, dtype) if _making.rows is not None else None
     return np.empty(shape, dtype) if array is None else array
 
@@ -53,9 +54,15 @@ class _Making(threading.local):
     """The rows that this thread makes. A dataset's own threads, and processes that it forks, get ordinary arrays."""
 
     rows: RowArrays | None = None
+    asked = False
 
 
 _making = _Making()
+
+
+def asked() -> bool:
+    """Returns whether `empty` was ever called in this thread: what only it gains by need not be done before."""
+    return _making.asked
 
 
 def _forget() -> None:

@@ -19,7 +19,7 @@ import numpy as np
 from headrace.errors import ProtocolError
 from headrace.feed.batch import pytree
 from headrace.feed.batch.pytree import Bytes
-from headrace.feed.batch.row_arrays import LEAST_BYTES
+from headrace.feed.batch.row_arrays import LEAST_BYTES, asked
 from headrace.feed.batch.row_layout import Layout, Uneven, columns_of, decode_layout, layout_of_one, stack_rows
 from headrace.feed.batch.slab import Slab
 from headrace.feed.identifiers import NO_SLAB
@@ -255,7 +255,7 @@ def _make_whole(built: Built, request: SliceRequest, target: _Target) -> Done:
                 if written is None:
                     address = (addresses.seed, addresses.epoch, addresses.position)
                     batch = collated(built, samples, address, addresses.keys)
-            elif not built.batched and not request.check:
+            elif not built.batched and not request.check and asked():
                 written = _write_one(built, target, end, request, addresses)
             else:
                 written, batch = None, make_whole(built, addresses)
@@ -268,6 +268,8 @@ def _make_whole(built: Built, request: SliceRequest, target: _Target) -> Done:
         else:
             node, leaves, size = pytree.describe(batch)
             target.write_leaves(leaves, end, size, summed=request.sums)
+            if not built.batched and asked():
+                built.arrays.learned = layout_of_one(node, leaves) if size > LEAST_BYTES else None
         if request.check:
             digests += [_digest(raw.data) for _, raw in leaves]
             digests.append(_digest(msgspec.msgpack.encode(node)))
