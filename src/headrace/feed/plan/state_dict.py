@@ -41,7 +41,7 @@ _HINTS = {
     "drop_last": "give the loader the same drop_last as in the run that is resumed",
     "num_shards": "give the loader num_shards={saved}: lanes decide what the batches hold, so their number stays for "
     "an epoch; num_workers may change. Without num_shards= it is num_workers times the ranks. To go on with another "
-    "number, begin an epoch: load_state_dict({}) and set_epoch(epoch + 1)",
+    "number, begin an epoch: load_state_dict({{}}) and set_epoch(epoch + 1)",
     "pipeline": 'to go on with another pipeline on purpose, set state["pipeline"] = ""',
 }
 
@@ -212,7 +212,7 @@ class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
             if mine != its and not unknown:
                 raise PositionError(
                     f"the state was saved with {name}={mine!r}, the loader has {name}={its!r}",
-                    hint.replace("{saved}", str(mine)),
+                    hint.format(saved=mine),
                 )
 
 

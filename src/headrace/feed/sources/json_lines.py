@@ -75,12 +75,12 @@ class _LinesReader:
 
     def row(self, number: int) -> Any:
         begin, end = self._begin[number : number + 2].tolist()
-        line = self._file.read(begin, end, follows=number == self._following)
+        data = self._file.read(begin, end, follows=number == self._following)
         self._following = number + 1
         try:
-            return msgspec.json.decode(line)
+            return msgspec.json.decode(data)
         except msgspec.DecodeError as error:
-            if line.startswith(codecs.BOM_UTF8):
+            if data[:3] == codecs.BOM_UTF8:
                 raise ShardError(
                     f"{self._file.path} at offset {begin}, row {number}: it begins with a byte order mark",
                     hint="write the file as utf-8, not utf-8-sig",

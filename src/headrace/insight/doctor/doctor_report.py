@@ -206,7 +206,11 @@ def _rank_report(
         first_wait=first / waits if waits else 0.0,
     )
     capacity = local_capacity(case)
-    no_capacity = why_no_cost if trial.loader.map_style else "no rows by number: unknown how its workers share the work"
+    no_capacity = (
+        why_no_cost
+        if trial.loader.map_style
+        else "an IterableDataset, or lanes: unknown how its workers share the work"
+    )
     cost_unit = ("ms", 1000.0)
     size = None if trial.batch is None else float(trial.batch.bytes)
     figures = [
