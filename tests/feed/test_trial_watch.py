@@ -17,7 +17,8 @@ from headrace import feed
 from headrace.feed.profiler.facts import facts
 from headrace.feed.profiler.spool import Spec, Spool
 from headrace.feed.profiler.watch import CACHE_STEPS, SETTLE_STEPS, STOPPED, Stopped, Trial
-from headrace.insight.doctor.doctor_report import judged, report
+from headrace.insight.doctor.doctor_report import ChosenWorkers, advice_lines, judged, report
+from headrace.insight.doctor.offload_decision import Advice, OffloadDecision
 from headrace.insight.doctor.probe_records import LoaderTrial, read_trial
 
 STEPS, WARMUP = 5, 2
@@ -40,7 +41,7 @@ class Bench:
         try:
             for _ in range(count):
                 seen.append([])
-                for batch in self.trial.watch(loader, functools.partial(DataLoader.__iter__, loader)):
+                for batch in self.trial.watch(loader, functools.partial(type(loader).__iter__, loader)):
                     seen[-1].append(batch)
         except Stopped:
             pass
@@ -221,3 +222,34 @@ def test_what_is_read_in_lanes_has_no_rows_by_number_and_is_called_by_its_name()
     assert [each["map_style"] for each in found] == [False, True, True, True]
     assert [each["dataset"] for each in found] == ["_rows", "_numbers", "TensorDataset", "TensorDataset"]
     assert found[0]["samples"] is None
+
+
+@pytest.mark.parametrize(
+    ("chosen", "says"),
+    [
+        (None, 'num_workers=16 on this machine (headrace.feed.DataLoader finds it itself: num_workers="auto")'),
+        (ChosenWorkers(last=3, most=64), 'leave num_workers="auto", it had 3'),
+        (ChosenWorkers(last=16, most=64), 'num_workers="auto" has found 16, leave it so'),
+        (ChosenWorkers(last=4, most=4), "may have 4 (feed.Auto(at_most=)"),
+    ],
+    ids=["fixed", "on its way", "there", "bounded"],
+)
+def test_a_loader_that_chooses_its_workers_is_not_told_to_do_so(chosen: ChosenWorkers | None, says: str) -> None:
+    [line] = advice_lines(OffloadDecision(Advice.LOCAL, "", workers=16), chosen)
+    assert says in line
+    assert ("finds it itself" in line) == (chosen is None)
+
+
+@pytest.mark.parametrize(("workers", "chooses"), [(feed.Auto(at_most=3), True), (1, False)], ids=["auto", "fixed"])
+def test_the_report_tells_whether_a_loader_chooses_its_workers(
+    bench: Callable[..., Bench], workers: Any, *, chooses: bool
+) -> None:
+    one = bench()
+    with feed.DataLoader(numbers(400), 2, num_workers=workers, seed=1) as loader:
+        one.passes(loader, 1)
+    found = report(read_trial(one.folder), ["x"], 0, stopped=True, transfer=None)
+    assert found is not None
+    chosen = found.ranks[0].chosen
+    assert (chosen is not None) == chooses
+    if chosen is not None:
+        assert 1 <= chosen.last <= chosen.most <= 3

@@ -32,9 +32,9 @@ def show_trial(report: TrialReport) -> None:
     out = console()
     out.print()
     out.print(Text(f"{report.verdict.advice.value.upper()}: {report.verdict.reason}", style="bold"))
-    for line in advice_lines(report.verdict):
-        out.print(Text(f"  use {line}"))
     worst = next(one for one in report.ranks if one.pid == report.worst_pid)
+    for line in advice_lines(report.verdict, worst.chosen):
+        out.print(Text(f"  use {line}"))
     if report.verdict.step is not None and report.verdict.advice is not Advice.DO_NOT_OFFLOAD:
         step = worst.figures["step_time"].value or 0.0
         predicted = 1000 * report.verdict.step

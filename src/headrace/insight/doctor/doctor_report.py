@@ -62,6 +62,13 @@ TRIAL_FORMULAS: dict[str, str] = {
 }
 
 
+class ChosenWorkers(msgspec.Struct, frozen=True):
+    """Workers of a loader that chooses their number itself: at the end of the measured steps, and at most."""
+
+    last: int
+    most: int
+
+
 class RankReport(msgspec.Struct, frozen=True):
     """One rank's figures.
 
@@ -72,6 +79,7 @@ class RankReport(msgspec.Struct, frozen=True):
         verdict: what would be best for this rank.
         others: other loaders of the rank, in words.
         notes: what to know about the figures.
+        chosen: its workers, where the loader chooses how many; None where the script says it.
     """
 
     rank: int
@@ -81,6 +89,7 @@ class RankReport(msgspec.Struct, frozen=True):
     verdict: OffloadDecision
     others: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    chosen: ChosenWorkers | None = None
 
 
 class Wire(msgspec.Struct, frozen=True):
@@ -236,6 +245,7 @@ def _rank_report(
         verdict=decide(case, transfer),
         others=tuple(f"{words(one.loader)}: {one.total} steps" for one in rank.loaders if one is not trial),
         notes=notes,
+        chosen=ChosenWorkers(case.workers, trial.loader.workers) if trial.loader.auto else None,
     )
 
 
@@ -301,12 +311,29 @@ def _cost(trial: LoaderTrial) -> tuple[float | None, float | None, str]:
     return None, None, "no worker has told what a batch costs"
 
 
-def advice_lines(verdict: OffloadDecision) -> list[str]:
-    """Returns what to do, one line an action."""
+def advice_lines(verdict: OffloadDecision, chosen: ChosenWorkers | None) -> list[str]:
+    """Returns what to do, one line an action.
+
+    Args:
+        verdict: what would be best.
+        chosen: the workers of the judged loader, where it chooses how many.
+    """
     lines = []
     if verdict.workers is not None:
-        here = f"num_workers={verdict.workers} on this machine"
-        lines.append(f'{here} (headrace.feed.DataLoader finds it itself: num_workers="auto")')
+        lines.append(_workers_here(verdict.workers, chosen))
     if verdict.advice in (Advice.REMOTE, Advice.HYBRID):
         lines.append(f"{verdict.remote_cores} cores with {verdict.remote_workers} executors on other hosts")
     return lines
+
+
+def _workers_here(wanted: int, chosen: ChosenWorkers | None) -> str:
+    """Returns what to do about the workers on this machine."""
+    if chosen is None:
+        return f'num_workers={wanted} on this machine (headrace.feed.DataLoader finds it itself: num_workers="auto")'
+    here = f"{wanted} workers on this machine"
+    if chosen.last >= wanted:
+        return f'{here}: num_workers="auto" has found {chosen.last}, leave it so'
+    had = f"it had {chosen.last} at the end of the measured steps"
+    if chosen.most < wanted:
+        return f"{here}: {had}, and may have {chosen.most} (feed.Auto(at_most=), or the cores of the process)"
+    return f'{here}: leave num_workers="auto", {had} and adds more while that helps (--steps measures longer)'
