@@ -232,8 +232,7 @@ class Exchange:
             draw = request.slice.draw.request(self._numerics.kinds.get(worker.number, b""))
         request.message = messages.SliceRequest(
             request.number, self._opening.pipeline, plan.epoch, plan.seed, batches, request.slice.whole, request.slab,
-            layout, check, avoid, self._policy.slice_timeout, draw,
-            plan.agreed,
+            layout, check, avoid, self._policy.slice_timeout, draw, plan.agreed,
         )  # fmt: skip
         self._worker_pool.request(worker, request.message)
 

@@ -105,9 +105,7 @@ class LaneDraw:
 
     def request(self, kind: bytes = b"") -> Draw:
         """Returns what a worker of a kind is asked, with the token that saves it the most."""
-        near = [token for token in self.cursor.tokens if token.at <= self.first]
-        token = near[-1] if near else LaneToken(0, b"")
-        lanes = self.lanes
+        token, lanes = self._nearest(), self.lanes
         marks = [mark for mark in self.cursor.marks if mark.at <= self.first and _alike(mark.kind, kind)]
         known = marks[-1] if marks else LaneMark(0, b"", b"")
         return Draw(
@@ -117,7 +115,11 @@ class LaneDraw:
 
     def cheap(self) -> bool:
         """Whether another worker could make it without a long replay."""
-        return self.first - self.request().at <= 4 * self.count
+        return self.first - self._nearest().at <= 4 * self.count
+
+    def _nearest(self) -> LaneToken:
+        near = [token for token in self.cursor.tokens if token.at <= self.first]
+        return near[-1] if near else LaneToken(0, b"")
 
     def answered(self, drawn: Drawn, kind: bytes = b"") -> None:
         """Notes what came of it, from a worker of a kind."""

@@ -202,10 +202,10 @@ def _write_rows(built: Built, target: _Target, start: int, samples: list[Any], *
     except Uneven:
         arrays.unstackable = True
         return None
+    if layout.row_bytes <= LEAST_BYTES:
+        return None
     try:
         columns = columns_of(samples)
-        if layout.row_bytes <= LEAST_BYTES:
-            return None
         if not as_expected or layout != arrays.learned:
             arrays.close()
         arrays.learned, size = layout, layout.size(rows)
@@ -230,7 +230,7 @@ def _write_one(built: Built, target: _Target, start: int, request: SliceRequest,
             arrays.begin_batch(1)
         sample = make_whole(built, addresses)
         node, leaves, size = pytree.describe(sample)
-        arrays.learned = layout_of_one(node, leaves) if size > LEAST_BYTES else None
+        _learn(built, node, leaves, size)
         if layout is not None and target.slab is not None and target.slab.size < start + size:
             arrays.close()  # it goes to another slab
         target.write_leaves(arrays.missing(leaves), start, size, summed=request.sums)
@@ -239,6 +239,11 @@ def _write_one(built: Built, target: _Target, start: int, request: SliceRequest,
         return Written(node, size)
     finally:
         arrays.close()
+
+
+def _learn(built: Built, node: pytree.Node, leaves: Sequence[tuple[int, Bytes]], size: int) -> None:
+    """Notes what a sample that is no row is made of: the next one may be filled in its place."""
+    built.arrays.learned = layout_of_one(node, leaves) if size > LEAST_BYTES else None
 
 
 def _make_whole(built: Built, request: SliceRequest, target: _Target) -> Done:
@@ -269,7 +274,7 @@ def _make_whole(built: Built, request: SliceRequest, target: _Target) -> Done:
             node, leaves, size = pytree.describe(batch)
             target.write_leaves(leaves, end, size, summed=request.sums)
             if not built.batched and asked():
-                built.arrays.learned = layout_of_one(node, leaves) if size > LEAST_BYTES else None
+                _learn(built, node, leaves, size)
         if request.check:
             digests += [_digest(raw.data) for _, raw in leaves]
             digests.append(_digest(msgspec.msgpack.encode(node)))
