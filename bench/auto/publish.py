@@ -7,7 +7,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from bench.feed.publish import DOCS, between
+from bench.feed.publish import DOCS, put
 
 PICTURE = DOCS / "auto-workers.svg"
 AUTO = "auto"
@@ -108,7 +108,6 @@ def publish(raw: Path) -> None:
         f"Load: {min(loads):.1f} .. {max(loads):.1f}, its own included. "
         f"Raw data: `bench/results/{raw.name}`."
     )
-    page = DOCS / "benchmarks.md"
     block = f"{told}\n\n![Rows a second and workers]({PICTURE.name})\n\n{table(runs)}"
-    page.write_text(between(page.read_text(), "auto", block))
+    put("auto", block)
     plot(runs, PICTURE)

@@ -28,6 +28,12 @@ def between(text: str, name: str, block: str) -> str:
     return f"{head}{begin}\n\n{block}\n\n{END}{tail}"
 
 
+def put(name: str, block: str, page: str = "benchmarks.md") -> None:
+    """Writes a block of a page of the docs."""
+    path = DOCS / page
+    path.write_text(between(path.read_text(), name, block))
+
+
 def surroundings(raw: Path) -> str:
     """Returns a sentence on where and with what a run was made."""
     last = json.loads(raw.with_suffix(".json").read_text())[-1]
@@ -52,9 +58,6 @@ def publish(raw: Mapping[Path, Sequence[str]], figures: Sequence[Figure]) -> Non
         for file, rows in raw.items()
     )
     lost = [figure for figure in figures if figure.lost]
-    for page, name, block in (
-        (DOCS / "benchmarks.md", "table", f"{told}\n\n{PICTURE}\n\n{markdown(figures)}"),
-        (DOCS / "when-not.md", "losses", f"{told}\n\n{markdown(lost) if lost else 'None in this run.'}"),
-    ):
-        page.write_text(between(page.read_text(), name, block))
+    put("table", f"{told}\n\n{PICTURE}\n\n{markdown(figures)}")
+    put("losses", f"{told}\n\n{markdown(lost) if lost else 'None in this run.'}", "when-not.md")
     plot(figures, DOCS / "feed-speed.svg")

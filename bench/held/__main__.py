@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bench.feed.publish import DOCS, between
+from bench.feed.publish import put
 from bench.feed.surroundings import describe
 from bench.held import memory, shuffling
 from bench.held.rows import parquet, tars
@@ -120,9 +120,8 @@ def publish(raw: Path) -> None:
         f"{', '.join(f'{peer} {version}' for peer, version in about['peers'].items())}. "
         f"Raw data: `bench/results/{raw.name}`."
     )
-    page = DOCS / "benchmarks.md"
     block = f"{told}\n\n{memory_table(measured)}\n\n{shuffling_table(measured)}"
-    page.write_text(between(page.read_text(), "held", block))
+    put("held", block)
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from bench.feed.publish import DOCS, between
+from bench.feed.publish import put
 from bench.resume.contenders import BATCH, CONTENDERS, RANKED, ROW
 from bench.shards.__main__ import run as in_environment
 from bench.shards.__main__ import surroundings
@@ -129,8 +129,7 @@ def main() -> None:
         with given.publish.open() as file:
             about = told_surroundings(json.loads(given.publish.with_suffix(".json").read_text()), given.publish)
             block = f"{about}\n\n{table(list(csv.DictReader(file)))}"
-        page = DOCS / "benchmarks.md"
-        page.write_text(between(page.read_text(), "resume", block))
+        put("resume", block)
         return
     into: Path = given.into or RESULTS / f"resume-{time.strftime('%Y%m%d')}.csv"
     into.with_suffix(".json").write_text(json.dumps(surroundings(), indent=1) + "\n")

@@ -137,15 +137,14 @@ def main() -> None:
     rows, only = given.rows.split(","), [name for name in given.only.split(",") if name]
     measured: list[dict[str, str]] = list(csv.DictReader(into.open())) if into.exists() else []
     have = {(each["row"], each["round"], each["contender"], each["settings"]) for each in measured}
-    load = os.getloadavg()
+    about = surroundings()
     place = contextlib.nullcontext(given.shards) if given.shards else tempfile.TemporaryDirectory()
     with place as folder, into.open("a", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
         if not measured:
             writer.writeheader()
         shards, conversions = prepared(rows, only, Path(folder))
-        about = surroundings() | {
-            "load": load,
+        about |= {
             "microseconds_a_member": {row: index_cost(shards[row]) for row in rows if row not in TEXTS},
             "conversions": conversions,
         }

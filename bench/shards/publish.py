@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bench.feed.publish import DOCS, between
+from bench.feed.publish import DOCS, put
 from bench.shards.settings import OURS
 
 PICTURE = DOCS / "shards-speed.svg"
@@ -129,6 +129,5 @@ def publish(raw: Path) -> None:
     block = (
         f"{about}\n\n![Samples a second of every contender]({PICTURE.name})\n\n{table(measured)}\n\n{lost(measured)}"
     )
-    page = DOCS / "benchmarks.md"
-    page.write_text(between(page.read_text(), "shards", block))
+    put("shards", block)
     plot(measured, PICTURE)
