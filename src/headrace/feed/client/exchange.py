@@ -114,7 +114,7 @@ class Exchange:
     def greet(self, now: float) -> None:
         """Starts, or connects to, the workers that are missing, and has the new ones open the pipeline."""
         for worker in self._worker_pool.maintain(now):
-            worker.link.post(self._opening, worker.route)
+            self._worker_pool.tell(worker, self._opening)
 
     def _dismiss(self) -> None:
         """Asks those that are to go for nothing more, and lets go of them when they owe nothing."""
@@ -251,6 +251,8 @@ class Exchange:
             self._lost(worker, may_still_write=False)
         elif isinstance(message, (messages.Welcome, messages.Challenge, messages.Refused)):
             self._worker_pool.handshake(worker, message)
+        elif isinstance(message, messages.IndexPart):
+            self._worker_pool.pass_on(worker, message)
         elif isinstance(message, messages.Answer):
             self._answer(worker, message, frame)
 
@@ -287,7 +289,7 @@ class Exchange:
                     self._serve(worker)
 
     def _serve(self, worker: Worker) -> None:
-        worker.ready = True
+        self._worker_pool.opened(worker)
         if self.placement.gathering:
             return  # until it is known what the others hold
         comparison = self.placement.comparison()

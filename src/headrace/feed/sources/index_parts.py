@@ -1,8 +1,12 @@
-"""Parts of an index: what the hosts that share its folder have counted so far, each part a small index file beside it.
+"""Parts of an index: what the hosts that open the same shards have counted so far, each part a small index file.
 
 Every host counts the shards that are missing in an order of its own, writes what it has counted now and then, and
 takes what it finds in the parts of the others. Nobody waits for another one, and no shard belongs to anybody: a host
 that dies costs the shards that it was counting. Two hosts may count the same shard at the same time.
+
+Parts lie beside the index, for hosts that share its folder, and in the mail of the feed server, which sends them to
+other hosts (`index_mail`). Of those a shard is taken only if size and time of change are the same here, for an object
+its ETag, and for a file the bytes at its beginning, middle and end too.
 """
 
 from __future__ import annotations
@@ -17,9 +21,11 @@ from pathlib import Path
 
 from headrace.errors import ShardError
 from headrace.feed.sources import shard_index
+from headrace.feed.sources.index_mail import IndexMail
 from headrace.feed.sources.index_program import Outcome
-from headrace.feed.sources.shard_format import Stamp
-from headrace.feed.sources.shard_index import IndexedShard, ShardIndex
+from headrace.feed.sources.s3_objects import ObjectFolder
+from headrace.feed.sources.shard_format import Stamp, sample_of
+from headrace.feed.sources.shard_index import Entry, IndexedShard, ShardIndex
 
 _SECONDS = 0.5  # between two looks at what others wrote, and between two parts
 _END = ".part"
@@ -30,6 +36,8 @@ class IndexParts:
 
     Args:
         index: the file that the index will be.
+        folder: of the shards.
+        key: what names this index on all hosts, see `index_mail`.
         stamps: of all its shards, by name.
         names: those that are missing in it.
 
@@ -37,8 +45,16 @@ class IndexParts:
         taken: what others have counted, by name.
     """
 
-    def __init__(self, index: Path, stamps: Mapping[str, Stamp], names: Sequence[str]) -> None:
-        self._index, self._stamps = index, stamps
+    def __init__(
+        self,
+        index: Path,
+        folder: Path | ObjectFolder,
+        key: str,
+        stamps: Mapping[str, Stamp],
+        names: Sequence[str],
+    ) -> None:
+        self._index, self._folder, self._stamps = index, folder, stamps
+        self._key, self._mail = key, IndexMail.here()
         self._left = list(names)
         random.SystemRandom().shuffle(self._left)
         self._own, self._written = f"{index.name}.{secrets.token_hex(6)}", 0
@@ -68,11 +84,15 @@ class IndexParts:
                 with contextlib.suppress(OSError):  # the others count these shards themselves
                     part = self._index.with_name(f"{self._own}-{self._written}{_END}")
                     shard_index.write(part, self._counted)
+                if self._mail is not None:
+                    self._mail.send(self._key, self._counted)
                 self._written += 1
                 self._counted, self._put = {}, time.monotonic()
 
     def clear(self) -> None:
-        """Removes all parts: the index has everything now."""
+        """Removes all parts: the index has everything now. Hosts elsewhere are told of the last ones."""
+        if self._mail is not None:
+            self._mail.send(self._key, self._counted)
         for path in self._parts():
             with contextlib.suppress(OSError):  # another one has removed it
                 path.unlink()
@@ -81,17 +101,30 @@ class IndexParts:
         return [path for path in self._index.parent.glob(f"{self._index.name}.*{_END}") if path.is_file()]
 
     def _look(self) -> None:
-        for path in (self._index, *self._parts()):
+        mail = self._mail.received(self._key) if self._mail is not None else []
+        for path in (self._index, *self._parts(), *mail):
             known = (path.name, _inode(path))
             if known in self._seen or path.name.startswith(f"{self._own}-"):
                 continue
             self._seen.add(known)
-            found = ShardIndex.open(path)
+            found = ShardIndex.read(path)
             for name, entry in found.entries.items() if found is not None else ():
-                if self._stamps.get(name) == entry.stamp and found is not None:
-                    with contextlib.suppress(ShardError):  # damaged: it is counted here
-                        self.taken.setdefault(name, found.indexed(name))
+                if name in self.taken or self._stamps.get(name) != entry.stamp or found is None:
+                    continue
+                if path in mail and not self._is_alike(name, entry):
+                    continue
+                with contextlib.suppress(ShardError):  # damaged: it is counted here
+                    self.taken[name] = found.indexed(name)
         self._left = [name for name in self._left if name not in self.taken]
+
+    def _is_alike(self, name: str, entry: Entry) -> bool:
+        """Whether a shard is, as far as can be told soon, the one that another host has counted."""
+        if isinstance(self._folder, ObjectFolder):
+            return True  # its ETag is the same
+        try:
+            return sample_of(self._folder / name) == entry.sample
+        except (OSError, ShardError):
+            return False  # whoever counts it says what is wrong
 
 
 def _inode(path: Path) -> int:

@@ -4,7 +4,7 @@ It is kept beside the shards (`.headrace-index`), or, where that cannot be writt
 user's cache directory ($XDG_CACHE_HOME/headrace, by default ~/.cache/headrace). Of several processes of a host that
 find none, one makes it and the others wait, as long as it goes on: the one that indexes touches the lock at every
 shard. Where files cannot be locked, each makes it, and the last one's stays. Hosts that share the folder make it
-together (`index_parts`).
+together, and so do hosts whose feed servers open it for the same job (`index_parts`).
 """
 
 from __future__ import annotations
@@ -103,7 +103,8 @@ def _make(kind: str, folder: Path | ObjectFolder, path: Path, stamps: dict[str, 
         if old is not None and name in old.entries and old.entries[name].stamp == stamp:
             with contextlib.suppress(ShardError):  # that part is damaged: it is made anew
                 indexed[name] = old.indexed(name)
-    parts = IndexParts(path, stamps, sorted(stamps.keys() - indexed.keys()))
+    key = f"{_cache(folder).name}-{path.name}"
+    parts = IndexParts(path, folder, key, stamps, sorted(stamps.keys() - indexed.keys()))
     problems: list[str] = []
     for outcome in _index_all(kind, folder, parts, lock):
         if outcome.indexed is not None:

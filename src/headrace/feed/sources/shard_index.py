@@ -78,7 +78,7 @@ class ShardIndex:
         entries: by the shards' names.
     """
 
-    def __init__(self, path: Path, entries: dict[str, Entry], data: mmap.mmap, begin: int) -> None:
+    def __init__(self, path: Path, entries: dict[str, Entry], data: mmap.mmap | bytes, begin: int) -> None:
         self._path, self._data, self._begin = path, data, begin
         self.entries = entries
         self._sound: set[str] = set()
@@ -91,16 +91,29 @@ class ShardIndex:
                 data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError):  # ValueError: it is empty
             return None
+        found = cls._parsed(path, data)
+        if found is None:
+            data.close()
+        return found
+
+    @classmethod
+    def read(cls, path: Path) -> ShardIndex | None:
+        """As `open`, of a file that others may remove: its bytes are copied."""
+        try:
+            return cls._parsed(path, path.read_bytes())
+        except OSError:
+            return None
+
+    @classmethod
+    def _parsed(cls, path: Path, data: mmap.mmap | bytes) -> ShardIndex | None:
         first = len(_MARK) + _ALIGN
         end = first + int.from_bytes(data[len(_MARK) : first], "little")
         table, digest = data[first:end], data[end : end + _DIGEST]
         if data[: len(_MARK)] != _MARK or digest != _digest(table):
-            data.close()
             return None
         entries = _TABLE.decode(table)
         begin = end + _DIGEST
         if len(data) != begin + sum(entry.length for entry in entries.values()):
-            data.close()
             return None
         return cls(path, entries, data, begin)
 

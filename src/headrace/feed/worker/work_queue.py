@@ -90,6 +90,12 @@ class WorkQueue:
         """Bytes of the staging slabs that hold results."""
         return self._staging.bytes_in_use
 
+    @property
+    def waiting(self) -> list[ClientConnection]:
+        """The clients that wait until a pipeline is open, one of every job."""
+        clients = [client for waiting in self._waiting.values() for client, _ in waiting if not client.closed]
+        return list({client.job: client for client in reversed(clients)}.values())
+
     def jobs(self) -> list[JobStatus]:
         """Returns what is made for each job."""
         return self._queue.status(self._staging.held)
