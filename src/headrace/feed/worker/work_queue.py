@@ -11,7 +11,6 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -28,6 +27,7 @@ from headrace.feed.wire.server_state import JobStatus
 from headrace.feed.worker.client_connection import ClientConnection, ServerRequest
 from headrace.feed.worker.executor_pool import ExecutorPool, ExecutorProcess, exit_reason
 from headrace.feed.worker.fair_queue import FairQueue
+from headrace.feed.worker.open_pipelines import OpenPipelines
 from headrace.feed.worker.plan_check import Plans
 from headrace.feed.worker.restart_budget import RestartBudget
 from headrace.feed.worker.send_buffers import Staging, check_request, is_empty, made_bytes, staged
@@ -39,15 +39,6 @@ STACK_SECONDS = 0.5  # that an executor which hangs has for writing its stack
 
 class ExecutorsLost(HeadraceError):
     """The executors die faster than they may be replaced."""
-
-
-@dataclass
-class _Known:
-    """A pipeline that some client has opened."""
-
-    message: messages.Open
-    opened: messages.Opened | None = None
-    deaths: int = 0
 
 
 class WorkQueue:
@@ -68,10 +59,7 @@ class WorkQueue:
         self._staging = Staging(memory, lambda number: self._forget_slab(SlabNumber(-number)))
         self._numbers = 0
         self._queue = FairQueue()
-        self._numbered: dict[bytes, PipelineNumber] = {}
-        self._known: dict[PipelineNumber, _Known] = {}
-        self._waiting: dict[PipelineNumber, list[tuple[ClientConnection, PipelineNumber]]] = {}
-        self._pipelines: dict[tuple[ClientConnection, PipelineNumber], PipelineNumber] = {}
+        self._pipelines = OpenPipelines()
         self._plans = Plans()
         self._client_slabs: dict[tuple[ClientConnection, SlabNumber], SlabNumber] = {}
         self._slabs: dict[SlabNumber, Slab] = {}
@@ -93,8 +81,7 @@ class WorkQueue:
     @property
     def waiting(self) -> list[ClientConnection]:
         """The clients that wait until a pipeline is open, one of every job."""
-        clients = [client for waiting in self._waiting.values() for client, _ in waiting if not client.closed]
-        return list({client.job: client for client in reversed(clients)}.values())
+        return self._pipelines.waiting_clients()
 
     def jobs(self) -> list[JobStatus]:
         """Returns what is made for each job."""
@@ -114,18 +101,12 @@ class WorkQueue:
             error = messages.RemoteError("headrace.errors:PipelineError", conflict, "")
             client.send(messages.OpenFailed(message.pipeline, error))
             return
-        anonymous = msgspec.structs.replace(message, pipeline=0, loader="", plan="", job="")
-        key = msgspec.msgpack.encode(anonymous, order="deterministic")
-        number = self._numbered.setdefault(key, PipelineNumber(self._numbers + 1))
-        if number not in self._known:
-            self._numbers = number
-            self._known[number] = _Known(msgspec.structs.replace(anonymous, pipeline=number))
-        self._pipelines[client, message.pipeline] = number
-        opened = self._known[number].opened
+        number = self._pipelines.enter(client, message)
+        opened = self._pipelines[number].opened
         if opened is not None:
             client.send(msgspec.structs.replace(opened, pipeline=message.pipeline))
             return
-        waiting = self._waiting.setdefault(number, [])
+        waiting = self._pipelines.waiting.setdefault(number, [])
         waiting.append((client, message.pipeline))
         self._pool.ensure(message.capability)
         alive = self._pool.alive(message.capability)
@@ -134,7 +115,7 @@ class WorkQueue:
 
     def request(self, client: ClientConnection, message: messages.SliceRequest) -> None:
         """Queues a slice."""
-        number = self._pipelines.get((client, message.pipeline))
+        number = self._pipelines.number(client, message.pipeline)
         if number is None:
             raise ProtocolError(f"a request for pipeline {message.pipeline}, which is not open")
         check_request(message)
@@ -187,7 +168,7 @@ class WorkQueue:
         for owner, number in list(self._client_slabs):
             if owner is client:
                 self.drop(client, number)
-        self._pipelines = {key: number for key, number in self._pipelines.items() if key[0] is not client}
+        self._pipelines.forget(client)
         self._plans.forget(client)
         self._queue.leave(client)
 
@@ -207,17 +188,11 @@ class WorkQueue:
             frame.discard()
 
     def _opened(self, message: messages.Opened) -> None:
-        known = self._known[message.pipeline]
         self.numerics = message.numerics
-        if known.opened is None:
-            known.opened = message
-            known.message = msgspec.structs.replace(known.message, shards=message.shards)
-            for client, number in self._waiting.pop(message.pipeline, []):
-                client.send(msgspec.structs.replace(message, pipeline=number))
+        self._pipelines.opened(message)
 
     def _open_failed(self, message: messages.OpenFailed) -> None:
-        for client, number in self._waiting.pop(message.pipeline, []):
-            client.send(messages.OpenFailed(number, message.error))
+        self._pipelines.failed(message)
         for executor in self._pool.alive():  # the next Open tries again
             executor.opened.discard(message.pipeline)
 
@@ -295,7 +270,7 @@ class WorkQueue:
         full: set[str] = set()  # jobs that get nothing now
         short = False
         while (request := self._queue.first(full)) is not None:
-            executor = self._pool.choose(request, self._known[request.pipeline].message.capability)
+            executor = self._pool.choose(request, self._pipelines[request.pipeline].message.capability)
             if executor is None:
                 if request.message.draw is None:
                     full.add(request.client.job)
@@ -357,7 +332,7 @@ class WorkQueue:
     def _introduce(self, executor: ExecutorProcess, pipeline: PipelineNumber) -> None:
         if pipeline not in executor.opened:
             executor.opened.add(pipeline)
-            self._give(executor, self._known[pipeline].message)
+            self._give(executor, self._pipelines[pipeline].message)
 
     def _give(self, executor: ExecutorProcess, message: messages.Message, descriptors: Sequence[int] = ()) -> None:
         try:
@@ -404,15 +379,15 @@ class WorkQueue:
         if not allowed:
             raise ExecutorsLost(f"{self._restarts.describe('executors')}; the last one {reason}")
         fresh = self._pool.start(executor.number, executor.capability)
-        for number in list(self._waiting):
-            capability = self._known[number].message.capability
+        for number in list(self._pipelines.waiting):
+            capability = self._pipelines[number].message.capability
             if number in executor.opened:
                 self._retry_open(fresh, number, reason)
             elif capability == executor.capability and not any(number in other.opened for other in self._pool.alive()):
                 self._introduce(fresh, number)
 
     def _retry_open(self, executor: ExecutorProcess, number: PipelineNumber, reason: str) -> None:
-        known = self._known[number]
+        known = self._pipelines[number]
         known.deaths += 1
         if known.deaths < MAX_OPEN_DEATHS:
             self._introduce(executor, number)
