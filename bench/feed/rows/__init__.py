@@ -19,6 +19,7 @@ ROWS = {
     "shapes-tcp19": "shapes",
     "busy": "busy",
     "jpeg": "jpeg",
+    "jpeg-apart": "jpeg_apart",
     "coordination": "coordination",
     "first-batch": "first_batch",
     "resume": "resume",
