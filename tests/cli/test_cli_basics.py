@@ -94,6 +94,14 @@ def test_a_mistake_is_an_error_a_hint_and_exit_code_2(cli: Cli, arguments: list[
     assert not cli.runs.exists()
 
 
+def test_a_field_of_the_job_file_that_is_given_as_an_option_is_answered_with_how_to_give_it(cli: Cli) -> None:
+    for command in (["run", "job.yaml"], ["plan", "job.yaml"]):
+        told = cli(*command, "--job-name", "mine").stderr
+        assert "hint: a field of the job file is given as `--set job_name=...`" in told
+    for other in (["run", "job.yaml", "--no-such", "x"], ["ps", "--job-name", "mine"]):
+        assert "--set" not in cli(*other).stderr
+
+
 def test_all_problems_of_a_job_file_are_shown_one_a_line_and_nothing_starts(
     cli: Cli, job_file: Callable[..., str]
 ) -> None:

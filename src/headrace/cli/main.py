@@ -167,7 +167,15 @@ def _silence_output() -> None:
 
 def _help_hint(error: click.ClickException) -> str:
     context = error.ctx if isinstance(error, click.UsageError) else None
-    return f"see `{context.command_path if context else 'headrace'} --help`"
+    found = f"see `{context.command_path if context else 'headrace'} --help`"
+    if context is None or not isinstance(error, click.NoSuchOption):
+        return found
+    from headrace.job.model.fields import JobFields
+
+    field = error.option_name.lstrip("-").replace("-", "_")
+    if field in JobFields.model_fields and any("--set" in each.opts for each in context.command.params):
+        return f"a field of the job file is given as `--set {field}=...`; {found}"
+    return found
 
 
 def main() -> None:
