@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from headrace.feed import channel, lane, mix, pipeline
+from headrace.feed import channel, jsonl, lane, mix, pipeline
 
 
 class Folder:
@@ -80,3 +82,67 @@ def fill(folder: Path, files: dict[str, range]) -> Path:
     for name, values in files.items():
         (folder / name).write_text(" ".join(map(str, values)))
     return folder
+
+
+# Streams, which are read in lanes
+
+
+def fill_lines(folder: Path, files: dict[str, range]) -> Path:
+    """As `fill`, in JSON lines."""
+    folder.mkdir(parents=True)
+    for name, values in files.items():
+        (folder / f"{name}.jsonl").write_text("".join(f"{value}\n" for value in values))
+    return folder
+
+
+def lines() -> Any:
+    return jsonl(channel("training"), "*.jsonl")
+
+
+def told(value: int) -> dict[str, Any]:
+    here = lane()
+    return {"value": value, "lane": here.id if here is not None else -1, "noise": np.random.rand(2)}
+
+
+def wanted(row: Any) -> bool:
+    return bool(row["value"] % 3)
+
+
+def often(row: Any) -> Iterator[Any]:
+    """None, one or more of a row, with a number that is drawn when they are asked for."""
+    for part in range(row["value"] % 4):
+        yield row | {"part": part, "drawn": random.random()}
+
+
+def tokens_of(value: int) -> list[int]:
+    return [value + 1] * (1 + value % 7)
+
+
+@pipeline
+def kept(slow: float = 0.0) -> Any:
+    """What is left of the lines of a host's files."""
+
+    def late(row: Any) -> Any:
+        time.sleep(slow)
+        return row
+
+    return lines().map(told).map(late).filter(wanted).flat_map(often)
+
+
+@pipeline
+def packed() -> Any:
+    return lines().map(tokens_of).pack(16, block=4)
+
+
+@pipeline
+def mixed(counted: bool = True) -> Any:
+    """A mixture of the files with even and with odd names; each host should have some of both."""
+    folder_ = channel("training")
+    sources = {name: jsonl(folder_, f"*{name}.jsonl") for name in ("0", "1")}
+    if counted:
+        return mix(sources, {"0": 2, "1": 1}, until="all").filter(bool_of)
+    return mix({name: source.filter(bool_of) for name, source in sources.items()}, {"0": 2, "1": 1}, until="all")
+
+
+def bool_of(value: int) -> bool:
+    return bool(value % 5)

@@ -154,7 +154,7 @@ class Exchange:
         late = self.schedule.late_slice(now)
         if late is not None:
             self._ask_one(*late, now)
-        kinds, same = self._numerics.kinds, self.placement.active
+        kinds, same = self._numerics.kinds, self.placement.apart
         workers = self.schedule.workers
         while (check := self._verifier.next(workers, kinds, self.schedule.requested, same=same)) is not None:
             self._ask_check(*check, now)
@@ -200,7 +200,7 @@ class Exchange:
     def _may_check(self, worker: Worker, slice_: Slice) -> bool:
         if slice_.draw is not None and not (slice_.draw.first and slice_.draw.cheap()):
             return False  # another worker would have to replay the lane; its beginning says nothing of tokens
-        executors = worker.executors if self.placement.active else self._worker_pool.executors
+        executors = worker.executors if self.placement.apart else self._worker_pool.executors
         return self._policy.verify > 0 and executors > 1
 
     def _ask_check(self, number: WorkerNumber, check: Check, now: float) -> None:
@@ -229,7 +229,7 @@ class Exchange:
     ) -> None:
         plan, draw = request.slice.bundle.plan, again
         if draw is None and request.slice.draw is not None:
-            draw = request.slice.draw.request(self._numerics.kinds.get(worker.number, b""))
+            draw = self.schedule.lanes.asked(request.slice.draw, self._numerics.kinds.get(worker.number, b""))
         request.message = messages.SliceRequest(
             request.number, self._opening.pipeline, plan.epoch, plan.seed, batches, request.slice.whole, request.slab,
             layout, check, avoid, self._policy.slice_timeout, draw, plan.agreed,

@@ -1,4 +1,9 @@
-"""Which worker goes on with which lane.
+"""Which workers may be asked for a lane, and which one goes on with it.
+
+Where all workers hold the same data, any of them may be asked for any lane. Where hosts hold different shards, what a
+host holds is a holding: other hosts may hold all of it too, and no two holdings have a shard in common. Each lane is
+read from one holding: it is part i of n of its rows. So what a lane gives depends on the number of lanes and on which
+shards lie together, and not on which hosts hold them.
 
 A lane stays with one worker, whose reader stands where the next outputs are asked for. When that worker is gone, the
 lane goes to the one with the fewest; but no worker takes more than its share of the lanes, so that one that is started
@@ -7,29 +12,218 @@ again gets its own.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
+import msgspec
+import numpy as np
+
+from headrace.errors import PipelineError
 from headrace.feed.client.work_units import WorkerLoad
 from headrace.feed.identifiers import WorkerNumber
+from headrace.feed.plan.apportion import Apportion
+from headrace.feed.plan.lane_draws import LaneDraw
+from headrace.feed.plan.shard_map import Shards, data_digest
+from headrace.feed.wire.draws import Draw
+
+_STRIDES = 1024  # ranks or slots for which lanes are dealt evenly
+_ALL_OR_OTHERS = (
+    "data without a count (.filter, .flat_map, .pack) are read by holding: let two hosts hold the same shards, or none "
+    "in common. With ShardedByS3Key each host has its own, with FullyReplicated every host has all"
+)
+
+
+def deal(rows: Sequence[int], lanes: int) -> list[int]:
+    """Deals lanes to holdings, in proportion to their rows, at least one to each.
+
+    For every number of ranks W that divides the lanes, the lanes r, r + W, r + 2 W, ... have their part of each
+    holding, as nearly as whole numbers allow.
+
+    Args:
+        rows: of each holding.
+        lanes: how many, at least as many as holdings.
+
+    Returns:
+        The number of the holding of each lane.
+    """
+    counts = Apportion([max(1, each) for each in rows]).counts(lanes)
+    while 0 in counts:
+        counts[counts.index(max(counts))] -= 1
+        counts[counts.index(0)] += 1
+    wanted, left = np.array(counts, np.int64), np.array(counts, np.int64)
+    strides = np.array([w for w in range(1, min(lanes, _STRIDES) + 1) if lanes % w == 0], np.int64)
+    dealt = np.zeros((len(strides), int(strides.max()), len(rows)), np.int64)
+    every, found = np.arange(len(strides)), []
+    for lane in range(lanes):
+        before = dealt[every, lane % strides]  # of each holding, among the lanes of the same rank so far
+        owed = ((before.sum(axis=1, keepdims=True) + 1) * wanted - lanes * before).sum(axis=0)
+        holding = int(np.argmax(np.where(left > 0, owed, np.iinfo(np.int64).min)))
+        dealt[every, lane % strides, holding] += 1
+        left[holding] -= 1
+        found.append(holding)
+    return found
+
+
+class _Holding(NamedTuple):
+    """What a worker reads its lanes from.
+
+    Attributes:
+        shards: keys and samples, sorted by key.
+        digest: of what they hold, and of what is made of it.
+    """
+
+    shards: tuple[tuple[str, int], ...]
+    digest: str
+
+
+class Holdings:
+    """What the workers hold, and which lanes are read from which holding; see the module.
+
+    Args:
+        lanes: of the loader.
+    """
+
+    def __init__(self, lanes: int) -> None:
+        self._lanes = lanes
+        self._held: dict[WorkerNumber, tuple[_Holding, str]] = {}  # and the worker's name
+        self._known: list[_Holding] = []  # by their smallest keys
+        self._number: dict[WorkerNumber, int] = {}  # of what a worker holds, among these
+        self._of: list[int] = []  # lane -> number of its holding
+        self._shares: list[tuple[int, int]] = []  # lane -> part, of how many
+
+    def add(self, worker: WorkerNumber, name: str, shards: Shards, digest: str) -> bool:
+        """A worker announces what it holds. Returns whether it can be used: once dealt, holdings stay what they are.
+
+        Args:
+            worker, name: who.
+            shards: keys and samples, sorted by key.
+            digest: of what they hold, and of what is made of it.
+        """
+        holding = _Holding(tuple((key, samples) for key, samples in shards), digest)
+        if self._known and holding not in self._known:
+            return False
+        self._held[worker] = holding, name
+        if self._known:
+            self._number[worker] = self._known.index(holding)
+        return True
+
+    def remove(self, worker: WorkerNumber) -> None:
+        """A worker is gone."""
+        self._held.pop(worker, None)
+        self._number.pop(worker, None)
+
+    def deal(self) -> None:
+        """Deals the lanes: all workers have announced what they hold.
+
+        Raises:
+            PipelineError: two holdings have a shard in common, or there are more of them than lanes.
+        """
+        names: dict[_Holding, str] = {}
+        for holding, name in sorted(self._held.values(), key=lambda held: held[1]):
+            names.setdefault(holding, name)
+        owners: dict[str, _Holding] = {}
+        for holding, name in names.items():
+            for key, _ in holding.shards:
+                other = owners.setdefault(key, holding)
+                if other is not holding:
+                    _refuse(key, other, names[other], holding, name)
+        known = sorted(names, key=lambda holding: holding.shards[0])
+        if self._lanes < len(known):
+            raise PipelineError(
+                f"the hosts hold {len(known)} different sets of shards, and the loader has {self._lanes} lanes: "
+                "each lane is read from one set",
+                hint=f"give the loader num_shards={len(known)} or more; at least twice the number of workers is best",
+            )
+        self._of = deal([sum(samples for _, samples in holding.shards) for holding in known], self._lanes)
+        counts, parts = Counter(self._of), Counter[int]()
+        for number in self._of:
+            self._shares.append((parts[number], counts[number]))
+            parts[number] += 1
+        self._known = known
+        self._number = {worker: known.index(holding) for worker, (holding, _) in self._held.items()}
+
+    @property
+    def apart(self) -> bool:
+        """Whether there are several, so that not every worker can read every lane."""
+        return len(self._known) > 1
+
+    @property
+    def digest(self) -> str:
+        """What tells the data, and which of them lie together; where all lie together, their digest alone."""
+        if not self.apart:
+            return data_digest([("", -1)], [self._known[0].digest])
+        told = msgspec.msgpack.encode(self._known)
+        return f"{hashlib.blake2b(told, digest_size=8, person=b'holdings').hexdigest()} in {len(self._known)} parts"
+
+    def share(self, lane: int) -> tuple[int, int]:
+        """Returns which part of its holding's rows a lane is, and of how many."""
+        return self._shares[lane]
+
+    def holds(self, worker: WorkerNumber, lane: int) -> bool:
+        """Returns whether a worker can read a lane."""
+        return self._number.get(worker, -1) == self._of[lane]
+
+    def together(self, lane: int, other: int) -> bool:
+        """Returns whether two lanes are of one holding."""
+        return self._of[lane] == self._of[other]
+
+    def lost(self, lane: int) -> bool:
+        """Returns whether no worker can read a lane any more."""
+        return self._of[lane] not in self._number.values()
+
+
+def _refuse(key: str, one: _Holding, its_name: str, other: _Holding, name: str) -> None:
+    if one.shards == other.shards:
+        raise PipelineError(
+            f"{its_name} and {name} hold shards of the same names and sizes, and not the same data: {key!r} is one",
+            hint="workers that hold the same key must hold the same data; check the channels of these hosts",
+        )
+    mine, others = ({found for found, _ in holding.shards} for holding in (one, other))
+    single, host = (mine - others, its_name) if mine - others else (others - mine, name)
+    raise PipelineError(
+        f"{its_name} and {name} both hold the shard {key!r}, and {min(single)!r} is on {host} alone", _ALL_OR_OTHERS
+    )
 
 
 class LaneHomes:
-    """See the module."""
+    """See the module.
+
+    Attributes:
+        executors: of all workers, those included that will be started.
+        holdings: who can read which lane; None where every worker can read all.
+    """
 
     def __init__(self) -> None:
         self._homes: dict[int, WorkerNumber] = {}
-        self.executors = 1  # of all workers, those included that will be started
+        self.executors = 1
+        self.holdings: Holdings | None = None
 
-    def able(self, lane: int, workers: Mapping[WorkerNumber, WorkerLoad]) -> dict[WorkerNumber, WorkerLoad]:
+    def quick(self, draw: LaneDraw, workers: Mapping[WorkerNumber, WorkerLoad]) -> Mapping[WorkerNumber, WorkerLoad]:
+        """Returns those of some workers that can make a draw without a long replay."""
+        return self._holders(draw.cursor.lane, workers) if draw.cheap() else {}
+
+    def _holders(self, lane: int, workers: Mapping[WorkerNumber, WorkerLoad]) -> Mapping[WorkerNumber, WorkerLoad]:
+        holdings = self.holdings
+        if holdings is None:
+            return workers
+        return {number: worker for number, worker in workers.items() if holdings.holds(number, lane)}
+
+    def able(self, lane: int, workers: Mapping[WorkerNumber, WorkerLoad]) -> Mapping[WorkerNumber, WorkerLoad]:
         """Returns who may be asked for a lane: its worker, or those that have the fewest lanes and may take more."""
+        workers, holdings = self._holders(lane, workers), self.holdings
         home = self._homes.get(lane)
         if home is not None and home in workers:
             return {home: workers[home]}
-        held = Counter(number for number in self._homes.values() if number in workers)
-        lanes = len(self._homes.keys() | {lane})
-        share = max(1, math.ceil(lanes / max(1, self.executors)))
+        homes, executors = self._homes, self.executors
+        if holdings is not None:  # a number may have been another worker's, of another holding
+            homes = {other: number for other, number in homes.items() if holdings.together(lane, other)}
+            executors = sum(worker.executors for worker in workers.values())
+        held = Counter(number for number in homes.values() if number in workers)
+        lanes = len(homes.keys() | {lane})
+        share = max(1, math.ceil(lanes / max(1, executors)))
         shares = {
             number: held[number] / worker.executors
             for number, worker in workers.items()
@@ -41,3 +235,10 @@ class LaneHomes:
     def settle(self, lane: int, worker: WorkerNumber) -> None:
         """A worker was asked for a lane: it goes on with it."""
         self._homes[lane] = worker
+
+    def asked(self, draw: LaneDraw, kind: bytes) -> Draw:
+        """Returns what a worker of a kind is asked for a draw; see `LaneDraw.request`."""
+        asked = draw.request(kind)
+        if self.holdings is None:
+            return asked
+        return msgspec.structs.replace(asked, share=self.holdings.share(asked.lane))

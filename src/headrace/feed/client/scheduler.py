@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from headrace.feed.client.lane_homes import LaneHomes
@@ -193,7 +193,7 @@ class Schedule:
         last = waiting if waiting.placed else next(self._waiting_slices(latest=True), None)
         return (min(idle, key=lambda number: finish[number]), last) if last is not None else None
 
-    def _able(self, slice_: Slice) -> dict[WorkerNumber, WorkerLoad]:
+    def _able(self, slice_: Slice) -> Mapping[WorkerNumber, WorkerLoad]:
         """Returns the workers that hold a slice's samples, or go on with its lane."""
         if slice_.draw is not None:
             return self.lanes.able(slice_.draw.cursor.lane, self.workers)
@@ -226,8 +226,7 @@ class Schedule:
             [first] = slice_.requests
             if now < first.asked + HEDGE_FACTOR * first.expected + HEDGE_SECONDS:
                 continue
-            draw = slice_.draw
-            able = self._able(slice_) if draw is None else self.workers if draw.cheap() else {}
+            able = self._able(slice_) if slice_.draw is None else self.lanes.quick(slice_.draw, self.workers)
             idle = [number for number, worker in able.items() if not worker.outstanding]
             if idle:
                 return min(idle, key=lambda number: self.workers[number].seconds_per_row), slice_

@@ -7,6 +7,8 @@ more, the client waits as long as for a lost host; then the run ends with an err
 
 A batch that cannot be written row by row (a collate function, samples that do not stack) must be made by a worker that
 holds all of it. How rows are laid out must be known before they can be asked of several workers: see `layout_probe`.
+
+Data without a count are not cut by rows: each lane is read from what one worker holds, see `lane_homes`.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from collections.abc import Callable
 import msgspec
 
 from headrace.errors import PipelineError, WorkersLost
+from headrace.feed.client.lane_homes import Holdings
 from headrace.feed.client.scheduler import Schedule
 from headrace.feed.client.work_units import Bundle, Slice
 from headrace.feed.client.worker_pool import RECOVER_SECONDS, START_SECONDS, Worker, WorkerPool
@@ -26,8 +29,9 @@ from headrace.feed.wire.mixing import Mixing
 
 _CHECK_CHANNEL = "hosts that declare no shards must hold the same data; check the channel on that host"
 _LANES_NEED_ALL = (
-    "data without a count (.filter, .flat_map, .pack) are read in lanes, and any host may read any lane: every host "
-    "needs all of the data (FullyReplicated); shards may be spread over the hosts for data with a count alone"
+    "a part of these data declares no shards (a function, an IterableDataset, feed.hf), so any host may read any of "
+    "their lanes: every host needs all of the data (FullyReplicated). Shards may be spread over the hosts for .filter, "
+    ".flat_map and .pack of feed.tar, feed.jsonl, feed.parquet and feed.arrow, and for mixtures of these alone"
 )
 
 
@@ -42,8 +46,8 @@ class ShardPlacement:
 
     Attributes:
         map: who holds what.
-        length: of the dataset, over all workers; None until it is known.
-        data: digest of the data, see `plan.shard_map`; empty while, or if, it is not known.
+        length: of the dataset, over all workers, -1 without a count; None until it is known.
+        data: digest of the data, see `plan.shard_map` and `Holdings`; empty while, or if, it is not known.
         mixing: what the data are a mixture of, over all workers; None until it is known.
         begun: whether a worker has declared shards, so that all must.
         whole: whether batches are always made whole.
@@ -60,6 +64,7 @@ class ShardPlacement:
         self._worker_pool = worker_pool
         self._schedule = schedule
         self._opening = opening
+        self._holdings = Holdings(opening.lanes)
         self._warn = warn
         self.whole = False
         self._since = 0.0
@@ -105,6 +110,8 @@ class ShardPlacement:
             return True
         if not self.begun:
             self.begun, self._since, self.whole = True, now, message.whole
+        if self._opening.lanes:
+            return self._opened_lanes(worker, message)
         before = len(self.map.unknown)
         self.map.add(worker.number, worker.name, message.shards, message.digests)
         if len(self.map.unknown) > before:
@@ -119,6 +126,16 @@ class ShardPlacement:
             self._warn(f"{reason}; it is not used")
             return False
         return True
+
+    def _opened_lanes(self, worker: Worker, message: messages.Opened) -> bool:
+        digest = message.digests[0] if message.digests else ""
+        if self._holdings.add(worker.number, worker.name, message.shards, digest):
+            self.map.add(worker.number, worker.name, message.shards)
+            return True
+        reason = f"{worker.name} came late and does not hold the same data as any host that the run began with"
+        self._worker_pool.refuse(worker, reason)
+        self._warn(f"{reason}: it is not used")
+        return False
 
     def _mixed(self, worker: Worker, told: Mixing | None) -> None:
         """Compares what the data are a mixture of, but for the rows, which hosts may hold different ones of."""
@@ -137,6 +154,7 @@ class ShardPlacement:
 
         Raises:
             WorkersLost: one does not come in time.
+            PipelineError: data without a count cannot be read from what the workers hold.
         """
         if not self.begun or self.map.fixed:
             return False
@@ -150,10 +168,15 @@ class ShardPlacement:
                 )
             return False
         self.map.fix()
-        self.length, self.data = self.map.length, self.map.digest
-        if self.mixing is not None:
+        if self.mixing is not None and self.mixing.rows:
             rows = self.map.rows_of(self.mixing.names)
             self.mixing = msgspec.structs.replace(self.mixing, rows=rows)
+        if self._opening.lanes:
+            self._holdings.deal()
+            self.length, self.data = -1, self._holdings.digest
+            self._schedule.lanes.holdings = self._holdings if self._holdings.apart else None
+            return True
+        self.length, self.data = self.map.length, self.map.digest
         self._uniform = self.map.uniform
         self._schedule.placement = None if self._uniform else self
         return True
@@ -165,8 +188,13 @@ class ShardPlacement:
 
     @property
     def active(self) -> bool:
-        """Whether workers hold different data, so that slices must be placed."""
-        return self.map.fixed and not self._uniform
+        """Whether workers hold different data, so that slices of rows must be placed."""
+        return self._schedule.placement is self
+
+    @property
+    def apart(self) -> bool:
+        """Whether workers hold different data, so that not every one can make every slice."""
+        return self.active or self._schedule.lanes.holdings is not None
 
     @property
     def translation(self) -> ShardMap | None:
@@ -177,8 +205,8 @@ class ShardPlacement:
         """Returns what lets a feed server compare the union with that of other ranks; None without ranks."""
         if not self.map.fixed or not self._opening.plan:
             return None
-        loader = f"{self._opening.loader} (shards)"
-        return msgspec.structs.replace(self._opening, loader=loader, plan=self.map.fingerprint())
+        loader, plan = f"{self._opening.loader} (shards)", self.data if self._opening.lanes else self.map.fingerprint()
+        return msgspec.structs.replace(self._opening, loader=loader, plan=plan)
 
     # Placing
 
@@ -222,6 +250,7 @@ class ShardPlacement:
     def gone(self, worker: WorkerNumber) -> None:
         """A worker is gone."""
         self.map.remove(worker)
+        self._holdings.remove(worker)
         self.changed()
 
     def changed(self) -> None:
@@ -241,13 +270,9 @@ class ShardPlacement:
             bundle.slices = sorted(slices, key=lambda slice_: slice_.first)
 
     def judge(self, now: float) -> None:
-        """Raises WorkersLost when rows have had no holder for longer than a lost host is waited for."""
-        bundles = self._schedule.bundles.values() if self.active else ()
-        orphaned = any(
-            slice_.holders is not None and not slice_.holders and not slice_.done
-            for bundle in bundles if not bundle.failed for slice_ in bundle.slices
-        )  # fmt: skip
-        if not orphaned:
+        """Raises WorkersLost when rows, or a lane, have had no holder for longer than a lost host is waited for."""
+        bundles = self._schedule.bundles.values() if self.apart else ()
+        if not any(self._is_orphaned(bundle) for bundle in bundles if not bundle.failed):
             self._orphaned = None
             return
         self._orphaned = now if self._orphaned is None else self._orphaned
@@ -256,3 +281,9 @@ class ShardPlacement:
                 f"data are lost: {self.map.describe_lost()}; {self._worker_pool.describe()}",
                 hint="start that host again and resume, or give the channel to more than one host",
             )
+
+    def _is_orphaned(self, bundle: Bundle) -> bool:
+        draw = bundle.plan.draw
+        if draw is not None:
+            return not bundle.complete and self._holdings.lost(draw.cursor.lane)
+        return any(slice_.holders is not None and not slice_.holders and not slice_.done for slice_ in bundle.slices)

@@ -240,7 +240,7 @@ class DataLoader(Places, KnownData, TorchHabits):
         own = orders_itself(dataset, shuffle, seed, generator, buckets, sharded=self._shard is not None)
         self._planner = make_planner(
             dataset, self._shard, batch_size, LoaderSeeds(seed, generator, once=persistent_workers),
-            KnownFacts(self._dataset_length, self._data_digest, self._mixing, self._lengths), lanes,
+            KnownFacts(self._dataset_length, self._data_digest, self._opened_data, self._mixing, self._lengths), lanes,
             shuffle=shuffle or False, drop_last=drop_last, every=snapshot_every_n_steps,
             own_sampler=not self._sampled, even=even_batches, buckets=buckets,
         )  # fmt: skip

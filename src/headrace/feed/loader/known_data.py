@@ -84,9 +84,19 @@ class KnownData(abc.ABC):
             )
         return held.lengths()
 
+    def _opened_data(self) -> str:
+        """Returns the digest of the data; has the pipeline opened for it, if it was not yet."""
+        if self._endpoints is not None:
+            session = self._sessions.waiting(self._make_session)  # that of the next pass
+            session.wait_for_length(self.timeout or None)
+            self._digest = session.data
+        elif isinstance(self.dataset, Pipeline):
+            self._local()
+        return self._data_digest()
+
     def _data_digest(self) -> str:
         if self._built is None and isinstance(self.dataset, Pipeline):  # the workers know it, if one has opened it
-            self._digest = self._digest or next((each.data for each in self._sessions if each.data), "")
+            self._digest = next((each.data for each in self._sessions if each.data), self._digest)
             return self._digest
         held = self._built.dataset if self._built is not None else self.dataset
         return data_digest(getattr(held, "counts", ()), getattr(held, "shard_digests", ()))

@@ -41,7 +41,7 @@ def make_planner(
 ) -> Planner | LanePlanner:
     """Returns the planner of a loader: see `Planner` and, for a dataset without a count (`lanes`), `LanePlanner`."""
     if lanes is not None:
-        return LanePlanner(dataset, shard, batch_size, seeds, known.data, lanes, shuffle=shuffle, drop_last=drop_last)
+        return LanePlanner(dataset, shard, batch_size, seeds, known, lanes, shuffle=shuffle, drop_last=drop_last)
     return Planner(
         dataset, shard, batch_size, seeds, known, shuffle=shuffle, drop_last=drop_last, every=every,
         own_sampler=own_sampler, even=even, buckets=buckets,

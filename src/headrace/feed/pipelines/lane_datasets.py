@@ -14,9 +14,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from headrace.errors import PipelineError
+from headrace.feed.plan.shard_map import Shards, declared
 from headrace.feed.sources.source import Source
 from headrace.feed.streams.mixed_stream import MixedStream
 from headrace.feed.streams.packing import Packed
+from headrace.feed.streams.steps import Stepped
 from headrace.feed.streams.stream import Stream
 
 _RANK_NAMES = {"get_rank", "get_world_size"}
@@ -47,6 +49,29 @@ def leaves_of(dataset: Any) -> list[Any]:
     if isinstance(dataset, MixedStream):
         return [leaf for part in dataset.parts for leaf in leaves_of(part)]
     return [dataset]
+
+
+def shards_of_lanes(dataset: Any, before: Shards = ()) -> list[tuple[str, int]]:
+    """Returns the shards that a stream, or what is packed or mixed of streams, is made of here, sorted by key.
+
+    Args:
+        dataset: without a count.
+        before: what this host has announced, if it has.
+
+    Returns:
+        Nothing where a part of the data declares none: a dataset of the user's. Then every host has all of the data.
+
+    Raises:
+        PipelineError: what is declared is not sound, or is not what was announced.
+    """
+    shards = sorted(declared(dataset)) if isinstance(dataset, Stepped) else []
+    changed = set(shards).symmetric_difference(before) if before else None
+    if changed:
+        raise PipelineError(
+            f"the shard {min(changed)[0]!r} was added, taken away or changed since this host was first asked for data",
+            hint="lanes are parts of all shards of a host: start its feed server again, and then the run",
+        )
+    return shards
 
 
 def require_openable(dataset: Any) -> None:

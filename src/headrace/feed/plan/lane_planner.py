@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from headrace.errors import PipelineError, PositionError
@@ -15,6 +15,7 @@ from headrace.feed.plan.lane_draws import LanePass, Lanes
 from headrace.feed.plan.lane_state import LaneState
 from headrace.feed.plan.loader_seeds import LoaderSeeds
 from headrace.feed.plan.pass_progress import Progress
+from headrace.feed.plan.planner import KnownFacts
 from headrace.feed.plan.rank_share import Shard
 from headrace.feed.plan.state_dict import Position, pipeline_name
 from headrace.feed.plan.torch_samplers import SamplerSource
@@ -52,7 +53,7 @@ class LanePlanner:
         shard: which part of the lanes this rank takes; None for all.
         batch_size: outputs a rank and step; None without batching.
         seeds: of the loader.
-        data: returns the digest of the shards, empty while, or if, it is not known.
+        known: of the data.
         options: see `LaneOptions`.
         shuffle, drop_last: of the loader.
     """
@@ -63,7 +64,7 @@ class LanePlanner:
         shard: Shard | None,
         batch_size: int | None,
         seeds: LoaderSeeds,
-        data: Callable[[], str],
+        known: KnownFacts,
         options: LaneOptions,
         *,
         shuffle: bool | Window,
@@ -72,7 +73,7 @@ class LanePlanner:
         self.bookmark = Bookmark()
         self.shuffle = shuffle
         self.options = options
-        self._dataset, self._seeds, self._data = dataset, seeds, data
+        self._dataset, self._seeds, self._known = dataset, seeds, known
         self._shard, self._batch_size = shard, batch_size
         self._drop_last = drop_last
         self._pipeline = pipeline_name(dataset)
@@ -153,6 +154,8 @@ class LanePlanner:
                 hint="give steps_per_epoch=, the same on all ranks; or uneven=True, where ranks may end at different "
                 "times (with torch's Join, say)",
             )
+        if self.bookmark.loaded is not None and self.bookmark.loaded.shards:
+            self._known.opened_data()  # else nobody would compare them
         progress, loaded = self.bookmark.begin()
         shard, lanes = self._shard or Shard(0, 1), self.lanes
         own = range(shard.rank, lanes.count, shard.world_size)
@@ -207,5 +210,5 @@ class LanePlanner:
         return Position(
             0, 0, 0, "lanes", bool(window), self._drop_last, 0, seed, self._global_batch, world, self._pipeline,
             window=(window.run, window.runs) if isinstance(window, Window) else None,
-            shards=self._data(), num_shards=lanes.count, lanes=LaneState(lanes.count, slots=lanes.slots),
+            shards=self._known.data(), num_shards=lanes.count, lanes=LaneState(lanes.count, slots=lanes.slots),
         )  # fmt: skip

@@ -45,12 +45,14 @@ class KnownFacts(NamedTuple):
     Attributes:
         length: returns the dataset's length; may wait for a worker to open the pipeline.
         data: returns the digest of its shards, empty while, or if, it is not known; never waits.
+        opened_data: the same; waits for a worker to open the pipeline where only workers know it.
         mixing: returns what it is a mixture of, None for no mixture; it is known when the length is.
         lengths: returns those of the rows, from the index.
     """
 
     length: Callable[[], int]
     data: Callable[[], str]
+    opened_data: Callable[[], str]
     mixing: Callable[[], Mixing | None]
     lengths: Callable[[], NDArray[Any]]
 

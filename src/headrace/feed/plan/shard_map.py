@@ -88,7 +88,7 @@ def declared(dataset: Any) -> list[tuple[str, int]]:
             hint="let a shard be a file of many samples, or a folder",
         )
     total = sum(samples for _, samples in found)
-    if total != len(dataset):
+    if hasattr(dataset, "__len__") and total != len(dataset):
         raise PipelineError(f"{name} counts {total} samples, len() of the dataset {len(dataset)}", hint)
     return found
 

@@ -30,7 +30,8 @@ _HINTS = {
     "order": "build the loader as it was: with or without seed, sampler, batch_sampler, lanes (num_shards, .filter)",
     "length": "the position counts samples of that dataset; start a new epoch on another: loader.set_epoch(epoch + 1)",
     "shards": "the shards have the same number of rows and are others, or have other names, or are packed or mixed "
-    'in another way: give the loader those of before; to go on with these on purpose, set state["shards"] = ""',
+    "in another way, or (in lanes) other ones of them lie together on a host: give the loader those of before, as they "
+    'lay; to go on with these on purpose, set state["shards"] = ""',
     "seed": "give the loader seed={saved}, that of the run that is resumed",
     "shuffle": "give the loader the same shuffle as in the run that is resumed",
     "window": "give the loader the same shuffle=feed.Window(run, runs) as in the run that is resumed",

@@ -42,8 +42,17 @@ class MixedStream(Packable, Stepped):
 
     @property
     def counts(self) -> list[tuple[str, int]]:
-        """One shard without a count: every host must hold all of it."""
+        """One shard without a count."""
         return [("", -1)]
+
+    @property
+    def __shards__(self) -> Callable[[], list[tuple[str, int]]]:
+        """Those of all sources, each behind its source's name, if hosts may hold different ones of every source."""
+        if not all(isinstance(part, Stepped) for part in self.parts):
+            raise AttributeError("__shards__")
+        asked = [part.__shards__ for part in self.parts]
+        named = list(zip(self.mixing.names, asked, strict=True))
+        return lambda: [(f"{name}/{key}", rows) for name, ask in named for key, rows in ask()]
 
     @property
     def shard_digests(self) -> list[str]:

@@ -39,8 +39,16 @@ class Packed(Stepped):
 
     @property
     def counts(self) -> list[tuple[str, int]]:
-        """One shard without a count: every host must hold all of it."""
+        """One shard without a count."""
         return [("", -1)]
+
+    @property
+    def __shards__(self) -> Callable[[], list[tuple[str, int]]]:
+        """Those of the documents, if they are of shards that hosts may hold different ones of."""
+        if not isinstance(self.documents, Packable):
+            raise AttributeError("__shards__")
+        found: Callable[[], list[tuple[str, int]]] = self.documents.__shards__  # type: ignore[attr-defined]
+        return found
 
     @property
     def shard_digests(self) -> list[str]:

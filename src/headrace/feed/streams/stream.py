@@ -37,6 +37,7 @@ class Rows(Protocol):
 
     counts: list[tuple[str, int]]
     shard_digests: list[str]
+    declared: bool
 
     def __len__(self) -> int: ...
 
@@ -72,8 +73,15 @@ class Stream(Packable, Stepped):
 
     @property
     def counts(self) -> list[tuple[str, int]]:
-        """One shard without a count: every host must hold all of it."""
+        """One shard without a count."""
         return [("", -1)]
+
+    @property
+    def __shards__(self) -> Callable[[], list[tuple[str, int]]]:
+        """The source's, if hosts may hold different ones; see `headrace.feed.plan.shard_map`."""
+        if not self._source.declared:
+            raise AttributeError("__shards__")
+        return lambda: list(self._source.counts)
 
     @property
     def shard_digests(self) -> list[str]:

@@ -26,6 +26,8 @@ class Draw(msgspec.Struct, frozen=True, array_like=True):
             and with `drop_last` whole parts only. 0: they are a batch by themselves, and travel as that.
         known, mark: how many outputs lie before the latest one that the trainer has a mark of, that one included, and
             the mark: a lane that is opened again must give this output again. None where no marks are wanted.
+        share: which part of the rows that the worker holds the lane takes, and of how many, where workers hold
+            different shards; None where it is part `lane` of `lanes`.
     """
 
     lane: int
@@ -40,6 +42,7 @@ class Draw(msgspec.Struct, frozen=True, array_like=True):
     skip: bool = False
     known: int = 0
     mark: bytes | None = None
+    share: tuple[int, int] | None = None
 
 
 class Drawn(msgspec.Struct, frozen=True, array_like=True):

@@ -128,7 +128,8 @@ class Opened(_Message, frozen=True):
         whole: batches are always made whole.
         numerics: fingerprint; empty of a pipeline that was handed over as an object, to processes of the trainer's own.
         shards: keys and samples that are held there, sorted; empty when all of the data is there. See `plan.shard_map`.
-        digests: of the shards, in their order, or one of all; empty when the dataset tells none.
+        digests: of the shards, in their order, or one of all (always so of data in lanes); empty when the dataset tells
+            none.
         mixing: what a mixture is made of; its rows are those of this host.
     """
 

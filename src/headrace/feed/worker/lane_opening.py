@@ -30,6 +30,7 @@ from headrace.feed.wire.mixing import Mixing
 from headrace.feed.worker.dataset_lane import DatasetLane
 
 _OPENING = b"lane opening"
+_EVERY_SOURCE = "every host must hold rows of every source: each of its lanes takes of all of them"
 
 
 class LaneOpening:
@@ -65,7 +66,7 @@ class LaneOpening:
         name: str = "",
     ) -> None:
         self._dataset, self._epoch, self._seed, self._passes = dataset, epoch, seed, passes
-        self._draw, self._init, self._shown = draw, init, shown
+        self._draw, self._init, self._shown, self._name = draw, init, shown, name
         self._key = seeds.stream_key(seed, epoch, draw.lane, _OPENING)
         inner = dataset
         while isinstance(inner, Packed):
@@ -118,8 +119,11 @@ class LaneOpening:
                 self.skipped,
             )
         if isinstance(dataset, Stream):
+            if draw.share is not None and self._name and not dataset.rows:
+                raise PipelineError(f"the source {self._name!r} has no rows here", _EVERY_SOURCE)
+            number, lanes = draw.share or (draw.lane, draw.lanes)
             order = _order(dataset, draw.shuffle, self._seed, self._epoch)
-            return dataset.lane(draw.lane, draw.lanes, order, start, self.skipped)
+            return dataset.lane(number, lanes, order, start, self.skipped)
         if self._init is not None:
             self._init(draw.lane)
         if callable(getattr(self._leaf, "set_epoch", None)):
@@ -175,7 +179,7 @@ def _order(stream: Stream, shuffle: bool | tuple[int, int], seed: int, epoch: in
     else:
         for name, rows in zip(mixing.names, mixing.rows, strict=True):
             if not rows:
-                raise PipelineError(f"the source {name!r} has no rows here", "every host must hold all of the data")
+                raise PipelineError(f"the source {name!r} has no rows here", _EVERY_SOURCE)
         found = mixed = MixedOrder(mixing, seed, chosen)
         places = mixed.rows(epoch)
 

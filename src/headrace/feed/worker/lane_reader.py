@@ -152,7 +152,7 @@ class LaneReaders:
     def _reader(self, epoch: int, seed: int, draw: Draw) -> _Reader:
         """Returns the reader that stands nearest before what is asked for; opens one if the token is nearer."""
         held = self._readers.setdefault(draw.lane, [])
-        held[:] = [each for each in held if each.address == (epoch, seed, draw.lanes, draw.shuffle, draw.skip)]
+        held[:] = [each for each in held if each.address == _address(epoch, seed, draw)]
         able = [each for each in held if draw.at <= each.at <= draw.first or (each.ended and each.at <= draw.first)]
         if able:
             found = max(able, key=lambda each: each.at)
@@ -162,6 +162,11 @@ class LaneReaders:
         held.append(found)
         del held[:-_READERS]
         return found
+
+
+def _address(epoch: int, seed: int, draw: Draw) -> tuple[object, ...]:
+    """Returns what decides the outputs of a lane of this number, but for the dataset."""
+    return epoch, seed, draw.lanes, draw.shuffle, draw.skip, draw.share
 
 
 def _require_known(draw: Draw, at: int, known: list[Any]) -> None:
@@ -199,7 +204,7 @@ class _Reader:
         self.at, self.ended, self.untried = draw.at, False, bool(draw.token)
         self.tokens, self.padding, self.sources = list[int](), list[int](), list[str]()
         self.skipped = list[tuple[int | str, str, int]]()
-        self.address = (epoch, seed, draw.lanes, draw.shuffle, draw.skip)
+        self.address = _address(epoch, seed, draw)
         self.opening = LaneOpening(dataset, epoch, seed, draw, init, shown=shown)
         start = Restart(unpacked(draw.token), draw.at) if draw.token else BEGINNING
         self._iterator = self.opening.opened(start)
