@@ -8,23 +8,32 @@ from __future__ import annotations
 import json
 import os
 import random
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 import pytest
+import torch
 from feed_data import flat
 from lane_data import Rows, StatefulRows
 from simulator import SimulatedPool, World
 from torch.utils.data import default_collate
 
+from headrace.feed.client.lane_homes import deal
 from headrace.feed.client.policy import Policy, SessionStats
 from headrace.feed.client.session import Session
+from headrace.feed.client.worker_pool import Kind, Worker
 from headrace.feed.loader.lane_batches import InlineLanes, ServedLanes
 from headrace.feed.pipelines.fetch import Built
 from headrace.feed.plan.lane_draws import LanePass, Lanes
 from headrace.feed.plan.lane_state import LaneState
 from headrace.feed.plan.pass_progress import Progress
 from headrace.feed.plan.state_dict import Position
+from headrace.feed.sources.source import Source
+from headrace.feed.streams.stream import Stream
 from headrace.feed.wire import messages
+from headrace.feed.wire.draws import Draw, Drawn
 from headrace.feed.worker.lane_reader import LaneReaders
 
 SCHEDULES = int(os.environ.get("HEADRACE_SCHEDULES") or (2000 if os.environ.get("HEADRACE_SOAK") == "1" else 8))
@@ -36,6 +45,9 @@ WORLDS = {
         delay=0.05, spread=5.0,
     ),
 }  # fmt: skip
+APART = World(
+    ("remote",) * 4 + ("server",), executors=2, kill=0.03, hang=0.02, cut=0.03, duplicate=0.1, delay=0.05, spread=5.0
+)
 BEGINNING = Position(0, 0, 0, "lanes", shuffle=False, drop_last=False)
 
 
@@ -49,6 +61,55 @@ class LanePool(SimulatedPool):
         super()._answer(peer, request, slot)
 
 
+class HoldingsPool(LanePool):
+    """Hosts that hold different shards; one that is lost comes back with what it held."""
+
+    streams: Sequence[Stream]
+
+    def _start(self, kind: Kind) -> Worker:
+        there = Counter(peer.held for peer in self.peers if peer.worker in self._workers.values())  # type: ignore[attr-defined]
+        worker = super()._start(kind)
+        self.peers[-1].held = min(range(len(self.streams)), key=lambda number: there[number])  # type: ignore[attr-defined]
+        return worker
+
+    def absent(self) -> list[str]:
+        return [worker.name for worker in self._workers.values() if not worker.ready]
+
+    def _open(self, peer: Any) -> None:
+        stream = self.streams[peer.held]
+        if peer.alive:
+            shards = stream.__shards__()
+            self._send(peer, messages.Opened(1, -1, False, {"torch": "1"}, shards, stream.shard_digests))
+
+    def _answer(self, peer: Any, request: messages.SliceRequest, slot: int) -> None:
+        self.readers.setdefault(f"{peer.name} {slot}", LaneReaders(self.streams[peer.held]))
+        super()._answer(peer, request, slot)
+
+
+class Dealt(LaneReaders):
+    """Readers that have all holdings here: each lane is part i of n of its own."""
+
+    def __init__(self, held: Sequence[Stream], lanes: int) -> None:
+        self._held, self._of = [LaneReaders(stream) for stream in held], deal([each.rows for each in held], lanes)
+
+    def draw(self, epoch: int, seed: int, draw: Draw, *, fresh: bool = False) -> tuple[list[Any], Drawn]:
+        number = self._of[draw.lane]
+        share = self._of[: draw.lane].count(number), self._of.count(number)
+        return self._held[number].draw(epoch, seed, msgspec.structs.replace(draw, share=share), fresh=fresh)
+
+
+class Numbers(Source):
+    def __init__(self, name: str, rows: int) -> None:
+        super().__init__([(f"{name}{part}", rows // 2 + part * (rows % 2)) for part in range(2)], declared=True)
+
+    def read(self, shard: int, row: int) -> Any:
+        return {"shard": ord(self.counts[shard][0][0]) + shard, "row": row, "drawn": torch.rand(2)}
+
+
+def _seldom(row: Any) -> bool:
+    return bool(row["row"] % 4)
+
+
 def _draws(start: LaneState | None, step: int, seed: int, rows: int, lanes: int) -> LanePass:
     return LanePass(Lanes(lanes), None, range(lanes), 3, seed, rows, start, step, batched=True)
 
@@ -58,15 +119,45 @@ def simulate(world: World, seed: int) -> SessionStats:
     chance = random.Random(seed)
     count, rows, lanes = chance.choice([(53, 4, 3), (40, 1, 5), (97, 8, 7), (12, 4, 1)])
     built = Built((Rows if chance.random() < 0.5 else StatefulRows)(count), default_collate, default_collate=True)
+    readers = LaneReaders(built.dataset)
+    return _simulate(chance, seed, rows, lanes, built, readers, lambda: LanePool(world, built, chance, -1))
+
+
+def simulate_apart(seed: int) -> SessionStats:
+    """As `simulate`, over hosts that hold different shards."""
+    chance = random.Random(seed)
+    rows, lanes = chance.choice([(4, 3), (2, 6), (8, 7), (4, 12)])
+    names = chance.sample("abcdef", chance.choice([2, 3]))
+    held = [Numbers(name, chance.choice([5, 30, 61])).filter(_seldom) for name in names]
+    built = Built(held[0], default_collate, default_collate=True)
+
+    def pool() -> LanePool:
+        made = HoldingsPool(APART, built, chance, -1)
+        made.streams = chance.sample(held, len(held))
+        return made
+
+    inline = Dealt(sorted(held, key=lambda stream: stream.__shards__()), lanes)
+    return _simulate(chance, seed, rows, lanes, built, inline, pool)
+
+
+def _simulate(
+    chance: random.Random,
+    seed: int,
+    rows: int,
+    lanes: int,
+    built: Built,
+    readers: LaneReaders,
+    make_pool: Callable[[], LanePool],
+) -> SessionStats:
     draws = _draws(None, 0, seed, rows, lanes)
-    inline = InlineLanes(built, LaneReaders(built.dataset), draws, Progress(3), _fail, SessionStats())
+    inline = InlineLanes(built, readers, draws, Progress(3), _fail, SessionStats())
     expected = []
     while (made := inline.fetch()) is not None:
         expected.append(flat(made[0]))
     stats = SessionStats()
     start, step, stop = None, 0, chance.randrange(len(expected) + 1)
     for last in (stop, len(expected)):
-        pool = LanePool(world, built, chance, -1)
+        pool = make_pool()
         pool.readers = {}
         draws, progress = _draws(start, step, seed, rows, lanes), Progress(3, step)
         session = Session(
@@ -107,14 +198,14 @@ def _fail(text: str, kind: type[Warning]) -> None:
     pytest.fail(f"{kind} {text}")
 
 
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("name", [*WORLDS, "hosts hold different shards"])
 def test_every_batch_of_lanes_comes_once_in_order_with_the_right_bytes(name: str) -> None:
     told = os.environ.get("HEADRACE_SEED")
     first = int(told) if told else random.SystemRandom().randrange(1 << 30)
     retries = verified = 0
     for seed in range(first, first + (1 if told else SCHEDULES)):
         print(f"HEADRACE_SEED={seed}")
-        stats = simulate(WORLDS[name], seed)
+        stats = simulate(WORLDS[name], seed) if name in WORLDS else simulate_apart(seed)
         retries += stats.retries
         verified += stats.slices_verified
     assert told or bool(retries) is (name != "nothing happens")

@@ -154,9 +154,9 @@ class Exchange:
         late = self.schedule.late_slice(now)
         if late is not None:
             self._ask_one(*late, now)
-        kinds, same = self._numerics.kinds, self.placement.apart
+        kinds, holds = self._numerics.kinds, self.placement.holds
         workers = self.schedule.workers
-        while (check := self._verifier.next(workers, kinds, self.schedule.requested, same=same)) is not None:
+        while (check := self._verifier.next(workers, kinds, self.schedule.requested, holds)) is not None:
             self._ask_check(*check, now)
 
     def ask_slices(self) -> bool:
@@ -200,8 +200,7 @@ class Exchange:
     def _may_check(self, worker: Worker, slice_: Slice) -> bool:
         if slice_.draw is not None and not (slice_.draw.first and slice_.draw.cheap()):
             return False  # another worker would have to replay the lane; its beginning says nothing of tokens
-        executors = worker.executors if self.placement.apart else self._worker_pool.executors
-        return self._policy.verify > 0 and executors > 1
+        return self._policy.verify > 0 and self.placement.executors(worker, slice_) > 1
 
     def _ask_check(self, number: WorkerNumber, check: Check, now: float) -> None:
         worker, made = self._worker_pool.worker(number), check.request.message

@@ -205,11 +205,14 @@ class LaneHomes:
         """Returns those of some workers that can make a draw without a long replay."""
         return self._holders(draw.cursor.lane, workers) if draw.cheap() else {}
 
+    def holds(self, worker: WorkerNumber, lane: int) -> bool:
+        """Returns whether a worker can read a lane."""
+        return self.holdings is None or self.holdings.holds(worker, lane)
+
     def _holders(self, lane: int, workers: Mapping[WorkerNumber, WorkerLoad]) -> Mapping[WorkerNumber, WorkerLoad]:
-        holdings = self.holdings
-        if holdings is None:
+        if self.holdings is None:
             return workers
-        return {number: worker for number, worker in workers.items() if holdings.holds(number, lane)}
+        return {number: worker for number, worker in workers.items() if self.holds(number, lane)}
 
     def able(self, lane: int, workers: Mapping[WorkerNumber, WorkerLoad]) -> Mapping[WorkerNumber, WorkerLoad]:
         """Returns who may be asked for a lane: its worker, or those that have the fewest lanes and may take more."""

@@ -19,6 +19,7 @@ import msgspec
 
 from headrace.errors import PipelineError, WorkersLost
 from headrace.feed.client.lane_homes import Holdings
+from headrace.feed.client.request import Request
 from headrace.feed.client.scheduler import Schedule
 from headrace.feed.client.work_units import Bundle, Slice
 from headrace.feed.client.worker_pool import RECOVER_SECONDS, START_SECONDS, Worker, WorkerPool
@@ -195,6 +196,20 @@ class ShardPlacement:
     def apart(self) -> bool:
         """Whether workers hold different data, so that not every one can make every slice."""
         return self.active or self._schedule.lanes.holdings is not None
+
+    def holds(self, worker: WorkerNumber, request: Request) -> bool:
+        """Returns whether a worker has the data that a slice was made of. Rows have other numbers elsewhere."""
+        draw = request.slice.draw
+        if draw is not None:
+            return self._schedule.lanes.holds(worker, draw.cursor.lane)
+        return worker == request.worker or not self.active
+
+    def executors(self, worker: Worker, slice_: Slice) -> int:
+        """Returns how many executors could make a slice of a worker again, to compare."""
+        if slice_.draw is not None and self.apart:
+            lane, workers = slice_.draw.cursor.lane, self._schedule.workers
+            return sum(load.executors for number, load in workers.items() if self._holdings.holds(number, lane))
+        return worker.executors if self.active else self._worker_pool.executors
 
     @property
     def translation(self) -> ShardMap | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import collections
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from headrace.feed.batch import pytree
@@ -98,8 +98,7 @@ class Verifier:
         workers: Mapping[WorkerNumber, WorkerLoad],
         kinds: Mapping[WorkerNumber, bytes],
         requests: int,
-        *,
-        same: bool = False,
+        holds: Callable[[WorkerNumber, Request], bool],
     ) -> tuple[WorkerNumber, Check] | None:
         """Returns the next check and the worker for it, None when there is no check or no worker for it now.
 
@@ -107,12 +106,12 @@ class Verifier:
             workers: those that can be asked.
             kinds: numerics of each.
             requests: how many there have been.
-            same: whether only another executor of the worker itself can make it: others hold other data.
+            holds: returns whether a worker has the data that a slice was made of.
         """
         for check in self._waiting:
             others = [
                 number for number, load in workers.items()
-                if (load.executors > 1 if number == check.request.worker else not same)
+                if (load.executors > 1 or number != check.request.worker) and holds(number, check.request)
                 and kinds.get(number) == check.kind
                 and (load.has_room or requests - check.at > PATIENCE)
             ]  # fmt: skip
