@@ -27,7 +27,8 @@ class Guarantee:
             ``on_error="skip"``: samples that fail are left out, and listed in `loader.skipped`.
         same_order: the order depends on seed and epoch alone, not on workers, hosts and ranks. False when a torch
             sampler decides it, with ``order="window:k"``, and where ranks share lanes without `global_batch_size`:
-            then it depends on how many they are. In lanes it depends on `num_shards` too.
+            then it depends on how many they are. In lanes it depends on `num_shards` too, and on which shards lie
+            together where hosts hold different ones.
         resume: how a position is come back to.
         ranks: how the ranks share the data.
         equal_steps: every rank has as many steps as the others.

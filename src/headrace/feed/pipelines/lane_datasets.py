@@ -51,27 +51,28 @@ def leaves_of(dataset: Any) -> list[Any]:
     return [dataset]
 
 
-def shards_of_lanes(dataset: Any, before: Shards = ()) -> list[tuple[str, int]]:
-    """Returns the shards that a stream, or what is packed or mixed of streams, is made of here, sorted by key.
+def with_shards(dataset: Any, before: Shards = ()) -> tuple[Any, list[tuple[str, int]]]:
+    """Returns a dataset without a count, and the shards that it is made of here, sorted by key.
+
+    There are none where a part of the data declares none, a dataset of the user's say: every host has all of it then.
 
     Args:
-        dataset: without a count.
-        before: what this host has announced, if it has.
-
-    Returns:
-        Nothing where a part of the data declares none: a dataset of the user's. Then every host has all of the data.
+        dataset: any.
+        before: what this host has announced, if it has: shards that it has got since are left out.
 
     Raises:
-        PipelineError: what is declared is not sound, or is not what was announced.
+        PipelineError: what is declared is not sound, or a shard that was announced is not there any more.
     """
     shards = sorted(declared(dataset)) if isinstance(dataset, Stepped) else []
-    changed = set(shards).symmetric_difference(before) if before else None
-    if changed:
+    if not before or shards == list(before):
+        return dataset, shards
+    missing = sorted(set(before).difference(shards))
+    if missing:
         raise PipelineError(
-            f"the shard {min(changed)[0]!r} was added, taken away or changed since this host was first asked for data",
-            hint="lanes are parts of all shards of a host: start its feed server again, and then the run",
+            f"the shard {missing[0][0]!r} is not there any more, or has another number of rows",
+            hint="do not take shards away, or change them, while they are read",
         )
-    return shards
+    return dataset._only({key for key, _ in before}), list(before)
 
 
 def require_openable(dataset: Any) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol, overload
 
 import msgspec
@@ -21,7 +21,7 @@ from headrace.errors import PipelineError
 from headrace.feed.pipelines.factory import Pipeline
 from headrace.feed.pipelines.lane_datasets import is_uncounted, require_openable
 from headrace.feed.sources.source import Source
-from headrace.feed.streams.mixed_stream import MixedStream
+from headrace.feed.streams.mixed_stream import MixedStream, keys_of
 from headrace.feed.streams.stream import Stream
 from headrace.feed.wire.mixing import Mixing, Until
 
@@ -140,6 +140,11 @@ class Mixture(Source):
     def batch(self, rows: int) -> Mixture:
         """Returns a mixture of lists of consecutive rows, each of one source. Raises ValueError for fewer than 1."""
         return Mixture([part.batch(rows) for part in self._parts], self.mixing)
+
+    def _only(self, keys: Collection[str]) -> Mixture:
+        names = self.mixing.names
+        parts = [part._only(keys_of(name, keys)) for name, part in zip(names, self._parts, strict=True)]
+        return Mixture(parts, self.mixing)
 
 
 class _DatasetRows(Source):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from abc import abstractmethod
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -125,6 +125,25 @@ class Source(Packable):
 
     def _documents(self) -> Stream:
         return Stream(self)
+
+    def _only(self, keys: Collection[str]) -> Source:
+        """Returns a source of some of the shards, in the same order."""
+        return _Some(self, keys)
+
+
+class _Some(Source):
+    def __init__(self, source: Source, keys: Collection[str]) -> None:
+        self._numbers = [number for number, (key, _) in enumerate(source.counts) if key in keys]
+        digests = source.shard_digests if len(source.shard_digests) == len(source.counts) else []
+        super().__init__(
+            [source.counts[number] for number in self._numbers],
+            declared=source.declared,
+            digests=[digests[number] for number in self._numbers] if digests else [],
+        )
+        self._source = source
+
+    def read(self, shard: int, row: int) -> Any:
+        return self._source.read(self._numbers[shard], row)
 
 
 class _Mapped(Source):

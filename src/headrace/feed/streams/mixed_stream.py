@@ -6,7 +6,7 @@ Lane l of L takes lane l of L of every source. Which of them gives output k of a
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -17,6 +17,11 @@ from headrace.feed.streams.packing import Packable
 from headrace.feed.streams.steps import Kind, LeftOut, Stepped, Steps, StepsLane, outputs_of
 
 MIXED = b"lane mixed"
+
+
+def keys_of(name: str, keys: Collection[str]) -> set[str]:
+    """Returns the keys of a source's shards, as the source has them, of those of a mixture."""
+    return {key[len(name) + 1 :] for key in keys if key.startswith(f"{name}/")}
 
 
 class MixedStream(Packable, Stepped):
@@ -60,6 +65,11 @@ class MixedStream(Packable, Stepped):
         parts = [list(getattr(part, "shard_digests", ())) for part in self.parts]
         told = msgspec.msgpack.encode([parts, self.mixing])
         return [hashlib.blake2b(told, digest_size=8, person=b"mixed stream").hexdigest()]
+
+    def _only(self, keys: Collection[str]) -> MixedStream:
+        names = self.mixing.names
+        parts = [part._only(keys_of(name, keys)) for name, part in zip(names, self.parts, strict=True)]
+        return MixedStream(parts, self.mixing, self.steps)
 
     def __iter__(self) -> Iterator[Any]:
         """Iterates over what there is, one source after the other; which comes when is the loader's business."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import msgspec
@@ -57,6 +57,9 @@ class Packed(Stepped):
             [list(getattr(self.documents, "shard_digests", ())), msgspec.to_builtins(self.packing)]
         )
         return [hashlib.blake2b(told, digest_size=8, person=b"packing").hexdigest()]
+
+    def _only(self, keys: Collection[str]) -> Packed:
+        return self.over(self.documents._only(keys))
 
     def over(self, documents: Any) -> Packed:
         """Returns the same over other documents, a copy of them say."""

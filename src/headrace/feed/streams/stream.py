@@ -8,7 +8,7 @@ shuffled like its source, or mixed like a mixture, and a lane can be opened at a
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -43,6 +43,8 @@ class Rows(Protocol):
 
     def __getitem__(self, index: int) -> Any: ...
 
+    def _only(self, keys: Collection[str]) -> Rows: ...
+
 
 class Stream(Packable, Stepped):
     """Rows of a source, and what is made of them. It is made by `Source.filter` and `Source.flat_map`.
@@ -60,6 +62,10 @@ class Stream(Packable, Stepped):
 
     def _documents(self) -> Stream:
         return self
+
+    def _only(self, keys: Collection[str]) -> Stream:
+        """Returns the same over some of the shards."""
+        return Stream(self._source._only(keys), self._steps)
 
     @property
     def rows(self) -> int:

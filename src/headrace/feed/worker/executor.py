@@ -28,7 +28,7 @@ from headrace.feed.pipelines.collate import stack_in_ordinary_memory, stacks_row
 from headrace.feed.pipelines.factory import load_factory, load_function
 from headrace.feed.pipelines.fetch import Built
 from headrace.feed.pipelines.fingerprint import numerics
-from headrace.feed.pipelines.lane_datasets import is_uncounted, refuse_own_ranks, require_openable, shards_of_lanes
+from headrace.feed.pipelines.lane_datasets import is_uncounted, refuse_own_ranks, require_openable, with_shards
 from headrace.feed.pipelines.seeds import count_reads, seed_worker
 from headrace.feed.plan.shard_map import in_key_order
 from headrace.feed.wire import messages
@@ -167,7 +167,8 @@ class Executor:
                 )
             self._introduce(dataset, 0)
             if message.lanes:
-                return self._keep(key, dataset, message, shards_of_lanes(dataset, message.shards))
+                dataset, shards = with_shards(dataset, message.shards)
+                return self._keep(key, dataset, message, shards)
             if message.init:
                 load_function(message.init, self._roots)(self._number)
             dataset, shards = in_key_order(dataset, message.shards)
