@@ -130,16 +130,21 @@ def kept(slow: float = 0.0) -> Any:
 
 
 @pipeline
+def counted() -> Any:
+    return lines().map(told)
+
+
+@pipeline
 def packed() -> Any:
     return lines().map(tokens_of).pack(16, block=4)
 
 
 @pipeline
-def mixed(counted: bool = True) -> Any:
+def mixed(whole: bool = True) -> Any:
     """A mixture of the files with even and with odd names; each host should have some of both."""
     folder_ = channel("training")
     sources = {name: jsonl(folder_, f"*{name}.jsonl") for name in ("0", "1")}
-    if counted:
+    if whole:
         return mix(sources, {"0": 2, "1": 1}, until="all").filter(bool_of)
     return mix({name: source.filter(bool_of) for name, source in sources.items()}, {"0": 2, "1": 1}, until="all")
 

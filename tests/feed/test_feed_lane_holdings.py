@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from feed_data import flat
 from feed_servers import Server
-from feed_shards import fill_lines, kept, mixed, often, packed, tokens_of, wanted
+from feed_shards import counted, fill_lines, kept, mixed, often, packed, tokens_of, wanted
 
 from headrace import feed
 from headrace.errors import PipelineError, PositionError, WorkersLost
@@ -246,12 +246,12 @@ def test_documents_are_packed_and_sources_mixed_by_what_lies_together(standing: 
         came = Counter(token for sequence in loader for token in sequence["tokens"].tolist() if token)
     there = [value for name in ("a0", "b1", "c1", "d0") for value in FILES[name]]
     assert came == Counter(token for value in there for token in tokens_of(value))
-    for counted in (True, False):
-        with served(at(standing, "ac", "bd"), mixed(counted)) as loader:
+    for whole in (True, False):
+        with served(at(standing, "ac", "bd"), mixed(whole)) as loader:
             values = {value for batch in loader for value in batch.tolist()}
             assert values == {value for value in there if value % 5}
         with (
-            served(at(standing, "ac", "e"), mixed(counted), num_shards=2) as loader,
+            served(at(standing, "ac", "e"), mixed(whole), num_shards=2) as loader,
             pytest.raises(PipelineError, match=r"source '1' has no rows here(.|\n)*rows of every source"),
         ):
             list(loader)
@@ -361,6 +361,25 @@ def test_ranks_share_the_lanes_of_all_hosts_and_another_number_of_them_goes_on(s
 
 
 EVERY_OF = {name: Counter({key: 1 for key in EVERY if key[0] in values}) for name, values in FILES.items()}
+
+
+@pytest.mark.parametrize("named", [kept, counted])
+def test_a_host_that_computes_differently_is_left_out_and_the_data_that_it_alone_holds_are_not(
+    named: Any, standing: Hosts, hosts: HostsOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: dict[str, Any] = {"numerics": "refuse"} | ({} if named is kept else {"num_shards": None})
+    expected = bits(served(at(standing, "bd"), named(), **options))
+    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "default")
+    [other] = hosts(other=("b1", "d0"))
+    told = "is not used, it computes with other libraries"
+    with served([standing["bd"], other], named(), **options) as loader, pytest.warns(UserWarning, match=told):
+        assert [flat(batch) for batch in loader] == expected
+    with (
+        served([standing["ac"], other], named(), **options) as loader,
+        pytest.warns(UserWarning, match=told),
+        pytest.raises(WorkersLost, match=r"lost: \d+ samples of '\w+.jsonl', '\w+.jsonl' were only on"),
+    ):
+        list(loader)
 
 
 def test_ranks_that_see_other_shards_lie_together_are_told(standing: Hosts) -> None:

@@ -268,6 +268,7 @@ class Exchange:
             self._warn(admission.warning, UserWarning)
         if admission.refused:
             self._worker_pool.refuse(worker, admission.warning)
+            self.placement.refused(worker.number)
         elif admission.reopen:
             pinned = msgspec.structs.replace(self._opening, capability=admission.reopen)
             worker.link.post(pinned, worker.route)

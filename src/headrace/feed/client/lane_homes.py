@@ -16,7 +16,7 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import msgspec
 import numpy as np
@@ -89,6 +89,7 @@ class Holdings:
     def __init__(self, lanes: int) -> None:
         self._lanes = lanes
         self._held: dict[WorkerNumber, tuple[_Holding, str]] = {}  # and the worker's name
+        self._unused: set[WorkerNumber] = set()
         self._known: list[_Holding] = []  # by their smallest keys
         self._number: dict[WorkerNumber, int] = {}  # of what a worker holds, among these
         self._of: list[int] = []  # lane -> number of its holding
@@ -106,6 +107,7 @@ class Holdings:
         if self._known and holding not in self._known:
             return False
         self._held[worker] = holding, name
+        self._unused.discard(worker)
         if self._known:
             self._number[worker] = self._known.index(holding)
         return True
@@ -113,6 +115,12 @@ class Holdings:
     def remove(self, worker: WorkerNumber) -> None:
         """A worker is gone."""
         self._held.pop(worker, None)
+        self._number.pop(worker, None)
+        self._unused.discard(worker)
+
+    def refuse(self, worker: WorkerNumber) -> None:
+        """A worker is not used. What it holds is of the data all the same: nothing is passed over."""
+        self._unused.add(worker)
         self._number.pop(worker, None)
 
     def deal(self) -> None:
@@ -143,7 +151,8 @@ class Holdings:
             self._shares.append((parts[number], counts[number]))
             parts[number] += 1
         self._known = known
-        self._number = {worker: known.index(holding) for worker, (holding, _) in self._held.items()}
+        used = [worker for worker in self._held if worker not in self._unused]
+        self._number = {worker: known.index(self._held[worker][0]) for worker in used}
 
     @property
     def apart(self) -> bool:
@@ -175,7 +184,7 @@ class Holdings:
         return self._of[lane] not in self._number.values()
 
 
-def _refuse(key: str, one: _Holding, its_name: str, other: _Holding, name: str) -> None:
+def _refuse(key: str, one: _Holding, its_name: str, other: _Holding, name: str) -> NoReturn:
     if one.shards == other.shards:
         raise PipelineError(
             f"{its_name} and {name} hold shards of the same names and sizes, and not the same data: {key!r} is one",

@@ -58,11 +58,13 @@ class RemotePool(WorkerPool):
         return sum(endpoint.state != "lost" and endpoint.address not in self._refused for endpoint in endpoints)
 
     def absent(self) -> list[str]:
-        """Returns the hosts that are not ready, the lost ones included."""
-        ready = {
-            worker.endpoint.address for worker in self._workers.values() if worker.ready and worker.endpoint is not None
+        """Returns the hosts that are not ready, the lost ones included, and not those that are left out."""
+        known = {
+            worker.endpoint.address
+            for worker in self._workers.values()
+            if (worker.ready or worker.unused) and worker.endpoint is not None
         }
-        return [endpoint.name for endpoint in self._endpoints.current() if endpoint.address not in ready]
+        return [endpoint.name for endpoint in self._endpoints.current() if endpoint.address not in known]
 
     def refuse(self, worker: Worker, reason: str) -> None:
         """The host computes differently and is not used."""

@@ -268,6 +268,12 @@ class ShardPlacement:
         self._holdings.remove(worker)
         self.changed()
 
+    def refused(self, worker: WorkerNumber) -> None:
+        """A worker that has announced its shards is not used."""
+        self.map.remove(worker)
+        self._holdings.refuse(worker)
+        self.changed()
+
     def changed(self) -> None:
         """Cuts anew what is not under way: a worker has come or gone."""
         if not self.active:

@@ -205,8 +205,8 @@ class WorkerPool(abc.ABC):
 
     @property
     def executors(self) -> int:
-        """Executors of all workers, those included that will be started."""
-        return sum(worker.executors for worker in self._workers.values())
+        """Executors of all workers, those included that will be started, without those that are not used."""
+        return sum(worker.executors for worker in self._workers.values() if not worker.unused)
 
     def refuse(self, worker: Worker, reason: str) -> None:
         """The worker stays connected, but is not used. `reason` is reported when no worker is left."""

@@ -14,11 +14,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from headrace.errors import PipelineError
-from headrace.feed.plan.shard_map import Shards, declared
 from headrace.feed.sources.source import Source
 from headrace.feed.streams.mixed_stream import MixedStream
 from headrace.feed.streams.packing import Packed
-from headrace.feed.streams.steps import Stepped
 from headrace.feed.streams.stream import Stream
 
 _RANK_NAMES = {"get_rank", "get_world_size"}
@@ -49,30 +47,6 @@ def leaves_of(dataset: Any) -> list[Any]:
     if isinstance(dataset, MixedStream):
         return [leaf for part in dataset.parts for leaf in leaves_of(part)]
     return [dataset]
-
-
-def with_shards(dataset: Any, before: Shards = ()) -> tuple[Any, list[tuple[str, int]]]:
-    """Returns a dataset without a count, and the shards that it is made of here, sorted by key.
-
-    There are none where a part of the data declares none, a dataset of the user's say: every host has all of it then.
-
-    Args:
-        dataset: any.
-        before: what this host has announced, if it has: shards that it has got since are left out.
-
-    Raises:
-        PipelineError: what is declared is not sound, or a shard that was announced is not there any more.
-    """
-    shards = sorted(declared(dataset)) if isinstance(dataset, Stepped) else []
-    if not before or shards == list(before):
-        return dataset, shards
-    missing = sorted(set(before).difference(shards))
-    if missing:
-        raise PipelineError(
-            f"the shard {missing[0][0]!r} is not there any more, or has another number of rows",
-            hint="do not take shards away, or change them, while they are read",
-        )
-    return dataset._only({key for key, _ in before}), list(before)
 
 
 def require_openable(dataset: Any) -> None:

@@ -28,13 +28,14 @@ from headrace.feed.pipelines.collate import stack_in_ordinary_memory, stacks_row
 from headrace.feed.pipelines.factory import load_factory, load_function
 from headrace.feed.pipelines.fetch import Built
 from headrace.feed.pipelines.fingerprint import numerics
-from headrace.feed.pipelines.lane_datasets import is_uncounted, refuse_own_ranks, require_openable, with_shards
+from headrace.feed.pipelines.lane_datasets import is_uncounted, refuse_own_ranks, require_openable
 from headrace.feed.pipelines.seeds import count_reads, seed_worker
 from headrace.feed.plan.shard_map import in_key_order
 from headrace.feed.wire import messages
 from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
 from headrace.feed.wire.frames import Frame
 from headrace.feed.wire.remote_errors import remote_error
+from headrace.feed.worker.lane_opening import with_shards
 from headrace.feed.worker.lane_reader import LaneReaders
 from headrace.feed.worker.slices import make_slice
 

@@ -17,13 +17,14 @@ from headrace.feed.pipelines.lane_datasets import own_copy
 from headrace.feed.pipelines.lane_info import LaneInfo, working_for
 from headrace.feed.plan.mixed_order import MixedOrder
 from headrace.feed.plan.order import RowOrder
+from headrace.feed.plan.shard_map import Shards, declared
 from headrace.feed.plan.weight_history import SLOTS, endless
 from headrace.feed.plan.window import Window
 from headrace.feed.streams.mixed_lane import SOURCE, OpenedSource, OpenSource
 from headrace.feed.streams.mixed_stream import MixedStream
 from headrace.feed.streams.open_lane import Lane, Restart
 from headrace.feed.streams.packing import Packed
-from headrace.feed.streams.steps import LeftOut
+from headrace.feed.streams.steps import LeftOut, Stepped
 from headrace.feed.streams.stream import Order, Stream
 from headrace.feed.wire.draws import Draw
 from headrace.feed.wire.mixing import Mixing
@@ -31,6 +32,30 @@ from headrace.feed.worker.dataset_lane import DatasetLane
 
 _OPENING = b"lane opening"
 _EVERY_SOURCE = "every host must hold rows of every source: each of its lanes takes of all of them"
+
+
+def with_shards(dataset: Any, before: Shards = ()) -> tuple[Any, list[tuple[str, int]]]:
+    """Returns a dataset without a count, and the shards that it is made of here, sorted by key.
+
+    There are none where a part of the data declares none, a dataset of the user's say: every host has all of it then.
+
+    Args:
+        dataset: any.
+        before: what this host has announced, if it has: shards that it has got since are left out.
+
+    Raises:
+        PipelineError: what is declared is not sound, or a shard that was announced is not there any more.
+    """
+    shards = sorted(declared(dataset)) if isinstance(dataset, Stepped) else []
+    if not before or shards == list(before):
+        return dataset, shards
+    missing = sorted(set(before).difference(shards))
+    if missing:
+        raise PipelineError(
+            f"the shard {missing[0][0]!r} is not there any more, or has another number of rows",
+            hint="do not take shards away, or change them, while they are read",
+        )
+    return dataset._only({key for key, _ in before}), list(before)
 
 
 class LaneOpening:
