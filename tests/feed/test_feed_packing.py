@@ -209,7 +209,10 @@ def test_what_cannot_be_packed_is_told() -> None:
     for wrong, told in (
         ({"length": 0}, "length must be an integer of at least 1"), ({"length": 8, "block": 0}, "block must be"),
         ({"length": 8, "method": "first"}, "method must be"), ({"length": 8, "longer": "cut"}, "longer must be"),
-        ({"length": 8, "dtype": "float32"}, "dtype must be"),
+        ({"length": 8, "dtype": "float32"}, r"dtype of tokens must be one of int64, .*, uint8, got 'float32'"),
+        ({"length": 8, "dtype": "banana"}, r"dtype of tokens must be one of int64, .*, uint8, got 'banana'"),
+        ({"length": 8, "dtype": None}, r"dtype of tokens must be .*, got None"),
+        ({"length": 8, "dtype": "i4, i4"}, r"dtype of tokens must be .*, got 'i4, i4'"),
         ({"length": 8, "dtype": "uint16", "separator": 70_000}, "separator must be a token"),
         ({"length": 8, "padding": None}, "padding must be a token"),
     ):  # fmt: skip

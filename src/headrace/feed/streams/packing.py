@@ -12,11 +12,10 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from headrace.feed.streams.open_lane import BEGINNING, Lane, Opener, Restart
 from headrace.feed.streams.packed_lane import BlocksLane, CutLane, PackedLane, Seed
-from headrace.feed.streams.sequences import Longer, Method, Packing
+from headrace.feed.streams.sequences import Longer, Method, Packing, token_dtype
 from headrace.feed.streams.steps import Kind, LeftOut, Stepped, Steps, StepsLane
 
 SEQUENCE = b"lane sequence"
@@ -163,10 +162,10 @@ def pack(
         padding: the token where there is none.
         longer: whether a document of more than `length` tokens is split, or is an error.
         field: name of the tokens where documents are dicts.
-        dtype: of the tokens. The other arrays are int32.
+        dtype: of the tokens: ``"int64"``, ``"uint16"`` or another of whole numbers. The other arrays are int32.
 
     Raises:
         ValueError: an argument out of range.
     """
-    packing = Packing(length, method, block, separator, padding, longer, field, np.dtype(dtype).name)
+    packing = Packing(length, method, block, separator, padding, longer, field, token_dtype(dtype))
     return Packed(documents._documents() if isinstance(documents, Packable) else documents, packing)

@@ -7,13 +7,26 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from headrace.errors import PipelineError
 
 Tokens = NDArray[Any]
 Method = Literal["best_fit", "concat"]
 Longer = Literal["split", "error"]
+
+DTYPES = ("int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8")
+
+
+def token_dtype(dtype: DTypeLike) -> str:
+    """Returns the name of a dtype of tokens. Raises ValueError if it is none, or not one of whole numbers."""
+    try:
+        name = str(np.dtype(dtype).name) if dtype is not None else ""
+    except (TypeError, ValueError):
+        name = ""
+    if name not in DTYPES:
+        raise ValueError(f"dtype of tokens must be one of {', '.join(DTYPES)}, got {dtype!r}")
+    return name
 
 
 @dataclass(frozen=True)
@@ -37,9 +50,7 @@ class Packing:
             raise ValueError(f'method must be "best_fit" or "concat", got {self.method!r}')
         if self.longer not in ("split", "error"):
             raise ValueError(f'longer must be "split" or "error", got {self.longer!r}')
-        if np.dtype(self.dtype).kind not in "iu":
-            raise ValueError(f"dtype must be one of whole numbers, got {self.dtype!r}")
-        limits = np.iinfo(self.dtype)
+        limits = np.iinfo(token_dtype(self.dtype))
         for name, token in (("padding", self.padding), ("separator", self.separator)):
             whole = isinstance(token, int) and not isinstance(token, bool) and limits.min <= token <= limits.max
             if not whole and not (token is None and name == "separator"):
