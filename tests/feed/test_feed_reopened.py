@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from lane_data import OfProcess, StatefulRows, Versions
 
 from headrace import feed
 from headrace.errors import PipelineError, PositionError
+from headrace.feed.pipelines.fingerprint import own_kind
 from headrace.feed.wire.draws import Draw
 from headrace.feed.worker.lane_reader import LaneReaders
 from headrace.feed.worker.output_marks import mark_of
@@ -81,6 +83,20 @@ def test_marks_of_another_kind_of_worker_are_not_compared(tmp_path: Path) -> Non
     state["lanes"]["marks"] = [[lane, at, mark[:8] + "AAAA"] for lane, at, mark in state["lanes"]["marks"]]
     file.write_text("96 1000")
     assert len(_rest(file, state, 2)) == 19, "other libraries may make other bits"
+
+
+def test_without_marks_no_versions_of_libraries_are_looked_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "version"
+    file.write_text("96 0")
+    state = _stopped(file, 5, 0)
+    looked: list[str] = []
+    version = importlib.metadata.version
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: looked.append(name) or version(name))
+    own_kind.cache_clear()
+    assert len(_rest(file, {}, 0, verify=0)) == len(_rest(file, state, 0, verify=0)) + 5
+    assert looked == []
+    _rest(file, state, 0)
+    assert "numpy" in looked, "with marks they are"
 
 
 def test_a_damaged_mark_is_an_error(tmp_path: Path) -> None:

@@ -151,7 +151,6 @@ class InlineLanes(_LaneBatches):
         super().__init__(built, draws, progress, stats)
         self._readers, self._warn = readers, warn
         self._noted: set[str] = set()
-        self._kind = own_kind(inline=True)
         self._plan: BatchPlan | None = None
 
     def _wait(self) -> bool:
@@ -167,9 +166,10 @@ class InlineLanes(_LaneBatches):
 
     def _make(self, plan: BatchPlan, draw: LaneDraw) -> Any:
         behind = 1
+        kind = own_kind(inline=True) if draw.lanes.marked else b""  # versions are looked up once a process, in 5 ms
         try:
             while behind:
-                outputs, drawn = self._readers.draw(plan.epoch, plan.seed, draw.request(self._kind))
+                outputs, drawn = self._readers.draw(plan.epoch, plan.seed, draw.request(kind))
                 behind = drawn.behind
             batch: Any = outputs
             if outputs and not draw.part:
@@ -181,7 +181,7 @@ class InlineLanes(_LaneBatches):
         if drawn.note and drawn.note not in self._noted:
             self._noted.add(drawn.note)
             self._warn(drawn.note, UserWarning)
-        draw.answered(drawn, self._kind)
+        draw.answered(drawn, kind)
         return batch
 
     def ready(self) -> bool:

@@ -106,7 +106,8 @@ class LaneDraw:
     def request(self, kind: bytes = b"") -> Draw:
         """Returns what a worker of a kind is asked, with the token that saves it the most."""
         token, lanes = self._nearest(), self.lanes
-        marks = [mark for mark in self.cursor.marks if mark.at <= self.first and _alike(mark.kind, kind)]
+        near = [mark for mark in self.cursor.marks if mark.at <= self.first] if lanes.marked else []
+        marks = [mark for mark in near if _alike(mark.kind, kind)]
         known = marks[-1] if marks else LaneMark(0, b"", b"")
         return Draw(
             self.cursor.lane, lanes.count, self.first, self.count, lanes.shuffle, lanes.drop_last, token.at,
