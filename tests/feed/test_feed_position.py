@@ -1,18 +1,22 @@
-"""Positions without a loader: what a state holds, what it is compared with, and plans that begin in their middle."""
+"""Positions: what a state holds and refuses, what it is compared with, and plans that begin in their middle."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from feed_data import noise
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import PositionError
+from headrace.feed import DataLoader
 from headrace.feed.plan.epoch import EpochPlan
 from headrace.feed.plan.state_dict import Position, SamplerState, pipeline_name
 
@@ -142,6 +146,9 @@ def test_ranks_and_batch_may_differ_and_what_is_not_known_is_not_compared(change
         (STATE | {"step": 1.5}, "damaged"),
         (STATE | {"step": math.nan}, "damaged"),
         (STATE | {"step": -1}, "step must not be negative, got -1"),
+        (STATE | {"epoch": 10**30}, r"epoch must be below 2\*\*63, got 10{30}"),
+        (STATE | {"step": 10**30, "order": "torch"}, r"step must be below 2\*\*63, got 10{30}"),
+        (STATE | {"step": 4_353}, r"step must lie in \[0, 4352\], the samples of these batches, got 4353"),
         (STATE | {"samples": 10_001}, r"samples must lie in \[0, 10000\], got 10001"),
         (STATE | {"order": "own"}, "damaged"),
         (STATE | {"more": 1}, "unknown field `more`"),
@@ -151,3 +158,68 @@ def test_ranks_and_batch_may_differ_and_what_is_not_known_is_not_compared(change
 def test_what_is_no_state_is_refused_and_the_message_says_why(state: Any, message: str) -> None:
     with pytest.raises(PositionError, match=message):
         Position.from_state(state)
+
+
+def _rows() -> Iterator[int]:
+    return iter(range(40))
+
+
+@pytest.mark.parametrize("dataset", [list(range(40)), _rows], ids=["counted", "lanes"])
+@pytest.mark.parametrize("seed", [None, 0])
+@pytest.mark.parametrize("field", ["epoch", "step"])
+@pytest.mark.parametrize("value", [10**30, 2**63, -1, -(10**30)])
+def test_a_state_with_an_absurd_number_is_refused_when_it_is_loaded(
+    dataset: Any, seed: int | None, field: str, value: int
+) -> None:
+    loader = DataLoader(dataset, 4, seed=seed)
+    next(iter(loader))
+    state = loader.state_dict()
+    with pytest.raises(PositionError, match=rf"{field} must .*, got {value}\b"):
+        loader.load_state_dict(state | {field: value})
+    loader.load_state_dict(state)
+    assert sum(len(batch) for batch in loader) == 36
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"taken": [[0, 10**30]]}, r"taken of lane 0 must be below 2\*\*63, got 10{30}"),
+        ({"taken": [[0, -4]]}, "taken of lane 0 must not be negative, got -4"),
+        ({"taken": [[1, 4]]}, r"lanes lie in \[0, 1\), got 1"),
+        ({"ended": [-1]}, r"lanes lie in \[0, 1\), got -1"),
+        ({"slots": -1}, "slots must not be negative, got -1"),
+    ],
+)
+def test_a_state_of_lanes_that_cannot_be_is_refused(change: dict[str, Any], message: str) -> None:
+    loader = DataLoader(_rows, 4, seed=0)
+    next(iter(loader))
+    state = loader.state_dict()
+    with pytest.raises(PositionError, match=message):
+        loader.load_state_dict(state | {"lanes": state["lanes"] | change})
+
+
+@pytest.mark.parametrize("state", ["", [], 0, False, "a", 7])
+def test_only_an_empty_mapping_begins_at_the_beginning(state: Any) -> None:
+    loader = DataLoader(list(range(40)), 4, seed=0)
+    next(iter(loader))
+    with pytest.raises(PositionError, match="not the state of a headrace DataLoader"):
+        loader.load_state_dict(state)
+    loader.load_state_dict({})
+    assert loader.state_dict()["step"] == 0
+
+
+@pytest.mark.parametrize("dataset", [list(range(40)), _rows], ids=["counted", "lanes"])
+def test_numbers_of_batches_and_epochs_are_whole(dataset: Any) -> None:
+    loader = DataLoader(dataset, 4, seed=0)
+    next(iter(loader))
+    for wrong in ("a", 1.5, True, [1]):
+        with pytest.raises(TypeError, match=re.escape(f"batches must be a whole number, got {wrong!r}")):
+            loader.state_dict(wrong)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=re.escape(f"epoch must be a whole number, got {wrong!r}")):
+            loader.set_epoch(wrong)  # type: ignore[arg-type]
+    for absurd in (-1, 2**63):
+        with pytest.raises(ValueError, match=f"epoch must .*, got {absurd}"):
+            loader.set_epoch(absurd)
+    assert json.dumps(loader.state_dict(np.int64(1))) == json.dumps(loader.state_dict(1))  # type: ignore[arg-type]
+    loader.set_epoch(np.int64(2))  # type: ignore[arg-type]
+    assert json.loads(json.dumps(loader.state_dict()))["epoch"] == 2

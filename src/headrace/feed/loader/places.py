@@ -10,6 +10,7 @@ from headrace.errors import PipelineError, PositionError
 from headrace.feed.loader.open_sessions import OpenSessions
 from headrace.feed.plan.lane_planner import LanePlanner
 from headrace.feed.plan.planner import Planner
+from headrace.feed.plan.state_numbers import require_count, whole
 from headrace.feed.plan.torch_samplers import source_of
 from headrace.feed.wire import messages
 
@@ -40,7 +41,12 @@ class Places(abc.ABC):
         """Sets the number of the next epoch; without it epochs count from 0.
 
         A position that was loaded in that epoch stands; in another epoch it is left, with a warning.
+
+        Raises:
+            TypeError, ValueError: not a whole number, negative, or not below 2**63.
         """
+        epoch = whole("epoch", epoch)
+        require_count("epoch", epoch)
         self._planner.bookmark.set_epoch(epoch)
 
     def state_dict(self, batches: int | None = None) -> dict[str, Any]:
@@ -55,10 +61,13 @@ class Places(abc.ABC):
 
         Raises:
             PositionError: `next()` has not returned as many, or the order is a sampler's.
+            TypeError: not a whole number.
         """
+        if batches is not None:
+            batches = whole("batches", batches)
         return self._planner.state(source_of(self._sampler, self._batch_sampler), batches)
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Begins the next pass where a state was taken, also with another number of ranks, workers or rows a batch.
 
         Args:

@@ -104,7 +104,7 @@ class Bookmark:
         Raises:
             PositionError: it does not fit the loader.
         """
-        loaded = Position.from_state(state) if state else None
+        loaded = None if isinstance(state, Mapping) and not state else Position.from_state(state)
         if loaded is not None:
             loaded.require_fits(loader)
         self.epoch = loaded.epoch if loaded is not None else 0

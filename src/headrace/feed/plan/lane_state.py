@@ -15,6 +15,7 @@ import msgspec
 
 from headrace.errors import PositionError
 from headrace.feed.pipelines.fingerprint import own_kind
+from headrace.feed.plan.state_numbers import require_count
 from headrace.feed.wire.draws import MARK_BYTES
 
 
@@ -51,6 +52,16 @@ class LaneState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     tokens: list[tuple[int, int, str]] = []
     slots: int = 0
     marks: list[tuple[int, int, str]] = []
+
+    def __post_init__(self) -> None:
+        require_count("slots", self.slots)
+        for lane, taken in self.taken:
+            require_count(f"taken of lane {lane}", taken)
+        unknown = next(
+            (lane for lane in (*(lane for lane, _ in self.taken), *self.ended) if not 0 <= lane < self.count), None
+        )
+        if unknown is not None:
+            raise ValueError(f"lanes lie in [0, {self.count}), got {unknown}")
 
     @classmethod
     def of(

@@ -21,6 +21,7 @@ from headrace.errors import PositionError
 from headrace.feed.pipelines.factory import Pipeline, encoded
 from headrace.feed.plan.lane_state import LaneState
 from headrace.feed.plan.pass_progress import unpacked_steps
+from headrace.feed.plan.state_numbers import require_count
 from headrace.feed.plan.weight_history import Segment
 
 VERSION = 1
@@ -137,12 +138,13 @@ class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
 
     def __post_init__(self) -> None:
         for name in ("epoch", "step", "samples", "length", "global_batch"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+            require_count(name, getattr(self, name))
         if self.ahead is not None:
             unpacked_steps(self.step, self.ahead.batches)
         if self.order == "headrace" and self.length and self.samples > self.length and not self.mixture:
             raise ValueError(f"samples must lie in [0, {self.length}], got {self.samples}")
+        if self.order == "headrace" and self.step > self.samples:
+            raise ValueError(f"step must lie in [0, {self.samples}], the samples of these batches, got {self.step}")
 
     @property
     def taken_ahead(self) -> frozenset[int]:
