@@ -106,6 +106,21 @@ def test_a_server_says_what_the_trainer_needs_and_ends_with_all_it_started(
         socket.create_connection((host, int(port)), 5).close()
 
 
+def test_a_server_that_is_ready_says_so_as_one_line_of_json(cli: Cli, secret: Path) -> None:
+    options = ("--bind", "127.0.0.1:0", "--executors", "2", "--secret-file", str(secret), "--host-name", "h1")
+    child = cli.start("feed", "serve", *options, "--output", "json", err=subprocess.PIPE)
+    try:
+        assert child.stdout is not None
+        told = json.loads(child.stdout.readline())
+        assert told == {"workers": told["workers"], "executors": 2, "host": "h1", "pid": child.pid, "tls": False}
+        [answer], code = status(cli, told["workers"], "--secret-file", str(secret))
+        assert (code, answer["status"]["host"]) == (0, "h1")
+    finally:
+        child.terminate()
+        out, err = child.communicate(timeout=15)
+    assert (child.returncode, out, err) == (0, "", "")
+
+
 def test_nothing_outlives_a_server_that_is_killed(serve: Serve) -> None:
     _, child = serve()
     family = psutil.Process(child.pid).children(recursive=True)

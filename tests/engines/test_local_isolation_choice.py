@@ -366,8 +366,17 @@ def test_doctor_says_which_level_works_and_what_would_clash(stage):
     def told(*words: str) -> str:
         return subprocess.run([*doctor, *words], env=env, capture_output=True, text=True, timeout=60, check=True).stdout
 
-    assert told().startswith("isolation: ")
-    assert "will clash with isolation none" in (words := told("--job", str(path)))
+    for options, begins in ((), "isolation: "), (("--output", "json"), "{"):
+        done = subprocess.run([*doctor, *options], env=env, capture_output=True, text=True, timeout=60, check=True)
+        assert done.stdout.startswith(begins)
+        assert len(done.stderr.splitlines()) == 1
+        assert "no command was given" in done.stderr
+        assert done.stderr.endswith("headrace doctor -- python train.py\n")
+    done = subprocess.run([*doctor, "--steps", "30"], env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "error: --steps is for a command, and none was given\nhint: headrace doctor --steps" in done.stderr
+    words = told("--job", str(path))
+    assert "will clash with isolation none" in words
     assert "isolation: none (engines.local.isolation says so)" in words
     assert "train.py:1" in words
     assert '"kind":"file"' in told("--job", str(path), "--output", "json").replace(" ", "").replace("\n", "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from headrace.cli.options import output_option, set_option
 from headrace.exit_status import short_exit_text, split_status
@@ -19,6 +20,17 @@ if TYPE_CHECKING:
 POLL_SECONDS = 0.1
 INTERRUPTED = 130
 TRANSFER_SECONDS = 120.0
+NO_COMMAND = (
+    "doctor: no command was given, so this is how this machine separates the hosts of a job; "
+    "to learn whether a script's data loading is slow: headrace doctor -- python train.py"
+)
+OF_A_TRIAL = {
+    "steps": "--steps",
+    "warmup": "--warmup",
+    "cache": "--cache",
+    "full": "--full",
+    "no_transfer": "--no-transfer",
+}
 
 
 @click.command(
@@ -98,6 +110,13 @@ def command(
     if engine:
         return _engine(engine, output)
     if not script:
+        context = click.get_current_context()
+        for name, option in OF_A_TRIAL.items():
+            if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+                raise UsageError(
+                    f"{option} is for a command, and none was given",
+                    hint="headrace doctor --steps 30 -- python train.py",
+                )
         return _machine(job, overrides, output)
     if job or overrides:
         raise UsageError("--job and --set are for doctor without a command", hint="leave out the command, or them")
@@ -157,6 +176,8 @@ def _machine(job: str, overrides: tuple[str, ...], output: str) -> int:
     if overrides and not job:
         raise UsageError("--set changes a job file, and no job file was given", hint="give --job FILE too")
     found = isolation_table.report(job, overrides)
+    if not job:
+        click.echo(NO_COMMAND, err=True)
     if output == "json":
         echo_json(found)
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import socket
@@ -112,6 +113,12 @@ def secret(file: Path | None) -> None:
 @click.option("--tls-cert", type=click.Path(path_type=Path), help="Certificate, PEM: connections are TLS 1.3.")
 @click.option("--tls-key", type=click.Path(path_type=Path), help="Its private key, PEM.")
 @click.option("--metrics-port", default="", metavar="[IP:]PORT", help="Serve metrics for Prometheus there.")
+@click.option(
+    "--output",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    help="json: when it is ready, one document on one line of standard output and nothing else.",
+)
 def serve(
     bind: str,
     executors: int | None,
@@ -123,14 +130,17 @@ def serve(
     tls_cert: Path | None,
     tls_key: Path | None,
     metrics_port: str,
+    output: str,
 ) -> None:
     """Serve data workers on this host until Ctrl-C or SIGTERM.
 
-    One line says when it is ready, and what the trainer's DataLoader needs as `workers=`.
+    One line says when it is ready, and what the trainer's DataLoader needs as `workers=`. With --output json the
+    line is a document with `workers` (that address), `executors`, `host`, `pid` and `tls`.
 
     \b
     Examples:
       headrace feed serve --secret-file feed.secret
+      headrace feed serve --secret-file feed.secret --bind 127.0.0.1:0 --output json > ready.json &
       headrace feed serve --bind 0.0.0.0:7070 --executors 8 --secret-file feed.secret --code ~/project
     """
     from headrace.feed.serve import ServeOptions
@@ -162,9 +172,12 @@ def serve(
     def ready(ip: str, port: int) -> None:
         if options.tls_cert is None:
             _warn_of_plain_text(ip)
-        click.echo(
-            f'ready, executors: {options.executors}; in the trainer: workers="tcp://{_reachable(ip, host)}:{port}"'
-        )
+        workers = f"tcp://{_reachable(ip, host)}:{port}"
+        if output == "json":
+            document = {"workers": workers, "executors": options.executors, "host": host, "pid": os.getpid()}
+            click.echo(json.dumps(document | {"tls": options.tls_cert is not None}))
+        else:
+            click.echo(f'ready, executors: {options.executors}; in the trainer: workers="{workers}"')
 
     run(options, ready)
 
