@@ -10,8 +10,8 @@ from headrace.errors import PipelineError, PositionError
 from headrace.feed.loader.open_sessions import OpenSessions
 from headrace.feed.plan.lane_planner import LanePlanner
 from headrace.feed.plan.planner import Planner
-from headrace.feed.plan.state_numbers import require_count, whole
 from headrace.feed.plan.torch_samplers import source_of
+from headrace.feed.whole_numbers import require_count, whole
 from headrace.feed.wire import messages
 
 

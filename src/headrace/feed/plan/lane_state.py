@@ -15,7 +15,7 @@ import msgspec
 
 from headrace.errors import PositionError
 from headrace.feed.pipelines.fingerprint import own_kind
-from headrace.feed.plan.state_numbers import require_count
+from headrace.feed.whole_numbers import require_count
 from headrace.feed.wire.draws import MARK_BYTES
 
 

@@ -21,8 +21,8 @@ from headrace.errors import PositionError
 from headrace.feed.pipelines.factory import Pipeline, encoded
 from headrace.feed.plan.lane_state import LaneState
 from headrace.feed.plan.pass_progress import unpacked_steps
-from headrace.feed.plan.state_numbers import require_count
 from headrace.feed.plan.weight_history import Segment
+from headrace.feed.whole_numbers import require_count
 
 VERSION = 1
 _NAME_LIMIT = 120
