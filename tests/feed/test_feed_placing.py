@@ -180,3 +180,18 @@ def test_a_host_that_feed_json_calls_ready_after_it_was_connected_to_is_not_abse
         write("ready")
         assert worker_pool.absent() == []
         worker_pool.close()
+
+
+def test_a_slice_is_not_compared_on_a_host_that_has_the_number_of_the_one_that_made_it() -> None:
+    hosts = Hosts(0, {1: ["a"], 2: ["b"]})
+    hosts.schedule.push([BatchPlan(0, 0, 0, [0, 1], 0)])
+    chosen = hosts.schedule.next_slice()
+    assert chosen is not None
+    request = hosts.schedule.request(*chosen, 0.0)
+    assert (hosts.placement.holds(1, request), hosts.placement.holds(2, request)) == (True, False)
+    for number in (1, 2):
+        hosts.schedule.remove_worker(number)
+        hosts.placement.gone(number)
+    hosts.held = {1: ["b"], 2: ["a"]}
+    hosts.tell(1)
+    assert not hosts.placement.holds(1, request)

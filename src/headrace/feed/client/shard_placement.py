@@ -71,6 +71,7 @@ class ShardPlacement:
         self._since = 0.0
         self._uniform = False
         self._orphaned: float | None = None
+        self._gone: dict[WorkerNumber, int] = {}  # requests that there had been when the latest of a number went
 
     # Gathering
 
@@ -202,7 +203,9 @@ class ShardPlacement:
         draw = request.slice.draw
         if draw is not None:
             return self._schedule.lanes.holds(worker, draw.cursor.lane)
-        return worker == request.worker or not self.active
+        if not self.active:
+            return True
+        return worker == request.worker and request.number > self._gone.get(worker, 0)  # else another had its number
 
     def executors(self, worker: Worker, slice_: Slice) -> int:
         """Returns how many executors could make a slice of a worker again, to compare."""
@@ -264,6 +267,7 @@ class ShardPlacement:
 
     def gone(self, worker: WorkerNumber) -> None:
         """A worker is gone."""
+        self._gone[worker] = self._schedule.requested
         self.map.remove(worker)
         self._holdings.remove(worker)
         self.changed()
