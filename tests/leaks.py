@@ -1,4 +1,4 @@
-"""Looks for what a test has left behind in this process: threads, children, descriptors, shared memory.
+"""Looks for what a test has left behind in this process: threads, children, descriptors, shared memory, handlers.
 
 `check()` is used around every test by an autouse fixture. What is still going away gets a few seconds; what stays is
 named. Processes, sockets and mappings that a fixture of a wider scope made are there before the test and do not count.
@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import gc
 import re
+import signal
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
+from typing import Any
 
 from patience import allowed
 
@@ -89,6 +91,11 @@ def mappings() -> dict[str, str]:
     return found
 
 
+def handlers() -> dict[signal.Signals, Any]:
+    """Returns what this process does at the signals that end programs."""
+    return {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+
+
 def everything(before: dict[str, str]) -> dict[str, str]:
     """Returns all that is looked for: key to words."""
     return threads() | children(before) | descriptors() | mappings()
@@ -97,8 +104,12 @@ def everything(before: dict[str, str]) -> dict[str, str]:
 @contextmanager
 def check(grace: float = GRACE_SECONDS) -> Iterator[None]:
     """Fails if there is more after the block than before it, `grace` seconds later still."""
-    before = everything({})
+    before, handled = everything({}), handlers()
     yield
+    if changed := {number: handler for number, handler in handlers().items() if handler is not handled[number]}:
+        for number in changed:
+            signal.signal(number, handled[number])
+        raise AssertionError(f"left behind by the test: handlers of {', '.join(map(str, changed))}")
     began = time.monotonic()
     while left := {key: words for key, words in everything(before).items() if key not in before}:
         gc.collect()

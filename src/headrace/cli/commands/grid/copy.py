@@ -21,10 +21,10 @@ def command(bundle: str) -> int:
       headrace grid copy --bundle s3://my-bucket/grids/campaigns-0123456789ab
       headrace grid copy --bundle batch/bundle
     """
-    import signal
     import threading
 
     from headrace.catalog.prices import CURRENCY
+    from headrace.cli.follow import Interrupts
     from headrace.cli.options import failed_by
     from headrace.errors import HeadraceError
     from headrace.grid.batch.frozen_copies import make_copy
@@ -35,15 +35,15 @@ def command(bundle: str) -> int:
     from headrace.insight.cost.billing import amount
 
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
     try:
-        for copy in read_bundled_grid(bundle).copies:
-            done = make_copy(copy, stop, lambda _: None)
-            click.echo(
-                f"{copy.place} is in {copy.region}: {done.objects} objects, {done.bytes / 1e9:.4g} GB, "
-                f"{done.bytes_copied / 1e9:.4g} GB copied now, {amount(done.cost)} {CURRENCY}: {done.target}"
-            )
+        with Interrupts() as interrupts:
+            interrupts.on_signal = stop.set
+            for copy in read_bundled_grid(bundle).copies:
+                done = make_copy(copy, stop, lambda _: None)
+                click.echo(
+                    f"{copy.place} is in {copy.region}: {done.objects} objects, {done.bytes / 1e9:.4g} GB, "
+                    f"{done.bytes_copied / 1e9:.4g} GB copied now, {amount(done.cost)} {CURRENCY}: {done.target}"
+                )
     except HeadraceError as error:
         failed = failed_by(error)
         if stop.is_set():
