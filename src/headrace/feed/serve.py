@@ -112,11 +112,11 @@ def serve(options: ServeOptions, ready: Callable[[str, int], None] | None = None
     def stop(_signal: int, _frame: object) -> None:
         sys.exit(0)
 
-    signal.signal(signal.SIGTERM, stop)
-    if options.status_fd is not None:
-        os.set_inheritable(options.status_fd, False)
-    secret, tls = read_secret(options.secret_file), _tls(options)
     with ExitStack() as stack:
+        stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, stop))
+        if options.status_fd is not None:
+            os.set_inheritable(options.status_fd, False)
+        secret, tls = read_secret(options.secret_file), _tls(options)
         listeners = [stack.enter_context(listen_tcp(options.bind))]
         if options.unix:
             listeners.append(stack.enter_context(listen_unix(options.unix)))
