@@ -30,10 +30,16 @@ def speeds(runs: list[Run]) -> dict[Any, list[float]]:
     return found
 
 
+def best_number(runs: list[Run]) -> int:
+    """Returns the number of workers of one pipeline that was best in the median of the whole sweeps."""
+    swept = [each for each in runs if each["swept"] and each["workers"] != AUTO]
+    medians = {workers: statistics.median(found) for workers, found in speeds(swept).items()}
+    return int(max(medians, key=lambda workers: medians[workers]))
+
+
 def ratios(runs: list[Run]) -> list[float]:
-    """Returns "auto" over the number that was best in the median, in each round of one pipeline."""
-    medians = {workers: statistics.median(each) for workers, each in speeds(runs).items() if workers != AUTO}
-    best = max(medians, key=lambda workers: medians[workers])
+    """Returns "auto" over the best number, in each round of one pipeline."""
+    best = best_number(runs)
     of = {(each["round"], each["workers"]): each["rows_per_second"] for each in runs}
     return [of[turn, AUTO] / of[turn, best] for turn, workers in of if workers == AUTO and (turn, best) in of]
 
@@ -46,8 +52,7 @@ def table(runs: list[Run]) -> str:
     ]
     for name, those in by_pipeline(runs).items():
         medians = {workers: statistics.median(found) for workers, found in speeds(those).items()}
-        auto = medians.pop(AUTO)
-        best = max(medians, key=lambda workers: medians[workers])
+        auto, best = medians[AUTO], best_number(those)
         own = [each for each in those if each["workers"] == AUTO]
         numbers = ", ".join(str(each["executors"]) for each in own)
         against = ratios(those)
