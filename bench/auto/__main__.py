@@ -2,12 +2,12 @@
 
     python -m bench.auto --output bench/results/auto-DATE.jsonl
     python -m bench.auto --publish bench/results/auto-DATE.jsonl      # the table and the picture of docs/benchmarks.md
-    python -m bench.auto --only sleepy --workers 1,2,4 --seconds 5 --settle 10 --rounds 1     # a look
+    python -m bench.auto --only sleepy --workers 1,2,4 --seconds 5 --settle 10 --rounds 1 --pairs 0     # a look
 
 Each round runs, for each pipeline, every number of the sweep and "auto", in an order of its own. Then come `--pairs`
 more rounds of two runs each, "auto" and the number that was best in the sweep, one right after the other. A run takes
 batches for `--settle` seconds that do not count (for "auto" the time in which it finds its number; for the others as
-long they need to start: a tenth of it) and then counts for `--seconds`. The trainer does nothing but take, so that
+long as they need to start: a tenth of it) and then counts for `--seconds`. The trainer does nothing but take, so that
 the fastest number wins. The pipeline jpeg needs Pillow (`make bench-feed` makes .venv-bench, which has it). Raw data:
 one JSON object a run, also where "auto" loses. The table shows medians over the rounds: rows a second of the best
 number (best in the median of the sweep), of "auto", their ratio within a round, and the numbers that "auto" had in
@@ -48,7 +48,7 @@ def run(data: Made, batch: int, workers: int | str, settle: float, seconds: floa
         batches = iter(loader)
         next(batches)
         begun = time.monotonic()
-        quiet = begun + (settle if workers == "auto" else settle / 10)
+        quiet = begun + (settle if workers == AUTO else settle / 10)
         while time.monotonic() < quiet:
             next(batches)
         taken = 0
