@@ -162,13 +162,13 @@ class Schedule:
 
     def next_slice(self) -> tuple[WorkerNumber, Slice] | None:
         """Returns the next (worker, slice) to ask for, or None when nothing should be asked now."""
-        if not self.workers:
+        if not any(worker.has_room for worker in self.workers.values()):
             return None
         for waiting in self._waiting_slices(latest=False):
             chosen = self._choose(waiting)
             if chosen is not None:
                 return chosen
-            if not waiting.placed or not any(worker.has_room for worker in self.workers.values()):
+            if not waiting.placed:
                 break  # no worker could take a later slice either
         return None
 

@@ -314,8 +314,8 @@ class Session:
         asked = begun = self._now()
         deadline = begun + timeout if timeout else None
         replays = self._exchange.replays
-        self._step_or_close(0.0)
         if finished():
+            self._step_or_close(0.0)  # workers are looked after all the same
             return
         while not finished():
             now = self._now()
