@@ -22,6 +22,7 @@ import torch
 from headrace.feed.batch.row_layout import Uneven
 from headrace.feed.batch.slab import Slab
 from headrace.feed.client.links import Link
+from headrace.feed.client.scheduler import MAX_DEATHS, MAX_DEATHS_TOGETHER, Schedule
 from headrace.feed.client.worker_pool import Arrival, Kind, Worker, WorkerPool
 from headrace.feed.pipelines.fetch import Built, SampleAddresses, make_whole
 from headrace.feed.pipelines.seeds import preserved_generators
@@ -82,6 +83,22 @@ class World:
     back_after: float = 0.5
 
 
+def would_be_given_up(schedule: Schedule, number: int) -> bool:
+    """Returns whether rows could be given up if whoever works on request `number` died now.
+
+    Everything that its worker owes counts, because only one executor of it may die and it is not known over what. And
+    so does every request for the same rows: of two that are late both may have hung already, which is told only later.
+    """
+    for worker in (*schedule.workers.values(), *schedule.leaving.values()):
+        if number in worker.outstanding:
+            slices = [request.slice for request in worker.outstanding.values()]
+            return any(
+                slice_.deaths + len(slice_.requests) >= (MAX_DEATHS if slice_.rows == 1 else MAX_DEATHS_TOGETHER)
+                for slice_ in slices
+            )
+    return False
+
+
 class SimulatedPool(WorkerPool):
     """Workers of a `World`; everything that happens is drawn from `chance`."""
 
@@ -104,7 +121,7 @@ class SimulatedPool(WorkerPool):
         self.released = 0
         self._opening: messages.Open | None = None
         self.lanes: LaneReaders | None = None  # of the worker that answers, for a dataset without a count
-        self.doomed: Callable[[int], bool] = lambda _: False  # whether a fault would be the second over these rows
+        self.doomed: Callable[[int], bool] = lambda _: False  # see `would_be_given_up`
 
     def now(self) -> float:
         return self.time

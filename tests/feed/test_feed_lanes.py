@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import os
 import random
 import signal
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -128,6 +130,24 @@ def test_a_token_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     assert state["epoch"] == 1
     assert len(list(resumed)) == len(whole) - 15
     assert made <= 101 - 15 * 4 + 3 + 3  # the rest, and the ends of three lanes
+
+
+@pytest.mark.parametrize("options", [{"batch_size": 4}, {"global_batch_size": 6}], ids=["of a lane", "of slots"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_batch_is_gone_when_the_user_lets_go_of_it_without_the_garbage_collector(
+    options: dict[str, Any], workers: int
+) -> None:
+    alive: list[weakref.ref[Any]] = []
+    gc.disable()
+    try:
+        with DataLoader(Rows(101), num_shards=3, seed=5, num_workers=workers, collate_fn=list, **options) as loader:
+            for batch in loader:
+                alive += [weakref.ref(output["noise"]) for output in batch]
+                del batch
+            assert len(alive) == 101
+            assert sum(output() is not None for output in alive) == 0
+    finally:
+        gc.enable()
 
 
 def test_a_worker_that_is_killed_in_a_lane_costs_nothing(tmp_path: Path) -> None:

@@ -15,26 +15,23 @@ from typing import Any
 
 import pytest
 import torch
-from simulator import Data, SimulatedPool, World, plain
+from simulator import Data, SimulatedPool, World, plain, would_be_given_up
 from source_data import fill_tars
 from torch.utils.data import default_collate
 
 from headrace.feed import Source, Window, mix, tar
 from headrace.feed.client.policy import Policy, SessionStats
 from headrace.feed.client.request import Request
-from headrace.feed.client.scheduler import MAX_DEATHS, MAX_DEATHS_TOGETHER, Schedule
+from headrace.feed.client.scheduler import Schedule
 from headrace.feed.client.session import Session
+from headrace.feed.identifiers import WorkerNumber
 from headrace.feed.pipelines.fetch import Built
-from headrace.feed.plan.epoch import EpochPlan
+from headrace.feed.plan.epoch import BatchPlan, EpochPlan
 from headrace.feed.plan.mixed_order import MixedOrder
 from headrace.feed.plan.pass_progress import Place, Progress
 from headrace.feed.wire import messages
 
 SCHEDULES = int(os.environ.get("HEADRACE_SCHEDULES") or (20_000 if os.environ.get("HEADRACE_SOAK") == "1" else 150))
-
-
-def most_deaths(request: Request) -> int:
-    return MAX_DEATHS if request.slice.rows == 1 else MAX_DEATHS_TOGETHER
 
 
 COUNTERS = (
@@ -117,12 +114,7 @@ def simulate(world: World, seed: int, tars: Path) -> SessionStats:
         warn=lambda text, _: warned.append(text), now=worker_pool.now,
     )  # fmt: skip
     schedule = session._schedule
-    worker_pool.doomed = lambda number: any(
-        request.slice.deaths + len(request.slice.requests) >= most_deaths(request)
-        for worker in schedule.workers.values()
-        if number in worker.outstanding
-        for request in worker.outstanding.values()
-    )
+    worker_pool.doomed = lambda number: would_be_given_up(schedule, number)
     latest = kept(schedule)
     held: deque[tuple[object, object]] = deque()
     window = random.Random(f"window {seed}").choice([1, 1, 3, 8])
@@ -231,6 +223,25 @@ def test_every_batch_comes_once_in_order_with_the_right_bytes_whatever_happens(n
     print(name, "from seed", first, sums)
     assert sums.purity_failures == 0
     assert given or not lacking(world, sums)
+
+
+def test_no_fault_is_played_over_rows_that_another_one_on_its_way_may_cost() -> None:
+    schedule = Schedule()
+    for number in (1, 2, 3):
+        schedule.add_worker(WorkerNumber(number), f"executor {number}", 1, 0.0)
+    schedule.push([BatchPlan(0, 0, 0, [0], 0)])
+    asked = schedule.next_slice()
+    assert asked is not None
+    first = schedule.request(WorkerNumber(1), asked[1], 0.0)
+    assert not would_be_given_up(schedule, first.number)  # it may hang, which is told later
+    second = schedule.request(WorkerNumber(2), asked[1], 1.0)
+    assert [would_be_given_up(schedule, request.number) for request in (first, second)] == [True, True]
+    schedule.remove_worker(WorkerNumber(1))
+    assert not would_be_given_up(schedule, second.number)
+    asked[1].deaths = 1
+    assert would_be_given_up(schedule, second.number)
+    schedule.leave(WorkerNumber(2))
+    assert would_be_given_up(schedule, second.number)  # one that is to go still works
 
 
 def lacking(world: World, sums: SessionStats) -> list[str]:

@@ -96,27 +96,27 @@ class _LaneBatches(abc.ABC):
         self._number += 1
         self._draws.keep(number, outputs)
         if draw.drawn is not None and not draw.drawn.rows and not self._draws.replay:
-            self._list(LanePart(draw, 0, 0), self._made)
+            self._list(LanePart(draw, 0, 0, None), self._made)
 
     def _list(self, part: LanePart, step: int) -> None:
         """Lists the rows that were left out before some outputs of a draw, and behind its last one."""
-        draw, first, last = part
+        draw, first, last, _ = part
         assert draw.drawn is not None, "it has come"
         for row, reason, output in draw.drawn.skipped:
             if first <= output - draw.first and (output - draw.first < last or last == draw.drawn.rows):
                 self._stats.skipped.append(Skipped(self._draws.epoch, step, row, reason))
 
     def _batch(self, parts: list[LanePart]) -> Made:
-        for draw, first, last in parts:
+        for draw, first, last, _ in parts:
             assert draw.drawn is not None, "it has come"
             self._stats.tokens += sum(draw.drawn.tokens[first:last])
             self._stats.padding += sum(draw.drawn.padding[first:last])
             self._stats.sources.update(draw.drawn.sources[first:last])
-        rows = sum(last - first for _, first, last in parts)
+        rows = sum(part.last - part.first for part in parts)
         if self._draws.slots == 1:
-            return parts[0].draw.outputs, rows
+            return parts[0].outputs, rows
         address = self._draws.address_of(parts[0].draw, parts[0].first)
-        outputs = [output for draw, first, last in parts for output in draw.outputs[first:last]]
+        outputs = [output for part in parts for output in part.outputs]
         try:
             if self._built.default_collate:
                 return collated(self._built, outputs, address), rows

@@ -80,14 +80,13 @@ class LaneCursor:
 
 @dataclass(eq=False)
 class LaneDraw:
-    """Outputs of a lane that were asked for: what a `BatchPlan` of a lane refers to.
+    """Outputs of a lane that were asked for: what a `BatchPlan` of a lane refers to, without the outputs.
 
     Attributes:
         first, count: which ones.
         part: outputs of it in a batch that takes of other lanes too; 0 where they are a batch by themselves.
         drawn: what came; None before.
         failed: whether the dataset raised.
-        outputs: those that came, or the batch that they are.
         given: outputs that were handed out.
         kind: of the worker that made it, see `fingerprint`.
     """
@@ -99,7 +98,6 @@ class LaneDraw:
     part: int = 0
     drawn: Drawn | None = None
     failed: bool = False
-    outputs: Any = None
     given: int = 0
     kind: bytes = b""
 
@@ -146,11 +144,12 @@ def _alike(one: bytes, other: bytes) -> bool:
 
 
 class LanePart(NamedTuple):
-    """Outputs of a draw that go into one batch: those from number `first` of the draw on."""
+    """Outputs of a draw that go into one batch, from number `first` of the draw on; or the batch that they are."""
 
     draw: LaneDraw
     first: int
     last: int
+    outputs: Any
 
 
 class _Taken(NamedTuple):
@@ -170,14 +169,15 @@ class _Slot:
         turns: a heap of the lanes; the first is asked next.
         asked: parts that were asked for, as far as is known.
         owed: draws that were asked for and have not come.
-        held: draws that have come, in order, with outputs that were not handed out.
+        held: draws that have come, in order, with their outputs, which were not all handed out. Nothing else has these:
+            requests and plans live on for a while, and what the user lets go of would with them.
     """
 
     number: int
     turns: list[tuple[int, int]]
     asked: int = 0
     owed: int = 0
-    held: deque[LaneDraw] = field(default_factory=deque)
+    held: deque[tuple[LaneDraw, Any]] = field(default_factory=deque)
 
 
 class LanePass(Iterator[BatchPlan]):
@@ -313,8 +313,7 @@ class LanePass(Iterator[BatchPlan]):
         if drawn is None or draw.failed:
             cursor.ended = cursor.failed = True
         if rows:
-            draw.outputs = outputs
-            slot.held.append(draw)
+            slot.held.append((draw, outputs))
         else:
             self._note(_Taken(self._step, cursor.lane, draw.first, True, None, None))
 
@@ -329,7 +328,7 @@ class LanePass(Iterator[BatchPlan]):
     def held(self) -> int:
         """Returns how many batches can be made of what is here."""
         parts = [
-            sum(-(-(draw.drawn.rows - draw.given) // self._part) for draw in slot.held if draw.drawn is not None)
+            sum(-(-(draw.drawn.rows - draw.given) // self._part) for draw, _ in slot.held if draw.drawn is not None)
             for slot in self._slots.values()
         ]
         return min(parts, default=0)
@@ -340,11 +339,11 @@ class LanePass(Iterator[BatchPlan]):
         for slot in self._slots.values():
             if not slot.held:
                 continue
-            draw = slot.held[0]
+            draw, outputs = slot.held[0]
             drawn, first = draw.drawn, draw.given
             assert drawn is not None, "it has come"
             last = draw.given = min(drawn.rows, first + self._part)
-            parts.append(LanePart(draw, first, last))
+            parts.append(LanePart(draw, first, last, outputs[first:last] if draw.part else outputs))
             taken, through = draw.first + last, last == drawn.rows
             token = LaneToken(drawn.at, drawn.token) if through and drawn.token else None
             mark = draw.mark if through and drawn.mark else None
