@@ -22,8 +22,8 @@ from headrace import feed
 from headrace.errors import PipelineError, PositionError
 from headrace.feed import Buckets, DataLoader, Window
 from headrace.feed.plan.epoch import EpochPlan
-from headrace.feed.plan.length_buckets import BucketedOrder
-from headrace.feed.plan.order import RowOrder
+from headrace.feed.plan.orders.length_buckets import BucketedOrder
+from headrace.feed.plan.orders.order import RowOrder
 
 LENGTHS = [random.Random(row).randrange(1, 400) for row in range(97)]
 PINNED = [2, 16, 7, 21, 15, 1, 12, 18, 9, 6, 3, 17, 22, 5, 8, 13, 20, 4, 10, 14, 11, 19, 0]

@@ -22,10 +22,10 @@ from mixture_data import ROWS, WEIGHTS, Rows, made, mixed, mixed_lines, one
 from headrace import feed
 from headrace.errors import PipelineError, PositionError
 from headrace.feed import DataLoader, Window, mix
-from headrace.feed.plan.apportion import Apportion
 from headrace.feed.plan.epoch import EpochPlan
-from headrace.feed.plan.mixed_order import MixedOrder
-from headrace.feed.plan.weight_history import rows_until
+from headrace.feed.plan.orders.apportion import Apportion
+from headrace.feed.plan.orders.mixed_order import MixedOrder
+from headrace.feed.plan.orders.weight_history import rows_until
 from headrace.feed.wire.mixing import Mixing
 
 NAMES = tuple(sorted(ROWS))

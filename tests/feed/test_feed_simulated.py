@@ -27,7 +27,7 @@ from headrace.feed.client.session import Session
 from headrace.feed.identifiers import WorkerNumber
 from headrace.feed.pipelines.fetch import Built
 from headrace.feed.plan.epoch import BatchPlan, EpochPlan
-from headrace.feed.plan.mixed_order import MixedOrder
+from headrace.feed.plan.orders.mixed_order import MixedOrder
 from headrace.feed.plan.pass_progress import Place, Progress
 from headrace.feed.wire import messages
 

@@ -43,7 +43,7 @@ from typing import TYPE_CHECKING
 
 _EXPORTS = {
     "Auto": "headrace.feed.tuning.auto",
-    "Buckets": "headrace.feed.plan.length_buckets",
+    "Buckets": "headrace.feed.plan.orders.length_buckets",
     "DataLoader": "headrace.feed.loader.data_loader",
     "Packed": "headrace.feed.streams.packing",
     "Pipeline": "headrace.feed.pipelines.factory",
@@ -54,7 +54,7 @@ _EXPORTS = {
     "ShardError": "headrace.errors",
     "Skipped": "headrace.feed.client.policy",
     "Source": "headrace.feed.sources.source",
-    "Window": "headrace.feed.plan.window",
+    "Window": "headrace.feed.plan.orders.window",
     "WorkerError": "headrace.errors",
     "WorkersLost": "headrace.errors",
     "arrow": "headrace.feed.sources.open_source",
@@ -117,8 +117,8 @@ if TYPE_CHECKING:
     from headrace.feed.pipelines.mixture import mix
     from headrace.feed.pipelines.purity import PurityReport
     from headrace.feed.plan.lane_state import merge_states
-    from headrace.feed.plan.length_buckets import Buckets
-    from headrace.feed.plan.window import Window
+    from headrace.feed.plan.orders.length_buckets import Buckets
+    from headrace.feed.plan.orders.window import Window
     from headrace.feed.sources.open_source import arrow, hf, jsonl, parquet, tar
     from headrace.feed.sources.source import Source
     from headrace.feed.streams.packing import Packed, pack

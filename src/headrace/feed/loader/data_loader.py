@@ -56,12 +56,12 @@ from headrace.feed.pipelines.purity import PurityReport
 from headrace.feed.plan.epoch import BatchPlan, EpochPlan
 from headrace.feed.plan.lane_draws import LanePass
 from headrace.feed.plan.lane_planner import LaneOptions, LanePlanner
-from headrace.feed.plan.length_buckets import Buckets
 from headrace.feed.plan.loader_seeds import LoaderSeeds
+from headrace.feed.plan.orders.length_buckets import Buckets
+from headrace.feed.plan.orders.window import Window
 from headrace.feed.plan.pass_progress import Place, Progress
 from headrace.feed.plan.planner import KnownFacts
 from headrace.feed.plan.torch_samplers import source_of
-from headrace.feed.plan.window import Window
 from headrace.feed.tuning.auto import Auto, asked_workers
 from headrace.feed.wire import messages
 from headrace.feed.wire.endpoints import find

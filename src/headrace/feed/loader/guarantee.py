@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from headrace.feed.pipelines.lane_datasets import leaves_of
-from headrace.feed.plan.apportion import Apportion
-from headrace.feed.plan.mixed_order import MixedOrder
+from headrace.feed.plan.orders.apportion import Apportion
+from headrace.feed.plan.orders.mixed_order import MixedOrder
 from headrace.feed.plan.torch_samplers import SamplerSource
 from headrace.feed.streams.mixed_stream import MixedStream
 from headrace.feed.streams.stream import Stream

@@ -15,10 +15,10 @@ from headrace.feed.pipelines.factory import Pipeline
 from headrace.feed.pipelines.lane_datasets import is_uncounted, leaves_of, require_openable
 from headrace.feed.pipelines.mixture import Mixture
 from headrace.feed.plan.lane_planner import LaneOptions
-from headrace.feed.plan.length_buckets import Buckets
+from headrace.feed.plan.orders.length_buckets import Buckets
+from headrace.feed.plan.orders.window import Window
 from headrace.feed.plan.pass_progress import MAX_WINDOW
 from headrace.feed.plan.rank_share import Shard
-from headrace.feed.plan.window import Window
 from headrace.feed.streams.stream import Stream
 
 MAX_LANES = 65_536

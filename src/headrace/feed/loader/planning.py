@@ -12,13 +12,13 @@ from headrace.feed.pipelines.lane_datasets import is_uncounted, refuse_own_ranks
 from headrace.feed.pipelines.purity import PurityReport, check, spread
 from headrace.feed.pipelines.seeds import preserved_generators
 from headrace.feed.plan.lane_planner import LaneOptions, LanePlanner
-from headrace.feed.plan.length_buckets import Buckets
 from headrace.feed.plan.loader_seeds import LoaderSeeds
+from headrace.feed.plan.orders.length_buckets import Buckets
+from headrace.feed.plan.orders.window import Window
 from headrace.feed.plan.planner import KnownFacts, Planner
 from headrace.feed.plan.rank_share import Shard
 from headrace.feed.plan.shard_map import in_key_order
 from headrace.feed.plan.torch_samplers import batched, torch_samplers
-from headrace.feed.plan.window import Window
 
 if TYPE_CHECKING:
     import torch

@@ -3,7 +3,7 @@
     mixed = feed.mix({"web": web, "code": code}, weights={"web": 0.7, "code": 0.3})
 
 A mixture holds the rows of all its sources, one source after the other, and the union of their shards; the name of a
-source stands before the keys of its shards. Which row comes when is the loader's business: `plan.mixed_order`.
+source stands before the keys of its shards. Which row comes when is the loader's business: `plan.orders.mixed_order`.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 from headrace.feed.plan.epoch import BatchPlan
-from headrace.feed.plan.length_buckets import BucketedOrder, Buckets, lengths_digest
-from headrace.feed.plan.mixed_order import MixedOrder
-from headrace.feed.plan.order import RowOrder
+from headrace.feed.plan.orders.length_buckets import BucketedOrder, Buckets, lengths_digest
+from headrace.feed.plan.orders.mixed_order import MixedOrder
+from headrace.feed.plan.orders.order import RowOrder
 from headrace.feed.plan.state_dict import Position
 
 

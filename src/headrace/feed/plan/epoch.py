@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from headrace.feed.plan.order import Order, RowOrder
-from headrace.feed.plan.window import Window
+from headrace.feed.plan.orders.order import Order, RowOrder
+from headrace.feed.plan.orders.window import Window
 
 if TYPE_CHECKING:
     from headrace.feed.plan.lane_draws import LaneDraw

@@ -14,12 +14,12 @@ from headrace.feed.plan.epoch import EpochPlan, plan_fingerprint
 from headrace.feed.plan.lane_draws import LanePass, Lanes
 from headrace.feed.plan.lane_state import LaneState
 from headrace.feed.plan.loader_seeds import LoaderSeeds
+from headrace.feed.plan.orders.window import Window
 from headrace.feed.plan.pass_progress import Progress
 from headrace.feed.plan.planner import KnownFacts
 from headrace.feed.plan.rank_share import Shard
 from headrace.feed.plan.state_dict import Position, pipeline_name
 from headrace.feed.plan.torch_samplers import SamplerSource
-from headrace.feed.plan.window import Window
 
 
 class LaneOptions(NamedTuple):

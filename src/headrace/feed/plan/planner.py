@@ -20,16 +20,16 @@ from headrace.feed.pipelines.factory import encoded
 from headrace.feed.plan.bookmark import Bookmark
 from headrace.feed.plan.bucketing import Bucketing
 from headrace.feed.plan.epoch import BatchPlan, EpochPlan, plan_fingerprint
-from headrace.feed.plan.length_buckets import Buckets
 from headrace.feed.plan.loader_seeds import LoaderSeeds
-from headrace.feed.plan.mixed_order import MixedOrder
-from headrace.feed.plan.order import Order, RowOrder
+from headrace.feed.plan.orders.length_buckets import Buckets
+from headrace.feed.plan.orders.mixed_order import MixedOrder
+from headrace.feed.plan.orders.order import Order, RowOrder
+from headrace.feed.plan.orders.weight_history import Segment
+from headrace.feed.plan.orders.window import Window
 from headrace.feed.plan.pass_progress import Progress, without
 from headrace.feed.plan.rank_share import Shard
 from headrace.feed.plan.state_dict import Position, SamplerState, pipeline_name
 from headrace.feed.plan.torch_samplers import BOTH, SampledPass, SamplerSource, order_seed
-from headrace.feed.plan.weight_history import Segment
-from headrace.feed.plan.window import Window
 from headrace.feed.wire.mixing import Mixing
 
 if TYPE_CHECKING:

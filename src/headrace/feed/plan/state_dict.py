@@ -20,8 +20,8 @@ import msgspec
 from headrace.errors import PositionError
 from headrace.feed.pipelines.factory import Pipeline, encoded
 from headrace.feed.plan.lane_state import LaneState
+from headrace.feed.plan.orders.weight_history import Segment
 from headrace.feed.plan.pass_progress import unpacked_steps
-from headrace.feed.plan.weight_history import Segment
 from headrace.feed.whole_numbers import require_count
 
 VERSION = 1

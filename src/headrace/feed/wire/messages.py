@@ -222,7 +222,7 @@ class SliceRequest(_Message, frozen=True):
         avoid: executor that should not make it, as in `Done.executor`; -1 for none.
         deadline: seconds after which the executor is taken for hung, 0 for none.
         draw: outputs of a lane that make the only batch, instead of samples by their keys.
-        agreed: what all ranks must agree in for its first step, see `plan.order`.
+        agreed: what all ranks must agree in for its first step, see `plan.orders.order`.
         sums: feed server to executor: the answer comes with the sums of what is sent of it.
     """
 

@@ -15,11 +15,11 @@ from headrace.errors import PipelineError
 from headrace.feed.pipelines import seeds
 from headrace.feed.pipelines.lane_datasets import own_copy
 from headrace.feed.pipelines.lane_info import LaneInfo, working_for
-from headrace.feed.plan.mixed_order import MixedOrder
-from headrace.feed.plan.order import RowOrder
+from headrace.feed.plan.orders.mixed_order import MixedOrder
+from headrace.feed.plan.orders.order import RowOrder
+from headrace.feed.plan.orders.weight_history import SLOTS, endless
+from headrace.feed.plan.orders.window import Window
 from headrace.feed.plan.shard_map import Shards, declared
-from headrace.feed.plan.weight_history import SLOTS, endless
-from headrace.feed.plan.window import Window
 from headrace.feed.streams.mixed_lane import SOURCE, OpenedSource, OpenSource
 from headrace.feed.streams.mixed_stream import MixedStream
 from headrace.feed.streams.open_lane import Lane, Restart

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.feed.plan.permutation import permute
+from headrace.feed.plan.orders.permutation import permute
 
 
 @dataclass(frozen=True)

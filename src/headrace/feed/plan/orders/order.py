@@ -12,8 +12,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.feed.plan.permutation import permute
-from headrace.feed.plan.window import Window
+from headrace.feed.plan.orders.permutation import permute
+from headrace.feed.plan.orders.window import Window
 
 
 class Order(Protocol):

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.feed.plan.order import Order
-from headrace.feed.plan.permutation import permute
+from headrace.feed.plan.orders.order import Order
+from headrace.feed.plan.orders.permutation import permute
 
 _KEPT = 2  # windows
 

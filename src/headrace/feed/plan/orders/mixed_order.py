@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.feed.plan.permutation import permute
-from headrace.feed.plan.weight_history import SLOTS, Segment, WeightHistory
-from headrace.feed.plan.window import Window
+from headrace.feed.plan.orders.permutation import permute
+from headrace.feed.plan.orders.weight_history import SLOTS, Segment, WeightHistory
+from headrace.feed.plan.orders.window import Window
 from headrace.feed.wire.mixing import Mixing
 
 

@@ -1,0 +1,1 @@
+"""Which row stands at which plan position: orders, as pure functions of (seed, epoch, position), without batches."""
