@@ -67,6 +67,33 @@ class StatefulRows(IterableDataset[Any]):
         self.at = state["at"]
 
 
+LENGTHS = [23, 4, 0, 31, 17, 9, 40, 26, 1, 12, 19, 30]
+
+
+class UnevenRows(IterableDataset[Any]):
+    """Lanes of given lengths; row 1000 * lane + number."""
+
+    def __init__(self, lengths: list[int]) -> None:
+        self.lengths, self.at = lengths, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        assert info is not None, "in a lane"
+        while self.at < self.lengths[info.id]:
+            self.at += 1
+            yield {"row": 1000 * info.id + self.at - 1, "noise": torch.rand(2), "py": random.random()}
+
+
+class UnevenStatefulRows(UnevenRows):
+    """The same, in torchdata's protocol `Stateful`."""
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+
 def function() -> Iterator[Any]:
     return rows_of(101)
 

@@ -22,7 +22,7 @@ from headrace.feed import DataLoader
 from headrace.feed.client.lane_homes import Holdings, LaneHomes, deal
 from headrace.feed.client.work_units import WorkerLoad
 from headrace.feed.identifiers import WorkerNumber
-from headrace.feed.plan.lane_draws import LaneCursor, LaneDraw, Lanes
+from headrace.feed.plan.lane_draw import LaneCursor, LaneDraw, Lanes
 
 FILES = {
     "a0": range(0, 30),

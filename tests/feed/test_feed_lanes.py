@@ -25,7 +25,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from headrace import feed
 from headrace.errors import PipelineError, PositionError
 from headrace.feed import DataLoader
-from headrace.feed.plan.lane_draws import LaneCursor, LaneDraw, Lanes
+from headrace.feed.plan.lane_draw import LaneCursor, LaneDraw, Lanes
 from headrace.feed.plan.lane_state import LaneToken
 from headrace.feed.worker import lane_reader
 

@@ -17,9 +17,9 @@ import msgspec
 import pytest
 import torch
 from feed_data import flat
-from lane_data import Rows, StatefulRows
+from lane_data import LENGTHS, Rows, StatefulRows, UnevenRows, UnevenStatefulRows
 from simulator import SimulatedPool, World, would_be_given_up
-from torch.utils.data import default_collate
+from torch.utils.data import IterableDataset, default_collate
 
 from headrace.feed.batch.slab import GRANULE
 from headrace.feed.client.lane_homes import deal
@@ -28,7 +28,8 @@ from headrace.feed.client.session import Session
 from headrace.feed.client.worker_pool import Kind, Worker
 from headrace.feed.loader.lane_batches import InlineLanes, ServedLanes
 from headrace.feed.pipelines.fetch import Built
-from headrace.feed.plan.lane_draws import LanePass, Lanes
+from headrace.feed.plan.lane_draw import Lanes
+from headrace.feed.plan.lane_pass import LanePass
 from headrace.feed.plan.lane_state import LaneState
 from headrace.feed.plan.pass_progress import Progress
 from headrace.feed.plan.state_dict import Position
@@ -112,16 +113,23 @@ def _seldom(row: Any) -> bool:
     return bool(row["row"] % 4)
 
 
-def _draws(start: LaneState | None, step: int, seed: int, rows: int, lanes: int) -> LanePass:
-    return LanePass(Lanes(lanes), None, range(lanes), 3, seed, rows, start, step, batched=True)
+def _draws(start: LaneState | None, step: int, seed: int, rows: int, lanes: Lanes) -> LanePass:
+    return LanePass(lanes, None, range(lanes.count), 3, seed, rows, start, step, batched=True)
 
 
 def simulate(world: World, seed: int) -> SessionStats:
     """Runs one schedule and checks what comes out, then goes on from a state in its middle under other faults."""
     chance = random.Random(seed)
-    count, rows, lanes = chance.choice([(53, 4, 3), (40, 1, 5), (97, 8, 7), (12, 4, 1)])
-    built = Built((Rows if chance.random() < 0.5 else StatefulRows)(count), default_collate, default_collate=True)
-    readers = LaneReaders(built.dataset)
+    stateful = chance.random() < 0.5
+    dataset: IterableDataset[Any]
+    if chance.random() < 0.5:  # a global batch takes of several slots, whose lanes end at different times
+        lengths, rows, slots = chance.choice([([8, 2, 30, 17], 8, 4), (LENGTHS, 24, 12), (LENGTHS, 8, 4)])
+        dataset, lanes = (UnevenStatefulRows if stateful else UnevenRows)(lengths), Lanes(len(lengths), slots=slots)
+    else:
+        count, rows, number = chance.choice([(53, 4, 3), (40, 1, 5), (97, 8, 7), (12, 4, 1)])
+        dataset, lanes = (StatefulRows if stateful else Rows)(count), Lanes(number)
+    built = Built(dataset, default_collate, default_collate=True)
+    readers = LaneReaders(dataset)
     return _simulate(chance, seed, rows, lanes, built, readers, lambda: LanePool(world, built, chance, -1))
 
 
@@ -139,23 +147,25 @@ def simulate_apart(seed: int) -> SessionStats:
         return made
 
     inline = Dealt(sorted(held, key=lambda stream: stream.__shards__()), lanes)
-    return _simulate(chance, seed, rows, lanes, built, inline, pool)
+    return _simulate(chance, seed, rows, Lanes(lanes), built, inline, pool)
 
 
 def _simulate(
     chance: random.Random,
     seed: int,
     rows: int,
-    lanes: int,
+    lanes: Lanes,
     built: Built,
     readers: LaneReaders,
     make_pool: Callable[[], LanePool],
 ) -> SessionStats:
-    draws = _draws(None, 0, seed, rows, lanes)
-    inline = InlineLanes(built, readers, draws, Progress(3), _fail, SessionStats())
-    expected = []
+    draws, progress = _draws(None, 0, seed, rows, lanes), Progress(3)
+    inline = InlineLanes(built, readers, draws, progress, _fail, SessionStats())
+    expected, consumed = [], [_lanes_of(draws, 0)]
     while (made := inline.fetch()) is not None:
         expected.append(flat(made[0]))
+        consumed.append(_lanes_of(draws, progress.step))
+    lengths = dict(consumed[-1].taken)
     stats, memory = SessionStats(), chance.choice([2, 5, 16]) * GRANULE  # a batch takes one granule
     start, step, stop = None, 0, chance.randrange(len(expected) + 1)
     for last in (stop, len(expected)):
@@ -163,7 +173,7 @@ def _simulate(
         pool.readers = {}
         draws, progress = _draws(start, step, seed, rows, lanes), Progress(3, step)
         session = Session(
-            pool, messages.Open(1, "m:f", {}, "", "", True, lanes=lanes), memory=memory, prefetch=None,
+            pool, messages.Open(1, "m:f", {}, "", "", True, lanes=lanes.count), memory=memory, prefetch=None,
             stall_timeout=120.0, stats=stats, warn=lambda text, kind: pytest.fail(f"{kind} {text}"), now=pool.now,
             policy=Policy(slice_timeout=5.0, verify=chance.choice([0.0, 0.3])),
         )  # fmt: skip
@@ -176,19 +186,28 @@ def _simulate(
                 made = served.fetch()
                 assert made is not None
                 assert flat(made[0]) == expected[progress.step - 1]
+                kept = _lanes_of(draws, progress.step)
+                assert kept.taken == consumed[progress.step].taken
+                assert all(dict(kept.taken)[lane] == lengths[lane] for lane in kept.ended)
             if last == len(expected):
                 assert served.fetch() is None
         finally:
             session.close()
             pool.close()
-        position = draws.position(BEGINNING, progress.step)
-        assert position is not None
-        kept = Position.from_state(json.loads(json.dumps(position.to_state()))).lanes
-        assert kept is not None
-        dropped = [token for token in kept.tokens if chance.random() < 0.5]
-        start, step = LaneState(kept.count, kept.taken, kept.ended, dropped, marks=kept.marks), progress.step
+        kept = _lanes_of(draws, progress.step)
+        tokens = [token for token in kept.tokens if chance.random() < 0.5]
+        start, step = msgspec.structs.replace(kept, tokens=tokens), progress.step
     assert stats.purity_failures == 0
     return stats
+
+
+def _lanes_of(draws: LanePass, step: int) -> LaneState:
+    """Returns what a state says of the lanes, as it is saved."""
+    position = draws.position(BEGINNING, step)
+    assert position is not None
+    lanes = Position.from_state(json.loads(json.dumps(position.to_state()))).lanes
+    assert lanes is not None
+    return lanes
 
 
 def _fail(text: str, kind: type[Warning]) -> None:

@@ -20,7 +20,8 @@ from feed_servers import Pair, wait_until
 from headrace import feed
 from headrace.errors import PipelineError, PositionError
 from headrace.feed import DataLoader
-from headrace.feed.plan import epoch, order
+from headrace.feed.plan import epoch
+from headrace.feed.plan.orders import order
 
 OPTIONS: dict[str, Any] = {"batch_size": 8, "shuffle": True, "seed": 3}
 

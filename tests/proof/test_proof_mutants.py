@@ -99,6 +99,13 @@ if SOAK:
             "test_proof_proxy.py::test_bad_ways_cost_time_and_nothing_else_even_if_there_is_no_good_one",
         ),
         Mutant(
+            "a lane's end counts when all before it was handed out",
+            "feed/plan/lane_pass.py",
+            "        if draw.rows or slot.held:\n",
+            "        if draw.rows:\n",
+            "../feed/test_feed_slots.py::test_what_is_held_while_another_slot_is_waited_for_does_not_count_as_consumed",
+        ),
+        Mutant(
             "knowing a lane again",
             "feed/worker/lane_reader.py",
             "                if draw.mark:\n",

@@ -24,7 +24,7 @@ import numpy as np
 from headrace.errors import PipelineError
 from headrace.feed.client.work_units import WorkerLoad
 from headrace.feed.identifiers import WorkerNumber
-from headrace.feed.plan.lane_draws import LaneDraw
+from headrace.feed.plan.lane_draw import LaneDraw
 from headrace.feed.plan.orders.apportion import Apportion
 from headrace.feed.plan.shard_map import Shards, data_digest
 from headrace.feed.wire.draws import Draw

@@ -13,7 +13,7 @@ from headrace.feed.plan.epoch import BatchPlan
 
 if TYPE_CHECKING:
     from headrace.feed.client.request import Request
-    from headrace.feed.plan.lane_draws import LaneDraw
+    from headrace.feed.plan.lane_draw import LaneDraw
 
 DEPTH = 2  # slices outstanding an executor
 

@@ -54,7 +54,7 @@ from headrace.feed.pipelines.factory import Pipeline
 from headrace.feed.pipelines.fetch import Built
 from headrace.feed.pipelines.purity import PurityReport
 from headrace.feed.plan.epoch import BatchPlan, EpochPlan
-from headrace.feed.plan.lane_draws import LanePass
+from headrace.feed.plan.lane_pass import LanePass
 from headrace.feed.plan.lane_planner import LaneOptions, LanePlanner
 from headrace.feed.plan.loader_seeds import LoaderSeeds
 from headrace.feed.plan.orders.length_buckets import Buckets

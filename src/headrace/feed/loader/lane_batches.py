@@ -1,6 +1,6 @@
 """Batches of lanes: one pass over a dataset without a count.
 
-Draws come in the order of the plan (`lane_draws`); those behind a lane's end hold nothing and are passed over. Where a
+Draws come in the order of the plan (`lane_pass`); those behind a lane's end hold nothing and are passed over. Where a
 global batch takes of several slots, a draw holds a lane's outputs one by one, for some batches, and the batches are
 made here of what came of all the rank's slots. When the dataset raises in a lane, that is told once, and the lane has
 ended: behind the exception nothing of it can be made.
@@ -19,7 +19,8 @@ from headrace.feed.pipelines.fetch import Built, RowFailed, collated
 from headrace.feed.pipelines.fingerprint import own_kind
 from headrace.feed.pipelines.seeds import preserved_generators
 from headrace.feed.plan.epoch import BatchPlan
-from headrace.feed.plan.lane_draws import LaneDraw, LanePart, LanePass
+from headrace.feed.plan.lane_draw import LaneDraw
+from headrace.feed.plan.lane_pass import LanePart, LanePass
 from headrace.feed.plan.pass_progress import Progress
 from headrace.feed.worker.lane_reader import LaneFailed, LaneReaders
 
@@ -94,9 +95,9 @@ class _LaneBatches(abc.ABC):
                 return
             raise
         self._number += 1
-        self._draws.keep(number, outputs)
-        if draw.drawn is not None and not draw.drawn.rows and not self._draws.replay:
-            self._list(LanePart(draw, 0, 0, None), self._made)
+        passed = self._draws.keep(number, outputs)
+        if passed and draw.drawn is not None and not self._draws.replay:
+            self._list(LanePart(draw, 0, 0, ()), self._made)
 
     def _list(self, part: LanePart, step: int) -> None:
         """Lists the rows that were left out before some outputs of a draw, and behind its last one."""

@@ -14,7 +14,7 @@ import msgspec
 
 from headrace.errors import PositionError
 from headrace.feed.plan.epoch import EpochPlan
-from headrace.feed.plan.lane_draws import LanePass
+from headrace.feed.plan.lane_pass import LanePass
 from headrace.feed.plan.pass_progress import Place, Progress, packed_steps
 from headrace.feed.plan.state_dict import Position, TakenAhead
 from headrace.feed.plan.torch_samplers import SampledPass, SamplerSource, waiting_state

@@ -27,7 +27,7 @@ from headrace.feed.plan.orders.order import Order, RowOrder
 from headrace.feed.plan.orders.window import Window
 
 if TYPE_CHECKING:
-    from headrace.feed.plan.lane_draws import LaneDraw
+    from headrace.feed.plan.lane_draw import LaneDraw
 
 _BLOCK_ROWS = 4096
 

@@ -11,7 +11,8 @@ from headrace.errors import PipelineError, PositionError
 from headrace.feed.pipelines.factory import Pipeline, encoded
 from headrace.feed.plan.bookmark import Bookmark
 from headrace.feed.plan.epoch import EpochPlan, plan_fingerprint
-from headrace.feed.plan.lane_draws import LanePass, Lanes
+from headrace.feed.plan.lane_draw import Lanes
+from headrace.feed.plan.lane_pass import LanePass
 from headrace.feed.plan.lane_state import LaneState
 from headrace.feed.plan.loader_seeds import LoaderSeeds
 from headrace.feed.plan.orders.window import Window

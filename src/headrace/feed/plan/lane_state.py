@@ -42,7 +42,7 @@ class LaneState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
         taken: lane and outputs of it that were consumed.
         ended: lanes that have none left.
         tokens: lane, `LaneToken.at`, and its token in base 64.
-        slots: that every global batch takes a part of, see `lane_draws`; 0 where a batch comes from one lane.
+        slots: that every global batch takes a part of, see `lane_pass`; 0 where a batch comes from one lane.
         marks: lane, `LaneMark.at`, digest and kind of the mark in base 64.
     """
 

@@ -25,122 +25,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from headrace.feed.pipelines.fingerprint import own_kind
 from headrace.feed.plan.epoch import BatchPlan
+from headrace.feed.plan.lane_draw import LaneCursor, LaneDraw, Lanes
 from headrace.feed.plan.lane_state import LaneMark, LaneState, LaneToken
 from headrace.feed.plan.state_dict import Position
-from headrace.feed.wire.draws import Draw, Drawn
 
 KEPT_STEPS = 256  # how far behind the latest batch a position can be told
 TURN = 8  # outputs of a lane at a turn, at least, where a global batch takes of several slots
-_TOKENS = 4  # of a lane: an older one is needed while later outputs are on their way
-
-
-@dataclass(frozen=True)
-class Lanes:
-    """The lanes of a loader.
-
-    Attributes:
-        count: how many, over all ranks.
-        shuffle: of a stream over counted shards; run and runs of a `feed.Window`.
-        drop_last: whether a lane's last, incomplete batch, or part of one, is left out.
-        slots: that every global batch takes a part of; 0 where a batch comes from one lane.
-        skip: whether rows that a stream's steps raise over are left out.
-        marked: whether outputs are marked, so that a lane that is opened again can be checked.
-    """
-
-    count: int
-    shuffle: bool | tuple[int, int] = False
-    drop_last: bool = False
-    slots: int = 0
-    skip: bool = False
-    marked: bool = True
-
-
-@dataclass(eq=False)
-class LaneCursor:
-    """How far a lane was asked for.
-
-    Attributes:
-        lane: its number.
-        asked: number of the output that is asked for next.
-        ended: whether it is known to have none left.
-        failed: whether the dataset raised in it, and the user was told.
-        tokens: where its readers can be opened, in order.
-        marks: by what its outputs are known again, in order.
-    """
-
-    lane: int
-    asked: int
-    ended: bool = False
-    failed: bool = False
-    tokens: list[LaneToken] = field(default_factory=list)
-    marks: list[LaneMark] = field(default_factory=list)
-
-
-@dataclass(eq=False)
-class LaneDraw:
-    """Outputs of a lane that were asked for: what a `BatchPlan` of a lane refers to, without the outputs.
-
-    Attributes:
-        first, count: which ones.
-        part: outputs of it in a batch that takes of other lanes too; 0 where they are a batch by themselves.
-        drawn: what came; None before.
-        failed: whether the dataset raised.
-        given: outputs that were handed out.
-        kind: of the worker that made it, see `fingerprint`.
-    """
-
-    cursor: LaneCursor
-    lanes: Lanes
-    first: int
-    count: int
-    part: int = 0
-    drawn: Drawn | None = None
-    failed: bool = False
-    given: int = 0
-    kind: bytes = b""
-
-    def request(self, kind: bytes = b"") -> Draw:
-        """Returns what a worker of a kind is asked, with the token that saves it the most."""
-        token, lanes = self._nearest(), self.lanes
-        near = [mark for mark in self.cursor.marks if mark.at <= self.first] if lanes.marked else []
-        marks = [mark for mark in near if _alike(mark.kind, kind)]
-        known = marks[-1] if marks else LaneMark(0, b"", b"")
-        return Draw(
-            self.cursor.lane, lanes.count, self.first, self.count, lanes.shuffle, lanes.drop_last, token.at,
-            token.token, self.part, lanes.skip, known.at, known.digest if lanes.marked else None,
-        )  # fmt: skip
-
-    def cheap(self) -> bool:
-        """Whether another worker could make it without a long replay."""
-        return self.first - self._nearest().at <= 4 * self.count
-
-    def _nearest(self) -> LaneToken:
-        near = [token for token in self.cursor.tokens if token.at <= self.first]
-        return near[-1] if near else LaneToken(0, b"")
-
-    def answered(self, drawn: Drawn, kind: bytes = b"") -> None:
-        """Notes what came of it, from a worker of a kind."""
-        self.drawn, self.kind = drawn, kind
-        cursor = self.cursor
-        if drawn.mark:
-            cursor.marks = sorted({*cursor.marks, self.mark})[-_TOKENS:]
-        cursor.ended = cursor.ended or drawn.ended
-        if drawn.token and (not cursor.tokens or cursor.tokens[-1].at < drawn.at):
-            cursor.tokens.append(LaneToken(drawn.at, drawn.token))
-            del cursor.tokens[:-_TOKENS]
-
-    @property
-    def mark(self) -> LaneMark:
-        """By what the last output of those that came is known again."""
-        assert self.drawn is not None, "it has come"
-        return LaneMark(self.first + self.drawn.rows, self.drawn.mark, self.kind)
-
-
-def _alike(one: bytes, other: bytes) -> bool:
-    """Returns whether workers of two kinds make the same bits."""
-    return one == other or (one or own_kind()) == (other or own_kind())
 
 
 class LanePart(NamedTuple):
@@ -169,8 +60,8 @@ class _Slot:
         turns: a heap of the lanes; the first is asked next.
         asked: parts that were asked for, as far as is known.
         owed: draws that were asked for and have not come.
-        held: draws that have come, in order, with their outputs, which were not all handed out. Nothing else has these:
-            requests and plans live on for a while, and what the user lets go of would with them.
+        held: draws that have come, in order, with their outputs, which were not all handed out. The first is not empty.
+            Nothing else has outputs: requests and plans live on for a while, and what the user let go of would, too.
     """
 
     number: int
@@ -302,20 +193,28 @@ class LanePass(Iterator[BatchPlan]):
         """Returns seed, epoch and plan position of an output of a draw."""
         return self.seed, self.epoch, (draw.first + number) * self._lanes.count + draw.cursor.lane
 
-    def keep(self, number: int, outputs: Any) -> None:
-        """Draw `number` has come, was empty or failed; its outputs are for the batches that follow."""
+    def keep(self, number: int, outputs: Any) -> bool:
+        """Draw `number` has come, was empty or failed; its outputs are for the batches that follow.
+
+        Returns:
+            Whether it is passed over at once. Else an empty one comes with the last batch before it, see `take`.
+        """
         draw = self.draws.pop(number)
-        cursor, drawn, slot = draw.cursor, draw.drawn, self._slot_of(draw.cursor.lane)
+        cursor, slot = draw.cursor, self._slot_of(draw.cursor.lane)
         slot.owed -= 1
-        rows = drawn.rows if drawn is not None and not draw.failed else 0
-        if rows < draw.count:
-            self._asked(slot, -(-rows // self._part) - draw.count // self._part)
-        if drawn is None or draw.failed:
+        if draw.rows < draw.count:
+            self._asked(slot, -(-draw.rows // self._part) - draw.count // self._part)
+        if draw.drawn is None or draw.failed:
             cursor.ended = cursor.failed = True
-        if rows:
+        if draw.rows or slot.held:
             slot.held.append((draw, outputs))
-        else:
-            self._note(_Taken(self._step, cursor.lane, draw.first, True, None, None))
+            return False
+        self._pass_over(draw, self._step)
+        return True
+
+    def _pass_over(self, draw: LaneDraw, step: int) -> None:
+        """What is behind a lane's end was consumed: everything before it was."""
+        self._note(_Taken(step, draw.cursor.lane, 0, True, None, None))
 
     def lacking(self) -> int:
         """Returns of how many slots nothing is here, and something may come."""
@@ -328,13 +227,15 @@ class LanePass(Iterator[BatchPlan]):
     def held(self) -> int:
         """Returns how many batches can be made of what is here."""
         parts = [
-            sum(-(-(draw.drawn.rows - draw.given) // self._part) for draw, _ in slot.held if draw.drawn is not None)
-            for slot in self._slots.values()
+            sum(-(-(draw.rows - draw.given) // self._part) for draw, _ in slot.held) for slot in self._slots.values()
         ]
         return min(parts, default=0)
 
     def take(self, step: int) -> list[LanePart]:
-        """Takes a part of every slot that has one: the batch after which the pass has given `step` batches."""
+        """Takes a part of every slot that has one: the batch after which the pass has given `step` batches.
+
+        Behind the last part of a draw come those that were empty behind it, as parts without outputs.
+        """
         parts: list[LanePart] = []
         for slot in self._slots.values():
             if not slot.held:
@@ -350,6 +251,11 @@ class LanePass(Iterator[BatchPlan]):
             self._note(_Taken(step, draw.cursor.lane, taken, through and drawn.ended, token, mark))
             if through:
                 slot.held.popleft()
+            while slot.held and not slot.held[0][0].rows:
+                empty, _ = slot.held.popleft()
+                self._pass_over(empty, step)
+                if empty.drawn is not None:
+                    parts.append(LanePart(empty, 0, 0, ()))
         self._step = step
         while self._log and self._log[0].step <= step - KEPT_STEPS:
             self._fold(self._base, self._log.popleft())

@@ -1,0 +1,123 @@
+"""A draw: outputs of a lane that are asked for together, and what is known of the lane by then."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from headrace.feed.pipelines.fingerprint import own_kind
+from headrace.feed.plan.lane_state import LaneMark, LaneToken
+from headrace.feed.wire.draws import Draw, Drawn
+
+_TOKENS = 4  # of a lane: an older one is needed while later outputs are on their way
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """The lanes of a loader.
+
+    Attributes:
+        count: how many, over all ranks.
+        shuffle: of a stream over counted shards; run and runs of a `feed.Window`.
+        drop_last: whether a lane's last, incomplete batch, or part of one, is left out.
+        slots: that every global batch takes a part of; 0 where a batch comes from one lane.
+        skip: whether rows that a stream's steps raise over are left out.
+        marked: whether outputs are marked, so that a lane that is opened again can be checked.
+    """
+
+    count: int
+    shuffle: bool | tuple[int, int] = False
+    drop_last: bool = False
+    slots: int = 0
+    skip: bool = False
+    marked: bool = True
+
+
+@dataclass(eq=False)
+class LaneCursor:
+    """How far a lane was asked for.
+
+    Attributes:
+        lane: its number.
+        asked: number of the output that is asked for next.
+        ended: whether it is known to have none left.
+        failed: whether the dataset raised in it, and the user was told.
+        tokens: where its readers can be opened, in order.
+        marks: by what its outputs are known again, in order.
+    """
+
+    lane: int
+    asked: int
+    ended: bool = False
+    failed: bool = False
+    tokens: list[LaneToken] = field(default_factory=list)
+    marks: list[LaneMark] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class LaneDraw:
+    """Outputs of a lane that were asked for: what a `BatchPlan` of a lane refers to, without the outputs.
+
+    Attributes:
+        first, count: which ones.
+        part: outputs of it in a batch that takes of other lanes too; 0 where they are a batch by themselves.
+        drawn: what came; None before.
+        failed: whether the dataset raised.
+        given: outputs that were handed out.
+        kind: of the worker that made it, see `fingerprint`.
+    """
+
+    cursor: LaneCursor
+    lanes: Lanes
+    first: int
+    count: int
+    part: int = 0
+    drawn: Drawn | None = None
+    failed: bool = False
+    given: int = 0
+    kind: bytes = b""
+
+    @property
+    def rows(self) -> int:
+        """Outputs that came."""
+        return self.drawn.rows if self.drawn is not None and not self.failed else 0
+
+    def request(self, kind: bytes = b"") -> Draw:
+        """Returns what a worker of a kind is asked, with the token that saves it the most."""
+        token, lanes = self._nearest(), self.lanes
+        near = [mark for mark in self.cursor.marks if mark.at <= self.first] if lanes.marked else []
+        marks = [mark for mark in near if _alike(mark.kind, kind)]
+        known = marks[-1] if marks else LaneMark(0, b"", b"")
+        return Draw(
+            self.cursor.lane, lanes.count, self.first, self.count, lanes.shuffle, lanes.drop_last, token.at,
+            token.token, self.part, lanes.skip, known.at, known.digest if lanes.marked else None,
+        )  # fmt: skip
+
+    def cheap(self) -> bool:
+        """Whether another worker could make it without a long replay."""
+        return self.first - self._nearest().at <= 4 * self.count
+
+    def _nearest(self) -> LaneToken:
+        near = [token for token in self.cursor.tokens if token.at <= self.first]
+        return near[-1] if near else LaneToken(0, b"")
+
+    def answered(self, drawn: Drawn, kind: bytes = b"") -> None:
+        """Notes what came of it, from a worker of a kind."""
+        self.drawn, self.kind = drawn, kind
+        cursor = self.cursor
+        if drawn.mark:
+            cursor.marks = sorted({*cursor.marks, self.mark})[-_TOKENS:]
+        cursor.ended = cursor.ended or drawn.ended
+        if drawn.token and (not cursor.tokens or cursor.tokens[-1].at < drawn.at):
+            cursor.tokens.append(LaneToken(drawn.at, drawn.token))
+            del cursor.tokens[:-_TOKENS]
+
+    @property
+    def mark(self) -> LaneMark:
+        """By what the last output of those that came is known again."""
+        assert self.drawn is not None, "it has come"
+        return LaneMark(self.first + self.drawn.rows, self.drawn.mark, self.kind)
+
+
+def _alike(one: bytes, other: bytes) -> bool:
+    """Returns whether workers of two kinds make the same bits."""
+    return one == other or (one or own_kind()) == (other or own_kind())
