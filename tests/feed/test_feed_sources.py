@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
 import itertools
 import json
@@ -17,9 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyarrow import parquet
 from source_data import fill_tars, tar_rows, write_tar
 
 from headrace import errors, feed
@@ -298,6 +301,64 @@ def test_a_shard_that_is_changed_while_it_is_used_is_an_error(tmp_path: Path) ->
     with pytest.raises(ShardError, match="was changed since its rows were counted"):
         source[0]
     assert len(feed.jsonl(tmp_path)) == 3
+
+
+def _fill(kind: str, folder: Path) -> tuple[Any, Path]:
+    """Fills a folder with one shard of 2,000 rows that are too many for one read. Returns its source, and the shard."""
+    folder.mkdir()
+    rows = [{"id": number, "text": f"{number:04d}" * 100} for number in range(2_000)]
+    if kind == "tar":
+        fill_tars(folder, {"a": 2_000})
+        [path] = folder.glob("*.tar")
+        return feed.tar(folder), path
+    path = folder / f"a.{kind}"
+    if kind == "jsonl":
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        return feed.jsonl(folder), path
+    table = pyarrow.Table.from_pylist(rows)
+    if kind == "parquet":
+        parquet.write_table(table, path, row_group_size=100, compression="none", use_dictionary=False)
+        return feed.parquet(folder), path
+    with pyarrow.OSFile(str(path), "wb") as sink, pyarrow.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=100)
+    return feed.arrow(folder), path
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("kind", ["tar", "jsonl", "parquet", "arrow"])
+def test_bytes_of_an_open_shard_that_have_changed_are_never_given_to_anybody(
+    kind: str, workers: int, tmp_path: Path
+) -> None:
+    source, path = _fill(kind, tmp_path / "data")
+    expected = list(source)
+    source, size = _fill(kind, tmp_path / "again")[0], path.stat().st_size
+    path = tmp_path / "again" / path.name
+    with feed.DataLoader(source, batch_size=None, num_workers=workers, seed=1) as loader:
+        rows = iter(loader)
+        found = [next(rows)]
+        with path.open("r+b") as file:  # in place, as many bytes
+            content = file.read().replace(b"1999", b"2999").replace(b"0700", b"7700")
+            file.seek(0)
+            file.write(content)
+        assert path.stat().st_size == size
+        with pytest.raises(ShardError, match=r"was changed since its rows were counted(.|\n)*do not change shards"):
+            found.extend(rows)
+    assert found == expected[: len(found)]
+    assert len(found) < len(expected)
+
+
+@pytest.mark.parametrize("kind", ["tar", "jsonl", "parquet", "arrow"])
+def test_a_shard_that_is_removed_or_replaced_stays_what_it_was_for_who_has_it_open(kind: str, tmp_path: Path) -> None:
+    source, path = _fill(kind, tmp_path / "data")
+    expected = list(source)
+    other = _fill(kind, tmp_path / "other")[1]
+    other.write_bytes(other.read_bytes().replace(b"1999", b"2999").replace(b"0700", b"7700"))
+    other.replace(path)
+    assert list(source) == expected
+    path.unlink()
+    assert list(source) == expected
+    with pytest.raises(ShardError, match="cannot be read"):
+        copy.deepcopy(source)[0]  # opens it anew
 
 
 # The index

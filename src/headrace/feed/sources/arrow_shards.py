@@ -17,7 +17,7 @@ import numpy as np
 from headrace.errors import ShardError
 from headrace.feed.sources.arrow_messages import BATCH, FILE_MARK, ArrowMessage, arrow_messages, needed
 from headrace.feed.sources.arrow_rows import DecodedBatches, Rows, RowsOfBatch, require_pyarrow
-from headrace.feed.sources.parquet_shards import require_same
+from headrace.feed.sources.byte_ranges import CountedFile
 from headrace.feed.sources.s3_objects import ObjectPath
 from headrace.feed.sources.shard_format import Columns, Reader, ShardPath, Stamp
 
@@ -64,8 +64,7 @@ class ArrowFormat:
         """See `shard_format.Format`."""
         if isinstance(path, ObjectPath):
             return ObjectBatches(path, columns, self._batches, self._decode)
-        require_same(path, stamp)
-        return _MappedBatches(path, columns["begin"].tolist())
+        return _MappedBatches(path, stamp, columns["begin"].tolist())
 
 
 def decoded(stream: bytes) -> tuple[Rows, int]:
@@ -75,16 +74,25 @@ def decoded(stream: bytes) -> tuple[Rows, int]:
 
 
 class _MappedBatches:
-    def __init__(self, path: Path, begin: list[int]) -> None:
-        self._batches = [RowsOfBatch(batch.schema.names, batch.columns) for batch in _mapped(path)]
+    def __init__(self, path: Path, stamp: Stamp, begin: list[int]) -> None:
+        self._file = CountedFile(path, stamp)
+        try:
+            self._batches = [RowsOfBatch(batch.schema.names, batch.columns) for batch in _mapped(path)]
+            self._file.require_at_path()
+        except BaseException:
+            self._file.close()
+            raise
         self._begin = begin
 
     def row(self, number: int) -> dict[str, Any]:
         batch = bisect_right(self._begin, number) - 1
-        return self._batches[batch].row(number - self._begin[batch])
+        found = self._batches[batch].row(number - self._begin[batch])
+        self._file.require_same()
+        return found
 
     def close(self) -> None:
         self._batches.clear()
+        self._file.close()
 
 
 def _mapped(path: Path) -> list[Any]:

@@ -59,7 +59,7 @@ class JsonLinesFormat:
 
     def open(self, path: ShardPath, stamp: Stamp, columns: Columns) -> _LinesReader:
         """See `shard_format.Format`."""
-        return _LinesReader(open_ranges(path, *stamp), columns)
+        return _LinesReader(open_ranges(path, stamp), columns)
 
     def lengths(self, columns: Columns) -> NDArray[np.uint64]:
         """Returns the bytes of every line, with the empty ones behind it."""

@@ -14,8 +14,9 @@ import numpy as np
 
 from headrace.errors import ShardError
 from headrace.feed.sources.arrow_rows import DecodedBatches, RowsOfBatch, require_pyarrow
+from headrace.feed.sources.byte_ranges import CountedFile
 from headrace.feed.sources.s3_objects import ObjectFile, ObjectPath
-from headrace.feed.sources.shard_format import Columns, ShardPath, Stamp, stamp_of
+from headrace.feed.sources.shard_format import Columns, ShardPath, Stamp
 
 
 def _opened(path: ShardPath) -> Any:
@@ -61,29 +62,34 @@ class ParquetFormat:
 
     def open(self, path: ShardPath, stamp: Stamp, columns: Columns) -> _ParquetReader:
         """See `shard_format.Format`."""
-        file = _opened(path)
-        require_same(path, stamp)
-        wanted = self._columns
-        missing = [] if wanted is None else [name for name in wanted if name not in file.schema_arrow.names]
-        if missing:
-            raise ShardError(f"{path} has no column {missing[0]!r}; it has {', '.join(file.schema_arrow.names)}")
-        return _ParquetReader(path, file, columns["begin"].tolist(), wanted, self._groups)
-
-
-def require_same(path: ShardPath, stamp: Stamp) -> None:
-    """Raises ShardError if a file is not as it was when its rows were counted."""
-    if stamp_of(path) != stamp:
-        raise ShardError(
-            f"{path} was changed since its rows were counted",
-            hint="build the loader again; do not change shards while they are read",
-        )
+        counted = None if isinstance(path, ObjectPath) else CountedFile(path, stamp)
+        try:
+            file = _opened(path)
+            if counted is not None:
+                counted.require_at_path()
+            wanted = self._columns
+            missing = [] if wanted is None else [name for name in wanted if name not in file.schema_arrow.names]
+            if missing:
+                raise ShardError(f"{path} has no column {missing[0]!r}; it has {', '.join(file.schema_arrow.names)}")
+        except BaseException:
+            if counted is not None:
+                counted.close()
+            raise
+        return _ParquetReader(path, file, counted, columns["begin"].tolist(), wanted, self._groups)
 
 
 class _ParquetReader:
     def __init__(
-        self, path: ShardPath, file: Any, begin: list[int], columns: list[str] | None, groups: DecodedBatches
+        self,
+        path: ShardPath,
+        file: Any,
+        counted: CountedFile | None,
+        begin: list[int],
+        columns: list[str] | None,
+        groups: DecodedBatches,
     ) -> None:
-        self._path, self._file, self._begin, self._columns, self._groups = path, file, begin, columns, groups
+        self._path, self._file, self._counted = path, file, counted
+        self._begin, self._columns, self._groups = begin, columns, groups
 
     def row(self, number: int) -> dict[str, Any]:
         group = bisect_right(self._begin, number) - 1
@@ -96,10 +102,16 @@ class _ParquetReader:
         try:
             table = self._file.read_row_group(group, columns=self._columns, use_threads=False)
         except (pyarrow.ArrowException, OSError) as error:
+            if self._counted is not None:
+                self._counted.require_same()  # rather than what came of it
             raise ShardError(f"{self._path}, row group {group}, cannot be read: {error}") from error
+        if self._counted is not None:
+            self._counted.require_same()
         whole = [column.combine_chunks() for column in table.columns]
         whole = [each.chunk(0) if isinstance(each, pyarrow.ChunkedArray) else each for each in whole]
         return RowsOfBatch(table.column_names, whole), sum(each.nbytes for each in whole)
 
     def close(self) -> None:
         self._file.close()
+        if self._counted is not None:
+            self._counted.close()

@@ -201,7 +201,7 @@ class TarFormat:
 
     def open(self, path: ShardPath, stamp: Stamp, columns: Columns) -> _TarReader:
         """See `shard_format.Format`."""
-        return _TarReader(open_ranges(path, *stamp), columns)
+        return _TarReader(open_ranges(path, stamp), columns)
 
     def lengths(self, columns: Columns) -> NDArray[np.uint64]:
         """Returns the bytes of the fields of every row."""
