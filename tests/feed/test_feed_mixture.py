@@ -244,6 +244,20 @@ def test_weights_count_also_in_batches_that_were_evaluated_and_not_given_out() -
     assert sources(list(batches)).keys() == {1}
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_without_a_step_weights_are_set_at_the_earliest_and_several_ranks_must_name_one(workers: int) -> None:
+    with DataLoader(made("all"), **OPTIONS, num_workers=workers) as loader:
+        batches = iter(loader)
+        found = [next(batches)]
+        step = loader.set_weights({"web": 0, "code": 1, "books": 0})
+        found += batches
+        assert sources(found[step:]).keys() == {1}
+        assert len(sources(found[:step])) == 3
+    loader = DataLoader(made("all"), **OPTIONS | {"rank": 0, "world_size": 2})
+    with pytest.raises(ValueError, match="several ranks share the data: give them all the same at_step"):
+        loader.set_weights(WEIGHTS)
+
+
 def test_weights_behind_what_is_planned_are_refused_with_the_earliest_step() -> None:
     with DataLoader(made("all"), **OPTIONS, num_workers=1) as loader:
         batches = iter(loader)

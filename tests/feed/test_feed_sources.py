@@ -510,6 +510,29 @@ def test_mistakes_are_told_with_what_to_write(tmp_path: Path) -> None:
     assert feed.jsonl(tmp_path)[1] == {}
 
 
+def test_shards_of_another_format_are_told(tmp_path: Path) -> None:
+    for number in (1, 200):
+        (tmp_path / "a.tar").write_text('{"id": 1}\n' * number)
+        with pytest.raises(ShardError, match=r"a\.tar at offset 0: this is no tar file"):
+            feed.tar(tmp_path)
+    fill_tars(tmp_path / "tars", {"b": 3})
+    with pytest.raises(ShardError, match=r"row 0: .*\nhint: this is no text: feed\.tar, feed\.parquet and feed\.arrow"):
+        list(feed.jsonl(tmp_path / "tars", "*.tar"))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_flat_map_without_a_return_is_told_with_its_function(tmp_path: Path, workers: int) -> None:
+    (tmp_path / "a.jsonl").write_text("1\n2\n")
+
+    def forgotten(row: int) -> None: ...
+
+    loader = feed.DataLoader(feed.jsonl(tmp_path).flat_map(forgotten), 2, num_workers=workers, num_shards=1)  # type: ignore[arg-type]
+    with pytest.raises(
+        TypeError, match=r"\.flat_map\(\) takes a function that returns an iterable.*forgotten returned None"
+    ):
+        list(loader)
+
+
 def test_errors_of_the_feed_are_found_there() -> None:
     for name in ("PipelineError", "PositionError", "ShardError", "WorkerError", "WorkersLost"):
         assert getattr(feed, name) is getattr(errors, name)

@@ -330,7 +330,7 @@ class Session:
                 self.close()
                 raise WorkersLost(
                     f"{what} did not come within {self._stall_timeout:.0f} s: {awaited}",
-                    hint="a sample may take that long: raise stall_timeout; or a worker hangs: see its log",
+                    hint=self._advice(),
                 )
             if now - begun > WARN_SECONDS and not self._warned and not self._schedule.workers:
                 self._warned = True
@@ -348,6 +348,11 @@ class Session:
             self.close()
             raise
         self._pumped = self._now()
+
+    def _advice(self) -> str:
+        if not self._schedule.workers and self._worker_pool.absent():
+            return "start the hosts that are missing, or take them out of workers="
+        return "a sample may take that long: raise stall_timeout; or a worker hangs: see its log"
 
     def _awaited(self) -> str:
         head = self._schedule.head

@@ -293,7 +293,7 @@ class DataLoader(Places, KnownData, TorchHabits):
             )  # fmt: skip
         skips, exact = self._policy.on_error == "skip", self._window == 1
         found = guarantee(source, sampled=self._sampled, shared=shared, skips=skips, exact=exact)
-        return guarantee_of_mixture(found, self._planner.mixed_order() if source is None else None)
+        return guarantee_of_mixture(found, self._planner.mixed_order() if source is None else None, self._planner.epoch)
 
     def check(self, samples: int = 32) -> PurityReport:
         """Makes samples twice, here, after different ones, and says what differs and which generator moved.

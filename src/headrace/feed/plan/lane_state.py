@@ -133,7 +133,8 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             if state.get(name) != first.get(name):
                 raise PositionError(
                     f"the states have {name}={first.get(name)!r} and {name}={state.get(name)!r}",
-                    hint="merge the states of all ranks of one step",
+                    hint="merge the states of all ranks of one step; where only some ranks have ended their epoch "
+                    "(uneven=True) there is none",
                 )
         if (lanes.count, lanes.slots) != (found[0].count, found[0].slots):
             raise PositionError(

@@ -253,11 +253,17 @@ class Planner:
         given = self.bookmark.given()
         return self.bucketing.padding(*given) if self.bucketing is not None and given is not None else (0, 0)
 
-    def set_weights(self, weights: Mapping[str, float], at_step: int) -> bool:
+    @property
+    def epoch(self) -> int:
+        """The epoch under way, or else the next one."""
+        current = self.bookmark.under_way()
+        return current[0].epoch if current is not None else self.bookmark.epoch
+
+    def set_weights(self, weights: Mapping[str, float], at_step: int | None) -> tuple[int, bool]:
         """Sets the weights of a mixture from a step on: of the pass that is under way, or else of the next.
 
         Returns:
-            Whether a pass is under way.
+            The step, and whether a pass is under way.
 
         Raises:
             PipelineError: there is no mixture.
@@ -268,7 +274,9 @@ class Planner:
         if order is None:
             raise PipelineError("the dataset is no mixture: it has no weights", "make one with feed.mix(...)")
         ordered = order.mixing.ordered(weights)
-        if isinstance(at_step, bool) or not hasattr(at_step, "__index__"):
+        if at_step is None and self._shard.world_size > 1:
+            raise ValueError("several ranks share the data: give them all the same at_step, some distance ahead")
+        if at_step is not None and (isinstance(at_step, bool) or not hasattr(at_step, "__index__")):
             raise ValueError(f"at_step is the number of a batch of the epoch, got {at_step!r}")
         current = self.bookmark.under_way()
         if current is not None:
@@ -288,6 +296,7 @@ class Planner:
                 f"all {plan.end_step} steps of epoch {epoch} are planned already: set the weights before the next pass "
                 "begins, with at_step=0"
             )
+        at_step = earliest if at_step is None else int(at_step)
         if not earliest <= at_step < plan.end_step:
             raise ValueError(
                 f"at_step must lie in [{earliest}, {plan.end_step}), got {at_step}: batches of epoch {epoch} before "
@@ -295,7 +304,7 @@ class Planner:
                 "ranks, which may be ahead of each other, keep some distance"
             )
         order.change(epoch, plan.begins_at(at_step), ordered)
-        return current is not None
+        return at_step, current is not None
 
     def state(self, source: SamplerSource | None, batches: int | None = None) -> dict[str, Any]:
         """Returns where the trainer is, or was after so many batches of the latest pass."""

@@ -85,7 +85,8 @@ class _LinesReader:
                     f"{self._file.path} at offset {begin}, row {number}: it begins with a byte order mark",
                     hint="write the file as utf-8, not utf-8-sig",
                 ) from error
-            raise ShardError(f"{self._file.path} at offset {begin}, row {number}: {error}") from error
+            hint = "this is no text: feed.tar, feed.parquet and feed.arrow read other shards" if b"\0" in data else ""
+            raise ShardError(f"{self._file.path} at offset {begin}, row {number}: {error}", hint) from error
 
     def close(self) -> None:
         self._file.close()

@@ -53,6 +53,8 @@ def _walk(path: ShardPath, file: ShardBytes, end: int) -> Iterator[Member]:
     while True:
         header = file.pread(BLOCK, at)
         if len(header) < BLOCK:
+            if len(header) > 0 and at == 0:
+                raise _no_tar(path)
             raise _broken(path, at, "it ends without the mark of a tar file's end: it was cut off")
         if header == _ZEROS:
             _check_rest(path, file, at, end)
@@ -96,6 +98,13 @@ def _check_rest(path: ShardPath, file: ShardBytes, at: int, end: int) -> None:
         at += len(rest)
 
 
+def _no_tar(path: ShardPath) -> ShardError:
+    return _broken(
+        path, 0, "this is no tar file, or a compressed one",
+        "shards are read at offsets: unpack .tar.gz and .tar.zst once; .jpg and the like may stay compressed",
+    )  # fmt: skip
+
+
 def _check(path: ShardPath, at: int, header: bytes) -> None:
     """Compares a header with its check sum: that of its bytes, with spaces in the sum's own place."""
     try:
@@ -105,10 +114,7 @@ def _check(path: ShardPath, at: int, header: bytes) -> None:
     # Adler's lower half is 1 + the sum of the bytes, modulo 65521: it sums 512 bytes in one call.
     if told < 0 or ((zlib.adler32(header) & 0xFFFF) - 1 - sum(header[148:156]) + 8 * 32 - told) % _ADLER:
         if at == 0:
-            raise _broken(
-                path, at, "this is no tar file, or a compressed one",
-                "shards are read at offsets: unpack .tar.gz and .tar.zst once; .jpg and the like may stay compressed",
-            )  # fmt: skip
+            raise _no_tar(path)
         raise _broken(path, at, "no header of a tar file where the next one should stand")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from abc import ABC, abstractmethod
 from collections import deque
@@ -46,12 +47,22 @@ def require_callable(function: object, method: str) -> None:
         raise TypeError(f".{method}() takes a function of one row, got {function!r}")
 
 
+def _many(function: Callable[[Any], Any], value: Any) -> Iterable[Any]:
+    found: Iterable[Any] = function(value)
+    if not isinstance(found, Iterable) and not hasattr(found, "__getitem__"):
+        name = getattr(function, "__qualname__", repr(function))
+        raise TypeError(
+            f".flat_map() takes a function that returns an iterable of rows, be it empty; {name} returned {found!r}"
+        )
+    return found
+
+
 def outputs_of(steps: Steps, value: Any) -> Iterator[Any]:
     """Returns what steps make of a value: none, one or many."""
     values: Iterator[Any] = iter([value])
     for kind, function in steps:
         if kind == "flat_map":
-            values = itertools.chain.from_iterable(map(function, values))
+            values = itertools.chain.from_iterable(map(functools.partial(_many, function), values))
         else:
             values = map(function, values) if kind == "map" else filter(function, values)
     return values
