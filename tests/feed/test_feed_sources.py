@@ -348,6 +348,20 @@ def test_bytes_of_an_open_shard_that_have_changed_are_never_given_to_anybody(
 
 
 @pytest.mark.parametrize("kind", ["tar", "jsonl", "parquet", "arrow"])
+def test_a_source_that_is_dropped_leaves_no_file_open(kind: str, tmp_path: Path) -> None:
+    source, path = _fill(kind, tmp_path / "data")
+    for source in (copy.deepcopy(source) for _ in range(3)):
+        source[0]
+        assert path in _open_files()
+    del source
+    assert path not in _open_files()
+
+
+def _open_files() -> set[Path]:
+    return {path.readlink() for path in Path("/proc/self/fd").iterdir() if path.is_symlink()}
+
+
+@pytest.mark.parametrize("kind", ["tar", "jsonl", "parquet", "arrow"])
 def test_a_shard_that_is_removed_or_replaced_stays_what_it_was_for_who_has_it_open(kind: str, tmp_path: Path) -> None:
     source, path = _fill(kind, tmp_path / "data")
     expected = list(source)

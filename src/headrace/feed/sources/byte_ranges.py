@@ -20,7 +20,7 @@ READ_AHEAD = 256 << 10  # bytes: a piece of cache, and one system call for many 
 
 
 class CountedFile:
-    """A file that is open, and that must stay as it was when its rows were counted.
+    """A file that is open, and that must stay as it was when its rows were counted. It is closed with its last user.
 
     Args:
         path: of the file.
@@ -31,7 +31,7 @@ class CountedFile:
     """
 
     def __init__(self, path: Path, stamp: Stamp) -> None:
-        self._path, self._stamp = path, stamp
+        self._path, self._stamp, self.descriptor = path, stamp, -1
         try:
             self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
@@ -63,7 +63,12 @@ class CountedFile:
 
     def close(self) -> None:
         """Closes the file."""
-        os.close(self.descriptor)
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+    def __del__(self) -> None:
+        self.close()  # sources, and the copies of them that lanes read, are dropped without being closed
 
 
 class ByteRanges:
