@@ -80,7 +80,8 @@ class Chaos:
         wait_until(lambda: len(self._executors()) >= count, "there are executors to hit")
         return self._chance.sample(self._executors(), count)
 
-    def _kill(self, executor: psutil.Process) -> None:
+    def kill(self, executor: psutil.Process) -> None:
+        """Kills an executor; none while as many were killed in a minute as the loader may replace."""
         now = time.monotonic()
         while self._kills and self._kills[0] < now - 60:
             self._kills.popleft()
@@ -89,7 +90,7 @@ class Chaos:
             _signal(executor, signal.SIGKILL)
 
     def _kill_executor(self) -> None:
-        self._kill(*self._pick())
+        self.kill(*self._pick())
 
     def _stop_executor(self) -> None:
         self._stop(*self._pick(), most=1.5)
@@ -97,7 +98,7 @@ class Chaos:
     def _stop_and_kill(self) -> None:
         stopped, killed = self._pick(2)
         _signal(stopped, signal.SIGSTOP)
-        self._kill(killed)
+        self.kill(killed)
         self._pause(0.1, 1.0)
         _signal(stopped, signal.SIGCONT)
 

@@ -42,11 +42,11 @@ def test_workers_of_lanes_are_killed_and_stopped(tmp_path: Path, seed: int) -> N
 def test_workers_are_killed_while_a_loader_chooses_how_many_there_are(tmp_path: Path, seed: int) -> None:
     loader = {"workers": "local", "num_workers": "auto", "persistent_workers": True}
     with training(tmp_path, loader=loader, endless=True, dataset={"delay": 0.01}) as trainer:
-        chance = random.Random(seed)
+        chance, chaos = random.Random(seed), Chaos(seed, trainer)
         for _ in repeat(0.03, 2):
             wait_until(lambda: len(trainer.local_executors()) > 1, "the loader has added workers")
             trainer.wait_steps(chance.randrange(1, 40))
-            chance.choice(trainer.local_executors()).kill()
+            chaos.kill(chance.choice(trainer.local_executors()))
         stats = trainer.finish()
     assert stats["workers_lost"] >= 1
     assert stats["tuning"]["changes"], stats["tuning"]
@@ -57,10 +57,10 @@ def test_workers_that_pack_documents_are_killed(method: str, tmp_path: Path, see
     loader = {"workers": "local", "num_workers": 2, "num_shards": 5, "persistent_workers": True, "batch_size": 2}
     dataset = {"method": method, "delay": 0.001}
     with training(tmp_path, loader=loader, pipeline="packed", endless=True, n=400, dataset=dataset) as trainer:
-        chance = random.Random(seed)
+        chance, chaos = random.Random(seed), Chaos(seed, trainer)
         for _ in repeat(0.03, 3):
             trainer.wait_steps(chance.randrange(1, 12))
-            chance.choice(trainer.local_executors()).kill()
+            chaos.kill(chance.choice(trainer.local_executors()))
         assert trainer.finish()["workers_lost"] >= 1
 
 
