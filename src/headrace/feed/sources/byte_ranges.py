@@ -15,7 +15,9 @@ from headrace.errors import ShardError
 from headrace.feed.sources.s3_objects import ObjectPath, ObjectRanges
 from headrace.feed.sources.shard_format import Stamp
 
-DO_NOT_CHANGE = "build the loader again; do not change shards while they are read"
+DO_NOT_CHANGE = (
+    "build the loader again, and restart the feed servers that have it open; do not change shards while they are read"
+)
 READ_AHEAD = 256 << 10  # bytes: a piece of cache, and one system call for many small rows
 
 

@@ -31,7 +31,8 @@ class Plans:
                 ranks = f"rank {client.hello.rank} and rank {other.hello.rank}"
                 return (
                     f"{ranks} have different plans for the loader {loader!r}: pipeline, length, seed, shuffle, "
-                    "drop_last, global batch and world size must be equal on all ranks"
+                    "drop_last, global batch and world size must be equal on all ranks; ranks of different jobs that "
+                    "share a server are told apart by HEADRACE_FEED_JOB"
                 )
         self._plans[client, message.loader] = message.plan
         self._loaders.setdefault((client, message.pipeline), message.loader)
