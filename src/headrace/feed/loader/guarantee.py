@@ -86,9 +86,9 @@ def guarantee_of_lanes(dataset: Any, *, shared: bool, even: bool, slots: bool, s
         skips: whether rows that raise are left out.
         slots: whether a global batch takes of all lanes, so that it is the same for any number of ranks.
     """
-    resume: Resume = "by the dataset's state" if all(map(_has_state, leaves_of(dataset))) else "by replaying lanes"
-    if isinstance(dataset, Pipeline):
-        resume = "by the dataset's state or by replaying lanes"
+    resume: Resume = "by the dataset's state or by replaying lanes"
+    if not isinstance(dataset, Pipeline):
+        resume = "by the dataset's state" if all(map(_has_state, leaves_of(dataset))) else "by replaying lanes"
     ranks: Ranks = "share every global batch" if slots else "share the lanes" if shared else "each has everything"
     same, equal = slots or not shared, even or not shared
     if isinstance(dataset, MixedStream):

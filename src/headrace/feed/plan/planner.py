@@ -278,13 +278,12 @@ class Planner:
             raise ValueError("several ranks share the data: give them all the same at_step, some distance ahead")
         if at_step is not None and (isinstance(at_step, bool) or not hasattr(at_step, "__index__")):
             raise ValueError(f"at_step is the number of a batch of the epoch, got {at_step!r}")
-        current = self.bookmark.under_way()
+        current, epoch = self.bookmark.under_way(), self.epoch
         if current is not None:
-            epoch, plan = current[0].epoch, current[1]
+            plan = current[1]
             earliest = self._planned[1] if self._planned[0] == epoch else plan.end_step
         else:
-            epoch, loaded = self.bookmark.epoch, self.bookmark.loaded
-            plan = self.plan(epoch)
+            loaded, plan = self.bookmark.loaded, self.plan(epoch)
             if loaded is not None:
                 plan = replace(plan, offset=loaded.samples, first_step=loaded.step)
             earliest = plan.first_step

@@ -76,12 +76,8 @@ def decoded(stream: bytes) -> tuple[Rows, int]:
 class _MappedBatches:
     def __init__(self, path: Path, stamp: Stamp, begin: list[int]) -> None:
         self._file = CountedFile(path, stamp)
-        try:
-            self._batches = [RowsOfBatch(batch.schema.names, batch.columns) for batch in _mapped(path)]
-            self._file.require_at_path()
-        except BaseException:
-            self._file.close()
-            raise
+        self._batches = [RowsOfBatch(batch.schema.names, batch.columns) for batch in _mapped(path)]
+        self._file.require_at_path()
         self._begin = begin
 
     def row(self, number: int) -> dict[str, Any]:

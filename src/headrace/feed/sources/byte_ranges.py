@@ -38,11 +38,7 @@ class CountedFile:
             self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             raise ShardError(f"{path} cannot be read: {error.strerror}") from error
-        try:
-            self.require_same()
-        except ShardError:
-            self.close()
-            raise
+        self.require_same()
 
     def require_same(self) -> None:
         """Raises ShardError if it was changed. Call it when something was read, before that is used."""

@@ -63,18 +63,13 @@ class ParquetFormat:
     def open(self, path: ShardPath, stamp: Stamp, columns: Columns) -> _ParquetReader:
         """See `shard_format.Format`."""
         counted = None if isinstance(path, ObjectPath) else CountedFile(path, stamp)
-        try:
-            file = _opened(path)
-            if counted is not None:
-                counted.require_at_path()
-            wanted = self._columns
-            missing = [] if wanted is None else [name for name in wanted if name not in file.schema_arrow.names]
-            if missing:
-                raise ShardError(f"{path} has no column {missing[0]!r}; it has {', '.join(file.schema_arrow.names)}")
-        except BaseException:
-            if counted is not None:
-                counted.close()
-            raise
+        file = _opened(path)
+        if counted is not None:
+            counted.require_at_path()
+        wanted = self._columns
+        missing = [] if wanted is None else [name for name in wanted if name not in file.schema_arrow.names]
+        if missing:
+            raise ShardError(f"{path} has no column {missing[0]!r}; it has {', '.join(file.schema_arrow.names)}")
         return _ParquetReader(path, file, counted, columns["begin"].tolist(), wanted, self._groups)
 
 
