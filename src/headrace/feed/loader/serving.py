@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 from collections.abc import Callable
 from multiprocessing.context import BaseContext
@@ -63,7 +64,8 @@ def opening_by_name(
     collate = "" if standard and collate_fn is not stack_arrays else factory.function_name(collate_fn, "collate_fn")
     begin = factory.function_name(init, "worker_init_fn") if init else ""
     return messages.Open(
-        PIPELINE, named.factory, named.arguments, collate, begin, batched, name, plan, lanes=lanes, job=job_of(plan)
+        PIPELINE, named.factory, named.arguments, collate, begin, batched, name, plan,
+        lanes=lanes, job=job_of(plan), opener=secrets.token_hex(8),
     )  # fmt: skip
 
 

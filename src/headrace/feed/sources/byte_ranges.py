@@ -16,7 +16,8 @@ from headrace.feed.sources.s3_objects import ObjectPath, ObjectRanges
 from headrace.feed.sources.shard_format import Stamp
 
 DO_NOT_CHANGE = (
-    "build the loader again, and restart the feed servers that have it open; do not change shards while they are read"
+    "close all loaders that have it open on the same feed servers, and build them again; do not change shards while "
+    "they are read"
 )
 READ_AHEAD = 256 << 10  # bytes: a piece of cache, and one system call for many small rows
 

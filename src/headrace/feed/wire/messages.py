@@ -6,7 +6,7 @@ they are in a slab, whose descriptor is passed along (Unix socket), or follow th
 
     Challenge, Hello, Welcome, Refused                  opening of a connection to a feed server (see `handshake`)
     Dial, Down                                          client and receiver: connect to a host; it is gone
-    Open -> Opened | OpenFailed                         a pipeline, by name
+    Open -> Opened | OpenFailed, and Close              a pipeline, by name
     IndexPart                                           meanwhile: shards that a host has counted, for the other hosts
     SlabOffer (with a descriptor), SlabDrop             a slab of the client that results may be written to
     SliceRequest -> Done | Unstackable | Failed | Lost | Cancelled, and Cancel   a slice; one answer to every request
@@ -103,6 +103,7 @@ class Open(_Message, frozen=True):
         lanes: how many a dataset without a count is read in; 0 for a dataset with rows by number.
         shards: feed server to executor: what its host has announced; shards that it has got since are left out.
         job: which job of those that share the server; empty for all that do not say.
+        opener: which loader object, one of all that there are; the same when it comes back on another connection.
     """
 
     pipeline: PipelineNumber
@@ -117,6 +118,13 @@ class Open(_Message, frozen=True):
     shards: list[tuple[str, int]] = []
     lanes: int = 0
     job: str = ""
+    opener: str = ""
+
+
+class Close(_Message, frozen=True):
+    """Feed server to executor: nobody has this pipeline open any more."""
+
+    pipeline: PipelineNumber
 
 
 class Opened(_Message, frozen=True):
@@ -371,7 +379,7 @@ class Status(_Message, frozen=True):
 Answer = Done | Unstackable | Failed | Lost | Cancelled
 
 Message = (
-    Challenge | Hello | Welcome | Refused | Dial | Down | Open | Opened | OpenFailed | IndexPart | SlabOffer
+    Challenge | Hello | Welcome | Refused | Dial | Down | Open | Opened | OpenFailed | Close | IndexPart | SlabOffer
     | SlabDrop | SliceRequest | Done | Unstackable | Failed | Lost | Cancel | Cancelled | Ping | Pong | StatusRequest
     | Status | Fork | Forked | Exited
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
 It speaks `messages` on one Unix socket, to the trainer (local workers) or to its host's feed server. It writes
 results into the slab that the request names, or into a fresh one whose descriptor it passes on when there is none
-that fits. It keeps no state but the pipelines that it has built and the slabs that it has mapped.
+that fits. It keeps no state but the pipelines that are open and the slabs that it has mapped.
 
 It lives as long as the other end of its socket, and dies with the process that made it (see `parent_death`).
 """
@@ -10,6 +10,7 @@ It lives as long as the other end of its socket, and dies with the process that 
 from __future__ import annotations
 
 import faulthandler
+import gc
 import os
 import signal
 import socket
@@ -69,6 +70,7 @@ class Executor:
         self._init = init
         self._pipelines: dict[PipelineNumber, Built] = {}
         self._built: dict[_Content, tuple[Built, list[tuple[str, int]]]] = {}
+        self._contents: dict[PipelineNumber, _Content] = {}
         self._lanes: dict[PipelineNumber, LaneReaders] = {}
         self._broken: dict[PipelineNumber, messages.RemoteError] = {}
         self._slabs: dict[SlabNumber, Slab] = {}
@@ -106,6 +108,8 @@ class Executor:
             self._answer(message)
         elif isinstance(message, messages.Open):
             self._open(message)
+        elif isinstance(message, messages.Close):
+            self._close(message.pipeline)
         elif isinstance(message, messages.SlabOffer):
             self._slabs[message.slab] = Slab(frame.take_descriptor(), message.size)
         elif isinstance(message, messages.SlabDrop):
@@ -134,6 +138,14 @@ class Executor:
         computes = numerics() if message.factory else {}  # a trainer's own processes compute alike
         self._send(messages.Opened(message.pipeline, length, built.whole, computes, shards, digests, mixing))
 
+    def _close(self, number: PipelineNumber) -> None:
+        for held in (self._pipelines, self._lanes, self._broken):
+            held.pop(number, None)
+        content = self._contents.pop(number, None)
+        if content is not None and content not in self._contents.values():
+            self._built.pop(content, None)
+            gc.collect()  # a dataset whose parts refer to each other would stay in memory for long
+
     def _build(self, message: messages.Open) -> tuple[Built, list[tuple[str, int]]]:
         """Returns the pipeline, and the shards that it declares. Those of a given one are the trainer's business."""
         if not message.factory:
@@ -151,6 +163,7 @@ class Executor:
             message.batched,
             message.lanes,
         )
+        self._contents[message.pipeline] = key
         if key not in self._built:
             dataset = load_factory(message.factory)(**message.arguments)
             if message.lanes:
@@ -169,17 +182,11 @@ class Executor:
             self._introduce(dataset, 0)
             if message.lanes:
                 dataset, shards = with_shards(dataset, message.shards)
-                return self._keep(key, dataset, message, shards)
-            if message.init:
-                load_function(message.init, self._roots)(self._number)
-            dataset, shards = in_key_order(dataset, message.shards)
-            return self._keep(key, dataset, message, shards)
-        return self._built[key]
-
-    def _keep(
-        self, key: _Content, dataset: Any, message: messages.Open, shards: list[tuple[str, int]]
-    ) -> tuple[Built, list[tuple[str, int]]]:
-        self._built[key] = self._assemble(dataset, message), shards
+            else:
+                if message.init:
+                    load_function(message.init, self._roots)(self._number)
+                dataset, shards = in_key_order(dataset, message.shards)
+            self._built[key] = self._assemble(dataset, message), shards
         return self._built[key]
 
     def _assemble(self, dataset: Any, message: messages.Open) -> Built:

@@ -122,6 +122,10 @@ class ExecutorPool:
             self._lanes[lane] = chosen.number
         return chosen
 
+    def forget(self, pipeline: PipelineNumber) -> None:
+        """Nobody goes on with the lanes of a pipeline."""
+        self._lanes = {lane: number for lane, number in self._lanes.items() if lane[0] != pipeline}
+
     def ensure(self, capability: str) -> None:
         """Starts executors that use another instruction set than the host's own, if there are none yet."""
         if not any(executor.capability == capability for executor in self.executors.values()):

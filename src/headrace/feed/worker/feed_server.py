@@ -115,6 +115,7 @@ class FeedServer:
             self._expire()
             self._end_vanished()
             self._work_queue.end_stuck()
+            self._work_queue.let_go()
             self._work.tick(len(self._pool.executors))
             if self._watch is not None and time.monotonic() >= self._watch_due:
                 self._watch_due = time.monotonic() + WATCH_SECONDS
@@ -122,10 +123,7 @@ class FeedServer:
 
     def _sync(self) -> None:
         """Registers with the selector what should be listened to, and for what."""
-        for client in [client for client in self._clients if client.closed]:
-            self._clients.remove(client)
-            self._work.links.end(client.channel)
-            self._work_queue.client_gone(client)
+        self._forget_closed()
         owners: dict[FramedConnection, object] = {client.channel: client for client in self._clients}
         owners |= {executor.channel: executor for executor in self._pool.executors.values() if not executor.dead}
         owners[self._pool.forkserver] = self._pool
@@ -141,6 +139,12 @@ class FeedServer:
                 self._registered[channel.fileno()] = channel
             elif self._selector.get_key(channel.fileno()).events != events:
                 self._selector.modify(channel.fileno(), events, owner)
+
+    def _forget_closed(self) -> None:
+        for client in [client for client in self._clients if client.closed]:
+            self._clients.remove(client)
+            self._work.links.end(client.channel)
+            self._work_queue.client_gone(client)
 
     def _serve(self, owner: object, events: int) -> None:
         if isinstance(owner, socket.socket):
@@ -290,6 +294,7 @@ class FeedServer:
             self._work_queue.cancel(client, message)
         elif isinstance(message, messages.Open):
             self._pool.mail.open()
+            self._forget_closed()  # what only they had open is not shared with this one
             self._work_queue.open(client, message)
         elif isinstance(message, messages.IndexPart):
             self._deliver(message)

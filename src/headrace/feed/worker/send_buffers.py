@@ -152,6 +152,10 @@ class Staging:
         payload = payload_of(request, done, slab)
         return payload, read_sums(done.sums, payload) if summed else []
 
+    def forget(self, pipeline: PipelineNumber) -> None:
+        """Nothing is made of a pipeline any more."""
+        self._batch_bytes.pop(pipeline, None)
+
     def release(self, number: SlabNumber) -> None:
         """Gives a slab back."""
         self._owners.pop(number, None)

@@ -101,6 +101,7 @@ class WorkQueue:
             error = messages.RemoteError("headrace.errors:PipelineError", conflict, "")
             client.send(messages.OpenFailed(message.pipeline, error))
             return
+        self.let_go(message.opener)
         number = self._pipelines.enter(client, message)
         opened = self._pipelines[number].opened
         if opened is not None:
@@ -168,9 +169,18 @@ class WorkQueue:
         for owner, number in list(self._client_slabs):
             if owner is client:
                 self.drop(client, number)
-        self._pipelines.forget(client)
+        self._pipelines.forget(client, time.monotonic())
         self._plans.forget(client)
         self._queue.leave(client)
+
+    def let_go(self, opener: str | None = None) -> None:
+        """Has the executors close what nobody has open any more; see `OpenPipelines.let_go`."""
+        for number in self._pipelines.let_go(time.monotonic(), opener):
+            self._staging.forget(number)
+            self._pool.forget(number)
+            for executor in self._pool.alive():  # also one that could not open it: it keeps what it has built
+                executor.opened.discard(number)
+                self._give(executor, messages.Close(number))
 
     # What executors say
 

@@ -1,0 +1,159 @@
+"""A feed server keeps a pipeline open as long as somebody has it open, and shortly for one that lost its connection."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from feed_servers import Server, receivers
+from source_data import fill_tars, noted, write_tar
+
+from headrace import feed
+from headrace.feed.wire import messages
+from headrace.feed.worker.client_connection import ClientConnection
+from headrace.feed.worker.open_pipelines import KEPT_SECONDS, OpenPipelines
+
+COUNTS = {"a": 10, "b": 14, "c": 12}
+
+
+def loader_of(folder: Path, *servers: Server, **arguments: Any) -> feed.DataLoader:
+    pipeline = noted(str(folder), str(folder.with_suffix(".notes")), **arguments)
+    where = {"workers": ",".join(server.tcp for server in servers), "secret_file": str(servers[0].secret)}
+    return feed.DataLoader(pipeline, batch_size=4, seed=1, **where)
+
+
+def keys(loader: feed.DataLoader) -> list[str]:
+    return [key for batch in loader for key in batch["key"]]
+
+
+def held(folder: Path) -> list[str]:
+    """The keys that a loader without servers finds."""
+    return [row["__key__"] for row in feed.tar(folder)]
+
+
+def add(folder: Path) -> None:
+    fill_tars(folder, {"d": 9})
+
+
+def rewrite(folder: Path) -> None:
+    write_tar(folder / "b.tar", [{"__key__": f"other/{row}", "bin": b"1"} for row in range(17)])
+
+
+def remove(folder: Path) -> None:
+    (folder / "b.tar").unlink()
+
+
+@pytest.mark.parametrize("change", [add, rewrite, remove])
+def test_the_next_loader_finds_the_shards_as_they_are_then(
+    change: Callable[[Path], None], own_server: Callable[..., Server], tmp_path: Path
+) -> None:
+    folder, server = fill_tars(tmp_path / "data", COUNTS), own_server()
+    with loader_of(folder, server) as first:
+        before = keys(first)
+        assert before == held(folder)
+        change(folder)
+    with loader_of(folder, server) as second:
+        found = [keys(second), keys(second)]
+    assert found == [held(folder)] * 2 != [before] * 2
+
+
+def test_loaders_at_the_same_time_share_what_the_first_one_has_opened(
+    own_server: Callable[..., Server], tmp_path: Path
+) -> None:
+    folder, server = fill_tars(tmp_path / "data", COUNTS), own_server(executors=1)
+    with loader_of(folder, server) as first:
+        before = keys(first)
+        add(folder)
+        with loader_of(folder, server) as second:
+            assert keys(second) == before
+        assert keys(first) == before
+    assert (tmp_path / "data.notes").read_text() == "called\n"
+    with loader_of(folder, server) as third:
+        assert keys(third) == held(folder) != before
+
+
+def test_a_server_that_was_restarted_and_one_that_was_not_serve_the_next_loader(
+    own_server: Callable[..., Server], tmp_path: Path
+) -> None:
+    folder, servers = fill_tars(tmp_path / "data", COUNTS), [own_server("host-1"), own_server("host-2")]
+    with loader_of(folder, *servers) as loader:
+        keys(loader)
+    add(folder)
+    servers[1].kill()
+    servers[1].start()
+    servers[1].wait_ready()
+    with loader_of(folder, *servers) as loader:
+        assert keys(loader) == held(folder)
+
+
+def test_one_that_lost_its_connection_finds_its_pipeline_open(
+    own_server: Callable[..., Server], tmp_path: Path
+) -> None:
+    folder, server = fill_tars(tmp_path / "data", {"a": 400}), own_server(executors=1)
+    with loader_of(folder, server) as loader:
+        batches = iter(loader)
+        found = [key for _ in range(10) for key in next(batches)["key"]]
+        [receiver] = receivers()
+        receiver.send_signal(signal.SIGKILL)
+        found += [key for batch in batches for key in batch["key"]]
+        assert found == held(folder)
+        assert loader.stats()["workers_lost"] == 1
+    assert (tmp_path / "data.notes").read_text() == "called\n"
+
+
+def test_what_nobody_has_open_is_not_in_memory(own_server: Callable[..., Server], tmp_path: Path) -> None:
+    folder, server = fill_tars(tmp_path / "data", COUNTS), own_server(executors=1)
+
+    def memory() -> float:
+        [executor] = server.executors()
+        return psutil.Process(executor.pid).memory_info().rss / 2**20
+
+    for megabytes in range(50, 60):  # arguments of its own for each
+        with loader_of(folder, server, megabytes=megabytes) as loader:
+            assert keys(loader) == held(folder)
+            highest = memory()
+            if megabytes == 50:
+                first = highest
+    assert highest < first + 60  # the last one is 9 larger than the first
+    assert len((tmp_path / "data.notes").read_text().split()) == 10
+
+
+def client() -> ClientConnection:
+    return ClientConnection(Any, "a client", False, 0.0, messages.Challenge(3, b""))  # type: ignore[arg-type]
+
+
+def opening(opener: str, **arguments: Any) -> messages.Open:
+    return messages.Open(1, "module:pipeline", arguments, "", "", True, opener=opener)
+
+
+def test_a_pipeline_is_let_go_of_by_time_or_by_the_next_that_opens_one() -> None:
+    pipelines, one, two = OpenPipelines(), client(), client()
+    number = pipelines.enter(one, opening("one"))
+    assert pipelines.enter(two, opening("two")) == number
+    pipelines.forget(one, 0.0)
+    assert not pipelines.let_go(1000.0, "three"), "somebody has it open"
+    pipelines.forget(two, 1000.0)
+    assert not pipelines.let_go(1000.0 + KEPT_SECONDS)
+    assert not pipelines.let_go(1000.0, "two"), "it was the last one, and comes back"
+    assert pipelines.enter(two, opening("two")) == number
+    pipelines.forget(two, 1000.0)
+    assert pipelines.let_go(1000.1 + KEPT_SECONDS) == [number]
+    other = pipelines.enter(one, opening("one"))
+    assert other != number
+    pipelines.forget(one, 2000.0)
+    assert pipelines.let_go(2000.0, "two") == [other]
+
+
+def test_an_executor_may_have_opened_what_was_let_go_of_meanwhile() -> None:
+    pipelines, one = OpenPipelines(), client()
+    number = pipelines.enter(one, opening("one"))
+    pipelines.waiting[number] = [(one, 1)]
+    pipelines.forget(one, 0.0)
+    assert pipelines.let_go(0.0, "two") == [number]
+    assert not pipelines.waiting
+    pipelines.opened(messages.Opened(number, 10, True, {}))
+    pipelines.failed(messages.OpenFailed(number, messages.RemoteError("builtins:ValueError", "", "")))
