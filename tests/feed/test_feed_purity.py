@@ -6,6 +6,7 @@ import re
 import time
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -77,6 +78,16 @@ def test_two_hosts_of_one_executor_compare_with_each_other_and_one_has_nobody(
     ) as loader:
         [text] = purity_warnings(loader, "purity_failures")
         assert "field batch['drift']" in text
+
+
+@pytest.mark.parametrize("batch_size", [8, 2, None])
+def test_a_row_that_only_one_worker_could_make_is_named_with_what_the_other_one_raised(
+    batch_size: int | None, tmp_path: Path
+) -> None:
+    dataset = trouble_data.RaisesTheSecondTime(11, str(tmp_path / "notes"))
+    with DataLoader(dataset, batch_size, num_workers=2, verify=1.0, persistent_workers=True) as loader:
+        [text] = purity_warnings(loader, "purity_failures")
+    assert re.match(r"one worker made index 11 \(epoch 0, step \d+\), and another one raised OSError: the disk", text)
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -11,12 +11,14 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from headrace.errors import ShardError
 from headrace.feed.batch import pytree
 from headrace.feed.batch.row_layout import decode_layout
 from headrace.feed.client.request import Request
 from headrace.feed.client.work_units import WorkerLoad
 from headrace.feed.identifiers import WorkerNumber
 from headrace.feed.wire import messages
+from headrace.feed.wire.remote_errors import in_short
 from headrace.feed.worker.slices import keys_of
 
 FIRST = 8  # slices that are always checked
@@ -42,15 +44,24 @@ class Check:
 
 @dataclass(frozen=True)
 class Difference:
-    """Two workers made different bytes of the same address. `field` is empty when structure or plain values differ."""
+    """Two workers made different bytes of the same address, or one of them raised.
+
+    Attributes:
+        epoch, step, keys: the address.
+        field: empty when structure or plain values differ.
+        raised: by one of them.
+    """
 
     epoch: int
     step: int
     keys: tuple[object, ...]
     field: str
+    raised: str = ""
 
     def warning(self) -> str:
         """Returns what the user is told."""
+        if self.raised:
+            return f"one worker made {self}, and another one raised {self.raised}: a retry may change the data"
         return (
             f"two workers made different data of {self}: the dataset depends on more than the sample's "
             "place in the plan, so a retry may change it; loader.check() says which generator moved"
@@ -127,13 +138,26 @@ class Verifier:
         if done.executor == check.done.executor and worker == check.request.worker:
             return None  # the host had no other executor to give it to
         self.compared += 1
-        if done.digests == check.done.digests and len(done.failures) == len(check.done.failures):
-            return None
-        return _locate(check, done)
+        if len(done.failures) != len(check.done.failures):
+            return _raised(check, done)
+        return None if done.digests == check.done.digests else _locate(check, done)
 
     def clear(self) -> None:
         """Forgets what waits."""
         self._waiting.clear()
+
+
+def _raised(check: Check, done: messages.Done) -> Difference | None:
+    """Finds what only one of two answers failed at. A shard that was changed meanwhile says nothing of the dataset."""
+    one, other = sorted((check.done.failures, done.failures), key=len)
+    known = {(failure.batch, failure.row) for failure in one}
+    failure = next(each for each in other if (each.batch, each.row) not in known)
+    if failure.error.kind == f"{ShardError.__module__}:{ShardError.__qualname__}":
+        return None
+    batch = check.request.message.batches[failure.batch]
+    rows = (row for row in range(batch.first, batch.last) if row not in batch.left_out)
+    keys = tuple(key for row, key in zip(rows, keys_of(batch), strict=False) if failure.row in (row, -1))
+    return Difference(check.request.message.epoch, batch.step, keys, "", in_short(failure.error))
 
 
 def _locate(check: Check, done: messages.Done) -> Difference:
