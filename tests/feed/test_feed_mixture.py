@@ -338,6 +338,24 @@ def test_hosts_make_the_same_batches_and_weights_that_ranks_disagree_in_are_an_e
             [next(each) for _ in range(50) for each in passes]
 
 
+def test_weights_that_a_rank_sets_where_another_one_has_been_already_are_an_error_though_that_one_has_ended(
+    pair: Pair,
+) -> None:
+    ranked = {"global_batch_size": 4, "world_size": 2, "shuffle": True, "seed": 3, "prefetch_factor": 1}
+    served = {"workers": pair.a.tcp, "secret_file": pair.secret, "name": "far apart"}
+    with DataLoader(mixed("all"), **ranked, **served, rank=0) as slow:
+        batches = iter(slow)
+        next(batches)
+        with DataLoader(mixed("all"), **ranked, **served, rank=1) as quick:
+            list(quick)
+        slow.set_weights({"web": 0, "code": 1, "books": 0}, at_step=40)
+        with pytest.raises(PipelineError, match=r"rank 0 and rank 1 have different weights at step 4\d of epoch 0"):
+            list(batches)
+    with DataLoader(mixed("all"), **ranked, **served, rank=0) as again:  # nobody of that run is there any more
+        again.set_weights({"web": 0, "code": 1, "books": 0}, at_step=40)
+        assert list(again)
+
+
 def test_hosts_with_other_shards_of_the_sources_serve_what_they_have(
     tmp_path: Path, own_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:

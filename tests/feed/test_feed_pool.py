@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import feed_data
+import msgspec
 import psutil
 import pytest
 from feed_servers import HERE, Server, ask, wait_until
@@ -113,6 +114,36 @@ def test_only_ranks_of_one_job_must_have_the_same_plan() -> None:
     assert not plans.conflict(client_of("one", 0), opening)
     assert not plans.conflict(client_of("two", 1), other)
     assert "rank 1 and rank 0 have different plans" in plans.conflict(client_of("one", 1), other)
+
+
+def test_what_ranks_agreed_in_counts_until_one_of_them_begins_again() -> None:
+    plans = Plans()
+
+    def begin(rank: int, opener: str) -> ClientConnection:
+        client = client_of("job", rank)
+        opening = messages.Open(PIPELINE, "m:f", {}, "", "", True, "train", plan="a", opener=opener)
+        assert not plans.conflict(client, opening)
+        return client
+
+    def ask(client: ClientConnection, step: int, weights: str) -> str:
+        message = request_of(client, 1, step).message
+        return plans.disagreement(client, msgspec.structs.replace(message, agreed=(0, weights)))
+
+    first, second = begin(0, "one"), begin(1, "two")
+    assert not any(ask(second, step, "old") for step in range(9))
+    plans.forget(second)
+    assert "rank 0 and rank 1 have different weights at step 7" in ask(first, 7, "new")
+    assert not ask(first, 9, "new"), "rank 1 was not there"
+    plans.forget(first)
+    third = begin(1, "two")  # a run that has ended is over
+    assert not ask(third, 9, "old")
+    lost = begin(0, "one")
+    assert ask(lost, 9, "new")
+    plans.forget(lost)
+    back = begin(0, "one")  # it lost its connection
+    assert ask(back, 9, "new")
+    again = begin(0, "three")  # the job was started again, and the server has not seen the end of rank 1
+    assert not ask(again, 9, "new")
 
 
 def test_ranks_find_the_same_name_of_their_job(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,8 @@ class Plans:
     def __init__(self) -> None:
         self._plans: dict[tuple[ClientConnection, str], str] = {}
         self._loaders: dict[tuple[ClientConnection, PipelineNumber], str] = {}
-        self._asked: dict[tuple[ClientConnection, str, int], dict[str, list[_Step]]] = {}
+        self._openers: dict[tuple[str, str, int], str] = {}  # by job, loader and rank
+        self._asked: dict[tuple[str, str, int, int], dict[str, list[_Step]]] = {}  # and generation: first, last step
 
     def conflict(self, client: ClientConnection, message: messages.Open) -> str:
         """Takes a client's plan. Returns what is wrong with it beside those of other ranks, empty if nothing is."""
@@ -35,6 +36,11 @@ class Plans:
                     "share a server are told apart by HEADRACE_FEED_JOB"
                 )
         self._plans[client, message.loader] = message.plan
+        if client.hello is not None:
+            place = client.job, message.loader, client.hello.rank
+            if self._openers.setdefault(place, message.opener) != message.opener:
+                self._begin_again(client.job, message.loader)
+                self._openers[place] = message.opener
         self._loaders.setdefault((client, message.pipeline), message.loader)
         return ""
 
@@ -42,25 +48,25 @@ class Plans:
         """Takes a step that a client asks for. Returns what another rank has agreed in less; empty if nothing.
 
         Whatever must be equal on all ranks is the same from some step on to some other: of every rank and value the
-        first and the last step are kept, and a step of another rank and value must not lie between.
+        first and the last step are kept, and a step of another rank and value must not lie between. They are kept as
+        long as a rank of the job is there that has not begun again, also of a rank that has ended: it may be far ahead.
         """
         loader = self._loaders.get((client, message.pipeline))
         if message.agreed is None or loader is None or client.hello is None:
             return ""
         generation, agreed = message.agreed
         step = (message.epoch, message.batches[0].step)
-        for (other, its, number), asked in self._asked.items():
-            if (other.job, its, number) != (client.job, loader, generation) or other.hello is None:
-                continue
-            if other.hello.rank == client.hello.rank:
+        rank = client.hello.rank
+        for (job, its, other, number), asked in self._asked.items():
+            if (job, its, number) != (client.job, loader, generation) or other == rank:
                 continue
             if any(value != agreed and first <= step <= last for value, (first, last) in asked.items()):
                 return (
-                    f"rank {client.hello.rank} and rank {other.hello.rank} have different weights at step {step[1]} of "
+                    f"rank {rank} and rank {other} have different weights at step {step[1]} of "
                     f"epoch {step[0]} of the loader {loader!r}: set_weights must be called alike on all ranks, with "
                     "the same weights and at_step"
                 )
-        own = self._asked.setdefault((client, loader, generation), {})
+        own = self._asked.setdefault((client.job, loader, rank, generation), {})
         first, last = own.setdefault(agreed, [step, step])
         own[agreed] = [min(first, step), max(last, step)]
         if len(own) > _KEPT:
@@ -69,6 +75,12 @@ class Plans:
 
     def forget(self, client: ClientConnection) -> None:
         """A client is gone."""
+        loaders = {loader for owner, loader in self._plans if owner is client}
         self._plans = {key: plan for key, plan in self._plans.items() if key[0] is not client}
         self._loaders = {key: loader for key, loader in self._loaders.items() if key[0] is not client}
-        self._asked = {key: asked for key, asked in self._asked.items() if key[0] is not client}
+        for loader in loaders - {loader for owner, loader in self._plans if owner.job == client.job}:
+            self._begin_again(client.job, loader)
+
+    def _begin_again(self, job: str, loader: str) -> None:
+        self._openers = {key: opener for key, opener in self._openers.items() if key[:2] != (job, loader)}
+        self._asked = {key: asked for key, asked in self._asked.items() if key[:2] != (job, loader)}
