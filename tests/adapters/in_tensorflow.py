@@ -149,6 +149,20 @@ def main(servers: str, secret: str, kill_once: str, pid: str) -> dict[str, Any]:
     trained.fit(counted, epochs=2, verbose=0, callbacks=[count])
     saw["lanes in Keras"] = [int(counted.cardinality()), list(steps.values())]
 
+    # A part of a global batch for each of two ranks, of rows by number and of rows without a count.
+    saw["global batches"] = []
+    for data, more in (
+        (array_data.lines(str(folder)), {}),
+        (array_data.some_lines(str(folder)), {"num_shards": 2, "steps_per_epoch": 4}),
+    ):
+        options = {"global_batch_size": 8, "shuffle": True, "seed": 3, "drop_last": True, **more}
+        whole = headrace.tensorflow.feed(data, **options)
+        ranks = [headrace.tensorflow.feed(data, rank=rank, world_size=2, **options) for rank in range(2)]
+        parts = zip(*ranks, strict=True)
+        found = [sum((labels.numpy().tolist() for _, labels in part), []) for part in parts]
+        same = found == [labels.numpy().tolist() for _, labels in whole]
+        saw["global batches"].append([same, len(found), ranks[0].element_spec[1].shape[0]])
+
     # Mistakes.
     refused = []
     for data, rows in ((array_data.pictures(), None), (tf.data.Dataset.range(10), 4)):

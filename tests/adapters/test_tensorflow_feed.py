@@ -88,6 +88,10 @@ def test_shards_and_rows_without_a_count_are_datasets_too(saw: dict[str, Any]) -
     assert saw["lanes in Keras"] == [5, [5, 5]]
 
 
+def test_ranks_take_their_part_of_a_global_batch(saw: dict[str, Any]) -> None:
+    assert saw["global batches"] == [[True, 15, 4], [True, 4, 4]]
+
+
 def test_samples_that_are_no_tensors_are_refused(saw: dict[str, Any]) -> None:
     assert "a batch holds a str, which is no tensor" in saw["words"]
     assert "NumPy arrays" in saw["words"]

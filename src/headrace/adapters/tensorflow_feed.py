@@ -121,7 +121,13 @@ def _spec(leaf: object, rows: int | None) -> tf.TensorSpec:
 
 
 def feed(
-    dataset: Any, batch_size: int, *, state: Mapping[str, Any] | None = None, seed: int | None = 0, **options: Any
+    dataset: Any,
+    batch_size: int | None = None,
+    *,
+    global_batch_size: int | None = None,
+    state: Mapping[str, Any] | None = None,
+    seed: int | None = 0,
+    **options: Any,
 ) -> FeedDataset:
     """Makes a `tf.data.Dataset` of headrace's own feed.
 
@@ -132,6 +138,7 @@ def feed(
             shards, datasets with and without a count. Samples are NumPy arrays and numbers, nested in dict, list or
             tuple.
         batch_size: rows of a batch, per rank.
+        global_batch_size: rows of a step over all ranks, in place of `batch_size`.
         state: where to begin: what `FeedDataset.state_dict` returned.
         seed: of order and random numbers.
         **options: as of `headrace.feed.DataLoader`: `shuffle`, `drop_last` (rows are static then), `num_workers`,
@@ -148,10 +155,11 @@ def feed(
     for name in ("device", "pin_memory", "generator"):
         if options.get(name):
             raise FeedError(f"{name} can be used with torch only", hint="TensorFlow places batches itself")
-    if batch_size is None:
+    if batch_size is None and global_batch_size is None:
         raise FeedError(
             "headrace.tensorflow.feed gives batches, so batch_size=None has no meaning",
-            hint="say how many rows a batch has; images.unbatch() makes single samples of them",
+            hint="say how many rows a batch has, with batch_size or global_batch_size; images.unbatch() makes single "
+            "samples of them",
         )
     if isinstance(dataset, tf.data.Dataset):
         raise FeedError(
@@ -162,7 +170,8 @@ def feed(
     if options.get("num_workers"):  # a fork of a process that has TensorFlow's threads may hang
         options.setdefault("multiprocessing_context", "forkserver")
         options.setdefault("persistent_workers", not isinstance(dataset, Pipeline))
-    loader = DataLoader(dataset, batch_size, seed=seed, **options)
+    rows = 1 if batch_size is None else batch_size  # 1 is what a loader takes for not given
+    loader = DataLoader(dataset, rows, global_batch_size=global_batch_size, seed=seed, **options)
     try:
         if state:
             loader.load_state_dict(dict(state))
