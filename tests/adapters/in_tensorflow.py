@@ -159,7 +159,7 @@ def main(servers: str, secret: str, kill_once: str, pid: str) -> dict[str, Any]:
         whole = headrace.tensorflow.feed(data, **options)
         ranks = [headrace.tensorflow.feed(data, rank=rank, world_size=2, **options) for rank in range(2)]
         parts = zip(*ranks, strict=True)
-        found = [sum((labels.numpy().tolist() for _, labels in part), []) for part in parts]
+        found = [[label for _, labels in part for label in labels.numpy().tolist()] for part in parts]
         same = found == [labels.numpy().tolist() for _, labels in whole]
         saw["global batches"].append([same, len(found), ranks[0].element_spec[1].shape[0]])
 
