@@ -144,6 +144,24 @@ def test_what_ranks_agreed_in_counts_until_one_of_them_begins_again() -> None:
     assert ask(back, 9, "new")
     again = begin(0, "three")  # the job was started again, and the server has not seen the end of rank 1
     assert not ask(again, 9, "new")
+    assert not ask(third, 9, "old"), "asked before rank 1 begins again, too"
+    assert "rank 1 and rank 0 have different weights" in ask(begin(1, "four"), 9, "old")
+
+
+def test_what_loaders_asked_for_is_forgotten_when_many_others_have_been_built_since() -> None:
+    plans = Plans()
+    clients = []
+    for number in range(100):
+        clients.append(client_of("job", 0))
+        opening = messages.Open(PIPELINE, "m:f", {}, "", "", True, "train", plan="a", opener=str(number))
+        assert not plans.conflict(clients[-1], opening)
+        message = request_of(clients[-1], 1, 3).message
+        assert not plans.disagreement(clients[-1], msgspec.structs.replace(message, agreed=(0, str(number))))
+    assert len(plans._asked) == 8
+    for client in clients:
+        plans.forget(client)
+    assert not plans._asked
+    assert not plans._turns
 
 
 def test_ranks_find_the_same_name_of_their_job(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -140,6 +140,15 @@ def test_samples_that_raise_are_left_out_and_the_others_are_what_they_were(
         assert loader.skipped == [Skipped(0, key // batch_size, key, f"ValueError: sample {key} is bad") for key in bad]
 
 
+@pytest.mark.parametrize("place", ["local", "own"])
+def test_a_sample_that_raises_in_a_batch_that_is_made_in_parts_is_the_only_one_left_out(place: str, at: Make) -> None:
+    dataset = trouble_data.troubled("raise", [60], n=128, delay=0.02)
+    with at(place, dataset, batch_size=32, on_error="skip", prefetch_factor=1) as loader:
+        for epoch in range(2):  # the second one in parts: by then it is known how long a row takes
+            assert list(rows_by_key(list(loader))) == [key for key in range(128) if key != 60]
+            assert [(each.epoch, each.key) for each in loader.skipped] == [(each, 60) for each in range(epoch + 1)]
+
+
 @pytest.mark.parametrize("place", INLINE)
 def test_samples_without_batches_are_left_out(place: str, at: Make) -> None:
     dataset = trouble_data.troubled("raise", [3, 17])

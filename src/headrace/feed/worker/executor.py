@@ -68,6 +68,7 @@ class Executor:
         self._roots = tuple(roots)
         self._given = given or {}
         self._init = init
+        self._seed = 0
         self._pipelines: dict[PipelineNumber, Built] = {}
         self._built: dict[_Content, tuple[Built, list[tuple[str, int]]]] = {}
         self._contents: dict[PipelineNumber, _Content] = {}
@@ -144,6 +145,8 @@ class Executor:
         content = self._contents.pop(number, None)
         if content is not None and content not in self._contents.values():
             self._built.pop(content, None)
+            [*_, last] = [None, *(built.dataset for built, _ in self._built.values())]
+            self._show(last)
             gc.collect()  # a dataset whose parts refer to each other would stay in memory for long
 
     def _build(self, message: messages.Open) -> tuple[Built, list[tuple[str, int]]]:
@@ -197,14 +200,18 @@ class Executor:
 
     def _introduce(self, dataset: Any, seed: int) -> None:
         """Sets what `torch.utils.data.get_worker_info()` returns in this process, and the generators as torch does."""
-        seed = seed_worker(seed + self._number)
+        self._seed = seed_worker(seed + self._number)
+        if sys.modules.get("torch") is not None:
+            stack_in_ordinary_memory()
+            count_reads()
+        self._show(dataset)
+
+    def _show(self, dataset: Any) -> None:
         if sys.modules.get("torch") is None:
             return
-        stack_in_ordinary_memory()
-        count_reads()
         from torch.utils.data._utils import worker
 
-        worker._worker_info = worker.WorkerInfo(id=self._number, num_workers=self._of, seed=seed, dataset=dataset)
+        worker._worker_info = worker.WorkerInfo(id=self._number, num_workers=self._of, seed=self._seed, dataset=dataset)
 
     # Slices
 

@@ -1,13 +1,13 @@
 """The pipelines that a feed server's clients have open. Those that say the same share one.
 
-One that nobody has open any more is kept for the loader that had it last, which may only have lost its connection. It
-is let go of after a minute, and when another loader opens one, which so finds the data as they are then.
+One that nobody has open any more is kept for a minute: a loader that had it may only have lost its connection. Any
+other loader that opens it opens it anew, and so finds the data as they are then.
 """
 
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -32,15 +32,15 @@ class KnownPipeline:
         message: how executors open it, with its number on this server.
         opened: what the first executor that opened it told; None before.
         deaths: executors that ended while they opened it.
-        last: who had it open last, see `messages.Open.opener`.
-        left: when the last client that had it open was gone (monotonic seconds); None while one has it open.
+        left: who had it open within the last minute, see `messages.Open.opener`, and when (monotonic seconds).
+        unused: since when nobody has it open (monotonic seconds); None while somebody has.
     """
 
     message: messages.Open
     opened: messages.Opened | None = None
     deaths: int = 0
-    last: str = ""
-    left: float | None = None
+    left: dict[str, float] = field(default_factory=dict)
+    unused: float | None = None
 
 
 class OpenPipelines:
@@ -60,17 +60,25 @@ class OpenPipelines:
     def __getitem__(self, number: PipelineNumber) -> KnownPipeline:
         return self._known[number]
 
-    def enter(self, client: ClientConnection, message: messages.Open) -> PipelineNumber:
-        """A client opens a pipeline. Returns its number on this server."""
+    def enter(self, client: ClientConnection, message: messages.Open, now: float) -> PipelineNumber:
+        """A client opens a pipeline, at `now` (monotonic seconds). Returns its number on this server."""
         anonymous = msgspec.structs.replace(message, pipeline=0, loader="", plan="", job="", opener="")
         key = msgspec.msgpack.encode(anonymous, order="deterministic")
-        if key not in self._numbered:
+        number = self._numbered.get(key)
+        if number is None or self._is_of_the_past(number, message.opener):
             number = self._numbered[key] = PipelineNumber(next(self._numbers))
             self._known[number] = KnownPipeline(msgspec.structs.replace(anonymous, pipeline=number))
-        number = self._numbered[key]
-        self._known[number].left = None
+        before = self._clients.pop((client, message.pipeline), None)
         self._clients[client, message.pipeline] = _Holding(number, message.opener)
+        self._known[number].unused = None
+        if before is not None:
+            self._left({before}, now)
         return number
+
+    def _is_of_the_past(self, number: PipelineNumber, opener: str) -> bool:
+        """Whether only others had it open, and nobody has. One that is being opened holds what there is now."""
+        known = self._known[number]
+        return known.unused is not None and number not in self.waiting and opener not in known.left
 
     def number(self, client: ClientConnection, pipeline: PipelineNumber) -> PipelineNumber | None:
         """Returns the number on this server of what a client has opened; None if it has not."""
@@ -100,29 +108,33 @@ class OpenPipelines:
         """A client is gone, at `now` (monotonic seconds)."""
         gone = {holding for (holder, _), holding in self._clients.items() if holder is client}
         self._clients = {key: holding for key, holding in self._clients.items() if key[0] is not client}
+        self._left(gone, now)
+
+    def _left(self, gone: set[_Holding], now: float) -> None:
         held = {holding.number for holding in self._clients.values()}
         for holding in gone:
+            known = self._known[holding.number]
+            known.left = {opener: since for opener, since in known.left.items() if now - since <= KEPT_SECONDS}
+            known.left[holding.opener] = now
             if holding.number not in held:
-                known = self._known[holding.number]
-                known.last, known.left = holding.opener, now
+                known.unused = now
 
-    def let_go(self, now: float, opener: str | None = None) -> list[PipelineNumber]:
-        """Forgets pipelines that nobody has open any more.
+    def let_go(self, now: float) -> list[PipelineNumber]:
+        """Forgets the pipelines that nobody has open, and nobody may come back for.
 
         Args:
             now: monotonic seconds.
-            opener: who opens one now; those that others had open are forgotten at once.
 
         Returns:
             Their numbers, for the executors.
         """
-        unused = [
+        current = set(self._numbered.values())
+        gone = [
             number for number, known in self._known.items()
-            if known.left is not None
-            and (now - known.left > KEPT_SECONDS or (opener is not None and known.last != opener))
+            if known.unused is not None and (now - known.unused > KEPT_SECONDS or number not in current)
         ]  # fmt: skip
-        for number in unused:
+        for number in gone:
             del self._known[number]
             self.waiting.pop(number, None)
         self._numbered = {key: number for key, number in self._numbered.items() if number in self._known}
-        return unused
+        return gone

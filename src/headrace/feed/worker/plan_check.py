@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 from headrace.feed.identifiers import PipelineNumber
 from headrace.feed.wire import messages
 from headrace.feed.worker.client_connection import ClientConnection
 
 _KEPT = 64  # values of a rank, the latest
+_LOADERS = 8  # of one name and rank, the latest
 _Step = tuple[int, int]  # epoch and number of a step
+
+
+class _Asker(NamedTuple):
+    """A loader of a rank. `turn`: it is that rank's first, second, ... of this name; ranks build them in one order."""
+
+    job: str
+    loader: str
+    turn: int
+    rank: int
 
 
 class Plans:
@@ -15,9 +28,9 @@ class Plans:
 
     def __init__(self) -> None:
         self._plans: dict[tuple[ClientConnection, str], str] = {}
-        self._loaders: dict[tuple[ClientConnection, PipelineNumber], str] = {}
-        self._openers: dict[tuple[str, str, int], str] = {}  # by job, loader and rank
-        self._asked: dict[tuple[str, str, int, int], dict[str, list[_Step]]] = {}  # and generation: first, last step
+        self._askers: dict[tuple[ClientConnection, PipelineNumber], _Asker] = {}
+        self._turns: dict[tuple[str, str, int], dict[str, int]] = {}  # of openers, by job, loader and rank
+        self._asked: dict[tuple[_Asker, int], dict[str, list[_Step]]] = {}  # and generation: first and last step
 
     def conflict(self, client: ClientConnection, message: messages.Open) -> str:
         """Takes a client's plan. Returns what is wrong with it beside those of other ranks, empty if nothing is."""
@@ -36,12 +49,14 @@ class Plans:
                     "share a server are told apart by HEADRACE_FEED_JOB"
                 )
         self._plans[client, message.loader] = message.plan
-        if client.hello is not None:
-            place = client.job, message.loader, client.hello.rank
-            if self._openers.setdefault(place, message.opener) != message.opener:
-                self._begin_again(client.job, message.loader)
-                self._openers[place] = message.opener
-        self._loaders.setdefault((client, message.pipeline), message.loader)
+        if client.hello is not None and (client, message.pipeline) not in self._askers:
+            rank = client.hello.rank
+            turns = self._turns.setdefault((client.job, message.loader, rank), {})
+            turn = turns.setdefault(message.opener, 1 + max(turns.values(), default=0))
+            self._askers[client, message.pipeline] = _Asker(client.job, message.loader, turn, rank)
+            if len(turns) > _LOADERS:
+                oldest = turns.pop(next(iter(turns)))
+                self._forget_asked(lambda asker: asker.turn == oldest, client.job, message.loader)
         return ""
 
     def disagreement(self, client: ClientConnection, message: messages.SliceRequest) -> str:
@@ -49,24 +64,24 @@ class Plans:
 
         Whatever must be equal on all ranks is the same from some step on to some other: of every rank and value the
         first and the last step are kept, and a step of another rank and value must not lie between. They are kept as
-        long as a rank of the job is there that has not begun again, also of a rank that has ended: it may be far ahead.
+        long as a rank of the job has a loader of the name: one that has ended was far ahead. A rank that builds its
+        loader anew is compared with those that have done so, too.
         """
-        loader = self._loaders.get((client, message.pipeline))
-        if message.agreed is None or loader is None or client.hello is None:
+        asker = self._askers.get((client, message.pipeline))
+        if message.agreed is None or asker is None:
             return ""
         generation, agreed = message.agreed
         step = (message.epoch, message.batches[0].step)
-        rank = client.hello.rank
-        for (job, its, other, number), asked in self._asked.items():
-            if (job, its, number) != (client.job, loader, generation) or other == rank:
+        for (other, number), asked in self._asked.items():
+            if number != generation or other[:3] != asker[:3] or other.rank == asker.rank:
                 continue
             if any(value != agreed and first <= step <= last for value, (first, last) in asked.items()):
                 return (
-                    f"rank {rank} and rank {other} have different weights at step {step[1]} of "
-                    f"epoch {step[0]} of the loader {loader!r}: set_weights must be called alike on all ranks, with "
-                    "the same weights and at_step"
+                    f"rank {asker.rank} and rank {other.rank} have different weights at step {step[1]} of "
+                    f"epoch {step[0]} of the loader {asker.loader!r}: set_weights must be called alike on all ranks, "
+                    "with the same weights and at_step"
                 )
-        own = self._asked.setdefault((client.job, loader, rank, generation), {})
+        own = self._asked.setdefault((asker, generation), {})
         first, last = own.setdefault(agreed, [step, step])
         own[agreed] = [min(first, step), max(last, step)]
         if len(own) > _KEPT:
@@ -77,10 +92,13 @@ class Plans:
         """A client is gone."""
         loaders = {loader for owner, loader in self._plans if owner is client}
         self._plans = {key: plan for key, plan in self._plans.items() if key[0] is not client}
-        self._loaders = {key: loader for key, loader in self._loaders.items() if key[0] is not client}
+        self._askers = {key: asker for key, asker in self._askers.items() if key[0] is not client}
         for loader in loaders - {loader for owner, loader in self._plans if owner.job == client.job}:
-            self._begin_again(client.job, loader)
+            self._turns = {key: turns for key, turns in self._turns.items() if key[:2] != (client.job, loader)}
+            self._forget_asked(lambda asker: True, client.job, loader)
 
-    def _begin_again(self, job: str, loader: str) -> None:
-        self._openers = {key: opener for key, opener in self._openers.items() if key[:2] != (job, loader)}
-        self._asked = {key: asked for key, asked in self._asked.items() if key[:2] != (job, loader)}
+    def _forget_asked(self, old: Callable[[_Asker], bool], job: str, loader: str) -> None:
+        self._asked = {
+            (asker, number): asked for (asker, number), asked in self._asked.items()
+            if asker[:2] != (job, loader) or not old(asker)
+        }  # fmt: skip

@@ -46,6 +46,17 @@ def staged(request: messages.SliceRequest) -> messages.SliceRequest:
     return msgspec.structs.replace(request, batches=tuple(batches))
 
 
+def failures_in_batch(request: messages.SliceRequest, done: messages.Done) -> tuple[messages.Failure, ...]:
+    """Returns the failures of a `staged` request, with the numbers that their rows have in their batches."""
+    if not request.layout:
+        return done.failures
+    return tuple(
+        msgspec.structs.replace(failure, row=failure.row + request.batches[failure.batch].first)
+        if failure.row >= 0 else failure
+        for failure in done.failures
+    )  # fmt: skip
+
+
 def made_bytes(request: messages.SliceRequest, done: messages.Done) -> int:
     """Returns the bytes of a slice; where its rows are not stacked, at most as many as its slab has."""
     if not done.layout:

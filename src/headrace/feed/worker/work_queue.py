@@ -30,7 +30,14 @@ from headrace.feed.worker.fair_queue import FairQueue
 from headrace.feed.worker.open_pipelines import OpenPipelines
 from headrace.feed.worker.plan_check import Plans
 from headrace.feed.worker.restart_budget import RestartBudget
-from headrace.feed.worker.send_buffers import Staging, check_request, is_empty, made_bytes, staged
+from headrace.feed.worker.send_buffers import (
+    Staging,
+    check_request,
+    failures_in_batch,
+    is_empty,
+    made_bytes,
+    staged,
+)
 
 MAX_OPEN_DEATHS = 2
 MIN_DEADLINE = 1.0  # seconds; a client may not have executors ended sooner
@@ -101,8 +108,8 @@ class WorkQueue:
             error = messages.RemoteError("headrace.errors:PipelineError", conflict, "")
             client.send(messages.OpenFailed(message.pipeline, error))
             return
-        self.let_go(message.opener)
-        number = self._pipelines.enter(client, message)
+        number = self._pipelines.enter(client, message, time.monotonic())
+        self.let_go()
         opened = self._pipelines[number].opened
         if opened is not None:
             client.send(msgspec.structs.replace(opened, pipeline=message.pipeline))
@@ -173,9 +180,9 @@ class WorkQueue:
         self._plans.forget(client)
         self._queue.leave(client)
 
-    def let_go(self, opener: str | None = None) -> None:
+    def let_go(self) -> None:
         """Has the executors close what nobody has open any more; see `OpenPipelines.let_go`."""
-        for number in self._pipelines.let_go(time.monotonic(), opener):
+        for number in self._pipelines.let_go(time.monotonic()):
             self._staging.forget(number)
             self._pool.forget(number)
             for executor in self._pool.alive():  # also one that could not open it: it keeps what it has built
@@ -227,6 +234,7 @@ class WorkQueue:
         else:
             self._queue.ended(request, None)
         if isinstance(answer, messages.Done) and not request.cancelled and not request.client.local:
+            answer = msgspec.structs.replace(answer, failures=failures_in_batch(request.message, answer))
             self._send_payload(request, answer, frame)
             executor.requests.popleft()
             return
