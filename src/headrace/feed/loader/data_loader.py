@@ -60,7 +60,6 @@ from headrace.feed.plan.loader_seeds import LoaderSeeds
 from headrace.feed.plan.orders.length_buckets import Buckets
 from headrace.feed.plan.orders.window import Window
 from headrace.feed.plan.pass_progress import Place, Progress
-from headrace.feed.plan.planner import KnownFacts
 from headrace.feed.plan.torch_samplers import source_of
 from headrace.feed.tuning.auto import Auto, asked_workers
 from headrace.feed.wire import messages
@@ -240,8 +239,7 @@ class DataLoader(Places, KnownData, TorchHabits):
         own = orders_itself(dataset, shuffle, seed, generator, buckets, sharded=self._shard is not None)
         self._planner = make_planner(
             dataset, self._shard, batch_size, LoaderSeeds(seed, generator, once=persistent_workers),
-            KnownFacts(self._dataset_length, self._data_digest, self._opened_data, self._mixing, self._lengths), lanes,
-            shuffle=shuffle or False, drop_last=drop_last, every=snapshot_every_n_steps,
+            self._facts(), lanes, shuffle=shuffle or False, drop_last=drop_last, every=snapshot_every_n_steps,
             own_sampler=not self._sampled, even=even_batches, buckets=buckets,
         )  # fmt: skip
         self._opening = self._make_opening()

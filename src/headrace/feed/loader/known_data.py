@@ -3,16 +3,40 @@
 from __future__ import annotations
 
 import abc
-from typing import Any
+import weakref
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
 
-from headrace.errors import PipelineError
+from headrace.errors import FeedError, PipelineError
 from headrace.feed.client.session import Session
 from headrace.feed.loader.open_sessions import OpenSessions
 from headrace.feed.pipelines.factory import Pipeline
 from headrace.feed.pipelines.fetch import Built
+from headrace.feed.plan.planner import KnownFacts
 from headrace.feed.plan.shard_map import data_digest
 from headrace.feed.wire.endpoints import Endpoints
 from headrace.feed.wire.mixing import Mixing
+
+_Answer = TypeVar("_Answer")
+
+
+class _Weakly(Generic[_Answer]):
+    """A method of a loader, for those who must not keep the loader: its sessions, which end when nobody uses it."""
+
+    def __init__(self, method: Callable[[], _Answer]) -> None:
+        self._method = weakref.WeakMethod(method)
+
+    def __call__(self) -> _Answer:
+        return self._own()()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Weakly, (self._own(),)
+
+    def _own(self) -> Callable[[], _Answer]:
+        found = self._method()
+        if found is None:
+            raise FeedError("the loader is not there any more")
+        return found
 
 
 class KnownData(abc.ABC):
@@ -41,6 +65,12 @@ class KnownData(abc.ABC):
 
     @abc.abstractmethod
     def _make_session(self) -> Session: ...
+
+    def _facts(self) -> KnownFacts:
+        return KnownFacts(
+            _Weakly(self._dataset_length), _Weakly(self._data_digest), _Weakly(self._opened_data),
+            _Weakly(self._mixing), _Weakly(self._lengths),
+        )  # fmt: skip
 
     def _sized(self) -> Any:
         """Returns what has the dataset's length."""

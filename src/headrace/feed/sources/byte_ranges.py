@@ -38,18 +38,18 @@ class CountedFile:
         try:
             self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
-            raise ShardError(f"{path} cannot be read: {error.strerror}") from error
+            hint = DO_NOT_CHANGE if isinstance(error, FileNotFoundError) else ""
+            raise ShardError(f"{path} cannot be read: {error.strerror}", hint) from error
         self.require_same()
 
     def require_same(self) -> None:
         """Raises ShardError if it was changed. Call it when something was read, before that is used."""
         now = os.fstat(self.descriptor)
         if (now.st_size, now.st_mtime_ns) != self._stamp:
-            raise ShardError(
-                f"{self._path} was changed since its rows were counted: it has {now.st_size} bytes, and had "
-                f"{self._stamp.size}{'' if now.st_size != self._stamp.size else '; its time of change is another one'}",
-                hint=DO_NOT_CHANGE,
-            )
+            what = "its time of change is another one"
+            if now.st_size != self._stamp.size:
+                what = f"it has {now.st_size} bytes, and had {self._stamp.size}"
+            raise ShardError(f"{self._path} was changed since its rows were counted: {what}", hint=DO_NOT_CHANGE)
 
     def require_at_path(self) -> None:
         """Raises ShardError if the path leads to another file now. Call it when a library has opened it too."""

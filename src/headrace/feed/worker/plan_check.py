@@ -45,8 +45,8 @@ class Plans:
                 ranks = f"rank {client.hello.rank} and rank {other.hello.rank}"
                 return (
                     f"{ranks} have different plans for the loader {loader!r}: pipeline, length, seed, shuffle, "
-                    "drop_last, global batch and world size must be equal on all ranks; ranks of different jobs that "
-                    "share a server are told apart by HEADRACE_FEED_JOB"
+                    "drop_last, global batch, world size, and where they begin (a state that was loaded) must be equal "
+                    "on all ranks; ranks of different jobs that share a server are told apart by HEADRACE_FEED_JOB"
                 )
         self._plans[client, message.loader] = message.plan
         if client.hello is not None and (client, message.pipeline) not in self._askers:
