@@ -6,16 +6,20 @@ import re
 import time
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import trouble_data
 from feed_servers import Server
 
 from headrace.feed import DataLoader
 from headrace.feed.client.policy import PurityWarning
-from headrace.feed.client.verifier import FIRST, Verifier
+from headrace.feed.client.request import Request
+from headrace.feed.client.verifier import FIRST, Check, Verifier
+from headrace.feed.client.work_units import Bundle, Slice
+from headrace.feed.plan.epoch import BatchPlan
+from headrace.feed.wire import messages
 
 PLACES = ["local", "unix", "two tcp"]
 SOURCES = ["generator", "counter", "clock"]
@@ -80,14 +84,29 @@ def test_two_hosts_of_one_executor_compare_with_each_other_and_one_has_nobody(
         assert "field batch['drift']" in text
 
 
-@pytest.mark.parametrize("batch_size", [8, 2, None])
+@pytest.mark.parametrize(
+    ("row", "kind", "told"),
+    [
+        (5, "builtins:OSError", "one worker made index 51 (epoch 2, step 7), and another one raised OSError: away"),
+        (-1, "builtins:OSError", "one worker made a batch of indices [50, 51] (epoch 2, step 7), and another one"),
+        (5, "headrace.errors:ShardError", ""),  # the shard was changed meanwhile
+    ],
+)
+@pytest.mark.parametrize("first", [True, False])
 def test_a_row_that_only_one_worker_could_make_is_named_with_what_the_other_one_raised(
-    batch_size: int | None, tmp_path: Path
+    row: int, kind: str, told: str, *, first: bool
 ) -> None:
-    dataset = trouble_data.RaisesTheSecondTime(11, str(tmp_path / "notes"))
-    with DataLoader(dataset, batch_size, num_workers=2, verify=1.0, persistent_workers=True) as loader:
-        [text] = purity_warnings(loader, "purity_failures")
-    assert re.match(r"one worker made index 11 \(epoch 0, step \d+\), and another one raised OSError: the disk", text)
+    batch = messages.BatchRows(7, 0, 8, 4, 6, [50, 51])
+    bundle = Bundle((BatchPlan(2, 7, 0, list(range(46, 54)), 0),))
+    request = Request(1, 1, Slice(bundle, 4, 6, whole=False), "rows", 0.0, 0.1)
+    request.message = messages.SliceRequest(1, 1, 2, 0, (batch,), whole=False)
+    made = messages.Done(1, 0, 8, [], b"", 0.1, 0.1, executor=0, digests=[b"1", b"2"])
+    failure = messages.Failure(0, row, messages.RemoteError(kind, "away", ""))
+    failed = msgspec.structs.replace(made, executor=1, digests=[], failures=(failure,))
+    done, again = (made, failed) if first else (failed, made)
+    difference = Verifier(1.0).compare(1, Check(request, done, 0, b""), again)
+    assert (difference.warning() if difference else "").startswith(told)
+    assert bool(difference) is bool(told)
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import random
@@ -48,22 +47,6 @@ class Impure(Samples):
             self.rng = np.random.default_rng()  # in the worker, as one does
         drifts = {"generator": self.rng.random, "counter": lambda: float(next(self.calls)), "clock": time.monotonic}
         return super().__getitem__(index) | {"drift": np.array([0.0, drifts[self.source]()])}
-
-
-class RaisesTheSecondTime(Samples):
-    """Raises over the index `bad` in every process but the first that makes it. `notes`: a file that all know."""
-
-    def __init__(self, bad: int, notes: str) -> None:
-        super().__init__()
-        self.bad, self.notes = bad, notes
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        if index == self.bad:
-            with contextlib.suppress(FileExistsError), Path(self.notes).open("x") as file:
-                file.write(str(os.getpid()))
-            if Path(self.notes).read_text() != str(os.getpid()):
-                raise OSError("the disk is away")
-        return super().__getitem__(index)
 
 
 class Nested(Impure):

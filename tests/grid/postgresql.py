@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,7 +31,8 @@ class Server:
     def kill(self) -> None:
         """Ends the server and its sessions at once: a session ends when the server is no more."""
         for process in self._processes():
-            os.kill(process, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # a session ends by itself when the server is no more
+                os.kill(process, signal.SIGKILL)
 
     def _processes(self) -> list[int]:
         server = int((self.data / "postmaster.pid").read_text().split()[0])
