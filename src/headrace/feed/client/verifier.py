@@ -18,7 +18,7 @@ from headrace.feed.client.request import Request
 from headrace.feed.client.work_units import WorkerLoad
 from headrace.feed.identifiers import WorkerNumber
 from headrace.feed.wire import messages
-from headrace.feed.wire.remote_errors import in_short
+from headrace.feed.wire.remote_errors import in_short, kind_of
 from headrace.feed.worker.slices import keys_of
 
 FIRST = 8  # slices that are always checked
@@ -152,7 +152,7 @@ def _raised(check: Check, done: messages.Done) -> Difference | None:
     one, other = sorted((check.done.failures, done.failures), key=len)
     known = {(failure.batch, failure.row) for failure in one}
     failure = next(each for each in other if (each.batch, each.row) not in known)
-    if failure.error.kind == f"{ShardError.__module__}:{ShardError.__qualname__}":
+    if failure.error.kind == kind_of(ShardError):
         return None
     batch = check.request.message.batches[failure.batch]
     rows = (row for row in range(batch.first, batch.last) if row not in batch.left_out)

@@ -14,11 +14,16 @@ from headrace.errors import FeedError
 from headrace.feed.wire.messages import RemoteError
 
 
+def kind_of(kind: type[BaseException]) -> str:
+    """Returns the name of an exception's type in `RemoteError`."""
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
 def remote_error(error: BaseException) -> RemoteError:
     """Describes an exception for the trainer: with its traceback, unless that leads through no code of the user's."""
     kind = type(error)
     text = "" if _says_it_all(error) else "".join(traceback.format_exception(kind, error, error.__traceback__))
-    return RemoteError(f"{kind.__module__}:{kind.__qualname__}", str(error), text)
+    return RemoteError(kind_of(kind), str(error), text)
 
 
 def _says_it_all(error: BaseException) -> bool:

@@ -145,8 +145,8 @@ class Executor:
         content = self._contents.pop(number, None)
         if content is not None and content not in self._contents.values():
             self._built.pop(content, None)
-            [*_, last] = [None, *(built.dataset for built, _ in self._built.values())]
-            self._show(last)
+            latest = next(reversed(self._built.values()), None)
+            self._show(None if latest is None else latest[0].dataset)
             gc.collect()  # a dataset whose parts refer to each other would stay in memory for long
 
     def _build(self, message: messages.Open) -> tuple[Built, list[tuple[str, int]]]:

@@ -128,11 +128,11 @@ class OpenPipelines:
         Returns:
             Their numbers, for the executors.
         """
+        unused = {number: known.unused for number, known in self._known.items() if known.unused is not None}
+        if not unused:
+            return []
         current = set(self._numbered.values())
-        gone = [
-            number for number, known in self._known.items()
-            if known.unused is not None and (now - known.unused > KEPT_SECONDS or number not in current)
-        ]  # fmt: skip
+        gone = [number for number, since in unused.items() if now - since > KEPT_SECONDS or number not in current]
         for number in gone:
             del self._known[number]
             self.waiting.pop(number, None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 from headrace.feed.identifiers import PipelineNumber
@@ -55,8 +54,7 @@ class Plans:
             turn = turns.setdefault(message.opener, 1 + max(turns.values(), default=0))
             self._askers[client, message.pipeline] = _Asker(client.job, message.loader, turn, rank)
             if len(turns) > _LOADERS:
-                oldest = turns.pop(next(iter(turns)))
-                self._forget_asked(lambda asker: asker.turn == oldest, client.job, message.loader)
+                self._forget_asked(client.job, message.loader, turns.pop(next(iter(turns))))
         return ""
 
     def disagreement(self, client: ClientConnection, message: messages.SliceRequest) -> str:
@@ -95,10 +93,8 @@ class Plans:
         self._askers = {key: asker for key, asker in self._askers.items() if key[0] is not client}
         for loader in loaders - {loader for owner, loader in self._plans if owner.job == client.job}:
             self._turns = {key: turns for key, turns in self._turns.items() if key[:2] != (client.job, loader)}
-            self._forget_asked(lambda asker: True, client.job, loader)
+            self._forget_asked(client.job, loader)
 
-    def _forget_asked(self, old: Callable[[_Asker], bool], job: str, loader: str) -> None:
-        self._asked = {
-            (asker, number): asked for (asker, number), asked in self._asked.items()
-            if asker[:2] != (job, loader) or not old(asker)
-        }  # fmt: skip
+    def _forget_asked(self, *of: object) -> None:
+        """Forgets what loaders asked for whose first attributes these are."""
+        self._asked = {key: asked for key, asked in self._asked.items() if key[0][: len(of)] != of}

@@ -234,7 +234,8 @@ class WorkQueue:
         else:
             self._queue.ended(request, None)
         if isinstance(answer, messages.Done) and not request.cancelled and not request.client.local:
-            answer = msgspec.structs.replace(answer, failures=failures_in_batch(request.message, answer))
+            if answer.failures:
+                answer = msgspec.structs.replace(answer, failures=failures_in_batch(request.message, answer))
             self._send_payload(request, answer, frame)
             executor.requests.popleft()
             return
