@@ -209,6 +209,23 @@ def test_too_few_steps_are_an_error_and_some_are_a_verdict_with_an_estimated_flo
     assert (
         "estimated, batches were not replayed: the script ended" in report["ranks"][0]["figures"]["step_floor"]["note"]
     )
+    assert ["the script ended before the trial was over" in note for note in report["notes"]] == [True]
+
+
+def test_headraces_own_loader_of_a_script_that_ends_early_tells_what_a_sample_costs_or_what_to_do(
+    doctor: Callable[..., CompletedProcess[str]], script: Callable[[str], str]
+) -> None:
+    loader = "f.DataLoader(Data(24, 0.03), batch_size=4, num_workers=1)"
+    ended = judge(doctor, script(f"import headrace.feed as f; train({loader}, 1)"))
+    assert value(ended, "steps") == 5
+    assert value(ended, "sample_cpu") is not None
+    left = judge(doctor, script(f"import headrace.feed as f; train((x for x, _ in zip({loader}, range(5))), 1)"))
+    assert value(left, "sample_cpu") is None  # its last pass has no end
+    assert left["verdict"]["advice"] == "unknown"
+    assert left["verdict"]["reason"].endswith("the script ended before the trial was over")
+    assert left["verdict"]["notes"] == []  # and nothing about workers or the start method
+    for report in (ended, left):
+        assert ["smaller --steps" in note for note in report["notes"]] == [True]
 
 
 def test_the_command_itself_may_be_missing(doctor: Callable[..., CompletedProcess[str]]) -> None:

@@ -45,7 +45,7 @@ class Bench:
                     seen[-1].append(batch)
         except Stopped:
             pass
-        self.trial.flush()
+        self.trial.close()
         return seen
 
     def judged(self) -> LoaderTrial:

@@ -43,7 +43,7 @@ def install() -> None:
     spool.write("python")
     trial = Trial(spec, spool)
     os.register_at_fork(after_in_child=trial.forked)
-    atexit.register(trial.flush)
+    atexit.register(trial.close)
     sys.meta_path.insert(0, _Finder(trial))
 
 

@@ -91,14 +91,15 @@ class Trial:
 
     def end(self) -> None:
         """A replay is complete, or the command line is gone."""
-        self.flush()
+        for watch in list(self._watches.values()):
+            watch.flush()
         self.ended = True
         self.spool.end()
 
-    def flush(self) -> None:
-        """Writes what has not been written."""
+    def close(self) -> None:
+        """The script ends, with or without the trial."""
         for watch in list(self._watches.values()):
-            watch.flush()
+            watch.close()
 
 
 class _Step(Step):
@@ -132,6 +133,7 @@ class LoaderWatch:
         self._kept_bytes = 0
         self._why_not = ""
         self._next = 0
+        self._so_far: dict[str, Any] = {}
         self._total = self._told = 0
         self._timing = StepTiming(_Step)
         self._steps: list[tuple[float, float, int, bool, float, float]] = []
@@ -153,7 +155,7 @@ class LoaderWatch:
 
     def _leave(self) -> None:
         """The quota of the phase is used up."""
-        self._report()
+        self.trial.spool.write("phase", **self._taken())
         self.flush()
         if self.phase == "warmup":
             self._enter("measured")
@@ -173,17 +175,23 @@ class LoaderWatch:
         """CPU seconds of the workers so far, from a loader that knows them: headrace's own."""
         return own_stats(self.loader()).get("worker_cpu_seconds")
 
-    def _report(self) -> None:
-        """Writes what the phase took as a whole."""
+    def _taken(self) -> dict[str, Any]:
+        """Returns what the phase took as a whole: the fields of a `phase` record."""
         at, clock, cpu, workers = self._started
         own = own_stats(self.loader())
         now = own.get("worker_cpu_seconds")
-        self.trial.spool.write(
-            "phase", loader=self.number, phase=self.phase, started=at, ended=time.time(), total=self._total,
-            seconds=time.perf_counter() - clock, cpu=time.process_time() - cpu,
-            worker_cpu=None if workers is None or now is None else now - workers, executors=own.get("executors"),
-            cuda=cuda(), replayed=self.replaying, why_not=self._why_not,
-        )  # fmt: skip
+        return {
+            "loader": self.number, "phase": self.phase, "started": at, "ended": time.time(), "total": self._total,
+            "seconds": time.perf_counter() - clock, "cpu": time.process_time() - cpu,
+            "worker_cpu": None if workers is None or now is None else now - workers, "executors": own.get("executors"),
+            "cuda": cuda(), "replayed": self.replaying, "why_not": self._why_not,
+        }  # fmt: skip
+
+    def close(self) -> None:
+        """The script ends: where that is in the measured steps, what they have taken is all that there will be."""
+        if self.phase == "measured" and self._so_far.get("total") == self._total:
+            self.trial.spool.write("phase", **self._so_far)
+        self.flush()
 
     def flush(self) -> None:
         """Writes the steps that were not written yet."""
@@ -199,6 +207,11 @@ class LoaderWatch:
         """A pass begins."""
         self.loader = weakref.ref(loader)
         self._timing.begin_pass()
+
+    def end_pass(self) -> None:
+        """A pass has given all that it has."""
+        if self.phase == "measured" and not self.trial.ended:
+            self._so_far = self._taken()
 
     def asked(self, before: float) -> None:
         """`next()` was called: the step under way ends, and perhaps a phase, and another step begins.
@@ -316,7 +329,11 @@ class Pass(Iterator[Any]):
             batch = watch.replayed()
             self._shortened = True
         else:
-            batch = next(self._source())
+            try:
+                batch = next(self._source())
+            except StopIteration:
+                watch.end_pass()
+                raise
         self._given += 1
         if not watch.trial.ended:
             last = self._length is not None and self._given == self._length

@@ -24,6 +24,11 @@ from headrace.insight.performance_model import RATE_FORMULA
 LEAST_STEPS = 3
 """Fewer measured steps than this are no measurement."""
 
+_CUT_SHORT = (
+    "the script ended before the trial was over, so its step floor is an estimate: a whole trial takes the steps of "
+    "--warmup, twice --steps and 12 more; give it more data or epochs, or a smaller --steps"
+)
+
 WIRES = (10, 25, 100)
 """Gbit/s for which the limit of the wire is shown."""
 
@@ -166,7 +171,11 @@ def report(
         return None
     cores = min(rank.rank.cores for rank, _ in found)
     busy = [_trainer_cores(loader) for _, loader in found]
-    ranks = [_rank_report(rank, loader, cores / len(found), sum(busy) / len(found), transfer) for rank, loader in found]
+    cut_short = all("replay" not in loader.phases for rank in observation.ranks for loader in rank.loaders)
+    ranks = [
+        _rank_report(rank, loader, cores / len(found), sum(busy) / len(found), transfer, cut_short=cut_short)
+        for rank, loader in found
+    ]
     worst = max(ranks, key=lambda one: one.figures["data_wait"].value or 0.0)
     size = max((loader.batch.bytes for _, loader in found if loader.batch is not None), default=0)
     return TrialReport(
@@ -180,7 +189,10 @@ def report(
         transfer=transfer,
         no_transfer=no_transfer,
         wires=tuple(Wire(gigabits, 1000 * size * 8 / (gigabits * 1e9)) for gigabits in WIRES) if size else (),
-        notes=(f"figures of rank {worst.rank}, which waits the most of {len(ranks)} ranks",) if len(ranks) > 1 else (),
+        notes=(
+            *((f"figures of rank {worst.rank}, which waits the most of {len(ranks)} ranks",) if len(ranks) > 1 else ()),
+            *((_CUT_SHORT,) if cut_short else ()),
+        ),
         formulas=TRIAL_FORMULAS,
     )
 
@@ -191,7 +203,13 @@ def _of_all(verdict: OffloadDecision, ranks: int) -> OffloadDecision:
 
 
 def _rank_report(
-    rank: RankTrial, trial: LoaderTrial, cores: float, trainer_cores: float, transfer: Transfer | None
+    rank: RankTrial,
+    trial: LoaderTrial,
+    cores: float,
+    trainer_cores: float,
+    transfer: Transfer | None,
+    *,
+    cut_short: bool,
 ) -> RankReport:
     steps = _measured(trial)
     seconds, waits = sum(step.step for step in steps), sum(step.wait for step in steps)
@@ -213,6 +231,7 @@ def _rank_report(
         map_style=trial.loader.map_style,
         remote=trial.loader.remote,
         first_wait=first / waits if waits else 0.0,
+        cut_short=cut_short,
     )
     capacity = local_capacity(case)
     no_capacity = (

@@ -60,6 +60,7 @@ class Case(msgspec.Struct, frozen=True):
         map_style: False for an IterableDataset.
         remote: its workers are on other hosts already.
         first_wait: part of the wait that falls on the first step of a pass.
+        cut_short: the script ended before the trial was over.
     """
 
     rows: float
@@ -74,6 +75,7 @@ class Case(msgspec.Struct, frozen=True):
     map_style: bool = True
     remote: bool = False
     first_wait: float = 0.0
+    cut_short: bool = False
 
     @property
     def gain(self) -> float:
@@ -171,10 +173,11 @@ def decide(case: Case, transfer: Transfer | None) -> OffloadDecision:
         )
     wall = wall_of(case)
     if case.sample_cpu is None or wall is None:
+        reason = "the loop stalls, but what a sample costs could not be measured"
+        if case.cut_short:  # the report says how long a script must be
+            return OffloadDecision(Advice.UNKNOWN, f"{reason}: the script ended before the trial was over")
         return OffloadDecision(
-            Advice.UNKNOWN,
-            "the loop stalls, but what a sample costs could not be measured",
-            notes=("try it with num_workers=0, or with the start method fork",),
+            Advice.UNKNOWN, reason, notes=("try it with num_workers=0, or with the start method fork",)
         )
     return _place(case, wall, case.sample_cpu, transfer)
 

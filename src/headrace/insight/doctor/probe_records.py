@@ -97,7 +97,7 @@ class Steps(_Record, frozen=True, tag="steps"):
 
 
 class Phase(_Record, frozen=True, tag="phase"):
-    """A phase that is complete.
+    """A phase that is complete, or the measured steps of a script that has ended at the end of a pass.
 
     Attributes:
         started, ended: seconds since the epoch.
