@@ -58,7 +58,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
 }
 INSTANCE_SIDE = ["instance", "feed", "agent", "runs", "processes", "hosting"]
-INSTANCE_LIBRARIES = {"numpy", "msgspec", "psutil", "grpc", "torch"}
+INSTANCE_LIBRARIES = {"numpy", "msgspec", "psutil", "grpc", "xxhash", "torch"}
 OPTIONAL_LIBRARIES = {  # extras; nothing else needs them
     "agent/metrics/gpus.py": {"pynvml"},
     "feed/prometheus.py": {"prometheus_client"},
@@ -266,7 +266,7 @@ def test_every_folder_says_what_it_is() -> None:
 
 
 @pytest.mark.parametrize("room", INSTANCE_SIDE)
-def test_the_instance_side_uses_numpy_msgspec_psutil_and_grpc_only(room: str, imports: Imports) -> None:
+def test_the_instance_side_uses_numpy_msgspec_psutil_xxhash_and_grpc_only(room: str, imports: Imports) -> None:
     for name in MODULES:
         extra = OPTIONAL_LIBRARIES.get(str(ALL[name].relative_to(PACKAGE)), set())
         allowed = sys.stdlib_module_names | INSTANCE_LIBRARIES | extra | {"headrace", "__future__"}

@@ -20,7 +20,7 @@ from headrace.feed.batch.slab import Slab
 from headrace.feed.identifiers import PipelineNumber, RequestNumber, SlabNumber
 from headrace.feed.pipelines.fetch import Built
 from headrace.feed.wire import chunks, messages
-from headrace.feed.wire.chunks import CHUNK, read_sums, sums_of
+from headrace.feed.wire.chunks import CHUNK, HOT, read_sums, sums_of
 from headrace.feed.wire.framed_connection import FramedConnection
 from headrace.feed.wire.messages import BatchRows, Done, SliceRequest
 from headrace.feed.worker.chunk_sums import ChunkSums
@@ -28,13 +28,26 @@ from headrace.feed.worker.send_buffers import payload_of
 from headrace.feed.worker.slices import make_slice
 
 
-@pytest.mark.parametrize("sizes", [[1], [CHUNK], [CHUNK - 64, 1, 3 * CHUNK + 5], [100, CHUNK - 128, 7, 2 * CHUNK]])
-def test_sums_that_are_made_while_leaves_are_written_are_those_of_the_payload(sizes: list[int]) -> None:
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        [1],
+        [CHUNK],
+        [CHUNK - 64, 1, 3 * CHUNK + 5],
+        [100, CHUNK - 128, 7, 2 * CHUNK],
+        [HOT - 3, HOT, 1, 7 * HOT - 64, 9],
+    ],
+)
+@pytest.mark.parametrize("again", [False, True])
+def test_sums_that_are_made_while_leaves_are_written_are_those_of_the_payload(sizes: list[int], again: bool) -> None:
     draw = np.random.default_rng(len(sizes))
     sums, block, end = ChunkSums(), np.zeros(sum(sizes) + CHUNK, np.uint8), 0
     for size in sizes:  # one batch after the other, each where the one before ends
         batch = [draw.integers(0, 256, part, np.uint8) for part in (size // 3, size - size // 3) if part]
         _, leaves, length = pytree.describe(batch)
+        if again:  # what was written there before
+            other = [np.ones(part.size + CHUNK, np.uint8) for part in batch]
+            sums.write_leaves(pytree.describe(other)[1], np.concatenate([block, np.zeros(4 * CHUNK, np.uint8)]), end)
         sums.write_leaves(leaves, block, end)
         for offset, raw in leaves:
             assert np.array_equal(block[end + offset : end + offset + raw.size], raw)

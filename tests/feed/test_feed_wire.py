@@ -20,7 +20,7 @@ from feed_servers import open_descriptors
 from headrace.errors import ProtocolError
 from headrace.feed.batch.slab import Slab
 from headrace.feed.wire import messages
-from headrace.feed.wire.chunks import ABORT, CHUNK, CHUNK_HEADER, COLUMNS, DATA, checksum
+from headrace.feed.wire.chunks import ABORT, CHUNK, CHUNK_HEADER, DATA, HOT, checksum
 from headrace.feed.wire.forks import Exited, Fork, Forked
 from headrace.feed.wire.framed_connection import (
     MAX_DESCRIPTORS,
@@ -247,30 +247,36 @@ def test_a_damaged_byte_of_a_payload_is_noticed(
         channel.receive()
 
 
-def test_words_pages_and_odd_bytes_that_change_places_change_the_sum() -> None:
-    data = np.random.default_rng(1).integers(0, 256, CHUNK - 3, np.uint8)
-    before = checksum(data.data)
-    for one, other, size in (
-        (0, 8, 8),
-        (0, 4096, 4096),
-        (8, 64, 8),
-        (0, 131072, 65536),
-        (16384, 24576, 8192),
-        (-2, -1, 1),
-    ):
-        swapped = data.copy()
-        swapped[one : one + size or None], swapped[other : other + size or None] = (
-            data[other : other + size or None].copy(), data[one : one + size or None].copy(),
-        )  # fmt: skip
-        assert checksum(swapped.data) != before
-    for bit in (0, 63):  # the same bit of two words, one set and one cleared
-        words = np.zeros(3000, np.uint64)
-        words[5] = 1 << bit
-        moved = np.zeros(3000, np.uint64)
-        moved[2000] = 1 << bit
-        assert 2000 % COLUMNS != 5
-        assert checksum(memoryview(words).cast("B")) != checksum(memoryview(moved).cast("B"))
-    assert len({checksum(memoryview(bytes(size))) for size in range(100)}) == 100
+@pytest.mark.parametrize("where", [0, HOT - 1, HOT, 3 * HOT + 77, CHUNK - 1, CHUNK, CHUNK + HOT, CHUNK + HOT + 4])
+def test_a_damaged_byte_is_noticed_wherever_it_lies_and_in_whatever_parts_it_comes(
+    where: int, landing: tuple[FramedConnection, socket.socket, bytearray]
+) -> None:
+    channel, raw, memory = landing
+    data = np.random.default_rng(1).bytes(CHUNK + HOT + 5)
+    for damaged in (False, True):
+        body = bytearray(framed(PONG, payload=len(data)) + chunked(data[:CHUNK]) + chunked(data[CHUNK:]))
+        if damaged:
+            behind = len(data) - where if where >= CHUNK else len(data) + CHUNK_HEADER.size - where
+            body[-behind] ^= 1
+        sending = threading.Thread(target=send_in_parts, args=(raw, body))
+        sending.start()
+        if damaged:
+            with pytest.raises(ProtocolError, match=f"a damaged chunk of {CHUNK if where < CHUNK else HOT + 5} bytes"):
+                channel.wait(10)
+            channel.close()
+        else:
+            assert len(channel.wait(10)) == 1
+            assert memory[: len(data)] == data
+        sending.join()
+
+
+def send_in_parts(raw: socket.socket, data: bytearray) -> None:
+    draw = np.random.default_rng(2)
+    with contextlib.suppress(OSError):  # who found the damage has closed
+        while data:
+            size = int(draw.integers(1, 100_000))
+            raw.sendall(data[:size])
+            del data[:size]
 
 
 @pytest.mark.parametrize(
@@ -322,7 +328,7 @@ def test_a_payload_that_is_stopped_ends_its_frame_and_what_follows_arrives(
 GARBAGE = {
     "text": (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", "not a headrace peer: the frame begins with b'GE'"),
     "wrong magic": (header(magic=b"RH"), "begins with b'RH'"),
-    "wrong version": (header(version=1), "a peer speaks wire version 1, this is 3"),
+    "wrong version": (header(version=1), "a peer speaks wire version 1, this is 4"),
     "oversize message": (header(size=MAX_MESSAGE + 1), "at most 67108864 are allowed"),
     "payload without a sink": (header(size=1, payload=1), "a payload of 1 bytes is not allowed"),
     "oversize payload": (header(size=1, payload=MAX_PAYLOAD + 1), "not allowed"),

@@ -122,7 +122,7 @@ def check_repository(name: str) -> str:
 def _dockerfile(options: ImageOptions, copied: list[str]) -> str:
     place = "/tmp/headrace"
     wanted = f"{place}/{options.wheel[0]}" + (f" -r {place}/{_REQUIREMENTS}" if options.requirements else "")
-    check = f'{options.python} -c "import headrace, grpc, msgspec, numpy, psutil"'
+    check = f'{options.python} -c "import headrace, grpc, msgspec, numpy, psutil, xxhash"'
     return (
         f"FROM {options.base}\n"
         f"COPY {json.dumps([*copied, place + '/'])}\n"

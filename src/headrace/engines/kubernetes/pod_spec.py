@@ -27,7 +27,7 @@ INPUT = f"{FOLDER}/in"
 WORD = "/dev/termination-log"
 LIBRARIES = f"{FOLDER}/libraries"
 SEARCH_PATH = f"{FOLDER}/package:{LIBRARIES}"
-NEEDED = ("grpcio>=1.60", "msgspec>=0.18.2", "numpy>=1.24", "psutil>=5.9")
+NEEDED = ("grpcio>=1.60", "msgspec>=0.18.2", "numpy>=1.24", "psutil>=5.9", "xxhash>=3.4")
 """Libraries of the instance side; with S3 `OF_S3` too."""
 OF_S3 = "botocore>=1.35"
 STAYING = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"}

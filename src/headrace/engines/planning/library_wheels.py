@@ -24,7 +24,7 @@ from headrace.runs import runs_dir
 
 _log = logging.getLogger(__name__)
 
-LIBRARIES = ("grpcio", "msgspec", "numpy", "psutil")
+LIBRARIES = ("grpcio", "msgspec", "numpy", "psutil", "xxhash")
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
 """Those of a Linux with glibc 2.28 or newer, of 2018."""

@@ -31,7 +31,7 @@ BASE = "/opt/ml"
 TEMPORARY = Path("/tmp")  # whatever TMPDIR says, which need not be the same in every container
 PACKAGE, RUN, SECRET, LIBRARIES = "headrace.zip", "run.tar.gz", "secret.tar.gz", "libraries.zip"
 SECRET_FOLDER = "secret"
-MODULES = {"grpc": "grpcio", "msgspec": "msgspec", "numpy": "numpy", "psutil": "psutil"}
+MODULES = {"grpc": "grpcio", "msgspec": "msgspec", "numpy": "numpy", "psutil": "psutil", "xxhash": "xxhash"}
 """What headrace imports, and what pip calls it."""
 HOST = "headrace.engines.sagemaker.container_host"
 FAILURE_CHARACTERS = 1024

@@ -23,7 +23,7 @@ CHECK = struct.Struct("<I")
 HEADER_BYTES = FIELDS.size + CHECK.size
 MAGIC = b"HR"
 TLS_RECORD = b"\x16\x03"  # how a TLS handshake begins
-WIRE_VERSION = 3
+WIRE_VERSION = 4
 
 
 @dataclass
