@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import itertools
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from feed_servers import wait_until
+import trouble_data
+from feed_servers import Server, wait_until
 from torch.utils.data import Dataset, IterableDataset
 
 from headrace.errors import FeedError
@@ -102,6 +104,24 @@ def test_the_next_batch_is_begun_while_the_trainer_holds_one_and_has_not_asked(
     assert len(next(batches)) == ROWS
     assert next(batches, None) is None
     assert log.read_text().split()[:STEPS] == [str(step) for step in range(STEPS)]
+
+
+@pytest.mark.parametrize("over_tcp", [False, True])
+def test_a_batch_that_takes_long_is_made_while_the_trainer_computes(
+    over_tcp: bool, log: Path, own_server: Callable[..., Server]
+) -> None:
+    options: dict[str, Any] = {"num_workers": 1}
+    if over_tcp:
+        server = own_server(executors=1)
+        options = {"workers": server.tcp, "secret_file": str(server.secret)}
+    with DataLoader(trouble_data.logged(str(log)), batch_size=10, hedge=False, verify=0, **options) as loader:
+        batches = iter(loader)
+        for step in range(4):  # the trainer takes 0.8 s a step
+            assert next(batches).tolist() == list(range(10 * step, 10 * step + 10))
+            time.sleep(0.8)
+        next(batches)
+        made = len(log.read_text().split())
+        wait_until(lambda: len(log.read_text().split()) >= made + 15, "more than a batch is made, and nobody asks")
 
 
 @pytest.mark.parametrize(("factor", "workers"), [(1, 1), (2, 1), (1, 2), (3, 2), (5, 1)])

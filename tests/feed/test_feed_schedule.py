@@ -63,6 +63,17 @@ def test_batches_are_asked_for_in_order_and_only_as_deep_as_the_executors_reach(
     assert [slice_.bundle.plan.step for _, _, slice_ in asked] == list(range(2 * DEPTH))
 
 
+@pytest.mark.parametrize(("away", "steps"), [(0.0, 4), (0.03, 4), (0.4, 10), (4.0, 17)])  # 17: all that there are
+def test_before_nobody_asks_for_a_while_as_much_is_asked_for_as_that_takes(away: float, steps: int) -> None:
+    schedule = a_schedule(("a", 2), steps=21)
+    for number, request, _ in ask_all(schedule):
+        finish(schedule, number, request, seconds=0.1)
+    schedule.unattended(away)
+    assert len(schedule.workers[1].outstanding) + len(ask_all(schedule)) == steps
+    schedule.unattended(0.0)
+    assert ask_all(schedule) == []
+
+
 def test_an_answer_makes_room_for_the_next_batch() -> None:
     schedule = a_schedule(("a", 1))
     (_, first, slice_), _ = ask_all(schedule)

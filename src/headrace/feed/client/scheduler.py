@@ -20,6 +20,9 @@ take, because they take CPU time from the trainer. A worker that is more than `S
 worker beside a busy trainer) gets the latest slice instead, one at a time: it still helps, and the loader does not wait
 for it until the whole window has passed.
 
+Depth: an executor is asked for `DEPTH` slices, so that it never waits for the next one. While the trainer has a batch
+nobody asks: so before that, each is asked for as much work as that took lately (`unattended`).
+
 Hedging: when the first bundle in line is late, its slice is asked a second time of a worker that is idle; at most
 `HEDGE_SHARE` of all requests, and the first answer counts.
 """
@@ -47,6 +50,7 @@ SLOW = 2.0
 TARGET_SECONDS = 0.1  # worth of one slice of a large batch
 BUNDLE_SECONDS = 0.01  # worth of several small batches that travel together
 BUNDLE_BATCHES = 64
+LEAD = 1.25  # as many times the work that is expected to be done is asked for: estimates are no facts
 HEDGE_SHARE = 0.05
 HEDGE_FACTOR, HEDGE_SECONDS = 2.0, 0.1  # late: that many times the expected time, and that much more
 _SMOOTHING = 0.2
@@ -80,6 +84,7 @@ class Schedule:
         self.hedges = 0
         self._hedge = hedge
         self._cost_per_row = 0.0
+        self._lead = 0.0
 
     # Batches
 
@@ -129,7 +134,7 @@ class Schedule:
 
     def add_worker(self, number: WorkerNumber, name: str, executors: int, now: float, *, shared: bool = False) -> None:
         """A worker is ready to be asked."""
-        self.workers[number] = WorkerLoad(name, max(1, executors), shared, since=now)
+        self.workers[number] = WorkerLoad(name, max(1, executors), shared, since=now, lead=self._lead)
 
     def remove_worker(self, number: WorkerNumber) -> list[Request]:
         """A worker is gone. Returns the requests whose answers it owed; their slices will be requested elsewhere."""
@@ -145,6 +150,12 @@ class Schedule:
         if number in self.workers:
             self.leaving[number] = self.workers.pop(number)
         return number in self.leaving and bool(self.leaving[number].outstanding)
+
+    def unattended(self, seconds: float) -> None:
+        """Workers will be asked for nothing for so long: while the trainer has its batch."""
+        self._lead = LEAD * seconds
+        for worker in self.workers.values():
+            worker.lead = self._lead
 
     @property
     def executors(self) -> int:

@@ -1,13 +1,14 @@
 """A session is one client of the feed at work: it keeps the window of batches, waits for them and hands them over.
 
 Everything happens inside `wait_for` and `take`, in the caller's thread: there is no thread that could starve or leak.
-While the trainer computes, workers and receiver go on by themselves, as far as they were asked; the window of batches
-is that far. `take` fills it again before the trainer gets its batch, so the next one is made meanwhile. What goes wrong
-in that is raised by the next `wait_for`: the batch that was taken is not lost.
+While the trainer computes, workers and receiver go on by themselves, as far as they were asked: for as much as they can
+make in the longest time that the trainer was away lately, within the window of batches. `take` asks for it before the
+trainer gets its batch. What goes wrong in that is raised by the next `wait_for`: the batch that was taken is not lost.
 """
 
 from __future__ import annotations
 
+import collections
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
@@ -25,6 +26,7 @@ from headrace.feed.wire.mixing import Mixing
 
 WARN_SECONDS = 10.0  # without any worker, after which the user is warned
 WINDOW = 8  # bundles on their way, at least
+LATELY = 8  # bundles
 PUMP_SECONDS = 0.002  # while a bundle of small batches is handed over, workers are looked after that often
 
 
@@ -89,7 +91,9 @@ class Session:
         self._tuner = tuner
         self.ahead = 0
         self.blocked = 0.0
-        self._pumped = 0.0
+        self._asked = now()  # when workers were last asked
+        self._away = 0.0  # the longest time without that since a bundle was handed over, and before that
+        self._aways: collections.deque[float] = collections.deque(maxlen=LATELY)
         self.stats = stats
         self.closed = False
 
@@ -107,6 +111,7 @@ class Session:
         self._exchange.abandon(stale)
         self._open, self._ahead, self._unraised = None, None, None
         self._plans, self._units = plans, units
+        self._asked = self._now()
         self._exchange.greet(self._now())  # workers start while a sampler makes its order
         self._fill()
 
@@ -179,7 +184,7 @@ class Session:
         if self.closed:
             raise FeedError("this pass over the loader has ended: an error ended it, or the loader was closed")
         if self._open is not None:
-            if self._now() - self._pumped > PUMP_SECONDS:
+            if self._now() - self._asked > PUMP_SECONDS:
                 self._step_or_close(0.0)
             return True
         self._fill()
@@ -267,6 +272,9 @@ class Session:
     # The window
 
     def _ask_ahead(self) -> None:
+        self._aways.append(self._away)
+        self._away = 0.0
+        self._schedule.unattended(max(self._aways))
         try:
             self._fill()
         except Exception as error:  # noqa: BLE001 - the sampler's: raised by the next `wait_for`
@@ -276,6 +284,7 @@ class Session:
         except Exception as error:  # noqa: BLE001 - raised by the next `wait_for`
             self._unraised = error
             self.close()
+        self._asked = self._now()
 
     def _fill(self) -> None:
         executors = max(1, self._schedule.executors)
@@ -340,6 +349,7 @@ class Session:
         self.blocked += self._now() - asked
 
     def _step_or_close(self, pause: float) -> None:
+        self._away = max(self._away, self._now() - self._asked)
         try:
             self._exchange.step(pause)
             if self._tuner is not None:
@@ -347,7 +357,7 @@ class Session:
         except BaseException:  # whatever interrupted it (a Ctrl-C too), what is under way is not known any more
             self.close()
             raise
-        self._pumped = self._now()
+        self._asked = self._now()
 
     def _advice(self) -> str:
         if not self._schedule.workers and self._worker_pool.absent():

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from headrace.feed.client.request import Request
     from headrace.feed.plan.lane_draw import LaneDraw
 
-DEPTH = 2  # slices outstanding an executor
+DEPTH = 2  # slices outstanding an executor, at least
 
 
 @dataclass(eq=False)
@@ -108,6 +108,7 @@ class WorkerLoad:
         seconds_per_row: measured, of one executor; 0 until it has answered.
         outstanding: requests whose answers it owes, in the order asked.
         since: when it was last idle, or answered: what it works on has taken that long at most.
+        lead: seconds of work that each of its executors should have, because it is asked for nothing meanwhile.
         made: rows that it has made.
     """
 
@@ -117,6 +118,7 @@ class WorkerLoad:
     seconds_per_row: float = 0.0
     outstanding: dict[RequestNumber, Request] = field(default_factory=dict)
     since: float = 0.0
+    lead: float = 0.0
     made: int = 0
 
     @property
@@ -127,4 +129,6 @@ class WorkerLoad:
     @property
     def has_room(self) -> bool:
         """Whether it should be asked for more."""
-        return len(self.outstanding) < DEPTH * self.executors
+        if len(self.outstanding) < DEPTH * self.executors:
+            return True
+        return self.outstanding_rows * self.seconds_per_row < self.lead * self.executors
