@@ -89,6 +89,31 @@ def test_it_starts_with_one_grows_to_what_is_needed_and_shrinks_again(quickly: N
         assert not Path(f"/proc/{pid}").exists()
 
 
+def test_what_short_passes_tell_is_put_together(quickly: None) -> None:
+    """A pass is over, and its workers are gone, before there is as much as is judged at once."""
+    with DataLoader(Sleepy(60, 0.01), 4, num_workers="auto", seed=1) as loader:
+        end = time.monotonic() + allowed(30.0)
+        while loader.stats()["tuning"]["executors"] < 3:  # type: ignore[index]
+            assert time.monotonic() < end, loader.stats()["tuning"]
+            assert len(list(loader)) == 15
+        changes = loader.stats()["tuning"]["changes"]  # type: ignore[index]
+        assert changes[0].because is Because.STALLED
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_passes_that_are_too_short_to_measure_are_told_once(persistent: bool) -> None:
+    with (
+        DataLoader(Sleepy(4, 0.0), 4, num_workers="auto", persistent_workers=persistent) as loader,
+        warnings.catch_warnings(record=True) as told,
+    ):
+        warnings.simplefilter("always")
+        for _ in range(2 * loader_tuner.UNMEASURED + 3):
+            assert len(list(loader)) == 1
+    found = [str(one.message) for one in told if "could measure nothing" in str(one.message)]
+    assert len(found) == (0 if persistent else 1)
+    assert all("persistent_workers=True" in text for text in found)
+
+
 def resized(context: str | None, seed: int, kill: bool) -> list[bytes]:
     """Two epochs, while executors come and go at random, and are killed."""
     chance = random.Random(seed)

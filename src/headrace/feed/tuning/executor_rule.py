@@ -161,10 +161,6 @@ class ExecutorRule:
         self._idle = 0.0  # seconds for which more than one executor was idle
         self._holds: dict[int, tuple[float, float]] = {}  # of a level: until when, and how long that was
 
-    def restarted(self) -> None:
-        """The executors were started anew: a trial under way says nothing."""
-        self._begin(None)
-
     def take(self, sample: Sample) -> Choice:
         """Returns how many executors there should be now that this was measured."""
         executors = self.choice.executors
@@ -173,8 +169,8 @@ class ExecutorRule:
             self._fail(executors, sample.now)
             self._change(allowed, None)
             return self.choice
-        if sample.executors != executors:
-            self._begin(self._trial)
+        if sample.executors != executors:  # some start, or were killed: what all of them did before still counts
+            self._settled, self._idle = None, 0.0
             return self.choice
         if self._settled is None:
             self._settled = sample.now + SETTLE_SECONDS

@@ -22,9 +22,12 @@ from headrace.feed.tuning.auto import Auto
 from headrace.feed.tuning.executor_rule import Choice, ExecutorRule, Limits, Sample
 from headrace.feed.tuning.host_rule import desired_hosts
 from headrace.feed.tuning.host_use import HostUse
+from headrace.feed.wire.remote_errors import warn_user
 from headrace.feed_metrics import Because
 
 SAMPLE_SECONDS = 0.5
+WARM_SECONDS = 0.2  # of a session, in which its workers start: not measured
+UNMEASURED = 10  # sessions in a row that were over before anything was measured, after which the user is told
 CHANGES = 64  # that are remembered
 MOST_AHEAD = 4096  # batches
 AHEAD_SHARE = 2  # of the memory that batches on their way may take, 1/n
@@ -85,6 +88,8 @@ class LoaderTuner:
         self._begun = self._due = clock()
         self._host: HostUse | None = None
         self._session: weakref.ref[Session] | None = None
+        self._warm = False  # whether the session has been at work for a while
+        self._unmeasured = 0  # sessions in a row; negative: the user was told
         self._totals, self._made, self._blocked = Totals(), _Made(0.0, 0.0, 0.0), 0.0
         self._recent: collections.deque[tuple[float, float]] = collections.deque(maxlen=4)  # needed, and the stall
         self.needed: float | None = None
@@ -103,15 +108,15 @@ class LoaderTuner:
     def look(self, session: Session) -> None:
         """See `headrace.feed.client.session.Tuner`."""
         now = self._clock()
+        if self._session is None or self._session() is not session:  # it has workers of its own
+            self._begin(session, now)
         if now < self._due:
             return
-        if self._session is None or self._session() is not session:  # it has workers of its own
-            self._session = weakref.ref(session)
-            session.ahead = self.ahead
-            self._restart(session)
-            if self._rule is not None:
-                self._rule.restarted()
         self._due = now + SAMPLE_SECONDS
+        if not self._warm:
+            self._warm = self._meter.totals.steps > self._totals.steps
+            self._restart(session)
+            return
         totals, made = dataclasses.replace(self._meter.totals), self._sums()
         done = totals - self._totals
         rows, seconds, cpu = (new - old for new, old in zip(made, self._made, strict=True))
@@ -132,12 +137,29 @@ class LoaderTuner:
             now, sum(session.serving), done.steps, done.step, blocked, seconds * a_batch, cpu * a_batch,
             delayed * a_batch, seconds, self._host.look(pids, session.slab_bytes),
         )  # fmt: skip
+        self._unmeasured = min(0, self._unmeasured)
         before = self._rule.choice
         choice = self._rule.take(sample)
         pool.tuned(choice.because)
         if choice.executors != before.executors:
             self.changes.append(Change(now - self._begun, before.executors, *choice))
             pool.resize(choice.executors)
+
+    def _begin(self, session: Session, now: float) -> None:
+        """Another pass has other workers. What was measured with as many workers still counts."""
+        self._session = weakref.ref(session)
+        self._warm, self._due = False, now + WARM_SECONDS
+        session.ahead = self.ahead
+        self._restart(session)
+        if self._unmeasured >= UNMEASURED and self._rule is not None:
+            self._unmeasured = -1
+            warn_user(
+                f'num_workers="auto" could measure nothing in {UNMEASURED} passes: each lets its workers go before '
+                "they have been at work for a second; persistent_workers=True keeps them from pass to pass",
+                UserWarning,
+            )
+        elif self._unmeasured >= 0:
+            self._unmeasured += 1
 
     def _restart(self, session: Session) -> None:
         self._totals, self._made = dataclasses.replace(self._meter.totals), self._sums()
