@@ -17,10 +17,11 @@ import feed_data
 import pytest
 import trustme
 from feed_servers import Server, wait_until
+from source_data import fill_tars, noted
 
 from headrace.errors import FeedError, ProtocolError, WorkersLost
 from headrace.feed import DataLoader
-from headrace.feed.client import remote_pool
+from headrace.feed.client import remote_pool, shard_placement
 from headrace.feed.client.server_status import inquire
 from headrace.feed.wire import chunks, messages
 from headrace.feed.wire.endpoints import Endpoints
@@ -181,6 +182,24 @@ def test_a_server_that_fits_serves_beside_one_that_does_not(
     plain = own_server("plain")
     both = f"{plain.tcp},{tls_server.tcp}"
     assert load(tls_server, feed_data.noise(), both, tls_ca=pki.ca_file) == epochs(feed_data.noise())
+
+
+def test_nobody_waits_for_the_shards_of_a_host_that_does_not_fit(
+    pki: Pki, tls_server: Server, own_server: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        shard_placement, "START_SECONDS", 600.0
+    )  # a host that is not up yet would be waited for so long
+    fill_tars(tmp_path / "shards", {"a": 4})
+    plain = own_server("plain")
+    pipeline = noted(str(tmp_path / "shards"), str(tmp_path / "notes"))
+    both = f"{plain.tcp},{tls_server.tcp}"
+    with (
+        DataLoader(pipeline, workers=both, secret_file=str(tls_server.secret), tls_ca=pki.ca_file) as loader,
+        pytest.raises(WorkersLost, match="cannot be asked what it holds: .*it does not speak TLS") as error,
+    ):
+        next(iter(loader))
+    assert "tls_ca=" in error.value.hint
 
 
 def test_garbage_instead_of_a_tls_handshake_is_refused_and_others_are_served(pki: Pki, tls_server: Server) -> None:

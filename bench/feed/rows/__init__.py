@@ -18,6 +18,7 @@ ROWS = {
     "shapes-shm150k": "shapes",
     "shapes-tcp19": "shapes",
     "busy": "busy",
+    "long-batches": "long_batches",
     "jpeg": "jpeg",
     "jpeg-apart": "jpeg_apart",
     "coordination": "coordination",

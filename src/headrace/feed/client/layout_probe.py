@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from weakref import WeakKeyDictionary
 
+from headrace.errors import WorkerError
 from headrace.feed.client.assembly import Assembly
 from headrace.feed.client.request import Request
 from headrace.feed.client.scheduler import Schedule
@@ -15,7 +16,7 @@ from headrace.feed.client.work_units import Bundle, Slice
 from headrace.feed.client.worker_pool import Worker
 from headrace.feed.identifiers import WorkerNumber
 from headrace.feed.wire import messages
-from headrace.feed.wire.remote_errors import remade
+from headrace.feed.wire.remote_errors import remade, remote_error
 
 
 class LayoutProbe:
@@ -70,7 +71,7 @@ class LayoutProbe:
             self._failed(row, answer.error, worker)
         elif isinstance(answer, messages.Lost):
             text = f"a worker ended while it made index {row.bundle.plan.keys[row.first]}: {answer.reason}"
-            self._failed(row, messages.RemoteError("headrace.errors:WorkerError", text, ""), worker)
+            self._failed(row, remote_error(WorkerError(text)), worker)
 
     def _failed(self, row: Slice, error: messages.RemoteError, worker: Worker) -> None:
         tried = self._tried[row.bundle]

@@ -8,7 +8,14 @@ import os
 from headrace.errors import WorkersLost
 from headrace.feed.client.keepalive import Keepalive
 from headrace.feed.client.links import Link, ReceiverLink, connect_unix, start_receiver
-from headrace.feed.client.worker_pool import RECOVER_SECONDS, START_SECONDS, Worker, WorkerPool
+from headrace.feed.client.worker_pool import (
+    RECOVER_SECONDS,
+    REFUSED_HINT,
+    REFUSED_SECONDS,
+    START_SECONDS,
+    Worker,
+    WorkerPool,
+)
 from headrace.feed.wire import messages
 from headrace.feed.wire.endpoints import Endpoint, Endpoints
 from headrace.feed.wire.framed_connection import ConnectionClosed
@@ -16,7 +23,6 @@ from headrace.feed.wire.handshake import HANDSHAKE_SECONDS, ClientHandshake, Ref
 
 _log = logging.getLogger(__name__)
 
-ALL_LOST_SECONDS = 1.0
 RETRY_SECONDS, RETRY_LIMIT = 0.2, 1.0  # doubled with every failure; a refusal counts as many
 
 
@@ -66,6 +72,10 @@ class RemotePool(WorkerPool):
         }
         return [endpoint.name for endpoint in self._endpoints.current() if endpoint.address not in known]
 
+    def refused(self) -> set[str]:
+        """See WorkerPool."""
+        return {endpoint.name for endpoint in self._endpoints.current() if endpoint.address in self._refused}
+
     def refuse(self, worker: Worker, reason: str) -> None:
         """The host computes differently and is not used."""
         super().refuse(worker, reason)
@@ -107,11 +117,11 @@ class RemotePool(WorkerPool):
             if worker.unused and worker.endpoint is not None
         }
         if all(endpoint.state == "lost" or endpoint.address in self._refused | unused for endpoint in endpoints):
-            allowed = ALL_LOST_SECONDS
+            allowed = REFUSED_SECONDS
         if now - self._alone_since > allowed:
             raise WorkersLost(
                 f"no data worker is left: {self.describe()}",
-                hint="see the logs of these hosts; servers and trainer need the same secret file",
+                hint=REFUSED_HINT,
             )
 
     def _connect(self, endpoint: Endpoint, now: float) -> None:

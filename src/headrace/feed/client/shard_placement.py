@@ -22,7 +22,14 @@ from headrace.feed.client.lane_homes import Holdings
 from headrace.feed.client.request import Request
 from headrace.feed.client.scheduler import Schedule
 from headrace.feed.client.work_units import Bundle, Slice
-from headrace.feed.client.worker_pool import RECOVER_SECONDS, START_SECONDS, Worker, WorkerPool
+from headrace.feed.client.worker_pool import (
+    RECOVER_SECONDS,
+    REFUSED_HINT,
+    REFUSED_SECONDS,
+    START_SECONDS,
+    Worker,
+    WorkerPool,
+)
 from headrace.feed.identifiers import WorkerNumber
 from headrace.feed.plan.shard_map import ShardMap, data_digest
 from headrace.feed.wire import messages
@@ -161,6 +168,12 @@ class ShardPlacement:
         if not self.begun or self.map.fixed:
             return False
         absent = self._worker_pool.absent()
+        refused = self._worker_pool.refused().intersection(absent)
+        if refused and now - self._since > REFUSED_SECONDS:
+            raise WorkersLost(
+                f"{', '.join(sorted(refused))} cannot be asked what it holds: {self._worker_pool.describe()}",
+                hint=REFUSED_HINT,
+            )
         if absent:
             if now - self._since > START_SECONDS:
                 raise WorkersLost(

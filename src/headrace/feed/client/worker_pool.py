@@ -31,6 +31,11 @@ Kind = Literal["executor", "server", "remote"]
 START_SECONDS = 60.0
 PATIENCE = 0.2  # seconds that one exchange waits for something at most
 RECOVER_SECONDS = 6.0
+REFUSED_SECONDS = 1.0  # for hosts that refuse this client, or that it refuses
+REFUSED_HINT = (
+    "servers and trainer need the same secret file and, with TLS, tls_ca= the CA of the servers' certificates; the "
+    "logs of these hosts tell more"
+)
 COUNTED_BYTES = 64 << 20  # of what hosts have counted, kept for those that are not connected yet
 
 
@@ -202,6 +207,10 @@ class WorkerPool(abc.ABC):
     def absent(self) -> list[str]:
         """Returns the names of those that should serve, and are not ready."""
         return []
+
+    def refused(self) -> set[str]:
+        """Returns the names of the hosts that refuse this client, or show it a wrong certificate."""
+        return set()
 
     @property
     def executors(self) -> int:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from headrace.errors import HeadraceError, ProtocolError
+from headrace.errors import HeadraceError, PipelineError, ProtocolError, WorkerError
 from headrace.feed.batch.slab import Slab
 from headrace.feed.identifiers import NO_SLAB, PipelineNumber, RequestNumber, SlabNumber
 from headrace.feed.metrics.rates import SliceRate
@@ -23,6 +23,7 @@ from headrace.feed.wire import messages
 from headrace.feed.wire.forks import Exited, Forked
 from headrace.feed.wire.framed_connection import ConnectionClosed
 from headrace.feed.wire.frames import Frame
+from headrace.feed.wire.remote_errors import remote_error
 from headrace.feed.wire.server_state import JobStatus
 from headrace.feed.worker.client_connection import ClientConnection, ServerRequest
 from headrace.feed.worker.executor_pool import ExecutorPool, ExecutorProcess, exit_reason
@@ -105,8 +106,7 @@ class WorkQueue:
         self._queue.enter(client, message.job)
         conflict = self._plans.conflict(client, message)
         if conflict:
-            error = messages.RemoteError("headrace.errors:PipelineError", conflict, "")
-            client.send(messages.OpenFailed(message.pipeline, error))
+            client.send(messages.OpenFailed(message.pipeline, remote_error(PipelineError(conflict))))
             return
         number = self._pipelines.enter(client, message, time.monotonic())
         self.let_go()
@@ -129,8 +129,7 @@ class WorkQueue:
         check_request(message)
         conflict = self._plans.disagreement(client, message)
         if conflict:
-            error = messages.RemoteError("headrace.errors:PipelineError", conflict, "")
-            client.send(messages.Failed(message.number, error))
+            client.send(messages.Failed(message.number, remote_error(PipelineError(conflict))))
             return
         self._queue.push(ServerRequest(client, message, RequestNumber(self._number()), number))
 
@@ -413,4 +412,4 @@ class WorkQueue:
             return
         known.deaths = 0
         text = f"making {known.message.factory} ended {MAX_OPEN_DEATHS} executors; the last one {reason}"
-        self._open_failed(messages.OpenFailed(number, messages.RemoteError("headrace.errors:WorkerError", text, "")))
+        self._open_failed(messages.OpenFailed(number, remote_error(WorkerError(text))))
