@@ -196,7 +196,7 @@ def test_nobody_waits_for_the_shards_of_a_host_that_does_not_fit(
     both = f"{plain.tcp},{tls_server.tcp}"
     with (
         DataLoader(pipeline, workers=both, secret_file=str(tls_server.secret), tls_ca=pki.ca_file) as loader,
-        pytest.raises(WorkersLost, match="cannot be asked what it holds: .*it does not speak TLS") as error,
+        pytest.raises(WorkersLost, match=r"cannot be asked what it holds: .*it does not speak TLS") as error,
     ):
         next(iter(loader))
     assert "tls_ca=" in error.value.hint
