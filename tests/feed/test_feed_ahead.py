@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -122,6 +123,35 @@ def test_a_batch_that_takes_long_is_made_while_the_trainer_computes(
         next(batches)
         made = len(log.read_text().split())
         wait_until(lambda: len(log.read_text().split()) >= made + 15, "more than a batch is made, and nobody asks")
+
+
+def test_what_waits_behind_a_slow_sample_is_made_by_a_host_that_has_nothing_to_do(
+    tmp_path: Path, log: Path, own_server: Callable[..., Server]
+) -> None:
+    """Each host is asked for half of 32 batches; the 10th is not done before the other one has made nearly all."""
+    one, other = own_server("one", executors=1), own_server("other", executors=1)
+    release = tmp_path / "release"
+    made: list[int] = []
+
+    def watch() -> None:
+        for _ in range(300):
+            made.append(len(log.read_text().split()))
+            if made[-1] >= 10 + 32 - 4:
+                break
+            time.sleep(0.1)
+        release.touch()
+
+    with DataLoader(
+        trouble_data.held(str(log), 10, str(release)), workers=f"{one.tcp},{other.tcp}", secret_file=str(one.secret),
+        prefetch_factor=16, hedge=False, verify=0,
+    ) as loader:  # fmt: skip
+        batches = iter(loader)
+        first = [next(batches).item() for _ in range(10)]
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        assert first + [batch.item() for batch in batches] == list(range(200))
+        watcher.join()
+    assert made[-1] >= 10 + 32 - 4, "two of the slow host, and what is handed over by nobody"
 
 
 @pytest.mark.parametrize(("factor", "workers"), [(1, 1), (2, 1), (1, 2), (3, 2), (5, 1)])

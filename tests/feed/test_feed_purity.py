@@ -16,8 +16,8 @@ from feed_servers import Server
 from headrace.feed import DataLoader
 from headrace.feed.client.policy import PurityWarning
 from headrace.feed.client.request import Request
-from headrace.feed.client.verifier import FIRST, Check, Verifier
-from headrace.feed.client.work_units import Bundle, Slice
+from headrace.feed.client.verifier import CHEAP_SECONDS, CHECK_SHARE, FIRST, Check, Verifier
+from headrace.feed.client.work_units import Bundle, Slice, WorkerLoad
 from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.wire import messages
 
@@ -165,3 +165,21 @@ def test_slices_that_turn_out_to_be_made_whole_are_counted_when_they_are_asked_f
         assert verifier.wants(0, 0, 0)
         verifier.unwanted()
     assert [verifier.wants(0, step, 0) for step in range(FIRST + 3)] == [True] * FIRST + [False] * 3
+
+
+@pytest.mark.parametrize("share", [0.000001, 1.0])
+def test_checks_of_what_takes_long_wait_until_they_are_a_small_part_of_the_work(share: float) -> None:
+    verifier = Verifier(share)
+    others = {number: WorkerLoad(str(number), 1) for number in (1, 2)}
+    done, asked = messages.Done(1, 0, 8, [], b"", 2.0, 2.0), 0
+    for step in range(100):  # slices of 2 s
+        bundle = Bundle((BatchPlan(0, step, 0, list(range(8)), 0),))
+        request = Request(step, 1, Slice(bundle, 0, 8, whole=True), "rows", 0.0, 0.1)
+        verifier.made(2.0)
+        if verifier.wants(0, step, 0):
+            verifier.add(Check(request, done, 0, b""))
+        while verifier.next(others, {1: b"", 2: b""}, 0, lambda *_: True) is not None:
+            asked += 1
+        if share < 1:
+            assert 2.0 * asked <= CHEAP_SECONDS + CHECK_SHARE * 2.0 * (step + 1) + 0.001
+    assert asked == (5 if share < 1 else 100)

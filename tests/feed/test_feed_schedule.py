@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from headrace.feed.client.request import Request, TakeRows
+from headrace.feed.client.request import Ignore, Request, TakeRows
 from headrace.feed.client.scheduler import MAX_DEATHS, MAX_DEATHS_TOGETHER, Schedule
 from headrace.feed.client.work_units import DEPTH, Slice
 from headrace.feed.plan.epoch import BatchPlan
@@ -72,6 +72,64 @@ def test_before_nobody_asks_for_a_while_as_much_is_asked_for_as_that_takes(away:
     assert len(schedule.workers[1].outstanding) + len(ask_all(schedule)) == steps
     schedule.unattended(0.0)
     assert ask_all(schedule) == []
+
+
+def deep(*workers: tuple[str, int], steps: int = 20) -> tuple[Schedule, dict[int, list[Request]]]:
+    """Nobody will ask for a while, so the first worker has all batches to make, of 0.1 s each, and others have come."""
+    schedule = a_schedule(("a", 1), steps=steps)
+    for number, request, _ in ask_all(schedule):
+        finish(schedule, number, request, seconds=0.1)
+    schedule.unattended(100.0)
+    owed = [request for _, request, _ in ask_all(schedule)]
+    for number, (name, executors) in enumerate(workers, 2):
+        schedule.add_worker(number, name, executors, 0.0)
+    return schedule, {1: owed}
+
+
+def test_a_worker_that_has_not_answered_yet_is_asked_for_little_however_long_nobody_will_ask() -> None:
+    schedule, _ = deep(("new", 2))
+    for step in range(20, 60):
+        schedule.push([plan(step)])
+    asked = [number for number, _, _ in ask_all(schedule)]
+    assert asked.count(2) == 2 * DEPTH
+
+
+def test_what_waits_at_a_busy_worker_is_taken_back_for_one_that_has_nothing_to_do() -> None:
+    schedule, owed = deep(("idle", 1))
+    assert ask_all(schedule) == []
+    [taken] = schedule.take_back()
+    assert taken is owed[1][-1]
+    assert schedule.take_back() == [], "it has been"
+    assert schedule.answered(1, taken.number, 0.0) is taken
+    assert taken.answered(messages.Cancelled(taken.number), 0.0) == Ignore()
+    [(number, _, slice_)] = ask_all(schedule)
+    assert (number, slice_) == (2, taken.slice)
+    assert schedule.take_back() == [], "nobody is idle"
+
+
+def test_nothing_is_taken_back_that_would_not_come_sooner() -> None:
+    schedule, owed = deep()
+    for request in owed[1][: -DEPTH - 1]:
+        finish(schedule, 1, request, seconds=0.1)
+    schedule.add_worker(2, "slow", 1, 0.0)
+    schedule.workers[2].seconds_per_row = 1.0
+    assert schedule.take_back() == []
+    schedule.workers[2].seconds_per_row = 0.01
+    assert schedule.take_back() == owed[1][-1:]
+    schedule, owed = deep(("idle", 1))
+    for request in owed[1]:
+        request.slice.holders = frozenset({1})
+    assert schedule.take_back() == [], "it does not hold them"
+
+
+def test_what_one_that_is_to_go_has_not_begun_is_known() -> None:
+    schedule, owed = deep()
+    assert schedule.workers[1].behind == owed[1][DEPTH:]
+    assert schedule.workers[1].outstanding_rows == 8 * len(owed[1])
+    for request in owed[1]:
+        finish(schedule, 1, request, seconds=0.1)
+    assert schedule.workers[1].behind == []
+    assert schedule.workers[1].outstanding_rows == 0
 
 
 def test_an_answer_makes_room_for_the_next_batch() -> None:

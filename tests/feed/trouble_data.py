@@ -167,3 +167,21 @@ class Logged:
 @pipeline
 def logged(log: str) -> Logged:
     return Logged(log)
+
+
+class Held(Logged):
+    """The same, and one of the rows takes until a file is there."""
+
+    def __init__(self, log: str, row: int, release: str) -> None:
+        super().__init__(log)
+        self.row, self.release = row, Path(release)
+
+    def __getitem__(self, index: int) -> int:
+        while index == self.row and not self.release.exists():
+            time.sleep(0.01)
+        return super().__getitem__(index)
+
+
+@pipeline
+def held(log: str, row: int, release: str) -> Held:
+    return Held(log, row, release)

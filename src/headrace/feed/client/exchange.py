@@ -110,6 +110,10 @@ class Exchange:
         limit = self._policy.slice_timeout
         self._stats.slices_timed_out += self._worker_pool.end_stuck(self.schedule.stuck(now, limit), now, limit)
         self._ask(now)
+        late = self.schedule.late_slice(now)  # of answers that have come, none is late
+        if late is not None:
+            self._ask_one(*late, now)
+        self._cancel(self.schedule.take_back())
 
     def greet(self, now: float) -> None:
         """Starts, or connects to, the workers that are missing, and has the new ones open the pipeline."""
@@ -122,6 +126,8 @@ class Exchange:
             if worker.ready:
                 worker.ready = False
                 self.placement.gone(worker.number)
+                load = self.schedule.workers.get(worker.number)
+                self._cancel([each for each in load.behind if each.purpose == "rows"] if load is not None else [])
             if not self.schedule.leave(worker.number):
                 self.schedule.remove_worker(worker.number)
                 self._numerics.gone(worker.number)
@@ -151,9 +157,6 @@ class Exchange:
         if probe is not None:
             self._ask_layout(*probe, now)
         self._worker_pool.held(short=self.ask_slices())
-        late = self.schedule.late_slice(now)
-        if late is not None:
-            self._ask_one(*late, now)
         kinds, holds = self._numerics.kinds, self.placement.holds
         workers = self.schedule.workers
         while (check := self._verifier.next(workers, kinds, self.schedule.requested, holds)) is not None:
@@ -362,7 +365,9 @@ class Exchange:
         slice_, bundle = request.slice, request.slice.bundle
         self._worker_pool.served = True
         self._stats.worker_cpu_seconds += message.cpu
-        self._stats.latencies.append(request.ended - request.asked)
+        # the answer may have lain there while the trainer was away
+        latency = min(request.ended - request.asked, request.expected + message.seconds)
+        self._stats.latencies.append(latency)
         drawn = message.drawn
         if slice_.draw is not None and drawn is not None:
             if drawn.behind:
@@ -388,6 +393,7 @@ class Exchange:
         if not skip and len(bundle.failures) + len(message.failures) < len(bundle.plans):
             self._assembly.arrived(slice_, request.slab, message, frame)
             self.schedule.stackable = self._assembly.stackable
+        self._verifier.made(message.seconds)
         others = self.schedule.done(request, message.seconds, message.cpu)
         if others:
             self._stats.hedges_won += request.purpose == "hedge"

@@ -43,7 +43,8 @@ class RemotePool(WorkerPool):
         self._receiver_cpu = 0.0  # of those that have ended
         self._retry: dict[str, float] = {}
         self._delay: dict[str, float] = {}
-        self._refused: set[str] = set()
+        self._refused: dict[str, float] = {}  # addresses, and since when
+        self._looked = 0.0  # when `maintain` was called last
         self._leaving: set[str] = set()
         self._problems: dict[str, str] = {}
         self._welcomed: list[Worker] = []
@@ -72,9 +73,10 @@ class RemotePool(WorkerPool):
         }
         return [endpoint.name for endpoint in self._endpoints.current() if endpoint.address not in known]
 
-    def refused(self) -> set[str]:
+    def refused(self, now: float) -> set[str]:
         """See WorkerPool."""
-        return {endpoint.name for endpoint in self._endpoints.current() if endpoint.address in self._refused}
+        long = {address for address, since in self._refused.items() if now - since > REFUSED_SECONDS}
+        return {endpoint.name for endpoint in self._endpoints.current() if endpoint.address in long}
 
     def refuse(self, worker: Worker, reason: str) -> None:
         """The host computes differently and is not used."""
@@ -84,6 +86,7 @@ class RemotePool(WorkerPool):
 
     def maintain(self, now: float) -> list[Worker]:
         """Connects to what is not connected."""
+        self._looked = now
         endpoints = self._endpoints.current()
         connected = {worker.endpoint.address for worker in self._workers.values() if worker.endpoint is not None}
         for endpoint in endpoints:
@@ -116,12 +119,12 @@ class RemotePool(WorkerPool):
             for worker in self._workers.values()
             if worker.unused and worker.endpoint is not None
         }
-        if all(endpoint.state == "lost" or endpoint.address in self._refused | unused for endpoint in endpoints):
+        if all(endpoint.state == "lost" or endpoint.address in {*self._refused, *unused} for endpoint in endpoints):
             allowed = REFUSED_SECONDS
         if now - self._alone_since > allowed:
             raise WorkersLost(
                 f"no data worker is left: {self.describe()}",
-                hint=REFUSED_HINT,
+                hint=REFUSED_HINT if self._refused else "see the logs of these hosts",
             )
 
     def _connect(self, endpoint: Endpoint, now: float) -> None:
@@ -172,7 +175,7 @@ class RemotePool(WorkerPool):
                 worker.link.channel.trust()
             if worker.endpoint is not None:
                 self._delay.pop(worker.endpoint.address, None)
-                self._refused.discard(worker.endpoint.address)
+                self._refused.pop(worker.endpoint.address, None)
             worker.executors = worker.handshake.welcome.executors
             worker.name = f"{worker.handshake.welcome.host}"
             self._welcomed.append(worker)
@@ -200,7 +203,7 @@ class RemotePool(WorkerPool):
 
     def _refuse(self, worker: Worker) -> None:
         if worker.endpoint is not None:
-            self._refused.add(worker.endpoint.address)
+            self._refused.setdefault(worker.endpoint.address, self._looked)
             self._delay[worker.endpoint.address] = RETRY_LIMIT
 
     def silent(self, now: float) -> list[tuple[Link, str]]:

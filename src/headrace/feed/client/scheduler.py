@@ -21,7 +21,9 @@ worker beside a busy trainer) gets the latest slice instead, one at a time: it s
 for it until the whole window has passed.
 
 Depth: an executor is asked for `DEPTH` slices, so that it never waits for the next one. While the trainer has a batch
-nobody asks: so before that, each is asked for as much work as that took lately (`unattended`).
+nobody asks: so before that, each is asked for as much work as that took lately (`unattended`). What a worker would come
+to later than an idle one could have made it is taken back from its queue (`take_back`); so is what one that is to go
+has not begun.
 
 Hedging: when the first bundle in line is late, its slice is asked a second time of a worker that is idle; at most
 `HEDGE_SHARE` of all requests, and the first answer counts.
@@ -144,6 +146,33 @@ class Schedule:
             if request in request.slice.requests:
                 request.slice.requests.remove(request)
         return owed
+
+    def take_back(self) -> list[Request]:
+        """Returns requests to cancel, because a worker that has nothing to do would make their rows sooner.
+
+        The answer `Cancelled` makes the slice one that waits. A lane stays where it is.
+        """
+        idle = {number: worker for number, worker in self.workers.items() if not worker.outstanding}
+        if not idle or next(self._waiting_slices(latest=False), None) is not None:
+            return []
+        found = []
+        for worker in sorted(self.workers.values(), key=lambda worker: -worker.expected):
+            left = worker.expected
+            for request in reversed(worker.behind):
+                able = self._able(request.slice).keys() & idle.keys()
+                if not able or request.purpose != "rows" or request.slice.draw is not None:
+                    continue
+                quickest = min(able, key=lambda number: self._finish(idle[number], request.slice.rows))
+                if self._finish(idle[quickest], request.slice.rows) >= left:
+                    break
+                if not request.taken_back:
+                    request.taken_back = True
+                    found.append(request)
+                del idle[quickest]
+                left -= request.slice.rows * worker.seconds_per_row / worker.executors
+                if not idle:
+                    return found
+        return found
 
     def leave(self, number: WorkerNumber) -> bool:
         """A worker is to go: it is asked for nothing more. Returns whether it still owes answers."""
@@ -304,7 +333,7 @@ class Schedule:
         request = Request(RequestNumber(self.requested), number, slice_, purpose, now, expected, check)
         if not worker.outstanding:
             worker.since = now
-        worker.outstanding[request.number] = request
+        worker.owe(request)
         return request
 
     # Answers
@@ -312,7 +341,7 @@ class Schedule:
     def answered(self, worker_number: WorkerNumber, number: RequestNumber, now: float) -> Request | None:
         """Takes a request off a worker's list. Returns None when it does not owe that answer (any more)."""
         worker = self.workers.get(worker_number) or self.leaving.get(worker_number)
-        request = worker.outstanding.pop(number, None) if worker is not None else None
+        request = worker.answered(number) if worker is not None else None
         if worker is None or request is None:
             return None
         worker.since = now

@@ -9,6 +9,7 @@ trainer gets its batch. What goes wrong in that is raised by the next `wait_for`
 from __future__ import annotations
 
 import collections
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
@@ -26,7 +27,8 @@ from headrace.feed.wire.mixing import Mixing
 
 WARN_SECONDS = 10.0  # without any worker, after which the user is warned
 WINDOW = 8  # bundles on their way, at least
-LATELY = 8  # bundles
+LATELY = 64  # bundles
+FIRST_SECONDS = 1.0  # that a trainer is taken to be away before that is known
 PUMP_SECONDS = 0.002  # while a bundle of small batches is handed over, workers are looked after that often
 
 
@@ -93,7 +95,7 @@ class Session:
         self.blocked = 0.0
         self._asked = now()  # when workers were last asked
         self._away = 0.0  # the longest time without that since a bundle was handed over, and before that
-        self._aways: collections.deque[float] = collections.deque(maxlen=LATELY)
+        self._aways = collections.deque([FIRST_SECONDS], maxlen=LATELY)
         self.stats = stats
         self.closed = False
 
@@ -111,7 +113,7 @@ class Session:
         self._exchange.abandon(stale)
         self._open, self._ahead, self._unraised = None, None, None
         self._plans, self._units = plans, units
-        self._asked = self._now()
+        self._asked, self._away = self._now(), 0.0
         self._exchange.greet(self._now())  # workers start while a sampler makes its order
         self._fill()
 
@@ -274,7 +276,7 @@ class Session:
     def _ask_ahead(self) -> None:
         self._aways.append(self._away)
         self._away = 0.0
-        self._schedule.unattended(max(self._aways))
+        self._schedule.unattended(math.inf if self._prefetch else max(self._aways))
         try:
             self._fill()
         except Exception as error:  # noqa: BLE001 - the sampler's: raised by the next `wait_for`
@@ -292,7 +294,7 @@ class Session:
         share = max(1, self._prefetch // 2) if self._prefetch else None
         bundles = max(WINDOW, 2 * executors, self._units(2))
         while (
-            len(self._schedule.bundles) < bundles and (limit is None or self._schedule.batches < limit)
+            len(self._schedule.bundles) < bundles if limit is None else self._schedule.batches < limit
         ) or self._schedule.batches < self._units(self.ahead):
             left = max(1, limit - self._schedule.batches) if limit is not None else None
             plans = self._next_plans(min(share, left) if share is not None and left is not None else None)

@@ -25,7 +25,6 @@ from headrace.feed.client.work_units import Bundle, Slice
 from headrace.feed.client.worker_pool import (
     RECOVER_SECONDS,
     REFUSED_HINT,
-    REFUSED_SECONDS,
     START_SECONDS,
     Worker,
     WorkerPool,
@@ -168,8 +167,8 @@ class ShardPlacement:
         if not self.begun or self.map.fixed:
             return False
         absent = self._worker_pool.absent()
-        refused = self._worker_pool.refused().intersection(absent)
-        if refused and now - self._since > REFUSED_SECONDS:
+        refused = self._worker_pool.refused(now).intersection(absent)
+        if refused:
             raise WorkersLost(
                 f"{', '.join(sorted(refused))} cannot be asked what it holds: {self._worker_pool.describe()}",
                 hint=REFUSED_HINT,

@@ -22,6 +22,8 @@ from headrace.feed.wire.remote_errors import in_short, kind_of
 from headrace.feed.worker.slices import keys_of
 
 FIRST = 8  # slices that are always checked
+CHEAP_SECONDS = 1.0  # that checks may take together, whatever else was made
+CHECK_SHARE = 0.05  # of what is made, besides the share that is asked for
 PATIENCE = 4  # requests after which a waiting check goes before other work, so that a short pass is checked too
 
 
@@ -40,6 +42,12 @@ class Check:
     done: messages.Done
     at: int
     kind: bytes
+
+    @property
+    def seconds(self) -> float:
+        """How long it will take to make it again; what lies before it in its lane included."""
+        draw = self.request.slice.draw
+        return self.done.seconds * (1 + (draw.replayed / draw.count if draw is not None else 0))
 
 
 @dataclass(frozen=True)
@@ -83,6 +91,7 @@ class Verifier:
     def __init__(self, share: float) -> None:
         self._share = share
         self._seen = 0
+        self._made = self._spent = 0.0  # seconds
         self._waiting: collections.deque[Check] = collections.deque()
         self.compared = 0
 
@@ -95,6 +104,10 @@ class Verifier:
             return True
         drawn = hashlib.blake2b(f"{epoch}/{step}/{first}".encode(), digest_size=8).digest()
         return int.from_bytes(drawn, "little") < self._share * 2**64
+
+    def made(self, seconds: float) -> None:
+        """A slice was made. Checks of slices that take long wait until they are a small part of that."""
+        self._made += seconds
 
     def unwanted(self) -> None:
         """A slice that was to be checked is requested in another way: it is not counted."""
@@ -119,7 +132,10 @@ class Verifier:
             requests: how many there have been.
             holds: returns whether a worker has the data that a slice was made of.
         """
+        allowed = CHEAP_SECONDS + (CHECK_SHARE + 1.25 * self._share) * self._made - self._spent
         for check in self._waiting:
+            if check.seconds > allowed:
+                continue
             others = [
                 number for number, load in workers.items()
                 if (load.executors > 1 or number != check.request.worker) and holds(number, check.request)
@@ -130,6 +146,7 @@ class Verifier:
                 maker = check.request.worker
                 best = min(others, key=lambda number: (number == maker, len(workers[number].outstanding)))
                 self._waiting.remove(check)
+                self._spent += check.seconds
                 return best, check
         return None
 

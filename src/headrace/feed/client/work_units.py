@@ -106,7 +106,8 @@ class WorkerLoad:
         executors: how many slices it makes at a time.
         shared: whether it works on the trainer's own host and takes CPU time from it.
         seconds_per_row: measured, of one executor; 0 until it has answered.
-        outstanding: requests whose answers it owes, in the order asked.
+        outstanding: requests whose answers it owes, in the order asked; changed by `owe` and `answered` only.
+        outstanding_rows: rows that it has been asked for.
         since: when it was last idle, or answered: what it works on has taken that long at most.
         lead: seconds of work that each of its executors should have, because it is asked for nothing meanwhile.
         made: rows that it has made.
@@ -117,18 +118,33 @@ class WorkerLoad:
     shared: bool = False
     seconds_per_row: float = 0.0
     outstanding: dict[RequestNumber, Request] = field(default_factory=dict)
+    outstanding_rows: int = 0
     since: float = 0.0
     lead: float = 0.0
     made: int = 0
 
+    def owe(self, request: Request) -> None:
+        """It has been asked."""
+        self.outstanding[request.number] = request
+        self.outstanding_rows += request.slice.rows
+
+    def answered(self, number: RequestNumber) -> Request | None:
+        """It has answered. Returns the request; None when it does not owe that answer (any more)."""
+        request = self.outstanding.pop(number, None)
+        self.outstanding_rows -= request.slice.rows if request is not None else 0
+        return request
+
     @property
-    def outstanding_rows(self) -> int:
-        """Rows that it has been asked for."""
-        return sum(request.slice.rows for request in self.outstanding.values())
+    def expected(self) -> float:
+        """Seconds of each executor that its outstanding rows will take; 0 until it has answered."""
+        return self.outstanding_rows * self.seconds_per_row / self.executors
+
+    @property
+    def behind(self) -> list[Request]:
+        """The requests behind those that its executors are, or will next be, at work on."""
+        return list(self.outstanding.values())[DEPTH * self.executors :]
 
     @property
     def has_room(self) -> bool:
         """Whether it should be asked for more."""
-        if len(self.outstanding) < DEPTH * self.executors:
-            return True
-        return self.outstanding_rows * self.seconds_per_row < self.lead * self.executors
+        return len(self.outstanding) < DEPTH * self.executors or 0.0 < self.expected < self.lead

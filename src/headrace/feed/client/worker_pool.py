@@ -31,7 +31,7 @@ Kind = Literal["executor", "server", "remote"]
 START_SECONDS = 60.0
 PATIENCE = 0.2  # seconds that one exchange waits for something at most
 RECOVER_SECONDS = 6.0
-REFUSED_SECONDS = 1.0  # for hosts that refuse this client, or that it refuses
+REFUSED_SECONDS = 1.5  # for hosts that refuse this client, or that it refuses: they are tried twice
 REFUSED_HINT = (
     "servers and trainer need the same secret file and, with TLS, tls_ca= the CA of the servers' certificates; the "
     "logs of these hosts tell more"
@@ -208,8 +208,8 @@ class WorkerPool(abc.ABC):
         """Returns the names of those that should serve, and are not ready."""
         return []
 
-    def refused(self) -> set[str]:
-        """Returns the names of the hosts that refuse this client, or show it a wrong certificate."""
+    def refused(self, now: float) -> set[str]:
+        """Returns the names of hosts that have refused this client for a while, or shown it a wrong certificate."""
         return set()
 
     @property

@@ -94,7 +94,12 @@ class LaneDraw:
 
     def cheap(self) -> bool:
         """Whether another worker could make it without a long replay."""
-        return self.first - self._nearest().at <= 4 * self.count
+        return self.replayed <= 4 * self.count
+
+    @property
+    def replayed(self) -> int:
+        """Outputs that another worker would have to make and drop before it."""
+        return self.first - self._nearest().at
 
     def _nearest(self) -> LaneToken:
         near = [token for token in self.cursor.tokens if token.at <= self.first]

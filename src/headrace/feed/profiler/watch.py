@@ -189,7 +189,7 @@ class LoaderWatch:
 
     def close(self) -> None:
         """The script ends: where that is in the measured steps, what they have taken is all that there will be."""
-        if self.phase == "measured" and self._so_far.get("total") == self._total:
+        if self.phase == "measured" and not self.trial.ended and self._so_far.get("total") == self._total:
             self.trial.spool.write("phase", **self._so_far)
         self.flush()
 
@@ -211,6 +211,7 @@ class LoaderWatch:
     def end_pass(self) -> None:
         """A pass has given all that it has."""
         if self.phase == "measured" and not self.trial.ended:
+            synchronize()
             self._so_far = self._taken()
 
     def asked(self, before: float) -> None:

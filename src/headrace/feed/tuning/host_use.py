@@ -67,7 +67,7 @@ class HostUse:
         for (throttled_before, before_all), (throttled, all_of_them) in zip(periods, self._periods, strict=True):
             if throttled - throttled_before > THROTTLED * max(1, all_of_them - before_all):
                 return 1.0
-        return 1.0 - idle / whole if whole > 0 else 0.0
+        return min(1.0, max(0.0, 1.0 - idle / whole)) if whole > 0 else 0.0  # idle time is a sum of rounded times
 
     @staticmethod
     def _cpu_times() -> tuple[float, float]:

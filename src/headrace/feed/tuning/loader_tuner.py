@@ -151,11 +151,13 @@ class LoaderTuner:
         self._warm, self._due = False, now + WARM_SECONDS
         session.ahead = self.ahead
         self._restart(session)
-        if self._unmeasured >= UNMEASURED and self._rule is not None:
+        if self._rule is None:
+            return
+        if self._unmeasured >= UNMEASURED:
             self._unmeasured = -1
             warn_user(
-                f'num_workers="auto" could measure nothing in {UNMEASURED} passes: each lets its workers go before '
-                "they have been at work for a second; persistent_workers=True keeps them from pass to pass",
+                f'num_workers="auto" could measure nothing in {UNMEASURED} passes: each was over, and its workers '
+                "gone, within a few batches or a second; persistent_workers=True keeps workers from pass to pass",
                 UserWarning,
             )
         elif self._unmeasured >= 0:

@@ -15,7 +15,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +75,6 @@ class Executor:
         self._lanes: dict[PipelineNumber, LaneReaders] = {}
         self._broken: dict[PipelineNumber, messages.RemoteError] = {}
         self._slabs: dict[SlabNumber, Slab] = {}
-        self._cancelled: set[RequestNumber] = set()
         self._queue: list[Frame] = []
 
     def run(self) -> None:
@@ -92,20 +91,22 @@ class Executor:
         frames = self._channel.wait() if block else self._channel.receive()
         for frame in frames:
             if isinstance(frame.message, messages.Cancel):
-                queued = {
-                    item.message.number for item in self._queue if isinstance(item.message, messages.SliceRequest)
-                }
-                self._cancelled.update(queued.intersection(frame.message.requests))
+                self._cancel(frame.message.requests)
+            else:
+                self._queue.append(frame)
+
+    def _cancel(self, numbers: Collection[RequestNumber]) -> None:
+        queued, self._queue = self._queue, []
+        for frame in queued:
+            message = frame.message
+            if isinstance(message, messages.SliceRequest) and message.number in numbers:
+                self._send(messages.Cancelled(message.number))
             else:
                 self._queue.append(frame)
 
     def _handle(self, frame: Frame) -> None:
         message = frame.message
         if isinstance(message, messages.SliceRequest):
-            if message.number in self._cancelled:
-                self._cancelled.discard(message.number)
-                self._send(messages.Cancelled(message.number))
-                return
             self._answer(message)
         elif isinstance(message, messages.Open):
             self._open(message)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -24,10 +24,10 @@ from headrace.insight.performance_model import RATE_FORMULA
 LEAST_STEPS = 3
 """Fewer measured steps than this are no measurement."""
 
-_CUT_SHORT = (
-    "the script ended before the trial was over, so its step floor is an estimate: a whole trial takes the steps of "
-    "--warmup, twice --steps and 12 more; give it more data or epochs, or a smaller --steps"
-)
+_CUT_SHORT = "the script ended before the trial was over, so its step floor is an estimate: a whole trial takes {}; "
+_LONGER = "give it more data or epochs, or a smaller --steps"
+_TRAINING = "the steps of --warmup, twice --steps and 12 more"
+_EVALUATION = "three times the steps of --warmup, four times --steps and 12 more in a loop without gradients"
 
 WIRES = (10, 25, 100)
 """Gbit/s for which the limit of the wire is shown."""
@@ -191,10 +191,15 @@ def report(
         wires=tuple(Wire(gigabits, 1000 * size * 8 / (gigabits * 1e9)) for gigabits in WIRES) if size else (),
         notes=(
             *((f"figures of rank {worst.rank}, which waits the most of {len(ranks)} ranks",) if len(ranks) > 1 else ()),
-            *((_CUT_SHORT,) if cut_short else ()),
+            *((_cut_short(loader for _, loader in found),) if cut_short else ()),
         ),
         formulas=TRIAL_FORMULAS,
     )
+
+
+def _cut_short(judged: Iterable[LoaderTrial]) -> str:
+    trains = any(one.loader.training for one in judged)
+    return _CUT_SHORT.format(_TRAINING if trains else _EVALUATION) + _LONGER
 
 
 def _of_all(verdict: OffloadDecision, ranks: int) -> OffloadDecision:
