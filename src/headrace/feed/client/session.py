@@ -116,6 +116,7 @@ class Session:
         self._asked, self._away = self._now(), 0.0
         self._exchange.greet(self._now())  # workers start while a sampler makes its order
         self._fill()
+        self._exchange.ask_slices()  # of workers that have stayed
 
     @property
     def length(self) -> int | None:

@@ -22,7 +22,7 @@ from headrace.feed.wire.remote_errors import in_short, kind_of
 from headrace.feed.worker.slices import keys_of
 
 FIRST = 8  # slices that are always checked
-CHEAP_SECONDS = 1.0  # that checks may take together, whatever else was made
+CHEAP_SECONDS = 0.5  # that checks may take together, whatever else was made
 CHECK_SHARE = 0.05  # of what is made, besides the share that is asked for
 PATIENCE = 4  # requests after which a waiting check goes before other work, so that a short pass is checked too
 
