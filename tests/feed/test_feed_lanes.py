@@ -7,12 +7,14 @@ import itertools
 import json
 import os
 import random
+import re
 import signal
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from feed_data import flat
@@ -25,6 +27,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from headrace import feed
 from headrace.errors import PipelineError, PositionError
 from headrace.feed import DataLoader
+from headrace.feed.pipelines.seeds import preserved_generators, set_generators, stream_key
 from headrace.feed.plan.lane_draw import LaneCursor, LaneDraw, Lanes
 from headrace.feed.plan.lane_state import LaneToken
 from headrace.feed.worker import lane_reader
@@ -508,3 +511,65 @@ def test_a_lane_whose_worker_is_stopped_goes_on_elsewhere(tmp_path: Path) -> Non
         pytest.raises(RuntimeError, match="timed out after 1"),
     ):
         list(loader)
+
+
+DRAWS: dict[str, Callable[[], float]] = {
+    "random": random.random,
+    "gauss": lambda: random.gauss(0.0, 1.0),
+    "numpy": lambda: float(np.random.random_sample()),
+    "numpy's normal": lambda: float(np.random.standard_normal()),
+    "torch": lambda: float(torch.rand((), dtype=torch.float64)),
+}
+
+
+class Rarely(IterableDataset[tuple[int, float]]):
+    """Draws for some of its outputs only, and writes down that it was opened."""
+
+    def __init__(self, kind: str, at: Sequence[int], log: Path) -> None:
+        self.kind, self.at, self.log = kind, at, log
+
+    def __iter__(self) -> Iterator[tuple[int, float]]:
+        with self.log.open("a") as log:
+            log.write("opened\n")
+        for number in range(80):
+            yield number, DRAWS[self.kind]() if number in self.at else 0.0
+
+
+def drawn_at(kind: str, number: int, epoch: int) -> float:
+    """What an output draws whose generators are set from its own key."""
+    with preserved_generators():
+        set_generators(stream_key(7, epoch, number, b"lane output"))
+        return DRAWS[kind]()
+
+
+@pytest.mark.parametrize("kind", DRAWS)
+@pytest.mark.parametrize("at", [(3, 50, 51), (50, 51, 79)], ids=["soon", "late"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_outputs_hold_the_random_numbers_of_their_own_key_whenever_the_first_is_drawn(
+    kind: str, at: tuple[int, ...], workers: int, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    torch.manual_seed(1)
+    loader = DataLoader(Rarely(kind, at, log), 8, num_workers=workers, num_shards=1, seed=7, verify=0)
+    for epoch in range(2):
+        found = [(int(number), float(value)) for batch in loader for number, value in zip(*batch, strict=True)]
+        assert [number for number, _ in found] == list(range(80))
+        assert [value for _, value in found] == [
+            drawn_at(kind, number, epoch) if number in at else 0.0 for number in range(80)
+        ]
+    if not workers:  # each pass has a reader of its own; it is opened again only for what is drawn late
+        again = at[0] > 16 and kind != "torch"
+        assert log.read_text().split() == ["opened"] * (4 if again else 2)
+
+
+def test_an_output_that_raises_as_it_has_drawn_is_made_again_with_its_own_random_numbers(tmp_path: Path) -> None:
+    class Fails(Rarely):
+        def __iter__(self) -> Iterator[tuple[int, float]]:
+            for number, value in super().__iter__():
+                if number == 50:
+                    raise ValueError(f"drew {random.random()}")
+                yield number, value
+
+    batches = iter(DataLoader(Fails("random", (), tmp_path / "log"), 8, num_shards=1, seed=7))
+    with pytest.raises(ValueError, match=re.escape(f"drew {drawn_at('random', 50, 0)}")):
+        list(batches)

@@ -8,6 +8,7 @@ import random
 
 import pytest
 
+from headrace.feed.client.idle_workers import IdleWorkers
 from headrace.feed.client.request import Ignore, Request, TakeRows
 from headrace.feed.client.scheduler import MAX_DEATHS, MAX_DEATHS_TOGETHER, Schedule
 from headrace.feed.client.work_units import DEPTH, Slice
@@ -97,14 +98,43 @@ def test_a_worker_that_has_not_answered_yet_is_asked_for_little_however_long_nob
 def test_what_waits_at_a_busy_worker_is_taken_back_for_one_that_has_nothing_to_do() -> None:
     schedule, owed = deep(("idle", 1))
     assert ask_all(schedule) == []
-    [taken] = schedule.take_back()
+    [taken] = IdleWorkers(schedule).take_back(0.0)
     assert taken is owed[1][-1]
-    assert schedule.take_back() == [], "it has been"
+    assert IdleWorkers(schedule).take_back(0.0) == [], "it has been"
     assert schedule.answered(1, taken.number, 0.0) is taken
     assert taken.answered(messages.Cancelled(taken.number), 0.0) == Ignore()
     [(number, _, slice_)] = ask_all(schedule)
     assert (number, slice_) == (2, taken.slice)
-    assert schedule.take_back() == [], "nobody is idle"
+    assert IdleWorkers(schedule).take_back(0.0) == [], "nobody is idle"
+
+
+def test_what_a_stuck_worker_does_not_give_back_is_asked_for_twice_and_costs_no_share_of_the_hedges() -> None:
+    schedule, owed = deep(("idle", 1), steps=6)
+    assert len(owed[1]) == 4
+    late = 0.32  # it should have made the first one after 0.1
+    schedule.hedges, schedule.requested = 1, 10  # there may be no more
+    [last] = IdleWorkers(schedule).take_back(late)
+    assert IdleWorkers(schedule).next_slice(late + 0.05) is None, "it may give it back"
+    for request in [last, owed[1][2], owed[1][1]]:
+        late += 0.2
+        number, slice_ = IdleWorkers(schedule).next_slice(late) or (0, None)
+        assert (number, slice_) == (2, request.slice)
+        finish(schedule, 2, schedule.request(2, request.slice, late), seconds=0.1)
+        assert request.slice.done
+        IdleWorkers(schedule).take_back(late)
+    assert schedule.hedges == 1
+    assert IdleWorkers(schedule).next_slice(9.0) is None, "the one that it is at may be made by both"
+    for step in (0, 1):
+        schedule.pop(0, step)
+    schedule.requested = 100
+    assert IdleWorkers(schedule).next_slice(9.0) == (2, owed[1][0].slice)
+
+
+def test_nothing_is_asked_for_twice_without_hedging() -> None:
+    schedule, _ = deep(("idle", 1))
+    without = IdleWorkers(schedule, hedge=False)
+    assert without.take_back(1.0)
+    assert without.next_slice(9.0) is None
 
 
 def test_nothing_is_taken_back_that_would_not_come_sooner() -> None:
@@ -113,22 +143,22 @@ def test_nothing_is_taken_back_that_would_not_come_sooner() -> None:
         finish(schedule, 1, request, seconds=0.1)
     schedule.add_worker(2, "slow", 1, 0.0)
     schedule.workers[2].seconds_per_row = 1.0
-    assert schedule.take_back() == []
+    assert IdleWorkers(schedule).take_back(0.0) == []
     schedule.workers[2].seconds_per_row = 0.01
-    assert schedule.take_back() == owed[1][-1:]
+    assert IdleWorkers(schedule).take_back(0.0) == owed[1][-1:]
     schedule, owed = deep(("idle", 1))
     for request in owed[1]:
         request.slice.holders = frozenset({1})
-    assert schedule.take_back() == [], "it does not hold them"
+    assert IdleWorkers(schedule).take_back(0.0) == [], "it does not hold them"
 
 
 def test_what_one_that_is_to_go_has_not_begun_is_known() -> None:
     schedule, owed = deep()
-    assert schedule.workers[1].behind == owed[1][DEPTH:]
+    assert schedule.workers[1].behind() == owed[1][DEPTH:]
     assert schedule.workers[1].outstanding_rows == 8 * len(owed[1])
     for request in owed[1]:
         finish(schedule, 1, request, seconds=0.1)
-    assert schedule.workers[1].behind == []
+    assert schedule.workers[1].behind() == []
     assert schedule.workers[1].outstanding_rows == 0
 
 
@@ -393,7 +423,7 @@ def test_a_bundle_is_one_part_and_after_a_death_each_of_its_batches_stands_alone
 
 def late(schedule: Schedule, now: float) -> tuple[int, Slice] | None:
     assert schedule.next_slice() is None
-    return schedule.late_slice(now)
+    return IdleWorkers(schedule).next_slice(now)
 
 
 def test_the_first_batch_in_line_is_asked_for_twice_when_it_is_late_and_somebody_is_idle() -> None:
@@ -425,12 +455,13 @@ def test_at_most_one_in_twenty_requests_is_a_hedge() -> None:
 
 
 def test_without_hedging_nothing_is_asked_for_twice() -> None:
-    schedule = Schedule(hedge=False)
+    schedule = Schedule()
     schedule.add_worker(1, "a", 1, 0.0)
     schedule.push([plan(0)])
     ask_all(schedule)
     schedule.add_worker(2, "b", 1, 0.0)
-    assert late(schedule, 1000.0) is None
+    assert IdleWorkers(schedule, hedge=False).next_slice(1000.0) is None
+    assert late(schedule, 1000.0) is not None
 
 
 def test_an_executor_that_works_on_one_part_for_too_long_is_stuck_and_an_answer_begins_the_time_anew() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import trouble_data
@@ -18,6 +20,7 @@ from feed_servers import Server, wait_until
 from headrace.errors import WorkerError, WorkersLost
 from headrace.feed import DataLoader
 from headrace.feed.client.policy import Skipped
+from headrace.feed.worker.executor_pool import ExecutorPool, ExecutorProcess
 
 PLACES = ["local", "unix", "two tcp"]
 INLINE = ["inline", *PLACES]
@@ -235,11 +238,20 @@ def test_a_late_batch_is_asked_for_twice_unless_told_otherwise(
         assert (stats["hedges"], stats["hedges_won"], stats["slices_timed_out"]) == (0, 0, 1)
 
 
-def test_local_workers_are_hedged_too(tmp_path: Path, at: Make) -> None:
+@pytest.mark.parametrize("factor", [None, 16])
+def test_local_workers_are_hedged_too(factor: int | None, tmp_path: Path, at: Make) -> None:
+    """With a factor all batches lie in their queues, and one of them will never give its own back."""
     dataset = trouble_data.troubled("sleep", [61], str(tmp_path))
-    with at("local", dataset, slice_timeout=600) as loader:
+    with at("local", dataset, slice_timeout=600, prefetch_factor=factor, stall_timeout=60) as loader:
         assert [flat(batch) for batch in loader] == plain()
         assert loader.stats()["hedges_won"] >= 1
+
+
+def test_a_signal_to_an_executor_that_has_ended_and_of_which_the_server_does_not_know_is_no_error() -> None:
+    ended = subprocess.Popen([sys.executable, "-S", "-c", ""])
+    ended.wait()
+    executor = SimpleNamespace(pid=ended.pid)
+    ExecutorPool.signal(cast("ExecutorPool", None), cast("ExecutorProcess", executor), signal.SIGKILL)
 
 
 # The end of patience

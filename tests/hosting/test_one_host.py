@@ -220,6 +220,7 @@ def serving(made: Machines) -> bool:
 def test_the_job_goes_on_without_a_data_host_that_is_lost(machines, tmp_path: Path, power_off: bool) -> None:
     made = machines(WAIT, **FED).start()
     until(lambda: serving(made), 30, "data workers")
+    until(lambda: "algo-3" in {stream.host for stream in made.run.streams()}, 30, "the log of the data host")
     if power_off:
         made["algo-3"].power_off()
     else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from headrace.feed.batch.pytree import Bytes
 from headrace.feed.batch.slab import Pinning, Slab, SlabPool
-from headrace.feed.identifiers import SlabNumber
+from headrace.feed.identifiers import NO_SLAB, SlabNumber
 
 
 class SlabLedger:
@@ -70,7 +70,9 @@ class SlabLedger:
         self._tainted.add(slab)
 
     def settle(self, slab: SlabNumber) -> None:
-        """Notes that one of these requests was answered, or that its worker is gone."""
+        """Notes that one of the requests that may write to a slab was answered, or that its worker is gone."""
+        if slab == NO_SLAB:
+            return
         self._writers[slab] -= 1
         if not self._writers[slab]:
             del self._writers[slab]

@@ -13,6 +13,7 @@ import msgspec
 from headrace.errors import PipelineError, ProtocolError
 from headrace.feed.client.assembly import Assembly
 from headrace.feed.client.failed_rows import FailedRows
+from headrace.feed.client.idle_workers import IdleWorkers
 from headrace.feed.client.layout_probe import LayoutProbe
 from headrace.feed.client.links import Link
 from headrace.feed.client.numerics import Admission, Numerics
@@ -66,7 +67,8 @@ class Exchange:
         warn: Callable[[str, type[Warning]], None],
         now: Callable[[], float],
     ) -> None:
-        self.schedule = Schedule(hedge=policy.hedge)
+        self.schedule = Schedule()
+        self._idle_workers = IdleWorkers(self.schedule, hedge=policy.hedge)
         self.length: int | None = None
         self.replays = 0  # answers of lanes that are on their way to what was asked for
         self.opened: Callable[[], None] = lambda: None
@@ -110,10 +112,10 @@ class Exchange:
         limit = self._policy.slice_timeout
         self._stats.slices_timed_out += self._worker_pool.end_stuck(self.schedule.stuck(now, limit), now, limit)
         self._ask(now)
-        late = self.schedule.late_slice(now)  # of answers that have come, none is late
-        if late is not None:
-            self._ask_one(*late, now)
-        self._cancel(self.schedule.take_back())
+        again = self._idle_workers.next_slice(now)  # none whose answer has come
+        if again is not None:
+            self._ask_one(*again, now)
+        self._cancel(self._idle_workers.take_back(now))
 
     def greet(self, now: float) -> None:
         """Starts, or connects to, the workers that are missing, and has the new ones open the pipeline."""
@@ -126,8 +128,7 @@ class Exchange:
             if worker.ready:
                 worker.ready = False
                 self.placement.gone(worker.number)
-                load = self.schedule.workers.get(worker.number)
-                self._cancel([each for each in load.behind if each.purpose == "rows"] if load is not None else [])
+                self._cancel(self._idle_workers.not_begun(worker.number))
             if not self.schedule.leave(worker.number):
                 self.schedule.remove_worker(worker.number)
                 self._numerics.gone(worker.number)
@@ -309,7 +310,7 @@ class Exchange:
         if request is None:
             self._stats.duplicates_dropped += isinstance(message, messages.Done)
             return
-        self._settle(request)
+        self._assembly.ledger.settle(request.slab)
         if isinstance(message, messages.Lost):
             self._worker_pool.note_lost(worker, message.reason)
         self._follow(worker, request, request.answered(message, now), frame)
@@ -344,11 +345,6 @@ class Exchange:
             case Ignore(duplicate):
                 self._stats.duplicates_dropped += duplicate
 
-    def _settle(self, request: Request) -> None:
-        """Notes that the worker of this request writes to its slab no longer, or that the slab is tainted."""
-        if request.slab:
-            self._assembly.ledger.settle(request.slab)
-
     def _compare(self, worker: Worker, check: Check, done: messages.Done) -> None:
         self._stats.worker_cpu_seconds += done.cpu
         if done.drawn is not None and done.drawn.behind:
@@ -365,9 +361,7 @@ class Exchange:
         slice_, bundle = request.slice, request.slice.bundle
         self._worker_pool.served = True
         self._stats.worker_cpu_seconds += message.cpu
-        # the answer may have lain there while the trainer was away
-        latency = min(request.ended - request.asked, request.expected + message.seconds)
-        self._stats.latencies.append(latency)
+        self._stats.latencies.append(min(request.ended - request.asked, request.expected + message.seconds))
         drawn = message.drawn
         if slice_.draw is not None and drawn is not None:
             if drawn.behind:
@@ -422,5 +416,5 @@ class Exchange:
                 self._failed_rows.restart(request.slice.bundle)
             self._follow(worker, request, instruction)
         for request in requests:
-            self._settle(request)
+            self._assembly.ledger.settle(request.slab)
         self.placement.gone(worker.number)

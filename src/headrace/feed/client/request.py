@@ -101,7 +101,7 @@ class Request:
         check: what is compared, if that is its purpose.
         slab: where the rows are to be written; `NO_SLAB` when that is not known, or no data come.
         message: as it was sent.
-        taken_back: whether it was cancelled although its rows are needed: they are asked for elsewhere when it is.
+        taken_back: when it was cancelled although its rows are needed, to be asked for elsewhere; None if it was not.
         unwanted: why the rows are not needed any more; empty while they are needed.
         end: how it ended, in words; empty while the answer is owed.
         ended: when.
@@ -116,7 +116,7 @@ class Request:
     check: Check | None = None
     slab: SlabNumber = NO_SLAB
     message: messages.SliceRequest = field(init=False, repr=False)
-    taken_back: bool = False
+    taken_back: float | None = None
     unwanted: str = ""
     end: str = ""
     ended: float = 0.0

@@ -21,12 +21,9 @@ worker beside a busy trainer) gets the latest slice instead, one at a time: it s
 for it until the whole window has passed.
 
 Depth: an executor is asked for `DEPTH` slices, so that it never waits for the next one. While the trainer has a batch
-nobody asks: so before that, each is asked for as much work as that took lately (`unattended`). What a worker would come
-to later than an idle one could have made it is taken back from its queue (`take_back`); so is what one that is to go
-has not begun.
+nobody asks: so before that, each is asked for as much work as that took lately (`unattended`).
 
-Hedging: when the first bundle in line is late, its slice is asked a second time of a worker that is idle; at most
-`HEDGE_SHARE` of all requests, and the first answer counts.
+What workers do that have nothing to do while no slice waits is decided in `idle_workers`.
 """
 
 from __future__ import annotations
@@ -53,8 +50,6 @@ TARGET_SECONDS = 0.1  # worth of one slice of a large batch
 BUNDLE_SECONDS = 0.01  # worth of several small batches that travel together
 BUNDLE_BATCHES = 64
 LEAD = 1.25  # as many times the work that is expected to be done is asked for: estimates are no facts
-HEDGE_SHARE = 0.05
-HEDGE_FACTOR, HEDGE_SECONDS = 2.0, 0.1  # late: that many times the expected time, and that much more
 _SMOOTHING = 0.2
 
 
@@ -69,13 +64,9 @@ class Placement(Protocol):
 
 
 class Schedule:
-    """See the module.
+    """See the module."""
 
-    Args:
-        hedge: whether late slices are asked for twice.
-    """
-
-    def __init__(self, *, hedge: bool = True) -> None:
+    def __init__(self) -> None:
         self.workers: dict[WorkerNumber, WorkerLoad] = {}
         self.leaving: dict[WorkerNumber, WorkerLoad] = {}  # asked for nothing more; what they owe is taken
         self.bundles: dict[tuple[int, int], Bundle] = {}
@@ -84,7 +75,6 @@ class Schedule:
         self.lanes = LaneHomes()
         self.requested = 0  # requests so far
         self.hedges = 0
-        self._hedge = hedge
         self._cost_per_row = 0.0
         self._lead = 0.0
 
@@ -147,33 +137,6 @@ class Schedule:
                 request.slice.requests.remove(request)
         return owed
 
-    def take_back(self) -> list[Request]:
-        """Returns requests to cancel, because a worker that has nothing to do would make their rows sooner.
-
-        The answer `Cancelled` makes the slice one that waits. A lane stays where it is.
-        """
-        idle = {number: worker for number, worker in self.workers.items() if not worker.outstanding}
-        if not idle or next(self._waiting_slices(latest=False), None) is not None:
-            return []
-        found = []
-        for worker in sorted(self.workers.values(), key=lambda worker: -worker.expected):
-            left = worker.expected
-            for request in reversed(worker.behind):
-                able = self._able(request.slice).keys() & idle.keys()
-                if not able or request.purpose != "rows" or request.slice.draw is not None:
-                    continue
-                quickest = min(able, key=lambda number: self._finish(idle[number], request.slice.rows))
-                if self._finish(idle[quickest], request.slice.rows) >= left:
-                    break
-                if not request.taken_back:
-                    request.taken_back = True
-                    found.append(request)
-                del idle[quickest]
-                left -= request.slice.rows * worker.seconds_per_row / worker.executors
-                if not idle:
-                    return found
-        return found
-
     def leave(self, number: WorkerNumber) -> bool:
         """A worker is to go: it is asked for nothing more. Returns whether it still owes answers."""
         if number in self.workers:
@@ -204,7 +167,7 @@ class Schedule:
         """Returns the next (worker, slice) to ask for, or None when nothing should be asked now."""
         if not any(worker.has_room for worker in self.workers.values()):
             return None
-        for waiting in self._waiting_slices(latest=False):
+        for waiting in self.waiting_slices(latest=False):
             chosen = self._choose(waiting)
             if chosen is not None:
                 return chosen
@@ -214,10 +177,10 @@ class Schedule:
 
     def _choose(self, waiting: Slice) -> tuple[WorkerNumber, Slice] | None:
         """Returns whom to ask for a slice that waits; a slow worker is given the latest slice instead."""
-        able = self._able(waiting)
+        able = self.able(waiting)
         if not able:
             return None
-        finish = {number: self._finish(worker, waiting.rows) for number, worker in able.items()}
+        finish = {number: self.finish(worker, waiting.rows) for number, worker in able.items()}
         near = SLOW * min(finish.values())
         for shared in (False, True):
             quick = [
@@ -230,10 +193,10 @@ class Schedule:
         idle = [number for number, worker in able.items() if not worker.outstanding]
         if not idle:
             return None
-        last = waiting if waiting.placed else next(self._waiting_slices(latest=True), None)
+        last = waiting if waiting.placed else next(self.waiting_slices(latest=True), None)
         return (min(idle, key=lambda number: finish[number]), last) if last is not None else None
 
-    def _able(self, slice_: Slice) -> Mapping[WorkerNumber, WorkerLoad]:
+    def able(self, slice_: Slice) -> Mapping[WorkerNumber, WorkerLoad]:
         """Returns the workers that hold a slice's samples, or go on with its lane."""
         if slice_.draw is not None:
             return self.lanes.able(slice_.draw.cursor.lane, self.workers)
@@ -241,7 +204,8 @@ class Schedule:
             return self.workers
         return {number: worker for number, worker in self.workers.items() if number in slice_.holders}
 
-    def _waiting_slices(self, *, latest: bool) -> Iterator[Slice]:
+    def waiting_slices(self, *, latest: bool) -> Iterator[Slice]:
+        """Yields the slices that nobody has been asked for, those of the earliest, or the latest, batches first."""
         bundles = reversed(self.bundles.values()) if latest else iter(self.bundles.values())
         for bundle in bundles:
             if not bundle.slices and not bundle.failed:
@@ -252,25 +216,6 @@ class Schedule:
             for slice_ in slices:
                 if not slice_.done and not slice_.requests:
                     yield slice_
-
-    def late_slice(self, now: float) -> tuple[WorkerNumber, Slice] | None:
-        """Returns the slice of the first bundle that is late, and an idle worker other than those that have it."""
-        head = self.head
-        if head is None or head.failed or not self._hedge:
-            return None
-        if self.hedges + 1 > 1 + HEDGE_SHARE * self.requested:
-            return None
-        for slice_ in head.slices:
-            if slice_.done or len(slice_.requests) != 1:
-                continue
-            [first] = slice_.requests
-            if now < first.asked + HEDGE_FACTOR * first.expected + HEDGE_SECONDS:
-                continue
-            able = self._able(slice_) if slice_.draw is None else self.lanes.quick(slice_.draw, self.workers)
-            idle = [number for number, worker in able.items() if not worker.outstanding]
-            if idle:
-                return min(idle, key=lambda number: self.workers[number].seconds_per_row), slice_
-        return None
 
     def _cut(self, bundle: Bundle) -> None:
         rows = bundle.rows
@@ -300,18 +245,21 @@ class Schedule:
             Slice(bundle, a, b, whole=False, holders=holders) for a, b in itertools.pairwise(edges) if b > a
         ]
 
-    def _finish(self, worker: WorkerLoad, rows: int) -> float:
+    def finish(self, worker: WorkerLoad, rows: int) -> float:
         """Seconds until the worker would have made `rows` more rows."""
-        pace = worker.seconds_per_row or min(
+        return self.pace(worker) * (worker.outstanding_rows / worker.executors + rows)
+
+    def pace(self, worker: WorkerLoad) -> float:
+        """Seconds that a row takes an executor of a worker; of one that has not answered yet, as the quickest one."""
+        return worker.seconds_per_row or min(
             (other.seconds_per_row for other in self.workers.values() if other.seconds_per_row), default=1.0
         )
-        return pace * (worker.outstanding_rows / worker.executors + rows)
 
     def request(self, number: WorkerNumber, slice_: Slice, now: float) -> Request:
         """Requests the rows of a slice from a worker."""
         purpose: Purpose = "hedge" if slice_.requests else "rows"
         if slice_.requests:
-            self.hedges += 1
+            self.hedges += slice_.requests[0].taken_back is None
         elif slice_.draw is not None:
             self.lanes.settle(slice_.draw.cursor.lane, number)
         request = self._add(number, slice_, purpose, now, None)
@@ -329,7 +277,7 @@ class Schedule:
     def _add(self, number: WorkerNumber, slice_: Slice, purpose: Purpose, now: float, check: Check | None) -> Request:
         self.requested += 1
         worker = self.workers[number]
-        expected = self._finish(worker, slice_.rows)
+        expected = self.finish(worker, slice_.rows)
         request = Request(RequestNumber(self.requested), number, slice_, purpose, now, expected, check)
         if not worker.outstanding:
             worker.since = now

@@ -139,10 +139,9 @@ class WorkerLoad:
         """Seconds of each executor that its outstanding rows will take; 0 until it has answered."""
         return self.outstanding_rows * self.seconds_per_row / self.executors
 
-    @property
-    def behind(self) -> list[Request]:
-        """The requests behind those that its executors are, or will next be, at work on."""
-        return list(self.outstanding.values())[DEPTH * self.executors :]
+    def behind(self, depth: int = DEPTH) -> list[Request]:
+        """Returns the requests behind those that its executors are, or will next be, at work on."""
+        return list(self.outstanding.values())[depth * self.executors :]
 
     @property
     def has_room(self) -> bool:

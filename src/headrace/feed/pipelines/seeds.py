@@ -17,6 +17,9 @@ drawn, the whole run is loaded again with seeds, and from then on every sample i
 also be read without a draw (`torch.initial_seed`, `torch.get_rng_state`, `fork_rng`), so these functions are counted.
 Only `torch.default_generator`'s own methods read it unseen; then samples differ among workers, which the check for
 purity tells.
+
+An output of a lane cannot be loaded again by itself (`LaneSeeds`). So for the first ones all generators are set, and
+looked at; a lane that draws later for the first time is opened again.
 """
 
 from __future__ import annotations
@@ -288,6 +291,34 @@ class SampleSeeds:
             self._trials -= 1
             self._torch.needed = self._torch.touched() or self._torch.needed
         return missed
+
+
+class LaneSeeds(SampleSeeds):
+    """Sets the generators for outputs of lanes, those that are drawn from.
+
+    Use: `clean()` before some outputs; then for each `begin(key)`, make it, and if `missed()`, open the lane again.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._trials = 0  # of torch's generator, which is always set
+        self._first = _TRIALS
+
+    def begin(self, key: bytes) -> None:
+        """See SampleSeeds."""
+        if self._first:
+            for twister in self._watched:
+                twister.seed(key)
+                twister.mark()
+        super().begin(key)
+
+    def missed(self) -> bool:
+        """Whether a generator that was not set was drawn from. What is drawn from is set from now on."""
+        if not self._first:
+            return super().missed()
+        self._first -= 1
+        super().missed()
+        return False
 
 
 @contextmanager

@@ -8,6 +8,7 @@ go back to the queue.
 from __future__ import annotations
 
 import collections
+import contextlib
 import os
 import signal
 import socket
@@ -39,6 +40,7 @@ class ExecutorProcess:
     Attributes:
         capability: torch's instruction set, empty for the host's own.
         hung: why it is being ended.
+        killed: whether it was sent SIGKILL for that.
         slices: made by this process.
         restarts: processes that had its number before.
     """
@@ -52,6 +54,7 @@ class ExecutorProcess:
     dead: bool = False
     capability: str = ""
     hung: str = ""
+    killed: bool = False
     slices: int = 0
     restarts: int = 0
 
@@ -134,9 +137,10 @@ class ExecutorPool:
                 self.start(number, capability)
 
     def signal(self, executor: ExecutorProcess, number: int) -> None:
-        """Sends an executor a signal."""
+        """Sends an executor a signal. One that has ended meanwhile is none: the word of that is on its way."""
         if executor.pid:
-            os.kill(executor.pid, number)  # the fork server has not reaped it: its Exited would have come first
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(executor.pid, number)
 
     def start(self, number: int, capability: str = "") -> ExecutorProcess:
         """Starts executor `number`; it can be given tasks at once."""

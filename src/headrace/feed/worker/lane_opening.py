@@ -107,10 +107,14 @@ class LaneOpening:
         if self._leaf is not None and within is None:
             self.asking[0] = self.info
 
-    def set(self, purpose: bytes, number: int) -> None:
-        """Sets the generators for an output of this lane, or for a document or a sequence of it."""
+    def key(self, purpose: bytes, number: int) -> bytes:
+        """Returns the key of the generators for an output of this lane, or for a document or a sequence of it."""
         place = number * self._draw.lanes + self._draw.lane
-        seeds.set_generators(seeds.stream_key(self._seed, self._epoch, place, purpose))
+        return seeds.stream_key(self._seed, self._epoch, place, purpose)
+
+    def set(self, purpose: bytes, number: int) -> None:
+        """Sets the generators."""
+        seeds.set_generators(self.key(purpose, number))
 
     def opened(self, start: Restart) -> Lane:
         """Opens the lane at a `restart` of it.

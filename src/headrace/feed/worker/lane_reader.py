@@ -4,7 +4,8 @@ A reader is an iterator over a lane's own copy of the dataset, that stands befor
 cache: a lane that no reader stands in is opened at the token of the request, or at its beginning, and what lies before
 is replayed. So a reader, and a token, decide how long an answer takes, never what it holds.
 
-Before every output the generators are set from (seed, epoch, lane, k), as for a sample of a counted dataset.
+Before every output the generators are set from (seed, epoch, lane, k), as for a sample of a counted dataset, and as
+there only those that are drawn from (see `pipelines.seeds`): a lane that draws from another one is opened again.
 
 What a replay gives is compared with the mark of the latest output that the trainer has: a lane that gives something
 else is replayed from its beginning, and if it still does, that is an error.
@@ -20,6 +21,7 @@ import msgspec
 
 from headrace.errors import PipelineError
 from headrace.feed.pipelines.lane_info import working_for
+from headrace.feed.pipelines.seeds import LaneSeeds
 from headrace.feed.streams.open_lane import BEGINNING, Restart
 from headrace.feed.wire.draws import MAX_TOKEN, Draw, Drawn
 from headrace.feed.worker.dataset_lane import packed, unpacked
@@ -45,6 +47,10 @@ class LaneFailed(Exception):
         self.row, self.opening = row, opening
 
 
+class _Drawn(Exception):
+    """An output was made with random numbers of a generator that was not set. From now on it is."""
+
+
 class _Changed(Exception):
     """A lane that was opened again gives something else than before; says what."""
 
@@ -61,6 +67,7 @@ class LaneReaders:
     def __init__(self, dataset: Any, init: Callable[[int], None] | None = None, *, shown: bool = True) -> None:
         self._dataset, self._init, self._shown = dataset, init if shown else None, shown
         self._readers: dict[int, list[_Reader]] = {}
+        self._seeds = LaneSeeds()
 
     def draw(self, epoch: int, seed: int, draw: Draw, *, fresh: bool = False) -> tuple[list[Any], Drawn]:
         """Makes outputs of a lane.
@@ -78,7 +85,7 @@ class LaneReaders:
             PipelineError: its state cannot be kept, it cannot be copied, or it gives something else than before.
         """
         try:
-            return self._draw(epoch, seed, draw, fresh=fresh)
+            return self._seeded(epoch, seed, draw, fresh=fresh)
         except LaneFailed as failed:
             if not failed.opening:
                 raise
@@ -89,11 +96,18 @@ class LaneReaders:
             told = f"it gives other rows: {changed}"
         whole = msgspec.structs.replace(draw, at=0, token=b"")
         try:
-            outputs, drawn = self._draw(epoch, seed, whole, fresh=fresh)  # raises again if the token was not to blame
+            outputs, drawn = self._seeded(epoch, seed, whole, fresh=fresh)  # raises again if the token was not to blame
         except _Changed as changed:
             raise _changed(draw, changed) from None
         note = f"the dataset cannot go on from its own state, and a lane was replayed instead: {told}"
         return outputs, msgspec.structs.replace(drawn, note=note)
+
+    def _seeded(self, epoch: int, seed: int, draw: Draw, *, fresh: bool) -> tuple[list[Any], Drawn]:
+        while True:
+            try:
+                return self._draw(epoch, seed, draw, fresh=fresh)
+            except _Drawn:  # each generator once
+                continue
 
     def _draw(self, epoch: int, seed: int, draw: Draw, *, fresh: bool) -> tuple[list[Any], Drawn]:
         try:
@@ -105,10 +119,12 @@ class LaneReaders:
         outputs: list[Any] = []
         known: list[Any] = []
         end = time.monotonic() + REPLAY_SECONDS
+        if not reader.seeds_itself:
+            self._seeds.clean()
         try:
             with working_for(reader.opening.info):
                 while reader.at < draw.first and not reader.ended:
-                    reader.next(known if draw.mark and reader.at == draw.known - 1 else None)
+                    reader.next(self._seeds, known if draw.mark and reader.at == draw.known - 1 else None)
                     if time.monotonic() > end:
                         return [], Drawn(0, behind=max(1, draw.first - reader.at))
                 if draw.mark:
@@ -116,11 +132,11 @@ class LaneReaders:
                 reader.tokens, reader.padding, reader.sources = [], [], []
                 reader.skipped = []  # those of a replay were told before
                 while len(outputs) < draw.count and not reader.ended:
-                    reader.next(outputs)
+                    reader.next(self._seeds, outputs)
                 if reader.ended and draw.drop_last:
                     del outputs[len(outputs) - len(outputs) % (draw.part or draw.count) :]
                 at, token = (0, b"") if reader.ended else reader.token()
-        except (PipelineError, _Changed):
+        except (PipelineError, _Changed, _Drawn):
             self._forget(draw.lane, reader)
             raise
         except Exception as error:
@@ -193,6 +209,7 @@ class _Reader:
         ended: whether there is none.
         address: what decides the lane's outputs, but for the dataset.
         opening: how it was opened.
+        seeds_itself: see `Lane`.
         untried: whether it was opened at a token, and has made nothing since.
         tokens, padding, sources: of every output that was wanted, since these were set to []: see `Lane`.
         skipped: see `Drawn`, since this was set to [].
@@ -208,15 +225,25 @@ class _Reader:
         self.opening = LaneOpening(dataset, epoch, seed, draw, init, shown=shown)
         start = Restart(unpacked(draw.token), draw.at) if draw.token else BEGINNING
         self._iterator = self.opening.opened(start)
+        self.seeds_itself = self._iterator.seeds_itself
         self._left_out = self.opening.skipped.rows if self.opening.skipped is not None else []
         self._left_out.clear()  # before the place where it was opened: they were told
 
-    def next(self, outputs: list[Any] | None = None) -> None:
+    def next(self, seeds: LaneSeeds, outputs: list[Any] | None = None) -> None:
         """Makes the next output, and puts it to the others if it is wanted."""
         iterator = self._iterator
-        if not iterator.seeds_itself:
-            self.opening.set(_OUTPUT, self.at)
-        output = next(iterator, _END)
+        if self.seeds_itself:
+            output = next(iterator, _END)
+        else:
+            seeds.begin(self.opening.key(_OUTPUT, self.at))
+            try:
+                output = next(iterator, _END)
+            except Exception:
+                if seeds.missed():
+                    raise _Drawn from None
+                raise
+            if seeds.missed():
+                raise _Drawn
         if self._left_out:
             self.skipped += [(row, reason, self.at) for row, reason in self._left_out]
             self._left_out.clear()

@@ -315,7 +315,8 @@ class WorkQueue:
             if not executor.hung:
                 executor.hung = f"it hung for {deadline:.0f} s; its stack is in the log"
                 self._pool.signal(executor, signal.SIGUSR1)
-            elif now - request.begun > deadline + STACK_SECONDS:
+            elif now - request.begun > deadline + STACK_SECONDS and not executor.killed:
+                executor.killed = True
                 self._pool.signal(executor, signal.SIGKILL)
 
     def _prepare(self, executor: ExecutorProcess, request: ServerRequest) -> bool:
