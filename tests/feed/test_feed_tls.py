@@ -187,9 +187,7 @@ def test_a_server_that_fits_serves_beside_one_that_does_not(
 def test_nobody_waits_for_the_shards_of_a_host_that_does_not_fit(
     pki: Pki, tls_server: Server, own_server: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        shard_placement, "START_SECONDS", 600.0
-    )  # a host that is not up yet would be waited for so long
+    monkeypatch.setattr(shard_placement, "START_SECONDS", 600.0)  # for a host that is not up yet
     fill_tars(tmp_path / "shards", {"a": 4})
     plain = own_server("plain")
     pipeline = noted(str(tmp_path / "shards"), str(tmp_path / "notes"))

@@ -13,6 +13,7 @@ A part of the client's state machine: no I/O and no clock.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from headrace.feed.client.request import Request
 from headrace.feed.client.scheduler import Schedule
@@ -38,33 +39,12 @@ class IdleWorkers:
         """Returns an idle worker, and the slice to ask of it, which another one has been asked for."""
         return self._late_slice(now) or self._held_slice(now)
 
-    def _late_slice(self, now: float) -> tuple[WorkerNumber, Slice] | None:
-        """Returns the slice of the first bundle that is late, and an idle worker other than those that have it."""
-        head = self._schedule.head
-        if head is None or head.failed or not self._hedge:
-            return None
-        if self._schedule.hedges + 1 > 1 + HEDGE_SHARE * self._schedule.requested:
-            return None
-        for slice_ in head.slices:
-            if slice_.done or len(slice_.requests) != 1:
-                continue
-            [first] = slice_.requests
-            if now < first.asked + HEDGE_FACTOR * first.expected + HEDGE_SECONDS:
-                continue
-            schedule, draw = self._schedule, slice_.draw
-            able = schedule.able(slice_) if draw is None else schedule.lanes.quick(draw, schedule.workers)
-            idle = [number for number, worker in able.items() if not worker.outstanding]
-            if idle:
-                return min(idle, key=lambda number: self._schedule.workers[number].seconds_per_row), slice_
-        return None
-
     def take_back(self, now: float) -> list[Request]:
         """Returns requests to cancel, because a worker that has nothing to do would make their rows sooner.
 
         The answer `Cancelled` makes the slice one that waits. A lane stays where it is.
         """
-        schedule = self._schedule
-        idle = {number: worker for number, worker in schedule.workers.items() if not worker.outstanding}
+        schedule, idle = self._schedule, _idle(self._schedule.workers)
         if not idle or next(schedule.waiting_slices(latest=False), None) is not None:
             return []
         found = []
@@ -89,29 +69,61 @@ class IdleWorkers:
                     return found
         return found
 
-    def _is_late(self, worker: WorkerLoad, now: float) -> bool:
-        """Whether it has worked far longer than expected on what it is at."""
-        first = next(iter(worker.outstanding.values()), None)
-        if first is None:
-            return False
-        return now > worker.since + HEDGE_FACTOR * self._schedule.pace(worker) * first.slice.rows + HEDGE_SECONDS
-
     def not_begun(self, number: WorkerNumber) -> list[Request]:
         """Returns the requests of a worker that is to go behind those that it is, or will next be, at work on."""
         worker = self._schedule.workers.get(number)
         return [each for each in worker.behind() if each.purpose == "rows"] if worker is not None else []
 
+    def _late_slice(self, now: float) -> tuple[WorkerNumber, Slice] | None:
+        """Returns the slice of the first bundle that is late, and an idle worker other than those that have it."""
+        schedule = self._schedule
+        head = schedule.head
+        if head is None or head.failed or not self._hedge:
+            return None
+        if schedule.hedges + 1 > 1 + HEDGE_SHARE * schedule.requested:
+            return None
+        for slice_ in head.slices:
+            if slice_.done or len(slice_.requests) != 1:
+                continue
+            [first] = slice_.requests
+            if now < _latest(first.asked, first.expected):
+                continue
+            draw = slice_.draw
+            idle = _idle(schedule.able(slice_) if draw is None else schedule.lanes.quick(draw, schedule.workers))
+            if idle:
+                return _quickest(idle), slice_
+        return None
+
     def _held_slice(self, now: float) -> tuple[WorkerNumber, Slice] | None:
         """Returns a slice that was taken back and is not given back, and an idle worker for it."""
-        idle = {number for number, worker in self._schedule.workers.items() if not worker.outstanding}
-        if not idle or not self._hedge:
+        schedule = self._schedule
+        if not self._hedge or not _idle(schedule.workers):
             return None
-        for bundle in self._schedule.bundles.values():
+        for bundle in schedule.bundles.values():
             for slice_ in bundle.slices if not bundle.failed else ():
                 taken_back = slice_.requests[0].taken_back if len(slice_.requests) == 1 else None
                 if slice_.done or taken_back is None or now <= taken_back + HEDGE_SECONDS:
                     continue
-                able = idle.intersection(self._schedule.able(slice_))
-                if able:
-                    return min(able, key=lambda number: self._schedule.workers[number].seconds_per_row), slice_
+                idle = _idle(schedule.able(slice_))
+                if idle:
+                    return _quickest(idle), slice_
         return None
+
+    def _is_late(self, worker: WorkerLoad, now: float) -> bool:
+        """Whether it has worked far longer than expected on what it is at."""
+        first = next(iter(worker.outstanding.values()), None)
+        return first is not None and now > _latest(worker.since, self._schedule.pace(worker) * first.slice.rows)
+
+
+def _latest(since: float, expected: float) -> float:
+    """Returns when something is late that was expected to take so many seconds."""
+    return since + HEDGE_FACTOR * expected + HEDGE_SECONDS
+
+
+def _idle(workers: Mapping[WorkerNumber, WorkerLoad]) -> dict[WorkerNumber, WorkerLoad]:
+    """Returns those that have nothing to do."""
+    return {number: worker for number, worker in workers.items() if not worker.outstanding}
+
+
+def _quickest(workers: Mapping[WorkerNumber, WorkerLoad]) -> WorkerNumber:
+    return min(workers, key=lambda number: workers[number].seconds_per_row)

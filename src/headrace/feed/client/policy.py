@@ -63,7 +63,8 @@ class SessionStats:
             of the time that its busiest connection was sending, as it told last.
         tokens, padding: in the packed sequences that the trainer was given.
         sources: what it was given of each source of a mixture that is read in lanes.
-        latencies: of the latest slices, seconds from the request to the answer.
+        latencies: of the latest slices, seconds from the request to the answer. An answer may lie there while the
+            trainer is away: no more than the time that was expected for it, and that it took, counts.
     """
 
     batches: int = 0

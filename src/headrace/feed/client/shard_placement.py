@@ -22,13 +22,7 @@ from headrace.feed.client.lane_homes import Holdings
 from headrace.feed.client.request import Request
 from headrace.feed.client.scheduler import Schedule
 from headrace.feed.client.work_units import Bundle, Slice
-from headrace.feed.client.worker_pool import (
-    RECOVER_SECONDS,
-    REFUSED_HINT,
-    START_SECONDS,
-    Worker,
-    WorkerPool,
-)
+from headrace.feed.client.worker_pool import RECOVER_SECONDS, REFUSED_HINT, START_SECONDS, Worker, WorkerPool
 from headrace.feed.identifiers import WorkerNumber
 from headrace.feed.plan.shard_map import ShardMap, data_digest
 from headrace.feed.wire import messages

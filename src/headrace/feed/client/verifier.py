@@ -24,6 +24,7 @@ from headrace.feed.worker.slices import keys_of
 FIRST = 8  # slices that are always checked
 CHEAP_SECONDS = 0.5  # that checks may take together, whatever else was made
 CHECK_SHARE = 0.05  # of what is made, besides the share that is asked for
+HEADROOM = 1.25  # as much of that share may be used: slices do not take equally long
 PATIENCE = 4  # requests after which a waiting check goes before other work, so that a short pass is checked too
 
 
@@ -132,7 +133,7 @@ class Verifier:
             requests: how many there have been.
             holds: returns whether a worker has the data that a slice was made of.
         """
-        allowed = CHEAP_SECONDS + (CHECK_SHARE + 1.25 * self._share) * self._made - self._spent
+        allowed = CHEAP_SECONDS + (CHECK_SHARE + HEADROOM * self._share) * self._made - self._spent
         for check in self._waiting:
             if check.seconds > allowed:
                 continue

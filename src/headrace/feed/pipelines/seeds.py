@@ -314,11 +314,8 @@ class LaneSeeds(SampleSeeds):
 
     def missed(self) -> bool:
         """Whether a generator that was not set was drawn from. What is drawn from is set from now on."""
-        if not self._first:
-            return super().missed()
-        self._first -= 1
-        super().missed()
-        return False
+        first, self._first = self._first, max(0, self._first - 1)
+        return super().missed() and not first
 
 
 @contextmanager

@@ -124,7 +124,7 @@ class LaneReaders:
         try:
             with working_for(reader.opening.info):
                 while reader.at < draw.first and not reader.ended:
-                    reader.next(self._seeds, known if draw.mark and reader.at == draw.known - 1 else None)
+                    reader.next(known if draw.mark and reader.at == draw.known - 1 else None)
                     if time.monotonic() > end:
                         return [], Drawn(0, behind=max(1, draw.first - reader.at))
                 if draw.mark:
@@ -132,7 +132,7 @@ class LaneReaders:
                 reader.tokens, reader.padding, reader.sources = [], [], []
                 reader.skipped = []  # those of a replay were told before
                 while len(outputs) < draw.count and not reader.ended:
-                    reader.next(self._seeds, outputs)
+                    reader.next(outputs)
                 if reader.ended and draw.drop_last:
                     del outputs[len(outputs) - len(outputs) % (draw.part or draw.count) :]
                 at, token = (0, b"") if reader.ended else reader.token()
@@ -163,7 +163,7 @@ class LaneReaders:
         self._readers[lane] = [each for each in self._readers.get(lane, ()) if each is not reader]
 
     def _open(self, epoch: int, seed: int, draw: Draw) -> _Reader:
-        return _Reader(self._dataset, epoch, seed, draw, self._init, shown=self._shown)
+        return _Reader(self._dataset, epoch, seed, draw, self._init, self._seeds, shown=self._shown)
 
     def _reader(self, epoch: int, seed: int, draw: Draw) -> _Reader:
         """Returns the reader that stands nearest before what is asked for; opens one if the token is nearer."""
@@ -216,8 +216,17 @@ class _Reader:
     """
 
     def __init__(
-        self, dataset: Any, epoch: int, seed: int, draw: Draw, init: Callable[[int], None] | None, *, shown: bool
+        self,
+        dataset: Any,
+        epoch: int,
+        seed: int,
+        draw: Draw,
+        init: Callable[[int], None] | None,
+        seeds: LaneSeeds,
+        *,
+        shown: bool,
     ) -> None:
+        self._seeds = seeds
         self.at, self.ended, self.untried = draw.at, False, bool(draw.token)
         self.tokens, self.padding, self.sources = list[int](), list[int](), list[str]()
         self.skipped = list[tuple[int | str, str, int]]()
@@ -229,20 +238,20 @@ class _Reader:
         self._left_out = self.opening.skipped.rows if self.opening.skipped is not None else []
         self._left_out.clear()  # before the place where it was opened: they were told
 
-    def next(self, seeds: LaneSeeds, outputs: list[Any] | None = None) -> None:
+    def next(self, outputs: list[Any] | None = None) -> None:
         """Makes the next output, and puts it to the others if it is wanted."""
         iterator = self._iterator
         if self.seeds_itself:
             output = next(iterator, _END)
         else:
-            seeds.begin(self.opening.key(_OUTPUT, self.at))
+            self._seeds.begin(self.opening.key(_OUTPUT, self.at))
             try:
                 output = next(iterator, _END)
             except Exception:
-                if seeds.missed():
+                if self._seeds.missed():
                     raise _Drawn from None
                 raise
-            if seeds.missed():
+            if self._seeds.missed():
                 raise _Drawn
         if self._left_out:
             self.skipped += [(row, reason, self.at) for row, reason in self._left_out]

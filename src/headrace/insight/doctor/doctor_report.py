@@ -24,8 +24,10 @@ from headrace.insight.performance_model import RATE_FORMULA
 LEAST_STEPS = 3
 """Fewer measured steps than this are no measurement."""
 
-_CUT_SHORT = "the script ended before the trial was over, so its step floor is an estimate: a whole trial takes {}; "
-_LONGER = "give it more data or epochs, or a smaller --steps"
+_CUT_SHORT = (
+    "the script ended before the trial was over, so its step floor is an estimate: a whole trial takes {}; "
+    "give it more data or epochs, or a smaller --steps"
+)
 _TRAINING = "the steps of --warmup, twice --steps and 12 more"
 _EVALUATION = "three times the steps of --warmup, four times --steps and 12 more in a loop without gradients"
 
@@ -199,7 +201,7 @@ def report(
 
 def _cut_short(judged: Iterable[LoaderTrial]) -> str:
     trains = any(one.loader.training for one in judged)
-    return _CUT_SHORT.format(_TRAINING if trains else _EVALUATION) + _LONGER
+    return _CUT_SHORT.format(_TRAINING if trains else _EVALUATION)
 
 
 def _of_all(verdict: OffloadDecision, ranks: int) -> OffloadDecision:
