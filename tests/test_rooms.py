@@ -6,12 +6,14 @@ from __future__ import annotations
 import ast
 import collections
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from headrace.host_libraries import LIBRARIES
 from imports_of import Import, circles, imports_in, modules_of
 
 PACKAGE = Path(__file__).parent.parent / "src" / "headrace"
@@ -19,6 +21,7 @@ PACKAGE = Path(__file__).parent.parent / "src" / "headrace"
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "exit_status": set(),
+    "host_libraries": set(),
     "catalog": set(),
     "sagemaker_parameters": set(),  # SageMaker's names of hyperparameters, which both ends of the contract use
     "job": {"catalog", "sagemaker_parameters"},
@@ -32,6 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engines": {
         *("job", "hosting", "instance", "runs", "catalog", "processes", "insight", "feed"),
         "sagemaker_parameters",
+        "host_libraries",
     },
     # insight: `Handle.report`; feed: the cores that a pod may use
     "insight": {"runs", "catalog"},
@@ -41,7 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # instance: the client of S3, for copies
     # cloud: AWS Batch needs what `headrace cloud` has: calls of AWS, stacks of roles, images, headrace's own wheel
     "endpoint": {"job", "engines", "runs", "insight", "catalog"},
-    "cloud": {"catalog", "instance"},  # instance: the ports at which hosts meet
+    "cloud": {"catalog", "instance", "host_libraries"},  # instance: the ports at which hosts meet
     "cli": {
         "job",
         "instance",
@@ -58,7 +62,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
 }
 INSTANCE_SIDE = ["instance", "feed", "agent", "runs", "processes", "hosting"]
-INSTANCE_LIBRARIES = {"numpy", "msgspec", "psutil", "grpc", "xxhash", "torch"}
+INSTANCE_LIBRARIES = {*LIBRARIES, "torch"}
 OPTIONAL_LIBRARIES = {  # extras; nothing else needs them
     "agent/metrics/gpus.py": {"pynvml"},
     "feed/prometheus.py": {"prometheus_client"},
@@ -272,6 +276,12 @@ def test_the_instance_side_uses_numpy_msgspec_psutil_xxhash_and_grpc_only(room: 
         allowed = sys.stdlib_module_names | INSTANCE_LIBRARIES | extra | {"headrace", "__future__"}
         for found in imports[name] if room_of(name) == room else ():
             assert found.name.split(".")[0] in allowed, f"{name} imports {found.name} (line {found.line})"
+
+
+def test_what_hosts_get_is_what_the_package_asks_for() -> None:
+    project = (PACKAGE.parents[1] / "pyproject.toml").read_text()
+    listed = project.partition("uses these five and nothing else.")[2].partition("# The submitting side")[0]
+    assert re.findall(r'^  "(.*?)"', listed, re.MULTILINE) == [*LIBRARIES.values()]
 
 
 def loaded_by(statement: str) -> set[str]:

@@ -13,10 +13,13 @@ import pytest
 from sagemaker_jobs import planned
 from wheels import wheel
 
-from headrace.engines.planning.library_wheels import LIBRARIES, PYTHONS, downloaded_libraries, pythons_of
+from headrace.engines.planning.library_wheels import PYTHONS, downloaded_libraries, pythons_of
 from headrace.engines.sagemaker.stage_channel import shared_content, stage_channel
 from headrace.errors import EngineRefused
+from headrace.host_libraries import LIBRARIES
 from headrace.runs import create_run
+
+NAMES = [wanted.partition(">")[0] for wanted in LIBRARIES.values()]
 
 
 class Index(http.server.SimpleHTTPRequestHandler):
@@ -33,7 +36,7 @@ class Index(http.server.SimpleHTTPRequestHandler):
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[http.server.ThreadingHTTPServer]:
     """An index of packages with one wheel of each library."""
-    for name in LIBRARIES:
+    for name in NAMES:
         made = wheel(tmp_path / "index" / name, name, "99.0")
         (made.parent / "index.html").write_text(f'<a href="{made.name}">{made.name}</a>')
     handler = type("Handler", (Index,), {"asked": []})
@@ -87,11 +90,11 @@ def test_the_wheels_for_the_images_python_are_downloaded_once_and_sent_once(
         assert isinstance(content[name], Path)
         stage_channel(job, {}, content, objects)
         asked = len(index.asked)  # type: ignore[attr-defined]
-        assert asked == 2 * len(LIBRARIES), "a page and a wheel of each; nothing the second time"
+        assert asked == 2 * len(NAMES), "a page and a wheel of each; nothing the second time"
     (sent,) = [uri for uri in objects.sent if uri.endswith(name)]
     assert sent.startswith("s3://bucket/out/headrace/shared/")
     with zipfile.ZipFile(content[name]) as archive:  # type: ignore[arg-type]
-        assert archive.namelist() == [f"{each}-99.0-py3-none-any.whl" for each in LIBRARIES]
+        assert archive.namelist() == [f"{each}-99.0-py3-none-any.whl" for each in NAMES]
 
 
 def test_without_a_network_it_is_an_error_that_says_what_to_do_and_nothing_is_kept(

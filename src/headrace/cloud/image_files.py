@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from headrace.catalog.framework_images import SOURCE, VERSIONS, find_image, known_regions
 from headrace.errors import UsageError
+from headrace.host_libraries import LIBRARIES
 
 DOCKERFILE = "Dockerfile"
 PLATFORM = "linux/amd64"
@@ -122,7 +123,7 @@ def check_repository(name: str) -> str:
 def _dockerfile(options: ImageOptions, copied: list[str]) -> str:
     place = "/tmp/headrace"
     wanted = f"{place}/{options.wheel[0]}" + (f" -r {place}/{_REQUIREMENTS}" if options.requirements else "")
-    check = f'{options.python} -c "import headrace, grpc, msgspec, numpy, psutil, xxhash"'
+    check = f'{options.python} -c "import {", ".join(["headrace", *LIBRARIES])}"'
     return (
         f"FROM {options.base}\n"
         f"COPY {json.dumps([*copied, place + '/'])}\n"

@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from headrace import host_libraries
 from headrace.engines.kubernetes.kubernetes_job import KubernetesJob
 from headrace.engines.kubernetes.pack_run import PACKAGE, SHARED
 from headrace.hosting.supervision.host_duties import LAST_SYNC_SECONDS
@@ -27,9 +28,8 @@ INPUT = f"{FOLDER}/in"
 WORD = "/dev/termination-log"
 LIBRARIES = f"{FOLDER}/libraries"
 SEARCH_PATH = f"{FOLDER}/package:{LIBRARIES}"
-NEEDED = ("grpcio>=1.60", "msgspec>=0.18.2", "numpy>=1.24", "psutil>=5.9", "xxhash>=3.4")
-"""Libraries of the instance side; with S3 `OF_S3` too."""
 OF_S3 = "botocore>=1.35"
+"""What hosts need with S3, beside headrace's own libraries."""
 STAYING = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"}
 """Annotations with which the usual autoscalers let a pod end its work."""
 AFTER_GRACE = 30
@@ -130,7 +130,8 @@ def needed(planned: KubernetesJob) -> tuple[str, ...]:
     job = planned.job
     places = [job.output_path, job.checkpoint_s3_uri, job.source_dir, *(order.uri for order in planned.orders)]
     with_s3 = job.record is not None or any(place and is_s3(place) for place in places)
-    return (*NEEDED, OF_S3) if with_s3 else NEEDED
+    own = tuple(host_libraries.LIBRARIES.values())
+    return (*own, OF_S3) if with_s3 else own
 
 
 def _image(planned: KubernetesJob, group: GroupPlan) -> Object:

@@ -17,8 +17,9 @@ import tarfile
 import zipfile
 from pathlib import Path
 
+from headrace.host_libraries import LIBRARIES
+
 INDEX = "JOB_COMPLETION_INDEX"
-MODULES = {"grpcio": "grpc"}  # where a library is imported by another name
 
 
 def main() -> None:
@@ -85,8 +86,8 @@ def install(folder: Path, libraries: list[str]) -> None:
 
 
 def _is_there(library: str) -> bool:
-    name = library.partition(">")[0]
-    return importlib.util.find_spec(MODULES.get(name, name)) is not None
+    modules = {wanted: module for module, wanted in LIBRARIES.items()}
+    return importlib.util.find_spec(modules.get(library, library.partition(">")[0])) is not None
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ The installed headrace says which libraries these are, and which versions. They 
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import io
 import json
 import logging
@@ -20,16 +19,15 @@ import zipfile
 from pathlib import Path
 
 from headrace.errors import EngineRefused, UsageError
+from headrace.host_libraries import LIBRARIES
 from headrace.runs import runs_dir
 
 _log = logging.getLogger(__name__)
 
-LIBRARIES = ("grpcio", "msgspec", "numpy", "psutil", "xxhash")
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
 """Those of a Linux with glibc 2.28 or newer, of 2018."""
 FOLDER = "wheels"
-_REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)[^;]*")
 _TAG = re.compile(r"[:-](?:.*-)?py3(\d{1,2})\b")
 _VERSION = 1  # of what is kept
 
@@ -61,7 +59,7 @@ def downloaded_libraries(python: str) -> Path:
         EngineRefused: they cannot be downloaded.
         OSError: they cannot be kept.
     """
-    wanted = _requirements()
+    wanted = list(LIBRARIES.values())
     key = hashlib.sha256(json.dumps([_VERSION, wanted, python, PLATFORMS]).encode()).hexdigest()[:16]
     archive = runs_dir().parent / FOLDER / f"{key}-{python}.zip"
     if archive.is_file():
@@ -86,16 +84,6 @@ def zipped_wheels(folder: Path) -> bytes:
         for wheel in wheels:
             archive.writestr(zipfile.ZipInfo(wheel.name), wheel.read_bytes())
     return out.getvalue()
-
-
-def _requirements() -> list[str]:
-    """Returns the libraries with the versions that headrace needs."""
-    named: dict[str, str] = {}
-    for requirement in importlib.metadata.requires("headrace") or ():
-        found = _REQUIREMENT.match(requirement)
-        if found is not None:
-            named.setdefault(found[1], found[0].strip())
-    return [named.get(name, name) for name in LIBRARIES]
 
 
 def _download(wanted: list[str], python: str, folder: Path) -> None:

@@ -25,14 +25,14 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+from headrace import host_libraries
+
 START_SCRIPT = "start_with_right_hostname.sh"
 SCRIPT_SECONDS = 300.0
 BASE = "/opt/ml"
 TEMPORARY = Path("/tmp")  # whatever TMPDIR says, which need not be the same in every container
 PACKAGE, RUN, SECRET, LIBRARIES = "headrace.zip", "run.tar.gz", "secret.tar.gz", "libraries.zip"
 SECRET_FOLDER = "secret"
-MODULES = {"grpc": "grpcio", "msgspec": "msgspec", "numpy": "numpy", "psutil": "psutil", "xxhash": "xxhash"}
-"""What headrace imports, and what pip calls it."""
 HOST = "headrace.engines.sagemaker.container_host"
 FAILURE_CHARACTERS = 1024
 RESOLVER = "GRPC_DNS_RESOLVER"
@@ -91,7 +91,7 @@ def unpack(folder: Path, channel: Path, run_id: str) -> tuple[list[str], dict[st
     package, wheels = folder / "package", folder / "libraries"
     with zipfile.ZipFile(channel / PACKAGE) as zipped:
         zipped.extractall(package)
-    missing = [name for module, name in MODULES.items() if importlib.util.find_spec(module) is None]
+    missing = [name for module, name in host_libraries.LIBRARIES.items() if importlib.util.find_spec(module) is None]
     if missing:
         named, own = channel / LIBRARIES, channel / libraries_for(f"{sys.version_info[0]}.{sys.version_info[1]}")
         install_from(named if named.is_file() else own, missing, folder, wheels)

@@ -1,0 +1,14 @@
+"""What headrace itself needs on a host of a job: by the names of their modules, what pip calls them and which versions.
+
+Standard library only: a container reads it before anything else is there.
+"""
+
+from __future__ import annotations
+
+LIBRARIES = {
+    "grpc": "grpcio>=1.60",
+    "msgspec": "msgspec>=0.18.2",
+    "numpy": "numpy>=1.24",
+    "psutil": "psutil>=5.9",
+    "xxhash": "xxhash>=3.4",
+}
