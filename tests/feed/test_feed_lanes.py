@@ -27,7 +27,8 @@ from torch.utils.data import IterableDataset, get_worker_info
 from headrace import feed
 from headrace.errors import PipelineError, PositionError
 from headrace.feed import DataLoader
-from headrace.feed.pipelines.seeds import preserved_generators, set_generators, stream_key
+from headrace.feed.pipelines.own_generators import preserved_generators
+from headrace.feed.pipelines.seeds import set_generators, stream_key
 from headrace.feed.plan.lane_draw import LaneCursor, LaneDraw, Lanes
 from headrace.feed.plan.lane_state import LaneToken
 from headrace.feed.worker import lane_reader
@@ -519,6 +520,7 @@ DRAWS: dict[str, Callable[[], float]] = {
     "numpy": lambda: float(np.random.random_sample()),
     "numpy's normal": lambda: float(np.random.standard_normal()),
     "torch": lambda: float(torch.rand((), dtype=torch.float64)),
+    "torch's seed": lambda: float(torch.initial_seed() % 2**50),
 }
 
 
@@ -558,7 +560,7 @@ def test_outputs_hold_the_random_numbers_of_their_own_key_whenever_the_first_is_
             drawn_at(kind, number, epoch) if number in at else 0.0 for number in range(80)
         ]
     if not workers:  # each pass has a reader of its own; it is opened again only for what is drawn late
-        again = at[0] > 16 and kind != "torch"
+        again = at[0] > 16
         assert log.read_text().split() == ["opened"] * (4 if again else 2)
 
 
@@ -573,3 +575,27 @@ def test_an_output_that_raises_as_it_has_drawn_is_made_again_with_its_own_random
     batches = iter(DataLoader(Fails("random", (), tmp_path / "log"), 8, num_shards=1, seed=7))
     with pytest.raises(ValueError, match=re.escape(f"drew {drawn_at('random', 50, 0)}")):
         list(batches)
+
+
+class Raising(IterableDataset[int]):
+    """Counts, and raises over one number."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+    def __iter__(self) -> Iterator[int]:
+        for number in range(40):
+            if number == self.at:
+                raise ValueError(f"number {number}")
+            yield number
+
+
+@pytest.mark.parametrize("at", [3, 16, 27, 39])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_a_lane_raises_ends_it_and_what_it_gave_before_comes(at: int, workers: int) -> None:
+    batches = iter(DataLoader(Raising(at), 4, num_shards=1, num_workers=workers, seed=7))
+    for first in range(0, at - at % 4, 4):
+        assert next(batches).tolist() == list(range(first, first + 4))
+    with pytest.raises(ValueError, match=f"number {at}"):
+        next(batches)
+    assert list(batches) == []

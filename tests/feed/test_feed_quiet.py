@@ -14,6 +14,8 @@ from torch import initial_seed
 
 from headrace.feed.loader.data_loader import DataLoader
 from headrace.feed.pipelines import fetch
+from headrace.feed.pipelines.own_generators import preserved_generators
+from headrace.feed.pipelines.seeds import set_generators, stream_key
 
 ROWS, BATCH, QUIET = 1500, 300, 1211  # the first row that draws lies in the middle of a batch, and of a run
 
@@ -65,22 +67,34 @@ def pairs(samples: list[Any]) -> Any:
     return torch.as_tensor(np.stack(samples))
 
 
+def with_own_seeds(dataset: Rows) -> list[Any]:
+    """The batches, each sample made with all generators set for it."""
+    rows = []
+    with preserved_generators():
+        for index in range(ROWS):
+            set_generators(stream_key(3, 0, index))
+            rows.append(dataset[index].tolist())
+    return [rows[first : first + BATCH] for first in range(0, ROWS, BATCH)]
+
+
 @pytest.mark.parametrize("collate", [None, pairs])
 @pytest.mark.parametrize("kind", DRAWS)
 def test_a_dataset_that_begins_to_draw_gets_the_numbers_of_its_place(kind: str, collate: Any) -> None:
     for draws in (lambda index: index >= QUIET, lambda index: index == QUIET):
         dataset = Rows(DRAWS[kind], draws)
-        expected = listed(dataset, collate_fn=collate)  # in this process, where every sample has its seed
+        expected = with_own_seeds(dataset)
+        assert listed(dataset, collate_fn=collate) == expected
         assert listed(dataset, num_workers=1, collate_fn=collate) == expected
         drawn = [row[2] for batch in expected for row in batch if draws(int(row[0]))]
         assert 0.0 not in drawn
         assert len(set(drawn)) == len(drawn)
 
 
-def test_samples_are_loaded_in_runs_until_one_draws() -> None:
+@pytest.mark.parametrize("workers", [0, 1])
+def test_samples_are_loaded_in_runs_until_one_draws(workers: int) -> None:
     def seeds(draws: Callable[[int], bool]) -> list[float]:
         dataset = Rows(torch.default_generator.initial_seed, lambda _: True)  # which nobody sees it read
-        return [row[2] for batch in listed(Drawing(dataset, draws), num_workers=1) for row in batch]
+        return [row[2] for batch in listed(Drawing(dataset, draws), num_workers=workers) for row in batch]
 
     asked = 2 * BATCH  # before the first answer has told how large a row is
     assert len(set(seeds(lambda _: False)[asked:])) < BATCH

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 
-from headrace.feed.pipelines.seeds import SampleSeeds, collate_key, preserved_generators, set_generators, stream_key
+from headrace.feed.pipelines.own_generators import preserved_generators
+from headrace.feed.pipelines.seeds import SampleSeeds, collate_key, set_generators, stream_key
 
 
 def draw() -> tuple[float, float, float]:
@@ -74,6 +76,50 @@ def test_the_generators_are_restored_when_the_dataset_raises() -> None:
     except KeyError:
         pass
     assert torch.equal(before, torch.get_rng_state())
+
+
+def normals() -> tuple[float, float, float]:
+    return random.gauss(0, 1), float(np.random.randn()), float(torch.randn(()))
+
+
+@pytest.mark.parametrize("drawn_inside", [0, 1, 2, 624])
+@pytest.mark.parametrize("before", [0, 1, 2, 3])
+def test_second_numbers_of_normal_pairs_are_as_before(before: int, drawn_inside: int) -> None:
+    def numbers(block: Callable[[], None]) -> list[tuple[float, float, float]]:
+        random.seed(1)
+        np.random.seed(1)
+        torch.manual_seed(1)
+        found = []
+        for _ in range(4):
+            found += [normals() for _ in range(before)]
+            block()
+        return [*found, normals(), draw()]
+
+    def drawing() -> None:
+        with preserved_generators() as second:
+            assert second or not np.random.get_state()[3]
+            with preserved_generators():
+                for _ in range(drawn_inside):
+                    normals()
+            for _ in range(drawn_inside):
+                normals()
+
+    with preserved_generators():
+        assert numbers(drawing) == numbers(lambda: None)
+
+
+def test_a_generator_that_numpy_was_given_is_kept_too() -> None:
+    before = np.random.get_bit_generator()
+    try:
+        for generator in (np.random.MT19937(3), np.random.MT19937(4)):
+            np.random.set_bit_generator(generator)
+            state = repr(generator.state)
+            with preserved_generators():
+                np.random.rand(5)
+                np.random.randn()
+            assert repr(generator.state) == state
+    finally:
+        np.random.set_bit_generator(before)
 
 
 def draws(kind: str, count: int) -> list[float]:

@@ -308,14 +308,14 @@ def _stack(column: list[Any], target: Any) -> None:
     leaf = column[0]
     if isinstance(target, np.ndarray):
         if isinstance(leaf, np.ndarray):
-            _join(column, target)
+            join_arrays(column, target)
         else:
             target[:] = column
         return
     import torch
 
     if type(leaf) in _PLAIN_ARRAYS and _as_torch_takes(column):
-        _join(column, target.numpy())
+        join_arrays(column, target.numpy())
     elif isinstance(leaf, torch.Tensor):
         if any(tensor.requires_grad for tensor in column):
             column = [tensor.detach() for tensor in column]
@@ -331,7 +331,7 @@ def _stack(column: list[Any], target: Any) -> None:
         target.copy_(torch.tensor(values, dtype=target.dtype))
 
 
-def _join(column: list[NDArray[Any]], target: NDArray[Any]) -> None:
+def join_arrays(column: Sequence[NDArray[Any]], target: NDArray[Any]) -> None:
     """Writes equal arrays as the rows of an array."""
     if type(column[0]) in _PLAIN_ARRAYS and column[0].ndim:
         count, first, *others = target.shape
@@ -340,7 +340,16 @@ def _join(column: list[NDArray[Any]], target: NDArray[Any]) -> None:
         np.stack(column, out=target)
 
 
-def _as_torch_takes(column: list[NDArray[Any]]) -> bool:
+def stacks_at_once(column: Sequence[Any]) -> bool:
+    """Whether torch stacks such leaves as NumPy does: equal arrays whose values are numbers."""
+    first = column[0]
+    if not all(type(array) in _PLAIN_ARRAYS for array in column) or first.dtype.kind not in "biufc":
+        return False
+    alike = {array.dtype for array in column} == {first.dtype} and {array.shape for array in column} == {first.shape}
+    return alike and first.dtype.isnative and first.size > 0 and _as_torch_takes(column)
+
+
+def _as_torch_takes(column: Sequence[NDArray[Any]]) -> bool:
     """Whether torch makes tensors of such arrays: not of those that go backwards, or lie askew."""
     size = column[0].itemsize
     return all(step >= 0 and step % size == 0 for strides in {array.strides for array in column} for step in strides)

@@ -14,7 +14,8 @@ from headrace.feed.client.policy import Skipped
 from headrace.feed.client.session import Session
 from headrace.feed.metrics.step_meter import StepMeter
 from headrace.feed.pipelines.fetch import Built, RowFailed, SampleAddresses, make_whole
-from headrace.feed.pipelines.seeds import preserved_generators
+from headrace.feed.pipelines.own_generators import preserved_generators
+from headrace.feed.pipelines.seeds import count_reads
 from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.plan.pass_progress import Progress
 from headrace.feed.wire.remote_errors import in_short, remote_error
@@ -53,6 +54,7 @@ class InlineBatches:
         self._plans = plans
         self._progress = progress
         self._skipped = skipped
+        count_reads()
 
     def fetch(self) -> tuple[Any, int] | None:
         """Loads the next batch."""
@@ -60,7 +62,8 @@ class InlineBatches:
             plan = next(self._plans, None)
             if plan is None or plan.epoch != self._progress.epoch:
                 return None
-            with preserved_generators():
+            with preserved_generators() as second:
+                self._built.seeds.clean(numpy=second)
                 made = self._make(plan)
             self._progress.took(plan.step)
             if isinstance(made, tuple):
@@ -76,7 +79,6 @@ class InlineBatches:
         left_out: dict[int, str] = {}
         made: tuple[Any, int] | Exception | None = None
         while made is None and len(left_out) < max(1, plan.rows):
-            self._built.seeds.clean()
             addresses = SampleAddresses(plan.epoch, plan.seed, plan.position, rows, [plan.keys[row] for row in rows])
             try:
                 made = make_whole(self._built, addresses), len(rows)

@@ -17,7 +17,8 @@ from headrace.feed.client.policy import SessionStats, Skipped
 from headrace.feed.client.session import Session
 from headrace.feed.pipelines.fetch import Built, RowFailed, collated
 from headrace.feed.pipelines.fingerprint import own_kind
-from headrace.feed.pipelines.seeds import preserved_generators
+from headrace.feed.pipelines.own_generators import preserved_generators
+from headrace.feed.pipelines.seeds import count_reads
 from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.plan.lane_draw import LaneDraw
 from headrace.feed.plan.lane_pass import LanePart, LanePass
@@ -153,6 +154,7 @@ class InlineLanes(_LaneBatches):
         self._readers, self._warn = readers, warn
         self._noted: set[str] = set()
         self._plan: BatchPlan | None = None
+        count_reads()
 
     def _wait(self) -> bool:
         self._plan = next(self._draws, None)
@@ -162,7 +164,7 @@ class InlineLanes(_LaneBatches):
         plan = self._plan
         assert plan is not None, "there is one"
         assert plan.draw is not None, "of a lane"
-        with preserved_generators():
+        with preserved_generators() as self._readers.second:
             return self._make(plan, plan.draw)
 
     def _make(self, plan: BatchPlan, draw: LaneDraw) -> Any:

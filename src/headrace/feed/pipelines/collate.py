@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+
+from headrace.feed.batch.row_layout import join_arrays, stacks_at_once
 
 _NUMBERS = (np.ndarray, np.generic, bool, int, float, complex)
 
@@ -68,6 +71,35 @@ def uneven_field(samples: list[Any], place: str = "batch") -> str:
         columns = enumerate(zip(*samples, strict=True))
         return next(filter(None, (uneven_field(list(part), f"{place}[{at}]") for at, part in columns)), "")
     return ""
+
+
+def collate_as_torch(samples: list[Any]) -> Any:
+    """Makes what torch's `default_collate` makes, which makes a tensor of each NumPy array first: here one of all.
+
+    Args:
+        samples: of one batch.
+
+    Raises:
+        Exception: what `default_collate` raises.
+    """
+    from torch.utils.data._utils import collate
+
+    known = collate.default_collate_fn_map
+    if known.get(np.ndarray) is not collate.collate_numpy_array_fn:  # the user's own
+        return collate.default_collate(samples)  # type: ignore[no-untyped-call]
+    return collate.collate(samples, collate_fn_map={**known, np.ndarray: _stacked_arrays})
+
+
+def _stacked_arrays(batch: Sequence[Any], *, collate_fn_map: Any = None) -> Any:
+    import torch
+    from torch.utils.data._utils import collate
+
+    if stacks_at_once(batch):
+        made = np.empty((len(batch), *batch[0].shape), batch[0].dtype)
+        join_arrays(batch, made)
+        with contextlib.suppress(TypeError):  # of a dtype that torch does not have
+            return torch.from_numpy(made)
+    return collate.collate_numpy_array_fn(batch, collate_fn_map=collate_fn_map)
 
 
 def stacks_rows(collate: Callable[[Any], Any], *, batched: bool) -> bool:

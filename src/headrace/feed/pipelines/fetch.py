@@ -19,7 +19,7 @@ from headrace.feed.batch.row_arrays import RowArrays
 from headrace.feed.batch.row_layout import Layout, LayoutCache, RowWriter, Uneven
 from headrace.feed.batch.slab import Slab
 from headrace.feed.pipelines import seeds
-from headrace.feed.pipelines.collate import stack_arrays, uneven_field
+from headrace.feed.pipelines.collate import collate_as_torch, stack_arrays, uneven_field
 from headrace.feed.pipelines.seeds import SampleSeeds
 
 T = TypeVar("T")
@@ -61,6 +61,11 @@ class Built:
     def converts(self) -> bool:
         """Whether what is loaded without batching is left to torch's `default_convert`."""
         return not self.batched and self.default_collate and self.collate is not stack_arrays
+
+    @property
+    def stacks_as_torch(self) -> bool:
+        """Whether batches are what torch's `default_collate` makes."""
+        return self.batched and self.default_collate and self.collate is not stack_arrays
 
     @property
     def whole(self) -> bool:
@@ -172,7 +177,7 @@ def _stacked(built: Built, samples: Any, keys: Sequence[Any]) -> Any:
         keys: theirs, if they have any.
     """
     try:
-        return built.collate(samples)
+        return collate_as_torch(samples) if built.stacks_as_torch else built.collate(samples)
     except (RuntimeError, TypeError, ValueError, KeyError) as error:
         field = uneven_field(samples) if built.batched else ""
         if not field:

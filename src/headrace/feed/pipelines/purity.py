@@ -17,7 +17,8 @@ from headrace.errors import PipelineError
 from headrace.feed.batch import pytree
 from headrace.feed.pipelines import generators
 from headrace.feed.pipelines.fetch import Built, RowFailed, SampleAddresses, make_whole
-from headrace.feed.pipelines.seeds import preserved_generators, set_generators, stream_key
+from headrace.feed.pipelines.own_generators import preserved_generators
+from headrace.feed.pipelines.seeds import set_generators, stream_key
 from headrace.feed.wire.remote_errors import in_short, remote_error
 
 SHOWN = 8

@@ -11,30 +11,30 @@ Setting `random` and NumPy costs some 14 microseconds, more than many samples. S
 draw from them: `SampleSeeds` notices the first draw from a generator that was not set, the sample is loaded again with
 it set, and from then on it always is. What a sample holds is the same either way.
 
-Setting torch's, and the hash, cost 3 microseconds. In a worker they are left out too, once some samples drew nothing:
-samples are then loaded in runs, with no generator set, and the states are compared when a run ends. If anything was
-drawn, the whole run is loaded again with seeds, and from then on every sample is. The state of torch's generator can
+Setting torch's, and the hash, cost 3 microseconds. They are left out too, once some samples drew nothing: samples are
+then loaded in runs, with no generator set, and the states are compared when a run ends. If anything was drawn, the
+whole run is loaded again with seeds, and from then on every sample is. The state of torch's generator can
 also be read without a draw (`torch.initial_seed`, `torch.get_rng_state`, `fork_rng`), so these functions are counted.
 Only `torch.default_generator`'s own methods read it unseen; then samples differ among workers, which the check for
 purity tells.
 
 An output of a lane cannot be loaded again by itself (`LaneSeeds`). So for the first ones all generators are set, and
-looked at; a lane that draws later for the first time is opened again.
+looked at; behind them outputs are made in runs too, and a lane that draws then for the first time is opened again.
 """
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import random
 import struct
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.random import mtrand  # here, once: NumPy would load it in every worker, before its first batch
+
+from headrace.feed.pipelines.twister_memory import TwisterMemory, numpy_memory, python_memory
 
 if TYPE_CHECKING:
     import torch
@@ -92,9 +92,6 @@ def _set_torch(key: bytes) -> None:
         torch.default_generator.manual_seed(int.from_bytes(key[:8], "little") & _TORCH)
 
 
-Memory = tuple[memoryview, ...]
-
-
 class _Twister:
     """A Mersenne twister that is looked at in memory: position and first words of its state.
 
@@ -102,10 +99,10 @@ class _Twister:
     found; then nothing can be noticed, and the generator must be set always.
     """
 
-    def __init__(self, seed: Callable[[bytes], None], memory: Memory | None) -> None:
+    def __init__(self, seed: Callable[[bytes], None], memory: TwisterMemory | None) -> None:
         self.seed = seed
         self.needed = memory is None
-        self._memory = memory or ()
+        self._memory = memory.telling if memory is not None else ()
         self._seen: tuple[bytes, ...] = ()
 
     def mark(self) -> None:
@@ -118,34 +115,6 @@ class _Twister:
             if part != seen:
                 return True
         return False
-
-
-def _memory(address: int, size: int) -> memoryview:
-    return memoryview((ctypes.c_char * size).from_address(address)).cast("B")
-
-
-def _words(part: memoryview) -> list[int]:
-    return part.cast("I").tolist()
-
-
-def _python_memory() -> Memory | None:
-    """Finds the state of the module `random`: CPython keeps the position and then the words behind the object."""
-    generator = random._inst
-    found = _memory(id(generator) + object.__basicsize__, 12)
-    state = generator.getstate()[1]
-    return (found,) if _words(found) == [state[-1], state[0], state[1]] else None
-
-
-def _numpy_memory() -> Memory | None:
-    """Finds the state of NumPy's legacy generator: 624 words, then the position."""
-    generator = mtrand._rand._bit_generator
-    if type(generator).__name__ != "MT19937":
-        return None
-    address = generator.ctypes.state_address
-    words, position = _memory(address, 8), _memory(address + 4 * 624, 4)
-    state = generator.state["state"]
-    found = _words(words) + _words(position) == [*state["key"][:2].tolist(), state["pos"]]
-    return (words, position) if found else None
 
 
 class _CountedReads:
@@ -173,11 +142,13 @@ def _get_rng_state() -> torch.Tensor:
 
 
 def count_reads() -> None:
-    """Has torch's functions count how often they read the state of its generator: for a process that is a worker.
+    """Has torch's functions count how often they read the state of its generator, in a process that makes samples.
 
     Their code is replaced, as modules may hold the functions themselves. They return what they returned before.
     """
-    torch = sys.modules["torch"]
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return
     places = vars(torch.random)
     if "_headrace_reads" not in places:
         places["_headrace_reads"] = _CountedReads(torch.default_generator)
@@ -205,14 +176,14 @@ class _TorchWatch:
         (before, count), (after, count_now) = self._seen, self._look()
         if before is None or after is None:
             return before is not after
-        return count != count_now or not bool((before == after).all())
+        return count != count_now or not before.equal(after)
 
     def _look(self) -> tuple[torch.Tensor | None, int]:
         torch = sys.modules.get("torch")
         if torch is None:
             return None, 0
         reads = vars(torch.random).get("_headrace_reads")
-        if reads is None:  # this process is no worker
+        if reads is None:  # not counted in this process
             self.needed = True
             return None, 0
         return torch.default_generator.get_state(), reads.count
@@ -251,17 +222,23 @@ class SampleSeeds:
 
     def _find(self) -> None:
         self._numpy = mtrand._rand._bit_generator  # held, so that its memory stays
-        self._twisters = (_Twister(_set_python, _python_memory()), _Twister(_set_numpy, _numpy_memory()))
+        self._twisters = (_Twister(_set_python, python_memory()), _Twister(_set_numpy, numpy_memory()))
         self._sort()
 
     def _sort(self) -> None:
         self._needed = [twister for twister in self._twisters if twister.needed]
         self._watched = [twister for twister in self._twisters if not twister.needed]
 
-    def clean(self) -> None:
-        """Discards the second number of a normal pair, left from an earlier draw: drawing it changes no state."""
-        random.seed(0)
-        np.random.seed(0)
+    def clean(self, *, numpy: bool = True) -> None:
+        """Discards the second number of a normal pair, left from an earlier draw: drawing it changes no state.
+
+        Args:
+            numpy: False if it is known that NumPy's generator has none.
+        """
+        if random._inst.gauss_next is not None:  # type: ignore[attr-defined]
+            random.seed(0)
+        if numpy:
+            np.random.seed(0)
         if mtrand._rand._bit_generator is not self._numpy:  # by numpy.random.set_bit_generator
             self._find()
         for twister in self._watched:
@@ -297,11 +274,11 @@ class LaneSeeds(SampleSeeds):
     """Sets the generators for outputs of lanes, those that are drawn from.
 
     Use: `clean()` before some outputs; then for each `begin(key)`, make it, and if `missed()`, open the lane again.
+    While `quiet`, they may be made between `begin_run()` and `missed_in_run()`, with the same consequence.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._trials = 0  # of torch's generator, which is always set
         self._first = _TRIALS
 
     def begin(self, key: bytes) -> None:
@@ -316,18 +293,3 @@ class LaneSeeds(SampleSeeds):
         """Whether a generator that was not set was drawn from. What is drawn from is set from now on."""
         first, self._first = self._first, max(0, self._first - 1)
         return super().missed() and not first
-
-
-@contextmanager
-def preserved_generators() -> Iterator[None]:
-    """Restores the generators of this process on exit: for loading inside the trainer's own process."""
-    torch = sys.modules.get("torch")
-    python, legacy = random.getstate(), np.random.get_state()
-    cpu = torch.default_generator.get_state() if torch is not None else None
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(legacy)
-        if torch is not None and cpu is not None:
-            torch.default_generator.set_state(cpu)

@@ -6,6 +6,7 @@ dataset, and of its iterator. The state is encoded at once, because a dataset ma
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -38,6 +39,14 @@ class DatasetLane(Lane):
         output = next(self._iterator)
         self._made += 1
         return output
+
+    def extend(self, outputs: list[Any], count: int) -> None:
+        """Puts the next `count` outputs to the others, or as many as there are."""
+        before = len(outputs)
+        try:
+            outputs.extend(itertools.islice(self._iterator, count))
+        finally:
+            self._made += len(outputs) - before
 
     @property
     def restart(self) -> Restart:  # type: ignore[override]

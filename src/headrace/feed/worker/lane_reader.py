@@ -14,7 +14,8 @@ else is replayed from its beginning, and if it still does, that is an error.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -24,7 +25,7 @@ from headrace.feed.pipelines.lane_info import working_for
 from headrace.feed.pipelines.seeds import LaneSeeds
 from headrace.feed.streams.open_lane import BEGINNING, Restart
 from headrace.feed.wire.draws import MAX_TOKEN, Draw, Drawn
-from headrace.feed.worker.dataset_lane import packed, unpacked
+from headrace.feed.worker.dataset_lane import DatasetLane, packed, unpacked
 from headrace.feed.worker.lane_opening import LaneOpening
 from headrace.feed.worker.output_marks import mark_of
 
@@ -62,7 +63,12 @@ class LaneReaders:
         dataset: that has no count.
         init: `worker_init_fn`, called with the lane's number before it is opened.
         shown: whether the dataset sees the lane as a worker; not where torch has none and no lanes were asked for.
+
+    Attributes:
+        second: whether NumPy's generator may have the second number of a normal pair, which is not the lane's.
     """
+
+    second = True
 
     def __init__(self, dataset: Any, init: Callable[[int], None] | None = None, *, shown: bool = True) -> None:
         self._dataset, self._init, self._shown = dataset, init if shown else None, shown
@@ -119,10 +125,8 @@ class LaneReaders:
         outputs: list[Any] = []
         known: list[Any] = []
         end = time.monotonic() + REPLAY_SECONDS
-        if not reader.seeds_itself:
-            self._seeds.clean()
         try:
-            with working_for(reader.opening.info):
+            with working_for(reader.opening.info), reader.seeded(second=self.second):
                 while reader.at < draw.first and not reader.ended:
                     reader.next(known if draw.mark and reader.at == draw.known - 1 else None)
                     if time.monotonic() > end:
@@ -131,8 +135,7 @@ class LaneReaders:
                     _require_known(draw, reader.at, known)
                 reader.tokens, reader.padding, reader.sources = [], [], []
                 reader.skipped = []  # those of a replay were told before
-                while len(outputs) < draw.count and not reader.ended:
-                    reader.next(outputs)
+                reader.extend(outputs, draw.count)
                 if reader.ended and draw.drop_last:
                     del outputs[len(outputs) - len(outputs) % (draw.part or draw.count) :]
                 at, token = (0, b"") if reader.ended else reader.token()
@@ -237,11 +240,33 @@ class _Reader:
         self.seeds_itself = self._iterator.seeds_itself
         self._left_out = self.opening.skipped.rows if self.opening.skipped is not None else []
         self._left_out.clear()  # before the place where it was opened: they were told
+        self._runs = False
+
+    @contextmanager
+    def seeded(self, *, second: bool) -> Iterator[None]:
+        """Outputs are made within it, in a run if possible. Raises _Drawn, and nothing else, if it was not."""
+        if self.seeds_itself:
+            yield
+            return
+        self._seeds.clean(numpy=second)
+        self._runs = self._seeds.quiet
+        if not self._runs:
+            yield
+            return
+        self._seeds.begin_run()
+        try:
+            yield
+        except Exception:
+            if self._seeds.missed_in_run():
+                raise _Drawn from None
+            raise
+        if self._seeds.missed_in_run():
+            raise _Drawn
 
     def next(self, outputs: list[Any] | None = None) -> None:
         """Makes the next output, and puts it to the others if it is wanted."""
         iterator = self._iterator
-        if self.seeds_itself:
+        if self.seeds_itself or self._runs:
             output = next(iterator, _END)
         else:
             self._seeds.begin(self.opening.key(_OUTPUT, self.at))
@@ -266,6 +291,21 @@ class _Reader:
             self.tokens.append(iterator.tokens)
             self.padding.append(iterator.padding)
             self.sources.append(iterator.source)
+
+    def extend(self, outputs: list[Any], count: int) -> None:
+        """Puts outputs to the others until they are `count`, or the lane ends."""
+        iterator = self._iterator
+        if self._runs and type(iterator) is DatasetLane and self.opening.skipped is None:
+            before = len(outputs)
+            try:
+                iterator.extend(outputs, count - before)
+            finally:
+                self.at += len(outputs) - before
+            self.untried = self.untried and len(outputs) == before
+            self.ended = len(outputs) < count
+            return
+        while len(outputs) < count and not self.ended:
+            self.next(outputs)
 
     def token(self) -> tuple[int, bytes]:
         """Returns where this lane can be opened again, and the token for it; no token if the dataset has no state.
