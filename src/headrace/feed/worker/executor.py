@@ -36,6 +36,7 @@ from headrace.feed.wire import messages
 from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
 from headrace.feed.wire.frames import Frame
 from headrace.feed.wire.remote_errors import remote_error
+from headrace.feed.worker.freed_memory import keep_freed_memory
 from headrace.feed.worker.lane_opening import with_shards
 from headrace.feed.worker.lane_reader import LaneReaders
 from headrace.feed.worker.slices import make_slice
@@ -79,6 +80,7 @@ class Executor:
 
     def run(self) -> None:
         """Serves until the other end closes."""
+        keep_freed_memory()
         try:
             while True:
                 self._take(block=not self._queue)
