@@ -5,6 +5,7 @@ python in_tensorflow.py SERVERS SECRET KILL_ONCE PID
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -183,6 +184,29 @@ def main(servers: str, secret: str, kill_once: str, pid: str) -> dict[str, Any]:
         list(raising)
     except tf.errors.OpError as error:
         saw["raising"] = str(error)
+    other = headrace.tensorflow.feed(array_data.mixed(), 8)
+    found = iter(other)
+    saw["of the first dtype"] = [next(found)["x"][0].numpy().tolist() for _ in range(6)]
+    try:
+        next(found)
+    except tf.errors.OpError as error:
+        saw["of another dtype"] = str(error)
+
+    # Datasets that nobody holds any more, whose passes were broken off, and were not.
+    gc.collect()
+    opened = []
+    for number in range(6):
+        passed = headrace.tensorflow.feed(array_data.pictures(), 8, num_workers=1).map(lambda x, y: y).prefetch(2)
+        batches = iter(passed)
+        for _ in range(1 if number % 2 else 13):
+            next(batches, None)
+        del passed, batches
+        gc.collect()
+        opened.append((psutil.Process().num_fds(), len(psutil.Process().children(recursive=True))))
+    saw["opened"] = opened
+    held = iter(headrace.tensorflow.feed(array_data.pictures(), 8, num_workers=1))
+    gc.collect()
+    saw["held by its iterator"] = sum(1 for _ in held)
     saw["torch"] = "torch" in sys.modules
     return saw
 

@@ -106,5 +106,16 @@ def test_an_error_of_the_dataset_ends_the_pass_with_its_traceback(saw: dict[str,
     assert "array_data.py" in saw["raising"]
 
 
+def test_a_batch_of_another_dtype_is_an_error_and_not_cast(saw: dict[str, Any]) -> None:
+    assert [label for labels in saw["of the first dtype"] for label in labels] == list(range(48))
+    told = "batch 6 of the pass has float64 in ['x'][0], and the first batch had int64"
+    assert told in saw["of another dtype"]
+
+
+def test_a_dataset_that_nobody_holds_leaves_nothing_open(saw: dict[str, Any]) -> None:
+    assert len({tuple(each) for each in saw["opened"]}) == 1, saw["opened"]
+    assert saw["held by its iterator"] == 12
+
+
 def test_there_was_no_torch(saw: dict[str, Any]) -> None:
     assert not saw["torch"]

@@ -88,6 +88,18 @@ def write_lines(folder: Path, shards: int = 4, rows: int = 30) -> None:
         (folder / f"{shard}.jsonl").write_text("".join(f'{{"label": {label}}}\n' for label in labels))
 
 
+class Mixed(Pictures):
+    """Numbers that are whole in the first batches."""
+
+    def __getitem__(self, index: int) -> Any:
+        return {"x": (index if index < 48 else index + 0.75, np.uint8(index))}
+
+
+@feed.pipeline
+def mixed() -> Mixed:
+    return Mixed()
+
+
 class Wide(Pictures):
     def __getitem__(self, index: int) -> Any:
         return np.full(4096, index, np.float32), index

@@ -279,6 +279,7 @@ def test_weights_behind_what_is_planned_are_refused_with_the_earliest_step() -> 
         ({"a/b": [1]}, {"a/b": 1}, {}, ValueError, "text without '/'"),
         ({"a": [1]}, {}, {}, ValueError, "weights have none for 'a'"),
         ({"a": [1]}, {"a": 1, "b": 1}, {}, ValueError, "weights name 'b', and the sources are 'a'"),
+        ({"a": [1]}, None, {}, ValueError, "weights are a dict with a number for each of a, got None"),
         ({"a": [1]}, {"a": -1}, {}, ValueError, "weight of 'a' must be a number of at least 0, got -1"),
         ({"a": [1]}, {"a": float("nan")}, {}, ValueError, "weight of 'a'"),
         ({"a": [1]}, {"a": True}, {}, ValueError, "weight of 'a'"),

@@ -29,10 +29,10 @@ from pyarrow import parquet
 from source_data import fill_tars, tar_rows, write_tar
 
 from headrace import errors, feed
-from headrace.errors import ShardError
-from headrace.feed.sources import index_shards
+from headrace.errors import PipelineError, ShardError
+from headrace.feed.sources import byte_ranges, index_shards
 from headrace.feed.sources.shard_files import OPEN_SHARDS
-from headrace.feed.sources.shard_format import pack, unpack
+from headrace.feed.sources.shard_format import pack, stamp_of, unpack
 from headrace.feed.sources.shard_index import ShardIndex
 
 COUNTS = {"a": 7, "b": 0, "c": 23}
@@ -190,6 +190,23 @@ def test_batches_stay_inside_shards_and_maps_follow_each_other(tmp_path: Path) -
     assert list(source) == [10, 11, 10, 35, 60, 85, 63]
     with pytest.raises(ValueError, match="at least 1"):
         source.batch(0)
+    with pytest.raises(PipelineError, match="joins the rows of a source") as found:
+        feed.tar(tmp_path).filter(bool).batch(5)
+    assert "before them" in str(found.value.hint)
+
+
+def test_a_file_that_is_open_until_the_interpreter_ends_is_closed_without_a_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"some")
+    file = byte_ranges.CountedFile(path, stamp_of(path))
+    descriptor = file.descriptor
+    monkeypatch.setattr(byte_ranges, "os", None)  # as the interpreter does
+    file.__del__()
+    monkeypatch.undo()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
 
 
 def test_no_more_than_some_shards_are_open_at_once(tmp_path: Path) -> None:

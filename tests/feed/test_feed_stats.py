@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import feed_data
 import pytest
+import torch
 from feed_servers import Pair
 
 from headrace.feed import DataLoader
@@ -27,6 +28,13 @@ def test_figures_follow_from_what_was_loaded(place: str, loader_at: Callable[...
         for name, host in stats["hosts"].items():
             assert name in ("worker 0", "worker 1", "host-a", "host-b")
             assert host["rows_per_second"] == pytest.approx(host["rows"] / host["seconds"])
+
+
+def test_sparse_tensors_which_have_no_bytes_are_counted_as_none() -> None:
+    for sparse in (torch.eye(3).to_sparse(), torch.eye(3).to_mkldnn()):
+        loader = DataLoader([sparse] * 4, 2, collate_fn=list)
+        assert [len(batch) for batch in loader] == [2, 2]
+        assert loader.stats()["bytes"] == 0
 
 
 def test_ready_batches_are_the_queue(loader_at: Callable[..., DataLoader]) -> None:

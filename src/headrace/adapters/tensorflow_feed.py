@@ -11,7 +11,9 @@ the loader is: `FeedDataset.state_dict` is told how many batches were trained on
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import itertools
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -37,7 +39,7 @@ class FeedDataset(tf.data.Dataset):  # type: ignore[misc]
         fixed = loader.drop_last and not skips
         rows = loader.batch_size if fixed else None
         signature = tf.nest.map_structure(lambda leaf: _spec(leaf, rows), self._opened[1])
-        self._source = tf.data.Dataset.from_generator(self._batches, output_signature=signature)
+        self._source = tf.data.Dataset.from_generator(_passes_of(weakref.ref(self)), output_signature=signature)
         super().__init__(tf.data.experimental.to_variant(self._source))
 
     @property
@@ -105,9 +107,43 @@ class FeedDataset(tf.data.Dataset):  # type: ignore[misc]
 
     def _batches(self) -> Iterator[Any]:
         opened, self._opened = self._opened or self._open(), None
-        if opened is not None:
-            yield opened[1]
-            yield from opened[0]
+        if opened is None:
+            return
+        expected = self.element_spec
+        for number, batch in enumerate(itertools.chain([opened[1]], opened[0])):
+            _require_dtypes(batch, expected, number)
+            yield batch
+
+
+def _passes_of(dataset: weakref.ref[FeedDataset]) -> Callable[[], Iterator[Any]]:
+    """Returns what TensorFlow calls for every pass, and keeps for ever: the dataset must not be held by it."""
+
+    def batches() -> Iterator[Any]:
+        found = dataset()
+        if found is None:
+            raise FeedError("nobody holds the dataset of the feed any more", hint="keep what feed() returned")
+        return found._batches()
+
+    return batches
+
+
+def _require_dtypes(batch: Any, expected: Any, number: int, place: str = "") -> None:
+    """Raises FeedError if a batch has other dtypes than the first one: TensorFlow would cast its values silently."""
+    if isinstance(expected, tf.TensorSpec):
+        dtype = getattr(batch, "dtype", expected.dtype)
+        if tf.as_dtype(dtype) != expected.dtype:
+            raise FeedError(
+                f"batch {number} of the pass has {dtype}{place and ' in ' + place}, "
+                f"and the first batch had {expected.dtype.name}",
+                hint="TensorFlow has one dtype for all batches, and would cast the values: give all samples one that "
+                "holds them, in the dataset or in .map()",
+            )
+    elif isinstance(expected, Mapping):
+        for key in expected.keys() & batch.keys() if isinstance(batch, Mapping) else ():
+            _require_dtypes(batch[key], expected[key], number, f"{place}[{key!r}]")
+    elif isinstance(batch, (list, tuple)):
+        for at, (part, spec) in enumerate(zip(batch, expected, strict=False)):
+            _require_dtypes(part, spec, number, f"{place}[{at}]")
 
 
 def _spec(leaf: object, rows: int | None) -> tf.TensorSpec:

@@ -380,8 +380,10 @@ def _arrays(tree: Any) -> Iterator[Any]:
 
 
 def bytes_of(tree: Any) -> int:
-    """Returns the payload bytes of a tree's tensors and arrays."""
-    if is_tensor(tree) or isinstance(tree, np.ndarray):
+    """Returns the payload bytes of a tree's tensors and arrays; sparse tensors, which say none, do not count."""
+    if is_tensor(tree):
+        return int(tree.nbytes) if tree.layout is sys.modules["torch"].strided else 0
+    if isinstance(tree, np.ndarray):
         return int(tree.nbytes)
     size = 0
     for child in _children(tree):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import math
+import os
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
@@ -75,6 +76,7 @@ class Session:
         pinning: Pinning | None = None,
         tuner: Tuner | None = None,
     ) -> None:
+        self._owner = os.getpid()
         self._worker_pool = worker_pool
         self._assembly = Assembly(memory, pinning)
         self._exchange = Exchange(worker_pool, opening, self._assembly, policy, stats, warn, now)
@@ -162,6 +164,11 @@ class Session:
         """CPU time of the receiver, while the session is open; afterwards `stats` has it."""
         return 0.0 if self.closed else self._worker_pool.receiver_cpu()
 
+    @property
+    def inherited(self) -> bool:
+        """Whether this process is a fork of the session's, whose connections are not its own."""
+        return self._owner != os.getpid()
+
     def wait_for_length(self, timeout: float | None) -> int:
         """Returns the dataset's length, once a worker has opened the pipeline. Raises as `wait_for`."""
         self._pump(lambda: self.length is not None, timeout, "the dataset's length")
@@ -179,8 +186,14 @@ class Session:
         Raises:
             WorkersLost: no worker is left that can serve.
             PipelineError, or the user's own exception type: the pipeline cannot be opened.
+            FeedError: the pass has ended, or belongs to the process that this one is a fork of.
             RuntimeError: `timeout` seconds have passed. The session goes on; after any other error it is closed.
         """
+        if self.inherited:
+            raise FeedError(
+                f"this pass over the loader belongs to process {self._owner}, of which this one is a fork",
+                hint="make a pass of its own in each process: iter(loader)",
+            )
         if self._unraised is not None:
             error, self._unraised = self._unraised, None
             raise error

@@ -23,6 +23,8 @@ class OpenSessions:
 
     def waiting(self, make: Callable[[], Session]) -> Session:
         """Returns the session that waits for the next pass; makes one if there is none."""
+        if self._idle is not None and self._idle.inherited:
+            self._idle.close()  # nothing of the other process's
         if self._idle is None or self._idle.closed:
             self._opened[:] = [session for session in self._opened if not session.closed]
             self._idle, self._goes_on_with = make(), None

@@ -70,6 +70,8 @@ def mix(
     for name in sources:
         if not isinstance(name, str) or not name or "/" in name:
             raise ValueError(f"the name of a source is a text without '/', got {name!r}")
+    if not isinstance(weights, Mapping):
+        raise ValueError(f"weights are a dict with a number for each of {', '.join(sorted(sources))}, got {weights!r}")
     if until not in (None, "first", "all"):
         raise ValueError(f'until must be "first" or "all", got {until!r}')
     if rows is not None and until is not None:

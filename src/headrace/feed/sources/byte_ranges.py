@@ -9,6 +9,7 @@ one, stays what it was for those who have it open.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from headrace.errors import ShardError
@@ -60,10 +61,10 @@ class CountedFile:
         if not same:
             raise ShardError(f"{self._path} was replaced or removed while it was opened", hint=DO_NOT_CHANGE)
 
-    def close(self) -> None:
-        """Closes the file."""
+    def close(self, *, close: Callable[[int], None] = os.close) -> None:
+        """Closes the file, also when the interpreter ends and has no `os` any more."""
         if self.descriptor >= 0:
-            os.close(self.descriptor)
+            close(self.descriptor)
             self.descriptor = -1
 
     def __del__(self) -> None:

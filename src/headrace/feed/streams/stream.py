@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import msgspec
 
+from headrace.errors import PipelineError
 from headrace.feed.streams.open_lane import BEGINNING, Lane, Restart
 from headrace.feed.streams.packing import Packable
 from headrace.feed.streams.steps import Kind, LeftOut, Stepped, Steps, gives_many, left_out, outputs_of
@@ -66,6 +67,13 @@ class Stream(Packable, Stepped):
     def _only(self, keys: Collection[str]) -> Stream:
         """Returns the same over some of the shards."""
         return Stream(self._source._only(keys), self._steps)
+
+    def batch(self, rows: int) -> NoReturn:
+        """Raises PipelineError: there are no consecutive rows any more; `Source.batch` has them."""
+        raise PipelineError(
+            f"batch({rows!r}) joins the rows of a source, and what .filter or .flat_map leave are none",
+            hint="put .batch before them, or leave it to the loader's batch_size",
+        )
 
     @property
     def rows(self) -> int:

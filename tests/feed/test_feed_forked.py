@@ -1,0 +1,52 @@
+"""A process that is a fork of the trainer's: the trainer's pass is not its own, and goes on undisturbed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from feed_data import noise
+
+from headrace.feed import DataLoader
+
+PLACES = ["local", "unix", "tcp"]
+
+
+def in_a_child(work: Callable[[], object]) -> str:
+    """Returns what comes of some work in a forked child: its result, or its error, as text."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            told = str(work())
+        except Exception as error:  # noqa: BLE001 - told
+            told = f"{type(error).__name__}: {error}"
+        os.write(writer, told.encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as file:
+        told = file.read().decode()
+    os.waitpid(child, 0)
+    return told
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_fork_is_told_and_has_passes_of_its_own(
+    loader_at: Callable[..., DataLoader], place: str, persistent: bool
+) -> None:
+    options: dict[str, Any] = {"persistent_workers": True} if persistent and place == "local" else {}
+    with loader_at(place, noise(), **options) as loader:
+        whole = len(list(loader))
+        batches = iter(loader)
+        next(batches)
+        told = in_a_child(lambda: next(batches))
+        assert f"FeedError: this pass over the loader belongs to process {os.getpid()}" in told
+        assert "iter(loader)" in told
+        assert in_a_child(lambda: len(list(loader))) == str(whole)
+        assert len(list(batches)) == whole - 1
+        assert in_a_child(lambda: len(list(loader))) == str(whole)  # between two passes, with workers that wait
+        assert len(list(loader)) == whole
+        assert loader.stats()["workers_lost"] == 0
