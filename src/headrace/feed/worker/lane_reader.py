@@ -301,7 +301,7 @@ class _Reader:
                 iterator.extend(outputs, count - before)
             finally:
                 self.at += len(outputs) - before
-            self.untried = self.untried and len(outputs) == before
+                self.untried = self.untried and len(outputs) == before
             self.ended = len(outputs) < count
             return
         while len(outputs) < count and not self.ended:
