@@ -1,14 +1,17 @@
-"""A GPU that is fed: JPEG photographs to ResNet-50, by 4 workers alone and by 4 + 12, on a machine of 16 cores.
+"""A GPU that is fed: images to ResNet-50 on a machine of 16 cores, by headrace and by torch's DataLoader.
 
-    python -m bench.feed.gpu [--device cuda] [--rounds 5] [--steps 100] [--batch 256] [--quick]
+    python -m bench.feed.gpu [--device cuda] [--rounds 4] [--steps 40] [--batch 256] [--quick]
 
-The trainer and 4 workers have the first 4 cores: local processes when they are alone, and the executors of a feed
-server when another one, with 12 executors on the other 12 cores, is beside it; both are reached over TCP.
+The trainer and 4 workers have the first 4 cores. Two kinds of input: *ready* images, which lie decoded in memory, so
+that workers only collate them and the input is no bottleneck; and *photographs*, JPEG that is decoded and augmented.
+headrace puts batches on the device (`device=`); torch's loader page-locks them, and the loop copies them without
+waiting, as its users do. In the last contender another feed server, with 12 executors on the other 12 cores, stands
+beside one with 4 on the first 4: a heterogeneous cluster of two hosts. Both are reached over TCP.
 
-Each round measures, in this order, `steps` steps on one batch that stays on the device (`resident`), `steps` fed by
-the 4 workers, `steps` fed by all 16. A figure is the step time over the resident one of the same round; at most 1.02
-is the target where the input is no bottleneck. Before each window as many steps are taken as the loader may have
-fetched ahead. Raw data go to bench/results/gpu-*.csv.
+Each round measures `steps` steps on one batch that stays on the device (`resident`), and `steps` fed by each contender
+in turn. A figure is the step time over the resident one of the same round; at most 1.02 is the target where the input
+is no bottleneck. Before each window as many steps are taken as the loader may have fetched ahead. Raw data go to
+bench/results/gpu-*.csv.
 
 `--device cpu --quick` shows that it works, with tiny sizes, and says nothing about speed.
 """
@@ -23,10 +26,10 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from bench.feed import photographs
@@ -98,15 +101,57 @@ def on_cores(cores: Iterable[int]) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
+class Ready:
+    """The photographs as uint8 tensors of (3, 224, 224) that lie in memory, with a label.
+
+    Args:
+        directory: of the files.
+        count: rows.
+    """
+
+    def __init__(self, directory: str, count: int) -> None:
+        decoded = photographs.Photographs(directory, photographs.FILES)
+        self.images = [decoded[number][0] for number in range(photographs.FILES)]
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Any:
+        return self.images[index % len(self.images)], index % 1000
+
+
+class Contender(NamedTuple):
+    """What feeds the trainer: its batches, how many it may have fetched ahead, and its statistics if it has some."""
+
+    batches: Iterator[Any]
+    ahead: int
+    stats: Callable[[], Mapping[str, Any]] = dict
+
+
 def same(batch: Any) -> Iterator[Any]:
     while True:
         yield batch
 
 
-def measure(options: argparse.Namespace, stack: ExitStack) -> Iterator[dict[str, Any]]:
-    """Yields the rows of the raw data."""
-    directory = stack.enter_context(tempfile.TemporaryDirectory())
-    photographs.prepare(Path(directory))
+def through_torch(data: Any, batch: int, workers: int, device: str) -> Iterator[Any]:
+    """Yields the batches of torch's loader on a device, epoch after epoch."""
+    loader: Any = torch.utils.data.DataLoader(
+        data,
+        batch,
+        shuffle=True,
+        num_workers=workers,
+        prefetch_factor=PREFETCH,
+        persistent_workers=True,
+        pin_memory=device.startswith("cuda"),
+    )
+    while True:
+        for images, labels in loader:
+            yield images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
+
+
+def contenders(options: argparse.Namespace, directory: str, stack: ExitStack) -> dict[str, Contender]:
+    """Starts whoever feeds, in the order in which they are measured. The trainer is left on the first cores."""
     cores = sorted(os.sched_getaffinity(0))
     local, remote = (1, 1) if options.quick else (LOCAL, REMOTE)
     if len(cores) < local + remote:
@@ -119,28 +164,38 @@ def measure(options: argparse.Namespace, stack: ExitStack) -> Iterator[dict[str,
     stack.enter_context(on_cores(here))
     torch.set_num_threads(len(here))
 
-    data = photographs.photographs(directory, options.batch * 10_000)
+    rows = options.batch * 10_000
+    kinds: dict[str, Any] = {"ready": Ready(directory, rows), "photographs": photographs.photographs(directory, rows)}
     common: dict[str, Any] = {"batch_size": options.batch, "shuffle": True, "seed": 1, "memory": 2 << 30}
     common |= {"prefetch_factor": PREFETCH, "device": options.device}
+    found: dict[str, Contender] = {}
+    for kind, data in kinds.items():
+        loader = stack.enter_context(DataLoader(data, num_workers=local, workers="local", **common))
+        found[f"{kind}, headrace, {local} workers"] = Contender(endless(loader), PREFETCH * local, loader.stats)
+        own = photographs.Photographs(directory, rows) if kind == "photographs" else data
+        batches = through_torch(own, options.batch, local, options.device)
+        found[f"{kind}, torch, {local} workers"] = Contender(batches, PREFETCH * local)
     both = f"{near.address},{far.address}"
-    loaders = {
-        f"{local} workers": DataLoader(data, num_workers=local, workers="local", **common),
-        f"{local} + {remote} workers": DataLoader(data, workers=both, secret_file=near.secret_file, **common),
-    }
-    for loader in loaders.values():
-        stack.enter_context(loader)
+    loader = stack.enter_context(DataLoader(data, workers=both, secret_file=near.secret_file, **common))
+    name = f"photographs, headrace, {local} + {remote} workers"
+    return found | {name: Contender(endless(loader), PREFETCH * (local + remote), loader.stats)}
+
+
+def measure(options: argparse.Namespace, stack: ExitStack) -> Iterator[dict[str, Any]]:
+    """Yields the rows of the raw data."""
+    directory = stack.enter_context(tempfile.TemporaryDirectory())
+    photographs.prepare(Path(directory))
+    fed = contenders(options, directory, stack)
     trainer = Trainer(torch.device(options.device), 4 if options.quick else 1)
-    fed = {name: endless(loader) for name, loader in loaders.items()}
-    resident = same(next(fed[next(iter(fed))]))
-    ahead = 1 if options.quick else PREFETCH * (local + remote)
+    resident = same(next(next(iter(fed.values())).batches))
     trainer.timed(resident, 1 if options.quick else 20)
     for number in range(options.rounds):
-        for name, batches in (("resident", resident), *fed.items()):
-            trainer.timed(batches, ahead)
-            before = loaders[name].stats() if name in loaders else {}
+        for name, (batches, ahead, stats) in ({"resident": Contender(resident, 3)} | fed).items():
+            trainer.timed(batches, 1 if options.quick else ahead)
+            before = stats()
             seconds = trainer.timed(batches, options.steps)
-            after = loaders[name].stats() if name in loaders else {}
-            wait, size = (after.get(key, 0) - before.get(key, 0) for key in ("wait_seconds", "bytes"))
+            after = stats()
+            wait, size = (after[key] - before[key] if before else None for key in ("wait_seconds", "bytes"))
             yield dict(zip(COLUMNS, (number, name, options.steps, options.batch, seconds, wait, size), strict=True))
 
 
@@ -162,8 +217,8 @@ def main() -> None:
     """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--into", type=Path, help="CSV file; by default a new one in bench/results")

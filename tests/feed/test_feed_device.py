@@ -29,6 +29,13 @@ from headrace.feed.loader.device import DeviceBatches, PlainDevice, find_device,
 from headrace.feed.plan.pass_progress import Progress
 
 
+class Luggage:
+    """An object whose tensors nobody sees but its own method `to`."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+
 class Late:
     """An accelerator whose copies are made when the test says so, from what lies in host memory then."""
 
@@ -37,6 +44,7 @@ class Late:
         self.pending: collections.deque[tuple[weakref.ref[Any], torch.Tensor]] = collections.deque()
         self.started = self.finished = 0
         self.waited: list[int] = []
+        self.moves = False
         self.refuse: Callable[[Any], bool] = lambda leaf: False
 
     def start(self, leaf: Any) -> Any:
@@ -58,7 +66,15 @@ class Late:
         self.waited.append(mark.number)
 
     def land(self, leaf: Any) -> Any:
-        return leaf
+        if not isinstance(leaf, Luggage):
+            return leaf
+        tensor = self.start(leaf.tensor)
+        self.moves = True
+        return Luggage(tensor)
+
+    def landed(self) -> Place | None:
+        moves, self.moves = self.moves, False
+        return self.mark() if moves else None
 
     def run(self, number: int) -> None:
         """Makes the copies up to a number."""
@@ -142,6 +158,21 @@ def test_a_batch_that_is_not_there_yet_is_not_waited_for() -> None:
     assert batches.fetch() is not None
     assert late.started == 3
     batches.end(complete=False)
+
+
+def test_host_memory_of_an_object_that_moves_itself_is_held_until_it_has_moved() -> None:
+    objects: list[Any] = [Luggage(torch.tensor([float(number)])) for number in range(3)]
+    watched = [weakref.ref(each) for each in objects]
+    batches, given, late, _ = feed(objects)
+    del objects
+    seen = [batches.fetch() for _ in range(2)]
+    given.items.clear()
+    assert late.finished == 0
+    assert [each() is not None for each in watched] == [True, True, True]
+    late.run(late.started)
+    batches.end(complete=False)
+    assert [each() is not None for each in watched] == [False, False, False]
+    assert [taken[0].tensor.item() for taken in seen if taken is not None] == [0.0, 1.0]
 
 
 def test_host_memory_is_held_until_its_copy_is_done_and_not_longer() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable
 from typing import Any
@@ -50,3 +51,41 @@ def test_a_fork_is_told_and_has_passes_of_its_own(
         assert in_a_child(lambda: len(list(loader))) == str(whole)  # between two passes, with workers that wait
         assert len(list(loader)) == whole
         assert loader.stats()["workers_lost"] == 0
+
+
+class Sweeping:
+    """A dataset whose samples have Python collect garbage."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> int:
+        gc.collect()
+        return index
+
+
+class Local:
+    """Stands for what must be freed in the process that made it, CUDA's for one. It refers to itself."""
+
+    def __init__(self) -> None:
+        self.itself, self.home = self, os.getpid()
+
+    def __del__(self) -> None:
+        if os.getpid() != self.home:
+            os.abort()
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_a_worker_never_collects_what_it_inherits_of_the_trainer(collects: bool) -> None:
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        Local()
+        if collects:
+            gc.enable()
+        with DataLoader(Sweeping(), batch_size=2, num_workers=2, multiprocessing_context="fork") as loader:
+            assert [index for batch in loader for index in batch.tolist()] == list(range(12))
+            assert loader.stats()["workers_lost"] == 0
+        assert gc.isenabled() == collects
+    finally:
+        (gc.enable if before else gc.disable)()

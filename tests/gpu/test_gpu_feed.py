@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import gc
 import re
+from collections import UserDict
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -98,6 +100,52 @@ def test_the_copy_does_not_wait_for_the_computation() -> None:
     batches.end(complete=False)
 
 
+class Sentences(UserDict):  # type: ignore[type-arg]
+    """As transformers' BatchEncoding: a mapping that moves itself."""
+
+    def to(self, device: torch.device, *, non_blocking: bool = False) -> Sentences:
+        return Sentences({key: value.to(device, non_blocking=non_blocking) for key, value in self.items()})
+
+
+class Pair(NamedTuple):
+    """Also comes from workers as what it is, with its tensors in a slab."""
+
+    left: torch.Tensor
+    right: torch.Tensor
+
+    def to(self, device: torch.device, *, non_blocking: bool = False) -> Pair:
+        return Pair(*(each.to(device, non_blocking=non_blocking) for each in self))
+
+
+def as_sentences(rows: list[Any]) -> Sentences:
+    return Sentences({"x": torch.stack([row["x"] for row in rows]), "i": torch.tensor([row["i"] for row in rows])})
+
+
+def as_pair(rows: list[Any]) -> Pair:
+    return Pair(torch.stack([row["x"] for row in rows]), torch.tensor([row["i"] for row in rows]))
+
+
+@pytest.mark.parametrize(("workers", "collate"), [(0, as_sentences), (0, as_pair), (2, as_sentences), (2, as_pair)])
+def test_objects_that_move_themselves_arrive_with_their_bits_and_the_loop_runs_ahead(
+    workers: int, collate: Any
+) -> None:
+    options: dict[str, Any] = {"batch_size": 4, "collate_fn": collate, "memory": 16 << 20}
+    with DataLoader(Images(), num_workers=workers, device="cuda", **options) as loader:
+        sums, ahead = [], 0
+        for batch in loader:
+            ahead += not torch.cuda.current_stream().query()
+            left, right = batch.values() if isinstance(batch, Mapping) else batch
+            assert left.device.type == right.device.type == "cuda"
+            torch.cuda._sleep(BUSY_CYCLES // 25)
+            sums.append((left.min(dim=1).values, left.max(dim=1).values, right))
+            del batch, left
+    for low, high, index in sums:
+        assert low.tolist() == high.tolist() == index.tolist()
+    assert torch.cat([index for *_, index in sums]).tolist() == list(range(ROWS))
+    if workers:
+        assert ahead > len(sums) / 2, "somebody waited for the computation"
+
+
 def test_pinned_batches_are_views_of_slabs() -> None:
     with DataLoader(Images(), batch_size=4, num_workers=1, pin_memory=True) as loader:
         for batch in loader:
@@ -127,6 +175,31 @@ def test_the_mapping_can_be_locked_again_when_the_loader_is_gone() -> None:
             assert all(batch["x"].is_pinned() for batch in loader)
         gc.collect()
         assert not memfds()
+
+
+class Sweeping(Images):
+    """A dataset whose samples have Python collect garbage."""
+
+    def __getitem__(self, index: int) -> Any:
+        gc.collect()
+        return super().__getitem__(index)
+
+
+def test_a_worker_never_frees_what_the_trainer_has_on_the_gpu() -> None:
+    """CUDA does not work in a fork: to free a tensor that another stream has used ends the process."""
+    gc.collect()
+    gc.disable()
+    try:
+        tensor = torch.ones(1 << 20, device="cuda")
+        tensor.record_stream(torch.cuda.Stream())
+        garbage: list[Any] = [tensor, torch.cuda.current_stream().record_event()]
+        garbage.append(garbage)
+        del tensor, garbage
+        with DataLoader(Sweeping(), batch_size=40, num_workers=2, multiprocessing_context="fork") as loader:
+            assert torch.cat([batch["i"] for batch in loader]).tolist() == list(range(ROWS))
+            assert loader.stats()["workers_lost"] == 0
+    finally:
+        gc.enable()
 
 
 def test_what_cannot_be_locked_is_copied_with_a_warning_that_names_the_error() -> None:

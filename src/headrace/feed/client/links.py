@@ -7,6 +7,7 @@ link.
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import pickle
@@ -15,7 +16,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
 from pathlib import Path
@@ -198,7 +200,7 @@ def start_executor(
     close = [*foreign, ours.fileno()] if forked else []
     process = chosen.Process(
         target=_local_main,
-        args=(theirs, number, of, given, init, os.getpid(), close),
+        args=(theirs, number, of, given, init, os.getpid(), close, gc.isenabled()),
         daemon=True,
         name=f"headrace-worker-{number}",
     )
@@ -206,7 +208,8 @@ def start_executor(
 
     def start() -> None:
         try:
-            process.start()
+            with _nothing_collected() if forked else nullcontext():
+                process.start()
         except (AttributeError, TypeError, RuntimeError, OSError, pickle.PicklingError) as error:
             link.failure = error
         finally:
@@ -221,6 +224,21 @@ def start_executor(
         ours.close()
         raise _not_started(link.failure) from link.failure
     return link
+
+
+@contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """Keeps Python from collecting garbage, in a forked child too: it would be the trainer's.
+
+    What holds something of CUDA's ends the child when it is freed there.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _not_started(failure: BaseException) -> FeedError:
@@ -238,7 +256,11 @@ def _local_main(
     init: Callable[[int], None] | None,
     parent: int,
     close: Sequence[int],
+    collects: bool,
 ) -> None:
+    gc.freeze()  # what a fork inherits is never collected in it; see `_nothing_collected`
+    if collects:
+        gc.enable()
     for descriptor in close:
         os.close(descriptor)
     watch_parent(parent)

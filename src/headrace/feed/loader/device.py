@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import collections
 import copy
+import inspect
 from collections.abc import Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -51,7 +52,10 @@ class Accelerator(Protocol):
         """Has the consumer's stream wait for a mark; the calling thread does not wait."""
 
     def land(self, leaf: Any) -> Any:
-        """Makes what `start` returned the consumer's, in its stream."""
+        """Makes what `start` returned the consumer's, in its stream; may start to move an object of another type."""
+
+    def landed(self) -> Mark | None:
+        """Returns the place behind the objects that `land` moved since this was asked; None if there are none."""
 
 
 class _Started(NamedTuple):
@@ -117,10 +121,15 @@ class DeviceBatches:
         if self._copied is not None:
             self._copied(started.begun, started.mark)
         self._accelerator.wait(started.mark)
-        data = _mapped(data, self._accelerator.land)
+        try:
+            landed = _mapped(data, self._accelerator.land)
+        finally:  # also when the device has no memory for the second of its objects
+            behind = self._accelerator.landed()
+            if behind is not None:
+                self._held.append((behind, data))
         self._ahead = self._start_ready()
         self._progress.move(started.place)
-        return data, rows
+        return landed, rows
 
     def _start_ready(self) -> _Started | None:
         """Starts the batch that follows if it is there. An error is kept for its turn."""
@@ -186,6 +195,7 @@ class StreamDevice:
 
         self._device = device
         self._timed = timed
+        self._moves = False  # objects are on their way in the consumer's stream
         self._module: Any = getattr(torch, device.type)
         self._side = self._module.Stream(device)
 
@@ -206,13 +216,28 @@ class StreamDevice:
         self._module.current_stream(self._device).wait_event(mark)
 
     def land(self, leaf: Any) -> Any:
-        """Notes the stream that uses a tensor; moves objects of other types, which cannot be copied ahead."""
+        """Notes the stream that uses a tensor; moves objects of other types, without waiting if they can do so.
+
+        Where an object has its tensors is not known, so nobody could note the stream that uses them: it is moved in the
+        consumer's stream, not ahead.
+        """
         if not is_tensor(leaf):
-            return _moved(leaf, self._device)
+            if not _moves_itself(leaf):
+                return leaf
+            self._moves = True
+            return _moved(leaf.pin_memory() if hasattr(leaf, "pin_memory") else leaf, self._device)
         if leaf.device != self._device:
             return leaf.to(self._device)
         leaf.record_stream(self._module.current_stream(self._device))
         return leaf
+
+    def landed(self) -> Mark | None:
+        """Records an event on the current stream."""
+        if not self._moves:
+            return None
+        self._moves = False
+        event: Mark = self._module.current_stream(self._device).record_event()
+        return event
 
 
 class _Passed:
@@ -248,7 +273,11 @@ class PlainDevice:
 
     def land(self, leaf: Any) -> Any:
         """Moves objects of other types."""
-        return leaf if is_tensor(leaf) else _moved(leaf, self._device)
+        return leaf if is_tensor(leaf) or not _moves_itself(leaf) else _moved(leaf, self._device)
+
+    def landed(self) -> Mark | None:
+        """Everything is done."""
+        return None
 
 
 def _is_host_tensor(leaf: Any) -> bool:
@@ -257,12 +286,22 @@ def _is_host_tensor(leaf: Any) -> bool:
     return isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu" and leaf.layout is torch.strided
 
 
+def _moves_itself(leaf: Any) -> bool:
+    return hasattr(leaf, "to") and not isinstance(leaf, (np.ndarray, np.generic))
+
+
 def _moved(leaf: Any, device: torch.device) -> Any:
-    """Moves an object that can move itself; `to` may do so in place and return nothing."""
-    if isinstance(leaf, (np.ndarray, np.generic)) or not hasattr(leaf, "to"):
-        return leaf
-    moved = leaf.to(device)
+    """Moves an object with its own method `to`, which may do so in place and return nothing."""
+    moved = leaf.to(device, non_blocking=True) if _takes_non_blocking(leaf.to) else leaf.to(device)
     return leaf if moved is None else moved
+
+
+def _takes_non_blocking(method: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(method).bind(None, non_blocking=True)
+    except (TypeError, ValueError):  # it has no such argument, or no signature
+        return False
+    return True
 
 
 def find_device(asked: str | torch.device | None) -> torch.device | None:
