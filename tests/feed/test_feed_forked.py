@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from feed_data import noise
 
 from headrace.feed import DataLoader
@@ -50,6 +52,31 @@ def test_a_fork_is_told_and_has_passes_of_its_own(
         assert len(list(batches)) == whole - 1
         assert in_a_child(lambda: len(list(loader))) == str(whole)  # between two passes, with workers that wait
         assert len(list(loader)) == whole
+        assert loader.stats()["workers_lost"] == 0
+
+
+class Counted(torch.utils.data.IterableDataset[int]):
+    """Numbers, one after the other."""
+
+    def __iter__(self) -> Iterator[int]:
+        yield from range(400)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "options"), [(list(range(400)), {}), (Counted(), {"num_shards": 1})], ids=["rows", "lanes"]
+)
+def test_a_fork_is_told_also_where_batches_are_looked_at_before_they_are_taken(
+    dataset: Any, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With metrics, what is ready is counted; with a device, the next batch is copied if it is ready."""
+    monkeypatch.setenv("HEADRACE_METRICS", str(tmp_path / "0.jsonl"))
+    with DataLoader(dataset, batch_size=4, num_workers=2, **options) as loader:
+        batches: Any = iter(loader)
+        first = next(batches).tolist()
+        for _ in range(3):
+            assert "FeedError: this pass over the loader belongs to" in in_a_child(lambda: next(batches))
+            assert in_a_child(batches._batches.ready) == "True"
+        assert first + [number for batch in batches for number in batch.tolist()] == list(range(400))
         assert loader.stats()["workers_lost"] == 0
 
 

@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import default_collate
 from torch.utils.data._utils import collate
 
+from headrace.feed import DataLoader
 from headrace.feed.pipelines.collate import collate_as_torch
 
 Point = collections.namedtuple("Point", ["x", "y"])
@@ -88,3 +89,18 @@ def test_what_torch_refuses_is_refused_in_its_words(name: str) -> None:
 def test_a_function_that_the_user_gave_torch_for_arrays_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(collate.default_collate_fn_map, np.ndarray, lambda batch, **_: f"{len(batch)} arrays")
     assert collate_as_torch([GRID, GRID]) == "2 arrays"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_function_that_stands_where_torchs_loader_takes_its_own_is_used(
+    workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def counted(samples: list[Any]) -> tuple[int, Any]:
+        return len(samples), default_collate(samples)
+
+    monkeypatch.setattr(collate, "default_collate", counted)
+    expected = [told(batch) for batch in torch.utils.data.DataLoader(list(GRID), 3)]
+    with DataLoader(list(GRID), 3, num_workers=workers) as loader:
+        found = [told(batch) for batch in loader]
+    assert len(expected) == 2
+    assert found == expected

@@ -380,9 +380,9 @@ def _arrays(tree: Any) -> Iterator[Any]:
 
 
 def bytes_of(tree: Any) -> int:
-    """Returns the payload bytes of a tree's tensors and arrays; sparse tensors, which say none, do not count."""
+    """Returns the payload bytes of a tree's tensors and arrays; torch's sparse COO say none, and do not count."""
     if is_tensor(tree):
-        return int(tree.nbytes) if tree.layout is sys.modules["torch"].strided else 0
+        return 0 if tree.layout is sys.modules["torch"].sparse_coo else int(tree.nbytes)
     if isinstance(tree, np.ndarray):
         return int(tree.nbytes)
     size = 0

@@ -15,7 +15,7 @@ from headrace.feed.client.session import Session
 from headrace.feed.metrics.step_meter import StepMeter
 from headrace.feed.pipelines.fetch import Built, RowFailed, SampleAddresses, make_whole
 from headrace.feed.pipelines.own_generators import preserved_generators
-from headrace.feed.pipelines.seeds import count_reads
+from headrace.feed.pipelines.state_reads import count_reads
 from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.plan.pass_progress import Progress
 from headrace.feed.wire.remote_errors import in_short, remote_error
@@ -62,8 +62,8 @@ class InlineBatches:
             plan = next(self._plans, None)
             if plan is None or plan.epoch != self._progress.epoch:
                 return None
-            with preserved_generators() as second:
-                self._built.seeds.clean(numpy=second)
+            with preserved_generators():
+                self._built.seeds.clean()
                 made = self._make(plan)
             self._progress.took(plan.step)
             if isinstance(made, tuple):

@@ -18,7 +18,7 @@ from headrace.feed.client.session import Session
 from headrace.feed.pipelines.fetch import Built, RowFailed, collated
 from headrace.feed.pipelines.fingerprint import own_kind
 from headrace.feed.pipelines.own_generators import preserved_generators
-from headrace.feed.pipelines.seeds import count_reads
+from headrace.feed.pipelines.state_reads import count_reads
 from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.plan.lane_draw import LaneDraw
 from headrace.feed.plan.lane_pass import LanePart, LanePass
@@ -164,7 +164,7 @@ class InlineLanes(_LaneBatches):
         plan = self._plan
         assert plan is not None, "there is one"
         assert plan.draw is not None, "of a lane"
-        with preserved_generators() as self._readers.second:
+        with preserved_generators():
             return self._make(plan, plan.draw)
 
     def _make(self, plan: BatchPlan, draw: LaneDraw) -> Any:

@@ -15,10 +15,13 @@ _NUMBERS = (np.ndarray, np.generic, bool, int, float, complex)
 
 
 def standard_collate(*, batched: bool) -> Callable[[Any], Any]:
-    """Returns torch's `default_collate`, or `default_convert` for a loader that does not batch."""
-    from torch.utils.data import default_collate, default_convert
+    """Returns torch's `default_collate`, or `default_convert` for a loader that does not batch.
 
-    return default_collate if batched else default_convert
+    They are taken where torch's loader takes them; somebody may have put another function there.
+    """
+    from torch.utils.data._utils import collate
+
+    return collate.default_collate if batched else collate.default_convert
 
 
 def stack_arrays(samples: list[Any]) -> Any:
@@ -106,7 +109,9 @@ def stacks_rows(collate: Callable[[Any], Any], *, batched: bool) -> bool:
     """Returns whether rows of the batches that a function makes may be written one by one: torch's, and NumPy's."""
     if collate is stack_arrays:
         return True
-    return "torch.utils.data" in sys.modules and collate is standard_collate(batched=batched)
+    if "torch.utils.data" not in sys.modules or collate is not standard_collate(batched=batched):
+        return False
+    return getattr(collate, "__module__", "") == "torch.utils.data._utils.collate"
 
 
 def stack_in_ordinary_memory() -> None:

@@ -13,10 +13,12 @@ it set, and from then on it always is. What a sample holds is the same either wa
 
 Setting torch's, and the hash, cost 3 microseconds. They are left out too, once some samples drew nothing: samples are
 then loaded in runs, with no generator set, and the states are compared when a run ends. If anything was drawn, the
-whole run is loaded again with seeds, and from then on every sample is. The state of torch's generator can
-also be read without a draw (`torch.initial_seed`, `torch.get_rng_state`, `fork_rng`), so these functions are counted.
-Only `torch.default_generator`'s own methods read it unseen; then samples differ among workers, which the check for
-purity tells.
+whole run is loaded again with seeds, and from then on every sample is. A state can also be read without a draw
+(`random.getstate`, `numpy.random.get_state`, `torch.initial_seed`, `fork_rng`), so these functions are counted. Only
+methods of the generators themselves (`torch.default_generator`, `numpy.random.mtrand._rand`) read it unseen; then
+samples differ among workers, which the check for purity tells.
+
+Generators that are not set are in a state of ours, that no dataset sets. One that draws and then seeds is noticed.
 
 An output of a lane cannot be loaded again by itself (`LaneSeeds`). So for the first ones all generators are set, and
 looked at; behind them outputs are made in runs too, and a lane that draws then for the first time is opened again.
@@ -34,6 +36,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.random import mtrand  # here, once: NumPy would load it in every worker, before its first batch
 
+from headrace.feed.pipelines import state_reads
+from headrace.feed.pipelines.state_reads import Reads, count_reads
 from headrace.feed.pipelines.twister_memory import TwisterMemory, numpy_memory, python_memory
 
 if TYPE_CHECKING:
@@ -52,6 +56,9 @@ def stream_key(seed: int, epoch: int, position: int, purpose: bytes = _SAMPLE) -
     """Returns the 16-byte hash of (seed, epoch, position) for one purpose."""
     packed = _PACK.pack(seed & _MASK, epoch & _MASK, position & _MASK)
     return hashlib.blake2b(packed, digest_size=16, person=purpose).digest()
+
+
+_UNSET = stream_key(0, 0, 0, b"unset")
 
 
 def collate_key(seed: int, epoch: int, position: int) -> bytes:
@@ -99,61 +106,35 @@ class _Twister:
     found; then nothing can be noticed, and the generator must be set always.
     """
 
-    def __init__(self, seed: Callable[[bytes], None], memory: TwisterMemory | None) -> None:
+    def __init__(self, seed: Callable[[bytes], None], memory: TwisterMemory | None, reads: Reads) -> None:
         self.seed = seed
         self.needed = memory is None
-        self._memory = memory.telling if memory is not None else ()
+        self._memory, self._reads = memory, reads
+        self._telling = memory.telling if memory is not None else ()
+        self._unset = b""
         self._seen: tuple[bytes, ...] = ()
+        self._count = 0
+
+    def clear(self) -> None:
+        """Sets it to the state of generators that are not set, without the second number of a normal pair."""
+        memory = self._memory
+        if memory is None or not self._unset or memory.second():
+            self.seed(_UNSET)
+            self._unset = memory.whole.tobytes() if memory is not None else b""
+        elif memory.whole.tobytes() != self._unset:
+            memory.whole[:] = self._unset
 
     def mark(self) -> None:
         """Remembers the state."""
-        self._seen = tuple(part.tobytes() for part in self._memory)
+        self._seen = tuple(part.tobytes() for part in self._telling)
+        self._count = self._reads.count
 
     def drawn(self) -> bool:
-        """Whether something was drawn since `mark`."""
-        for part, seen in zip(self._memory, self._seen):  # noqa: B905, SIM110 - in the path of every sample
+        """Whether something was drawn, or the state read, since `mark`."""
+        for part, seen in zip(self._telling, self._seen):  # noqa: B905 - in the path of every sample
             if part != seen:
                 return True
-        return False
-
-
-class _CountedReads:
-    """Stands for torch's CPU generator in the functions of torch that read its state, and counts the calls."""
-
-    def __init__(self, generator: torch.Generator) -> None:
-        self.count = 0
-        self._generator = generator
-
-    def initial_seed(self) -> int:
-        self.count += 1
-        return self._generator.initial_seed()
-
-    def get_state(self) -> torch.Tensor:
-        self.count += 1
-        return self._generator.get_state()
-
-
-def _initial_seed() -> int:
-    return _headrace_reads.initial_seed()  # type: ignore[name-defined,no-any-return]  # noqa: F821
-
-
-def _get_rng_state() -> torch.Tensor:
-    return _headrace_reads.get_state()  # type: ignore[name-defined,no-any-return]  # noqa: F821
-
-
-def count_reads() -> None:
-    """Has torch's functions count how often they read the state of its generator, in a process that makes samples.
-
-    Their code is replaced, as modules may hold the functions themselves. They return what they returned before.
-    """
-    torch = sys.modules.get("torch")
-    if torch is None:
-        return
-    places = vars(torch.random)
-    if "_headrace_reads" not in places:
-        places["_headrace_reads"] = _CountedReads(torch.default_generator)
-        places["initial_seed"].__code__ = _initial_seed.__code__
-        places["get_rng_state"].__code__ = _get_rng_state.__code__
+        return self._count != self._reads.count
 
 
 class _TorchWatch:
@@ -161,11 +142,20 @@ class _TorchWatch:
 
     Attributes:
         needed: whether it must be set for every sample.
+        loaded: whether torch was imported when it was last asked for.
     """
 
     def __init__(self) -> None:
         self.needed = False
+        self.loaded = "torch" in sys.modules
         self._seen: tuple[torch.Tensor | None, int] = (None, 0)
+
+    def appeared(self) -> bool:
+        """Whether torch was imported since this was asked: nobody has set its generator. It is set from now on."""
+        if self.loaded or "torch" not in sys.modules:
+            return False
+        self.loaded = self.needed = True
+        return True
 
     def mark(self) -> None:
         """Remembers the state."""
@@ -182,11 +172,10 @@ class _TorchWatch:
         torch = sys.modules.get("torch")
         if torch is None:
             return None, 0
-        reads = vars(torch.random).get("_headrace_reads")
-        if reads is None:  # not counted in this process
+        if not state_reads.counts_torch():
             self.needed = True
             return None, 0
-        return torch.default_generator.get_state(), reads.count
+        return torch.default_generator.get_state(), state_reads.of_torch.count
 
 
 class SampleSeeds:
@@ -222,31 +211,32 @@ class SampleSeeds:
 
     def _find(self) -> None:
         self._numpy = mtrand._rand._bit_generator  # held, so that its memory stays
-        self._twisters = (_Twister(_set_python, python_memory()), _Twister(_set_numpy, numpy_memory()))
+        self._twisters = (
+            _Twister(_set_python, python_memory(), state_reads.of_python),
+            _Twister(_set_numpy, numpy_memory(), state_reads.of_numpy),
+        )
         self._sort()
 
     def _sort(self) -> None:
         self._needed = [twister for twister in self._twisters if twister.needed]
         self._watched = [twister for twister in self._twisters if not twister.needed]
 
-    def clean(self, *, numpy: bool = True) -> None:
-        """Discards the second number of a normal pair, left from an earlier draw: drawing it changes no state.
+    def clean(self) -> None:
+        """Makes a slice's samples independent of what was drawn before it, whatever their datasets do.
 
-        Args:
-            numpy: False if it is known that NumPy's generator has none.
+        That is also the second number of a normal pair: drawing it changes no state.
         """
-        if random._inst.gauss_next is not None:  # type: ignore[attr-defined]
-            random.seed(0)
-        if numpy:
-            np.random.seed(0)
         if mtrand._rand._bit_generator is not self._numpy:  # by numpy.random.set_bit_generator
             self._find()
+        for twister in self._twisters:
+            twister.clear()
         for twister in self._watched:
             twister.mark()
         torch = sys.modules.get("torch")
         if torch is not None:
             seed = torch.default_generator.manual_seed
             self._set_torch = lambda key: seed(int.from_bytes(key[:8], "little") & _TORCH)
+            self._set_torch(_UNSET)
 
     def begin(self, key: bytes) -> None:
         """Sets the generators from the key of a sample or batch."""
@@ -258,7 +248,9 @@ class SampleSeeds:
 
     def missed(self) -> bool:
         """Whether a generator that was not set was drawn from. From now on it is set."""
-        missed = False
+        missed = self._torch.appeared()
+        if missed:
+            count_reads()
         for twister in self._watched:
             if twister.drawn():
                 twister.needed = missed = True
@@ -292,4 +284,5 @@ class LaneSeeds(SampleSeeds):
     def missed(self) -> bool:
         """Whether a generator that was not set was drawn from. What is drawn from is set from now on."""
         first, self._first = self._first, max(0, self._first - 1)
-        return super().missed() and not first
+        imported = not self._torch.loaded
+        return super().missed() and (not first or (imported and self._torch.loaded))

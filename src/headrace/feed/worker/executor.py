@@ -30,7 +30,8 @@ from headrace.feed.pipelines.factory import load_factory, load_function
 from headrace.feed.pipelines.fetch import Built
 from headrace.feed.pipelines.fingerprint import numerics
 from headrace.feed.pipelines.lane_datasets import is_uncounted, refuse_own_ranks, require_openable
-from headrace.feed.pipelines.seeds import count_reads, seed_worker
+from headrace.feed.pipelines.seeds import seed_worker
+from headrace.feed.pipelines.state_reads import count_reads
 from headrace.feed.plan.shard_map import in_key_order
 from headrace.feed.wire import messages
 from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
@@ -204,9 +205,9 @@ class Executor:
     def _introduce(self, dataset: Any, seed: int) -> None:
         """Sets what `torch.utils.data.get_worker_info()` returns in this process, and the generators as torch does."""
         self._seed = seed_worker(seed + self._number)
+        count_reads()
         if sys.modules.get("torch") is not None:
             stack_in_ordinary_memory()
-            count_reads()
         self._show(dataset)
 
     def _show(self, dataset: Any) -> None:

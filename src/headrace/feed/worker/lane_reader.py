@@ -63,12 +63,7 @@ class LaneReaders:
         dataset: that has no count.
         init: `worker_init_fn`, called with the lane's number before it is opened.
         shown: whether the dataset sees the lane as a worker; not where torch has none and no lanes were asked for.
-
-    Attributes:
-        second: whether NumPy's generator may have the second number of a normal pair, which is not the lane's.
     """
-
-    second = True
 
     def __init__(self, dataset: Any, init: Callable[[int], None] | None = None, *, shown: bool = True) -> None:
         self._dataset, self._init, self._shown = dataset, init if shown else None, shown
@@ -126,7 +121,7 @@ class LaneReaders:
         known: list[Any] = []
         end = time.monotonic() + REPLAY_SECONDS
         try:
-            with working_for(reader.opening.info), reader.seeded(second=self.second):
+            with working_for(reader.opening.info), reader.seeded():
                 while reader.at < draw.first and not reader.ended:
                     reader.next(known if draw.mark and reader.at == draw.known - 1 else None)
                     if time.monotonic() > end:
@@ -243,12 +238,12 @@ class _Reader:
         self._runs = False
 
     @contextmanager
-    def seeded(self, *, second: bool) -> Iterator[None]:
+    def seeded(self) -> Iterator[None]:
         """Outputs are made within it, in a run if possible. Raises _Drawn, and nothing else, if it was not."""
         if self.seeds_itself:
             yield
             return
-        self._seeds.clean(numpy=second)
+        self._seeds.clean()
         self._runs = self._seeds.quiet
         if not self._runs:
             yield
