@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import multiprocessing
 import re
 from collections import UserDict
 from collections.abc import Mapping
@@ -166,6 +167,42 @@ def test_a_slab_waits_for_the_user_s_own_copy() -> None:
             del batch
         for copy, index in copies:
             assert copy.min(dim=1).values.tolist() == copy.max(dim=1).values.tolist() == index
+
+
+def test_workers_that_are_killed_while_the_gpu_is_busy_change_nothing() -> None:
+    options: dict[str, Any] = {"num_workers": 3, "memory": 16 << 20, "device": "cuda", "shuffle": True, "seed": 4}
+    with DataLoader(Images(), 4, **options) as loader:
+        sums, victims = [], []
+        for step, batch in enumerate(loader):
+            torch.cuda._sleep(BUSY_CYCLES // 50)
+            sums.append((batch["x"].min(dim=1).values, batch["x"].max(dim=1).values, batch["i"]))
+            if step % 20 == 10:
+                victims.append(multiprocessing.active_children()[step // 20 % 3])
+                victims[-1].kill()
+        assert loader.stats()["workers_lost"] == len(victims)
+    for low, high, index in sums:
+        assert low.tolist() == high.tolist() == index.tolist()
+    assert sorted(torch.cat([index for *_, index in sums]).tolist()) == list(range(ROWS))
+
+
+def test_a_batch_that_dies_while_a_graph_is_captured_disturbs_nobody() -> None:
+    with DataLoader(Images(), batch_size=4, num_workers=2, pin_memory=True, memory=16 << 20) as loader:
+        value, graph = torch.zeros(4, device="cuda"), torch.cuda.CUDAGraph()
+        seen = []
+        for step, batch in enumerate(loader):
+            copy = batch["x"].to("cuda", non_blocking=True)
+            seen.append((copy.min(dim=1).values, copy.max(dim=1).values, batch["i"].tolist()))
+            if step == 5:
+                torch.cuda.synchronize()
+                with torch.cuda.graph(graph):
+                    del batch
+                    value += 1
+        graph.replay()
+        torch.cuda.synchronize()
+        assert value.tolist() == [1.0] * 4
+    for low, high, index in seen:
+        assert low.tolist() == high.tolist() == index
+    assert [number for *_, index in seen for number in index] == list(range(ROWS))
 
 
 def test_the_mapping_can_be_locked_again_when_the_loader_is_gone() -> None:
