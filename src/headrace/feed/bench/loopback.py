@@ -69,9 +69,11 @@ def _wait_until_ready(status: int) -> None:
     told, deadline = b"", time.monotonic() + START_SECONDS
     while b'"ready"' not in told:
         readable, _, _ = select.select([status], [], [], max(0.0, deadline - time.monotonic()))
-        more = os.read(status, 4096) if readable else b""
-        if not more:
+        if not readable:
             raise FeedError(f"the feed server of the measurement did not start within {START_SECONDS:.0f} s")
+        more = os.read(status, 4096)
+        if not more:
+            raise FeedError("the feed server of the measurement ended before it was ready; what it said is above")
         told += more
 
 
