@@ -116,3 +116,14 @@ def test_a_worker_never_collects_what_it_inherits_of_the_trainer(collects: bool)
         assert gc.isenabled() == collects
     finally:
         (gc.enable if before else gc.disable)()
+
+
+@pytest.mark.parametrize("dataset", [list(range(40)), Counted()], ids=["rows", "lanes"])
+def test_a_fork_is_told_also_without_workers(dataset: Any) -> None:
+    with DataLoader(dataset, batch_size=4) as loader:
+        whole = [batch.tolist() for batch in loader]
+        batches = iter(loader)
+        first = next(batches).tolist()
+        assert "FeedError: this pass over the loader belongs to" in in_a_child(lambda: next(batches))
+        assert in_a_child(lambda: len(list(loader))) == str(len(whole))
+        assert [first, *(batch.tolist() for batch in batches)] == whole

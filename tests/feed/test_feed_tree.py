@@ -6,6 +6,7 @@ import abc
 import dataclasses
 import functools
 import random
+import struct
 import sys
 import types
 from collections import Counter, OrderedDict, defaultdict, namedtuple
@@ -83,6 +84,12 @@ def test_views_travel_as_what_they_show() -> None:
     for array in (np.arange(24).reshape(4, 6)[::-1, ::2], np.arange(4)[::2][:1], np.arange(4)[2:1:-1]):
         assert np.array_equal(travel(array), array)
     assert torch.equal(travel(torch.ones(2, requires_grad=True)), torch.ones(2))
+
+
+@pytest.mark.parametrize("value", [1 + 2j, complex(-0.0, float("inf")), complex(float("nan"), -0.0)])
+def test_complex_numbers_travel_bit_by_bit(value: complex) -> None:
+    got = travel([value])[0]
+    assert (type(got), struct.pack("dd", got.real, got.imag)) == (complex, struct.pack("dd", value.real, value.imag))
 
 
 def test_leaves_are_aligned_and_writable_views_of_the_block() -> None:
@@ -359,7 +366,7 @@ MALFORMED: list[Any] = [
     ["a", "((((", [1], 0], ["a", "", [1], 0], ["a", None, [1], 0], ["a", ["f4"], [1], 0], ["a", {"names": []}, [1], 0],
     ["a", "<U99999999999", [1], 0], ["a", "<U0", [1], 0], ["a", "<f3", [1], 0], ["a", "<f4", [65], 0],
     ["a", "<M8[xx]", [1], 0], ["a", "<M8[0s]", [1], 0], ["a", "<f4", [1] * 70, 0],
-    ["s", "<f4", 10**6], ["s", "<f4"], ["s", "<f4", -64],
+    ["x", 1.0], ["x", "1", 2.0], ["x", None, 1.0], ["x", "1+2j"], ["s", "<f4", 10**6], ["s", "<f4"], ["s", "<f4", -64],
     ["d", [["v", 1]], []], ["d", [["l", []]], [["v", 1]]], ["d", 1, 2], ["d", [["v", []]], [["v", 1]]],
     ["l", 5], ["l", [5]], ["l"], ["u", None], ["u", [["t"]]],
     ["n", "m:c", ["a"], []], ["n", "m:c", ["a b"], [["v", 1]]], ["n", "m:c", ["class"], [["v", 1]]],

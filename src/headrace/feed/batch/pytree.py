@@ -13,6 +13,7 @@ Node forms (first element is the kind):
     ["s", dtype, offset]               numpy scalar
     ["v", value]                       None, bool, int, float, str, bytes
     ["i", digits]                      an int beyond 64 bits, in base 16
+    ["x", real, imaginary]             complex, of two floats
     ["m", "l" or "u", length, offset]  list or tuple of many plain values, as msgpack in the block
     ["d", [key nodes], [nodes]]        dict; mappings of other types than the next become one
     ["o", [key nodes], [nodes]]        OrderedDict
@@ -85,6 +86,8 @@ class _Describer:
             return ["s", _numpy_dtype(value.dtype, path), self.place(_raw(np.asarray(value)))]
         if type(value) is int and not -(2**63) <= value < 2**64:
             return ["i", hex(value)]
+        if type(value) is complex:
+            return ["x", value.real, value.imag]
         if type(value) in _PLAIN:
             return ["v", value]
         if isinstance(value, Mapping):
@@ -227,6 +230,9 @@ class _Rebuilder:
             return rest[0]
         if kind == "i":
             return int(rest[0], 16)
+        if kind == "x":
+            real, imaginary = rest
+            return complex(real, imaginary)
         if kind == "m":
             return self._values(*rest)
         if kind in ("d", "o"):

@@ -59,7 +59,7 @@ class FailedRows:
             shown = f"outputs {keys[0]}..{keys[-1]} of lane {slice_.draw.cursor.lane}"
         bundle.failures[0] = WorkerError(
             f"{ended} workers ended while they made {shown}; the last one, on {worker}: {reason}",
-            hint="load these samples in a plain Python process to see why; they may need too much memory",
+            hint="load these samples in a plain Python process to see why; they may need too much memory or exit",
         )
 
     def _leave_out(self, single: Bundle, row: int, reason: str) -> None:

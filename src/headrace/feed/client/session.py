@@ -40,6 +40,15 @@ class Tuner(Protocol):
         """Called between two exchanges: nothing is half done."""
 
 
+def check_owner(owner: int) -> None:
+    """Raises FeedError if this process is a fork of the one whose pass it is."""
+    if owner != os.getpid():
+        raise FeedError(
+            f"this pass over the loader belongs to process {owner}, of which this one is a fork",
+            hint="make a pass of its own in each process: iter(loader)",
+        )
+
+
 class Session:
     """See the module.
 
@@ -169,16 +178,9 @@ class Session:
         """Whether this process is a fork of the session's, whose connections are not its own."""
         return self._owner != os.getpid()
 
-    def _check_owner(self) -> None:
-        if self.inherited:
-            raise FeedError(
-                f"this pass over the loader belongs to process {self._owner}, of which this one is a fork",
-                hint="make a pass of its own in each process: iter(loader)",
-            )
-
     def wait_for_length(self, timeout: float | None) -> int:
         """Returns the dataset's length, once a worker has opened the pipeline. Raises as `wait_for`."""
-        self._check_owner()
+        check_owner(self._owner)
         self._pump(lambda: self.length is not None, timeout, "the dataset's length")
         assert self.length is not None
         return self.length
@@ -197,7 +199,7 @@ class Session:
             FeedError: the pass has ended, or belongs to the process that this one is a fork of.
             RuntimeError: `timeout` seconds have passed. The session goes on; after any other error it is closed.
         """
-        self._check_owner()
+        check_owner(self._owner)
         if self._unraised is not None:
             error, self._unraised = self._unraised, None
             raise error
@@ -226,7 +228,7 @@ class Session:
 
     def count_ready(self) -> int:
         """Looks what has come, and returns how many plans are ready. Raises as `wait_for`."""
-        self._check_owner()
+        check_owner(self._owner)
         self._step_or_close(0.0)
         return self._ready_plans()
 

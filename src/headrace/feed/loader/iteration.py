@@ -6,12 +6,13 @@ and gives the batch that follows.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from headrace.feed.batch.pytree import bytes_of
 from headrace.feed.client.policy import Skipped
-from headrace.feed.client.session import Session
+from headrace.feed.client.session import Session, check_owner
 from headrace.feed.metrics.step_meter import StepMeter
 from headrace.feed.pipelines.fetch import Built, RowFailed, SampleAddresses, make_whole
 from headrace.feed.pipelines.own_generators import preserved_generators
@@ -204,6 +205,7 @@ class Iteration(Iterator[Any]):
         self._length = length
         self._untouched = untouched
         self._ended = False
+        self._owner = os.getpid()
         meter.begin()
 
     def __len__(self) -> int:
@@ -212,6 +214,7 @@ class Iteration(Iterator[Any]):
     def __next__(self) -> Any:
         if self._ended:
             raise StopIteration
+        check_owner(self._owner)
         self._untouched = None
         self._meter.waiting()
         try:
