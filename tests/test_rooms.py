@@ -319,7 +319,7 @@ def test_agents_and_supervisors_load_no_library_of_the_submitting_side(modules: 
 def test_a_module_holds_one_idea_and_says_which() -> None:
     for name, path in ALL.items():
         text = path.read_text()
-        assert len(text.splitlines()) <= 420, f"{name}: a module stays under about 400 lines"
+        assert len(text.splitlines()) <= 700, f"{name}: a module stays under about 600 lines"
         assert not text.strip() or ast.get_docstring(ast.parse(text)), f"{name} does not begin with what its idea is"
 
 
