@@ -208,7 +208,8 @@ class Planner:
             if self._known.mixing() is not None:
                 raise PipelineError("a mixture decides the order by its weights, and a sampler does", "leave one out")
             if loaded is not None and loaded.shards:
-                self._told = self._known.length()  # by now the shards are known too
+                if self._pipeline:  # another dataset has its length, or none: its sampler knows the keys
+                    self._told = self._known.length()  # by now the shards are known too
                 loaded.require_fits(self._beginning(loaded.seed, own=False))
             told = None if self._own_sampler else _warn
             ahead_drawn, self._drawn_ahead = self._drawn_ahead, None

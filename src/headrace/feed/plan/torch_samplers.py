@@ -192,9 +192,9 @@ class SampledPass:
         if saved.iterator is not None and _is_stateful(iterator):
             iterator.load_state_dict(unpacked(saved.iterator))  # type: ignore[attr-defined]
         if saved.ended and (_is_stateful(sampler) or _is_stateful(iterator)):
-            collections.deque(iterator, maxlen=0)
+            collections.deque(_rest(iterator), maxlen=0)
             iterator = iter(sampler)
-        self._iterator = iterator
+        self._iterator, iterator = iterator, _rest(iterator)
         states = self._states()
         if states is not None:
             self._notes.append(_Note(self._marks[0], states, saved.behind))
@@ -348,6 +348,11 @@ def _seeded(sampler: Any, seed: int) -> Any:
     generator = torch.Generator()
     generator.manual_seed(seed)
     return RandomSampler(sampler.data_source, sampler.replacement, sampler._num_samples, generator)
+
+
+def _rest(iterator: Iterator[Any]) -> Iterator[Any]:
+    """Returns what an iterator still gives; its own `__iter__`, which may begin it again, is not called any more."""
+    return map(next, itertools.repeat(iterator))
 
 
 def _batches(keys: Iterator[Any], size: int, *, drop_last: bool) -> Iterator[list[Any]]:

@@ -1,7 +1,8 @@
 """An open lane of a dataset that is not headrace's own: an `IterableDataset`, a function that makes an iterable.
 
 Where it can be opened again is told by torchdata's protocol `Stateful`: `state_dict()` and `load_state_dict()` of the
-dataset, and of its iterator. The state is encoded at once, because a dataset may go on changing what it returned.
+dataset, and of its iterator. The state is encoded at once, because a dataset may go on changing what it returned. As
+with torchdata, `__iter__` is called once, and a dataset that is its own iterator is given its state behind that call.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class DatasetLane(Lane):
         self._iterator: Iterator[Any] = opened(dataset)
         if states[1] is not None:
             self._iterator.load_state_dict(states[1])  # type: ignore[attr-defined]
+        self._outputs = map(next, itertools.repeat(self._iterator))  # `iter` of this calls no `__iter__` of the user's
 
     def __next__(self) -> Any:
         output = next(self._iterator)
@@ -44,7 +46,7 @@ class DatasetLane(Lane):
         """Puts the next `count` outputs to the others, or as many as there are."""
         before = len(outputs)
         try:
-            outputs.extend(itertools.islice(self._iterator, count))
+            outputs.extend(itertools.islice(self._outputs, count))
         finally:
             self._made += len(outputs) - before
 
@@ -55,7 +57,7 @@ class DatasetLane(Lane):
         Raises:
             PipelineError: the state holds what cannot be kept; names its place.
         """
-        states = [_state(self._dataset), None if self._iterator is self._dataset else _state(self._iterator)]
+        states = [None if self._iterator is self._dataset else _state(self._dataset), _state(self._iterator)]
         return BEGINNING if states == [None, None] else Restart(packed(states), self._made)
 
 
