@@ -35,7 +35,9 @@ set -e
 mount -t tmpfs tmpfs /dev/shm
 mkdir -p /run/netns
 mount -t tmpfs tmpfs /run/netns
-mount --bind "$0" "$HEADRACE_TESTS_BOX"
+mkdir "$0/tmp"
+chmod 1777 "$0/tmp"  # some tests are other users
+mount --bind "$0/tmp" "$HEADRACE_TESTS_BOX"
 ip link set lo up
 ip link add out type veth peer name far
 ip addr add 192.0.2.2/24 dev out

@@ -128,6 +128,22 @@ def test_a_link_that_is_written_over_is_not_followed(tmp_path: Path) -> None:
     assert files(tmp_path / "target") == {"x": b"1", "link": b"2"}
 
 
+@pytest.mark.parametrize("form", ["folder", "archive"])
+def test_links_in_a_circle_are_copied_as_they_are(tmp_path: Path, form: str) -> None:
+    if form == "archive":
+        (tmp_path / "code.tar.gz").write_bytes(packed(("x", b"1"), ("a", "-> b"), ("b", "-> a"), ("self", "-> self")))
+        copy = bring(tmp_path, "code.tar.gz")
+    else:
+        (tmp_path / "code").mkdir()
+        (tmp_path / "code" / "x").write_bytes(b"1")
+        for name, target in (("a", "b"), ("b", "a"), ("self", "self")):
+            (tmp_path / "code" / name).symlink_to(target)
+        copy = bring(tmp_path, "code")
+    links = {path.name: str(path.readlink()) for path in copy.iterdir() if path.is_symlink()}
+    assert links == {"a": "b", "b": "a", "self": "self"}
+    assert (copy / "x").read_bytes() == b"1"
+
+
 @pytest.mark.parametrize("cut", ["no archive", "half", "damaged", "empty"])
 def test_a_damaged_archive_is_refused(tmp_path: Path, cut: str) -> None:
     whole = packed(("x", os.urandom(200_000)))

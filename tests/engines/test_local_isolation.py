@@ -24,6 +24,7 @@ from headrace.hosting.isolation.probing import examine
 from headrace.processes.process_table import descendants
 from headrace.runs import Run, RunPaths, Status, read_header
 from headrace.runs.events import StatusChanged
+from stranger import as_stranger
 
 pytestmark = [pytest.mark.namespaces, pytest.mark.parametrize("stage", ["namespace"], indirect=True)]
 
@@ -331,30 +332,6 @@ def test_what_the_job_names_below_tmp_is_shown_in_its_private_tmp(stage, monkeyp
     stage.assert_nothing_left(handle)
 
 
-AS_STRANGER = """
-import os, sys, subprocess
-from pathlib import Path
-from headrace.hosting.isolation import filesystem, syscalls
-home, package, *argv = sys.argv[1:]
-# Python may lie where only root can go; a private view of the machine opens the way, and /dev/net/tun.
-syscalls.unshare(syscalls.CLONE_NEWNS)
-filesystem.keep_mounts_inside()
-for path in {Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve(), Path(package)}:
-    for folder in reversed(path.parents):
-        if not folder.stat().st_mode & 0o1:
-            held = os.open(path, os.O_PATH)
-            syscalls.mount("tmpfs", str(folder), "tmpfs", 0, "mode=0755")
-            path.mkdir(parents=True)
-            syscalls.bind(f"/proc/self/fd/{held}", str(path))
-syscalls.mount("tmpfs", "/dev/net", "tmpfs", 0, "mode=0755")
-os.mknod("/dev/net/tun", 0o20666, os.makedev(10, 200))
-os.chmod("/dev/net/tun", 0o666)
-os.chdir(home)
-os.setgroups([])
-os.setresgid(65534, 65534, 65534)
-os.setresuid(65534, 65534, 65534)
-os.execv(sys.executable, [sys.executable, *argv])
-"""
 SPOIL = """
 import os, pathlib
 me = os.environ["SM_CURRENT_HOST"]
@@ -412,9 +389,8 @@ def test_root_is_not_needed(stage, machine, tmp_path_factory, ending):
         env = {**os.environ, "HOME": name, "HEADRACE_HOME": f"{name}/home", "PYTHONPATH": package,
                "PYTHONDONTWRITEBYTECODE": "1"}  # fmt: skip
         done = subprocess.run(
-            [sys.executable, "-c", AS_STRANGER, name, package, "job.py", ending],
-            env=env, capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
+            as_stranger("job.py", ending), cwd=name, env=env, capture_output=True, text=True, timeout=60, check=False
+        )
         assert done.returncode == 0, done.stderr
         told = done.stdout.splitlines()
         run_id, root, _ = told[0].split()

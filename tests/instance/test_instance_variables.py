@@ -71,7 +71,7 @@ def test_every_directory_variable_points_into_the_tree(job, make_plan) -> None:
     directories["SM_CHANNEL_TRAINING"] = variables["SM_CHANNEL_TRAINING"]
     for name, value in directories.items():
         assert value.startswith(f"{base}/"), name
-        assert os.path.isdir(value), name  # noqa: PTH112  (a string, as a program has it)
+        assert os.path.isdir(value), name  # a string, as a program has it
 
 
 @pytest.mark.parametrize(("host", "rank"), [("algo-1", "0"), ("algo-2", "1"), ("algo-3", "0"), ("algo-4", "1")])

@@ -435,7 +435,7 @@ FILES = [
     (ONE.replace("source_dir: code", "source_dir: cod"), "source_dir", 2, ["must be a folder", "does not exist"]),
     (ONE.replace("source_dir: code", "source_dir: code/train.py"), "source_dir", 2, ["is a file"]),
     (ONE.replace("train.py", "test.py"), "entry_point", 3, ["must be a file in source_dir"]),
-    (ONE.replace("source_dir: code\n", ""), "entry_point", 2, ["must be a file", "train.py is not"]),
+    (ONE.replace("source_dir: code\n", ""), "entry_point", 2, ["must be a file", "train.py does not exist"]),
     (ONE + "inputs:\n  a: dat", "inputs.a", 7, ["must be a folder", "does not exist"]),
     (ONE + "inputs:\n  a: {s3_data: code/train.py}", "inputs.a.s3_data", 7, ["is a file"]),
     (ONE + "inputs:\n  a:\n    path: file:///no/such", "inputs.a.path", 8, ["/no/such does not exist"]),

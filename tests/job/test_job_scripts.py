@@ -64,7 +64,7 @@ def test_only_files_that_are_there_can_be_shipped(tmp_path: Path) -> None:
         with pytest.raises(JobInvalid) as refused:
             made.check_files()
         assert [problem.field for problem in refused.value.problems] == ["entry_point", *wrong]
-    with pytest.raises(JobInvalid, match=r"entry_point: must be a file; .*/code/train.py is not"):
+    with pytest.raises(JobInvalid, match=r"entry_point: must be a file; .*/code/train.py does not exist"):
         job(tmp_path, image_uri="image").check_files()  # no image brings it here
 
 

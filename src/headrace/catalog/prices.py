@@ -11,13 +11,13 @@ import csv
 import functools
 import io
 import math
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
 
 from headrace.errors import UsageError
+from headrace.home import home_dir
 
 CURRENCY = "USD"
 DEFAULT_REGION = "us-east-1"
@@ -141,8 +141,7 @@ def packaged() -> tuple[Price, ...]:
 
 def own_list() -> Path:
     """Returns where the user's own price list is, if there is one: what `headrace prices update` writes."""
-    home = os.environ.get("HEADRACE_HOME")
-    return (Path(home) if home else Path.home() / ".headrace") / "prices.csv"
+    return home_dir() / "prices.csv"
 
 
 def own_prices() -> tuple[Price, ...]:

@@ -45,8 +45,8 @@ from headrace.endpoint.training_jobs.throttle import Throttle, check_rates, read
 from headrace.endpoint.training_jobs.training_service import TrainingJobs
 from headrace.engines.local.isolation.choice import MACHINE_NAME
 from headrace.errors import UsageError
+from headrace.home import home_dir
 from headrace.job.find_engine import find_engine
-from headrace.runs import runs_dir
 
 PORT = 7080
 REGION = "us-east-1"
@@ -58,12 +58,12 @@ _LOOK_SECONDS = 0.2
 
 def default_store() -> Path:
     """Returns $HEADRACE_HOME/serve, by default ~/.headrace/serve."""
-    return runs_dir().parent / "serve"
+    return home_dir() / "serve"
 
 
 def buckets_dir() -> Path:
     """Returns the folder of the buckets, which headrace's own estimators use too."""
-    return runs_dir().parent / "buckets"
+    return home_dir() / "buckets"
 
 
 @dataclass(frozen=True)

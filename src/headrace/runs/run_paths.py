@@ -21,13 +21,13 @@ job name, which means the newest run of that name.
 from __future__ import annotations
 
 import functools
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-HOME_VARIABLE = "HEADRACE_HOME"
+from headrace.home import home_dir
+
 AGENT = "agent"
 """Log stream of a host's agent: its own notes."""
 HOST = "host"
@@ -39,9 +39,8 @@ VALUES = "values"
 
 
 def runs_dir() -> Path:
-    """Returns the directory of all runs: $HEADRACE_HOME/runs, by default ~/.headrace/runs."""
-    home = os.environ.get(HOME_VARIABLE)
-    return (Path(home) if home else Path.home() / ".headrace") / "runs"
+    """Returns the directory of all runs: $HEADRACE_HOME/runs, by default ~/.headrace/runs. Raises UsageError."""
+    return home_dir() / "runs"
 
 
 def component(name: str) -> str:

@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from headrace.errors import StorageError, UsageError
+from headrace.home import home_dir
 from headrace.instance import storage
 from headrace.instance.storage import Store
 from headrace.job.model.path_types import LOCAL_BUCKET
-from headrace.runs import runs_dir
 
 NAME = LOCAL_BUCKET
 MANIFESTS = f"{NAME}.manifests"
@@ -23,7 +23,7 @@ MANIFESTS = f"{NAME}.manifests"
 
 def buckets_dir() -> Path:
     """Returns the folder that holds the bucket."""
-    return runs_dir().parent / "buckets"
+    return home_dir() / "buckets"
 
 
 def place_of(uri: str) -> str:

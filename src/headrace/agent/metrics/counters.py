@@ -53,7 +53,7 @@ class DiskBytes:
         self._read = 0
         self._written = 0
         self._logged = False
-        self._counted = os.path.exists(f"{folder}/self/io")  # noqa: PTH110  (a file of the kernel)
+        self._counted = os.path.exists(f"{folder}/self/io")
         if not self._counted:
             _log.warning("no disk figures: this kernel does not count the bytes of a process (/proc/PID/io)")
 

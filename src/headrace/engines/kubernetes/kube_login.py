@@ -51,9 +51,20 @@ def login(context: str) -> SingleConfig:
 
 
 def kubeconfig_files() -> tuple[Path, ...]:
-    """Returns the files that make up the kubeconfig and are there: those of $KUBECONFIG, else ~/.kube/config."""
+    """Returns the files that make up the kubeconfig and are there: those of $KUBECONFIG, else ~/.kube/config.
+
+    Raises:
+        EngineRefused: whether one is there cannot be known.
+    """
     named = [each for each in os.environ.get(VARIABLE, "").split(os.pathsep) if each] or [DEFAULT]
-    return tuple(path for path in (Path(each).expanduser() for each in named) if path.is_file())
+    return tuple(path for path in (Path(os.path.expanduser(each)) for each in named) if _is_file(path))
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError as error:  # of a folder that is another user's
+        raise EngineRefused(f"the kubeconfig {path} cannot be read: {error.strerror}", f"check {VARIABLE}") from error
 
 
 def _of_files(files: tuple[Path, ...], context: str, reader: type[KubeConfig]) -> SingleConfig:

@@ -19,8 +19,8 @@ import zipfile
 from pathlib import Path
 
 from headrace.errors import EngineRefused, UsageError
+from headrace.home import home_dir
 from headrace.host_libraries import LIBRARIES
-from headrace.runs import runs_dir
 
 _log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ def downloaded_libraries(python: str) -> Path:
     """
     wanted = list(LIBRARIES.values())
     key = hashlib.sha256(json.dumps([_VERSION, wanted, python, PLATFORMS]).encode()).hexdigest()[:16]
-    archive = runs_dir().parent / FOLDER / f"{key}-{python}.zip"
+    archive = home_dir() / FOLDER / f"{key}-{python}.zip"
     if archive.is_file():
         return archive
     archive.parent.mkdir(parents=True, exist_ok=True)

@@ -264,5 +264,5 @@ def _local_main(
     for descriptor in close:
         os.close(descriptor)
     watch_parent(parent)
-    roots = [Path(entry or ".").resolve() for entry in sys.path]
+    roots = [Path(os.path.realpath(entry or ".")) for entry in sys.path]
     executor_main(connection, number, of, roots, given, init)

@@ -145,8 +145,9 @@ def load_function(reference: str, roots: Sequence[Path]) -> Callable[..., Any]:
     function = _resolve(reference)
     module = reference.partition(":")[0]
     origin = getattr(sys.modules[module], "__file__", None)
+    file = Path(os.path.realpath(origin)) if origin is not None else None
     trusted = f"{module}.".startswith(_OWN_AND_TORCH) or (
-        origin is not None and any(Path(origin).resolve().is_relative_to(root.resolve()) for root in roots)
+        file is not None and any(file.is_relative_to(os.path.realpath(root)) for root in roots)
     )
     own = getattr(function, "__module__", None) == module  # not something that the module has only imported
     if not trusted or not own or not callable(function):

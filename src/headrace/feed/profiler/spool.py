@@ -54,7 +54,7 @@ class Spool:
     @property
     def over(self) -> bool:
         """Whether the trial has ended, in whichever process."""
-        return os.path.exists(os.path.join(self.folder, "over"))  # noqa: PTH110, PTH118  (called for every batch)
+        return os.path.exists(os.path.join(self.folder, "over"))  # noqa: PTH118  (called for every batch)
 
     def write(self, kind: str, **fields: object) -> None:
         """Appends one record."""

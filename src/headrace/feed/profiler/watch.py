@@ -253,7 +253,7 @@ class LoaderWatch:
             self.flush()
 
     def _parent_is_gone(self) -> bool:
-        return not os.path.exists(f"/proc/{self.trial.spec.parent}")  # noqa: PTH110
+        return not os.path.exists(f"/proc/{self.trial.spec.parent}")
 
     def got(self, batch: Any, rows: int) -> None:
         """`next()` has a batch to return."""

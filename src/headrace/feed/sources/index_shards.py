@@ -54,7 +54,8 @@ def find_index(kind: str, folder: Path | ObjectFolder, pattern: str, names: Sequ
     """
     stamps = {name: stamp_of(folder / name) for name in names}
     file = f"{kind}-{hashlib.blake2b(pattern.encode(), digest_size=6).hexdigest()}.index"
-    homes = [_cache(folder)] if isinstance(folder, ObjectFolder) else [folder / FOLDER, _cache(folder)]
+    homes = [] if isinstance(folder, ObjectFolder) else [folder / FOLDER]
+    homes += _cache(folder)
     found = _fresh(homes, file, stamps)
     if found is not None:
         return found
@@ -68,7 +69,7 @@ def find_index(kind: str, folder: Path | ObjectFolder, pattern: str, names: Sequ
         except OSError as error:
             refused.append(f"{home}: {error.strerror}")
     raise ShardError(
-        f"the index of {folder} can be kept nowhere: {'; '.join(refused)}",
+        f"the index of {folder} can be kept nowhere: {'; '.join(refused) or 'this user has no home folder'}",
         hint="let XDG_CACHE_HOME name a folder that this process may write",
     )
 
@@ -77,11 +78,19 @@ def _host() -> str:
     return hashlib.blake2b(socket.gethostname().encode(), digest_size=6).hexdigest()
 
 
-def _cache(folder: Path | ObjectFolder) -> Path:
+def _cache(folder: Path | ObjectFolder) -> list[Path]:
+    """Where an index is kept away from its shards: one folder; none for a user without a home."""
     home = os.environ.get("XDG_CACHE_HOME")
-    base = Path(home) if home else Path.home() / ".cache"
-    place = os.fsencode(str(folder) if isinstance(folder, ObjectFolder) else folder.resolve())
-    return base / "headrace" / "index" / hashlib.blake2b(place, digest_size=12).hexdigest()
+    try:
+        base = Path(home) if home else Path.home() / ".cache"
+    except RuntimeError:
+        return []
+    return [base / "headrace" / "index" / _digest(folder)]
+
+
+def _digest(folder: Path | ObjectFolder) -> str:
+    place = str(folder) if isinstance(folder, ObjectFolder) else os.path.realpath(folder)
+    return hashlib.blake2b(os.fsencode(place), digest_size=12).hexdigest()
 
 
 def _fresh(homes: Sequence[Path], file: str, stamps: dict[str, Stamp]) -> ShardIndex | None:
@@ -103,7 +112,7 @@ def _make(kind: str, folder: Path | ObjectFolder, path: Path, stamps: dict[str, 
         if old is not None and name in old.entries and old.entries[name].stamp == stamp:
             with contextlib.suppress(ShardError):  # that part is damaged: it is made anew
                 indexed[name] = old.indexed(name)
-    key = f"{_cache(folder).name}-{path.name}"
+    key = f"{_digest(folder)}-{path.name}"
     parts = IndexParts(path, folder, key, stamps, sorted(stamps.keys() - indexed.keys()))
     problems: list[str] = []
     for outcome in _index_all(kind, folder, parts, lock):

@@ -90,7 +90,7 @@ class Endpoints:
                 )
             self.secret = read_secret(secret_file)
             return
-        if not source.startswith(("/", ".")) and not Path(source).exists():
+        if not source.startswith(("/", ".")) and not os.path.exists(source):
             raise FeedError(
                 f"workers={source!r} is neither a list of addresses nor a file",
                 hint=f'write workers="tcp://{source if ":" in source else "host:7070"}", or workers="local"',

@@ -21,10 +21,10 @@ from headrace.grid.batch.grid_bundle import (
     read_frozen_grid,
     read_job,
 )
+from headrace.home import home_dir
 from headrace.instance.launch_plan import write_atomically
 from headrace.instance.storage import Store, join
 from headrace.job import Job
-from headrace.runs import runs_dir
 
 
 class BundledLine(NamedTuple):
@@ -70,7 +70,7 @@ def read_bundled_line(bundle: str, index: int) -> BundledLine:
         _brought(store, bundle, grid, grid.array)  # a line that was changed there would not be what runs
         data = read_job(_brought(store, bundle, grid, JOBS), index)
         check_copied(copies_read_by(grid, line, data))
-        folder = runs_dir().parent / "bundles" / bundle_tag({GRID: found})
+        folder = home_dir() / "bundles" / bundle_tag({GRID: found})
         for name in _files_of(grid, data):
             _write(folder / name, _brought(store, bundle, grid, name))
     return BundledLine(line, Job(base_path=folder, **data))

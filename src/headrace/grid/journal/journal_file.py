@@ -6,7 +6,7 @@ import sqlite3
 from pathlib import Path
 
 from headrace.errors import StorageError, UsageError
-from headrace.runs import runs_dir
+from headrace.home import home_dir
 
 FILE = "journal.sqlite"
 BUSY_SECONDS = 30.0
@@ -36,7 +36,7 @@ CREATE TABLE notes (t REAL NOT NULL, key TEXT NOT NULL, text TEXT NOT NULL);
 
 def grids_dir() -> Path:
     """Returns the directory of all grids: $HEADRACE_HOME/grids, by default ~/.headrace/grids."""
-    return runs_dir().parent / "grids"
+    return home_dir() / "grids"
 
 
 def journal_path(name: str) -> Path:

@@ -139,7 +139,7 @@ def _store_folder(store: Store, merged: Merged, uri: str) -> int:
     files = {entry.name: entry for entry in merged.entries if entry.kind == FILE}
     for entry in merged.entries:
         # An object store has no links: what a link leads to is stored under both names.
-        if entry.kind == LINK and entry.path.is_file():
+        if entry.kind == LINK and os.path.isfile(entry.path):
             files[entry.name] = entry
     store.upload_all((entry.path, storage.join(uri, name)) for name, entry in files.items())
     return sum(entry.path.stat().st_size for entry in files.values())

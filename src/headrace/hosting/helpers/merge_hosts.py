@@ -124,7 +124,7 @@ def _walk(
                 yield Entry(name, LINK, path, host, target=target)
                 continue
             real = _outside(path, target, base)
-            if not real.exists():
+            if not os.path.exists(real):
                 left_out.append(f"{host}:{name}")
                 continue
             mode = real.stat().st_mode

@@ -49,14 +49,14 @@ def unpack(archive: Path, target: Path, name: str) -> None:
 
 
 def _unpack(members: tarfile.TarFile, member: tarfile.TarInfo, target: Path, name: str) -> None:
-    root = target.resolve()
+    root = os.path.realpath(target)
     path = target / member.name
     parts = Path(member.name).parts
     if member.name.startswith("/") or ".." in parts:
         raise _refused(name, member, "leads out of the folder")
     if not parts:  # the folder itself, as `tar -C FOLDER .` has it
         return
-    if not path.parent.resolve().is_relative_to(root):
+    if not Path(os.path.realpath(path.parent)).is_relative_to(root):
         raise _refused(name, member, "leads out of the folder, through a link")
     if member.isdir():
         if path.is_symlink() or not path.is_dir():
@@ -73,14 +73,14 @@ def _unpack(members: tarfile.TarFile, member: tarfile.TarInfo, target: Path, nam
         path.chmod((member.mode & 0o755) | 0o600)
         os.utime(path, (member.mtime, member.mtime))
     elif member.issym():
-        there = Path(os.path.normpath(path.parent.resolve() / member.linkname))
-        if member.linkname.startswith("/") or not there.resolve().is_relative_to(root):
+        leads_to = Path(os.path.realpath(os.path.normpath(Path(os.path.realpath(path.parent)) / member.linkname)))
+        if member.linkname.startswith("/") or not leads_to.is_relative_to(root):
             raise _refused(name, member, f"is a link that leads out of the folder: {member.linkname}")
         path.symlink_to(member.linkname)
     elif member.islnk():
         there = target / member.linkname
-        inside = not member.linkname.startswith("/") and there.resolve().is_relative_to(root)
-        if not inside or not there.is_file():
+        inside = not member.linkname.startswith("/") and Path(os.path.realpath(there)).is_relative_to(root)
+        if not inside or not os.path.isfile(there):
             raise _refused(name, member, f"is a link to what is not in the archive: {member.linkname}")
         shutil.copy2(there, path)
     else:

@@ -22,8 +22,9 @@ from pathlib import Path
 import msgspec
 
 from headrace.errors import UsageError
+from headrace.home import home_dir
 from headrace.hosting.inputs.virtual_environments import is_made
-from headrace.runs import RunPaths, runs_dir
+from headrace.runs import RunPaths
 
 ENVIRONMENTS = "environments"
 DEFAULT = "requirements.txt"
@@ -67,7 +68,7 @@ def prepare_install(environments: dict[str, VirtualEnvironment], paths: RunPaths
 
 def environments_dir() -> Path:
     """Returns the folder of all environments: $HEADRACE_HOME/environments, by default ~/.headrace/environments."""
-    return runs_dir().parent / ENVIRONMENTS
+    return home_dir() / ENVIRONMENTS
 
 
 def environment_of(requirements: str, paths: RunPaths, groups: tuple[str, ...], base: str = "") -> VirtualEnvironment:

@@ -78,18 +78,18 @@ def snapshot(source: Path, target: Path, leave_out: Path) -> None:
         leave_out: a directory that is not copied, wherever it is met.
     """
     target.mkdir()
-    root, runs = source.resolve(), leave_out.resolve()
+    root, runs = os.path.realpath(source), os.path.realpath(leave_out)
     for folder, names, files in os.walk(source):
         here = Path(folder)
         there = target / here.relative_to(source)
-        kept = [name for name in names if not _skipped(name) and (here / name).resolve() != runs]
+        kept = [name for name in names if not _skipped(name) and os.path.realpath(here / name) != runs]
         for name in kept + files:
             path, copy = here / name, there / name
             mode = path.lstat().st_mode
             if stat.S_ISLNK(mode):
                 link = Path(os.readlink(path))  # noqa: PTH115  (Path.readlink is the same)
-                inside = not link.is_absolute() and (here / link).resolve().is_relative_to(root)
-                copy.symlink_to(link if inside or link.is_absolute() else (here / link).resolve())
+                place = Path(os.path.realpath(here / link))
+                copy.symlink_to(link if link.is_absolute() or place.is_relative_to(root) else place)
             elif stat.S_ISDIR(mode):
                 copy.mkdir()
             elif stat.S_ISREG(mode) and not _skipped(name):

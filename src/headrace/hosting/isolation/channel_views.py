@@ -60,7 +60,7 @@ def show(view: View, base: Path, overlays: bool, user_namespace: bool) -> None:
     """
     own = Path(view.own) if view.own and overlays else None
     places = [(view.source, base / DATA / view.channel, "data")]
-    if view.root_file and os.path.exists(view.root_file):  # noqa: PTH110
+    if view.root_file and os.path.exists(view.root_file):
         places.append((Path(view.root_file).read_text(), base / SOURCES / view.channel, "sources"))
     for source, target, name in places:
         target.mkdir(parents=True, exist_ok=True)

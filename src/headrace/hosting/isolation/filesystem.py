@@ -58,7 +58,7 @@ def arrange(layout: Layout, host: str) -> None:
         (str(name), "/etc/hostname"),
     ):
         # A link that leads nowhere does not count. Without a network of the job's own there is no resolv.conf.
-        if os.path.exists(source) and os.path.exists(target):  # noqa: PTH110
+        if os.path.exists(source) and os.path.exists(target):
             bind(source, target)
     _private_tmp(scratch / host, layout.visible)
     if instance.checkpoints:
@@ -132,7 +132,7 @@ def _private_tmp(directory: Path, visible: tuple[str, ...]) -> None:
     bind(str(directory), "/tmp")
     for path, descriptor in kept:
         source, place = f"/proc/self/fd/{descriptor}", Path(path)
-        if os.path.isdir(source):  # noqa: PTH112
+        if os.path.isdir(source):
             place.mkdir(parents=True, exist_ok=True)
         else:
             place.parent.mkdir(parents=True, exist_ok=True)

@@ -7,6 +7,7 @@ last one. `Layout` lies in the run as engine/isolation.json, plain JSON, because
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -214,14 +215,15 @@ def resolver_text(machine: str, outward: bool) -> str:
 def shown_below_tmp(paths: Sequence[str]) -> tuple[str, ...]:
     """Returns which paths below /tmp instances must see, outermost first and without those inside others.
 
-    A path that does not exist stands for its directory, because a program may be about to make it.
+    A path that does not exist stands for its directory, because a program may be about to make it. One that may not be
+    looked at (another user's, a name that is too long, links in a circle) is nothing that a program could open either.
     """
     wanted: set[Path] = set()
     for text in paths:
         if not text.startswith("/"):
             continue
-        for path in (Path(text), Path(text).resolve()):
-            place = path if path.exists() else path.parent
-            if place.is_relative_to("/tmp") and place != Path("/tmp") and place.exists():
+        for path in (Path(text), Path(os.path.realpath(text))):
+            place = path if os.path.exists(path) else path.parent
+            if place.is_relative_to("/tmp") and place != Path("/tmp") and os.path.exists(place):
                 wanted.add(place)
     return tuple(str(path) for path in sorted(wanted) if not any(parent in wanted for parent in path.parents))

@@ -83,7 +83,7 @@ def _try(user_namespace: bool, *, outward: bool = False, own_network: bool = Tru
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-probe-")))
         try:  # where overlays will be; it may be another file system
-            place = next(parent for parent in (runs_dir(), *runs_dir().parents) if parent.is_dir())
+            place = next(parent for parent in (runs_dir(), *runs_dir().parents) if os.path.isdir(parent))
             overlay = stack.enter_context(tempfile.TemporaryDirectory(prefix=".headrace-probe-", dir=place))
         except OSError as error:
             overlay, why_not = "", f"{place} cannot be written: {error.strerror}"

@@ -81,7 +81,7 @@ def put(base: Path, piece: TreePiece) -> None:
     path = base / name
     base.mkdir(parents=True, exist_ok=True)
     path.parent.mkdir(parents=True, exist_ok=True)
-    if not path.parent.resolve().is_relative_to(base.resolve()):
+    if not Path(os.path.realpath(path.parent)).is_relative_to(os.path.realpath(base)):
         raise ValueError(f"{name!r} leads out of the host's tree")
     if path.is_symlink():
         path.unlink()
@@ -91,7 +91,7 @@ def put(base: Path, piece: TreePiece) -> None:
     elif piece.kind == LINK:
         path.symlink_to(os.fsdecode(piece.data))
     elif piece.kind == OTHER:
-        if not path.exists():
+        if not os.path.exists(path):
             os.mkfifo(path)
     else:
         _write(base, path, piece)

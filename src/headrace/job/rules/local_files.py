@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import shutil
+import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -57,8 +58,8 @@ def _code(data: Mapping[str, object], base: FilePath, broken: frozenset[Path], i
     dependencies = data.get("dependencies")
     for index, text in enumerate(dependencies if isinstance(dependencies, (list, tuple)) else ()):
         path: Path = ("dependencies", index)
-        if isinstance(text, str) and path not in broken and not (base / text).exists():
-            yield Finding(path, f"must be a file or folder; {base / text} does not exist", repr(text))
+        if isinstance(text, str) and path not in broken:
+            yield from _is("file or folder", path, text, base / text)
     if source_dir is None and not (images and data.get("image_uri")):
         yield from _scripts(data, base, broken)
     if not isinstance(source_dir, str) or ("source_dir",) in broken or path_types.is_remote(source_dir):
@@ -82,12 +83,13 @@ def _scripts(data: Mapping[str, object], base: FilePath, broken: frozenset[Path]
             continue
         if path[-1] == "requirements":
             first, *inside = FilePath(text).parts
-            if first not in beside or not beside[first].joinpath(*inside).is_file():
+            if first not in beside or not os.path.isfile(beside[first].joinpath(*inside)):
                 hint = "name the folder that holds it and the entry point: source_dir"
                 yield Finding(path, "must be a file in source_dir, or in dependencies", repr(text), hint)
-        elif path_types.is_file(text) and not (base / text).is_file():
+        elif path_types.is_file(text):
             hint = "give a script of this machine, or the folder that holds it: --set source_dir=FOLDER"
-            yield Finding(path, f"must be a file; {base / text} is not", repr(text), hint)
+            for finding in _is("file", path, text, base / text):
+                yield replace(finding, hint=finding.hint or hint)
 
 
 def left_beside(
@@ -109,7 +111,7 @@ def left_beside(
     for script in scripts:
         for module in missed:
             for name in (f"{module}.py", module):
-                if name not in copied and (base / script).with_name(name).exists():
+                if name not in copied and os.path.exists((base / script).with_name(name)):
                     return name, script
     return None
 
@@ -133,14 +135,14 @@ def _program(path: Path, text: str, folder: FilePath) -> Iterator[Finding]:
         return  # it may be installed
     if path[-1] == "entry_point" and path_types.is_package(text):
         if not any(
-            (folder / name).is_file()
+            os.path.isfile(folder / name)
             for name in ("setup.py", "pyproject.toml", text, f"{text}.py", f"{text}/__main__.py")
         ):
             hint = "add a pyproject.toml, or name a script such as train.py"
             message = f"must be a package that source_dir installs; there is no setup.py or pyproject.toml in {folder}"
             yield Finding(path, message, repr(text), hint)
         return
-    if (folder / text).is_file():
+    if os.path.isfile(folder / text):
         return
     near = sorted(there.name for there in folder.glob("*.txt" if path[-1] == "requirements" else "*.py"))
     kind = "file of requirements" if path[-1] == "requirements" else "Python script"
@@ -148,13 +150,27 @@ def _program(path: Path, text: str, folder: FilePath) -> Iterator[Finding]:
     yield Finding(path, f"must be a file in source_dir; {folder / text} is not a file", repr(text), hint)
 
 
-def _is(kind: str, path: Path, text: str, there: FilePath) -> Iterator[Finding]:
-    """Checks that a path is a ``folder`` or a ``file``."""
-    found = "folder" if there.is_dir() else "file" if there.is_file() else ""
-    if found != kind:
-        wrong = f"is a {found}" if found else "does not exist"
-        hint = "name the folder that holds it" if found == "file" else "" if found else _makes(path, there)
-        yield Finding(path, f"must be a {kind}; {there} {wrong}", repr(text), hint)
+def _is(kind: str, path: Path, text: str, place: FilePath) -> Iterator[Finding]:
+    """Checks that a path is a ``folder``, a ``file``, or either: a ``file or folder``."""
+    found, trouble = _look(place)
+    if found in kind.split(" or "):
+        return
+    hint = "name the folder that holds it" if found == "file" else "" if found else _makes(path, place)
+    if trouble:
+        hint = "check the path, and the permissions of the folders above it"
+    wrong = f"cannot be looked at: {trouble}" if trouble else f"is a {found}" if found else "does not exist"
+    yield Finding(path, f"must be a {kind}; {place} {wrong}", repr(text), hint)
+
+
+def _look(place: FilePath) -> tuple[str, str]:
+    """Returns what a path is, ``folder``, ``file``, ``special file`` or nothing, and why that cannot be known."""
+    try:
+        mode = place.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return "", ""
+    except OSError as error:
+        return "", error.strerror or str(error)
+    return "folder" if stat.S_ISDIR(mode) else "file" if stat.S_ISREG(mode) else "special file", ""
 
 
 def _makes(path: Path, missing_path: FilePath) -> str:
@@ -162,9 +178,9 @@ def _makes(path: Path, missing_path: FilePath) -> str:
 
     The script is looked for in the nearest folder around the missing path that exists.
     """
-    target = missing_path.resolve()
-    around = next(folder for folder in target.parents if folder.is_dir())
-    if path[0] != "inputs" or not (around / PREPARE).is_file():
+    target = FilePath(os.path.realpath(missing_path))
+    around = next(folder for folder in target.parents if os.path.isdir(folder))
+    if path[0] != "inputs" or not os.path.isfile(around / PREPARE):
         return ""
     return shlex.join([_python(), _from_here(around / PREPARE)])
 

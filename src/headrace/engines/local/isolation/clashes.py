@@ -71,7 +71,7 @@ def clashes(job: Job, level: str = NO_ISOLATION) -> tuple[Clash, ...]:
         level: the level.
     """
     hosts = sum(len(names) for group, names in job.hosts.items() if group in job.entry_point_groups)
-    files = [(path, path.parent) for script in job.scripts if (path := job.base_path / script).is_file()]
+    files = [(path, path.parent) for script in job.scripts if os.path.isfile(path := job.base_path / script)]
     if job.source_dir:
         files = list(_files(job.base_path / job.source_dir))
     return _clashes(files, Isolation(level), several=hosts > 1)

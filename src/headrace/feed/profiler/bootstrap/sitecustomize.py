@@ -8,6 +8,7 @@ sys.path, and runs the `sitecustomize` that Python would have found without it.
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -43,7 +44,7 @@ def _run_the_one_behind() -> None:
         spec.loader.exec_module(module)
 
 
-sys.path[:] = [entry for entry in sys.path if not entry or Path(entry).resolve() != _HERE]
+sys.path[:] = [entry for entry in sys.path if not entry or Path(os.path.realpath(entry)) != _HERE]
 try:
     _load_probe()
 except Exception as error:  # noqa: BLE001 - the user's script must run, measured or not

@@ -7,15 +7,16 @@ one is there.
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-_HERE = Path(__file__).resolve().parent.parent
+_HERE = str(Path(__file__).resolve().parent.parent)
 
 
 def _step_aside() -> None:
-    elsewhere = [entry for entry in sys.path if Path(entry or ".").resolve() != _HERE]
+    elsewhere = [entry for entry in sys.path if os.path.realpath(entry or ".") != _HERE]
     spec = PathFinder.find_spec(__name__, elsewhere)
     if spec is None or spec.loader is None:
         return
