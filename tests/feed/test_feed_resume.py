@@ -6,11 +6,14 @@ import json
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import feed_trainer
+import lane_data
+import mixture_data
 import numpy as np
 import pytest
 import torch
@@ -211,6 +214,96 @@ def test_set_epoch_keeps_a_position_of_that_epoch_and_leaves_another_with_a_warn
         with pytest.warns(UserWarning, match=r"set_epoch\(0\) leaves the position that was loaded: step 5 of epoch 4"):
             loader.set_epoch(0)
         assert len(list(loader)) == 12
+
+
+SETTLED: dict[str, dict[str, Any]] = {
+    "own order": OPTIONS,
+    "in order": OPTIONS | {"shuffle": False},
+    "workers": OPTIONS | {"num_workers": 2},
+    "workers that stay": OPTIONS | {"num_workers": 2, "persistent_workers": True},
+    "lanes": {"batch_size": 8, "seed": 3, "num_shards": 2},
+    "lanes of workers": {"batch_size": 8, "seed": 3, "num_workers": 2},
+    "a mixture": OPTIONS,
+}
+
+
+def settled(name: str) -> tuple[DataLoader, list[list[bytes]]]:
+    """Returns a loader, and what its first five epochs hold."""
+    datasets: dict[str, Callable[[], Any]] = {
+        "lanes": lambda: lane_data.Rows(96),
+        "lanes of workers": lambda: lane_data.Rows(96),
+        "a mixture": mixture_data.made,
+    }
+    kind = datasets.get(name, Noise)
+    with DataLoader(kind(), **SETTLED[name]) as loader:
+        epochs = [[flat(batch) for batch in loader] for _ in range(5)]
+    return DataLoader(kind(), **SETTLED[name]), epochs
+
+
+@pytest.mark.parametrize("name", SETTLED)
+def test_which_epoch_a_pass_is_is_settled_when_its_first_batch_is_asked_for(name: str) -> None:
+    loader, epochs = settled(name)
+    with loader:
+        batches = iter(loader)
+        loader.set_epoch(0)  # its own: nothing changes
+        assert [flat(next(batches)) for _ in range(3)] == epochs[0][:3]
+        state = saved(loader)
+        assert (state["epoch"], state["step"]) == (0, 3)
+        for other in (0, 4):  # of a pass that is under way it is the next one's
+            loader.set_epoch(other)
+            assert saved(loader) == state
+        assert [flat(batch) for batch in batches] == epochs[0][3:]
+        assert [flat(batch) for batch in loader] == epochs[4]
+        batches = iter(loader)
+        loader.set_epoch(2)
+        assert (saved(loader)["epoch"], saved(loader)["step"]) == (2, 0)
+        assert [flat(batch) for batch in batches] == epochs[2]
+        batches = iter(loader)
+        loader.load_state_dict(state)
+        assert [flat(batch) for batch in batches] == epochs[0][3:]
+        first, second = iter(loader), iter(loader)
+        assert [flat(batch) for batch in second] == epochs[1]
+        assert [flat(batch) for batch in first] == epochs[2]
+        batches = iter(loader)
+        next(batches)
+        loader.set_epoch(3)  # somebody has looked at a batch, and begins the epoch anew
+        assert [flat(batch) for batch in loader] == epochs[3]
+        assert [flat(batch) for batch in loader] == epochs[4]
+
+
+@pytest.mark.parametrize("name", SETTLED)
+def test_a_state_behind_the_last_batch_serves_those_that_enter_the_epoch_again_and_those_that_do_not(name: str) -> None:
+    loader, epochs = settled(name)
+    with loader:
+        batches = iter(loader)
+        for _ in epochs[0]:
+            next(batches)
+        state = saved(loader)
+    for enter in (True, False):
+        for begun in (True, False):
+            loader, _ = settled(name)
+            loader.load_state_dict(state)
+            with loader, warnings.catch_warnings():
+                if "lanes" in name or "mixture" in name:  # where that epoch ends need not be known
+                    warnings.filterwarnings("ignore", message="set_epoch.1. leaves the position")
+                batches = iter(loader) if begun else None
+                loader.set_epoch(0 if enter else 1)
+                found = [flat(batch) for batch in (batches if batches is not None else loader)]
+                assert found == ([] if enter else epochs[1])
+                assert [flat(batch) for batch in loader] == epochs[1 if enter else 2]
+
+
+@pytest.mark.parametrize("even", [True, "full"])
+def test_a_state_behind_a_batch_that_was_filled_up_leaves_nothing(even: Any) -> None:
+    ranks: dict[str, Any] = {"rank": 0, "world_size": 2, "even_batches": even}
+    loader = DataLoader(Noise(41), **OPTIONS, **ranks)
+    batches = iter(loader)
+    for _ in range(len(loader)):
+        next(batches)
+    state = saved(loader)
+    assert state["samples"] == 41
+    assert rest(Noise(41), state, **ranks) == []
+    assert rest(Noise(41), state, 1, batch_size=1, rank=0, world_size=1, even_batches=even) == []
 
 
 def test_after_an_error_of_the_dataset_the_position_is_behind_its_batch() -> None:

@@ -257,21 +257,8 @@ class DataLoader(Places, KnownData, TorchHabits):
         warn_of_pass(
             divided=self._shard is not None or self._sampled, pin=self.pin_memory, device=self.pin_memory_device
         )
-        self._settle()
-        progress, plans, end_step = self._planner.begin(source_of(self._sampler, self._batch_sampler))
-        batches: Batches
-        fetched = progress if self.device is None else dataclasses.replace(progress)
-        if self._endpoints is None and self.num_workers == 0:
-            batches = self._load(plans, fetched)
-        else:
-            batches = self._serve(plans, fetched, end_step)
-        if self.device is not None:
-            timed = self.device.type == "cuda" and bool(self._meter.file)
-            accelerator = open_device(self.device, timed=timed)
-            batches = DeviceBatches(batches, fetched, progress, accelerator, self._meter.copied if timed else None)
         prepare = pinned if self.pin_memory and self.device is None else None
-        untouched = self._planner.bookmark.untouched
-        return Iteration(batches, self._meter, progress, prepare, self.__len__, lambda: untouched(progress))
+        return Iteration(self._begin_pass, self._planner.bookmark, self._meter, prepare, self.__len__)
 
     # What is headrace's
 
@@ -308,6 +295,22 @@ class DataLoader(Places, KnownData, TorchHabits):
         )  # fmt: skip
 
     # Loading
+
+    def _begin_pass(self) -> tuple[Batches, Progress]:
+        """Plans a pass; workers begin it. Returns where its batches come from, and its progress."""
+        self._settle()
+        progress, plans, end_step = self._planner.begin(source_of(self._sampler, self._batch_sampler))
+        batches: Batches
+        fetched = progress if self.device is None else dataclasses.replace(progress)
+        if self._endpoints is None and self.num_workers == 0:
+            batches = self._load(plans, fetched)
+        else:
+            batches = self._serve(plans, fetched, end_step)
+        if self.device is not None:
+            timed = self.device.type == "cuda" and bool(self._meter.file)
+            accelerator = open_device(self.device, timed=timed)
+            batches = DeviceBatches(batches, fetched, progress, accelerator, self._meter.copied if timed else None)
+        return batches, progress
 
     def _settle(self) -> None:
         """Looks again which part of the data is ours, where that was left open: it may be known only now."""

@@ -17,6 +17,7 @@ from headrace.feed.metrics.step_meter import StepMeter
 from headrace.feed.pipelines.fetch import Built, RowFailed, SampleAddresses, make_whole
 from headrace.feed.pipelines.own_generators import preserved_generators
 from headrace.feed.pipelines.state_reads import count_reads
+from headrace.feed.plan.bookmark import Bookmark
 from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.plan.pass_progress import Progress
 from headrace.feed.wire.remote_errors import in_short, remote_error
@@ -181,29 +182,27 @@ class Iteration(Iterator[Any]):
     """One pass over a loader.
 
     Args:
-        batches: where they come from.
+        begin: plans the pass. Returns where its batches come from, and its progress.
+        bookmark: of the loader; told how far the pass is.
         meter: measures the pass.
-        progress: of the pass.
         prepare: applied to every batch.
         length: number of batches, if it can be known.
-        untouched: called if the pass is dropped before its first batch was asked for.
     """
 
     def __init__(
         self,
-        batches: Batches,
+        begin: Callable[[], tuple[Batches, Progress]],
+        bookmark: Bookmark,
         meter: StepMeter,
-        progress: Progress,
         prepare: Callable[[Any], Any] | None,
         length: Callable[[], int],
-        untouched: Callable[[], None] | None = None,
     ) -> None:
-        self._batches = batches
+        self._begin: Callable[[], tuple[Batches, Progress]] | None = begin
+        self._batches, self._progress = begin()
+        self._bookmark = bookmark
         self._meter = meter
-        self._progress = progress
         self._prepare = prepare
         self._length = length
-        self._untouched = untouched
         self._ended = False
         self._owner = os.getpid()
         meter.begin()
@@ -215,7 +214,8 @@ class Iteration(Iterator[Any]):
         if self._ended:
             raise StopIteration
         check_owner(self._owner)
-        self._untouched = None
+        if self._begin is not None:
+            self._settle(self._begin)
         self._meter.waiting()
         try:
             if self._meter.counts_queue:
@@ -227,7 +227,6 @@ class Iteration(Iterator[Any]):
             self._end(complete=False)
             raise
         if item is None:
-            self._progress.ended = True
             self._end(complete=True)
             self._meter.ended()
             raise StopIteration
@@ -235,12 +234,21 @@ class Iteration(Iterator[Any]):
         self._meter.got(item[1], bytes_of(batch), self._progress.epoch)
         return batch
 
+    def _settle(self, begin: Callable[[], tuple[Batches, Progress]]) -> None:
+        """The first batch is asked for: this settles which epoch it is."""
+        if self._progress.stepped_back:
+            self._batches.end(complete=False)
+            self._batches, self._progress = begin()
+        self._begin, self._progress.begun = None, True
+
     def _end(self, *, complete: bool) -> None:
         self._ended = True
+        if complete:
+            self._bookmark.complete(self._progress)
+        else:
+            self._bookmark.broken_off(self._progress)
         self._batches.end(complete=complete)
 
     def __del__(self) -> None:
         if not getattr(self, "_ended", True):
             self._end(complete=False)
-            if self._untouched is not None:
-                self._untouched()

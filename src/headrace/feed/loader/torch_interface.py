@@ -14,7 +14,7 @@ from headrace.feed.loader.open_sessions import OpenSessions
 from headrace.feed.metrics.step_meter import StepMeter
 from headrace.feed.plan.epoch import EpochPlan
 from headrace.feed.plan.lane_planner import LanePlanner
-from headrace.feed.plan.plan_samplers import PlanBatchSampler, PlanSampler
+from headrace.feed.plan.plan_samplers import PlanBatchSampler, PlanSampler, in_sequence
 from headrace.feed.plan.planner import Planner
 
 H = TypeVar("H", bound="TorchHabits")
@@ -76,7 +76,8 @@ class TorchHabits(abc.ABC):
         return self.batch_sampler if self._batched else self.sampler
 
     def _own_order(self) -> PlanSampler:
-        return PlanSampler(self._plan, self._next_epoch, self.set_epoch)
+        kind = PlanSampler if self._planner.shuffle else in_sequence()
+        return kind(self._plan, self._next_epoch, self.set_epoch)
 
     def _next_epoch(self) -> int:
         return self._planner.bookmark.epoch

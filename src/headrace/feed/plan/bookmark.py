@@ -1,7 +1,11 @@
 """A loader's bookmark: how far its latest pass is, and where the next one begins.
 
 It makes the `Position` that `DataLoader.state_dict()` returns, and keeps one that was loaded until a pass takes it up.
-After a complete pass the next one begins a new epoch; after an interrupted one it begins where that one stopped.
+
+Which epoch a pass has is settled when its first batch is asked for. Before that it is planned, so that workers begin,
+and steps back when another epoch is set, a position is loaded or another pass begins: it is planned again then. In the
+order of a torch sampler, which draws when a pass begins, it does not. From its first batch to its end a pass stays what
+it is: an epoch that is set meanwhile is that of the next one.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ class Bookmark:
         loaded: where the next pass begins, if not at the epoch's beginning.
         loads: how often a position was loaded, or an earlier epoch set: what was planned does not hold any more.
         rank: whose bookmark it is.
+        steps: batches of an epoch, where the user said how many there are.
     """
 
     def __init__(self) -> None:
@@ -35,12 +40,15 @@ class Bookmark:
         self.loaded: Position | None = None
         self.loads = 0
         self.rank = 0
+        self.steps: int | None = None
         self._taken: Position | None = None  # what the latest pass took up
         self._progress: Progress | None = None
         self._order: EpochPlan | SampledPass | LanePass | None = None
 
     def begin(self) -> tuple[Progress, Position | None]:
         """A pass begins. Returns its progress, and the position that it takes up."""
+        if not self._step_back() and self._alive and self._progress is not None:
+            self.loads += self.epoch == self._progress.epoch  # the epoch under way was set: it begins anew
         self._taken = loaded = self.loaded
         self.loaded = None
         progress = Progress(self.epoch)
@@ -55,28 +63,62 @@ class Bookmark:
         begun = self._progress is not None and self._order is not None and not self._progress.ended
         return self.loaded is None and not begun
 
-    def untouched(self, progress: Progress) -> None:
-        """A pass was dropped before its first batch, as by a check that a loader can be iterated: it was none."""
-        if self._progress is progress and self.loaded is None:
+    @property
+    def _alive(self) -> bool:
+        """Whether more batches of the latest pass may be asked for."""
+        return self._progress is not None and self._order is not None and not self._progress.over
+
+    def _step_back(self) -> bool:
+        """Forgets the latest pass if it was planned only. Returns whether it was."""
+        progress = self._progress
+        if progress is None or progress.begun or not self._alive or isinstance(self._order, SampledPass):
+            return False
+        progress.stepped_back, self._order = True, None
+        if self.loaded is None:
             self.epoch, self.loaded = progress.epoch, self._taken
-            self._progress = self._order = None
+        return True
+
+    def complete(self, progress: Progress) -> None:
+        """A pass has come to its epoch's end: the next one is another epoch's."""
+        progress.ended = True
+        if self._progress is progress and self.loaded is None and self.epoch == progress.epoch:
+            self.epoch += 1
+
+    def broken_off(self, progress: Progress) -> None:
+        """Nobody can ask for more of a pass. If nobody has asked for anything, it was none."""
+        if self._progress is progress and not progress.begun and self._order is not None and self.loaded is None:
+            self.epoch, self.loaded, self._order = progress.epoch, self._taken, None
+        progress.broken_off = True
 
     def follow(self, progress: Progress, order: EpochPlan | SampledPass | LanePass) -> None:
         """The pass that has begun goes through this order."""
         self._progress, self._order = progress, order
 
     def set_epoch(self, epoch: int) -> None:
-        """Sets the number of the next epoch. A position that was loaded in another epoch is left, with a warning."""
+        """Sets the number of the next epoch, which is that of a pass whose first batch was not asked for.
+
+        A position that was loaded in another epoch is left, with a warning if some of that epoch is left out so.
+        """
+        progress, order = self._progress, self._order
+        if progress is not None and self._alive:
+            if epoch == progress.epoch:
+                self.epoch = epoch + (not progress.begun)  # where that pass is broken off, the next one begins it anew
+                return
+            if not self._step_back():
+                self.loads += epoch < self.epoch
+                self.epoch = epoch
+                return
         if self.loaded is not None and self.loaded.epoch != epoch:
-            if self.loaded.step:
+            empty = isinstance(order, EpochPlan) and not order.steps
+            if self.loaded.step not in (0, self.steps) and not self.loaded.at_end and not empty:
                 warnings.warn(
                     f"set_epoch({epoch}) leaves the position that was loaded: "
                     f"step {self.loaded.step} of epoch {self.loaded.epoch}",
                     stacklevel=3,
                 )
             self.loaded = None
-        if self._progress is not None and not self._progress.ended:
-            self._progress = self._order = None
+        if progress is not None and not progress.ended:
+            self._order = None
         self.loads += epoch < self.epoch
         self.epoch = epoch
 
@@ -90,6 +132,16 @@ class Bookmark:
     def given(self) -> tuple[int, int] | None:
         """Returns the epoch of the latest pass, and the number of its first batch that was not given; None before."""
         return (self._progress.epoch, self._progress.step) if self._progress is not None else None
+
+    def behind(self, step: int) -> int | None:
+        """Returns how many batches the latest pass had given before a step of its epoch; None if it is there.
+
+        A step that it has not come to counts as its beginning.
+        """
+        progress = self._progress
+        if progress is None or self._order is None or self.loaded is not None or step == progress.step:
+            return None
+        return max(0, step - (self._taken.step if self._taken is not None else 0)) if step < progress.step else 0
 
     def under_way(self) -> tuple[Progress, EpochPlan] | None:
         """Returns the progress and the plan of a pass in headrace's own order that has steps left; None without."""
@@ -107,6 +159,7 @@ class Bookmark:
         loaded = None if isinstance(state, Mapping) and not state else Position.from_state(state)
         if loaded is not None:
             loaded.require_fits(loader)
+        self._step_back()
         self.epoch = loaded.epoch if loaded is not None else 0
         self.loaded, self._progress, self._order = loaded, None, None
         self.loads += 1
@@ -143,7 +196,7 @@ class Bookmark:
             raise PositionError(f"batches must lie in [0, {taken}], as many as the pass has returned, got {batches}")
         if step == order.end_step:
             return msgspec.structs.replace(loader, epoch=progress.epoch + 1)
-        return msgspec.structs.replace(loader, epoch=progress.epoch, step=step, samples=order.consumed(step))
+        return msgspec.structs.replace(loader, epoch=progress.epoch, step=step, samples=_samples(order, step))
 
     def position(self, loader: Position, source: SamplerSource | None) -> Position:
         """Returns where the loader is.
@@ -166,7 +219,7 @@ class Bookmark:
             assert found is not None, "the latest place is always known"
             return found
         if isinstance(order, EpochPlan):
-            samples = order.consumed(progress.step)
+            samples = _samples(order, progress.step)
             found = msgspec.structs.replace(loader, epoch=progress.epoch, step=progress.step, samples=samples)
         else:
             samples, sampler = order.state()
@@ -177,3 +230,8 @@ class Bookmark:
             ahead = TakenAhead(packed_steps(progress.step, progress.ahead), self.rank)
             found = msgspec.structs.replace(found, ahead=ahead)
         return found
+
+
+def _samples(order: EpochPlan, step: int) -> int:
+    """Returns the samples of an epoch before a step; those that fill its end up are none."""
+    return min(order.consumed(step), order.samples or order.length)

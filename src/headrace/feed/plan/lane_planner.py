@@ -72,6 +72,7 @@ class LanePlanner:
         drop_last: bool,
     ) -> None:
         self.bookmark = Bookmark()
+        self.bookmark.steps = options.steps_per_epoch
         self.shuffle = shuffle
         self.options = options
         self._dataset, self._seeds, self._known = dataset, seeds, known

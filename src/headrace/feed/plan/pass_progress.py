@@ -33,6 +33,9 @@ class Progress:
         ended: whether the pass came to the epoch's end.
         ahead: numbers of batches after `step` that have left the loader already.
         strayed: whether a batch left the loader before its turn.
+        begun: whether a batch was asked for.
+        broken_off: whether nobody can ask for more.
+        stepped_back: whether it was planned, and must be planned again before its first batch.
     """
 
     epoch: int
@@ -40,6 +43,14 @@ class Progress:
     ended: bool = False
     ahead: frozenset[int] = frozenset()
     strayed: bool = False
+    begun: bool = False
+    broken_off: bool = False
+    stepped_back: bool = False
+
+    @property
+    def over(self) -> bool:
+        """Whether no batch of it can come any more."""
+        return self.ended or self.broken_off
 
     @property
     def place(self) -> Place:

@@ -6,6 +6,8 @@ Frameworks use it too: Lightning sets the epoch with `loader.sampler.set_epoch`.
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -34,6 +36,19 @@ class PlanSampler:
 
     def __iter__(self) -> Iterator[Any]:
         return (key for batch in self._plan().epoch(self._epoch()) for key in batch.keys)
+
+
+@functools.cache
+def in_sequence() -> type[PlanSampler]:
+    """Returns the class of a `PlanSampler` that does not shuffle: where torch is, it is a SequentialSampler as well.
+
+    By that, Lightning and others know that a loader does not shuffle.
+    """
+    if "torch" not in sys.modules:
+        return PlanSampler
+    from torch.utils.data import SequentialSampler
+
+    return type("SequentialPlanSampler", (PlanSampler, SequentialSampler), {})
 
 
 class PlanBatchSampler:

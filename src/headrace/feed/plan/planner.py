@@ -224,8 +224,9 @@ class Planner:
             return progress, iter(()), None
         if loaded is not None:
             loaded.require_fits(self._beginning(plan.seed, own=True))  # by now the length is known
+            filled = loaded.samples >= (plan.samples or plan.length)  # what is left, if anything, fills the end up
             try:
-                first = replace(plan, offset=loaded.samples, first_step=loaded.step)
+                first = replace(plan, offset=plan.length if filled else loaded.samples, first_step=loaded.step)
             except ValueError as error:
                 hint = "resume on fewer ranks, or leave them out: loader.set_epoch() with the next epoch"
                 raise PositionError(str(error), hint) from error

@@ -151,6 +151,14 @@ class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
         """Numbers of the batches after `step` that were handed out."""
         return unpacked_steps(self.step, self.ahead.batches) if self.ahead is not None else frozenset()
 
+    @property
+    def at_end(self) -> bool:
+        """Whether it is known that nothing is left of the epoch."""
+        if self.lanes is not None:
+            return bool(self.lanes.taken) and {lane for lane, _ in self.lanes.taken} <= set(self.lanes.ended)
+        least = self.global_batch if self.drop_last else 1
+        return bool(self.length) and not self.mixture and self.length - self.samples < least
+
     def require_same_cut(self, batch: int, world_size: int, rank: int) -> None:
         """Raises PositionError if batches were handed out before their turn, and the loader's are not the same ones.
 
