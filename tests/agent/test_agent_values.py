@@ -85,6 +85,24 @@ def test_text_that_is_no_finite_number_is_counted_and_told(make, logged) -> None
     assert host.left_out() == [(LeftOut.VALUES, "loss", 0, "nan"), (LeftOut.VALUES, "loss", 4, "")]
 
 
+@pytest.mark.parametrize(
+    ("lines", "latest"),
+    [
+        ([b"loss=1", b"loss=nan"], "nan"),
+        ([b"loss=nan", b"loss=1"], ""),
+        ([b"loss=1", b"loss=-inf", b"x"], "-inf"),
+        ([b"loss=oops"], "oops"),
+    ],
+)
+def test_a_latest_value_that_is_no_finite_number_is_told_at_the_end(make, logged, lines, latest) -> None:
+    host = make(loss="loss=(.*)", maybe="x(y)?")
+    for line in lines:
+        host.values.take("0", [line])
+        host.values.flush()
+    host.values.close()
+    assert host.events.found[-1].latest == latest
+
+
 def test_the_far_end_of_a_long_line_is_not_searched_and_that_is_told(make, logged) -> None:
     host = make(loss=r"loss=([0-9]+)")
     inside = b"x" * (LINE_CHARACTERS - 6) + b"loss=5"

@@ -1,5 +1,6 @@
 """From a job to its launch plan."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -7,8 +8,8 @@ import pytest
 from headrace.engines.local.limits.assign import Machine
 from headrace.engines.local.plan_hosts import feed_executors, make_plan
 from headrace.engines.planning.prepare_run import moved_paths
-from headrace.errors import JobInvalid
-from headrace.hosting.inputs.source_code import snapshot
+from headrace.errors import JobInvalid, UsageError
+from headrace.hosting.inputs.source_code import code_digest, snapshot
 from headrace.instance.isolation_level import NAMESPACE, Isolation
 from headrace.instance.launch_plan import Readiness, Retry
 from headrace.job import Job
@@ -106,21 +107,73 @@ def test_the_snapshot_leaves_out_what_is_not_code(tmp_path):
     assert found == ["pkg", "pkg/mod.py", "train.py"]
 
 
-def test_the_snapshot_keeps_symlinks_and_what_they_mean(tmp_path):
-    source = tmp_path / "source"
-    source.mkdir()
-    (tmp_path / "big").mkdir()
-    (tmp_path / "big" / "data.bin").write_text("data")
+def test_links_that_lead_out_of_the_code_become_what_they_lead_to_and_others_stay_inside_of_the_copy(tmp_path):
+    source, library, elsewhere = tmp_path / "source", tmp_path / "library", tmp_path / "elsewhere"
+    for folder in (source / "pkg", library / "deep", elsewhere):
+        folder.mkdir(parents=True)
+    (library / "deep" / "mod.py").write_text("mod")
+    (library / "own").symlink_to("deep/mod.py")  # leads out of the job's code, and stays in the library's copy
+    (library / "more").symlink_to(elsewhere)
+    (elsewhere / "far.py").write_text("far")
     (source / "a.py").write_text("a")
-    (source / "inside").symlink_to("a.py")
-    (source / "outside").symlink_to("../big")
-    (source / "absolute").symlink_to(tmp_path / "big")
-    snapshot(source, tmp_path / "elsewhere", leave_out=tmp_path / "runs")
-    copy = tmp_path / "elsewhere"
-    assert (copy / "inside").resolve() == copy / "a.py"
-    for name in ("outside", "absolute"):
-        assert (copy / name).is_symlink()
-        assert (copy / name / "data.bin").read_text() == "data"
+    (source / "pkg" / "inside").symlink_to("../a.py")
+    (source / "pkg" / "absolute").symlink_to(source / "a.py")
+    (source / "relative").symlink_to("../library")
+    (source / "whole").symlink_to(library)
+    (source / "file.py").symlink_to(library / "deep" / "mod.py")
+    (source / "lock").symlink_to("user@host.123")  # an editor's: nothing is there
+    (source / "circle").symlink_to("circle")
+    before = sorted(map(str, library.rglob("*")))
+    copy = tmp_path / "copy"
+    snapshot(source, copy, leave_out=tmp_path / "runs")
+    links = {str(path.relative_to(copy)): str(path.readlink()) for path in copy.rglob("*") if path.is_symlink()}
+    assert links == {
+        "pkg/inside": "../a.py", "pkg/absolute": "../a.py", "lock": "user@host.123", "circle": "circle",
+        "relative/own": "deep/mod.py", "whole/own": "deep/mod.py",
+    }  # fmt: skip
+    for name in ("relative/deep/mod.py", "relative/own", "whole/own", "file.py"):
+        assert (copy / name).read_text() == "mod"
+    assert (copy / "whole" / "more" / "far.py").read_text() == "far"
+    (copy / "relative" / "deep" / "mod.py").write_text("written by a program")
+    assert sorted(map(str, library.rglob("*"))) == before
+    assert (library / "deep" / "mod.py").read_text() == "mod"
+
+
+@pytest.mark.parametrize("leads_to", ["../..", "/", "../../../away"])
+def test_a_link_to_a_folder_above_the_code_is_refused(tmp_path, leads_to):
+    source, away = tmp_path / "project" / "code", tmp_path / "away"
+    (source / "pkg").mkdir(parents=True)
+    away.mkdir()
+    (away / "back").symlink_to(tmp_path / "project")
+    (source / "pkg" / "link").symlink_to(leads_to)
+    with pytest.raises(UsageError, match="a folder above it"):
+        snapshot(source, tmp_path / "copy", leave_out=tmp_path / "runs")
+
+
+def test_the_digest_of_code_changes_with_every_byte_name_and_mode_that_a_run_would_get_and_with_nothing_else(tmp_path):
+    source, library, runs = tmp_path / "source", tmp_path / "library", tmp_path / "runs"
+    for folder in (source / "__pycache__", library):
+        folder.mkdir(parents=True)
+    script, shared = source / "train.py", library / "mod.py"
+    script.write_text("a")
+    shared.write_text("b")
+    (source / "lib").symlink_to(library)
+    digest = lambda: code_digest("source", tmp_path, ["library"], runs, archive=False)  # noqa: E731
+    seen = [digest()]
+    (source / "__pycache__" / "x.pyc").write_text("left out")
+    os.utime(script, (1, 1))
+    assert digest() == seen[0]
+    for change in (
+        lambda: script.write_text("c"),
+        lambda: shared.write_text("d"),
+        lambda: script.chmod(0o755),
+        lambda: script.rename(source / "other.py"),
+        lambda: (source / "link").symlink_to("other.py"),
+        lambda: (source / "empty").mkdir(),
+    ):
+        change()
+        seen.append(digest())
+    assert len(set(seen)) == len(seen)
 
 
 def test_the_snapshot_of_a_directory_that_holds_the_runs_ends(tmp_path):

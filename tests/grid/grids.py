@@ -20,13 +20,13 @@ inputs: {train: s3://bucket/all}
 __all__ = ["JOB", "GridFile", "grid_of", "problems_of"]
 
 
-def grid_of(folder: Path, lines: str, job: str = JOB) -> Grid:
-    """Writes a grid whose `lines` are given as YAML, and reads it."""
+def grid_of(folder: Path, lines: str, job: str = JOB, more: str = "") -> Grid:
+    """Writes a grid whose `lines` are given as YAML, and reads it; `more` are further lines of its file."""
     (folder / "code").mkdir(exist_ok=True)
     (folder / "code" / "train.py").write_text("")
     (folder / "job.yaml").write_text(job)
     file = folder / "array.yaml"
-    file.write_text(f"name: big\njob: job.yaml\nlines: {lines}\n")
+    file.write_text(f"name: big\njob: job.yaml\nlines: {lines}\n{more}")
     return load_grid(file)
 
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 from pathlib import Path
 
 import pytest
 from grids import JOB, grid_of, problems_of
 
 from headrace.errors import JobInvalid, UsageError
+from headrace.grid.batch.array_file import array_file
 from headrace.grid.lines.line import equal_lines
+from headrace.grid.plan_grid import check_budget, plan_grid
+from headrace.instance.program_arguments import decode, hyperparameter_arguments
 
 SEED = """us-east-1,s3://ragab-ml/imagenet2012/tf-imagenet/resized
 us-west-2,s3://ragab-ml-pdx/imagenet2012/tf-imagenet/resized
@@ -33,11 +39,105 @@ def test_a_file_with_a_header_sets_fields_of_any_depth_and_values_have_the_types
     (tmp_path / "a.csv").write_text(f'{header}\nus-east-1,1e-3,true,4,repo:1,\nus-west-2,"0.5",,2,,"code, two.py"\n')
     first, second = (grid := grid_of(tmp_path, "{file: a.csv}")).lines
     job = grid.template.job_of(first, "one")
-    assert job.hyperparameters == {"epochs": 1, "lr": 0.001, "fast": True}
+    assert job.hyperparameters == {"epochs": 1, "lr": "1e-3", "fast": True}
     assert [group.instance_count for group in job.instance_groups] == [4, 1]
     assert job.image_uri == "repo:1"
     assert second.fields["entry_point"] == "code, two.py"
     assert "image" not in second.fields  # an empty cell says nothing
+
+
+SAME = (
+    "1e-4 1.10 12e45 1E5 -0 007 0123456 0x1F 0o17 1_000 +5 .5 5. 1e999 NaN Infinity .inf True yes on 12:30 2026-11-27 "
+    "| > *x !tag 'q' null ~ --- {name} [0-9] %d @a `a` << \\ a\u2028b"
+)
+"""Cells that are text as they stand: numbers that Python writes otherwise, or JSON does not have, and marks of YAML."""
+CELLS = {
+    **{cell: cell for cell in SAME.split(" ")},
+    **{cell: cell for cell in ("&x y", "a #1", "# a", "a: b", "- a")},
+    **{"3": 3, "-7": -7, "0.5": 0.5, "0": 0, "0.0001": 0.0001, "1e-05": 1e-05, f"{10**30}": 10**30, '"3"': 3},
+    **{"true": True, "false": False, '"[1, ""a""]"': [1, "a"], '"{""a"": 0.1}"': {"a": 0.1}},
+    # spaces stay where they are quoted, and go where they are not
+    **{'" "': " ", '"\t"': "\t", '"  two spaces  "': "  two spaces  ", '"a\nb"': "a\nb", "  x  ": "x", '"007"': "007"},
+    **{'"say ""a, b"""': 'say "a, b"', '""': None, "": None},
+}
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+def test_a_cell_reaches_the_program_as_it_was_written_whatever_yaml_would_make_of_it(
+    tmp_path: Path, delimiter: str
+) -> None:
+    cells = {cell: value for cell, value in CELLS.items() if delimiter not in cell or cell[:1] == '"'}
+    rows = [f"{number}{delimiter}{cell}{delimiter}{cell}" for number, cell in enumerate(cells)]
+    header = delimiter.join(["hyperparameters.n", "hyperparameters.x", "environment.X"])
+    (tmp_path / "a.csv").write_text("\n".join([header, *rows]) + "\n")
+    grid = grid_of(tmp_path, "{file: a.csv}")
+    lines = {line.fields["hyperparameters.n"]: line for line in grid.lines}
+    assert len(lines) == len(cells)
+    for number, (cell, value) in enumerate(cells.items()):
+        line = lines[number]
+        told = line.fields.get("hyperparameters.x")
+        assert (type(told), told) == (type(value), value), cell
+        job = grid.template.job_of(line, "one")
+        if value is None:
+            assert "X" not in job.environment
+            continue
+        text = next(csv.reader(io.StringIO(cell), skipinitialspace=True), [""])[0] if cell[:1] == '"' else cell.strip()
+        assert job.environment["X"] == text, cell
+        if not isinstance(value, (list, dict)):
+            argument = hyperparameter_arguments(decode(job.hyperparameter_texts_of(job.groups[0].instance_group_name)))
+            given = argument[argument.index("-x") + 1]
+            assert given == (str(value) if isinstance(value, bool) else text), cell
+
+
+def test_numbers_of_other_fields_are_numbers_however_they_are_written(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("stopping_condition.max_run,hyperparameters.a\n3600,1\n")
+    (line,) = grid_of(tmp_path, "{file: a.csv}").lines
+    assert line.fields["stopping_condition.max_run"] == 3600
+    (tmp_path / "a.csv").write_text("completion.stall_after,hyperparameters.a\n1.50,1\n")
+    (line,) = grid_of(tmp_path, "{file: a.csv}").lines
+    assert line.fields["completion.stall_after"] == 1.5
+
+
+def test_a_header_decides_what_divides_the_cells_and_cells_may_hold_the_others(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("hyperparameters.a,hyperparameters.b\n1;2,3|4\n")
+    (line,) = grid_of(tmp_path, "{file: a.csv}").lines
+    assert line.fields == {"hyperparameters.a": "1;2", "hyperparameters.b": "3|4"}
+    (tmp_path / "a.csv").write_text("hyperparameters.a\n1;2\n")
+    (line,) = grid_of(tmp_path, "{file: a.csv}").lines
+    assert line.fields == {"hyperparameters.a": "1;2"}
+    (tmp_path / "a.txt").write_text(SEED.replace(",", ";"))
+    assert [line.fields["region"] for line in grid_of(tmp_path, "{file: a.txt}").lines][:1] == ["us-east-1"]
+
+
+def test_json_lines_may_hold_every_character_that_ends_a_line_elsewhere(tmp_path: Path) -> None:
+    notes = [f"a{mark}b" for mark in "\u2028\u2029\x85\x0b\x0c\x1c\x1d\x1e"]
+    text = "\r\n".join(json.dumps({"hyperparameters.note": note}, ensure_ascii=False) for note in notes[:3])
+    more = "\n".join(json.dumps({"hyperparameters.note": note}) for note in notes[3:])
+    (tmp_path / "a.jsonl").write_bytes(f"{text}\n{more}\n".encode())
+    assert [line.fields["hyperparameters.note"] for line in grid_of(tmp_path, "{file: a.jsonl}").lines] == notes
+    name, content = array_file(grid_of(tmp_path, "{file: a.jsonl}").lines, ["eu-west-1"] * len(notes))
+    (tmp_path / name).write_bytes(content)
+    again = grid_of(tmp_path, f"{{file: {name}}}").lines
+    assert [line.fields["hyperparameters.note"] for line in again] == notes
+
+
+def test_a_misspelt_region_is_an_error_with_the_nearest_name(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("us-eats-1,s3://b/1\n")
+    with pytest.raises(JobInvalid, match="did you mean 'us-east-1'"):
+        grid_of(tmp_path, "{file: a.txt}")
+    with pytest.raises(JobInvalid, match="did you mean 'eu-west-3'"):
+        grid_of(tmp_path, "{product: {region: [us-east-1, eu-wst-3]}}")
+
+
+def test_a_budget_needs_the_price_of_every_instance(tmp_path: Path) -> None:
+    def check(job: str, more: str) -> None:
+        check_budget(grid := grid_of(tmp_path, "{product: {hyperparameters.a: [1]}}", job, more), plan_grid(grid))
+
+    unpriced = JOB.replace("ml.g5.xlarge", "ml.p6-b300.48xlarge")
+    check(JOB, "budget: {usd: 5}")
+    check(unpriced, "")
+    with pytest.raises(JobInvalid, match=r"budget: needs the price of every instance; none of ml\.p6-b300\.48xlarge"):
+        check(unpriced, "budget: {usd: 5}")
 
 
 def test_columns_name_the_fields_of_a_file_without_header_and_those_of_other_names(tmp_path: Path) -> None:

@@ -232,6 +232,40 @@ def test_stop_reaches_the_controller_or_does_it_itself(beside: Beside) -> None:
     assert beside.platform("stopped")[-1] == f"{names[0]}-a2"
 
 
+def test_some_lines_of_a_grid_are_stopped_and_the_others_go_on(beside: Beside) -> None:
+    names = beside.write([1, 2, 3])
+    for name in names:
+        beside.fault(name, "slow")
+    controller = beside.begin()
+    until(lambda: read_started() == 3)
+    assert "combination 2 of the matrix: being stopped" in beside.ask("stop", "big", "2")
+    until(lambda: read_grid("big").counts == {LineState.STOPPED: 1, LineState.RUNNING: 2})
+    assert beside.platform("stopped") == [names[1]]
+    controller.terminate()
+    controller.communicate(timeout=60)
+    beside.ask("stop", "big", "3")  # without a controller
+    assert beside.platform("stopped") == names[1:]
+    assert read_grid("big").stop_asked is None
+    beside.ask("stop", "big")
+    assert read_grid("big").counts == {LineState.STOPPED: 3}
+    beside.ask("retry", "big", "2")
+    assert [line.stop_asked is None for line in read_grid("big").lines] == [True, True, False]
+
+
+def test_code_that_was_edited_is_a_change_and_lines_that_have_not_run_get_it(beside: Beside) -> None:
+    beside.write([1, 2])
+    beside.run()
+    assert "completed" in beside.ask("run", str(beside.file)), "nothing has changed"
+    (beside.folder / "code" / "train.py").write_text("print(2)")
+    said = beside.ask("run", str(beside.file), code=2)
+    assert "or the code: lines that have not begun get the new one; 2 of 2 lines have begun with the old one" in said
+    beside.run("--yes")
+    assert len(beside.platform("submitted")) == 2
+    beside.write([1, 2, 3])
+    beside.run("--yes")
+    assert len(beside.platform("submitted")) == 3
+
+
 def read_started() -> int:
     try:
         return read_grid("big").counts[LineState.RUNNING]

@@ -24,6 +24,8 @@ from headrace.grid.journal.grid_record import (
     LineRecord,
     LineState,
 )
+from headrace.grid.lines.line import Line
+from headrace.grid.plan_grid import job_name
 from headrace.grid.run_rules import Limits, Retry, RetryCause
 from headrace.instance.s3 import S3Access
 from headrace.job import Job
@@ -206,6 +208,30 @@ def test_a_rate_is_kept_over_any_time_and_is_less_after_a_platform_has_asked_for
     assert not limit.take(now)
     assert not limit.take(now + 0.9 / rate)
     assert limit.take(now + 2.01 / rate)
+
+
+@given(st.text("ab-", min_size=1, max_size=80), st.text("ab-", min_size=1, max_size=80), st.sampled_from([1, 2, 12]))
+def test_grids_with_different_names_have_lines_with_different_names_however_long(
+    one: str, other: str, number: int
+) -> None:
+    of = Line(0, "a:1", {}, "0123456789ab")
+    names = [attempt_name(job_name(grid_name, of), number) for grid_name in (one, other)]
+    assert (names[0] == names[1]) == (one == other)
+    assert all(len(name) <= 63 for name in names)
+
+
+def test_a_line_that_is_to_stop_is_stopped_and_the_others_go_on() -> None:
+    asked = [
+        replace(line(index, state), stop_asked=1.0)
+        for index, state in enumerate((LineState.WAITING, LineState.RUNNING))
+    ]
+    others = [line(2, LineState.WAITING), line(3, LineState.RUNNING)]
+    actions = next_actions(Situation(grid(*asked, *others), 10.0, local_hosts=9), Limits())
+    assert actions.stop == (asked[1].key,)
+    assert actions.close == {asked[0].key: (LineState.STOPPED, BY_REQUEST)}
+    assert actions.start == (others[0].key,)
+    assert actions.stopped == {each.key: BY_REQUEST for each in asked}
+    assert not actions.stopping
 
 
 def test_names_of_attempts_keep_the_key_and_are_no_longer_than_names_may_be() -> None:

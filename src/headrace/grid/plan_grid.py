@@ -6,14 +6,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.errors import JobInvalid, Problem
 from headrace.grid.lines.line import REGION, SAGEMAKER, Line, engine_of
+from headrace.grid.lines.line_table import first_of
 from headrace.grid.load_grid import Grid
 from headrace.grid.placement.candidate import Copy, Placed, PlaceSize
 from headrace.grid.placement.place_line import Demand, Placer
 from headrace.grid.placement.placement_rules import PlacementRules
-from headrace.job.model.field_types import MAX_RUN_DEFAULT
+from headrace.job.model.field_types import JOB_NAME_CHARACTERS, MAX_RUN_DEFAULT, cut_name
 
-NAME_CHARACTERS = 63
 _PREFIX = "S3Prefix"
 
 
@@ -124,6 +125,27 @@ def plan_grid(grid: Grid, measured: Mapping[str, PlaceSize] | None = None) -> Gr
     return GridPlan(grid.file.name, grid.digest, lines, copies, regions, tuple(unknown.items()))
 
 
+def check_budget(grid: Grid, plan: GridPlan) -> None:
+    """Checks that a budget can be watched: the price of every line is known where it is placed.
+
+    Raises:
+        JobInvalid: with all lines of which it is not.
+    """
+    hint = "name a region or an instance type with a price, or take the budget out and limit the time: deadline"
+    unpriced = [
+        Problem(
+            "budget",
+            f"needs the price of every instance; none of {', '.join(chosen.unpriced)} is known",
+            *(chosen.region, planned.line.place),
+            hint=hint,
+        )
+        for planned in plan.lines
+        if (chosen := planned.placed.chosen) is not None and chosen.run_cost is None
+    ]
+    if grid.file.budget is not None and unpriced:
+        raise JobInvalid(first_of(unpriced))
+
+
 def job_name(grid: str, line: Line) -> str:
     """Returns the name of a line's job: the grid's name, cut where it must be, and the line's key.
 
@@ -135,7 +157,7 @@ def job_name(grid: str, line: Line) -> str:
 
 def with_ending(name: str, ending: str) -> str:
     """Returns the name of a job: a name with an ending, cut before it where it must be."""
-    return f"{name[: NAME_CHARACTERS - len(ending)].rstrip('-')}{ending}"
+    return f"{cut_name(name, JOB_NAME_CHARACTERS - len(ending))}{ending}"
 
 
 def demand_of(line: Line, data: Mapping[str, Any], rules: PlacementRules, engine: str) -> Demand:

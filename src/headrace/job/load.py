@@ -12,6 +12,7 @@ from headrace.job.file import yaml_document
 from headrace.job.file.overrides import apply
 from headrace.job.file.yaml_document import MAX_BYTES
 from headrace.job.job import Job
+from headrace.job.model.field_types import JOB_NAME_CHARACTERS, cut_name
 from headrace.job.problems.finding import JobSource
 from headrace.job.sagemaker.check import check_request, is_request
 from headrace.job.sagemaker.from_request import Translated, read_request, with_local_places
@@ -58,7 +59,7 @@ def job_name_of(stem: str) -> str:
     >>> job_name_of("my_job v2")
     'my-job-v2'
     """
-    return re.sub(r"[^a-zA-Z0-9]+", "-", stem).strip("-")[:63].strip("-") or "job"
+    return cut_name(re.sub(r"[^a-zA-Z0-9]+", "-", stem).strip("-"), JOB_NAME_CHARACTERS) or "job"
 
 
 def _text(file: Path, name: str) -> str:

@@ -15,6 +15,7 @@ import time
 from datetime import datetime, timezone
 
 from headrace.runs.cause import in_words
+from headrace.runs.events import MetricsLeftOut
 from headrace.runs.lifecycle import billable_seconds
 from headrace.runs.metric_records import ValueSecond
 from headrace.runs.reader import Run
@@ -101,6 +102,12 @@ def newest_values(run: Run) -> dict[str, ValueSecond]:
             if second.name not in newest or second.t >= newest[second.name].t:
                 newest[second.name] = second
     return newest
+
+
+def not_finite_at_the_end(run: Run) -> dict[str, str]:
+    """Returns the metrics whose latest value was no finite number (a program printed ``nan``), each with its text."""
+    left_out = (event for event in run.events() if isinstance(event, MetricsLeftOut))
+    return {event.definition: event.latest for event in left_out if event.latest}
 
 
 def _final_metrics(run: Run) -> dict[str, object]:

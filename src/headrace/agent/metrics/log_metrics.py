@@ -88,6 +88,7 @@ class LogValues:
         self._sums: dict[tuple[str, str], _Sum] = {}
         self._left = SECOND_SECONDS
         self._left_out: Counter[tuple[LeftOut, str, float]] = Counter()
+        self._not_finite: dict[tuple[str, str], str] = {}  # by metric and program, while no finite value has followed
         self._searching = False
         signal.signal(signal.SIGVTALRM, self._alarm)
 
@@ -129,7 +130,8 @@ class LogValues:
         """Writes what is left, and logs what was left out."""
         self.flush()
         for (what, name, limit), count in self._left_out.items():
-            self._record(what, limit, name, count)
+            latest = [text for (metric, _), text in self._not_finite.items() if metric == name]
+            self._record(what, limit, name, count, latest=latest[-1] if latest and what is LeftOut.VALUES else "")
         signal.signal(signal.SIGVTALRM, signal.SIG_IGN)
         self._writer.close()
 
@@ -175,7 +177,9 @@ class LogValues:
             value = math.nan
         if not math.isfinite(value):
             self._leave_out(LeftOut.VALUES, 0.0, name, example=text)
+            self._not_finite[name, stream] = text[:_SHOWN]
             return
+        self._not_finite.pop((name, stream), None)
         known = self._sums.get((name, stream))
         if known is None:
             self._sums[name, stream] = _Sum(1, value, value, value, value)
@@ -191,9 +195,10 @@ class LogValues:
             self._record(what, limit, name, 0, example[:_SHOWN])
         self._left_out[what, name, limit] += count
 
-    def _record(self, what: LeftOut, limit: float, name: str, count: int, example: str = "") -> None:
+    def _record(self, what: LeftOut, limit: float, name: str, count: int, example: str = "", latest: str = "") -> None:
         event = MetricsLeftOut(
-            t=self._clock(), **self._where, what=what, limit=limit, definition=name, count=count, example=example
-        )
+            t=self._clock(), **self._where, what=what, limit=limit, definition=name, count=count, example=example,
+            latest=latest,
+        )  # fmt: skip
         self._events.write(event)
         _log.warning("%s%s", sentence(event), "" if count else " (told once, counted at the end)")

@@ -123,7 +123,11 @@ def changes_text(changes: GridChanges, known: GridRecord, file: str) -> str:
             more = f" and {len(lines) - _NAMED} more" if len(lines) > _NAMED else ""
             said.append(f"  {len(lines)} line{'' if len(lines) == 1 else 's'} {what} {named}{more}")
     if changes.job:
-        said.append("  the job, or what is another in a region: lines that have not begun get the new one")
+        begun = sum(1 for line in known.lines if line.in_file and line.attempts)
+        kept = f"; {begun} of {len(known.lines)} lines have begun with the old one and keep it" if begun else ""
+        said.append(
+            f"  the job, or what is another in a region, or the code: lines that have not begun get the new one{kept}"
+        )
     for what, pair, unit in (("budget", changes.budget, f" {CURRENCY}"), ("deadline", changes.deadline, " s")):
         if pair is not None:
             before, now = ("none" if each is None else f"{each:g}{unit}" for each in pair)

@@ -14,7 +14,7 @@ from headrace.hosting.helpers.store_record import RecordOrder, write_order
 from headrace.hosting.inputs.host_certificates import make_certificates
 from headrace.hosting.inputs.host_facts import with_pythons
 from headrace.hosting.inputs.requirements import prepare_install
-from headrace.hosting.inputs.source_code import bring_code
+from headrace.hosting.inputs.source_code import bring_code, code_digest
 from headrace.instance import build_tree
 from headrace.instance.certificates import write_certificates
 from headrace.instance.channels.stage_orders import ChannelOrder
@@ -22,7 +22,7 @@ from headrace.instance.launch_plan import HostPlan, LaunchPlan, plan_text, write
 from headrace.instance.paths import DEFAULT_BASE
 from headrace.job import Job
 from headrace.job.model.path_types import is_archive
-from headrace.runs import RunPaths
+from headrace.runs import RunPaths, runs_dir
 
 
 def prepare(
@@ -86,6 +86,12 @@ def bring_job_code(job: Job, paths: RunPaths, runs: Path | None = None) -> None:
     archive, left_out = is_archive(job.source_dir), runs or paths.root.parent
     beside = (*job.scripts, *job.dependencies)
     bring_code(job.source_dir, job.base_path, beside, paths.code, leave_out=left_out, archive=archive)
+
+
+def digest_of_code(job: Job) -> str:
+    """Returns what tells the content of the job's code from any other. Raises UsageError and OSError."""
+    beside = (*job.scripts, *job.dependencies)
+    return code_digest(job.source_dir, job.base_path, beside, runs_dir(), archive=is_archive(job.source_dir))
 
 
 def write_trees(

@@ -10,12 +10,15 @@ from headrace.catalog.aws_actions import partition_of
 from headrace.engines.sagemaker.sagemaker_job import SageMakerJob
 from headrace.errors import UsageError
 from headrace.grid.batch_options import BatchOptions
+from headrace.job.model.field_types import cut_name
 
 REPOSITORY = "headrace-grid"
 """Of the image, in ECR."""
 _ROLE = re.compile(r"arn:[a-z-]+:iam::(?P<account>[0-9]{12}):role/")
-_LONGEST_BEGINNING = 40
+_LONGEST_BEGINNING = 36
 """What every name of a grid's training jobs begins with is not longer: names are cut where they would be too long."""
+_LONGEST_ROLE = 40
+"""Characters of a grid's name in the name of a role, which has 64 with its ending."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,7 @@ def batch_names(
             raise UsageError(f"batch.{name} is missing in the grid's file", hint=f"batch: {{{hint}}}")
     account = options.account or _account(planned)
     partition, host = partition_of(region), "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
-    roles = f"arn:{partition}:iam::{account}:role/{grid[:_LONGEST_BEGINNING]}"
+    roles = f"arn:{partition}:iam::{account}:role/{cut_name(grid, _LONGEST_ROLE)}"
     return BatchNames(
         grid=grid,
         tag=tag,

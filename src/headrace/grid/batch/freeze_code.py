@@ -17,12 +17,12 @@ from headrace.engines.planning.pack_files import files_below, packed
 from headrace.engines.planning.prepare_run import bring_job_code
 from headrace.errors import UsageError
 from headrace.grid.batch.grid_bundle import content_digest
+from headrace.grid.controller.line_jobs import CODE
 from headrace.job import Job
 from headrace.job.model.path_types import is_remote
 from headrace.job.model.sagemaker_options import AUTO_WHEELS, NO_WHEELS
 from headrace.runs import RunPaths, runs_dir
 
-_NAMED = ("source_dir", "entry_point", "dependencies")
 _DIGITS = 12
 
 
@@ -67,7 +67,7 @@ class FrozenCode:
         """
         groups = data.get("instance_groups") or ()
         options = data["engines"]["sagemaker"]
-        named = [[each.get(name) for name in _NAMED] for each in (data, *groups)]
+        named = [[each.get(name) for name in CODE] for each in (data, *groups)]
         known = msgspec.json.encode([named, options.get("wheels")])
         if known not in self._packed:
             self._packed[known] = self._pack(Job(base_path=self._base, **data))

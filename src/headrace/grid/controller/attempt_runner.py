@@ -81,10 +81,11 @@ class AttemptRunner:
         name = attempt_name(line.job_name, number)
         try:
             job = self._job(line.key, name, line.region, line.engine)
-        except HeadraceError as error:
-            self._journal.close_lines({line.key: (LineState.FAILED, error.message)})
+            request = request_digest(job, line.engine)
+        except (HeadraceError, OSError) as error:
+            words = error.message if isinstance(error, HeadraceError) else str(error)
+            self._journal.close_lines({line.key: (LineState.FAILED, words)})
             return None
-        request = request_digest(job, line.engine)
         attempt = AttemptRecord(number, name, line.engine, line.region, request, AttemptState.INTENDED, time.time())
         self._journal.intend(line.key, attempt)
         return self._launch(_with(line, attempt), attempt, job)
@@ -94,7 +95,7 @@ class AttemptRunner:
 
         Args:
             line: it.
-            stopping: why the grid is being stopped: it is only looked for, and not started; empty when it is not.
+            stopping: why the line is being stopped: it is only looked for, and not started; empty when it is not.
 
         Returns:
             As `start`.
@@ -105,7 +106,7 @@ class AttemptRunner:
         attempt = line.attempts[-1]
         try:
             job = self._resolved_job(line, attempt)
-        except HeadraceError as error:
+        except (HeadraceError, OSError) as error:
             return self._not_started(line, attempt, error)
         if job is not None and not stopping:
             return self._launch(line, attempt, job)
@@ -128,7 +129,7 @@ class AttemptRunner:
 
         Args:
             line: it.
-            stopping: why the grid is being stopped: no other attempt follows; empty when it is not.
+            stopping: why the line is being stopped: no other attempt follows; empty when it is not.
             costs: what it has cost so far is wanted.
 
         Returns:

@@ -22,7 +22,7 @@ from headrace.grid.journal.journal import Instant, Journal, nothing_happens
 from headrace.grid.journal.journal_file import journal_path
 from headrace.grid.load_grid import Grid, load_grid
 from headrace.grid.places.measure_places import MeasuredPlaces, measure_places
-from headrace.grid.plan_grid import GridPlan, plan_grid
+from headrace.grid.plan_grid import GridPlan, check_budget, plan_grid
 
 
 class GridUnchanged(UsageError):
@@ -61,6 +61,7 @@ def controlling(
     grid = load_grid(file)
     measured = measure_places(grid) if measure else MeasuredPlaces()
     plan = plan_grid(grid, measured.sizes)
+    check_budget(grid, plan)
     look(grid, plan)
     measured.check()
     jobs = LineJobs(grid)

@@ -158,17 +158,17 @@ class GridController:
                 self._journal.note(time.time(), "", f"{actions.stopping}: nothing more is started, runs are stopped")
         for key in actions.resolve:
             line = self._lines[key]
-            self._do(key, partial(self._runner.resolve, line, actions.stopping))
+            self._do(key, partial(self._runner.resolve, line, actions.stopped.get(key, "")))
         for key in actions.start:
             line = self._lines[key]
             if self._rate("start", line.engine, line.region, self._limits.starts_per_second).take(now):
                 self._do(key, partial(self._runner.start, line))
         for place, region in actions.copy:
             self._copy(place, region)
-        self._look(now, actions.stopping)
+        self._look(now, actions.stopped)
 
-    def _look(self, now: float, stopping: str) -> None:
-        """Has runs looked at for which it is time."""
+    def _look(self, now: float, stopped: Mapping[str, str]) -> None:
+        """Has runs looked at for which it is time; of those that are to stop it is known why."""
         busy = set(self._futures.values())
         for key, line in self._lines.items():
             if line.state is not LineState.RUNNING or key in busy or self._due.get(key, 0.0) > now:
@@ -181,7 +181,7 @@ class GridController:
             costs = self._grid.budget is not None or self._cost_due.get(key, 0.0) <= now
             if costs:
                 self._cost_due[key] = now + COST_SECONDS
-            self._do(key, partial(self._looked, line, stopping, costs))
+            self._do(key, partial(self._looked, line, stopped.get(key, ""), costs))
 
     def _looked(self, line: LineRecord, stopping: str, costs: bool) -> None:
         found = self._runner.look(line, stopping, costs)
@@ -264,6 +264,7 @@ class GridController:
         return tuple(
             (each.region, tuple(copy_record(copy, each.region) for copy in each.copies))
             for each in candidates_of(planned)
+            if self._grid.budget is None or each.run_cost is not None  # what it costs there could not be watched
         )
 
     def _rate(self, what: str, engine: str, region: str, per_second: float) -> RateLimit:

@@ -7,7 +7,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.errors import JobInvalid, Problem
+from headrace.engines.planning.prepare_run import digest_of_code
+from headrace.errors import JobInvalid, Problem, UsageError
 from headrace.grid.copies.read_from_copy import read_from_copies
 from headrace.grid.grid_file import GridFile
 from headrace.grid.lines.line import ENGINE, SAGEMAKER, Line, engine_of
@@ -19,6 +20,9 @@ from headrace.job.file.overrides import apply_values
 from headrace.job.find_engine import engine_names
 from headrace.job.job import find_problems
 from headrace.job.problems.finding import JobSource, show, suggestion
+
+CODE = ("source_dir", "entry_point", "dependencies")
+"""Keys of a job, and of its groups, that name its code."""
 
 
 def attempt_name(job_name: str, number: int) -> str:
@@ -64,8 +68,8 @@ class LineJobs:
 
     @property
     def digest(self) -> str:
-        """What tells the job of this grid, with what is another in each region, from others."""
-        given = [self._grid.template.data, self.file.engine, self.file.in_regions]
+        """What tells the job of this grid, its code, and what is another in each region, from others."""
+        given = [self._grid.template.data, self.file.engine, self.file.in_regions, self._code()]
         return hashlib.sha256(json.dumps(given, sort_keys=True, default=str).encode()).hexdigest()
 
     def engine_of(self, line: Line) -> str:
@@ -97,6 +101,23 @@ class LineJobs:
             made["engines"] = {**engines, SAGEMAKER: {**(engines.get(SAGEMAKER) or {}), "region": region}}
         base = self._grid.template.base
         return Job.from_source({**made, "job_name": name}, JobSource(line.place), base, look=False)
+
+    def _code(self) -> list[str]:
+        """Returns the digests of the code that lines run; of code that cannot be read, why: a start tells of it."""
+        jobs: dict[str, Job] = {}
+        for data in self._grid.jobs:
+            named = [[each.get(name) for name in CODE] for each in (data, *(data.get("instance_groups") or ()))]
+            if (key := json.dumps(named)) not in jobs:
+                jobs[key] = Job.from_source(
+                    {"job_name": "code", **data}, JobSource(), self._grid.template.base, look=False
+                )
+        result = []
+        for job in jobs.values():
+            try:
+                result.append(digest_of_code(job))
+            except (UsageError, OSError) as error:
+                result.append(str(error))
+        return sorted(result)
 
     def _template(self, region: str) -> Template:
         if region not in self._templates:

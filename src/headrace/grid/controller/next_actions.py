@@ -28,6 +28,7 @@ class Actions:
         stop: keys of lines whose run is asked to stop.
         close: lines that will not be started: key to state and reason.
         stopping: why everything is being stopped; empty when it is not.
+        stopped: keys of lines that are to stop, each with the reason.
         over: every line is.
     """
 
@@ -37,6 +38,7 @@ class Actions:
     stop: tuple[str, ...] = ()
     close: Mapping[str, tuple[LineState, str]] = field(default_factory=dict)
     stopping: str = ""
+    stopped: Mapping[str, str] = field(default_factory=dict)
     over: bool = False
 
 
@@ -69,16 +71,17 @@ def next_actions(situation: Situation, limits: Limits) -> Actions:
     why = _why_stop(situation)
     idle = [line for line in grid.lines if line.key not in situation.busy]
     unknown = tuple(line.key for line in idle if line.state is LineState.STARTING)
+    stopped = {line.key: why or BY_REQUEST for line in grid.lines if why or line.stop_asked is not None}
+    stop = tuple(line.key for line in idle if line.state is LineState.RUNNING and line.key in stopped)
+    close = {
+        line.key: (LineState.STOPPED, stopped[line.key])
+        for line in idle
+        if line.state is LineState.WAITING and line.key in stopped
+    }
     if why:
-        return Actions(
-            resolve=unknown,
-            stop=tuple(line.key for line in idle if line.state is LineState.RUNNING),
-            close={line.key: (LineState.STOPPED, why) for line in idle if line.state is LineState.WAITING},
-            stopping=why,
-        )
+        return Actions(resolve=unknown, stop=stop, close=close, stopping=why, stopped=stopped)
     copies = {(copy.place, copy.region): copy for copy in grid.copies}
-    waiting = [line for line in idle if line.state is LineState.WAITING]
-    close: dict[str, tuple[LineState, str]] = {}
+    waiting = [line for line in idle if line.state is LineState.WAITING and line.key not in close]
     for line in waiting:
         failed = [copies[each] for each in line.waits_for if copies[each].state is CopyState.FAILED]
         if failed:
@@ -94,7 +97,9 @@ def next_actions(situation: Situation, limits: Limits) -> Actions:
         start=_within(situation, ready, limits),
         resolve=unknown,
         copy=_copies(situation, waiting),
+        stop=stop,
         close=close,
+        stopped=stopped,
     )
 
 

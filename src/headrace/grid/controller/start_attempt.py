@@ -15,6 +15,7 @@ import msgspec
 from headrace import engines
 from headrace.engines.asking import AskEngine
 from headrace.engines.handle import Handle
+from headrace.engines.planning.prepare_run import digest_of_code
 from headrace.errors import NameInUse
 from headrace.job import Job
 from headrace.job.model.platform_options import Tag
@@ -49,10 +50,15 @@ class StartedRun:
 
 
 def request_digest(job: Job, engine: str) -> str:
-    """Returns what tells a request from another: of the job as it was written, without its name, and of the engine."""
+    """Returns what tells a request from another: of the job as it was written, without its name, of its code's content,
+    and of the engine.
+
+    Raises:
+        UsageError, OSError: the code cannot be read.
+    """
     data = {key: value for key, value in job.to_data().items() if key not in ("job_name", "tags")}
     tags = [(tag.key, tag.value) for tag in job.tags if tag.key != REQUEST_TAG]
-    text = json.dumps([engine, data, tags], sort_keys=True, ensure_ascii=False, default=str)
+    text = json.dumps([engine, data, tags, digest_of_code(job)], sort_keys=True, ensure_ascii=False, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 

@@ -141,6 +141,7 @@ class LineRecord(msgspec.Struct, frozen=True):
         not_before: when its next attempt may begin, seconds since the epoch; 0 for at once.
         extra_attempts: that `headrace grid retry` has allowed, above what the grid's file allows.
         reason: why it is unplaced or was stopped, for people; why an attempt failed is in the attempt.
+        stop_asked: when somebody asked to stop it alone, seconds since the epoch; None if nobody did.
         attempts: in their order.
     """
 
@@ -159,6 +160,7 @@ class LineRecord(msgspec.Struct, frozen=True):
     not_before: float = 0.0
     extra_attempts: int = 0
     reason: str = ""
+    stop_asked: float | None = None
     attempts: tuple[AttemptRecord, ...] = ()
 
     @property

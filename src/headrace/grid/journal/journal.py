@@ -249,10 +249,13 @@ class Journal:
             if found.rowcount != 1:
                 raise JournalConflict(f"{self.path} has no copy of {copy.place} to {copy.region}")
 
-    def ask_stop(self, t: float) -> None:
-        """Writes down that somebody wants the grid to stop."""
+    def ask_stop(self, t: float, keys: Iterable[str] | None = None) -> None:
+        """Writes down that somebody wants the grid to stop, or of its lines those with these keys."""
         with self._write("ask_stop") as database:
-            self._grid_row(database, "UPDATE grid SET stop_asked = ?", t)
+            if keys is None:
+                self._grid_row(database, "UPDATE grid SET stop_asked = ?", t)
+            else:
+                database.executemany("UPDATE lines SET stop_asked = ? WHERE key = ?", [(t, key) for key in keys])
 
     def retry(self, keys: Iterable[str]) -> int:
         """Lets lines that failed or were stopped wait again, with one attempt more. Returns how many there were."""
@@ -260,8 +263,8 @@ class Journal:
             count = 0
             for key in keys:
                 count += database.execute(
-                    "UPDATE lines SET state = ?, not_before = 0, extra_attempts = extra_attempts + 1, reason = '' "
-                    "WHERE key = ? AND in_file = 1 AND state IN (?, ?)",
+                    "UPDATE lines SET state = ?, not_before = 0, extra_attempts = extra_attempts + 1, reason = '', "
+                    "stop_asked = NULL WHERE key = ? AND in_file = 1 AND state IN (?, ?)",
                     (LineState.WAITING.value, key, LineState.FAILED.value, LineState.STOPPED.value),
                 ).rowcount
             if count:

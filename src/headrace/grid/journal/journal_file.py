@@ -10,7 +10,7 @@ from headrace.home import home_dir
 
 FILE = "journal.sqlite"
 BUSY_SECONDS = 30.0
-_VERSION = 1
+_VERSION = 2
 _SCHEMA = """
 CREATE TABLE grid (
     id INTEGER PRIMARY KEY CHECK (id = 1), name TEXT NOT NULL, file TEXT NOT NULL, digest TEXT NOT NULL,
@@ -20,7 +20,7 @@ CREATE TABLE lines (
     key TEXT PRIMARY KEY, position INTEGER NOT NULL, place TEXT NOT NULL, fields TEXT NOT NULL, job_name TEXT NOT NULL,
     engine TEXT NOT NULL, region TEXT NOT NULL, planned_cost REAL, planned_seconds REAL, state TEXT NOT NULL,
     in_file INTEGER NOT NULL DEFAULT 1, waits_for TEXT NOT NULL DEFAULT '[]', not_before REAL NOT NULL DEFAULT 0,
-    extra_attempts INTEGER NOT NULL DEFAULT 0, reason TEXT NOT NULL DEFAULT '');
+    extra_attempts INTEGER NOT NULL DEFAULT 0, reason TEXT NOT NULL DEFAULT '', stop_asked REAL);
 CREATE TABLE attempts (
     key TEXT NOT NULL REFERENCES lines (key), number INTEGER NOT NULL, job_name TEXT UNIQUE NOT NULL,
     engine TEXT NOT NULL, region TEXT NOT NULL, request TEXT NOT NULL, state TEXT NOT NULL, intended REAL NOT NULL,
@@ -32,6 +32,7 @@ CREATE TABLE copies (
     ended REAL, cost REAL, reason TEXT NOT NULL DEFAULT '', PRIMARY KEY (place, region));
 CREATE TABLE notes (t REAL NOT NULL, key TEXT NOT NULL, text TEXT NOT NULL);
 """
+_SINCE_1 = ("ALTER TABLE lines ADD COLUMN stop_asked REAL",)
 
 
 def grids_dir() -> Path:
@@ -68,8 +69,8 @@ def open_journal(path: Path, *, create: bool = False) -> sqlite3.Connection:
         database.execute("PRAGMA synchronous=FULL")
         database.execute("PRAGMA foreign_keys=ON")
         version = _version_of(database)
-        if version == 0:
-            version = _make_tables(database)
+        if version < _VERSION:
+            version = _bring_up_to_date(database)
     except (sqlite3.Error, OSError) as error:
         damaged = isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError)
         hint = (
@@ -88,13 +89,16 @@ def _version_of(database: sqlite3.Connection) -> int:
     return int(database.execute("PRAGMA user_version").fetchone()[0])
 
 
-def _make_tables(database: sqlite3.Connection) -> int:
-    """Makes the tables, unless another process has done it meanwhile. Returns their version."""
+def _bring_up_to_date(database: sqlite3.Connection) -> int:
+    """Makes the tables, or what an older headrace had not, unless another process has done it meanwhile.
+
+    Returns their version.
+    """
     database.execute("BEGIN IMMEDIATE")
     version = _version_of(database)
-    if version == 0:
-        for statement in filter(str.strip, _SCHEMA.split(";")):
+    if version < _VERSION:
+        for statement in filter(str.strip, _SCHEMA.split(";")) if version == 0 else _SINCE_1:
             database.execute(statement)
         database.execute(f"PRAGMA user_version={_VERSION}")
     database.execute("COMMIT")
-    return version or _VERSION
+    return max(version, _VERSION)

@@ -1,7 +1,10 @@
 """Lines from a file: CSV with a header, CSV without one (``region,s3``), or JSON lines. Pure.
 
-A cell of CSV is read as a value of a job file is: ``3`` is a number, ``true`` is one of two, all else is text. An
-empty cell says nothing about its field.
+A cell of CSV is a number where it is a finite number of JSON's grammar, and ``true``, ``false``, an object or a list of
+JSON where it is one of these; all else is text, as it stands. What a program is given is never written anew: a
+hyperparameter such as ``1e-4`` or ``1.10``, which Python writes otherwise, stays text, and so does every variable of
+the environment. An empty cell says nothing about its field. A quoted cell keeps its spaces. Cells are divided by
+commas, or by semicolons, tabs or bars where the first line has these and no comma.
 """
 
 from __future__ import annotations
@@ -9,17 +12,19 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from headrace.grid.lines.line import REGION
 from headrace.grid.lines.line_table import MAX_LINES, LineTable, is_region
-from headrace.job.file.yaml_document import read_value
 
 MAX_BYTES = 64 << 20
 """A larger file is not read."""
 
 _COMMENT = re.compile(r"\s*#")
+_QUOTED = re.compile(r'"(?:[^"]|"")*"')
+_OTHER_DELIMITERS = (";", "\t", "|")
 _PLACE = re.compile(r"\s*\"?\s*([a-z0-9]+:/)?/")
 """A cell that begins so is a place, and no name of a field."""
 
@@ -62,7 +67,7 @@ def _read_json(text: str, table: LineTable, columns: Sequence[str] | Mapping[str
         table.refuse("columns", "must map names to fields: every object in the file names its own")
         return
     known: dict[tuple[str, ...], tuple[str, ...] | None] = {}
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):  # JSON's strings may hold what else ends a line
         if not line.strip():
             continue
         if _too_many(table, number):
@@ -97,14 +102,15 @@ def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
 def _read_csv(
     written: str, table: LineTable, columns: Sequence[str] | Mapping[str, str] | None, channels: Sequence[str]
 ) -> None:
+    delimiter = _delimiter(written)
     source = _Uncommented(written)
-    reader = csv.reader(source, strict=True, skipinitialspace=True)
+    reader = csv.reader(source, strict=True, skipinitialspace=delimiter != "\t", delimiter=delimiter)
     fields: tuple[str, ...] | None = None
     names = columns if isinstance(columns, Mapping) else {}
     assumed = ""
     if columns is not None and not isinstance(columns, Mapping):
         fields = table.columns(tuple(columns))
-    elif columns is None and _has_no_header(written):
+    elif columns is None and _has_no_header(written, delimiter):
         if len(channels) != 1:
             _refuse_channels(table, channels)
             return
@@ -112,21 +118,21 @@ def _read_csv(
         assumed = "the file has no header: `columns: [...]` in the grid's file says what other cells are"
     if table.problems:
         return
-    values: dict[str, object] = {}
     try:
         while True:
-            source.comments = fields is None or fields[:1] == (REGION,)
+            source.begin_record(fields is None or fields[:1] == (REGION,))
             row = next(reader, None)
             if row is None:
                 return
             number = reader.line_num
-            cells = [cell.strip() for cell in row]
+            quoted = _quoted(source.record, delimiter) if '"' in source.record else ()
+            cells = [cell if place < len(quoted) and quoted[place] else cell.strip() for place, cell in enumerate(row)]
             if not any(cells):
                 if row:
                     table.refuse("line", "has empty cells only", line=number)
                 continue
             if fields is None:
-                fields = table.columns([names.get(cell, cell) for cell in cells], number)
+                fields = table.columns([names.get(cell.strip(), cell.strip()) for cell in cells], number)
                 if fields is None:
                     return
                 continue
@@ -136,8 +142,8 @@ def _read_csv(
                 message = f"must have {len(fields)} cells: {', '.join(fields)}"
                 table.refuse("line", message, line=number, seen=f"{len(cells)} cells", hint=assumed)
                 continue
-            found = {field: _value(cell, values) for field, cell in zip(fields, cells, strict=True)}
-            table.add(found, f"{table.source}:{number}", number)
+            values = {field: _value(cell, field) for field, cell in zip(fields, cells, strict=True)}
+            table.add(values, f"{table.source}:{number}", number)
     except csv.Error as error:
         table.refuse("line", f"is no CSV: {error}", line=reader.line_num)
 
@@ -146,27 +152,60 @@ class _Uncommented:
     """The lines of a file, of which comments are empty: so their numbers stay.
 
     Attributes:
-        comments: the next line may be one. A comment stands before the header, or where a region is expected.
+        record: what was read since the record began: a quoted cell may hold ends of lines.
     """
 
     def __init__(self, text: str) -> None:
-        self.comments = False
+        self.record = ""
+        self._comments = False
         self._lines = io.StringIO(text, newline="")
+
+    def begin_record(self, comments: bool) -> None:
+        """A record begins, which may be a comment: before the header, or where a region is expected."""
+        self.record, self._comments = "", comments
 
     def __iter__(self) -> Iterator[str]:
         return self
 
     def __next__(self) -> str:
         line = next(self._lines)
-        may_be, self.comments = self.comments, False
-        return "\n" if may_be and _COMMENT.match(line) else line
+        may_be, self._comments = self._comments, False
+        if may_be and _COMMENT.match(line):
+            return "\n"
+        self.record += line
+        return line
 
 
-def _has_no_header(text: str) -> bool:
+def _first_line(text: str) -> str:
+    """Returns the first line that is no comment; empty when there is none."""
+    return next((line for line in io.StringIO(text) if line.strip() and not _COMMENT.match(line)), "")
+
+
+def _delimiter(text: str) -> str:
+    """Returns what divides the cells: a comma, unless the first line has none and one of the others."""
+    line = _QUOTED.sub("", _first_line(text))
+    return "," if "," in line else next((mark for mark in _OTHER_DELIMITERS if mark in line.strip(" \r\n")), ",")
+
+
+def _has_no_header(text: str, delimiter: str) -> bool:
     """Tells whether the first line that is no comment begins with a region, or has a place in it."""
-    lines = (line for line in io.StringIO(text) if line.strip() and not _COMMENT.match(line))
-    cells = next(lines, "").split(",")
+    cells = _first_line(text).split(delimiter)
     return is_region(cells[0].strip().strip('"')) or any(_PLACE.match(cell) for cell in cells)
+
+
+def _quoted(record: str, delimiter: str) -> list[bool]:
+    """Tells of each cell of a record whether it is quoted, which Python's reader does not tell."""
+    result: list[bool] = []
+    position = 0
+    while True:
+        while record[position : position + 1] == " " != delimiter:
+            position += 1
+        match = _QUOTED.match(record, position)
+        result.append(match is not None)
+        end = record.find(delimiter, match.end() if match else position)
+        if end < 0:
+            return result
+        position = end + 1
 
 
 def _refuse_channels(table: LineTable, channels: Sequence[str]) -> None:
@@ -181,17 +220,24 @@ def _refuse_channels(table: LineTable, channels: Sequence[str]) -> None:
     table.refuse("columns", message, hint=hint)
 
 
-def _value(cell: str, values: dict[str, object]) -> object:
-    """Returns the value of a cell; the same text is read once."""
-    if not cell or (cell[0] not in "[{" and any(each in cell for each in "/#\n")):  # never a number, nor a comment
+def _value(cell: str, field: str) -> object:
+    """Returns the value of a cell, of the column that names this field."""
+    if not cell or field.startswith("environment."):
         return cell or None
-    if cell not in values:
-        try:
-            value = read_value(cell)
-        except ValueError:
-            value = cell
-        values[cell] = cell if isinstance(value, (dict, list)) and cell[0] not in "[{" else value
-    return values[cell]
+    if cell[0] not in "-0123456789tf[{":
+        return cell
+    try:
+        value: object = json.loads(cell, object_pairs_hook=_once, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        return cell
+    if isinstance(value, float) and not math.isfinite(value):
+        return cell
+    for_program = "hyperparameters." in field
+    return cell if for_program and isinstance(value, (int, float)) and json.dumps(value) != cell else value
+
+
+def _no_constant(name: str) -> object:
+    raise ValueError(f"{name} is no JSON")
 
 
 def _too_many(table: LineTable, number: int) -> bool:

@@ -12,7 +12,7 @@ from typing import TypedDict
 
 from headrace.errors import Problem
 from headrace.grid.lines.line import ENGINE, IMAGE, OF_LINES, REGION, Line, Plain
-from headrace.job.model.field_types import text_of
+from headrace.job.model.field_types import known_regions, text_of
 from headrace.job.problems.finding import nearest, show
 
 MAX_LINES = 100_000
@@ -90,8 +90,11 @@ class LineTable:
         at: _Where = {"line": line, "place": "" if line else place}
         plain: dict[str, Plain] = {}
         for path, value in fields.items():
-            if path == REGION and (value is None or not is_region(str(value))):
-                hint = "such as us-east-1; without the column the grid's placement chooses"
+            if path == REGION and (value is None or value not in known_regions()):
+                near = nearest(str(value or ""), known_regions())
+                hint = f"did you mean {near!r}?" if near else (
+                    "such as us-east-1; without the column the grid's placement chooses"
+                )  # fmt: skip
                 self.refuse(path, "must be a region", **at, seen=show(value) if value else "", hint=hint)
             elif path in (ENGINE, IMAGE) and not (value is None or (isinstance(value, str) and value)):
                 self.refuse(path, "must be text", **at, seen=show(value))

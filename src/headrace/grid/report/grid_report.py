@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
@@ -179,6 +180,9 @@ def _notes(
     unread = sum(each.completed and not each.recorded for each in lines)
     if unread:
         yield f"{counted(unread)} whose run has no record here: its metrics are not known"
+    broken = sum(objective is not None and math.isnan(each.metrics.get(objective.metric, 0.0)) for each in lines)
+    if objective and broken:
+        yield f"{counted(broken)} not ranked: the last value of {objective.metric!r} was no finite number"
     gone = sum(not each.in_file for each in lines)
     if gone:
         yield f"{counted(gone)} no longer in the grid's file"

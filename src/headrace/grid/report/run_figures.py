@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from headrace.errors import RunNotFound
@@ -9,7 +11,7 @@ from headrace.grid.journal.grid_record import AttemptRecord, AttemptState
 from headrace.grid.report.line_result import RunFigures
 from headrace.insight.cost.cost_report import cost_report
 from headrace.runs import Run
-from headrace.runs.describe import newest_values
+from headrace.runs.describe import newest_values, not_finite_at_the_end
 
 
 def run_figures(attempt: AttemptRecord) -> RunFigures | None:
@@ -17,6 +19,7 @@ def run_figures(attempt: AttemptRecord) -> RunFigures | None:
     try:
         run = Run.open(attempt.run_id)
         metrics = {name: second.last for name, second in newest_values(run).items()}
+        metrics.update((name, math.nan) for name in not_finite_at_the_end(run))
         return RunFigures(metrics, cost_report(run).total.value)
     except (RunNotFound, OSError, msgspec.DecodeError):
         return None

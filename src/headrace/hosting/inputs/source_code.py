@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import fnmatch
+import hashlib
 import os
 import shutil
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from headrace.errors import UsageError
@@ -66,35 +67,100 @@ def _add(dependency: Path, target: Path, leave_out: Path) -> None:
         shutil.copy2(dependency, target / name)
 
 
+def code_digest(source: str, base: Path, dependencies: Sequence[str], leave_out: Path, *, archive: bool) -> str:
+    """Returns what tells the content of a job's code from any other, without a copy of it; of ``s3://`` its name.
+
+    Args:
+        source, base, dependencies, leave_out, archive: as `bring_code` has them.
+
+    Raises:
+        UsageError, OSError: it cannot be read.
+    """
+    digest = hashlib.sha256(source.encode() if storage.is_s3(source) else b"")
+    named = [] if storage.is_s3(source) else [storage.local_path(source, base) if archive else base / source]
+    for path in (*(named if source else ()), *(base / dependency for dependency in dependencies)):
+        files = _entries(path, leave_out) if path.is_dir() else [(Path(path.name), path, None)]
+        for name, file, link in files:
+            content = b"" if file.is_dir() else os.fsencode(link) if link is not None else file.read_bytes()
+            mode = 0 if link is not None else file.stat().st_mode & 0o111
+            digest.update(repr((os.fspath(name), mode, link is not None, len(content))).encode() + content)
+    return digest.hexdigest()
+
+
 def snapshot(source: Path, target: Path, leave_out: Path) -> None:
-    """Copies a directory of code, so that a run keeps what it ran.
+    """Copies a directory of code, so that a run keeps what it ran, and no program writes into the user's folders.
 
     Left out: version control, caches, virtual environments, the directory of all runs, and what is neither file nor
-    directory nor symlink. A relative symlink that leads out of the directory is made absolute.
+    directory nor symlink. A symlink that leads out of the directory becomes what it leads to.
 
     Args:
         source: the user's directory.
         target: where the copy goes; it must not exist.
         leave_out: a directory that is not copied, wherever it is met.
+
+    Raises:
+        UsageError: a symlink that leads to a folder above it.
     """
     target.mkdir()
-    root, runs = os.path.realpath(source), os.path.realpath(leave_out)
-    for folder, names, files in os.walk(source):
+    for name, path, link in _entries(source, leave_out):
+        copy = target / name
+        if link is not None:
+            copy.symlink_to(link)
+        elif path.is_dir():
+            copy.mkdir()
+        else:
+            shutil.copy2(path, copy)
+
+
+def _entries(source: Path, leave_out: Path, above: tuple[Path, ...] = ()) -> Iterator[tuple[Path, Path, str | None]]:
+    """Yields what is copied of a directory, folders before what they hold: its name, its path, and of a link its text.
+
+    Args:
+        source: the directory.
+        leave_out: as `snapshot` has it.
+        above: the directories, resolved, whose links have led here.
+    """
+    root, runs = Path(os.path.realpath(source)), os.path.realpath(leave_out)
+    for folder, names, files in os.walk(source, onerror=_raise):
         here = Path(folder)
-        there = target / here.relative_to(source)
-        kept = [name for name in names if not _skipped(name) and os.path.realpath(here / name) != runs]
-        for name in kept + files:
-            path, copy = here / name, there / name
-            mode = path.lstat().st_mode
+        names[:] = sorted(name for name in names if not _skipped(name) and os.path.realpath(here / name) != runs)
+        for name in names + sorted(files):
+            path = here / name
+            inside, mode = path.relative_to(source), path.lstat().st_mode
             if stat.S_ISLNK(mode):
-                link = Path(os.readlink(path))  # noqa: PTH115  (Path.readlink is the same)
-                place = Path(os.path.realpath(here / link))
-                copy.symlink_to(link if link.is_absolute() or place.is_relative_to(root) else place)
-            elif stat.S_ISDIR(mode):
-                copy.mkdir()
-            elif stat.S_ISREG(mode) and not _skipped(name):
-                shutil.copy2(path, copy)
-        names[:] = [name for name in kept if not (here / name).is_symlink()]
+                yield from _linked(path, inside, root, leave_out, above)
+            elif stat.S_ISDIR(mode) or (stat.S_ISREG(mode) and not _skipped(name)):
+                yield inside, path, None
+        names[:] = [name for name in names if not (here / name).is_symlink()]
+
+
+def _linked(
+    path: Path, inside: Path, root: Path, leave_out: Path, above: tuple[Path, ...]
+) -> Iterator[tuple[Path, Path, str | None]]:
+    """Yields what is copied for a symlink: itself where it stays in the directory or leads nowhere, else its target."""
+    link = os.readlink(path)  # noqa: PTH115  (Path.readlink is the same)
+    try:
+        target = path.resolve(strict=True)
+    except (OSError, RuntimeError):  # nothing is there, or it leads in a circle
+        yield inside, path, link
+        return
+    if target.is_relative_to(root):
+        yield inside, path, os.path.relpath(target, os.path.realpath(path.parent)) if Path(link).is_absolute() else link
+    elif target.is_dir():
+        if any(folder.is_relative_to(target) for folder in (root, *above)):
+            raise UsageError(
+                f"{path} leads to {target}, a folder above it: the code would have no end",
+                "let the link lead to what the code needs, or take it out",
+            )
+        yield inside, path, None
+        for name, file, text in _entries(path, leave_out, (*above, root)):
+            yield inside / name, file, text
+    elif target.is_file():
+        yield inside, path, None
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def _skipped(name: str) -> bool:

@@ -109,13 +109,12 @@ def parse_place(name: str) -> Path:
 
 def _value(path: Path, text: str) -> object:
     written = text.partition("=")[2]
+    if "environment" in path[-2:-1]:
+        return written  # variables are text, and a shell takes quotes away
     try:
-        value = read_value(written)
+        return read_value(written)
     except ValueError as error:
         raise ValueError(f"the value is not YAML: {error}") from None
-    if path[0] == "environment" and len(path) == 2 and not isinstance(value, (str, dict, list)):
-        return written  # variables are text, and a shell takes quotes away
-    return value
 
 
 def _set(result: Overridden, path: Path, value: object, text: str) -> None:

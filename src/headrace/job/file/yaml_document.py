@@ -24,6 +24,7 @@ _MAX_VALUES = 100_000
 _MAX_NODES = 2 * _MAX_VALUES + 1_000  # keys and values that are written; aliases come on top
 _TOO_MANY = f"must hold at most {_MAX_VALUES} values"
 _TAG = "tag:yaml.org,2002:"
+_READ = frozenset(_TAG + kind for kind in ("str", "null", "bool", "int", "float"))
 _RESOLVERS = (
     ("null", r"~|null|Null|NULL|", ("~", "n", "N", "")),
     ("bool", r"true|True|TRUE|false|False|FALSE", tuple("tTfF")),
@@ -120,7 +121,9 @@ def read(text: str) -> Document:
 
 
 def read_value(text: str) -> object:
-    """Reads one value, as ``--set`` takes it.
+    """Reads one value, as ``--set`` takes it: YAML, of which nothing is left out.
+
+    A text that YAML would read only in part (``a #1``, ``&x y``, ``|``) is text as it stands.
 
     Raises:
         ValueError: no YAML value; the message says why.
@@ -128,6 +131,8 @@ def read_value(text: str) -> object:
     document = Document()
     try:
         node = _compose(text)
+        if _is_cut(node, text):
+            return text
         value = None if node is None else _Builder(document).build(node, (), 1)
     except _TooManyValues:
         raise ValueError(_TOO_MANY) from None
@@ -154,6 +159,20 @@ def write_json(data: Mapping[str, object]) -> str:
 
 def _compose(text: str) -> Node | None:
     return yaml.compose(text, Loader=_Loader)
+
+
+def _is_cut(node: Node | None, text: str) -> bool:
+    """Tells whether a scalar says less than the text that it was read from: a comment, an anchor, a block's mark."""
+    said = text.strip()
+    if node is None:
+        return bool(said)
+    if not isinstance(node, ScalarNode) or node.tag not in _READ:
+        if isinstance(node, (SequenceNode, MappingNode)) and node.flow_style and text[node.end_mark.index :].strip():
+            raise ValueError(f"{text[node.end_mark.index :].strip()!r} stands behind the value")
+        return False
+    if node.style in ("'", '"'):
+        return not (said.startswith(node.style) and said.endswith(node.style))
+    return bool(node.value != said)
 
 
 class _Builder:

@@ -6,6 +6,8 @@ A number written as text, or the other way round, is refused: nothing is convert
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
 import math
 import re
@@ -29,6 +31,8 @@ MAX_RUN_LIMIT = 28 * 24 * 3600
 MAX_RUN_DEFAULT = 24 * 3600
 MAX_COST_LIMIT = 1e9
 
+_CUT_DIGITS = 8
+JOB_NAME_CHARACTERS = 63
 _JOB_NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
 _CHANNEL_NAME = re.compile(r"[A-Za-z0-9.\-_]+")
 _VARIABLE = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
@@ -36,6 +40,19 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _AMOUNT = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 _OCTET = r"(?:0|[1-9][0-9]?|1[0-9]{2}|2[0-4][0-9]|25[0-5])"
 _PREFIX = re.compile(rf"127\.{_OCTET}\.{_OCTET}")
+
+
+def cut_name(name: str, most: int) -> str:
+    """Returns a name, cut where it has too many characters; then it ends in a digest of the whole, so that two long
+    names that begin alike stay two.
+
+    >>> cut_name("short", 8), cut_name("a-longer-name", 12), cut_name("a-longer-one", 11)
+    ('short', 'a-l-2df22ae1', 'a-675fdf0c')
+    """
+    if len(name) <= most:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:_CUT_DIGITS]
+    return f"{name[: most - _CUT_DIGITS - 1].rstrip('-')}-{digest}"
 
 
 def json_form(value: object) -> str:
@@ -102,7 +119,7 @@ def one_line(value: object, low: int, high: int) -> str:
 
 def _job_name(value: object) -> str:
     text = text_of(value)
-    if not _JOB_NAME.fullmatch(text) or len(text) > 63:
+    if not _JOB_NAME.fullmatch(text) or len(text) > JOB_NAME_CHARACTERS:
         raise broken("must be 1 to 63 letters, digits and hyphens, and start and end with a letter or digit")
     return text
 
@@ -226,6 +243,7 @@ def _region(value: object) -> str:
     return _one_of_regions(value, known_regions(), "a region of AWS")
 
 
+@functools.cache
 def known_regions() -> tuple[str, ...]:
     """Returns the regions of AWS that headrace knows: those with a price, and those with images for training."""
     return tuple(sorted({*prices.regions(), *framework_images.known_regions()}))

@@ -30,11 +30,12 @@ def command(file: str, shown: int, why: bool, measure: bool, check: bool, output
     from headrace.grid.load_grid import load_grid
     from headrace.grid.places.check_places import check_places
     from headrace.grid.places.measure_places import MeasuredPlaces, measure_places
-    from headrace.grid.plan_grid import plan_grid
+    from headrace.grid.plan_grid import check_budget, plan_grid
 
     grid = load_grid(file)
     measured = measure_places(grid) if measure else MeasuredPlaces()
     planned = plan_grid(grid, measured.sizes)
+    check_budget(grid, planned)
     if check:
         check_places(grid, planned)
     measured.check()

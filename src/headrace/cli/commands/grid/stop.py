@@ -12,11 +12,15 @@ if TYPE_CHECKING:
     from headrace.grid.journal.grid_record import GridRecord
 
 
-@click.command("stop", short_help="Stop all lines of a grid.")
+@click.command("stop", short_help="Stop all lines of a grid, or some.")
 @click.argument("grid", metavar="GRID")
+@click.argument("lines", metavar="[LINE]...", nargs=-1)
 @output_option
-def stop(grid: str, output: str) -> int:
-    """Stop GRID: what waits is not started, and every run is asked to stop, with time to save.
+def stop(grid: str, lines: tuple[str, ...], output: str) -> int:
+    """Stop GRID, or these lines of it: what waits is not started, and every run is asked to stop, with time to save.
+
+    LINE is a line's place (array.txt:3) or its number (3; of a query or matrix from 1), its key, or the name of its
+    job. The other lines go on.
 
     The process that controls the grid does it; where there is none, this command does, and waits for the end.
     `headrace grid retry` lets lines go on that were stopped.
@@ -24,23 +28,29 @@ def stop(grid: str, output: str) -> int:
     \b
     Examples:
       headrace grid stop campaigns
+      headrace grid stop campaigns array.txt:3 8c355a6b7188
       headrace grid stop campaigns --output json
     """
     import time
 
+    from headrace import engines
     from headrace.cli.views.grid_progress import GridProgress
     from headrace.grid.controller.control_grid import stopping
     from headrace.grid.controller.grid_lease import GridInUse, has_controller
+    from headrace.grid.journal.grid_record import LineState
     from headrace.grid.journal.journal import Journal
     from headrace.grid.journal.journal_file import journal_path
+    from headrace.grid.journal.named_lines import lines_named
     from headrace.grid.journal.read_grid import read_grid
+    from headrace.runs import Run
 
     record = read_grid(grid)
-    if all(line.state.over for line in record.lines):
+    chosen = lines_named(record, lines) if lines else record.lines
+    if all(line.state.over for line in chosen):
         _show(record, False, output)
         return 0
     path = journal_path(grid)
-    if not has_controller(path.parent):
+    if not lines and not has_controller(path.parent):
         try:
             with GridProgress() as progress, stopping(grid, progress.line) as controller:
                 progress.begin(controller)
@@ -50,13 +60,21 @@ def stop(grid: str, output: str) -> int:
             pass  # somebody has taken it meanwhile, and will be told
     journal = Journal(path)
     try:
-        journal.ask_stop(time.time())
+        journal.ask_stop(time.time(), [line.key for line in chosen] if lines else None)
     finally:
         journal.close()
+    controlled = has_controller(path.parent)
+    if not controlled:
+        for line in chosen:
+            if line.state is LineState.RUNNING:
+                engines.stop(Run.open(line.attempts[-1].run_id))
     if output == "json":
-        _show(read_grid(grid), True, output)
+        _show(read_grid(grid), controlled, output)
+    elif not controlled:
+        click.echo(f"asked to stop; no process controls the grid: headrace grid run {record.file} goes on")
     else:
-        click.echo(f"{grid} is being stopped by the process that controls it")
+        what = ", ".join(line.place for line in chosen) if lines else grid
+        click.echo(f"{what}: being stopped by the process that controls {grid}")
     return 0
 
 
