@@ -81,7 +81,7 @@ def code_digest(source: str, base: Path, dependencies: Sequence[str], leave_out:
     for path in (*(named if source else ()), *(base / dependency for dependency in dependencies)):
         files = _entries(path, leave_out) if path.is_dir() else [(Path(path.name), path, None)]
         for name, file, link in files:
-            content = b"" if file.is_dir() else os.fsencode(link) if link is not None else file.read_bytes()
+            content = os.fsencode(link) if link is not None else b"" if file.is_dir() else file.read_bytes()
             mode = 0 if link is not None else file.stat().st_mode & 0o111
             digest.update(repr((os.fspath(name), mode, link is not None, len(content))).encode() + content)
     return digest.hexdigest()

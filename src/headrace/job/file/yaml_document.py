@@ -171,7 +171,7 @@ def _is_cut(node: Node | None, text: str) -> bool:
             raise ValueError(f"{text[node.end_mark.index :].strip()!r} stands behind the value")
         return False
     if node.style in ("'", '"'):
-        return not (said.startswith(node.style) and said.endswith(node.style))
+        return not said[:1] == node.style == said[-1:]
     return bool(node.value != said)
 
 
