@@ -114,6 +114,33 @@ def test_passes_that_are_too_short_to_measure_are_told_once(persistent: bool) ->
     assert all("persistent_workers=True" in text for text in found)
 
 
+def test_a_tuner_that_fails_is_told_once_and_training_goes_on(quickly: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = []
+
+    def fail(*_: Any) -> None:
+        looks.append(1)
+        raise OSError("/proc is not there")
+
+    monkeypatch.setattr(loader_tuner.HostUse, "look", fail)
+    with (
+        DataLoader(Sleepy(1 << 12, 0.002), 4, num_workers="auto", seed=1) as loader,
+        warnings.catch_warnings(record=True) as told,
+    ):
+        warnings.simplefilter("always")
+        for _ in range(2):
+            for number, batch in enumerate(loader):
+                assert batch[:, 0].tolist() == list(range(4 * number, 4 * number + 4))
+                if number > 100 and looks:
+                    break
+        assert loader.stats()["tuning"] is not None
+    found = [str(warning.message) for warning in told if "is not tuned any more" in str(warning.message)]
+    assert found == [
+        "the number of workers is not tuned any more, training goes on with those that there are: "
+        "OSError: /proc is not there"
+    ]
+    assert len(looks) == 1
+
+
 def resized(context: str | None, seed: int, kill: bool) -> list[bytes]:
     """Two epochs, while executors come and go at random, and are killed."""
     chance = random.Random(seed)

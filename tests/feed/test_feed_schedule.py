@@ -119,7 +119,9 @@ def test_what_a_stuck_worker_does_not_give_back_is_asked_for_twice_and_costs_no_
         late += 0.2
         number, slice_ = IdleWorkers(schedule).next_slice(late) or (0, None)
         assert (number, slice_) == (2, request.slice)
-        finish(schedule, 2, schedule.request(2, request.slice, late), seconds=0.1)
+        moved = schedule.request(2, request.slice, late)
+        assert moved.purpose == "moved"
+        finish(schedule, 2, moved, seconds=0.1)
         assert request.slice.done
         IdleWorkers(schedule).take_back(late)
     assert schedule.hedges == 1
@@ -435,6 +437,7 @@ def test_the_first_batch_in_line_is_asked_for_twice_when_it_is_late_and_somebody
     assert late(schedule, 1.0) is None  # not late yet
     assert late(schedule, 1.2) == (other, head)
     again = schedule.request(other, head, 1.2)
+    assert again.purpose == "hedge"
     assert schedule.hedges == 1
     assert late(schedule, 9.0) is None  # twice is enough
     slice_ = answered(schedule, other, again, 1.3)

@@ -8,9 +8,10 @@ may write to the slab that the request names. `answered` and `lost` end a reques
 follows from it. There is no clock and no I/O here: the caller says what happened, and when, and carries out the
 instruction.
 
-A request has one of four purposes:
+A request has one of five purposes:
 * ``rows``: the slice, for its batch;
 * ``hedge``: the same, a second time, because the first worker is late; the first answer counts;
+* ``moved``: the same, elsewhere, because it was taken back from the first worker, which does not give it back;
 * ``check``: a slice that was made, again on another executor, to compare digests; no data come;
 * ``layout``: one row of a batch, to learn how rows are laid out; no data come.
 """
@@ -27,7 +28,7 @@ from headrace.feed.wire import messages
 if TYPE_CHECKING:
     from headrace.feed.client.verifier import Check
 
-Purpose = Literal["rows", "hedge", "check", "layout"]
+Purpose = Literal["rows", "hedge", "moved", "check", "layout"]
 
 
 class TakeRows(NamedTuple):

@@ -257,9 +257,10 @@ class Schedule:
 
     def request(self, number: WorkerNumber, slice_: Slice, now: float) -> Request:
         """Requests the rows of a slice from a worker."""
-        purpose: Purpose = "hedge" if slice_.requests else "rows"
+        purpose: Purpose = "rows"
         if slice_.requests:
-            self.hedges += slice_.requests[0].taken_back is None
+            purpose = "hedge" if slice_.requests[0].taken_back is None else "moved"
+            self.hedges += purpose == "hedge"
         elif slice_.draw is not None:
             self.lanes.settle(slice_.draw.cursor.lane, number)
         request = self._add(number, slice_, purpose, now, None)

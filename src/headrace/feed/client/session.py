@@ -9,9 +9,11 @@ trainer gets its batch. What goes wrong in that is raised by the next `wait_for`
 from __future__ import annotations
 
 import collections
+import logging
 import math
 import os
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
@@ -26,6 +28,8 @@ from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.wire import messages
 from headrace.feed.wire.mixing import Mixing
 
+_log = logging.getLogger(__name__)
+
 WARN_SECONDS = 10.0  # without any worker, after which the user is warned
 WINDOW = 8  # bundles on their way, at least
 LATELY = 64  # bundles
@@ -34,7 +38,13 @@ PUMP_SECONDS = 0.002  # while a bundle of small batches is handed over, workers 
 
 
 class Tuner(Protocol):
-    """Looks after a session at every step, and changes how many workers it has and how far it asks ahead."""
+    """Looks after a session at every step, and changes how many workers it has and how far it asks ahead.
+
+    Attributes:
+        stopped: whether it has failed, and is not called any more.
+    """
+
+    stopped: bool
 
     def look(self, session: Session) -> None:
         """Called between two exchanges: nothing is half done."""
@@ -125,9 +135,13 @@ class Session:
         self._open, self._ahead, self._unraised = None, None, None
         self._plans, self._units = plans, units
         self._asked, self._away = self._now(), 0.0
-        self._exchange.greet(self._now())  # workers start while a sampler makes its order
-        self._fill()
-        self._exchange.ask_slices()  # of workers that have stayed
+        try:
+            self._exchange.greet(self._now())  # workers start while a sampler makes its order
+            self._fill()
+            self._exchange.ask_slices()  # of workers that have stayed
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def length(self) -> int | None:
@@ -375,16 +389,33 @@ class Session:
         self._away = max(self._away, self._now() - self._asked)
         try:
             self._exchange.step(pause)
-            if self._tuner is not None:
-                self._tuner.look(self)
+            if self._tuner is not None and not self._tuner.stopped:
+                self._tune(self._tuner)
         except BaseException:  # whatever interrupted it (a Ctrl-C too), what is under way is not known any more
             self.close()
             raise
         self._asked = self._now()
 
+    def _tune(self, tuner: Tuner) -> None:
+        """Has the tuner look. One that fails is not called again: training goes on with the workers that there are."""
+        try:
+            tuner.look(self)
+        except Exception as error:  # noqa: BLE001 - whatever it is, batches can be made without it
+            tuner.stopped = True
+            _log.warning(
+                "the tuner of this loader has failed:\n%s", traceback.format_exc()
+            )  # as text: it holds nothing
+            self._warn(
+                f"the number of workers is not tuned any more, training goes on with those that there are: "
+                f"{type(error).__name__}: {error}",
+                UserWarning,
+            )
+
     def _advice(self) -> str:
         if not self._schedule.workers and self._worker_pool.absent():
             return "start the hosts that are missing, or take them out of workers="
+        if not self._schedule.workers and not self._worker_pool.served:
+            return "to open the dataset may take that long: raise stall_timeout; or a worker hangs: see its log"
         return "a sample may take that long: raise stall_timeout; or a worker hangs: see its log"
 
     def _awaited(self) -> str:

@@ -96,6 +96,7 @@ class LoaderTuner:
         self.desired: int | None = None
         self.ahead = 0
         self.changes: collections.deque[Change] = collections.deque(maxlen=CHANGES)
+        self.stopped = False
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_session": None, "_host": None}
@@ -180,7 +181,8 @@ class LoaderTuner:
         stall = sum(stall for _, stall in self._recent) / len(self._recent)
         serving, link = session.serving, None
         if not isinstance(session.worker_pool, LocalPool) and serving:
-            links = [made["link"] for made in self._stats.hosts.values()]
+            names = {worker.name for worker in session.worker_pool.workers() if worker.ready}
+            links = [made["link"] for name, made in self._stats.hosts.items() if name in names]
             link = sum(links) / max(1, len(links))
             self.desired = desired_hosts(
                 self.needed * self.ranks, sum(serving) / len(serving), len(serving), stall, link
