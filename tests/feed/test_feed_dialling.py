@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from feed_servers import Pair, free_port
 
+from headrace.feed.client import receiver as receiver_module
 from headrace.feed.client.receiver import Receiver
 from headrace.feed.wire import messages
 from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
@@ -78,3 +79,58 @@ def test_a_host_whose_answer_was_not_requested_is_left_and_the_reason_names_the_
             host.send(messages.Cancelled(77))
             [down] = [frame.message for frame in rank.wait(10)]
             assert down == messages.Down("it answered request 77, which was not asked")
+
+
+def test_a_name_whose_lookup_takes_long_holds_up_no_other_host(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    release, asked = threading.Event(), []
+    real = socket.getaddrinfo
+
+    def resolve(name: str, *arguments: Any, **options: Any) -> list[Any]:
+        asked.append(name)
+        if name.startswith("slow"):
+            release.wait(60)
+            raise socket.gaierror(socket.EAI_AGAIN, "no answer from any resolver")
+        return real("127.0.0.1" if name == "quick.example" else name, *arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    monkeypatch.setattr(receiver_module, "CONNECT_SECONDS", 1.0)
+    try:
+        with receiving() as rank:
+            for route, name in enumerate(["slow.example", "slower.example", "quick.example", "127.0.0.1"], 1):
+                rank.send(messages.Dial(f"tcp://{name}:{pair.a.port}", SECRET, "test"), route=route)
+            told: dict[int, messages.Message] = {}
+            while len(told) < 4:
+                told |= {frame.route: frame.message for frame in rank.wait(10)}
+                if len(told) == 2:
+                    assert set(told) == {3, 4}, "those that could be looked up are not held up"
+            for route, name in ((1, "slow.example"), (2, "slower.example")):
+                assert told[route] == messages.Down(f"cannot resolve tcp://{name}:{pair.a.port}: no answer within 1 s")
+            rank.send(messages.Dial(f"tcp://slow.example:{pair.a.port}", SECRET, "test"), route=1)
+            assert isinstance(rank.wait(10)[0].message, messages.Down)
+            assert asked.count("slow.example") == 1, "one thread for a name at most"
+            rank.send(messages.Dial(f"tcp://slow.example:{pair.a.port}", SECRET, "test"), route=1)
+            release.set()
+            [down] = [frame.message for frame in rank.wait(10)]
+            assert "no answer from any resolver" in down.reason
+    finally:
+        release.set()
+
+
+def test_a_host_for_which_no_socket_can_be_made_is_told_and_holds_up_no_other(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = socket.getaddrinfo
+
+    def resolve(name: str, *arguments: Any, **options: Any) -> list[Any]:
+        if name == "odd.example":
+            return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_UDP, "", ("127.0.0.1", 1))]
+        return real(name, *arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    with receiving() as rank:
+        rank.send(messages.Dial("tcp://odd.example:1", SECRET, "test"), route=1)
+        [down] = [frame.message for frame in rank.wait(10)]
+        assert isinstance(down, messages.Down)
+        assert "not supported" in down.reason
+        rank.send(messages.Dial(pair.a.tcp, SECRET, "test"), route=1)
+        assert isinstance(rank.wait(10)[0].message, messages.Welcome)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 import trouble_data
 from effort import SOAK
 from feed_data import flat
-from feed_servers import Server, wait_until
+from feed_servers import Server
 
 from headrace.errors import WorkerError, WorkersLost
 from headrace.feed import DataLoader
@@ -265,16 +266,48 @@ def test_local_workers_that_keep_ending_are_not_replaced_for_ever(at: Make) -> N
         list(loader)
 
 
-def test_a_server_whose_workers_keep_ending_ends_and_is_named(own_server: Callable[..., Server]) -> None:
-    server = own_server("doomed")
-    dataset = trouble_data.troubled("kill", list(range(96)))
+@pytest.mark.parametrize("at_once", ["unix", "tcp"])
+def test_a_job_whose_samples_keep_ending_workers_is_refused_and_the_others_go_on(
+    at_once: str, own_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = own_server("shared")
+    where = {"workers": server.tcp if at_once == "tcp" else server.unix_address, "secret_file": str(server.secret)}
+    monkeypatch.setenv("HEADRACE_FEED_JOB", "sound")
+    with DataLoader(trouble_data.pure(), 8, seed=5, prefetch_factor=1, **where) as other:
+        batches = iter(other)
+        got = [flat(next(batches))]
+        monkeypatch.setenv("HEADRACE_FEED_JOB", "unsound")
+        dataset = trouble_data.troubled("kill", list(range(96)))
+        refused = (
+            r"no data worker is left: .*the feed server refuses this client: 21 executors ended within 60 s; "
+            r"the last one killed by SIGKILL, over samples of trouble_data:troubled"
+        )
+        with (
+            DataLoader(dataset, 1, on_error="skip", seed=5, **where) as loader,
+            pytest.raises(WorkersLost, match=refused) as error,
+        ):
+            list(loader)
+        assert "same secret" not in str(error.value)
+        got += [flat(batch) for batch in batches]
+    assert got == plain()
+    assert server.process.poll() is None
+    assert [event["job"] for event in server.event("job_refused")] == ["unsound"]
+    assert all(event["replaced"] for event in server.event("executor_lost"))
+
+
+def test_an_executor_that_ends_while_it_opens_a_pipeline_is_blamed_on_no_sample(
+    tmp_path: Path, own_server: Callable[..., Server]
+) -> None:
+    server = own_server("picky")
+    dataset = trouble_data.picky(str(tmp_path / "opened"))
     with (
-        DataLoader(dataset, 1, workers=server.tcp, secret_file=str(server.secret), on_error="skip", seed=5) as loader,
-        pytest.raises(WorkersLost, match=r"no data worker is left.*tcp://127\.0\.0\.1"),
+        DataLoader(dataset, 8, seed=5, workers=server.tcp, secret_file=str(server.secret)) as loader,
+        pytest.raises(
+            WorkersLost, match=r"4 executors ended before they had begun; .*code 7, while they made trouble_data:picky"
+        ),
     ):
-        list(loader)
-    wait_until(lambda: server.process.poll() is not None, "the server has ended")
-    assert "executors ended within 60 s; the last one killed by SIGKILL" in server.log()
+        list(itertools.chain.from_iterable(itertools.repeat(loader, 100)))
+    assert server.process.poll() is None
 
 
 UNGUARDED = """

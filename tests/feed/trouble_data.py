@@ -141,6 +141,16 @@ def troubled(kind: str, indices: list[int], once: str = "", n: int = 96, delay: 
     return Troubled(kind, indices, once, n, delay)
 
 
+@pipeline
+def picky(opened: str) -> Samples:
+    """Can be made by one executor; those that come after it end."""
+    try:
+        Path(opened).touch(exist_ok=False)
+    except FileExistsError:
+        os._exit(7)
+    return Samples(delay=0.02)
+
+
 def raise_over_thirteen(samples: list[Any]) -> Any:
     """A collate function that cannot make the batch with index 13."""
     if any(sample["key"] == 13 for sample in samples):

@@ -7,6 +7,7 @@ On `--status-fd` it writes one JSON object a line:
 
     {"event": "ready", "executors": 2}
     {"event": "executor_lost", "pid": 123, "status": -9, "hung": false, "reason": "killed by SIGKILL", "replaced": true}
+    {"event": "job_refused", "job": "host:123", "reason": "21 executors ended within 60 s; ..."}
 
 `status` is an exit code, or a signal as a negative number.
 

@@ -16,23 +16,29 @@ import socket
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import psutil
 
-from headrace.errors import FeedError
+from headrace.errors import FeedError, PipelineError
 from headrace.exit_status import exit_text, split_status
 from headrace.feed.identifiers import NO_ROUTE, PipelineNumber, RouteNumber, SlabNumber
 from headrace.feed.pipelines.fetch import Built
 from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
-from headrace.feed.wire.messages import Message, decode_greeting
+from headrace.feed.wire.messages import Message, OpenFailed, RemoteError, decode_greeting
+from headrace.feed.wire.remote_errors import kind_of
 from headrace.feed.worker.executor import executor_main
 from headrace.feed.worker.parent_death import watch_parent
+
+PICKLED_HINT = "with spawn and forkserver the dataset is pickled: define functions and classes at the top of a module"
+TELL_SECONDS = 5.0
 
 
 @dataclass(eq=False)
@@ -89,7 +95,10 @@ class ReceiverLink(Link):
 
     def reason(self) -> str:
         """Returns how the receiver ended."""
-        return f"the receiver process ended with {self.process.wait()}"
+        try:
+            return f"the receiver process {exit_text(*split_status(self.process.wait(1.0)))}"
+        except subprocess.TimeoutExpired:
+            return "the receiver process closed its connection"
 
     def cpu_seconds(self) -> float:
         """Returns the process's CPU time, also when it has ended and was not waited for."""
@@ -108,10 +117,12 @@ class ReceiverLink(Link):
 def start_receiver() -> ReceiverLink:
     """Starts a receiver process."""
     ours, theirs = socket.socketpair()
-    with theirs:
+    with ExitStack() as undo, theirs:
+        undo.callback(ours.close)
         command = [sys.executable, "-m", "headrace.feed.client.receiver"]
         command += ["--socket", str(theirs.fileno()), "--parent", str(os.getpid())]
         process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        undo.pop_all()
     return ReceiverLink(FramedConnection(ours), True, set(), process)
 
 
@@ -122,7 +133,7 @@ class ExecutorLink(Link):
     number: int
     process: Any  # multiprocessing's Process of some context
     starting: threading.Thread | None = None
-    failure: Exception | None = None
+    failure: BaseException | None = None
 
     @property
     def pid(self) -> int:
@@ -195,33 +206,48 @@ def start_executor(
         foreign: descriptors of this process that a forked child must close: the other executors' sockets.
     """
     chosen = _context(context)
+    if chosen.current_process().daemon:
+        raise FeedError(
+            "this loader cannot start worker processes here: daemonic processes are not allowed to have children, and "
+            f"this process, {chosen.current_process().name}, is one",
+            hint="load in the process itself (num_workers=0), or start it with daemon=False",
+        )
     ours, theirs = socket.socketpair()
     forked = chosen.get_start_method() == "fork"
     close = [*foreign, ours.fileno()] if forked else []
-    process = chosen.Process(
-        target=_local_main,
-        args=(theirs, number, of, given, init, os.getpid(), close, gc.isenabled()),
-        daemon=True,
-        name=f"headrace-worker-{number}",
-    )
-    link = ExecutorLink(FramedConnection(ours), False, set(), number, process)
+    link = ExecutorLink(FramedConnection(ours), False, set(), number, None)
 
     def start() -> None:
         try:
             with _nothing_collected() if forked else nullcontext():
-                process.start()
-        except (AttributeError, TypeError, RuntimeError, OSError, pickle.PicklingError) as error:
+                link.process.start()
+        except Exception as error:  # noqa: BLE001 - the dataset is pickled here, which may raise anything
             link.failure = error
+        except BaseException as error:
+            link.failure = error
+            if forked:
+                raise  # a Ctrl-C
         finally:
             theirs.close()
 
-    if forked:  # in this thread: a forked child has the thread that called fork, and no other
-        start()
-    else:  # the child has to import what it needs before it takes its dataset; meanwhile the next one is started
-        link.starting = threading.Thread(target=start, name=f"headrace-start-{number}")
-        link.starting.start()
-    if link.failure is not None:
-        ours.close()
+    try:
+        link.process = chosen.Process(
+            target=_local_main,
+            args=(_WorkerEnd(theirs), number, of, given, init, os.getpid(), close, gc.isenabled()),
+            daemon=True,
+            name=f"headrace-worker-{number}",
+        )
+        if forked:  # in this thread: a forked child has the thread that called fork, and no other
+            start()
+        else:  # the child has to import what it needs before it takes its dataset; meanwhile the next one is started
+            link.starting = threading.Thread(target=start, name=f"headrace-start-{number}")
+            link.starting.start()
+    except BaseException:
+        theirs.close()
+        link.channel.close()
+        raise
+    if forked and link.failure is not None:
+        link.channel.close()
         raise _not_started(link.failure) from link.failure
     return link
 
@@ -244,12 +270,45 @@ def _nothing_collected() -> Iterator[None]:
 def _not_started(failure: BaseException) -> FeedError:
     """Returns what is raised for a worker process that could not be started."""
     unpicklable = isinstance(failure, (pickle.PicklingError, AttributeError, TypeError))
-    hint = "with spawn and forkserver the dataset is pickled: define functions and classes at the top of a module"
-    return FeedError(f"cannot start a worker process: {failure}", hint if unpicklable else "")
+    named = str(failure) if unpicklable or isinstance(failure, OSError) else f"{type(failure).__name__}: {failure}"
+    return FeedError(f"cannot start a worker process: {named}", PICKLED_HINT if unpicklable else "")
+
+
+class _WorkerEnd:
+    """A worker's end of its connection, which comes first of what it is given.
+
+    Where that is pickled, the worker tells through it what it cannot unpickle: its process ends by that.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.connection = state["connection"]
+        sys.excepthook = self._tell
+
+    def take(self) -> socket.socket:
+        """Returns the connection: all that was given is there."""
+        if sys.excepthook == self._tell:
+            sys.excepthook = sys.__excepthook__
+        return self.connection
+
+    def _tell(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        words = (
+            "a worker process cannot unpickle what it was given (dataset, collate_fn, worker_init_fn): "
+            f"{kind.__name__}: {error}. {PICKLED_HINT[0].upper()}{PICKLED_HINT[1:]}"
+        )
+        text = "".join(traceback.format_exception(kind, error, trace))
+        channel = FramedConnection(self.take())
+        try:
+            channel.send(OpenFailed(PipelineNumber(0), RemoteError(kind_of(PipelineError), words, text)))
+            channel.drain(TELL_SECONDS)
+        except (ConnectionClosed, TimeoutError):
+            sys.__excepthook__(kind, error, trace)
 
 
 def _local_main(
-    connection: socket.socket,
+    end: _WorkerEnd,
     number: int,
     of: int,
     given: dict[PipelineNumber, Built],
@@ -265,4 +324,4 @@ def _local_main(
         os.close(descriptor)
     watch_parent(parent)
     roots = [Path(os.path.realpath(entry or ".")) for entry in sys.path]
-    executor_main(connection, number, of, roots, given, init)
+    executor_main(end.take(), number, of, roots, given, init)

@@ -29,7 +29,6 @@ STACK_SECONDS = 0.5  # to write a stack
 # takes long, so the others are started when it has answered, or has not within these seconds of having its dataset.
 FORK_SECONDS, SPAWN_SECONDS = 0.05, 0.5
 START_STEP = 0.01
-UNBORN = 4  # workers that end with an exception before any of them was there
 CHEAP_SECONDS = 0.015  # if all others are forked in less, they are, at once
 
 
@@ -65,7 +64,6 @@ class LocalPool(WorkerPool):
         self._owner = os.getpid()
         self._missing = collections.deque(range(executors))
         self._restarts = RestartBudget()
-        self._unborn = 0
         self._last = ""
         self._forked = start_method(context) == "fork"
         self._begun = self._opened = self._fork_seconds = 0.0
@@ -203,30 +201,44 @@ class LocalPool(WorkerPool):
         worker = self.worker_of(link, NO_ROUTE)
         assert worker is not None
         self._last = worker.reason = self._stuck.pop(worker.number, ("",))[0] or link.reason()
-        if worker.ready or self._forked or link.process.exitcode != 1:
-            self._unborn = 0
-        else:
-            self._unborn += 1
         _log.info("%s: ended: %s", worker.name, self._last)
+        code = link.process.exitcode
         link.close()
         leaving = worker.number in self._leaving
         self._forget(worker)
         if leaving:
             return [worker]
-        if self._unborn >= UNBORN:
-            raise WorkersLost(
-                f"{self._unborn} worker processes ended before they had begun; the last one {self._last}",
-                hint="see the traceback above; what a script does must stand under `if __name__ == '__main__':`, "
-                "because with spawn and forkserver its workers import it",
-            )
-        if not self._restarts.spend(now):
-            raise WorkersLost(f"{self._restarts.describe('worker processes')}; the last one {self._last}")
+        # One that somebody kills while others serve says nothing of whether workers can start.
+        others = any(other.ready for other in self._workers.values())
+        killed = code is not None and code < 0
+        if not self._restarts.spend(now, begun=worker.ready or (killed and others)):
+            told = f"{self._restarts.describe('worker processes')}; the last one {self._last}"
+            raise WorkersLost(told, self._start_hint(code) if self._restarts.cannot_start else "")
         self._missing.append(link.number)
         return [worker]
 
+    def _start_hint(self, code: int | None) -> str:
+        """Returns what to do about workers that end, with that exit code, before they have answered."""
+        if code == 1 and not self._forked:
+            return (
+                "see the traceback above; what a script does must stand under `if __name__ == '__main__':`, "
+                "because with spawn and forkserver its workers import it"
+            )
+        if code is not None and code < 0:
+            return "the kernel kills processes when memory is short: use fewer workers, or a smaller dataset object"
+        return "see what they wrote above: what the dataset imports, or worker_init_fn, ends the process"
+
+    def opened(self, worker: Worker) -> None:
+        """See WorkerPool."""
+        self._restarts.begun()
+        super().opened(worker)
+
     def describe(self) -> str:
         """Returns whom a session waits for, in words."""
-        return f"waited for {self._size} local worker processes{f'; the last one {self._last}' if self._last else ''}"
+        words = f"waited for {self._size} local worker processes"
+        if not self.served and not any(worker.ready for worker in self._workers.values()):
+            words += ", none of which has opened its dataset yet"
+        return f"{words}; the last one {self._last}" if self._last else words
 
     def close(self) -> None:
         """Ends the executors. In a forked child of the owner nothing is touched."""

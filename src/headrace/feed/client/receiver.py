@@ -12,15 +12,20 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import errno
+import ipaddress
 import os
 import selectors
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
@@ -33,8 +38,8 @@ from headrace.feed.wire import messages
 from headrace.feed.wire.endpoints import split_address
 from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
 from headrace.feed.wire.frames import Frame
-from headrace.feed.wire.handshake import HANDSHAKE_SECONDS, ClientHandshake, RefusedByServer
-from headrace.feed.wire.tls import client_tls
+from headrace.feed.wire.handshake import HANDSHAKE_SECONDS, ClientHandshake, RefusedByServer, refusal
+from headrace.feed.wire.tls import ClientTls, client_tls
 from headrace.feed.wire.transport import TlsRefused, configure_tcp
 from headrace.feed.worker.parent_death import watch_parent
 
@@ -58,6 +63,83 @@ class HostLink:
     looked: float = 0.0
 
 
+@dataclass(eq=False)
+class Lookup:
+    """The addresses of a name, once it is `done`, or why there are none."""
+
+    addresses: list[Any] = field(default_factory=list)
+    error: str = ""
+    done: bool = False
+
+
+class Lookups:
+    """Looks up names of hosts in threads of their own, because a resolver may take half a minute over one that is gone.
+
+    There is one thread for a name at most, however often it is asked for meanwhile. The selector is woken by an answer.
+    """
+
+    def __init__(self) -> None:
+        self._woken, self._waker = socket.socketpair()
+        self._woken.setblocking(False)
+        self._waker.setblocking(False)
+        self._under_way: dict[tuple[str, int], Lookup] = {}
+
+    def fileno(self) -> int:
+        """What is readable when an answer has come."""
+        return self._woken.fileno()
+
+    def clear(self) -> None:
+        """Takes notice of the answers."""
+        with contextlib.suppress(BlockingIOError):
+            self._woken.recv(4096)
+        self._under_way = {name: lookup for name, lookup in self._under_way.items() if not lookup.done}
+
+    def look_up(self, name: str, port: int) -> Lookup:
+        """Returns the lookup of a name; that of an address is done at once."""
+        lookup = self._under_way.get((name, port))
+        if lookup is None:
+            lookup = self._under_way[name, port] = Lookup()
+            arguments = (lookup, name, port)
+            if _is_address(name):
+                self._resolve(*arguments)
+            else:
+                threading.Thread(target=self._resolve, args=arguments, name=f"lookup of {name}", daemon=True).start()
+        return lookup
+
+    def close(self) -> None:
+        """Closes the sockets. Threads may go on, and tell nobody."""
+        self._woken.close()
+        self._waker.close()
+
+    def _resolve(self, lookup: Lookup, name: str, port: int) -> None:
+        try:
+            lookup.addresses = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+        except (OSError, ValueError) as error:
+            lookup.error = str(error)
+        lookup.done = True
+        with contextlib.suppress(OSError):  # it is full of such notes, or closed
+            self._waker.send(b".")
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+@dataclass(eq=False)
+class _Dialling:
+    """A host that is to be connected as soon as its name is looked up; `begun`: monotonic seconds."""
+
+    route: RouteNumber
+    dial: messages.Dial
+    tls: ClientTls | None
+    lookup: Lookup
+    begun: float
+
+
 class Receiver:
     """See the module.
 
@@ -73,17 +155,25 @@ class Receiver:
         self._failures: collections.Counter[str] = collections.Counter()
         self._selector = selectors.DefaultSelector()
         self._selector.register(channel, selectors.EVENT_READ, None)
+        self._dials: list[_Dialling] = []
+        self._lookups = Lookups()
+        self._selector.register(self._lookups, selectors.EVENT_READ, self._lookups)
 
     def run(self) -> None:
         """Works until the rank closes. Raises ConnectionClosed then."""
+        with contextlib.closing(self._lookups):
+            self._loop()
+
+    def _loop(self) -> None:
         while True:
             self._watch_writes()
             for key, events in self._selector.select(timeout=0.5):
-                host: HostLink | None = key.data
+                host: HostLink | Lookups | None = key.data
                 if host is None:
                     self._hear_rank(events)
-                elif self._hosts.get(host.route) is host:
+                elif isinstance(host, HostLink) and self._hosts.get(host.route) is host:
                     self._hear_host(host, events)
+            self._connect_found()
             now = time.monotonic()
             for host in list(self._hosts.values()):
                 if host.channel.amid_payload and now - host.looked > LOOK_SECONDS:
@@ -104,7 +194,9 @@ class Receiver:
 
     def _watch_writes(self) -> None:
         for key in list(self._selector.get_map().values()):
-            host: HostLink | None = key.data
+            host: HostLink | Lookups | None = key.data
+            if isinstance(host, Lookups):
+                continue
             channel = self._rank if host is None else host.channel
             pending = channel.wants_write or (host is not None and not host.connected)
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if pending else 0)
@@ -151,34 +243,58 @@ class Receiver:
         try:
             name, port = split_address(dial.address)
             tls = client_tls(dial.tls_ca, name) if dial.tls_ca else None
-            found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
         except FeedError as error:
             self._rank.send(messages.Down(error.message, refused=True), route=route)
             return
         except (OSError, ValueError) as error:
             self._rank.send(messages.Down(f"cannot resolve {dial.address}: {error}"), route=route)
             return
-        family, kind, protocol, _, target = found[self._failures[dial.address] % len(found)]
-        connection = socket.socket(family, kind, protocol)
-        connection.setblocking(False)
-        configure_tcp(connection)
-        code = connection.connect_ex(target)
-        if code not in (0, errno.EINPROGRESS):
-            connection.close()
-            self._failures[dial.address] += 1
-            self._rank.send(messages.Down(os.strerror(code).lower()), route=route)
+        self._dials.append(_Dialling(route, dial, tls, self._lookups.look_up(name, port), time.monotonic()))
+        self._connect_found()
+
+    def _connect_found(self) -> None:
+        """Connects to the hosts whose names have been looked up, and gives up those that took too long."""
+        self._lookups.clear()
+        waiting, self._dials = self._dials, []
+        for dialling in waiting:
+            if dialling.lookup.done:
+                self._connect(dialling)
+            elif time.monotonic() - dialling.begun > CONNECT_SECONDS:
+                why = f"cannot resolve {dialling.dial.address}: no answer within {CONNECT_SECONDS:g} s"
+                self._rank.send(messages.Down(why), route=dialling.route)
+            else:
+                self._dials.append(dialling)
+
+    def _connect(self, dialling: _Dialling) -> None:
+        route, dial, lookup = dialling.route, dialling.dial, dialling.lookup
+        if lookup.error:
+            self._rank.send(messages.Down(f"cannot resolve {dial.address}: {lookup.error}"), route=route)
             return
+        family, kind, protocol, _, target = lookup.addresses[self._failures[dial.address] % len(lookup.addresses)]
         handshake = ClientHandshake(dial.secret, dial.client, dial.rank, dial.world_size)
         now = time.monotonic()
         host = HostLink(route, dial.address, handshake, now + CONNECT_SECONDS + HANDSHAKE_SECONDS, Keepalive(now))
-        host.channel = FramedConnection(
-            connection,
-            sink=lambda frame, length: self._place(host, frame, length),
-            handshake=messages.decode_greeting,
-            tls=tls,
-        )
+        try:
+            with ExitStack() as undo:
+                connection = undo.enter_context(socket.socket(family, kind, protocol))
+                connection.setblocking(False)
+                configure_tcp(connection)
+                code = connection.connect_ex(target)
+                if code not in (0, errno.EINPROGRESS):
+                    raise OSError(code, os.strerror(code))
+                host.channel = FramedConnection(
+                    connection,
+                    sink=lambda frame, length: self._place(host, frame, length),
+                    handshake=messages.decode_greeting,
+                    tls=dialling.tls,
+                )
+                self._selector.register(host.channel, selectors.EVENT_READ | selectors.EVENT_WRITE, host)
+                undo.pop_all()
+        except OSError as error:
+            self._failures[dial.address] += 1
+            self._rank.send(messages.Down((error.strerror or str(error)).lower()), route=route)
+            return
         self._hosts[route] = host
-        self._selector.register(host.channel, selectors.EVENT_READ | selectors.EVENT_WRITE, host)
 
     def _hear_host(self, host: HostLink, events: int) -> None:
         host.looked = time.monotonic()
@@ -206,6 +322,8 @@ class Receiver:
             return
         if isinstance(message, messages.Pong):
             return
+        if isinstance(message, messages.Refused):
+            raise refusal(message)
         if isinstance(message, messages.Answer):
             request = host.requests.pop(message.request, None)
             if request is None:

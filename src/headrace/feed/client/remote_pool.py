@@ -20,6 +20,7 @@ from headrace.feed.wire import messages
 from headrace.feed.wire.endpoints import Endpoint, Endpoints
 from headrace.feed.wire.framed_connection import ConnectionClosed
 from headrace.feed.wire.handshake import HANDSHAKE_SECONDS, ClientHandshake, RefusedByServer
+from headrace.feed.worker.restart_budget import RestartBudget
 
 _log = logging.getLogger(__name__)
 
@@ -41,9 +42,11 @@ class RemotePool(WorkerPool):
         self._identity = (client, rank, world_size)
         self._receiver: ReceiverLink | None = None
         self._receiver_cpu = 0.0  # of those that have ended
+        self._receivers = RestartBudget()
         self._retry: dict[str, float] = {}
         self._delay: dict[str, float] = {}
         self._refused: dict[str, float] = {}  # addresses, and since when
+        self._unserved: set[str] = set()  # those of them that refuse the pipeline, after they have welcomed this client
         self._looked = 0.0  # when `maintain` was called last
         self._leaving: set[str] = set()
         self._problems: dict[str, str] = {}
@@ -108,12 +111,16 @@ class RemotePool(WorkerPool):
 
     def _judge(self, endpoints: tuple[Endpoint, ...], now: float) -> None:
         """Raises WorkersLost when no worker serves and the time allowed has passed."""
-        serving = [worker for worker in self._workers.values() if not worker.unused]
+        serving = [
+            worker for worker in self._workers.values()
+            if not worker.unused and (worker.endpoint is None or worker.endpoint.address not in self._unserved)
+        ]  # fmt: skip
         if any(worker.handshake is not None and worker.handshake.welcome for worker in serving):
             self._was_connected, self._alone_since = True, None
             return
         self._alone_since = self._alone_since or now
-        allowed = RECOVER_SECONDS if self._was_connected else START_SECONDS
+        starting = self._receiver is not None and not self._receiver.channel.bytes_received
+        allowed = RECOVER_SECONDS if self._was_connected and not starting else START_SECONDS
         unused = {
             worker.endpoint.address
             for worker in self._workers.values()
@@ -124,7 +131,7 @@ class RemotePool(WorkerPool):
         if now - self._alone_since > allowed:
             raise WorkersLost(
                 f"no data worker is left: {self.describe()}",
-                hint=REFUSED_HINT if self._refused else "see the logs of these hosts",
+                hint=REFUSED_HINT if self._refused.keys() - self._unserved else "see the logs of these hosts",
             )
 
     def _connect(self, endpoint: Endpoint, now: float) -> None:
@@ -175,7 +182,8 @@ class RemotePool(WorkerPool):
                 worker.link.channel.trust()
             if worker.endpoint is not None:
                 self._delay.pop(worker.endpoint.address, None)
-                self._refused.pop(worker.endpoint.address, None)
+                if worker.endpoint.address not in self._unserved:
+                    self._refused.pop(worker.endpoint.address, None)
             worker.executors = worker.handshake.welcome.executors
             worker.name = f"{worker.handshake.welcome.host}"
             self._welcomed.append(worker)
@@ -188,9 +196,14 @@ class RemotePool(WorkerPool):
         why = link.reason() if link.shared else reason
         for worker in gone:
             self.down(worker, why)
+        link.close()
         if link is self._receiver:
             self._receiver = None
-        link.close()
+            if not self._receivers.spend(now, begun=link.channel.bytes_received > 0):
+                raise WorkersLost(
+                    f"{self._receivers.describe('receiver processes')}; the last one: {why}",
+                    hint="see what it wrote above: it is started as `python -m headrace.feed.client.receiver`",
+                )
         return gone
 
     def down(self, worker: Worker, reason: str, *, refused: bool = False) -> None:
@@ -201,8 +214,17 @@ class RemotePool(WorkerPool):
         self._welcomed = [other for other in self._welcomed if other is not worker]
         self._problems[worker.endpoint.name if worker.endpoint is not None else worker.name] = reason
 
+    def opened(self, worker: Worker) -> None:
+        """See WorkerPool."""
+        super().opened(worker)
+        if worker.endpoint is not None:
+            self._unserved.discard(worker.endpoint.address)
+            self._refused.pop(worker.endpoint.address, None)
+
     def _refuse(self, worker: Worker) -> None:
         if worker.endpoint is not None:
+            if worker.handshake is not None and worker.handshake.welcome is not None:
+                self._unserved.add(worker.endpoint.address)
             self._refused.setdefault(worker.endpoint.address, self._looked)
             self._delay[worker.endpoint.address] = RETRY_LIMIT
 

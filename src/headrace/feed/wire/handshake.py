@@ -41,6 +41,11 @@ def bind(secret: bytes, binding: bytes) -> bytes:
     return hmac.new(secret, b"headrace tls" + binding, hashlib.sha256).digest() if binding else secret
 
 
+def refusal(message: Refused) -> RefusedByServer:
+    """Returns what is raised when a server refuses, in the handshake or later."""
+    return RefusedByServer(f"the feed server refuses this client: {message.reason}")
+
+
 def challenge() -> Challenge:
     """Makes a server's first message."""
     return Challenge(VERSION, os.urandom(NONCE_BYTES))
@@ -92,7 +97,7 @@ class ClientHandshake:
             ProtocolError: the server refuses, or cannot prove itself.
         """
         if isinstance(message, Refused):
-            raise RefusedByServer(f"the feed server refuses this client: {message.reason}")
+            raise refusal(message)
         if isinstance(message, Challenge) and self._challenge is None:
             self._challenge = message
             self._secret = bind(self._secret, binding)

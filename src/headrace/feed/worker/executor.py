@@ -132,7 +132,7 @@ class Executor:
             if message.lanes:
                 init = load_function(message.init, self._roots) if message.init else self._init
                 self._lanes[message.pipeline] = LaneReaders(built.dataset, init)
-        except Exception as error:  # noqa: BLE001 - the user's code: told to the trainer with its traceback
+        except BaseException as error:  # noqa: BLE001 - the user's code, also its sys.exit(): told with its traceback
             self._broken[message.pipeline] = remote_error(error)
             self._send(messages.OpenFailed(message.pipeline, self._broken[message.pipeline]))
             return

@@ -38,6 +38,8 @@ class ExecutorProcess:
     """One executor.
 
     Attributes:
+        opened: the pipelines that it was told to open.
+        opening: those of them of which it has not answered how that went.
         capability: torch's instruction set, empty for the host's own.
         hung: why it is being ended.
         killed: whether it was sent SIGKILL for that.
@@ -49,6 +51,7 @@ class ExecutorProcess:
     channel: FramedConnection
     pid: int = 0
     opened: set[PipelineNumber] = field(default_factory=set)
+    opening: set[PipelineNumber] = field(default_factory=set)
     slabs: set[SlabNumber] = field(default_factory=set)
     requests: collections.deque[ServerRequest] = field(default_factory=collections.deque)
     dead: bool = False

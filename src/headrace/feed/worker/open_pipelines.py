@@ -85,6 +85,10 @@ class OpenPipelines:
         holding = self._clients.get((client, pipeline))
         return None if holding is None else holding.number
 
+    def holders(self, number: PipelineNumber) -> list[ClientConnection]:
+        """Returns the clients that have a pipeline open."""
+        return [client for (client, _), holding in self._clients.items() if holding.number == number]
+
     def opened(self, message: messages.Opened) -> None:
         """An executor has opened a pipeline: those that wait are told, if it is the first one."""
         known = self._known.get(message.pipeline)

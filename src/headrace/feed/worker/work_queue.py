@@ -3,7 +3,11 @@
 Requests of all clients wait in one `fair_queue`: every job gets as many bytes. A local client's slabs are passed on to
 the executors, which write into them. For a client behind TCP the work queue has staging slabs of its own, bounded in
 bytes, from which the result is sent as it lies. When an executor dies, the slice that it worked on is reported lost to
-its client, who decides; what waited behind it goes back into the queue; the executor is replaced within a budget.
+its client, who decides; what waited behind it goes back into the queue; the executor is replaced.
+
+How often that may happen is a budget of each job for each of its pipelines: a job whose samples, or whose dataset, end
+too many executors is refused here, and the others go on. Executors that end while they work for nobody have a budget of
+their own, which is the server's.
 """
 
 from __future__ import annotations
@@ -45,6 +49,9 @@ MIN_DEADLINE = 1.0  # seconds; a client may not have executors ended sooner
 STACK_SECONDS = 0.5  # that an executor which hangs has for writing its stack
 
 
+_Charge = tuple[str, PipelineNumber]  # a job, and what it has open
+
+
 class ExecutorsLost(HeadraceError):
     """The executors die faster than they may be replaced."""
 
@@ -54,7 +61,7 @@ class WorkQueue:
 
     Args:
         pool: the executors.
-        tell: called with status events: ready, executor_lost.
+        tell: called with status events: ready, executor_lost, job_refused.
         memory: limit of the staging slabs, bytes.
         work: measures the executors.
     """
@@ -71,7 +78,9 @@ class WorkQueue:
         self._plans = Plans()
         self._client_slabs: dict[tuple[ClientConnection, SlabNumber], SlabNumber] = {}
         self._slabs: dict[SlabNumber, Slab] = {}
-        self._restarts = RestartBudget()
+        self._restarts = RestartBudget()  # of executors that ended while they worked for nobody
+        self._charged: dict[_Charge, RestartBudget] = {}
+        self._refusals: dict[_Charge, str] = {}  # those that have used up theirs, and in which words
         self._ready = False
         self.tally = SliceRate(time.monotonic())
         self.numerics: dict[str, str] = {}
@@ -110,6 +119,9 @@ class WorkQueue:
             return
         number = self._pipelines.enter(client, message, time.monotonic())
         self.let_go()
+        if refusal := self._refusal((message.job, number)):
+            self._refuse(client, refusal)
+            return
         opened = self._pipelines[number].opened
         if opened is not None:
             client.send(msgspec.structs.replace(opened, pipeline=message.pipeline))
@@ -182,10 +194,13 @@ class WorkQueue:
     def let_go(self) -> None:
         """Has the executors close what nobody has open any more; see `OpenPipelines.let_go`."""
         for number in self._pipelines.let_go(time.monotonic()):
+            self._charged = {charge: budget for charge, budget in self._charged.items() if charge[1] != number}
+            self._refusals = {charge: words for charge, words in self._refusals.items() if charge[1] != number}
             self._staging.forget(number)
             self._pool.forget(number)
             for executor in self._pool.alive():  # also one that could not open it: it keeps what it has built
                 executor.opened.discard(number)
+                executor.opening.discard(number)
                 self._give(executor, messages.Close(number))
 
     # What executors say
@@ -195,8 +210,10 @@ class WorkQueue:
         message = frame.message
         try:
             if isinstance(message, messages.Opened):
+                executor.opening.discard(message.pipeline)
                 self._opened(message)
             elif isinstance(message, messages.OpenFailed):
+                executor.opening.discard(message.pipeline)
                 self._open_failed(message)
             elif isinstance(message, (messages.Done, messages.Failed, messages.Unstackable)):
                 self._answered(executor, message, frame)
@@ -204,6 +221,9 @@ class WorkQueue:
             frame.discard()
 
     def _opened(self, message: messages.Opened) -> None:
+        for (_, number), budget in self._charged.items():
+            if number == message.pipeline:
+                budget.begun()
         self.numerics = message.numerics
         self._pipelines.opened(message)
 
@@ -351,6 +371,7 @@ class WorkQueue:
     def _introduce(self, executor: ExecutorProcess, pipeline: PipelineNumber) -> None:
         if pipeline not in executor.opened:
             executor.opened.add(pipeline)
+            executor.opening.add(pipeline)
             self._give(executor, self._pipelines[pipeline].message)
 
     def _give(self, executor: ExecutorProcess, message: messages.Message, descriptors: Sequence[int] = ()) -> None:
@@ -383,20 +404,31 @@ class WorkQueue:
         reason, hung = executor.hung or exit_reason(status), bool(executor.hung)
         self._pool.discard(executor)
         self._work.lost(executor.number)
-        allowed = self._restarts.spend(time.monotonic())
-        self._tell(event="executor_lost", pid=executor.pid, status=status, hung=hung, reason=reason, replaced=allowed)
+        charge = self._worked_for(executor)
+        opening = charge is not None and charge[1] in executor.opening
+        budget = self._restarts if charge is None else self._charged.setdefault(charge, RestartBudget())
+        # One that somebody kills while others serve the pipeline says nothing of whether it can be made.
+        others = charge is not None and any(
+            charge[1] in other.opened - other.opening for other in self._pool.alive(executor.capability)
+        )
+        allowed = budget.spend(time.monotonic(), begun=not opening or (status < 0 and others))
+        replaced = allowed or charge is not None
+        self._tell(event="executor_lost", pid=executor.pid, status=status, hung=hung, reason=reason, replaced=replaced)
         for place, request in enumerate(executor.requests):
             self._unstage(request)
             self._queue.ended(request, None)
             if request.cancelled:
                 request.client.send(messages.Cancelled(request.message.number))
-            elif place == 0:
+            elif place == 0 and not opening:
                 text = f"executor {executor.number}: {reason}"
                 request.client.send(messages.Lost(request.message.number, text, bool(executor.hung)))
             elif not request.client.closed:
                 self._queue.push(request)
         if not allowed:
-            raise ExecutorsLost(f"{self._restarts.describe('executors')}; the last one {reason}")
+            ended = f"{budget.describe('executors')}; the last one {reason}"
+            if charge is None:
+                raise ExecutorsLost(ended)
+            self._give_up(charge, ended, opening=opening)
         fresh = self._pool.start(executor.number, executor.capability)
         for number in list(self._pipelines.waiting):
             capability = self._pipelines[number].message.capability
@@ -404,6 +436,40 @@ class WorkQueue:
                 self._retry_open(fresh, number, reason)
             elif capability == executor.capability and not any(number in other.opened for other in self._pool.alive()):
                 self._introduce(fresh, number)
+
+    def _worked_for(self, executor: ExecutorProcess) -> _Charge | None:
+        """Returns the job and the pipeline that an executor worked for, and so may have ended of; None if for none."""
+        if executor.requests:
+            request = executor.requests[0]
+            return request.client.job, request.pipeline
+        for number, clients in self._pipelines.waiting.items():
+            if number in executor.opening and clients:
+                return clients[0][0].job, number
+        return None
+
+    def _give_up(self, charge: _Charge, ended: str, *, opening: bool) -> None:
+        """A job has used up its executors over a pipeline: its clients are refused."""
+        job, number = charge
+        factory = self._pipelines[number].message.factory
+        work = f"while they made {factory}" if opening else f"over samples of {factory}"
+        if charge not in self._refusals:
+            self._refusals[charge] = f"{ended}, {work}"
+            self._tell(event="job_refused", job=job, reason=self._refusals[charge])
+        for client in self._pipelines.holders(number):
+            if client.job == job:
+                self._refuse(client, self._refusals[charge])
+        self._queue.take_out(lambda request: request.client.closed)
+
+    def _refusal(self, charge: _Charge) -> str:
+        """Returns why a job is refused a pipeline; empty when it is not, or not any more."""
+        if charge in self._refusals and self._charged[charge].left(time.monotonic()):
+            del self._refusals[charge]
+        return self._refusals.get(charge, "")
+
+    def _refuse(self, client: ClientConnection, why: str) -> None:
+        client.send(messages.Refused(why))
+        client.closed = True  # the server's loop forgets it
+        client.channel.close()
 
     def _retry_open(self, executor: ExecutorProcess, number: PipelineNumber, reason: str) -> None:
         known = self._pipelines[number]
