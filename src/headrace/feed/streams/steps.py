@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar
 
 from headrace.errors import HeadraceError
 from headrace.feed.streams.open_lane import BEGINNING, Lane, Opener, Restart
+from headrace.feed.wire.remote_errors import text_of
 
 Kind = Literal["map", "filter", "flat_map"]
 Steps = tuple[tuple[Kind, Callable[[Any], Any]], ...]
@@ -72,7 +73,7 @@ def left_out(skipped: LeftOut | None, row: int, error: Exception) -> bool:
     """Notes a row that raised, if such rows are left out. Returns whether they are; what headrace raises never is."""
     if skipped is None or isinstance(error, HeadraceError):
         return False
-    skipped.add(row, f"{type(error).__name__}: {error}")
+    skipped.add(row, f"{type(error).__name__}: {text_of(error)}")
     return True
 
 

@@ -25,6 +25,7 @@ from headrace.feed.pipelines.lane_info import working_for
 from headrace.feed.pipelines.seeds import LaneSeeds
 from headrace.feed.streams.open_lane import BEGINNING, Restart
 from headrace.feed.wire.draws import MAX_TOKEN, Draw, Drawn
+from headrace.feed.wire.remote_errors import text_of
 from headrace.feed.worker.dataset_lane import DatasetLane, packed, unpacked
 from headrace.feed.worker.lane_opening import LaneOpening
 from headrace.feed.worker.output_marks import mark_of
@@ -90,7 +91,7 @@ class LaneReaders:
         except LaneFailed as failed:
             if not failed.opening:
                 raise
-            told = f"{type(failed.__cause__).__name__}: {failed.__cause__}"
+            told = f"{type(failed.__cause__).__name__}: {text_of(failed.__cause__ or failed)}"
         except _Changed as changed:
             if not draw.token:
                 raise _changed(draw, changed) from None
