@@ -1,62 +1,231 @@
 """Trees of tensors and arrays as a description and one block of bytes. No pickle.
 
-`describe(tree)` walks nested dict, list, tuple, namedtuple and dataclass with tensors, arrays and plain values at the
-leaves and returns a description that msgpack can carry, the leaves' arrays, and the size of a block in which every leaf
-has an aligned place. `write_leaves` copies the leaves into a block; `rebuild` makes views of a block into the same tree
-again. The description is data from a peer when it is rebuilt, so nothing in it is trusted: depth, number of nodes,
-dtypes, shapes and offsets are checked against the block before an array is made; nothing is imported, and no code of a
-class that it names is called (see `records`).
+`describe(tree)` walks a tree of containers with tensors, arrays and plain values at the leaves and returns a
+description that msgpack can carry, the leaves' arrays, and the size of a block in which every leaf has an aligned
+place. `write_leaves` copies the leaves into a block; `rebuild` makes the same tree again, of views of a block. The
+description is data from a peer when it is rebuilt, so nothing in it is trusted: depth, number of nodes, dtypes, shapes
+and offsets are checked against the block before an array is made; nothing is imported, and no code of a class that it
+names is called (see `records`). What would arrive as another type, or without a part of its meaning, is refused with
+its place.
 
-Node forms (first element is the kind):
+A node of a description is a list that begins with its kind. There are three forms, and whoever goes through a
+description tells them apart by `LEAVES` and `VALUES` alone:
+
+leaves, which end with an offset in the block:
     ["t", dtype, shape, offset]        torch tensor, dtype as in `torch.float32`
     ["a", dtype, shape, offset]        numpy array, dtype as in `<f4`
     ["s", dtype, offset]               numpy scalar
+    ["m", marks, length, offset]       a plain tree, see `plain_values`
+values:
     ["v", value]                       None, bool, int, float, str, bytes
     ["i", digits]                      an int beyond 64 bits, in base 16
     ["x", real, imaginary]             complex, of two floats
-    ["m", "l" or "u", length, offset]  list or tuple of many plain values, as msgpack in the block
-    ["d", [key nodes], [nodes]]        dict; mappings of other types than the next become one
-    ["o", [key nodes], [nodes]]        OrderedDict
-    ["l", [nodes]] / ["u", [nodes]]    list / tuple
-    ["n", name, [fields], [nodes]]     namedtuple, name as in `module:qualified.name`
-    ["c", name, [fields], [nodes]]     dataclass instance
+    ["p", marks, bytes]                a small plain tree
+    ["e", class, name]                 member of an enum, class as in `module:qualified.name`
+containers, which end with the nodes of what they hold, dicts with those of their keys before:
+    ["l" or "u", [nodes]]              list, tuple; of a subclass: ["l", class, [nodes]]
+    ["d" or "o", [nodes], [nodes]]     dict, OrderedDict; likewise
+    ["f", factory, [nodes], [nodes]]   defaultdict
+    ["n", class, [fields], [nodes]]    namedtuple
+    ["c" or "w", class, [fields], [nodes]]  dataclass instance, UserDict
+    ["k", class, [attributes], [nodes]]  subclass of Tensor: the tensor, and its attributes
+    ["b", class, [node]]               subclass of str, int, float, complex or bytes
 """
 
 from __future__ import annotations
 
+import copy
+import enum
 import re
 import sys
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections import OrderedDict, UserDict, defaultdict
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import PipelineError, ProtocolError
-from headrace.feed.batch import records
+from headrace.feed.batch import plain_values, records
+from headrace.feed.batch.plain_values import CONTAINERS, SCALARS
+from headrace.feed.batch.records import Refusal
 from headrace.feed.batch.tensors import is_tensor
 
 ALIGNMENT = 64
-MAX_DEPTH = 32
+MAX_DEPTH = 32  # of containers that hold more than plain values
 MAX_NODES = 1_000_000
 
 _DTYPE = re.compile(r"[<>|=][biufcSUmM][1-9]\d{0,9}(\[([1-9]\d{0,8})?[a-zA-Z]{1,7}\])?")  # what `dtype.str` gives
 
-_PLAIN = frozenset({type(None), bool, int, float, str, bytes})
-LEAVES = ("t", "a", "s", "m")  # nodes that end with an offset in the block
-MANY = 8  # plain values: so many in a list travel in the block
-_values = msgspec.msgpack.Decoder(list[bool | int | float | str | None])  # with bytes msgspec takes no such type
-_others: msgspec.msgpack.Decoder[list[Any]] = msgspec.msgpack.Decoder(list)
+LEAVES = frozenset("tasm")
+VALUES = frozenset("vixpe")
+INLINE = 512  # bytes of plain values that stand in the description; more lie in the block
 
 Node = list[Any]
 Bytes = NDArray[np.uint8]
+Memory = Callable[[int, int], Bytes]  # given offset and length, the memory of a leaf
+
+
+class _Container(NamedTuple):
+    """A kind of container: how its description begins, its values, and how another one is made.
+
+    Attributes:
+        facts: what stands in the description between the kind and the nodes. Raises Refusal.
+        parts: the values; of a mapping its keys and its values.
+        like: makes one of the user's own like a given one, with other values.
+    """
+
+    facts: Callable[[Any], list[Any]]
+    parts: Callable[[Any], tuple[list[Any], ...]]
+    like: Callable[[Any, list[Any]], Any]
+
+
+def _name_of(base: type) -> Callable[[Any], list[Any]]:
+    return lambda value: [] if type(value) is base else [records.subclass_name(value)]
+
+
+def _factory_of(value: Any) -> list[Any]:
+    factory = value.default_factory
+    name = "" if factory is None else getattr(factory, "__name__", "?")
+    if type(value) is not defaultdict or _FACTORIES.get(name, value) is not factory:
+        raise Refusal(f"a defaultdict that calls {factory!r} cannot travel to the trainer", "return dict(it)")
+    return [name]
+
+
+def _refused(value: Any) -> list[Any]:
+    kind = type(value)
+    raise Refusal(
+        f"a {kind.__module__}.{kind.__qualname__} cannot travel to the trainer",
+        "return tensors, arrays, numbers, strings, bytes or None, nested in dict, list, tuple or dataclass",
+    )
+
+
+def _record_facts(value: Any) -> list[Any]:
+    return [records.name_of(type(value)), list(records.checked_values(value))]
+
+
+def _items(value: Any) -> tuple[list[Any], ...]:
+    return ([*value],)
+
+
+def _pairs(value: Any) -> tuple[list[Any], ...]:
+    return [*value], [*value.values()]
+
+
+def _fields(value: Any) -> tuple[list[Any], ...]:
+    return ([*records.values_of(value).values()],)
+
+
+def _like_list(value: Any, items: list[Any]) -> Any:
+    if type(value) is list:
+        return items
+    clone = copy.copy(value)
+    clone[:] = items
+    return clone
+
+
+def _like_tuple(value: Any, items: list[Any]) -> Any:
+    kind = type(value)
+    try:
+        return tuple.__new__(kind, items)
+    except TypeError:  # one of C makes its instances itself
+        return kind(items)
+
+
+def _like_dict(value: Any, items: list[Any]) -> Any:
+    if type(value) is dict:
+        return dict(zip(value, items, strict=True))
+    clone = copy.copy(value)
+    update = partial(dict.update, clone) if isinstance(value, dict) else clone.update  # a Counter's own adds
+    update(zip([*value], items, strict=True))
+    return clone
+
+
+_CONTAINERS = {
+    "l": _Container(_name_of(list), _items, _like_list),
+    "u": _Container(_name_of(tuple), _items, _like_tuple),
+    "d": _Container(_name_of(dict), _pairs, _like_dict),
+    "o": _Container(_name_of(OrderedDict), _pairs, _like_dict),
+    "f": _Container(_factory_of, _pairs, _like_dict),
+    "n": _Container(lambda value: [records.subclass_name(value), [*value._fields]], _items, _like_tuple),
+    "c": _Container(_record_facts, _fields, records.replaced),
+    "w": _Container(_record_facts, _fields, records.replaced),
+    "?": _Container(_refused, _pairs, _like_dict),  # mappings of other types
+}
+_MAPPINGS = frozenset("dof?")
+_EXACT: dict[Any, str] = {list: "l", tuple: "u", dict: "d", OrderedDict: "o", defaultdict: "f"}
+_FACTORIES: dict[str, Any] = {
+    "": None, **{kind.__name__: kind for kind in (list, dict, tuple, set, int, float, complex, bool, str, bytes)}
+}  # fmt: skip
+
+
+def _kind_of(value: Any) -> str:
+    """Returns the kind of a container; empty for everything else."""
+    kind = type(value)
+    if kind in _EXACT or kind in SCALARS:
+        return _EXACT.get(kind, "")
+    if is_array(value) or isinstance(value, np.generic):
+        return ""
+    for base, code in ((OrderedDict, "o"), (defaultdict, "f"), (dict, "d"), (list, "l")):
+        if isinstance(value, base):
+            return code
+    if isinstance(value, tuple):
+        return "n" if hasattr(value, "_fields") else "u"
+    if records.is_record(value):
+        return "w" if isinstance(value, UserDict) else "c"
+    return "?" if isinstance(value, Mapping) else ""
+
+
+def _joined(base: Any, *rest: Any) -> Any:
+    """Makes a container of a type of Python's own, or of a subclass whose name comes first."""
+    name, parts = (rest[0], rest[1:]) if isinstance(rest[0], str) else (None, rest)
+    content = base(zip(*parts, strict=True)) if issubclass(base, dict) else base(*parts)
+    return content if name is None else records.make_subclass(base, name, content)
+
+
+def _defaultdict(factory: str, keys: list[Any], items: list[Any]) -> Any:
+    return defaultdict(_FACTORIES[factory], zip(keys, items, strict=True))
+
+
+def _scalar(name: str, values: list[Any]) -> Any:
+    [value] = values
+    return records.make_subclass(type(value), name, value)
+
+
+_JOINED: dict[str, Callable[..., Any]] = {  # makes a container of what came from a peer
+    "l": partial(_joined, list),
+    "u": partial(_joined, tuple),
+    "d": partial(_joined, dict),
+    "o": partial(_joined, OrderedDict),
+    "f": _defaultdict,
+    "n": records.make_namedtuple,
+    "c": records.make_record,
+    "w": records.make_mapping,
+    "k": records.make_tensor,
+    "b": _scalar,
+}
+
+
+def _place(kind: str, facts: Sequence[Any], keys: Sequence[Any], number: int) -> str:
+    """Returns how the user would write the place of a value in its container: ``[0]``, ``['image']``, ``.field``."""
+    if kind in _MAPPINGS:
+        return f"[{keys[number]!r}]"
+    if kind in ("n", "c", "w"):
+        return f".{facts[1][number]}"
+    if kind == "k":
+        return f".{facts[1][number - 1]}" if number else ""
+    return "" if kind == "b" else f"[{number}]"
+
+
+def is_array(value: Any) -> bool:
+    """Whether a value is a tensor or an array."""
+    return is_tensor(value) or isinstance(value, np.ndarray)
 
 
 def is_plain_list(value: Any) -> bool:
-    """Returns whether a value is a list of nothing but None, bool, int, float, str and bytes."""
-    return type(value) is list and set(map(type, value)) <= _PLAIN
+    """Returns whether a value is a list of nothing but None, bool, int, float, complex, str and bytes."""
+    return type(value) is list and set(map(type, value)) <= SCALARS
 
 
 def align(size: int) -> int:
@@ -68,6 +237,7 @@ class _Describer:
     def __init__(self) -> None:
         self.leaves: list[tuple[int, Bytes]] = []
         self.size = 0
+        self.nodes = 0
 
     def place(self, raw: Bytes) -> int:
         offset = self.size
@@ -75,59 +245,110 @@ class _Describer:
         self.size = align(offset + raw.size)
         return offset
 
-    def node(self, value: Any, path: str, depth: int) -> Node:
-        if depth > MAX_DEPTH:
-            raise PipelineError(f"{path}: nested deeper than {MAX_DEPTH} levels")
+    def node(self, value: Any, depth: int) -> Node:
+        self.nodes += 1
+        if depth > MAX_DEPTH or self.nodes > MAX_NODES:
+            what = f"nested deeper than {MAX_DEPTH} levels" if depth > MAX_DEPTH else f"more than {MAX_NODES} values"
+            raise Refusal(what, "make arrays or tensors of them, or plain Python values throughout")
+        kind = type(value)
+        if kind in SCALARS:
+            return self._scalar(value)
         if is_tensor(value):
-            return self._tensor(value, path)
+            return self._tensor(value, depth)
         if isinstance(value, np.ndarray):
-            return ["a", _numpy_dtype(value.dtype, path), list(value.shape), self.place(_raw(value))]
+            if kind not in (np.ndarray, np.memmap):
+                raise Refusal(
+                    f"a {kind.__module__}.{kind.__qualname__} would arrive as an ordinary array",
+                    "return np.asarray of it, and what else belongs to it (as a mask) as another field",
+                )
+            return ["a", _numpy_dtype(value.dtype), list(value.shape), self.place(_raw(value))]
+        if kind in (np.str_, np.bytes_):  # of arrays, which drop zeros at the end
+            return [
+                "b",
+                f"numpy:{kind.__name__}",
+                [self._scalar(str.__str__(value) if kind is np.str_ else bytes(value))],
+            ]
         if isinstance(value, np.generic):
-            return ["s", _numpy_dtype(value.dtype, path), self.place(_raw(np.asarray(value)))]
-        if type(value) is int and not -(2**63) <= value < 2**64:
-            return ["i", hex(value)]
-        if type(value) is complex:
-            return ["x", value.real, value.imag]
-        if type(value) in _PLAIN:
-            return ["v", value]
-        if isinstance(value, Mapping):
-            keys = [self.node(key, f"{path} key", depth + 1) for key in value]
-            kind = "o" if type(value) is OrderedDict else "d"
-            return [kind, keys, [self.node(item, f"{path}[{key!r}]", depth + 1) for key, item in value.items()]]
-        if isinstance(value, (list, tuple)):
-            if len(value) >= MANY and set(map(type, value)) <= _PLAIN and not hasattr(value, "_fields"):
-                packed = self._values(value)
-                if packed is not None:
-                    return packed
-            nodes = [self.node(item, f"{path}[{i}]", depth + 1) for i, item in enumerate(value)]
-            if isinstance(value, list):
-                return ["l", nodes]
-            fields = getattr(value, "_fields", None)
-            if fields is None:
-                return ["u", nodes]
-            return ["n", records.name_of(type(value)), list(fields), nodes]
-        if records.is_record(value):
-            values = records.checked_values(value, path)
-            nodes = [self.node(item, f"{path}.{name}", depth + 1) for name, item in values.items()]
-            return ["c", records.name_of(type(value)), list(values), nodes]
-        raise PipelineError(
-            f"{path}: a {type(value).__module__}.{type(value).__qualname__} cannot travel to the trainer",
-            hint="return tensors, arrays, numbers, strings, bytes or None, nested in dict, list, tuple or dataclass",
-        )
+            array: NDArray[Any] = np.zeros((), value.dtype)  # whose gaps are zeros, as in a long double
+            array[()] = value
+            return ["s", _numpy_dtype(array.dtype), self.place(_raw(array))]
+        if kind in CONTAINERS:
+            plain = self._plain(value)
+            if plain is not None:
+                return plain
+        if isinstance(value, enum.Enum):
+            return self._member(value)
+        code = _kind_of(value)
+        if code:
+            return self._container(code, value, depth)
+        for base in (str, int, float, complex, bytes):
+            if isinstance(value, base):
+                name, plainly = records.subclass_name(value), _PLAINLY[base]
+                return ["b", name, [self._scalar(plainly(value))]]
+        return _refused(value)
 
-    def _values(self, value: list[Any] | tuple[Any, ...]) -> Node | None:
-        """Packs plain values; None when one of them needs a node of its own (an int beyond 64 bits)."""
+    def _nodes(self, values: Sequence[Any], depth: int, place: Callable[[int], str]) -> list[Node]:
+        nodes: list[Node] = []
         try:
-            raw = np.frombuffer(msgspec.msgpack.encode(value), np.uint8)
-        except (OverflowError, ValueError):
-            return None
-        return ["m", "l" if isinstance(value, list) else "u", raw.size, self.place(raw)]
+            for value in values:
+                nodes.append(self.node(value, depth))
+        except Refusal as refusal:
+            refusal.place = place(len(nodes)) + refusal.place
+            raise
+        return nodes
 
-    def _tensor(self, value: Any, path: str) -> Node:
+    def _container(self, kind: str, value: Any, depth: int) -> Node:
+        facts, parts = _CONTAINERS[kind].facts(value), _CONTAINERS[kind].parts(value)
+        keys = [self._nodes(parts[0], depth + 1, lambda _: " key")] if len(parts) == 2 else []
+        return [kind, *facts, *keys, self._nodes(parts[-1], depth + 1, partial(_place, kind, facts, parts[0]))]
+
+    def _scalar(self, value: Any) -> Node:
+        kind = type(value)
+        if kind is int and not -(2**63) <= value < 2**64:
+            return ["i", hex(value)]
+        if kind is complex:
+            return ["x", value.real, value.imag]
+        if kind in (str, bytes) and (len(value) > INLINE or (kind is str and plain_values.is_broken(value))):
+            return self._packed(plain_values.encode(value), [])
+        return ["v", value]
+
+    def _plain(self, value: Any) -> Node | None:
+        """Packs a plain tree; None if it is none."""
+        try:
+            marks = plain_values.marks_of(value)
+            raw = None if marks is None else plain_values.encode(value)
+        except (PipelineError, RecursionError) as error:
+            raise Refusal(str(error)) from None
+        return None if marks is None or raw is None else self._packed(raw, marks)
+
+    def _packed(self, raw: bytes | None, marks: plain_values.Marks) -> Node:
+        assert raw is not None, "a scalar has no keys"
+        if len(raw) <= INLINE:
+            return ["p", marks, raw]
+        return ["m", marks, len(raw), self.place(np.frombuffer(raw, np.uint8))]
+
+    def _member(self, value: enum.Enum) -> Node:
+        kind = type(value)
+        if value.name not in kind.__members__:  # several flags
+            raise Refusal(f"{value!r} has no name under which it could travel", "return its value")
+        return ["e", records.name_of(kind), value.name]
+
+    def _tensor(self, value: Any, depth: int) -> Node:
         torch = sys.modules["torch"]
-        if value.layout is not torch.strided or value.device.type != "cpu" or value.is_quantized:
-            seen = f"{value.dtype}, {value.layout} on {value.device}"
-            raise PipelineError(f"{path}: only dense CPU tensors can travel, got {seen}")
+        kind = type(value)
+        if kind is not torch.Tensor:
+            if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ or value.requires_grad:
+                raise Refusal(
+                    f"a {kind.__module__}.{kind.__qualname__} is more than its values, and would lose it on the way",
+                    "return its plain tensor: .detach(), or .as_subclass(torch.Tensor)",
+                )
+            with torch._C.DisableTorchFunctionSubclass():
+                plain = value.as_subclass(torch.Tensor)
+            facts, attributes = [records.name_of(kind), [*vars(value)]], [plain, *vars(value).values()]
+            return ["k", *facts, self._nodes(attributes, depth + 1, partial(_place, "k", facts, ()))]
+        if value.is_nested or value.layout is not torch.strided or value.device.type != "cpu" or value.is_quantized:
+            seen = f"{value.dtype}, {'nested' if value.is_nested else value.layout} on {value.device}"
+            raise Refusal(f"only dense CPU tensors can travel, got {seen}")
         value = value.resolve_conj().resolve_neg()
         flat = value.detach().reshape(-1)
         if flat.stride(0) != 1:  # of a single element, which `contiguous` takes for contiguous
@@ -136,13 +357,22 @@ class _Describer:
         return ["t", str(value.dtype).removeprefix("torch."), list(value.shape), self.place(raw)]
 
 
+_PLAINLY: dict[type, Callable[[Any], Any]] = {  # the value of an instance of a subclass, which may say what it likes
+    str: str.__str__,
+    int: int.__pos__,
+    float: float.__pos__,
+    complex: complex.__pos__,
+    bytes: lambda value: bytes.__getitem__(value, slice(None)),
+}
+
+
 def _raw(array: NDArray[Any]) -> Bytes:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
-def _numpy_dtype(dtype: np.dtype[Any], path: str) -> str:
-    if dtype.kind not in "biufcSUmM":
-        raise PipelineError(f"{path}: arrays of dtype {dtype} cannot travel to the trainer")
+def _numpy_dtype(dtype: np.dtype[Any]) -> str:
+    if dtype.kind not in "biufcSUmM" or not dtype.itemsize:
+        raise Refusal(f"arrays of dtype {dtype} cannot travel to the trainer")
     return str(dtype.str)
 
 
@@ -150,17 +380,20 @@ def describe(tree: object, path: str = "batch") -> tuple[Node, list[tuple[int, B
     """Describes a tree.
 
     Args:
-        tree: nested dict, list, tuple, namedtuple, dataclass with tensors, arrays and plain values.
+        tree: containers with tensors, arrays and plain values.
         path: name of the tree in error messages.
 
     Returns:
         The description, the leaves as (offset, bytes), and the size of the block in bytes.
 
     Raises:
-        PipelineError: a value of another type; the message names its place.
+        PipelineError: a value of another type, or one that would lose something; the message names its place.
     """
     describer = _Describer()
-    return describer.node(tree, path, 0), describer.leaves, describer.size
+    try:
+        return describer.node(tree, 0), describer.leaves, describer.size
+    except Refusal as refusal:
+        raise PipelineError(f"{path}{refusal.place}: {refusal.text}", hint=refusal.hint) from None
 
 
 def write_leaves(leaves: Sequence[tuple[int, Bytes]], block: Bytes) -> None:
@@ -178,29 +411,36 @@ def packed(leaves: Sequence[tuple[int, Bytes]], size: int) -> bytes:
     return block.tobytes()
 
 
-def rebuild(node: object, block: Bytes, *, copy: bool = False) -> Any:
+def rebuild(node: object, block: Bytes, memory: Memory | None = None) -> Any:
     """Makes the described tree of a block's bytes.
 
     Args:
         node: description, as it came from a peer.
-        block: the bytes; the tensors and arrays are views of it.
-        copy: whether the leaves are copied to ordinary memory instead.
+        block: the bytes.
+        memory: returns the memory of a tensor or array, by its offset and length; by default that is the block's own.
 
     Raises:
         ProtocolError: the description is malformed, or reaches outside the block.
+        PipelineError: it holds the member of an enum that is not known here.
     """
-    return _Rebuilder(block.copy() if copy else block).tree(node, 0)
+    return rebuild_measured(node, block, memory)[0]
 
 
-def rebuild_measured(node: object, block: Bytes) -> tuple[Any, int]:
+def rebuild_measured(node: object, block: Bytes, memory: Memory | None = None) -> tuple[Any, int]:
     """Makes the described tree as `rebuild` does. Returns it, and what `bytes_of` says of it. Raises as `rebuild`."""
-    rebuilder = _Rebuilder(block)
+    rebuilder = _Rebuilder(block, memory)
     return rebuilder.tree(node, 0), rebuilder.size
 
 
+def copied(block: Bytes) -> Memory:
+    """Returns what gives each leaf of a block memory of its own, so that none keeps the others in memory."""
+    return lambda offset, length: block[offset : offset + length].copy()
+
+
 class _Rebuilder:
-    def __init__(self, block: Bytes) -> None:
+    def __init__(self, block: Bytes, memory: Memory | None) -> None:
         self.block = block
+        self.memory = memory
         self.nodes = 0
         self.size = 0  # of the tensors and arrays
 
@@ -213,9 +453,6 @@ class _Rebuilder:
         except (TypeError, ValueError, LookupError, AttributeError, OverflowError, RuntimeError) as error:
             raise ProtocolError(f"a malformed batch description: {error}") from error
 
-    def _children(self, nodes: Sequence[object], depth: int) -> list[Any]:
-        return [self.tree(child, depth + 1) for child in nodes]
-
     def _node(self, node: Any, depth: int) -> Any:
         kind, *rest = node
         if kind == "t":
@@ -223,9 +460,7 @@ class _Rebuilder:
         if kind == "a":
             return self._array(*rest)
         if kind == "s":
-            scalar = self._array(rest[0], [], rest[1])
-            self.size -= scalar.nbytes
-            return scalar[()]
+            return self._scalar(*rest)
         if kind == "v":
             return rest[0]
         if kind == "i":
@@ -233,22 +468,21 @@ class _Rebuilder:
         if kind == "x":
             real, imaginary = rest
             return complex(real, imaginary)
+        if kind == "p":
+            marks, raw = rest
+            return plain_values.decode(raw, marks)
         if kind == "m":
-            return self._values(*rest)
-        if kind in ("d", "o"):
-            pairs = zip(self._children(rest[0], depth), self._children(rest[1], depth), strict=True)
-            return OrderedDict(pairs) if kind == "o" else dict(pairs)
-        if kind == "l":
-            return self._children(rest[0], depth)
-        if kind == "u":
-            return tuple(self._children(rest[0], depth))
-        if kind == "n":
-            return records.make_namedtuple(rest[0], rest[1], self._children(rest[2], depth))
-        if kind == "c":
-            return records.make_dataclass(rest[0], rest[1], self._children(rest[2], depth))
-        raise ProtocolError(f"an unknown kind of node in a batch description: {kind!r}")
+            marks, length, offset = rest
+            return plain_values.decode(self._bytes(1, [length], offset).data, marks)
+        if kind == "e":
+            return records.make_member(*rest)
+        if kind not in _JOINED:
+            raise ProtocolError(f"an unknown kind of node in a batch description: {kind!r}")
+        lists = 2 if kind in _MAPPINGS else 1
+        parts = [[self.tree(child, depth + 1) for child in part] for part in rest[-lists:]]
+        return _JOINED[kind](*rest[:-lists], *parts)
 
-    def _bytes(self, itemsize: int, shape: Sequence[int], offset: int) -> Bytes:
+    def _bytes(self, itemsize: int, shape: Sequence[int], offset: int, memory: Memory | None = None) -> Bytes:
         count = itemsize
         for extent in shape:
             if not isinstance(extent, int) or extent < 0:
@@ -256,34 +490,17 @@ class _Rebuilder:
             count *= extent
         if not isinstance(offset, int) or offset < 0 or offset % ALIGNMENT or offset + count > self.block.size:
             raise ProtocolError(f"a batch description reaches outside its block: {offset}+{count} of {self.block.size}")
-        return self.block[offset : offset + count]
-
-    def _values(self, kind: str, length: int, offset: int) -> list[Any] | tuple[Any, ...]:
-        packed = self._bytes(1, [length], offset).data
-        try:
-            values: list[Any] = _values.decode(packed)
-        except msgspec.ValidationError:  # bytes among them, or what is not plain
-            values = self._checked_values(packed)
-        except (msgspec.DecodeError, RecursionError, MemoryError) as error:
-            raise ProtocolError(f"plain values in a batch description that cannot be decoded: {error}") from error
-        return values if kind == "l" else tuple(values)
-
-    def _checked_values(self, packed: memoryview) -> list[Any]:
-        try:
-            values = _others.decode(packed)
-        except (msgspec.DecodeError, RecursionError, MemoryError) as error:
-            raise ProtocolError(f"plain values in a batch description that cannot be decoded: {error}") from error
-        if not set(map(type, values)) <= _PLAIN:
-            raise ProtocolError("a list of plain values in a batch description that holds others")
-        return values
+        return self.block[offset : offset + count] if memory is None else memory(offset, count)
 
     def _array(self, dtype: str, shape: Sequence[int], offset: int) -> NDArray[Any]:
-        if not isinstance(dtype, str) or not _DTYPE.fullmatch(dtype):
-            raise ProtocolError(f"a dtype that cannot travel in a batch description: {dtype!r}")
-        kind = np.dtype(dtype)
-        raw = self._bytes(kind.itemsize, shape, offset)
+        kind = _checked_dtype(dtype)
+        raw = self._bytes(kind.itemsize, shape, offset, self.memory)
         self.size += raw.size
         return raw.view(kind).reshape(shape)
+
+    def _scalar(self, dtype: str, offset: int) -> Any:
+        kind = _checked_dtype(dtype)
+        return self._bytes(kind.itemsize, [], offset).view(kind)[0]
 
     def _tensor(self, dtype: str, shape: Sequence[int], offset: int) -> Any:
         import torch
@@ -291,42 +508,28 @@ class _Rebuilder:
         kind = getattr(torch, dtype)
         if not isinstance(kind, torch.dtype) or dtype.startswith("q"):  # quantized ones are more than their bytes
             raise ProtocolError(f"an unknown torch dtype in a batch description: {dtype!r}")
-        raw = self._bytes(kind.itemsize, shape, offset)
+        raw = self._bytes(kind.itemsize, shape, offset, self.memory)
         self.size += raw.size
         if raw.size == 0:
             return torch.empty(tuple(shape), dtype=kind)
         return torch.from_numpy(raw).view(kind).reshape(tuple(shape))
 
 
-def _children(tree: Any) -> Iterable[Any]:
-    if type(tree) in _PLAIN:  # most of what is no tensor
-        return ()
-    if isinstance(tree, Mapping):
-        return tree.values()
-    if isinstance(tree, (list, tuple)):
-        return () if set(map(type, tree)) <= _PLAIN else tree  # a list of strings is not gone through one by one
-    return records.values_of(tree).values() if records.is_record(tree) else ()
+def _checked_dtype(dtype: Any) -> np.dtype[Any]:
+    if not isinstance(dtype, str) or not _DTYPE.fullmatch(dtype):
+        raise ProtocolError(f"a dtype that cannot travel in a batch description: {dtype!r}")
+    return np.dtype(dtype)
 
 
-def mapped(tree: Any, function: Callable[[Any], Any], *, whole: str = "pin_memory") -> Any:
-    """Returns a tree of the same containers, with `function` applied to everything else in it.
+# Descriptions
 
-    Containers are dict, OrderedDict, list, tuple, namedtuples and dataclass instances; the given tree is not changed.
 
-    Args:
-        tree: what came of a batch.
-        function: applied to tensors, arrays, and all else that is no container.
-        whole: name of a method; what has it knows itself what to do with its parts, and is no container.
-    """
-    if type(tree) in (dict, OrderedDict):
-        return type(tree)((key, mapped(item, function, whole=whole)) for key, item in tree.items())
-    if type(tree) in (list, tuple):
-        return type(tree)([mapped(item, function, whole=whole) for item in tree])
-    if isinstance(tree, tuple) and hasattr(tree, "_fields") and not hasattr(tree, whole):
-        return tuple.__new__(type(tree), [mapped(item, function, whole=whole) for item in tree])
-    if records.is_record(tree) and not hasattr(tree, whole):
-        return records.replaced(tree, lambda item: mapped(item, function, whole=whole))
-    return function(tree)
+class _Unnamed:
+    def __repr__(self) -> str:
+        return "?"
+
+
+_UNNAMED = _Unnamed()  # a key that is no plain value
 
 
 def shifted(node: Node, offset: int) -> Node:
@@ -334,10 +537,24 @@ def shifted(node: Node, offset: int) -> Node:
     kind = node[0]
     if kind in LEAVES:
         return [*node[:-1], node[-1] + offset]
-    if kind in ("v", "i"):
+    if kind in VALUES:
         return node
-    lists = 2 if kind in ("d", "o") else 1
+    lists = 2 if kind in _MAPPINGS else 1
     return [*node[:-lists], *([shifted(child, offset) for child in part] for part in node[-lists:])]
+
+
+def terminals(node: Node, path: str = "") -> Iterator[tuple[str, Node]]:
+    """Yields the leaves and values of a description, each with its path, in the order of the description."""
+    kind = node[0]
+    if kind in LEAVES or kind in VALUES:
+        yield path, node
+        return
+    keys = node[-2] if kind in _MAPPINGS else []
+    for key in keys:
+        yield from terminals(key, f"{path} key")
+    names = [key[1] if key[0] == "v" else _UNNAMED for key in keys]
+    for number, child in enumerate(node[-1]):
+        yield from terminals(child, path + _place(kind, node[1:], names, number))
 
 
 def leaf_names(node: Node) -> list[str]:
@@ -345,22 +562,36 @@ def leaf_names(node: Node) -> list[str]:
     return [path for path, child in terminals(node) if child[0] in LEAVES]
 
 
-def terminals(node: Node, path: str = "") -> Iterator[tuple[str, Node]]:
-    """Yields the leaves and plain values of a description, each with its path, in the order of the description."""
-    kind = node[0]
-    if kind in LEAVES or kind in ("v", "i"):
-        yield path, node
+# Trees
+
+
+def mapped(tree: Any, function: Callable[[Any], Any], *, whole: str = "pin_memory") -> Any:
+    """Returns a tree of the same containers, with `function` applied to everything else in it.
+
+    The given tree is not changed.
+
+    Args:
+        tree: what came of a batch.
+        function: applied to tensors, arrays, and all else that is no container.
+        whole: name of a method; what has it knows itself what to do with its parts, and is no container.
+    """
+    kind = _kind_of(tree)
+    if not kind or hasattr(tree, whole) or (kind == "?" and not isinstance(tree, MutableMapping)):
+        return function(tree)
+    container = _CONTAINERS[kind]
+    return container.like(tree, [mapped(item, function, whole=whole) for item in container.parts(tree)[-1]])
+
+
+def fields_of(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields everything in a tree that is no container, and empty containers, each with its path."""
+    kind = _kind_of(tree)
+    parts = _CONTAINERS[kind].parts(tree) if kind else ()
+    if not parts or not parts[-1]:
+        yield path, tree
         return
-    if kind in ("d", "o"):
-        for key in node[1]:
-            yield from terminals(key, f"{path} key")
-        places = [f"[{key[1]!r}]" if key[0] == "v" else "[?]" for key in node[1]]
-    elif kind in ("n", "c"):
-        places = [f".{field}" for field in node[2]]
-    else:
-        places = [f"[{i}]" for i in range(len(node[1]))]
-    for place, child in zip(places, node[-1], strict=True):
-        yield from terminals(child, path + place)
+    facts = _CONTAINERS[kind].facts(tree)
+    for number, item in enumerate(parts[-1]):
+        yield from fields_of(item, path + _place(kind, facts, parts[0], number))
 
 
 def rows_of(tree: Any) -> int:
@@ -378,20 +609,34 @@ def rows_of(tree: Any) -> int:
 
 def _arrays(tree: Any) -> Iterator[Any]:
     """Goes through a tree's tensors and arrays."""
-    if is_tensor(tree) or isinstance(tree, np.ndarray):
+    if is_array(tree):
         yield tree
         return
-    for child in _children(tree):
-        yield from _arrays(child)
+    kind = _kind_of(tree)
+    items = _CONTAINERS[kind].parts(tree)[-1] if kind else []
+    if not {*map(type, items)} <= SCALARS:
+        for item in items:
+            yield from _arrays(item)
 
 
 def bytes_of(tree: Any) -> int:
     """Returns the payload bytes of a tree's tensors and arrays; torch's sparse COO say none, and do not count."""
-    if is_tensor(tree):
-        return 0 if tree.layout is sys.modules["torch"].sparse_coo else int(tree.nbytes)
-    if isinstance(tree, np.ndarray):
-        return int(tree.nbytes)
     size = 0
-    for child in _children(tree):
-        size += bytes_of(child)
+    level = [tree]
+    for _ in range(plain_values.MAX_LEVELS):
+        types = {*map(type, level)}
+        if types <= SCALARS:
+            break
+        below: list[Any] = []
+        if not types <= SCALARS | CONTAINERS:
+            for value in level:
+                kind = _kind_of(value)
+                if kind:
+                    below += _CONTAINERS[kind].parts(value)[-1]
+                elif is_array(value):
+                    sparse = is_tensor(value) and value.layout is sys.modules["torch"].sparse_coo
+                    size += 0 if sparse else int(value.nbytes)
+        else:  # there may be thousands
+            below = [*plain_values.items_of(*plain_values.split(level, types))]
+        level = below
     return size

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import ProtocolError
 from headrace.feed.batch.pytree import LEAVES, Bytes, Node, align, terminals
+from headrace.feed.batch.records import name_of
 from headrace.feed.batch.tensors import is_tensor
 
 MAX_LEAVES = 10_000
@@ -155,13 +156,13 @@ def learn(sample: Any, collate: Callable[[list[Any]], Any]) -> Layout:
 
 def _node(value: Any, tables: list[Table]) -> Node:
     if is_tensor(value):
-        if value.ndim == 0 or value.shape[0] != 1 or value.device.type != "cpu" or not _is_strided(value):
+        if value.ndim == 0 or value.shape[0] != 1 or value.device.type != "cpu" or not _is_plain(value):
             raise Uneven
         shape = tuple(value.shape[1:])
         tables.append(Table(str(value.dtype).removeprefix("torch."), shape, value[0].numel() * value.element_size()))
         return ["t", len(tables) - 1]
     if isinstance(value, np.ndarray):
-        if value.ndim == 0 or value.shape[0] != 1 or value.dtype.kind not in "biufc":
+        if type(value) is not np.ndarray or value.ndim == 0 or value.shape[0] != 1 or value.dtype.kind not in "biufc":
             raise Uneven
         tables.append(Table(value.dtype.str, value.shape[1:], value[0].nbytes))
         return ["a", len(tables) - 1]
@@ -172,15 +173,14 @@ def _node(value: Any, tables: list[Table]) -> Node:
     if type(value) is tuple:
         return ["u", [_node(item, tables) for item in value]]
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        name = f"{type(value).__module__}:{type(value).__qualname__}"
-        return ["n", name, list(value._fields), [_node(item, tables) for item in value]]
+        return ["n", name_of(type(value)), list(value._fields), [_node(item, tables) for item in value]]
     raise Uneven
 
 
-def _is_strided(tensor: Any) -> bool:
+def _is_plain(tensor: Any) -> bool:
     import torch
 
-    return tensor.layout is torch.strided
+    return type(tensor) is torch.Tensor and tensor.layout is torch.strided and not tensor.is_nested
 
 
 class LayoutCache:

@@ -98,6 +98,7 @@ class Session:
         self._owner = os.getpid()
         self._worker_pool = worker_pool
         self._assembly = Assembly(memory, pinning)
+        self.taken_bytes = 0  # of the tensors and arrays of the batch that was taken last
         self._exchange = Exchange(worker_pool, opening, self._assembly, policy, stats, warn, now)
         self._exchange.opened = self._fill
         self._schedule = self._exchange.schedule
@@ -294,6 +295,7 @@ class Session:
             raise delivery
         self.stats.batches += 1
         self.stats.bytes += delivery.size
+        self.taken_bytes = delivery.size
         self.stats.bytes_copied += delivery.size if delivery.copied else 0
         return delivery.data, plan.rows - len(bundle.left_out)
 

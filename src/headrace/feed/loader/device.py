@@ -11,9 +11,8 @@ devices.
 from __future__ import annotations
 
 import collections
-import copy
 import inspect
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -77,6 +76,8 @@ class DeviceBatches:
         accelerator: where the batches go.
         copied: called with the places before and behind the copy of a batch that is handed over, or None.
     """
+
+    size: int | None = None
 
     def __init__(
         self,
@@ -165,13 +166,9 @@ class DeviceBatches:
 
 
 def _mapped(batch: Any, function: Any) -> Any:
-    """Applies a function to the leaves of a batch; also inside mappings of the user's own types."""
+    """Applies a function to the leaves of a batch."""
 
     def leaf(item: Any) -> Any:
-        if isinstance(item, MutableMapping) and not hasattr(item, "to"):
-            clone = copy.copy(item)
-            clone.update((key, _mapped(value, function)) for key, value in item.items())
-            return clone
         if isinstance(item, np.ndarray):  # it stays on the host, and would hold the slab as long as the user keeps it
             return item if item.base is None else item.copy()
         return function(item)

@@ -24,7 +24,13 @@ from headrace.feed.wire.remote_errors import in_short, remote_error
 
 
 class Batches(Protocol):
-    """Where the batches of one pass come from."""
+    """Where the batches of one pass come from.
+
+    Attributes:
+        size: bytes of the tensors and arrays of the batch that was fetched last; None if nobody has counted them.
+    """
+
+    size: int | None
 
     def fetch(self) -> tuple[Any, int] | None:
         """Returns the next batch and its number of rows, None at the end."""
@@ -48,6 +54,8 @@ class InlineBatches:
         progress: of the pass; kept here.
         skipped: where samples that raise are listed, which are then left out of their batches; None to raise.
     """
+
+    size: int | None = None
 
     def __init__(
         self, built: Built, plans: Iterator[BatchPlan], progress: Progress, skipped: list[Skipped] | None = None
@@ -122,6 +130,8 @@ class ServedBatches:
         give_back: called with the session at the end, and whether the pass was completed.
     """
 
+    size: int | None = None
+
     def __init__(
         self,
         session: Session,
@@ -155,6 +165,7 @@ class ServedBatches:
                 session.close()  # in the middle of a hand-over: what it holds is not known any more
                 raise
             progress.took(step)
+            self.size = session.taken_bytes
             if taken is not None:  # else every row of the batch was skipped
                 return taken
         return None
@@ -231,7 +242,8 @@ class Iteration(Iterator[Any]):
             self._meter.ended()
             raise StopIteration
         batch = item[0] if self._prepare is None else self._prepare(item[0])
-        self._meter.got(item[1], bytes_of(batch), self._progress.epoch)
+        size = self._batches.size
+        self._meter.got(item[1], bytes_of(batch) if size is None else size, self._progress.epoch)
         return batch
 
     def _settle(self, begin: Callable[[], tuple[Batches, Progress]]) -> None:

@@ -38,6 +38,8 @@ class _LaneBatches(abc.ABC):
         stats: counters to add to.
     """
 
+    size: int | None = None
+
     def __init__(self, built: Built, draws: LanePass, progress: Progress, stats: SessionStats) -> None:
         self._built, self._draws, self._progress, self._steps = built, draws, progress, draws.steps
         self._stats = stats

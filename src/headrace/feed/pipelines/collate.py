@@ -35,9 +35,16 @@ def stack_arrays(samples: list[Any]) -> Any:
 
     Raises:
         ValueError: arrays of different shapes, or samples of different structures.
+        TypeError: masked arrays, matrices, or arrays of another subclass, whose meaning would be lost.
     """
     first = samples[0]
     if isinstance(first, _NUMBERS):
+        for kind in {*map(type, samples)}:
+            if issubclass(kind, np.ndarray) and kind not in (np.ndarray, np.memmap):
+                raise TypeError(
+                    f"a {kind.__module__}.{kind.__qualname__} would be stacked as an ordinary array: return np.asarray "
+                    "of it, and what else belongs to it (as a mask) as another field"
+                )
         return np.stack([np.asarray(sample) for sample in samples])
     if isinstance(first, Mapping):
         return {key: stack_arrays([sample[key] for sample in samples]) for key in first}
@@ -47,13 +54,30 @@ def stack_arrays(samples: list[Any]) -> Any:
     return list(samples)
 
 
-def uneven_field(samples: list[Any], place: str = "batch") -> str:
+def uneven_field(samples: Any) -> str:
     """Says which field keeps samples from being stacked, and how they differ; empty if none is found.
+
+    It only explains an error, and must not raise another one over what it looks at: the user's objects may do anything.
 
     Args:
         samples: of one batch.
-        place: what the field is called.
     """
+    try:
+        return _uneven_field(samples, "batch")
+    except Exception:  # noqa: BLE001 - as said: the error that is explained is the one that counts
+        return ""
+
+
+def reworded(error: Exception, text: str) -> Exception:
+    """Returns an exception of the same type with another text, or the same one if its type takes no text."""
+    try:
+        made = type(error)(text)
+    except Exception:  # noqa: BLE001 - a type of the user's, or one as UnicodeDecodeError: see above
+        return error
+    return made if text in str(made) or isinstance(made, KeyError) else error
+
+
+def _uneven_field(samples: list[Any], place: str) -> str:
     first = samples[0]
     if len({type(each) for each in samples}) > 1 and not all(isinstance(each, Mapping) for each in samples):
         return f"{place} holds {' and '.join(sorted({type(each).__name__ for each in samples}))}"
@@ -62,18 +86,23 @@ def uneven_field(samples: list[Any], place: str = "batch") -> str:
         if missing:
             return f"{place}[{min(map(repr, missing))}] is not in every sample"
         return next(
-            filter(None, (uneven_field([each[key] for each in samples], f"{place}[{key!r}]") for key in first)), ""
+            filter(None, (_uneven_field([each[key] for each in samples], f"{place}[{key!r}]") for key in first)), ""
         )
     if first is None:
         return f"{place} is None"
-    shapes = [tuple(getattr(each, "shape", None) or (len(each),)) for each in samples if hasattr(each, "__len__")]
+    shapes = [_shape_of(each) for each in samples]
     other = next((shape for shape in shapes if shape != shapes[0]), None)  # of the row that torch's error names too
     if other is not None and not isinstance(first, (str, bytes)):
         return f"{place} has the shapes {shapes[0]} and {other}"
     if isinstance(first, (list, tuple)):
         columns = enumerate(zip(*samples, strict=True))
-        return next(filter(None, (uneven_field(list(part), f"{place}[{at}]") for at, part in columns)), "")
+        return next(filter(None, (_uneven_field(list(part), f"{place}[{at}]") for at, part in columns)), "")
     return ""
+
+
+def _shape_of(value: Any) -> tuple[int, ...]:
+    shape = getattr(value, "shape", None)  # also of what has no axes, and so no length
+    return tuple(shape) if shape is not None else (len(value),) if hasattr(value, "__len__") else ()
 
 
 def collate_as_torch(samples: list[Any]) -> Any:

@@ -6,6 +6,7 @@ learned to be quicker, so an answer depends on the request alone.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 import time
@@ -19,7 +20,7 @@ from headrace.feed.batch.row_arrays import RowArrays
 from headrace.feed.batch.row_layout import Layout, LayoutCache, RowWriter, Uneven
 from headrace.feed.batch.slab import Slab
 from headrace.feed.pipelines import seeds
-from headrace.feed.pipelines.collate import collate_as_torch, stack_arrays, uneven_field
+from headrace.feed.pipelines.collate import collate_as_torch, reworded, stack_arrays, uneven_field
 from headrace.feed.pipelines.seeds import SampleSeeds
 
 T = TypeVar("T")
@@ -184,7 +185,10 @@ def _stacked(built: Built, samples: Any, keys: Sequence[Any]) -> Any:
             raise
         told = error.args[0] if error.args else ""
         hint = "make the rows equal in .map() or in the dataset (pad them, say), or give the loader a collate_fn"
-        raise type(error)(f"{told}; {field}{_sources(built, samples, keys)}: {hint}") from error
+        explained = reworded(error, f"{told}; {field}{_sources(built, samples, keys)}: {hint}")
+        if explained is error:
+            raise
+        raise explained from error
 
 
 def _sources(built: Built, samples: list[Any], keys: Sequence[Any]) -> str:
@@ -193,11 +197,13 @@ def _sources(built: Built, samples: list[Any], keys: Sequence[Any]) -> str:
 
     if not isinstance(built.dataset, Mixture) or len(keys) != len(samples):
         return ""
-    source_of = built.dataset.source_of
-    first = {source_of(key): sample for key, sample in zip(reversed(keys), reversed(samples), strict=True)}
-    name = source_of(keys[0])
-    other = next((each for each in first if uneven_field([first[name], first[each]])), None)
-    return "" if other is None else f" (of the mixture's sources {name!r} and {other!r})"
+    with contextlib.suppress(Exception):  # it only explains an error, which must not be hidden by another one
+        source_of = built.dataset.source_of
+        first = {source_of(key): sample for key, sample in zip(reversed(keys), reversed(samples), strict=True)}
+        name = source_of(keys[0])
+        other = next((each for each in first if uneven_field([first[name], first[each]])), None)
+        return "" if other is None else f" (of the mixture's sources {name!r} and {other!r})"
+    return ""
 
 
 def make_rows(

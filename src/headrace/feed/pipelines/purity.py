@@ -202,13 +202,13 @@ def spread(length: int, samples: int) -> list[int]:
 
 def _fields(sample: object) -> Fields:
     """Returns a digest of every field of a sample, by its place."""
-    node, leaves, _ = pytree.describe(sample, "sample")
-    raw = iter(leaves)
+    pytree.describe(sample, "sample")  # or names the place of what cannot travel
     fields: Fields = {}
-    for place, child in pytree.terminals(node):
-        digest = hashlib.blake2b(repr(child[:-1] if child[0] in pytree.LEAVES else child).encode())
-        if child[0] in pytree.LEAVES:
-            digest.update(next(raw)[1].data)
+    for place, value in pytree.fields_of(sample):
+        node, leaves, _ = pytree.describe(value)
+        digest = hashlib.blake2b(repr(node).encode())
+        for _, raw in leaves:
+            digest.update(raw.data)
         fields[place] = digest.digest()
     return fields
 

@@ -27,7 +27,7 @@ from headrace.feed.wire.forks import Exited, Fork, Forked
 from headrace.feed.wire.mixing import Mixing
 from headrace.feed.wire.server_state import ClientStatus, ExecutorStatus, JobStatus
 
-VERSION = 3
+VERSION = 4
 MAX_SHARDS = 65_536  # of a worker
 MAX_KEY = 1024  # characters of a shard's key
 ShardKey = Annotated[str, msgspec.Meta(max_length=MAX_KEY)]

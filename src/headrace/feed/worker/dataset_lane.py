@@ -70,7 +70,8 @@ def packed(state: Any) -> bytes:
 def unpacked(token: bytes) -> Any:
     """Returns what `packed` was given."""
     node, block = msgspec.msgpack.decode(token)
-    return pytree.rebuild(node, np.frombuffer(bytearray(block), np.uint8), copy=True)
+    whole = np.frombuffer(bytearray(block), np.uint8)
+    return pytree.rebuild(node, whole, pytree.copied(whole))
 
 
 def _state(stateful: Any) -> Any:

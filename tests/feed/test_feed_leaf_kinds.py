@@ -1,0 +1,132 @@
+"""Every kind of value, through everything that goes through a batch: it arrives as it was, or is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from feed_servers import Server
+from leaf_kinds import KINDS, Kinds, KindsInLanes, content, kinds, kinds_in_lanes, rows
+from torch.utils.data import DataLoader as TorchLoader
+
+from headrace.errors import PipelineError
+from headrace.feed import DataLoader, stack_arrays
+from headrace.feed.batch import pytree
+from headrace.feed.loader.device import PlainDevice, _mapped
+
+ROUNDS = 3
+
+
+def described(value: Any) -> tuple[Any, np.ndarray[Any, Any]]:
+    """Returns a description as it comes out of a message, and its block."""
+    node, leaves, size = pytree.describe(value)
+    block = np.full(size, 0xAB, np.uint8)
+    pytree.write_leaves(leaves, block)
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(node)), block
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_value_of_every_kind_goes_through_every_walk(name: str) -> None:
+    value = KINDS[name]
+    expected = content(value)
+    for tree in (value, [value], {"a": (value, torch.ones(1))}):
+        node, block = described(tree)
+        assert content(pytree.rebuild(node, block)) == content(tree)
+        assert content(pytree.rebuild(node, block, pytree.copied(block))) == content(tree)
+        behind = np.concatenate([np.zeros(192, np.uint8), block])
+        made, size = pytree.rebuild_measured(pytree.shifted(node, 192), behind)
+        assert content(made) == content(tree)
+        assert size == pytree.bytes_of(tree) == pytree.bytes_of(made)
+        assert pytree.rows_of(made) == pytree.rows_of(tree)
+        places = [place for place, _ in pytree.terminals(node)]
+        names = [place for place in places if "key" not in place and "?" not in place]
+        assert len(names) == len(set(names)), "each has a place of its own"
+        assert set(pytree.leaf_names(node)) <= set(places)
+        assert all(isinstance(place, str) for place, _ in pytree.fields_of(tree))
+        assert content(pytree.mapped(tree, lambda leaf: leaf)) == content(tree)
+        assert content(_mapped(tree, PlainDevice(torch.device("cpu")).start)) == content(tree)
+    assert content(value) == expected, "the value itself was changed"
+
+
+def check(batches: Any, rounds: int = ROUNDS) -> None:
+    """Compares rows that came with those that were made."""
+    came = [row for batch in batches for row in batch]
+    assert [row["kind"] for row in came] == list(KINDS) * rounds
+    for row in came:
+        assert content(row["value"]) == content(KINDS[row["kind"]]), row["kind"]
+
+
+@pytest.mark.parametrize(("workers", "size"), [(0, 16), (1, 1), (2, 16)])
+def test_every_kind_arrives_from_local_workers(workers: int, size: int) -> None:
+    check(DataLoader(Kinds(ROUNDS), size, num_workers=workers, collate_fn=list, pin_memory=False))
+
+
+def test_every_kind_arrives_from_lanes() -> None:
+    for size in (1, 16):
+        check(DataLoader(KindsInLanes(ROUNDS), size, num_workers=1, num_shards=1, collate_fn=list))
+
+
+def test_every_kind_arrives_from_a_feed_server(own_server: Callable[..., Server]) -> None:
+    server = own_server("kinds", executors=2)
+    where: dict[str, Any] = {"workers": server.tcp, "secret_file": server.secret, "collate_fn": rows}
+    for size in (1, 16):
+        check(DataLoader(kinds(rounds=ROUNDS), size, **where))
+    check(DataLoader(kinds_in_lanes(rounds=ROUNDS), 16, num_shards=1, **where))
+
+
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true but no accelerator is found")
+def test_every_kind_arrives_with_pin_memory() -> None:
+    check(DataLoader(Kinds(ROUNDS), 16, num_workers=1, collate_fn=list, pin_memory=True))
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's own, once a process
+@pytest.mark.parametrize("name", [name for name in KINDS if not name.startswith("value") and " " in name])
+def test_what_torch_makes_of_a_batch_is_made_here_too(name: str) -> None:
+    pair = [{"a": KINDS[name], "b": [KINDS[name], 1]}] * 2
+
+    def made(loader: Any) -> Any:
+        try:
+            return content(next(iter(loader)))
+        except Exception as error:  # noqa: BLE001 - whatever torch raises
+            return type(error)
+
+    assert made(DataLoader(pair, 2, num_workers=0)) == made(TorchLoader(pair, 2))
+
+
+def masked(index: int) -> Any:
+    return {"label": index, "t": [np.ma.array([20.5, -9999.0], mask=[False, True])]}
+
+
+@pytest.mark.parametrize("lanes", [False, True])
+def test_an_array_that_would_lose_its_mask_is_refused_with_its_place(lanes: bool) -> None:
+    dataset = [masked(index) for index in range(4)]
+    if lanes:
+        loader = DataLoader(Streamed(dataset), 2, num_workers=1, num_shards=1, collate_fn=list)
+    else:
+        loader = DataLoader(dataset, 2, num_workers=1, collate_fn=list)
+    with pytest.raises(
+        PipelineError, match=r"batch\[0\]\['t'\]\[0\]: a numpy.ma.MaskedArray would arrive as an ordinary"
+    ):
+        next(iter(loader))
+    assert next(iter(DataLoader(dataset, 2, num_workers=0, collate_fn=list)))[0]["t"][0].mean() == 20.5
+
+
+class Streamed(torch.utils.data.IterableDataset[Any]):
+    def __init__(self, samples: list[Any]) -> None:
+        self.samples = samples
+
+    def __iter__(self) -> Any:
+        return iter(self.samples)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    "array", [np.ma.array([1.0, 2.0], mask=[0, 1]), np.eye(2).view(np.matrix)], ids=["mask", "matrix"]
+)
+def test_stack_arrays_refuses_what_would_lose_its_meaning(array: Any, workers: int) -> None:
+    with pytest.raises(TypeError, match=r"a numpy\.(ma\.MaskedArray|matrix) would be stacked as an ordinary array"):
+        next(iter(DataLoader([{"t": (array, 1)}] * 2, 2, num_workers=workers, collate_fn=stack_arrays)))
