@@ -1,5 +1,7 @@
 # make demo    the main job on real input: installs what it needs (.venv-demo), runs both jobs, prints the comparison
 # make test    all tests that this machine can run; lists what was skipped and why
+# make test-bare   as root: the tests that may touch Open MPI, libfuse, pasta, Slurm, Chromium, ... where these are hidden, and a
+#              part as an ordinary user, with and without user namespaces (scripts/bare-box)
 # make test-fast   under two minutes: rooms that start little, the simulated feed, no real jobs
 # make soak    the long run of the feed's proof (random faults and a million fuzzed frames, SOAK_MINUTES: 20), every row of
 #              the fault table FAULT_ROUNDS (20) times, and what `make test` leaves out because another test has it (`if SOAK`,
@@ -67,7 +69,13 @@ FAST_TESTS := tests/test_rooms.py tests/test_promises.py tests/test_defects.py t
   $(addprefix tests/feed/test_feed_,layout.py naming.py permutation.py plan.py position.py schedule.py seeds.py session.py shards.py simulated.py \
   slabs.py tree.py wire.py)
 
-.PHONY: sagemaker-sdk sagemaker-sdk3 demo test test-fast soak check bench bench-feed bench-shards bench-resume bench-advise bench-serve bench-s3 bench-tfdata docs format clean horovod openmpi5 kubernetes
+# What an ordinary user's machine may do otherwise: signals, namespaces, ports, other users' files.
+BARE_OPTIONS ?=
+BARE_USER_TESTS := tests/test_apart.py tests/runs/test_run_state.py tests/agent/test_agent_tfdata.py tests/cli/test_cli_odd_paths.py \
+  $(addprefix tests/cli/test_cli_run_job.py::,test_a_job_runs_to_its_end_and_exits_with_0 test_ctrl_c_once_stops_the_job_in_order) \
+  tests/engines/test_local_run.py::test_three_hosts_run_the_entry_point_and_leave_nothing
+
+.PHONY: sagemaker-sdk sagemaker-sdk3 demo test test-bare test-fast soak check bench bench-feed bench-shards bench-resume bench-advise bench-serve bench-s3 bench-tfdata docs format clean horovod openmpi5 kubernetes
 .DELETE_ON_ERROR:
 
 $(VENV)/ready: pyproject.toml constraints.txt
@@ -131,6 +139,12 @@ test: $(VENV)/ready $(ORACLE)/ready
 
 test-on-%:
 	@PYTEST_XDIST_AUTO_NUM_WORKERS=2 scripts/test-on-python $* $(WORKERS) $(PURE_TESTS)
+
+# BARE_OPTIONS: see scripts/bare-box. What touches no need runs in `make test` alone.
+test-bare: $(VENV)/ready
+	HEADRACE_TESTS_BARE=touching $(BIN)/python scripts/bare-box $(BARE_OPTIONS) $(BIN)/python -m pytest -n $(WORKERS) -p no:cacheprovider $(TESTS)
+	$(BIN)/python scripts/bare-box $(BARE_OPTIONS) --user --no-namespaces $(BIN)/python -m pytest -n 0 -p no:cacheprovider $(BARE_USER_TESTS)
+	$(BIN)/python scripts/bare-box $(BARE_OPTIONS) --user $(BIN)/python -m pytest -n $(WORKERS) -p no:cacheprovider $(BARE_USER_TESTS)
 
 test-fast: $(VENV)/ready
 	$(BIN)/python $(PYTEST) -m 'not slow and not namespaces and not s3 and not oracle' --ignore-glob '*browser*' $(FAST_TESTS)

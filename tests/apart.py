@@ -1,8 +1,9 @@
 """Every worker of pytest-xdist runs in a box: namespaces of its own for processes, network, mounts and shared memory.
 
 So tests run beside each other that use the same ports and the same places for temporary files, what a test leaves
-behind is told from what any other program of the machine does, and nothing outlives a worker. Boxes need root and
-util-linux and iproute2; where there are none, tests run one after the other (`why_not` says why).
+behind is told from what any other program of the machine does, and nothing outlives a worker. Boxes need util-linux
+and iproute2, and root or user namespaces: in a box of an ordinary user, root of such a namespace arranges it, and the
+tests have their user's ids. Where there are no boxes, tests run one after the other (`why_not` says why).
 
 A box has a default route, to nowhere: what tests of the way out of isolated instances need. It has a name server that
 knows no name: the machine's own cannot be reached, and programs would wait seconds for each name.
@@ -33,8 +34,8 @@ UNSHARE = ("unshare", "--mount", "--net", "--pid", "--ipc", "--fork", "--kill-ch
 SCRIPT = """
 set -e
 mount -t tmpfs tmpfs /dev/shm
-mkdir -p /run/netns
-mount -t tmpfs tmpfs /run/netns
+mkdir -p /run/netns 2> /dev/null || true  # an ordinary user's box has none to hide
+[ ! -d /run/netns ] || mount -t tmpfs tmpfs /run/netns
 mkdir "$0/tmp"
 chmod 1777 "$0/tmp"  # some tests are other users
 mount --bind "$0/tmp" "$HEADRACE_TESTS_BOX"
@@ -73,7 +74,7 @@ def why_not() -> str:
         tried = subprocess.run(
             box_command(Path(folder), ["true"]), capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
         )
-    return f"needs root: {tried.stderr.strip()}" if tried.returncode else ""
+    return f"needs root, or user namespaces: {tried.stderr.strip()}" if tried.returncode else ""
 
 
 def box_command(folder: Path, command: Iterable[str]) -> list[str]:
@@ -85,7 +86,11 @@ def box_command(folder: Path, command: Iterable[str]) -> list[str]:
     """
     names = shlex.join([sys.executable, "-I", "-S", str(Path(__file__).with_name("unknown_names.py"))])
     script = SCRIPT.replace("NAME_SERVER", names)
-    return ["env", f"{BOX}={_place(folder)}", *UNSHARE, "sh", "-c", script, str(folder), *command]
+    unshare, back = [*UNSHARE], []
+    if os.geteuid():
+        unshare += ["--user", "--map-root-user"]
+        back = ["unshare", "--user", f"--map-user={os.geteuid()}", f"--map-group={os.getegid()}", "--"]
+    return ["env", f"{BOX}={_place(folder)}", *unshare, "sh", "-c", script, str(folder), *back, *command]
 
 
 def _place(folder: Path) -> Path:
@@ -99,11 +104,28 @@ def boxed_python(folder: Path) -> str:
     return shlex.join(box_command(folder, [sys.executable]))
 
 
+def own_signals() -> None:
+    """Gives the programs of tests the signals of a terminal's foreground: `&` and nohup have pytest ignore some.
+
+    A handler ends with exec. So nohup still holds for this process, but not for what it starts.
+    """
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    for number in set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE, signal.SIGXFSZ}:
+        if signal.getsignal(number) is signal.SIG_IGN:  # Python itself ignores the two left out
+            signal.signal(number, _nohup if number is signal.SIGHUP else signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _nohup(*_: object) -> None:
+    """Ignores SIGHUP, here only."""
+
+
 def stand_apart() -> None:
     """Gives this process a folder for temporary files and, as root, a /dev/shm of its own.
 
     The folder goes when the process ends, after multiprocessing has removed the one that it has in it.
     """
+    own_signals()
     folder = tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="hr-")
     if syscalls.may_separate():
         syscalls.unshare(syscalls.CLONE_NEWNS)
@@ -124,8 +146,7 @@ def stand_apart() -> None:
 
 def settle() -> str:
     """Makes this process, the first Python of a box, at home there. Returns its folder for temporary files."""
-    for number in (signal.SIGINT, signal.SIGQUIT):  # a shell starts its background ignoring them
-        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    own_signals()
     _own_shared_memory.append(True)
     tempfile.tempdir = os.environ["TMPDIR"] = os.environ.pop(BOX)
     return tempfile.tempdir

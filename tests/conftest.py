@@ -6,6 +6,7 @@ import collections
 import compileall
 import functools
 import gc
+import itertools
 import os
 import shutil
 import sys
@@ -20,6 +21,7 @@ from xdist.scheduler import LoadScopeScheduling
 import apart
 import headrace
 import leaks
+import needs
 from notes import NOTES, note
 from objectstore import s3, s3_endpoint, stays_serving
 
@@ -27,6 +29,9 @@ __all__ = ["s3", "s3_endpoint"]
 
 # Imports of these take seconds: one worker has them in memory, and the others their cores for something else.
 FRAMEWORKS = ("test_framework", "test_measured", "test_tensorflow")
+COMMANDS = "commands that bring it"  # of a skipped test, in its report
+CPU = "CPU seconds"  # of a test, in its last report
+BEGAN = pytest.StashKey[float]()
 LONG = ("adapters", "examples", "proof", "console", "engines", "cli", "feed")  # folders that workers begin with
 
 # Where Python may not keep what it compiles, pytest still does, for the next run.
@@ -36,6 +41,9 @@ sys.dont_write_bytecode = False
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Makes a worker of pytest-xdist at home in its box."""
+    if needs.NEEDS["libmpi"].why_not():
+        # mpi4py raises what Lightning does not expect where it finds no MPI; asked for one, an ImportError says so
+        os.environ.setdefault("MPI4PY_MPIABI", "openmpi")
     if apart.BOX in os.environ:
         folder = apart.settle()
         # xdist's own is so long that Unix sockets in it have no room
@@ -92,15 +100,23 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section(section)
         for line in lines:
             terminalreporter.write_line(line)
+    skipped = [dict(report.user_properties).get(COMMANDS) for report in terminalreporter.stats.get("skipped", ())]
+    if lines := needs.summary([commands for commands in skipped if commands]):
+        terminalreporter.section("skipped, and what would bring it")
+        for line in lines:
+            terminalreporter.write_line(line)
     seconds: collections.Counter[str] = collections.Counter()
-    for reports in terminalreporter.stats.values():
-        for report in reports:
-            if isinstance(report, pytest.TestReport):
-                seconds[report.nodeid.split("::")[0]] += report.duration
+    cpu: collections.Counter[str] = collections.Counter()
+    for report in itertools.chain(*terminalreporter.stats.values()):
+        if isinstance(report, pytest.TestReport):
+            name = report.nodeid.split("::")[0]
+            seconds[name] += report.duration
+            cpu[name] += dict(report.user_properties).get(CPU, 0.0)
     if sum(seconds.values()) > 60:
-        terminalreporter.section("slowest files")
-        for name, total in seconds.most_common(25):
-            terminalreporter.write_line(f"{total:7.1f}s {name}")
+        terminalreporter.section("files that cost most: CPU seconds with those of their programs, and by the clock")
+        for name, total in cpu.most_common(25):
+            terminalreporter.write_line(f"{total:7.1f}s {seconds[name]:7.1f}s {name}")
+        terminalreporter.write_line(f"{cpu.total():7.1f}s {seconds.total():7.1f}s in all")
 
 
 class Schedule(LoadScopeScheduling):
@@ -130,10 +146,17 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """Marks tests that talk to the object store."""
     if {"s3", "s3_endpoint"} & set(getattr(item, "fixturenames", ())):
         item.add_marker("s3")
+    for marker in item.iter_markers("needs"):
+        if unknown := set(marker.args) - needs.NEEDS.keys():
+            raise pytest.UsageError(f"{item.nodeid}: tests/needs.py has no row {', '.join(unknown)}")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Has workers begin with what takes long."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves what touches no need where only that is run; has workers begin with what takes long."""
+    if os.environ.get(needs.BARE) == needs.TOUCHING:
+        left_out = [item for item in items if not needs.touches(item)]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
     if "PYTEST_XDIST_WORKER" in os.environ:
         ranks = {folder: rank for rank, folder in enumerate(LONG)}
         items.sort(key=lambda item: ranks.get(item.path.parent.name, len(ranks)))
@@ -151,11 +174,30 @@ def leaves_nothing_behind() -> Iterator[None]:
         yield
 
 
+def _cpu_seconds() -> float:
+    """What this process has used, and those of its programs that have ended."""
+    return sum(os.times()[:4])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips a test whose needs this machine lacks."""
+    item.stash[BEGAN] = _cpu_seconds()
+    for marker in item.iter_markers("needs"):
+        needs.require(*marker.args)
+
+
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Turns a skip into a failure where everything must run: CI=true."""
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Keeps a test's cost, and what would bring a skipped one; a skip is a failure where all must run: CI=true."""
     report = yield
-    if report.skipped and os.environ.get("CI") == "true":
+    if call.when == "teardown":
+        report.user_properties.append((CPU, _cpu_seconds() - item.stash[BEGAN]))
+    if call.excinfo is not None and isinstance(call.excinfo.value, needs.Lacking):
+        report.user_properties.append((COMMANDS, call.excinfo.value.commands))
+    if report.skipped and os.environ.get("CI") == "true" and needs.BARE not in os.environ:
         report.outcome = "failed"
         report.longrepr = f"skipped, and CI must run everything: {report.longrepr}"
     return report

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from headrace.instance.s3 import share_models
+from needs import require
 from patience import allowed
 
 MOTO = str(Path(__file__).with_name("moto_server.py"))
@@ -97,7 +98,7 @@ def stays_serving() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """URL of a server that lives as long as the session."""
-    pytest.importorskip("moto", reason="no S3 server to test with: pip install 'moto[server]'")
+    require("moto")
     port = free_port()
     log = tmp_path_factory.mktemp("moto") / "log"
     with log.open("wb") as file:
@@ -136,8 +137,10 @@ def s3(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStor
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
-    session = pytest.importorskip("botocore.session")
-    core = session.get_session()
+    require("botocore")
+    import botocore.session
+
+    core = botocore.session.get_session()
     share_models(core)  # a fifth of a client's cost, several hundred times
     client = core.create_client("s3", region_name="us-east-1")
     bucket = f"bucket-{uuid.uuid4().hex[:12]}"

@@ -23,9 +23,8 @@ print(socket.getnameinfo(("192.0.2.2", 80), socket.NI_NUMERICSERV)[0])
 
 
 @pytest.mark.namespaces
+@pytest.mark.needs("boxes")
 def test_a_box_has_a_name_server_that_knows_no_name_and_says_so(tmp_path: Path) -> None:
-    if why := apart.why_not():
-        pytest.skip(why)
     asked = subprocess.run(
         apart.box_command(tmp_path, [sys.executable, "-c", ASK]),
         stdin=subprocess.DEVNULL,

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import apart
+from needs import require
 from observer import Observer, listening
 
 ROOT = Path(__file__).parent.parent
@@ -118,8 +119,7 @@ def test_what_a_run_leaves_is_found_beside_a_noisy_neighbour(
 
 
 def test_in_a_dev_shm_of_ones_own_what_nobody_holds_is_found(tmp_path: Path) -> None:
-    if not apart.has_own_shared_memory():
-        pytest.skip("only root may mount a /dev/shm of his own")
+    require("own shared memory")
     watching = Observer(PREFIX)
     file = Path("/dev/shm/psm_left")
     file.touch()
@@ -131,8 +131,8 @@ def test_in_a_dev_shm_of_ones_own_what_nobody_holds_is_found(tmp_path: Path) -> 
 @pytest.mark.parametrize("workers", ["0", pytest.param("1", marks=pytest.mark.namespaces)])
 def test_a_whole_run_of_tests_passes_beside_a_noisy_neighbour(noise: None, workers: str) -> None:
     """A real job in another run of pytest, with a place of its own: what this test has is its neighbours'."""
-    if workers != "0" and (why := apart.why_not()):
-        pytest.skip(why)
+    if workers != "0":
+        require("boxes")
     real = "tests/engines/test_local_run.py::test_three_hosts_run_the_entry_point_and_leave_nothing"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     done = subprocess.run(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -12,14 +11,15 @@ from typing import Any
 
 import pytest
 
+from needs import require
+
 HERE = Path(__file__).parent
 
 
 @pytest.fixture(scope="module")
 def saw(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What a JAX process with four devices saw."""
-    if importlib.util.find_spec("jax") is None:  # it is for another process than this one
-        pytest.skip("jax is not installed")
+    require("jax")
     environment = dict(os.environ) | {
         "PYTHONPATH": os.pathsep.join([str(HERE.parent.parent / "src"), str(HERE.parent / "feed")]),
         "XLA_FLAGS": "--xla_force_host_platform_device_count=4",

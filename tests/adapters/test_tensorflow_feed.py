@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -13,6 +12,8 @@ from typing import Any
 import pytest
 from feed_servers import Server
 
+from needs import require
+
 HERE = Path(__file__).parent
 SRC = HERE.parent.parent / "src"
 
@@ -20,8 +21,7 @@ SRC = HERE.parent.parent / "src"
 @pytest.fixture(scope="module")
 def saw(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What a TensorFlow process saw; two feed servers served it, and it killed one of them."""
-    if importlib.util.find_spec("tensorflow") is None:  # it is for other processes than this one
-        pytest.skip("tensorflow is not installed")
+    require("tensorflow")
     directory = tmp_path_factory.mktemp("tensorflow-feed")
     servers = [Server(directory, name, code=HERE.parent / "feed") for name in ("host-a", "host-b")]
     for server in servers:

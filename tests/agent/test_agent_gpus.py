@@ -17,6 +17,7 @@ from agent_plans import make_plan, scripts
 from headrace.agent.metrics import gpus as gpus_module
 from headrace.agent.metrics.gpus import Gpus, gpus_of
 from headrace.instance.launch_plan import LaunchPlan
+from needs import require
 from nvml import build_nvml
 
 PROGRAM = """
@@ -44,6 +45,7 @@ print(json.dumps({"seen": seen, "notes": notes, "alive": gpus._thread.is_alive()
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    require("g++")
     return build_nvml(tmp_path_factory.mktemp("nvml"))
 
 

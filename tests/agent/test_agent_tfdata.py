@@ -70,8 +70,10 @@ def test_it_imports_tensorflow_without_keras_which_no_server_uses(tmp_path: Path
     (tmp_path / "tensorflow.py").write_text(
         "import os\nraise ImportError('its own Keras: ' + os.environ.get('TF_USE_LEGACY_KERAS', 'yes'))\n"
     )
+    with socket.create_server(("127.0.0.1", 0)) as free:  # an ordinary user may not listen on port 1
+        port = free.getsockname()[1]
     done = subprocess.run(
-        [sys.executable, "-m", "headrace.agent.tf_data_server", "--port", "1"],
+        [sys.executable, "-m", "headrace.agent.tf_data_server", "--port", str(port)],
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip

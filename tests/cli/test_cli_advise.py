@@ -69,7 +69,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-needs_two_cpus = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="the data host needs a CPU of its own")
+needs_two_cpus = pytest.mark.needs("2 cores")  # the data host needs one of its own
 
 
 @pytest.fixture(scope="module")

@@ -213,10 +213,9 @@ def test_the_command_calls_a_path_that_may_not_be_looked_at_a_mistake_of_the_use
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.needs("root")  # who can be a user that /etc/passwd does not know
 def test_a_user_without_a_home_is_told_to_name_one(place: Place) -> None:
     program = "import os, sys; os.environ.pop('HOME'); from headrace.cli.main import main; main()"
-    if os.geteuid():
-        pytest.skip("only root can be a user that /etc/passwd does not know")
     for command in (["ps"], ["prices"]):
         done = place.python("-c", program, *command, user=UNKNOWN)
         assert done.returncode == 2, done.stderr + done.stdout

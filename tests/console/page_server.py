@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,8 +12,10 @@ from pathlib import Path
 
 import httpx
 
+from needs import chromium
+
 SOURCE = str(Path(__file__).parents[2] / "src")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = chromium()
 COMMAND = [sys.executable, "-m", "headrace.cli"]
 
 

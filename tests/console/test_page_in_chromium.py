@@ -44,6 +44,8 @@ from headrace.runs import (
 )
 from headrace.runs.events import HostRegistered, HostStarted, JobStarted, ProgramExited, ProgramStarted, RunFinished
 
+pytestmark = pytest.mark.needs("chromium")
+
 FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync", "--process-per-site", "--in-process-gpu",

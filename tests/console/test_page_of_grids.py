@@ -19,6 +19,8 @@ from headrace.grid.journal.journal import Journal
 from headrace.grid.journal.journal_file import FILE
 from headrace.runs import Cause, CauseKind, Status
 
+pytestmark = pytest.mark.needs("chromium")
+
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--process-per-site"]
 EVIL = "<img src=x onerror=\"document.title='owned'\">"
 BEGAN = 1_780_000_000.0

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from headrace.hosting.isolation.probing import examine
+from needs import require
 from serve_process import BUCKET, NO_LIMITS, ServeProcess, serving
 
 PROBE = """
@@ -65,8 +65,7 @@ def channel(name: str, prefix: str, distribution: str = "FullyReplicated", **mor
 def test_an_entrypoint_runs_as_it_is_on_hosts_that_have_the_paths_ports_and_keys_of_the_service(
     endpoint: ServeProcess,
 ) -> None:
-    if why := examine().outward:
-        pytest.skip(f"hosts cannot reach this machine here: {why}")
+    require("way out")  # hosts reach this machine by it
     for place in range(4):
         for folder in ("all", "part"):
             (endpoint.bucket / "in" / folder).mkdir(parents=True, exist_ok=True)

@@ -21,6 +21,7 @@ from headrace.instance.certificates import certificate_files
 from headrace.instance.channels import mounts
 from headrace.runs import Run, RunPaths
 from headrace.runs.events import HostReleased, HostStarted
+from needs import require
 from observer import control_groups
 from serve_process import BUCKET, NO_LIMITS, ServeProcess, serving, wait_for
 
@@ -232,8 +233,7 @@ def test_the_job_ends_with_its_distribution_and_stops_the_data_group(
 
 
 def test_a_world_over_several_groups_has_true_host_and_local_ranks(endpoint: ServeProcess) -> None:
-    if shutil.which("mpirun") is None:
-        pytest.skip("Open MPI is not installed: no mpirun")
+    require("mpirun")
     told = [text.split() for _, text in sorted(completed(endpoint, "ranks").items())]
     assert told == [
         ["algo-1", "data", "2", "0", "4"], ["algo-1", "data", "3", "1", "4"],
@@ -244,7 +244,7 @@ def test_a_world_over_several_groups_has_true_host_and_local_ranks(endpoint: Ser
 def test_a_world_of_one_group_leaves_the_other_alone_whose_host_is_released_when_it_is_done(
     endpoint: ServeProcess,
 ) -> None:
-    pytest.importorskip("torch")
+    require("torch")
     assert completed(endpoint, "torch") == {"algo-1-": "algo-1 data   ", "algo-2-0": "algo-2 dnn 0 0 1"}
     run = run_of(endpoint, "torch")
     assert [event.host for event in run.events() if isinstance(event, HostReleased)] == ["algo-1"]

@@ -27,7 +27,7 @@ PRINTS = """
 import os, sys
 print("runs on", os.environ["SM_CURRENT_HOST"], os.environ["SM_CURRENT_INSTANCE_GROUP"], sys.argv[1:], flush=True)
 """
-pytestmark = pytest.mark.skipif(not (VENV / "ready").exists(), reason="no SageMaker SDK: run scripts/sagemaker-sdk")
+pytestmark = pytest.mark.needs(".venv-sagemaker")
 
 
 @pytest.fixture(scope="module")

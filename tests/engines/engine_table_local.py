@@ -18,7 +18,6 @@ from run_places import pid_here
 
 from headrace.engines.local.isolation.cut_links import cut
 from headrace.engines.local.limits.cgroups import MEMORY
-from headrace.hosting.isolation.probing import examine
 from headrace.runs import Run
 from observer import Observer, control_groups
 from patience import allowed
@@ -113,8 +112,7 @@ class LocalPlatform(RunsInFolder):
 class LocalMachine:
     """Opens the local platform."""
 
-    def why_not(self) -> str:
-        return examine().namespace
+    needs = ("namespaces",)
 
     @contextmanager
     def open(self, folder: Path) -> Iterator[Platform]:

@@ -93,10 +93,13 @@ class Platform(Protocol):
 
 
 class Opened(Protocol):
-    """How the test finds a platform."""
+    """How the test finds a platform.
 
-    def why_not(self) -> str:
-        """Returns why the platform cannot be had here; nothing if it can."""
+    Attributes:
+        needs: what the machine must have, see tests/needs.py.
+    """
+
+    needs: tuple[str, ...]
 
     def open(self, folder: Path) -> AbstractContextManager[Platform]:
         """Makes the platform, with its files in a folder; it is gone after the block."""

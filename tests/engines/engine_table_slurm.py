@@ -190,8 +190,7 @@ def _removed(group: Path) -> bool:
 class SlurmNodes:
     """Opens the Slurm cluster."""
 
-    def why_not(self) -> str:
-        return slurm_cluster.why_not()
+    needs = slurm_cluster.NEEDS
 
     @contextmanager
     def open(self, folder: Path) -> Iterator[Platform]:

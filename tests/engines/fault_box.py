@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -26,17 +25,6 @@ ip link set lo up
 wait $!
 """
 UNSHARE = ["unshare", "--mount", "--net", "--pid", "--ipc", "--fork", "--kill-child", "--mount-proc"]
-
-
-def why_not() -> str:
-    """Returns why there can be no box here; nothing if there can."""
-    missing = [tool for tool in ("unshare", "ip", "mount") if shutil.which(tool) is None]
-    if missing:
-        return f"needs {', '.join(missing)} (apt-get install util-linux iproute2)"
-    tried = subprocess.run(
-        [*UNSHARE, "sh", "-c", "mount -t tmpfs tmpfs /dev/shm"], capture_output=True, text=True, check=False
-    )
-    return f"needs root: {tried.stderr.strip()}" if tried.returncode else ""
 
 
 def play(name: str, folder: Path, seconds: float) -> dict[str, Any]:

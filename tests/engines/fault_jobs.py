@@ -35,6 +35,7 @@ class JobShape:
     local: Fields = field(default_factory=dict)
     settings: Fields = field(default_factory=dict)
     late: Callable[[Play], Fields] = lambda _: {}
+    needs: tuple[str, ...] = ()
 
     @property
     def files(self) -> dict[str, str]:
@@ -189,6 +190,7 @@ MPI_JOB = JobShape(
         time.sleep(0.02)
     """,
     fields={"distribution": {"mpi": {"enabled": True, "processes_per_host": 2}}},
+    needs=("mpirun", "libmpi", "mpi4py"),
 )
 TORCH_JOB = JobShape(
     """

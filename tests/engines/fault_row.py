@@ -31,6 +31,7 @@ class Row:
         machine: prepares the machine, before it is looked at for the first time.
         before: prepares what the job finds.
         after: what else must hold.
+        needs: what the machine must have beside what the job needs, see tests/needs.py.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Row:
     machine: tuple[Callable[[Play], None], ...] = ()
     before: tuple[Callable[[Play], None], ...] = ()
     after: tuple[Callable[[Play], None], ...] = ()
+    needs: tuple[str, ...] = ()
 
 
 STOPPED = {"status": Status.STOPPED, "exit_code": 130, "cause": "stopped by the user"}

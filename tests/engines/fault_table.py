@@ -255,6 +255,7 @@ NETWORK = [
         limit=limit,
         machine=(reach_out,),
         soak=victim is network,
+        needs=("way out",),
     )
     for what, victim, who in (("pasta", pasta, "pasta"), ("keeper of the network", network, "its keeper"))
     for how, number, words, limit in (

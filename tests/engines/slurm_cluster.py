@@ -17,7 +17,6 @@ Needs root, util-linux, iproute2 and Debian's packages slurmctld, slurmd, slurm-
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -28,7 +27,7 @@ from pathlib import Path
 import headrace
 from patience import allowed
 
-TOOLS = ("slurmctld", "slurmd", "sbatch", "munged", "unshare", "nsenter", "ip")
+NEEDS = ("slurm", "sbatch", "munge", "nsenter", "ip", "root")
 NODES = {"data1": 11, "data2": 12, "data3": 13, "dnn1": 21, "dnn2": 22}
 HEAD = "head"
 HOSTS = {HEAD: 254, **NODES}
@@ -147,14 +146,6 @@ sleep infinity & wait
 def unpacked(release: str) -> Path:
     """Returns where `scripts/slurm-release` unpacks a release of Slurm."""
     return Path(__file__).parents[2] / ".cache" / f"slurm-{release}"
-
-
-def why_not() -> str:
-    """Returns why there can be no cluster here; nothing if there can."""
-    missing = [tool for tool in TOOLS if shutil.which(tool, path=f"{os.environ['PATH']}:/usr/sbin:/sbin") is None]
-    if missing:
-        return f"needs {', '.join(missing)} (apt-get install slurmctld slurmd slurm-client munge)"
-    return "" if os.geteuid() == 0 else "needs root"
 
 
 class SlurmCluster:

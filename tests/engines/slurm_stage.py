@@ -20,6 +20,7 @@ from headrace.engines.slurm.ticket import read_ticket
 from headrace.job import load_job
 from headrace.runs import Run, RunPaths, Status
 from headrace.runs.events import JobStarted, SecondaryStatus
+from needs import require
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DATA = {"name": "data_group", "type": "ml.c5.xlarge", "count": 1}
@@ -62,7 +63,7 @@ S3_USER = {
 }
 """Variables of a user of the S3 server of `s3_server`."""
 
-needs_slurm = pytest.mark.skipif(bool(slurm_cluster.why_not()), reason=slurm_cluster.why_not() or "there is Slurm")
+needs_slurm = pytest.mark.needs(*slurm_cluster.NEEDS)
 
 
 def on(*releases: str) -> pytest.MarkDecorator:
@@ -78,8 +79,8 @@ def started_cluster(release: str = "", wide: int = 0) -> Iterator[SlurmCluster]:
         release: of Slurm, unpacked by `scripts/slurm-release`; empty for the one that is installed.
         wide: nodes more than usual; see `SlurmCluster`.
     """
-    if release and not slurm_cluster.unpacked(release).is_dir():
-        pytest.skip(f"scripts/slurm-release {release} was not run")
+    if release:
+        require(f"slurm-{release}")
     folder = Path(tempfile.mkdtemp(prefix="hs-"))
     try:
         place = slurm_cluster.unpacked(release) if release else None
@@ -92,7 +93,7 @@ def started_cluster(release: str = "", wide: int = 0) -> Iterator[SlurmCluster]:
 @contextmanager
 def s3_server(cluster: SlurmCluster) -> Iterator[None]:
     """Starts an S3 server on the login node, which all nodes reach, with an empty bucket `bucket`."""
-    pytest.importorskip("moto", reason="no S3 server to test with: pip install 'moto[server]'")
+    require("moto")
     server = cluster.start(HEAD, sys.executable, "-m", "moto.server", "-H", "0.0.0.0", "-p", "5555")
     made = ("env", *(f"{name}={value}" for name, value in S3_USER.items()), sys.executable, "-c", MAKE_BUCKET)
     try:

@@ -28,6 +28,7 @@ from stage import until
 
 from headrace.runs import Run, RunPaths, Status
 from headrace.runs.segments import is_recorded
+from needs import require
 
 ROOT = Path(__file__).parents[2]
 OTHER_PYTHON = {"horovod": ROOT / ".venv-horovod" / "bin" / "python"}  # where its Python has more than this one
@@ -53,8 +54,7 @@ def cells(rows: tuple[str, ...]) -> list[object]:
 @pytest.fixture(scope="module")
 def opened(request: pytest.FixtureRequest) -> Iterator[Platform]:
     """The platform of an engine."""
-    if why := PLATFORMS[request.param].why_not():
-        pytest.skip(why)
+    require(*PLATFORMS[request.param].needs)
     folder = Path(tempfile.mkdtemp(prefix="ht-"))
     try:
         with PLATFORMS[request.param].open(folder) as platform:
@@ -73,14 +73,14 @@ def platform(opened: Platform) -> Iterator[Platform]:
 @cache
 def python_for(needs: tuple[str, ...]) -> str:
     """Returns the Python that has what a job needs, empty for this one. Skips the test where there is none."""
+    if "mpi4py" in needs:
+        require("mpirun", "libmpi", "mpi4py")
     missing = [name for name in needs if importlib.util.find_spec(name) is None]
     if not missing:
         return ""
     (name,) = missing
-    python = OTHER_PYTHON.get(name)
-    if python is None or not python.exists():
-        pytest.skip(f"{name} is not installed" + ("" if python is None else f": make {name}"))
-    return str(python)
+    require(f".venv-{name}" if name in OTHER_PYTHON else name)
+    return str(OTHER_PYTHON[name])
 
 
 def job_row(name: str) -> JobRow:

@@ -9,17 +9,17 @@ import re
 import time
 from pathlib import Path
 
+import kubernetes_validate
 import pytest
 import yaml
 from kube_jobs import CASES, DATA, DNN, FEED, RUN, planned
+from kubeflow_trainer_api import models
 
 from headrace.engines.kubernetes.kubernetes_job import LONGEST_NAME, KubernetesJob, name_of
 from headrace.engines.kubernetes.objects import host_of_pod, objects, rendered, with_owner
 from headrace.engines.kubernetes.pack_run import Payload
 from headrace.engines.kubernetes.pod_spec import deadline_of, merged
 from headrace.runs import RunPaths
-
-kubernetes_validate = pytest.importorskip("kubernetes_validate")
 
 GOLDEN = Path(__file__).parent / "kubernetes_objects"
 VERSIONS = ("1.25", "1.30", "1.34", "1.37")
@@ -71,7 +71,6 @@ def test_the_check_of_the_objects_sees_a_wrong_key_and_a_wrong_value() -> None:
 
 
 def test_the_models_of_jobset_know_every_key_and_its_pods_are_pods() -> None:
-    models = pytest.importorskip("kubeflow_trainer_api.models")
     made = submitted(CASES["jobset"])[-1]
     assert made["kind"] == JOBSET
     assert json.loads(models.JobsetV1alpha2JobSet.from_dict(made).to_json()) == made

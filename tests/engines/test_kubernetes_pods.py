@@ -23,7 +23,7 @@ from headrace.engines.kubernetes.pod_words import ASKED, FETCHED, LAST_WORD, tou
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.runs import Run, RunPaths, Status
 
-pytestmark = [pytest.mark.namespaces, pytest.mark.skipif(os.getuid() != 0, reason="a pod's mounts take root")]
+pytestmark = [pytest.mark.namespaces, pytest.mark.needs("root")]  # a pod's mounts take root
 
 SCRIPT = """
 import json, os, pathlib, socket, sys

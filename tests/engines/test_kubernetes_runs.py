@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +17,7 @@ from headrace.engines.kubernetes.cluster import ROLE, ROLE_OF_SET, Rule
 from headrace.job import Job, load_job
 from headrace.runs import Run, Status
 from headrace.runs.events import HostRegistered
+from needs import require
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "hello"
@@ -26,8 +25,7 @@ EXAMPLE = ROOT / "examples" / "hello"
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kubelet]:
-    if os.geteuid() != 0 or shutil.which("nsenter") is None:
-        pytest.skip("pods need namespaces")
+    require("root", "nsenter")
     monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "home"))
     pods = tmp_path / "pods"
     pods.mkdir()

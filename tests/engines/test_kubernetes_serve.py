@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import os
-import shutil
 import sys
 import tarfile
 from collections.abc import Iterator
@@ -15,6 +13,7 @@ import pytest
 from kube_pods import Kubelet
 from kube_server import KubeServer
 
+from needs import require
 from serve_process import BUCKET, GROUP, ServeProcess
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.namespaces]
@@ -37,8 +36,7 @@ open(os.path.join(os.environ["SM_MODEL_DIR"], group), "w").write(group)
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kubelet]:
-    if os.geteuid() != 0 or shutil.which("nsenter") is None:
-        pytest.skip("pods need namespaces")
+    require("root", "nsenter")
     pods = tmp_path / "pods"
     pods.mkdir()
     with KubeServer(tmp_path) as server:

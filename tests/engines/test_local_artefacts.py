@@ -21,6 +21,7 @@ from headrace.hosting.helpers.artefacts import has_artefacts
 from headrace.hosting.helpers.collect import write_archive
 from headrace.hosting.helpers.merge_hosts import merge
 from headrace.runs import Clash
+from needs import require
 from objectstore import ObjectStore, free_port
 from patience import allowed
 
@@ -198,9 +199,8 @@ def rest_of(folder: Path) -> list[str]:
 @contextmanager
 def small_disk(folder: Path, size: str) -> Iterator[Path]:
     folder.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True)
-    if done.returncode:
-        pytest.skip("no mount is allowed here")
+    require("root")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], check=True)
     try:
         yield folder
     finally:

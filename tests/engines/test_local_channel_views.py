@@ -21,6 +21,7 @@ from headrace.hosting.supervision.scratch_dir import remove_scratch
 from headrace.instance.channels import isolated_links
 from headrace.processes.process_table import scan
 from headrace.runs import Status, list_runs
+from needs import require
 from objectstore import s3, s3_endpoint
 
 __all__ = ["s3", "s3_endpoint"]
@@ -90,8 +91,7 @@ def changed(host: str, names: list[str]) -> dict[str, str]:
 @pytest.mark.namespaces
 @pytest.mark.parametrize("stage", ["namespace"], indirect=True)
 def test_what_hosts_do_to_their_channels_stays_with_each_of_them(stage, s3) -> None:
-    if why := examine().overlay:
-        pytest.skip(f"no overlays here: {why}")
+    require("overlays")
     data = make(stage.folder / "data, with: all")  # what an option of mount(2) would be cut at
     listed = stage.folder / "list.json"
     listed.write_text(json.dumps([{"prefix": f"{data}/"}, "victim", "sub/inner"]))
@@ -151,8 +151,7 @@ def linked(folder: Path) -> Path:
 @pytest.mark.namespaces
 @pytest.mark.parametrize("stage", ["namespace"], indirect=True)
 def test_another_attempt_finds_its_channels_as_they_were_and_links_lead_where_they_lead(stage) -> None:
-    if why := examine().overlay:
-        pytest.skip(f"no overlays here: {why}")
+    require("overlays")
     data = linked(stage.folder)
     shown = {"BLOBS": str(stage.folder)}  # tests lie below /tmp, of which an instance sees what is named
     handle = stage.start(ONCE, inputs={"plain": str(data)}, environment=shown, retry={"attempts": 1, "on": "any"})
@@ -185,7 +184,7 @@ def test_where_no_overlay_can_be_had_a_write_is_refused(stage, monkeypatch) -> N
 
 
 @pytest.mark.namespaces
-@pytest.mark.skipif(os.geteuid() != 0, reason="the overlay in which the runs lie is root's to mount")
+@pytest.mark.needs("root")  # the overlay in which the runs lie is root's to mount
 def test_the_machine_is_asked_where_the_runs_lie(tmp_path) -> None:
     """Most containers have an overlay for root directory, which cannot hold what is written to another one."""
     script = f"""

@@ -34,7 +34,7 @@ from patience import allowed
 
 __all__ = ["s3", "s3_endpoint"]
 
-needs_fuse = pytest.mark.skipif(bool(mounts.why_not()[0]), reason=f"no FUSE mount here: {mounts.why_not()[0]}")
+needs_fuse = pytest.mark.needs("fuse")
 
 # Prints what a host finds in its channels, one JSON object a line.
 LIST = """

@@ -19,11 +19,17 @@ import pytest
 from effort import SOAK
 from fault_table import ROWS
 
+from needs import lacking
+
 ROUNDS = int(os.environ.get("FAULT_ROUNDS", "20" if SOAK else "1"))
 SIDE_BY_SIDE = 3 * min(4, os.cpu_count() or 1)  # the rows wait most of the time
 SECONDS = 150.0  # for one row, its job and its box
 
-pytestmark = [pytest.mark.namespaces, pytest.mark.timeout(3 * 3600 if SOAK else 900)]
+pytestmark = [
+    pytest.mark.namespaces,
+    pytest.mark.needs("root", "boxes"),
+    pytest.mark.timeout(3 * 3600 if SOAK else 900),
+]
 
 Played = list[Mapping[str, object]]
 
@@ -34,14 +40,14 @@ _seen: dict[str, list[Mapping[str, object]]] = {}
 @pytest.fixture
 def played(name: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Played:
     """What was seen of a row, a list for all its rounds."""
-    if why := fault_box.why_not():
-        pytest.skip(f"no boxes here: {why}")
     if name not in _seen:
         others = () if "PYTEST_XDIST_WORKER" in os.environ else request.session.items
         wanted = {name: None} | {
             item.callspec.params["name"]: None
             for item in others
-            if item.path == Path(__file__) and hasattr(item, "callspec")
+            if item.path == Path(__file__)
+            and hasattr(item, "callspec")
+            and all(lacking(*marker.args) is None for marker in item.iter_markers("needs"))
         }
         _seen.update(_play(list(wanted), tmp_path_factory))
     return _seen[name]
@@ -56,7 +62,14 @@ def _play(wanted: list[str], tmp_path_factory: pytest.TempPathFactory) -> dict[s
     return {name: [each for play, each in zip(plays, seen, strict=True) if play == name] for name in wanted}
 
 
-@pytest.mark.parametrize("name", [row.name for row in ROWS.values() if SOAK or not row.soak])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(row.name, marks=pytest.mark.needs(*row.job.needs, *row.needs))
+        for row in ROWS.values()
+        if SOAK or not row.soak
+    ],
+)
 def test_the_row_holds(played: Played, name: str) -> None:
     for number, seen in enumerate(played, 1):
         print(f"round {number}: {seen.get('seconds')} s, {seen.get('status')}, {seen.get('cause')}")

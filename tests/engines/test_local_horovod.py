@@ -24,9 +24,7 @@ SECONDS = 600  # the machine may be busy; alone it takes about 25
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(SECONDS + 60),
-    pytest.mark.skipif(
-        not (ROOT / ".venv-horovod" / "ready").exists(), reason=".venv-horovod is not there: make horovod"
-    ),
+    pytest.mark.needs(".venv-horovod", "mpirun"),
 ]
 
 

@@ -20,10 +20,10 @@ from stage import agent_pid, assert_failed, groups, kill, said, text, until
 from headrace.engines.local.isolation.cut_links import cut, heal
 from headrace.errors import UsageError
 from headrace.hosting.isolation.network_layout import MACHINE_NAME
-from headrace.hosting.isolation.probing import examine
 from headrace.processes.process_table import descendants
 from headrace.runs import Run, RunPaths, Status, read_header
 from headrace.runs.events import StatusChanged
+from needs import require
 from stranger import as_stranger
 
 pytestmark = [pytest.mark.namespaces, pytest.mark.parametrize("stage", ["namespace"], indirect=True)]
@@ -256,8 +256,7 @@ def test_bandwidth_holds_for_each_host_of_a_group_both_ways(stage):
 
 
 def test_instances_reach_the_machine_and_beyond_by_a_way_that_vanishes(stage, machine):
-    if why := examine().outward:
-        pytest.skip(f"no way out here: {why}")
+    require("way out")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
 
@@ -282,8 +281,7 @@ def test_instances_reach_the_machine_and_beyond_by_a_way_that_vanishes(stage, ma
 
 
 def test_another_attempt_has_a_way_out_again(stage, machine):
-    if why := examine().outward:
-        pytest.skip(f"no way out here: {why}")
+    require("way out")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         script = f"""
         import os, socket, time
@@ -373,7 +371,7 @@ print(*[line.text for line in handle.logs() if line.stream.host == "algo-1"], se
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="the other tests here are run by one who is not root already")
+@pytest.mark.needs("root")  # the other tests here are run by one who is not root already
 @pytest.mark.parametrize("ending", ["well", "killed"])
 def test_root_is_not_needed(stage, machine, tmp_path_factory, ending):
     import tempfile

@@ -18,7 +18,7 @@ from stage import agent_pid, assert_failed, both_isolations, groups, kill, progr
 
 from headrace.engines.local import engine
 from headrace.engines.local.limits import assign, machine_capacity
-from headrace.engines.local.limits.cgroups import CPU, MEMORY, RECORD, Places, available_memory, find_places
+from headrace.engines.local.limits.cgroups import MEMORY, RECORD, Places, available_memory, find_places
 from headrace.hosting.supervision.scratch_dir import scratch_dir
 from headrace.instance import read_failure
 from headrace.processes.oom import format_bytes
@@ -27,9 +27,7 @@ from headrace.runs.events import DataWorkerLost, ProgramExited
 from observer import control_groups, processes_of
 
 PLACES = find_places()
-needs_groups = pytest.mark.skipif(
-    not {CPU, MEMORY} <= set(PLACES.found), reason=f"control groups cannot be made here: {PLACES.missing}"
-)
+needs_groups = pytest.mark.needs("cpu groups", "memory groups")
 MIB = 1 << 20
 SLEEP = """
 import os, time

@@ -12,10 +12,9 @@ import pytest
 from stage import Stage, text
 
 from headrace import insight
-from headrace.engines.local.limits.cgroups import MEMORY, find_places
-from headrace.hosting.isolation.probing import examine
 from headrace.runs import Run, Status, Stream
 from headrace.runs.describe import describe
+from needs import require
 from nvml import build_nvml, write_smi
 
 pytestmark = pytest.mark.namespaces
@@ -85,8 +84,7 @@ DEFINITIONS = [
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory):
     """One finished run of two hosts, of which the first owns GPUs 1 and 2 of the machine."""
-    if why := examine().namespace:
-        pytest.skip(f"no namespaces here: {why}")
+    require("namespaces", "g++")
     folder = tmp_path_factory.mktemp("measuring")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HEADRACE_HOME", str(folder / "home"))
@@ -142,7 +140,7 @@ def test_bytes_that_went_to_the_disk_are_counted_and_never_go_back(done) -> None
     assert done.hosts["algo-1"][-1].written < WRITTEN / 4
 
 
-@pytest.mark.skipif(MEMORY not in find_places().found, reason="no control groups for memory here")
+@pytest.mark.needs("memory groups")
 def test_memory_in_use_counts_a_shared_page_once_and_the_limit_is_the_instances(done) -> None:
     seconds = done.hosts["algo-1"]
     assert all(second.memory == seconds[0].memory and second.used is not None for second in seconds)

@@ -1,6 +1,5 @@
 """MPI for real: mpirun over hosts of the local engine, its ranks, and what happens when one of its parts fails."""
 
-import importlib.util
 import os
 import shutil
 import signal
@@ -17,10 +16,7 @@ from headrace.runs import Status
 from headrace.runs.events import ProgramStarted
 from patience import allowed
 
-pytestmark = [
-    pytest.mark.skipif(shutil.which("mpirun") is None, reason="Open MPI is not installed: no mpirun"),
-    pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="mpi4py is not installed"),
-]
+pytestmark = pytest.mark.needs("mpirun", "libmpi", "mpi4py")
 
 MPI = {"mpi": {"enabled": True, "processes_per_host": 2}}
 START = """

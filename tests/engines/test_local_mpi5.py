@@ -6,16 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from headrace.hosting.isolation.probing import examine
 from headrace.runs import Run, RunPaths, Status
 
 ROOT = Path(__file__).parent.parent.parent
 PYTHON = ROOT / ".venv-openmpi5" / "bin" / "python"
 PREFIX = "127.94.1"
 
-pytestmark = pytest.mark.skipif(
-    not (ROOT / ".venv-openmpi5" / "ready").exists(), reason=".venv-openmpi5 is not there: scripts/openmpi5"
-)
+pytestmark = pytest.mark.needs(".venv-openmpi5")
 
 
 def run(tmp_path, monkeypatch, script, isolation):
@@ -36,7 +33,7 @@ def run(tmp_path, monkeypatch, script, isolation):
 
 
 @pytest.mark.namespaces
-@pytest.mark.skipif(bool(examine().namespace), reason=f"no namespaces here: {examine().namespace}")
+@pytest.mark.needs("namespaces")
 def test_four_ranks_on_two_hosts_and_one_that_fails_also_inside_a_job_of_slurm(tmp_path, monkeypatch):
     slurm = {"JOB_ID": "7", "JOBID": "7", "NODELIST": "node9", "JOB_NODELIST": "node9", "TASKS_PER_NODE": "1"}
     for name, value in (slurm | {"NNODES": "1", "JOB_NUM_NODES": "1", "NTASKS": "1"}).items():

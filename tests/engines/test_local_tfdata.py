@@ -10,7 +10,6 @@ from run_places import flag, pid_here
 from stage import agent_pid, groups, kill, text, until
 
 from headrace.engines.local.limits import assign, machine_capacity
-from headrace.engines.local.limits.cgroups import MEMORY, find_places
 from headrace.errors import EngineRefused
 from headrace.insight import report
 from headrace.runs import Status
@@ -244,7 +243,7 @@ def test_a_group_without_tensorflow_ends_the_job_with_what_to_install(stage):
     assert where.count(("algo-1", "tf-worker-0")) == 1
 
 
-@pytest.mark.skipif(MEMORY not in find_places().found, reason="no memory control groups here")
+@pytest.mark.needs("memory groups")
 def test_workers_that_need_more_memory_than_their_host_has_end_the_job_which_says_so(stage, monkeypatch):
     monkeypatch.setattr(assign, "LEAST_MEMORY", 64 * assign.MIB)
     monkeypatch.setattr(

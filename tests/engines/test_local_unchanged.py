@@ -7,7 +7,6 @@ boto3, the drivers of SDK 3), with /opt/ml, algo-N and ports written into them.
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import json
 import os
@@ -23,17 +22,14 @@ import pytest
 from effort import SOAK
 
 from headrace.estimator import InstanceGroup, PyTorch, TensorFlow, TrainingInput
-from headrace.hosting.isolation.probing import examine
 from headrace.runs import Run, Status
+from needs import oracle, require
 
 CODE = Path(__file__).parent / "unchanged"
 ROOT = Path(__file__).parents[2]
 ROLE = "arn:aws:iam::123456789012:role/SageMakerRole"
 
-mpi = [
-    pytest.mark.skipif(shutil.which("mpirun") is None, reason="Open MPI is not installed: no mpirun"),
-    pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="mpi4py is not installed"),
-]
+mpi = pytest.mark.needs("mpirun", "libmpi", "mpi4py")
 
 
 @pytest.fixture
@@ -50,8 +46,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def namespaces() -> None:
-    if why := examine().namespace:
-        pytest.skip(f"no namespaces here: {why}")
+    require("namespaces")
 
 
 # Decorates what needs no /opt/ml, name or port of its own: without namespaces too in the long run, on addresses of
@@ -216,8 +211,10 @@ def test_the_notebook_of_the_pytorch_example(folder: Path, namespaces: None, cap
 @pytest.mark.parametrize("_", [pytest.param(None, marks=mpi)])
 @with_and_without_namespaces
 def test_the_horovod_notebook_of_sdk_1_with_its_data_in_s3(folder: Path, s3: Any, _: None, engines: Any) -> None:
-    numpy = pytest.importorskip("numpy")
-    digits = pytest.importorskip("sklearn.datasets").load_digits()
+    import numpy
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
     for name, part in (("train", slice(None, 1500)), ("test", slice(1500, None))):
         file = io.BytesIO()
         numpy.savez(file, data=digits.data[part], labels=digits.target[part])
@@ -457,14 +454,8 @@ def test_a_request_of_sdk_3_brings_its_driver_as_a_channel(folder: Path, namespa
         assert sorted(archive.getnames()) == ["cpu.txt", "gpu.txt"]
 
 
-def toolkit() -> Path:
-    """SageMaker's own training toolkit, in the environment that `make test` makes."""
-    python = os.environ.get("HEADRACE_ORACLE_PYTHON") or str(ROOT / ".venv-oracle" / "bin" / "python")
-    return Path(python).parent / "train"
-
-
 @pytest.mark.namespaces
-@pytest.mark.skipif(not toolkit().is_file(), reason="sagemaker-training is not installed: make test")
+@pytest.mark.needs("oracle")
 def test_the_toolkit_of_sagemakers_containers_finds_what_it_finds_there(folder: Path, namespaces: None) -> None:
     with tarfile.open("sourcedir.tar.gz", "w:gz") as archive:
         archive.add("launcher", ".")
@@ -484,7 +475,7 @@ def test_the_toolkit_of_sagemakers_containers_finds_what_it_finds_there(folder: 
         "AlgorithmSpecification": {
             "TrainingImage": "pytorch-training:2.5",
             "TrainingInputMode": "File",
-            "ContainerEntrypoint": [str(toolkit())],
+            "ContainerEntrypoint": [str(oracle().parent / "train")],
         },
         "HyperParameters": {name: json.dumps(value) for name, value in texts.items()},
         "OutputDataConfig": {"S3OutputPath": "s3://bucket/out"},

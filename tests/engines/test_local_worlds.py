@@ -245,7 +245,7 @@ print("workers", strategy.num_replicas_in_sync, "loss", history.history["loss"][
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.skipif(not TENSORFLOW.exists(), reason="there is no .venv-horovod with TensorFlow: make horovod")
+@pytest.mark.needs(".venv-horovod")
 @both_isolations_at_length
 def test_tensorflow_trains_with_multi_worker_mirrored_strategy(stage):
     code = stage.folder / "code"

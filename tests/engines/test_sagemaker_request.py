@@ -62,7 +62,7 @@ def test_a_job_that_a_later_process_reads_is_submitted_as_the_first_one_was(fiel
     assert again.plan == job.plan
 
 
-@pytest.mark.skipif(not SDK_TABLES, reason="no SageMaker SDK: run scripts/sagemaker-sdk")
+@pytest.mark.needs(".venv-sagemaker")
 @pytest.mark.parametrize("framework", sorted(VERSIONS))
 def test_the_images_are_those_of_the_table_of_the_sdk(framework: str) -> None:
     table = json.loads((SDK_TABLES[0] / f"{framework}.json").read_text())["training"]["versions"]

@@ -15,12 +15,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from slurm_cluster import HEAD, NETWORK, NODES, SETTINGS, SlurmCluster, slurm_cluster, why_not
+from slurm_cluster import HEAD, NETWORK, NODES, SETTINGS, SlurmCluster, slurm_cluster
 from slurm_stage import needs_slurm, started_cluster, submit
 from stage import until
 
 from headrace.engines.slurm.ticket import read_ticket
 from headrace.runs import Status
+from needs import require
 from patience import allowed
 from proof.effort import SOAK
 
@@ -115,9 +116,7 @@ if SOAK:
     @pytest.fixture
     def clusters() -> Iterator[SlurmCluster]:
         """The first cluster, whose accounting knows a second one."""
-        lacking = why_not() or ", ".join(tool for tool in ("slurmdbd", "mariadbd") if shutil.which(tool) is None)
-        if lacking:
-            pytest.skip(f"needs {lacking}")
+        require("slurmdbd", "mariadb")
         place = Path(tempfile.mkdtemp(prefix="hs-"))
         folder = place / "shared"
         etc = folder / "etc"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
-import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -139,8 +137,7 @@ if SOAK:  # the table of engines plays torchrun on Slurm; plain jobs are those o
         run.is_in("COMPLETED")
 
 
-@pytest.mark.skipif(shutil.which("mpirun") is None, reason="Open MPI is not installed: no mpirun")
-@pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="mpi4py is not installed")
+@pytest.mark.needs("mpirun", "libmpi", "mpi4py")
 def test_mpirun_starts_ranks_on_the_nodes_although_slurm_has_filled_them(cluster: SlurmCluster) -> None:
     run = example(cluster, "mpi-hello/mpi-hello.yaml")
     run.completed()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -16,6 +15,7 @@ from effort import SOAK
 from headrace.job import load_job
 from headrace.runs import Run, RunPaths, Status
 from headrace.runs.metric_records import LoaderSecond
+from needs import require
 from observer import Observer
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "cifar-tfrecord"
@@ -53,8 +53,7 @@ print(json.dumps(saw))
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """The folder that prepare.py filled, and what a process with TensorFlow read from it."""
-    if importlib.util.find_spec("tensorflow") is None:  # it is for other processes than this one
-        pytest.skip("tensorflow is not installed")
+    require("tensorflow")
     folder = tmp_path_factory.mktemp("cifar")
     done = subprocess.run(
         [sys.executable, "-c", LOOK, str(EXAMPLE), str(folder)],
@@ -138,8 +137,7 @@ if SOAK:
     def test_the_heterogeneous_job_learns_from_workers_of_both_groups(
         written: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        if len(os.sched_getaffinity(0)) < 2:
-            pytest.skip("the job pins its groups to cores 0 and 1, this machine has one")
+        require("2 cores")  # the job pins its groups to cores 0 and 1
         monkeypatch.setenv("HEADRACE_HOME", str(tmp_path))
         folder = written[0]
         overrides = [
@@ -164,9 +162,7 @@ if SOAK:
 
     @pytest.mark.slow
     @pytest.mark.timeout(900)
-    @pytest.mark.skipif(
-        not (ROOT / ".venv-horovod" / "ready").exists(), reason=".venv-horovod is not there: make horovod"
-    )
+    @pytest.mark.needs(".venv-horovod", "mpirun")
     def test_two_ranks_train_with_horovod(written: tuple[Path, Any], tmp_path: Path) -> None:
         run = ran(ROOT / ".venv-horovod" / "bin" / "headrace", "horovod.yaml", written[0], tmp_path)
         assert {program.stream.name for program in run.programs} >= {"0", "1", "mpirun", "tf-dispatcher"}

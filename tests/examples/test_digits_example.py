@@ -6,7 +6,6 @@ import gzip
 import importlib.util
 import io
 import json
-import os
 import struct
 import sys
 from pathlib import Path
@@ -21,6 +20,7 @@ from few_digits import write_few
 from headrace import insight
 from headrace.job import load_job
 from headrace.runs import Run, Status
+from needs import require
 from observer import Observer
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "digits"
@@ -85,8 +85,7 @@ def run(file: str, overrides: list[str]) -> tuple[Run, dict[str, object]]:
 def test_homogeneous_and_heterogeneous_jobs_have_the_same_losses_bit_by_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if len(os.sched_getaffinity(0)) < 2:
-        pytest.skip("the heterogeneous job pins its groups to cores 0 and 1, this machine has one")
+    require("2 cores")  # the heterogeneous job pins its groups to cores 0 and 1
     monkeypatch.setenv("HEADRACE_HOME", str(tmp_path))
     little = ["hyperparameters.epochs=1", f"inputs.training={write_few(tmp_path / 'digits', 10 * 64)}"]
     single, alone = run("homogeneous.yaml", little)

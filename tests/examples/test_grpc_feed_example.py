@@ -19,10 +19,10 @@ import psutil
 import pytest
 
 from headrace import engines
-from headrace.hosting.isolation.probing import examine
 from headrace.job import load_job
 from headrace.runs import Status
 from headrace.runs.events import HostStarted, ProgramExited
+from needs import require
 from observer import Observer
 from patience import allowed
 
@@ -44,8 +44,7 @@ def prepare() -> None:
 
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    if why := examine().namespace:
-        pytest.skip(f"no namespaces here: {why}")
+    require("namespaces")
     monkeypatch.setenv("HEADRACE_HOME", str(tmp_path))
     prepare()
     handles = []

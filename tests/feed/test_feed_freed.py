@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +11,7 @@ from feed_servers import Server
 from freed_data import PIECE, PIECES, Freeing, freeing
 
 from headrace.feed import DataLoader, stack_arrays
+from needs import require
 
 PAGES = PIECES * PIECE // 4096  # of one sample
 
@@ -25,8 +25,7 @@ def faults(loader: DataLoader) -> int:
 
 @pytest.fixture
 def glibc() -> None:
-    if not hasattr(ctypes.CDLL(None), "mallopt"):
-        pytest.skip("the C library is not glibc")
+    require("glibc")
 
 
 @pytest.mark.usefixtures("glibc", "without_torch")

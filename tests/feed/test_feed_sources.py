@@ -34,6 +34,7 @@ from headrace.feed.sources import byte_ranges, index_shards
 from headrace.feed.sources.shard_files import OPEN_SHARDS
 from headrace.feed.sources.shard_format import pack, stamp_of, unpack
 from headrace.feed.sources.shard_index import ShardIndex
+from needs import require
 
 COUNTS = {"a": 7, "b": 0, "c": 23}
 
@@ -134,7 +135,8 @@ def test_lines_are_found_wherever_a_chunk_of_the_file_ends(
 
 
 def test_rows_of_parquet_are_their_columns_also_when_row_groups_do_not_fit_in_memory(tmp_path: Path) -> None:
-    pyarrow = pytest.importorskip("pyarrow")
+    require("pyarrow")
+    import pyarrow
     from pyarrow import parquet
 
     rows = [{"id": row, "text": f"w{row}" * 20, "tokens": [row, row + 1], "pair": {"a": row}} for row in range(100)]
@@ -160,7 +162,9 @@ def test_rows_of_parquet_are_their_columns_also_when_row_groups_do_not_fit_in_me
 
 
 def test_rows_of_arrow_files_and_streams_lie_in_mapped_memory(tmp_path: Path) -> None:
-    pyarrow = pytest.importorskip("pyarrow")
+    require("pyarrow")
+    import pyarrow
+
     table = pyarrow.Table.from_pylist([{"id": row, "none": [None, 1], "x": [0.5, float(row)]} for row in range(50)])
     with pyarrow.ipc.new_file(tmp_path / "a.arrow", table.schema) as writer:
         writer.write_table(table[:30], max_chunksize=7)
@@ -178,7 +182,7 @@ def test_rows_of_arrow_files_and_streams_lie_in_mapped_memory(tmp_path: Path) ->
 
 
 def test_a_dataset_of_hugging_face_on_disk_is_a_source(tmp_path: Path) -> None:
-    pytest.importorskip("datasets")
+    require("datasets")
     program = Path(__file__).with_name("hugging_face_rows.py")
     done = subprocess.run([sys.executable, str(program), str(tmp_path)], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

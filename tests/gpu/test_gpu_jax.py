@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+from needs import require
 
 SCRIPT = Path(__file__).parent / "gpu_in_jax.py"
 
 
 def test_arrays_that_jax_puts_on_the_gpu_are_never_written_over() -> None:
-    if importlib.util.find_spec("jax") is None:  # it is for another process than this one
-        pytest.skip("jax is not installed")
+    require("jax")
     environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     done = subprocess.run(
         [sys.executable, str(SCRIPT)], env=environment, capture_output=True, text=True, timeout=100, check=False
@@ -24,5 +22,5 @@ def test_arrays_that_jax_puts_on_the_gpu_are_never_written_over() -> None:
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout.splitlines()[-1])
     if seen["platform"] == "cpu":
-        pytest.skip("this jax was built without CUDA")
+        require("jax with CUDA")
     assert seen == {"platform": "gpu", "intact": True, "all": True, "finite": True, "torch": False}

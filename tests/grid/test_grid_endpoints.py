@@ -67,6 +67,7 @@ def endpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[
         yield found
 
 
+@pytest.mark.needs("mpirun")
 def test_lines_run_at_the_endpoints_of_their_regions_and_the_one_without_fails_alone_and_is_named(
     endpoints: dict[str, ServeProcess], tmp_path: Path
 ) -> None:

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 import sqlalchemy
 from grids import grid_of, problems_of
-from postgresql import PASSWORD, Server, postgresql, programs
+from postgresql import PASSWORD, Server, postgresql
 
 from headrace.errors import StorageError, UsageError
 from headrace.grid.load_grid import Grid
+from needs import require
 
 ROWS = [("us-west-1", "s3://sf/1", "2026-11-01", 0.5), ("eu-central-1", "s3://stuttgart/1", "2026-11-02", 0.25)]
 TABLE = "create table campaigns (region text, place text, day date, lr numeric(4, 2))"
@@ -121,8 +122,7 @@ def test_a_query_whose_parameters_do_not_fit_is_refused(tmp_path: Path, sqlite: 
 
 @pytest.fixture
 def server(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    if programs() is None:
-        pytest.skip("PostgreSQL is not installed (apt-get install postgresql)")
+    require("postgresql")
     monkeypatch.setenv("CAMPAIGNS_PASSWORD", PASSWORD)
     with postgresql(tmp_path_factory.mktemp("postgresql")) as started:
         with _engine(started).begin() as connection:

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from playwright.sync_api import sync_playwright
 from recorded_runs import FEED, feed, host, loader, rank, record
 
 from headrace.insight import compare, report
 from headrace.insight.render.html import comparison_page, report_page
 from headrace.insight.timeseries.summary import read_charts
 from headrace.runs import Stream
+from needs import chromium
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-playwright = pytest.importorskip("playwright.sync_api")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
+pytestmark = pytest.mark.needs("chromium")
 
 LINES = """() => [...document.querySelectorAll('svg.chart path.line')].map(path => {
   const style = getComputedStyle(path), box = path.getBBox();
@@ -30,8 +29,8 @@ LINES = """() => [...document.querySelectorAll('svg.chart path.line')].map(path 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with playwright.sync_playwright() as started:
-        found = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with sync_playwright() as started:
+        found = started.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
         yield found
         found.close()
 

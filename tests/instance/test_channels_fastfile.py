@@ -79,8 +79,10 @@ def test_a_failed_block_is_asked_for_again(store, pool) -> None:
 
 
 @pytest.mark.s3
+@pytest.mark.needs("libfuse")
 def test_the_file_system_shows_shares_and_refuses_to_be_written(store, pool) -> None:
-    fuse = pytest.importorskip("mfusepy", exc_type=ImportError)
+    import mfusepy as fuse
+
     from headrace.instance.channels.fastfile import FileSystem
 
     errors: list[HeadraceError] = []
@@ -136,7 +138,7 @@ def test_blocks_are_larger_than_what_the_kernel_asks_for() -> None:
 
 
 @pytest.mark.s3
-@pytest.mark.skipif(not os.access("/dev/fuse", os.R_OK | os.W_OK) or os.getuid() != 0, reason="nothing can be mounted")
+@pytest.mark.needs("fuse", "root")
 def test_libfuse_says_nothing_of_its_own(tmp_path):
     """Its warnings would be the last lines of a job whose channel fails."""
     code = (

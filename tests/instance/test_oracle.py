@@ -23,6 +23,7 @@ from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.program_arguments import decode, encode
 from headrace.instance.toolkit import SEARCH_PATH
 from headrace.instance.toolkit_variables import format_name, format_value
+from needs import require
 
 pytestmark = pytest.mark.oracle
 
@@ -232,11 +233,8 @@ def peers(seen: Seen) -> list[str]:
 @pytest.fixture(scope="module")
 def oracle_python() -> str:
     python = os.environ.get("HEADRACE_ORACLE_PYTHON") or str(ROOT / ".venv-oracle" / "bin" / "python")
-    if Path(python).exists():
-        return python
-    if os.environ.get("CI") == "true":
-        pytest.fail(HOW)
-    pytest.skip(HOW)
+    require("oracle")
+    return python
 
 
 @pytest.fixture(scope="module")

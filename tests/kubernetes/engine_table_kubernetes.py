@@ -303,8 +303,7 @@ def _read(path: Path) -> str:
 class KubernetesNodes:
     """Opens the cluster in which `make kubernetes` runs the tests."""
 
-    def why_not(self) -> str:
-        return "" if "KUBERNETES_CLUSTER" in os.environ else "make kubernetes starts a cluster for it"
+    needs = ("kubernetes",)
 
     @contextmanager
     def open(self, folder: Path) -> Iterator[Platform]:

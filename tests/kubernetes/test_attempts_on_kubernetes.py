@@ -18,6 +18,7 @@ from team import kubectl
 
 from headrace.runs import Status
 from headrace.runs.events import AttemptStarted
+from needs import require
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -37,7 +38,7 @@ def platform() -> Iterator[KubernetesPlatform]:
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A bucket that pods and this machine reach; its keys are a Secret of the namespace, and variables here."""
-    pytest.importorskip("moto")
+    require("moto")
     import botocore.session
 
     for name, value in {**KEYS, "AWS_EC2_METADATA_DISABLED": "true"}.items():

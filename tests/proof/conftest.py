@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,31 +12,16 @@ from effort import SOAK, SOAK_SECONDS
 from notes import note
 
 
-def why_no_namespaces() -> str:
-    """Returns why this process cannot make network and mount namespaces; nothing if it can."""
-    missing = [tool for tool in ("ip", "nft", "unshare", "mount") if shutil.which(tool) is None]
-    if missing:
-        return f"needs {', '.join(missing)} (apt-get install iproute2 nftables)"
-    tried = subprocess.run(
-        ["unshare", "--net", "--mount", "nft", "list", "ruleset"], capture_output=True, text=True, check=False
-    )
-    return f"needs root or CAP_SYS_ADMIN: {tried.stderr.strip()}" if tried.returncode else ""
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Gives the long run its time; leaves out, by name, what this machine cannot run. In CI everything must run."""
+    """Gives the long run its time, and says what networks with losses need."""
     here = f"{Path(__file__).parent}{os.sep}"
     mine = [item for item in items if str(item.path).startswith(here)]
     if SOAK:
         for item in mine:
             item.add_marker(pytest.mark.timeout(SOAK_SECONDS + 600), append=False)
-    needing = [item for item in mine if item.get_closest_marker("namespaces")]
-    reason = why_no_namespaces() if needing and os.environ.get("CI") != "true" else ""
-    if reason:
-        for item in needing:
-            note("left out on this machine", f"{item.nodeid}: {reason}")
-        config.hook.pytest_deselected(items=needing)
-        items[:] = [item for item in items if item not in needing]
+    for item in mine:
+        if item.get_closest_marker("namespaces"):
+            item.add_marker(pytest.mark.needs("ip", "nft", "firewall"))
 
 
 @pytest.fixture
