@@ -142,6 +142,7 @@ test-on-%:
 
 # BARE_OPTIONS: see scripts/bare-box. What touches no need runs in `make test` alone.
 test-bare: $(VENV)/ready
+	$(BIN)/python scripts/bare-box $(BARE_OPTIONS) $(BIN)/python -m pytest -n 0 -q -p no:cacheprovider --collect-only $(TESTS) > /dev/null
 	HEADRACE_TESTS_BARE=touching $(BIN)/python scripts/bare-box $(BARE_OPTIONS) $(BIN)/python -m pytest -n $(WORKERS) -p no:cacheprovider $(TESTS)
 	$(BIN)/python scripts/bare-box $(BARE_OPTIONS) --user --no-namespaces $(BIN)/python -m pytest -n 0 -p no:cacheprovider $(BARE_USER_TESTS)
 	$(BIN)/python scripts/bare-box $(BARE_OPTIONS) --user $(BIN)/python -m pytest -n $(WORKERS) -p no:cacheprovider $(BARE_USER_TESTS)

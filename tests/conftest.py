@@ -151,8 +151,14 @@ def pytest_itemcollected(item: pytest.Item) -> None:
             raise pytest.UsageError(f"{item.nodeid}: tests/needs.py has no row {', '.join(unknown)}")
 
 
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Does not even read the files that touch no need, where only the rest is run."""
+    left_out = os.environ.get(needs.BARE) == needs.TOUCHING and collection_path.name.startswith("test_")
+    return True if left_out and not needs.speaks_of_needs(collection_path) else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves what touches no need where only that is run; has workers begin with what takes long."""
+    """Leaves out what touches no need where only the rest is run; has workers begin with what takes long."""
     if os.environ.get(needs.BARE) == needs.TOUCHING:
         left_out = [item for item in items if not needs.touches(item)]
         config.hook.pytest_deselected(items=left_out)

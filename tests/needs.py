@@ -34,9 +34,6 @@ HIDDEN = (
 
 BARE = "HEADRACE_TESTS_BARE"  # set where what HIDDEN names is hidden: a skip is no failure there, in CI too
 TOUCHING = "touching"  # its value where only those tests run that may touch what is hidden, see `touches`
-NAMES = re.compile(
-    r"\b(mpirun|orted|mpi4py|lightning|pasta|nft|fusermount|libfuse|slurmctld|sbatch|chromium|postgres|needs|require)\b"
-)
 ROW_BY_ROW = {"test_local_fault_table.py", "test_engine_table.py"}  # each row has its own needs
 
 
@@ -209,6 +206,13 @@ NEEDS: dict[str, Need] = {
 }
 
 
+_PACKAGES = "|".join(re.escape(name) for name, need in NEEDS.items() if need.brought_by.startswith(_apt("")))
+_NAMES = re.compile(
+    rf"(needs|require)\([^)]*\"({_PACKAGES})\"|needs_(slurm|fuse)"
+    r"|\b(mpirun|orted|mpi4py|lightning|pasta|nft|fusermount|libfuse|slurmctld|chromium)\b"
+)
+
+
 def lacking(*names: str) -> Lacking | None:
     """Returns why a test that needs these is skipped; None when all are there. Raises KeyError: no row of the table."""
     rows = {name: (NEEDS[name], NEEDS[name].why_not()) for name in names}
@@ -233,12 +237,13 @@ def touches(item: pytest.Item) -> bool:
     names = {name for marker in item.iter_markers("needs") for name in marker.args}
     if any(NEEDS[name].brought_by.startswith(_apt("")) for name in names):
         return True
-    return item.path.name not in ROW_BY_ROW and _speaks_of_needs(item.path)
+    return item.path.name not in ROW_BY_ROW and speaks_of_needs(item.path)
 
 
 @functools.cache
-def _speaks_of_needs(path: Path) -> bool:
-    return NAMES.search(path.read_text()) is not None
+def speaks_of_needs(path: Path) -> bool:
+    """Whether a file of tests names what is hidden, or says what it needs."""
+    return _NAMES.search(path.read_text()) is not None
 
 
 def summary(commands_of_tests: list[tuple[str, ...]]) -> list[str]:
