@@ -25,9 +25,10 @@ def become(user: int, *used: Path) -> None:
                 path.mkdir(parents=True)
                 syscalls.bind(f"/proc/self/fd/{held}", str(path))
                 os.close(held)
-    syscalls.mount("tmpfs", "/dev/net", "tmpfs", 0, "mode=0755")
-    os.mknod("/dev/net/tun", 0o20666, os.makedev(10, 200))
-    Path("/dev/net/tun").chmod(0o666)
+    if Path("/dev/net").is_dir():
+        syscalls.mount("tmpfs", "/dev/net", "tmpfs", 0, "mode=0755")
+        os.mknod("/dev/net/tun", 0o20666, os.makedev(10, 200))
+        Path("/dev/net/tun").chmod(0o666)
     os.chdir(folder)
     os.setgroups([])
     os.setresgid(user, user, user)
