@@ -200,7 +200,8 @@ def pytest_runtest_makereport(
     """Keeps a test's cost, and what would bring a skipped one; a skip is a failure where all must run: CI=true."""
     report = yield
     if call.when == "teardown":
-        report.user_properties.append((CPU, _cpu_seconds() - item.stash[BEGAN]))
+        now = _cpu_seconds()
+        report.user_properties.append((CPU, now - item.stash.get(BEGAN, now)))
     if call.excinfo is not None and isinstance(call.excinfo.value, needs.Lacking):
         report.user_properties.append((COMMANDS, call.excinfo.value.commands))
     if report.skipped and os.environ.get("CI") == "true" and needs.BARE not in os.environ:
