@@ -1,4 +1,5 @@
-"""Every promise of the documentation has tests that exist, at least one of them in the normal run."""
+"""Every promise of the documentation has tests that exist, at least one of them in the normal run; so do the cases of
+other suites in OUTSIDE.md, or a reason."""
 
 from __future__ import annotations
 
@@ -16,6 +17,8 @@ DOCS = TESTS.parent / "docs"
 PAGE = DOCS / "promises.md"
 ROW = re.compile(r"^\| (?P<promise>.+?) \| \[(?P<name>[\w-]+)\]\((?P<page>[\w-]+\.md)\) \| (?P<tests>`.+`) \|$")
 NAMED = re.compile(r"(?P<file>[\w/]+\.py)::(?P<test>\w+)(\[(?P<row>.+)\])?$")
+OUTSIDE = TESTS / "OUTSIDE.md"
+SUITES = {"torch", "torchdata", "grain", "WebDataset", "TensorFlow", "Lightning", "Accelerate"}
 WITHOUT_PROMISES = {  # pages that explain, measure or lead to others
     "architecture", "benchmarks", "glossary", "index", "promises", "tensorflow-tutorial", "when-not",
 }  # fmt: skip
@@ -88,3 +91,18 @@ def test_every_page_that_promises_is_there() -> None:
 
 def test_the_whole_page_is_read() -> None:
     assert len({promise.text for promise in promises()}) == len(promises()) > 60
+
+
+def test_every_case_of_another_suite_has_a_test_of_the_normal_run_or_a_reason() -> None:
+    suites: dict[str, int] = {}
+    for line in OUTSIDE.read_text().splitlines():
+        if line.startswith("## "):
+            suites[suite := line.removeprefix("## ").partition(":")[0]] = 0
+        elif line.startswith("| ") and not line.startswith("| case |"):
+            case, answer = line.removeprefix("| ").removesuffix(" |").split(" | ")
+            tests = [name for name in re.findall(r"`([^`]+)`", answer) if "::" in name]
+            normal = [is_in_the_normal_run(test) for test in tests]  # all of them are looked for
+            assert any(normal) or re.sub(r"`[^`]+`", "", answer).strip(" ;"), f"neither a test nor a reason: {case}"
+            suites[suite] += 1
+    assert set(suites) == SUITES
+    assert min(suites.values()) > 5

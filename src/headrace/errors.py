@@ -227,3 +227,16 @@ class WorkersLost(FeedError, RuntimeError):
 
 class ProtocolError(FeedError):
     """A peer that broke the protocol, or could not authenticate."""
+
+
+def text_of(error: BaseException) -> str:
+    """Returns what any exception says, in UTF-8; that of a user's may have a method that fails."""
+    try:
+        return sendable(str(error))
+    except Exception as failed:  # noqa: BLE001 - the failure of a method must not hide the error
+        return f"(its text cannot be had: {type(failed).__name__})"
+
+
+def sendable(text: str) -> str:
+    """Returns a text that is UTF-8: half surrogates, as in names of files that are not, are written as escapes."""
+    return text.encode(errors="backslashreplace").decode()

@@ -6,6 +6,7 @@ import lightning
 import pytest
 import torch
 from data import Net, Numbers
+from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from torch.utils.data import DistributedSampler
 
 from headrace import feed
@@ -55,3 +56,25 @@ found = [None, None]
 torch.distributed.all_gather_object(found, sum(len(part) for part in predicted))
 assert sum(found) == 101
 print(f"rank {trainer.global_rank} is content", flush=True)
+
+
+def combined(kind, mode):
+    return CombinedLoader({"a": kind(range(7), batch_size=2), "b": kind(range(4), batch_size=2)}, mode)
+
+
+def listed(batches):
+    return [repr(batch) for batch, _, _ in batches]
+
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # that each rank loads all of the data
+    for mode in ("max_size_cycle", "max_size", "min_size", "sequential"):
+        whole = listed(combined(feed.DataLoader, mode))
+        assert whole == listed(combined(torch.utils.data.DataLoader, mode)), mode
+        loader = combined(feed.DataLoader, mode)
+        iter(loader)
+        head = listed([next(loader) for _ in range(2)])
+        resumed = combined(feed.DataLoader, mode)
+        resumed._load_state_dicts(loader._state_dicts())
+        assert head + listed(resumed) == whole, mode
+print(f"rank {trainer.global_rank} has combined", flush=True)

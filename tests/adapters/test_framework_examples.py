@@ -69,6 +69,11 @@ def test_lightning_with_a_plain_loader_that_is_told_or_warned(lightning: Done) -
     assert epochs_of(notes(lightning.directory / "details", "train"), 2) == [ALL] * 2
 
 
+def test_lightning_combines_loaders_as_torch_s_and_goes_on_in_them(lightning: Done) -> None:
+    assert "rank 0 has combined" in lightning.printed
+    assert "rank 1 has combined" in lightning.printed
+
+
 def test_accelerate_sees_every_index_once_an_epoch_and_gathers_each_row_once(hugging_face: Done) -> None:
     trained = notes(hugging_face.directory / "with_accelerate", "train")
     assert epochs_of(trained, 2) == [ALL, ALL]

@@ -58,6 +58,14 @@ class Range(IterableDataset[int]):
         return self.told
 
 
+class OwnList(list[Any]):
+    pass
+
+
+class OwnDict(dict[str, Any]):
+    pass
+
+
 class Batches:
     """A batch_sampler of batches of several types and lengths."""
 
@@ -125,6 +133,10 @@ CALLS: dict[str, Callable[[], dict[str, Any]]] = {
     "arrays backwards": lambda: {"dataset": Rows([np.arange(3)[::-1]] * 2), "batch_size": 2},
     "arrays of objects": lambda: {"dataset": Rows([np.array([object()])] * 2), "batch_size": 2},
     "not a number": lambda: {"dataset": Rows([float("nan"), -0.0, float("inf")]), "batch_size": 3},
+    "lists and dicts of one's own": lambda: {"dataset": Rows([OwnList([1, OwnDict(x=1.5)])] * 3), "batch_size": 2},
+    "lists and dicts of one's own, not batched": lambda: {
+        "dataset": Rows([OwnDict(x=OwnList([1]))] * 3), "batch_size": None
+    },
     "half": lambda: {"dataset": Rows([np.float16(1), np.float16(2)]), "batch_size": 2},
     "an iterator as sampler": lambda: {"dataset": TEN, "sampler": iter([3, 1, 2]), "batch_size": 2},
 }  # fmt: skip

@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, text_of
 from headrace.feed.streams.open_lane import BEGINNING, Lane, Opener, Restart
-from headrace.feed.wire.remote_errors import text_of
 
 Kind = Literal["map", "filter", "flat_map"]
 Steps = tuple[tuple[Kind, Callable[[Any], Any]], ...]

@@ -23,20 +23,7 @@ def remote_error(error: BaseException) -> RemoteError:
     """Describes an exception for the trainer: with its traceback, unless that leads through no code of the user's."""
     kind = type(error)
     text = "" if _says_it_all(error) else "".join(traceback.format_exception(kind, error, error.__traceback__))
-    return RemoteError(kind_of(kind), text_of(error), _sendable(text))
-
-
-def text_of(error: BaseException) -> str:
-    """Returns what an exception says, as it can be sent."""
-    try:
-        return _sendable(str(error))
-    except Exception as failed:  # noqa: BLE001 - a method of the user's: its failure must not hide the error
-        return f"(its text cannot be had: {kind_of(type(failed))})"
-
-
-def _sendable(text: str) -> str:
-    """Returns a text that is UTF-8: half surrogates, as in names of files that are not, are written as escapes."""
-    return text.encode(errors="backslashreplace").decode()
+    return RemoteError(kind_of(kind), errors.text_of(error), errors.sendable(text))
 
 
 def _says_it_all(error: BaseException) -> bool:

@@ -20,12 +20,11 @@ from typing import Any
 
 import msgspec
 
-from headrace.errors import PipelineError
+from headrace.errors import PipelineError, text_of
 from headrace.feed.pipelines.lane_info import working_for
 from headrace.feed.pipelines.seeds import LaneSeeds
 from headrace.feed.streams.open_lane import BEGINNING, Restart
 from headrace.feed.wire.draws import MAX_TOKEN, Draw, Drawn
-from headrace.feed.wire.remote_errors import text_of
 from headrace.feed.worker.dataset_lane import DatasetLane, packed, unpacked
 from headrace.feed.worker.lane_opening import LaneOpening
 from headrace.feed.worker.output_marks import mark_of
