@@ -16,6 +16,7 @@ COST = "HEADRACE_COST"  # variable of an agent: USD of the budget that were used
 ATTEMPT = "HEADRACE_ATTEMPT"  # variable of an agent: which attempt of the job this is, from 1
 COORDINATOR_LOST = 3  # exit code of an agent that gave up because it heard nothing from the coordinator
 OF_PLATFORM = "HEADRACE_SIGNALS_OF_PLATFORM"  # variable of an agent with a lifeline: its platform signals it too
+PACKAGE_ENTRY = "HEADRACE_PACKAGE"  # variable of an agent: what of PYTHONPATH is there for it, and not for programs
 RUN_ID = "HEADRACE_RUN_ID"  # variable: marks every process of a run
 
 

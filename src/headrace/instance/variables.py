@@ -21,6 +21,7 @@ from headrace.instance import toolkit
 from headrace.instance.entry_command import search_path
 from headrace.instance.environment import TF_DATA_SERVICE, Environment
 from headrace.instance.launch_plan import MASTER_PORT, LaunchPlan
+from headrace.instance.lifeline import PACKAGE_ENTRY
 from headrace.instance.machine import VISIBLE_GPUS
 from headrace.instance.paths import BASE_VARIABLE
 from headrace.instance.tfdata import service_address
@@ -40,7 +41,7 @@ def program_variables(
         plan: the launch plan: job name, the user's variables, addresses, ports and CPUs come from it. Without one,
             names of hosts must resolve, as they do on SageMaker.
         inherited: variables that the program inherits; by default those of this process. Only PATH and PYTHONPATH are
-            read.
+            read, and what of PYTHONPATH is the agent's own.
     """
     inherited = os.environ if inherited is None else inherited
     user = plan.environment_of(env.current_instance_group) if plan else {}
@@ -87,9 +88,12 @@ def _machine(plan: LaunchPlan, host: str) -> dict[str, object]:
 
 
 def _search_path(code: Path, user: Mapping[str, str], inherited: Mapping[str, str]) -> str:
-    """PYTHONPATH: the code first. Inherited entries may be relative, but the program runs in the code directory."""
+    """PYTHONPATH: the code first, headrace last. What is there for the agent only is left out.
+
+    Inherited entries may be relative, but the program runs in the code directory.
+    """
     there = [str(Path(entry).absolute()) for entry in inherited.get("PYTHONPATH", "").split(os.pathsep) if entry]
-    rest = [entry for entry in there if entry != toolkit.SEARCH_PATH]
+    rest = [entry for entry in there if entry not in (toolkit.SEARCH_PATH, inherited.get(PACKAGE_ENTRY))]
     own = [*search_path(code), *filter(None, [user.get("PYTHONPATH")])]
     return os.pathsep.join([*own, *rest, toolkit.SEARCH_PATH])
 

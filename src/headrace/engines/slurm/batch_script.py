@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from headrace.engines.slurm.components import components
 from headrace.engines.slurm.slurm_state import comment_of
 from headrace.instance.launch_plan import LaunchPlan
+from headrace.instance.lifeline import PACKAGE_ENTRY
 from headrace.job import Job
 from headrace.job.model.slurm_options import SlurmNodes
 
@@ -61,7 +62,7 @@ def _lines(job: Job, plan: LaunchPlan, places: Places) -> Iterator[str]:
         yield _sbatch(f"--time={_minutes(job, plan)}", *(("--exclusive", "--mem=0") if job.slurm.exclusive else ()))
         yield from map(_sbatch, _asked(job.slurm.nodes_of(group.name)))
     yield "trap '' USR1 USR2 INT  # until the lead takes them"
-    yield f"export PYTHONPATH={shlex.quote(places.package)}"
+    yield f"export PYTHONPATH={shlex.quote(places.package)} {PACKAGE_ENTRY}={shlex.quote(places.package)}"
     yield f"exec {shlex.join([places.python, '-X', 'utf8', '-m', LEAD, places.run])}"
 
 

@@ -1,4 +1,4 @@
-"""The name `sagemaker_training` for programs that were written for SageMaker's framework containers.
+"""Names that programs find where their own Python does not have them: `sagemaker_training`, and `headrace` itself.
 
 AWS's guide tells programs to write ``from sagemaker_training import environment``. Where SageMaker's own toolkit is not
 installed, that name leads to headrace's `Environment`, which has the same properties. Where it is installed, it wins.
