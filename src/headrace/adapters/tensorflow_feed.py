@@ -11,7 +11,6 @@ the loader is: `FeedDataset.state_dict` is told how many batches were trained on
 from __future__ import annotations
 
 import contextlib
-import itertools
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -21,6 +20,7 @@ import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
 from headrace.errors import FeedError
 from headrace.feed import DataLoader, Pipeline, stack_arrays
+from headrace.feed.loader.iteration import Iteration
 
 
 class FeedDataset(tf.data.Dataset):  # type: ignore[misc]
@@ -33,7 +33,7 @@ class FeedDataset(tf.data.Dataset):  # type: ignore[misc]
     def __init__(self, loader: DataLoader, *, skips: bool) -> None:
         self.loader = loader
         self._skips = skips
-        self._opened: tuple[Iterator[Any], Any] | None = self._open()
+        self._opened = self._open()
         if self._opened is None:
             raise FeedError("the feed has no batch to learn the shapes of", hint="is the dataset empty?")
         fixed = loader.drop_last and not skips
@@ -93,16 +93,19 @@ class FeedDataset(tf.data.Dataset):  # type: ignore[misc]
         self._opened = None
         self.loader.close()
 
-    def _open(self) -> tuple[Iterator[Any], Any] | None:
-        """Begins a pass and waits for its first batch; None if there is none.
+    def _open(self) -> tuple[Iteration, Any] | None:
+        """Plans a pass and waits for its first batch, which is not taken yet; None if there is none.
 
         A state behind an epoch's last batch leaves nothing of that epoch, which neither TensorFlow nor Keras can do
         anything with: then it is the next epoch.
         """
         for _ in range(2):
             batches = iter(self.loader)
-            for batch in batches:
-                return batches, batch
+            assert isinstance(batches, Iteration)
+            first = batches.peek()
+            if first is not None:
+                return batches, first
+            next(batches, None)  # it was the end
         return None
 
     def _batches(self) -> Iterator[Any]:
@@ -110,7 +113,7 @@ class FeedDataset(tf.data.Dataset):  # type: ignore[misc]
         if opened is None:
             return
         expected = self.element_spec
-        for number, batch in enumerate(itertools.chain([opened[1]], opened[0])):
+        for number, batch in enumerate(opened[0]):
             _require_dtypes(batch, expected, number)
             yield batch
 

@@ -89,7 +89,9 @@ class FeedMixin:
             options |= {"shuffle": isinstance(order, RandomSampler), "even_batches": False if training else "full"}
         else:
             options["batch_sampler"] = divided  # a strategy of the Trainer's own, divided by Accelerate
-        return DataLoader(prepared.dataset, **options | self.feed_options)
+        loader = DataLoader(prepared.dataset, **options | self.feed_options)
+        loader.prepared = True  # the Trainer's own checkpoints say where it is
+        return loader
 
 
 class Trainer(FeedMixin, transformers.Trainer):

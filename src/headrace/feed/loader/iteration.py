@@ -19,7 +19,7 @@ from headrace.feed.pipelines.own_generators import preserved_generators
 from headrace.feed.pipelines.state_reads import count_reads
 from headrace.feed.plan.bookmark import Bookmark
 from headrace.feed.plan.epoch import BatchPlan
-from headrace.feed.plan.pass_progress import Progress
+from headrace.feed.plan.pass_progress import Place, Progress
 from headrace.feed.wire.remote_errors import in_short, remote_error
 
 
@@ -215,6 +215,7 @@ class Iteration(Iterator[Any]):
         self._prepare = prepare
         self._length = length
         self._ended = False
+        self._peeked: tuple[tuple[Any, int] | None, Place] | None = None
         self._owner = os.getpid()
         meter.begin()
 
@@ -231,7 +232,7 @@ class Iteration(Iterator[Any]):
         try:
             if self._meter.counts_queue:
                 self._meter.queued(self._batches.queued())
-            item = self._batches.fetch()
+            item = self._fetch()
         except Exception:
             raise  # the user's own: the pass goes on; after an error of the feed the session is closed and says so
         except BaseException:
@@ -246,15 +247,31 @@ class Iteration(Iterator[Any]):
         self._meter.got(item[1], bytes_of(batch) if size is None else size, self._progress.epoch)
         return batch
 
+    def peek(self) -> Any:
+        """Returns the first batch, None if there is none. It is not taken: the pass has not begun by that."""
+        before = self._progress.place
+        item = self._batches.fetch()
+        self._peeked = item, self._progress.place
+        self._progress.move(before)
+        return None if item is None else item[0]
+
+    def _fetch(self) -> tuple[Any, int] | None:
+        if self._peeked is None:
+            return self._batches.fetch()
+        (item, place), self._peeked = self._peeked, None
+        self._progress.move(place)
+        return item
+
     def _settle(self, begin: Callable[[], tuple[Batches, Progress]]) -> None:
         """The first batch is asked for: this settles which epoch it is."""
         if self._progress.stepped_back:
             self._batches.end(complete=False)
             self._batches, self._progress = begin()
+            self._peeked = None
         self._begin, self._progress.begun = None, True
 
     def _end(self, *, complete: bool) -> None:
-        self._ended = True
+        self._ended, self._peeked = True, None
         if complete:
             self._bookmark.complete(self._progress)
         else:

@@ -139,7 +139,9 @@ class Bookmark:
         A step that it has not come to counts as its beginning.
         """
         progress = self._progress
-        if progress is None or self._order is None or self.loaded is not None or step == progress.step:
+        if progress is None or self._order is None or self.loaded is not None:
+            return None
+        if step == progress.step or not progress.begun:
             return None
         return max(0, step - (self._taken.step if self._taken is not None else 0)) if step < progress.step else 0
 
@@ -178,6 +180,8 @@ class Bookmark:
         if progress is not None and isinstance(order, LanePass):
             step = batches + (self._taken.step if self._taken is not None else 0)
             found = order.position(loader, step) if step <= progress.step else None
+            if found is not None and progress.ended and step == progress.step:
+                return msgspec.structs.replace(loader, epoch=progress.epoch + 1)
             if found is None:
                 raise PositionError(f"the place behind {batches} batches of {progress.step} is not known")
             return found
