@@ -64,7 +64,9 @@ def dataset_of(kind: str, folder: Path) -> tuple[Any, dict[str, Any]]:
     if kind == "map":
         return Rows(), {"shuffle": True}
     if kind == "lanes":
-        return Lane(), {"num_shards": LANES}
+        if "torch" not in sys.modules:
+            return Lane(), {"num_shards": LANES}
+        return type("TorchLane", (Lane, sys.modules["torch"].utils.data.IterableDataset), {})(), {"num_shards": LANES}
     if kind == "mixture":
         half = ROWS // 2
         return feed.mix({"a": Rows(0, half), "b": Rows(half, half)}, {"a": 0.5, "b": 0.5}), {"shuffle": True}
