@@ -22,7 +22,7 @@ from headrace.feed.sources.index_mail import IndexMail
 from headrace.feed.sources.index_parts import IndexParts
 from headrace.feed.sources.index_program import Outcome, index_one
 from headrace.feed.sources.index_shards import FOLDER
-from headrace.feed.sources.shard_format import stamp_of
+from headrace.feed.sources.shard_format import Counted, Stamp, stamp_of
 from headrace.feed.sources.shard_index import IndexedShard, ShardIndex
 from objectstore import ObjectStore
 
@@ -213,7 +213,7 @@ def test_what_a_server_is_told_is_taken_only_of_the_same_shards(
     changed = folder / "00.tar"
     changed.write_bytes(bytes([changed.read_bytes()[0] ^ 1]) + changed.read_bytes()[1:])
     os.utime(changed, ns=(stamps["00.tar"].modified, stamps["00.tar"].modified))
-    assert stamp_of(changed) == stamps["00.tar"]
+    assert stamp_of(changed).may_be(stamps["00.tar"])
     index.with_name(f"{index.name}.another-0.part").write_bytes(b"damaged")
     for wrong in ("other-tar-cd.index", "../x.index", f"{key}/x", f"{key}\n", ""):
         with pytest.raises(ValueError, match="no key of an index"):
@@ -237,8 +237,9 @@ def test_large_parts_are_divided_and_shards_that_are_too_large_are_left_out(
     monkeypatch.setattr(index_mail, "MAX_PART", 20_000)
     mail = IndexMail(tmp_path / "mail")
     mail.open()
+    counted = Counted(Stamp(1, 2), 0, b"sample")
     sizes = {"a": 1000, "b": 9000, "c": 30_000, "d": 9000, "e": 10}
-    mail.send(KEY, {name: IndexedShard(1, 2, 3, bytes(size), b"sample") for name, size in sizes.items()})
+    mail.send(KEY, {name: IndexedShard(counted, 3, bytes(size)) for name, size in sizes.items()})
     parts = mail.collect()
     assert all(len(part) <= 20_000 for _, part in parts)
     found: list[str] = []

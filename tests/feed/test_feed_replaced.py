@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 import pickle
+import subprocess
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
 from feed_data import flat
 from feed_servers import Server
+from pyarrow import parquet
 from source_data import fill_tars, tar_rows, tars, write_tar
 
 from headrace import feed
 from headrace.errors import PipelineError, PositionError, ShardError
-from headrace.feed.sources import index_shards
+from headrace.feed.sources import index_program, index_shards
+from headrace.feed.sources.shard_format import stamp_of
 
 COUNTS = {"a": 20, "c": 12}
 OPTIONS: dict[str, Any] = {"batch_size": 8, "seed": 3, "shuffle": True}
@@ -126,6 +132,231 @@ def test_a_shard_that_is_added_beside_a_running_loader_changes_nothing_for_it(
     feed.tar(folder)
     with pytest.raises(ShardError, match=r"does not hold the shards any more .*: a\.tar"):
         pickle.loads(packed)
+
+
+# Another shard of the same size and time of change
+
+
+def _shard(kind: str, path: Path, change: str = "") -> Path:
+    """Writes a shard of 1,500 rows; with a change, another one of the same size: in a row, or in its layout."""
+    texts = [f"{number:04d}" * 100 for number in range(1_500)]
+    if change == "row":
+        texts[400] = "7777" * 100
+    if change == "layout":
+        texts[400], texts[401] = texts[400][:-5], texts[401] + texts[400][-5:]
+    if kind == "tar":
+        return write_tar(path, [{"__key__": f"{row:04d}", "txt": text.encode()} for row, text in enumerate(texts)])
+    if kind == "jsonl":
+        path.write_text("".join(f'{{"text": "{text}"}}\n' for text in texts))
+        return path
+    table = pyarrow.table({"text": texts})
+    if kind == "parquet":
+        parquet.write_table(
+            table, path, row_group_size=100, compression="none", use_dictionary=False, write_statistics=False
+        )
+        return path
+    with pyarrow.OSFile(str(path), "wb") as sink, pyarrow.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=100)
+    return path
+
+
+def _texts(source: feed.Source) -> list[Any]:
+    return [row.get("text") or row["txt"] for row in source]
+
+
+def _set_back(path: Path, before: os.stat_result) -> None:
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    now = path.stat()
+    assert (now.st_size, now.st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+
+
+KINDS = ["tar", "jsonl", "parquet", "arrow"]
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the shards that are counted."""
+    names: list[str] = []
+    count = index_shards.index_one
+    monkeypatch.setattr(index_shards, "index_one", lambda *shard: names.append(shard[2]) or count(*shard))
+    return names
+
+
+@pytest.mark.parametrize(("how", "cached"), [("in place", False), ("by another file", True), ("by a link", False)])
+@pytest.mark.parametrize("change", ["row", "layout"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_next_source_sees_a_shard_of_the_same_size_and_time_as_the_one_before(
+    kind: str, change: str, how: str, cached: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "data"
+    home.mkdir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    if cached:
+        (home / index_shards.FOLDER).write_text("a file is in the way, for root too")
+    path = _shard(kind, home / f"a.{kind}")
+    if how == "by a link":
+        path.rename(tmp_path / "one")
+        path.symlink_to(tmp_path / "one")
+    before = path.stat()
+    assert len(_texts(getattr(feed, kind)(home))) == 1_500
+    other = _shard(kind, tmp_path / "other", change)
+    expected = _texts(getattr(feed, kind)(tmp_path, "other"))
+    if how == "in place":
+        path.write_bytes(other.read_bytes())
+    elif how == "by another file":
+        os.utime(other, ns=(0, before.st_mtime_ns))
+        other.replace(path)
+    else:
+        path.unlink()
+        path.symlink_to(other)
+    _set_back(path, before)
+    assert _texts(getattr(feed, kind)(home)) == expected
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_shard_that_changes_while_it_is_open_is_noticed_also_when_its_time_is_set_back(
+    kind: str, workers: int, tmp_path: Path
+) -> None:
+    path = _shard(kind, tmp_path / f"a.{kind}")
+    source = getattr(feed, kind)(tmp_path)
+    expected = list(source)
+    source = getattr(feed, kind)(tmp_path)
+    with feed.DataLoader(source, batch_size=None, num_workers=workers, seed=1) as loader:
+        rows = iter(loader)
+        found = [next(rows)]
+        before = path.stat()
+        content = _shard(kind, tmp_path / "other", "row").read_bytes()
+        with path.open("r+b") as file:
+            file.write(content)
+        _set_back(path, before)
+        with pytest.raises(ShardError, match=r"was changed since its rows were counted: its time of change was set ba"):
+            found.extend(rows)
+    assert found == expected[: len(found)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_shard_of_the_same_size_and_time_is_noticed_by_who_opens_it_later(kind: str, tmp_path: Path) -> None:
+    path = _shard(kind, tmp_path / f"a.{kind}")
+    before = path.stat()
+    for change, told in (("", "it was replaced by another file"), ("row", "it was replaced by another file")):
+        source = getattr(feed, kind)(tmp_path)
+        _shard(kind, tmp_path / "other", change).replace(path)
+        _set_back(path, before)
+        with pytest.raises(ShardError, match=rf"was changed since its rows were counted: {told}, with the size and t"):
+            source[0]
+    source = getattr(feed, kind)(tmp_path)
+    path.write_bytes(path.read_bytes()[::-1])
+    _set_back(path, before)
+    with pytest.raises(ShardError, match=r"was changed since its rows were counted: its content is another one, with"):
+        source[0]
+
+
+def test_a_feed_server_notices_that_a_shard_s_time_was_set_back(
+    tmp_path: Path, own_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = fill_tars(tmp_path / "data", COUNTS)
+    monkeypatch.setenv("SM_CHANNEL_TRAINING", str(folder))
+    server = own_server("host", executors=1)
+    options = OPTIONS | {"workers": server.tcp, "secret_file": str(server.secret)}
+
+    def change(number: int) -> None:
+        path = folder / "a.tar"
+        before, content = path.stat(), bytearray(path.read_bytes())
+        content[520 + number] ^= 1
+        path.write_bytes(content)
+        _set_back(path, before)
+
+    with feed.DataLoader(tars(), **options) as loader:
+        next(iter(loader))
+        change(0)
+        with pytest.raises(ShardError, match=r"a\.tar was changed since its rows were counted"):
+            [list(loader) for _ in range(3)]
+    with feed.DataLoader(tars(), **options) as loader, feed.DataLoader(tars(), **OPTIONS) as here:
+        assert [flat(batch) for batch in loader] == [flat(batch) for batch in here]
+    change(1)
+    with feed.DataLoader(tars(), **options) as loader, feed.DataLoader(tars(), **OPTIONS) as here:
+        assert [flat(batch) for batch in loader] == [flat(batch) for batch in here]
+
+
+def test_a_copy_of_shards_with_their_index_is_used_and_not_counted_again(tmp_path: Path, counted: list[str]) -> None:
+    folder = fill_tars(tmp_path / "data", COUNTS)
+    expected = list(feed.tar(folder))
+    copy = tmp_path / "copy"
+    subprocess.run(["cp", "-rp", folder, copy], check=True)
+    counted.clear()
+    assert list(feed.tar(copy)) == expected
+    assert list(feed.tar(copy)) == expected
+    assert counted == []
+    path = copy / "a.tar"
+    before, content = path.stat(), path.read_bytes()
+    path.write_bytes(content[:520] + bytes([content[520] ^ 1]) + content[521:])
+    _set_back(path, before)
+    assert list(feed.tar(copy)) != expected
+    assert counted == ["a.tar"]
+
+
+def test_of_a_copy_that_differs_and_cannot_be_written_only_what_differs_is_counted(
+    tmp_path: Path, counted: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = fill_tars(tmp_path / "data", COUNTS)
+    feed.tar(folder)
+    copy = tmp_path / "copy"
+    subprocess.run(["cp", "-rp", folder, copy], check=True)
+    before = (copy / "a.tar").stat()
+    write_tar(copy / "a.tar", [row | {"bin": row["bin"][::-1]} for row in tar_rows("a", COUNTS["a"])])
+    _set_back(copy / "a.tar", before)
+    counted.clear()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    make = index_shards._locked
+    monkeypatch.setattr(index_shards, "_locked", lambda path: _refused(path) if copy in path.parents else make(path))
+    assert [row["bin"][::-1] for row in feed.tar(copy)][:20] == [row["bin"] for row in tar_rows("a", 20)]
+    assert counted == ["a.tar"]
+    feed.tar(copy)
+    assert counted == ["a.tar"]
+
+
+def _refused(path: Path) -> Any:
+    raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_other_rights_names_and_links_of_a_shard_change_nothing(kind: str, tmp_path: Path, counted: list[str]) -> None:
+    path = _shard(kind, tmp_path / f"a.{kind}")
+    source = getattr(feed, kind)(tmp_path)
+    expected = _texts(source)
+    counted.clear()
+    path.chmod(0o600)
+    assert _texts(source) == expected
+    (tmp_path / "link").hardlink_to(path)
+    assert _texts(source) == expected
+    assert _texts(getattr(feed, kind)(tmp_path)) == expected
+    assert counted == []
+    path.rename(tmp_path / "away")
+    assert _texts(source) == expected
+    (tmp_path / "link").unlink()
+    (tmp_path / "away").unlink()
+    assert _texts(source) == expected
+
+
+def test_an_index_of_an_earlier_version_is_made_anew(tmp_path: Path, counted: list[str]) -> None:
+    folder = fill_tars(tmp_path / "data", COUNTS)
+    expected = list(feed.tar(folder))
+    [index] = (folder / index_shards.FOLDER).glob("*.index")
+    index.write_bytes(index.read_bytes().replace(b"headrace index 5", b"headrace index 4", 1))
+    counted.clear()
+    assert list(feed.tar(folder)) == expected
+    assert sorted(counted) == ["a.tar", "c.tar"]
+
+
+def test_a_shard_that_was_just_written_is_counted_once_the_clock_has_gone_on(tmp_path: Path) -> None:
+    """So that whatever changes it then has another time of change of status, however coarse the clock is."""
+    for number in range(5):
+        path = write_tar(tmp_path / "a.tar", tar_rows(str(number), 3))
+        outcome = index_program.index_one("tar", tmp_path, "a.tar", tmp_path / "lock")
+        assert outcome.indexed is not None
+        assert time.time_ns() - path.stat().st_ctime_ns >= index_program._TICK
+        assert outcome.indexed.counted.stamp == stamp_of(path)
 
 
 def test_who_waits_for_an_index_waits_while_shards_are_counted_and_no_longer(

@@ -32,7 +32,7 @@ from headrace import errors, feed
 from headrace.errors import PipelineError, ShardError
 from headrace.feed.sources import byte_ranges, index_shards
 from headrace.feed.sources.shard_files import OPEN_SHARDS
-from headrace.feed.sources.shard_format import pack, stamp_of, unpack
+from headrace.feed.sources.shard_format import Counted, pack, sample_of, stamp_of, unpack
 from headrace.feed.sources.shard_index import ShardIndex
 from needs import require
 
@@ -56,7 +56,7 @@ def test_rows_of_tars_are_their_members_by_name_in_any_form_of_tar(form: int, tm
         for member in (folder, link, tarfile.TarInfo("README"), tarfile.TarInfo("__about__.x__")):
             tar.addfile(member)
     rows[1] = {"__key__": long, "seg.png": b"2" * 600, "jpg": b""}
-    assert list(feed.tar(tmp_path)) == rows
+    assert list(feed.tar(tmp_path)) == [*rows, {"__key__": "link", "jpg": b"1"}]
 
 
 def test_a_tar_of_gnu_s_base_256_sizes_is_read(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_a_file_that_is_open_until_the_interpreter_ends_is_closed_without_a_word
 ) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"some")
-    file = byte_ranges.CountedFile(path, stamp_of(path))
+    file = byte_ranges.CountedFile(path, Counted(stamp_of(path), 0, sample_of(path)))
     descriptor = file.descriptor
     monkeypatch.setattr(byte_ranges, "os", None)  # as the interpreter does
     file.__del__()

@@ -19,9 +19,9 @@ from headrace.feed.sources.arrow_messages import BATCH, FILE_MARK, ArrowMessage,
 from headrace.feed.sources.arrow_rows import DecodedBatches, Rows, RowsOfBatch, require_pyarrow
 from headrace.feed.sources.byte_ranges import CountedFile
 from headrace.feed.sources.s3_objects import ObjectPath
-from headrace.feed.sources.shard_format import Columns, Reader, ShardPath, Stamp
+from headrace.feed.sources.shard_format import Columns, Counted, Reader, ShardPath
 
-Decode = Callable[[bytes], tuple[Rows, int]]
+Decode = Callable[[bytes, str], tuple[Rows, int]]
 
 
 def index(path: ShardPath) -> tuple[int, Columns]:
@@ -46,7 +46,7 @@ class ArrowFormat:
 
     Args:
         memory: limit of the record batches of objects that a process keeps, bytes.
-        decode: makes rows, and tells their bytes, of a stream of one record batch.
+        decode: makes rows, and tells their bytes, of a stream of one record batch; it is told where that lies.
     """
 
     def __init__(self, memory: int, decode: Decode | None = None) -> None:
@@ -60,23 +60,26 @@ class ArrowFormat:
     def __setstate__(self, state: tuple[int, Decode]) -> None:
         ArrowFormat.__init__(self, *state)
 
-    def open(self, path: ShardPath, stamp: Stamp, columns: Columns) -> Reader:
+    def open(self, path: ShardPath, counted: Counted, columns: Columns) -> Reader:
         """See `shard_format.Format`."""
         if isinstance(path, ObjectPath):
             return ObjectBatches(path, columns, self._batches, self._decode)
-        return _MappedBatches(path, stamp, columns["begin"].tolist())
+        return _MappedBatches(path, counted, columns["begin"].tolist())
 
 
-def decoded(stream: bytes) -> tuple[Rows, int]:
-    """Returns the rows of a stream of one record batch, and their bytes. Raises pyarrow.ArrowException."""
+def decoded(stream: bytes, where: str) -> tuple[Rows, int]:
+    """Returns the rows of a stream of one record batch, and their bytes. Raises pyarrow.ArrowException, ShardError."""
     batch = require_pyarrow().ipc.open_stream(stream).read_next_batch()
-    return RowsOfBatch(batch.schema.names, batch.columns), batch.nbytes
+    return RowsOfBatch(where, batch.schema.names, batch.columns), batch.nbytes
 
 
 class _MappedBatches:
-    def __init__(self, path: Path, stamp: Stamp, begin: list[int]) -> None:
-        self._file = CountedFile(path, stamp)
-        self._batches = [RowsOfBatch(batch.schema.names, batch.columns) for batch in _mapped(path)]
+    def __init__(self, path: Path, counted: Counted, begin: list[int]) -> None:
+        self._file = CountedFile(path, counted)
+        self._batches = [
+            RowsOfBatch(f"{path}, record batch {number}", batch.schema.names, batch.columns)
+            for number, batch in enumerate(_mapped(path))
+        ]
         self._file.require_at_path()
         self._begin = begin
 
@@ -139,11 +142,12 @@ class ObjectBatches:
         at = self._batches[batch]
         heads = needed(self._messages, at)
         self._heads = {each.begin: self._heads.get(each.begin) or self._bytes(each) for each in heads}
+        where = f"{self._path}, record batch {batch}"
         stream = b"".join([*self._heads.values(), self._bytes(self._messages[at])])
         try:
-            return self._decode(stream)
+            return self._decode(stream, where)
         except (require_pyarrow().ArrowException, OSError) as error:
-            raise ShardError(f"{self._path}, record batch {batch}, cannot be read: {error}") from error
+            raise ShardError(f"{where}, cannot be read: {error}") from error
 
     def _bytes(self, message: ArrowMessage) -> bytes:
         return self._path.read(message.begin, message.end)

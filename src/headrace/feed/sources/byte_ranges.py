@@ -1,9 +1,10 @@
 """Reads pieces of one file by their offsets, ahead when they follow each other.
 
 The position of a file is never moved (`pread`), so a descriptor may be shared with a forked process. Behind every read
-the file's size and time of change are looked at: the kernel notes a change before its bytes can be read, so bytes that
-have changed since the rows were counted are never given to anybody. A file that was removed, or replaced by another
-one, stays what it was for those who have it open.
+the file's size and times of change are looked at: the kernel notes a change before its bytes can be read, so bytes that
+have changed since the rows were counted are never given to anybody. A program can set the time of change back, not
+that of the status, which also changes when a file is renamed or gets other rights: then its content at three places is
+compared. A file that was removed, or replaced by another one, stays what it was for those who have it open.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from headrace.errors import ShardError
 from headrace.feed.sources.s3_objects import ObjectPath, ObjectRanges
-from headrace.feed.sources.shard_format import Stamp
+from headrace.feed.sources.shard_format import Counted, Stamp, attributes_of, sample_of_open
 
 DO_NOT_CHANGE = (
     "close all loaders that have it open on the same feed servers, and build them again; do not change shards while "
@@ -28,14 +29,14 @@ class CountedFile:
 
     Args:
         path: of the file.
-        stamp: what it was then.
+        counted: what it was then.
 
     Raises:
         ShardError: it cannot be opened, or was changed since.
     """
 
-    def __init__(self, path: Path, stamp: Stamp) -> None:
-        self._path, self._stamp, self.descriptor = path, stamp, -1
+    def __init__(self, path: Path, counted: Counted) -> None:
+        self._path, self._counted, self.descriptor = path, counted, -1
         try:
             self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
@@ -45,20 +46,44 @@ class CountedFile:
 
     def require_same(self) -> None:
         """Raises ShardError if it was changed. Call it when something was read, before that is used."""
-        now = os.fstat(self.descriptor)
-        if (now.st_size, now.st_mtime_ns) != self._stamp:
-            what = "its time of change is another one"
-            if now.st_size != self._stamp.size:
-                what = f"it has {now.st_size} bytes, and had {self._stamp.size}"
-            raise ShardError(f"{self._path} was changed since its rows were counted: {what}", hint=DO_NOT_CHANGE)
+        status = os.fstat(self.descriptor)
+        stamp = Stamp.of(status)
+        if stamp != self._counted.stamp:
+            attributes = attributes_of(status)
+            what = self._difference(stamp, attributes)
+            if what:
+                raise ShardError(f"{self._path} was changed since its rows were counted: {what}", hint=DO_NOT_CHANGE)
+            self._counted = Counted(stamp, attributes, self._counted.sample)
+
+    def _difference(self, stamp: Stamp, attributes: int) -> str:
+        """Returns what tells the file from the one that was counted, "" if nothing does."""
+        before = self._counted
+        if stamp.size != before.stamp.size:
+            return f"it has {stamp.size} bytes, and had {before.stamp.size}"
+        if not stamp.may_be(before.stamp):
+            return "its time of change is another one"
+        try:
+            if sample_of_open(self.descriptor) != before.sample:
+                return "its content is another one, with the size and time of change that it had"
+        except OSError as error:
+            return f"it cannot be read any more: {error.strerror}"
+        if stamp.changed == before.stamp.changed:  # a file system that gives its files new numbers
+            return ""
+        if stamp.inode != before.stamp.inode:
+            return "it was replaced by another file, with the size and time of change that it had"
+        if attributes != before.attributes or not self._at_path():  # other rights, another name, back from a bucket
+            return ""
+        return "its time of change was set back (that of its status is another one)"
+
+    def _at_path(self) -> bool:
+        try:
+            return os.path.samestat(os.fstat(self.descriptor), self._path.stat())
+        except OSError:
+            return False
 
     def require_at_path(self) -> None:
         """Raises ShardError if the path leads to another file now. Call it when a library has opened it too."""
-        try:
-            same = os.path.samestat(os.fstat(self.descriptor), self._path.stat())
-        except OSError:
-            same = False
-        if not same:
+        if not self._at_path():
             raise ShardError(f"{self._path} was replaced or removed while it was opened", hint=DO_NOT_CHANGE)
 
     def close(self, *, close: Callable[[int], None] = os.close) -> None:
@@ -76,16 +101,16 @@ class ByteRanges:
 
     Args:
         path: of the file.
-        stamp: what it was when the index was made.
+        counted: what it was when the index was made.
 
     Raises:
         ShardError: it cannot be opened, or was changed since.
     """
 
-    def __init__(self, path: Path, stamp: Stamp) -> None:
+    def __init__(self, path: Path, counted: Counted) -> None:
         self.path = path
-        self._file = CountedFile(path, stamp)
-        self._size = stamp.size
+        self._file = CountedFile(path, counted)
+        self._size = counted.stamp.size
         self._ahead = b""
         self._begin = 0
 
@@ -127,6 +152,6 @@ class ByteRanges:
         self._file.close()
 
 
-def open_ranges(path: Path | ObjectPath, stamp: Stamp) -> ByteRanges | ObjectRanges:
+def open_ranges(path: Path | ObjectPath, counted: Counted) -> ByteRanges | ObjectRanges:
     """Opens a shard for its rows; see `ByteRanges`. An object is what it was when it was listed."""
-    return ObjectRanges(path) if isinstance(path, ObjectPath) else ByteRanges(path, stamp)
+    return ObjectRanges(path) if isinstance(path, ObjectPath) else ByteRanges(path, counted)

@@ -100,8 +100,8 @@ class HuggingFaceObjects(Source):
         reader = self._readers.get(file)
         if reader is None:
             name = self._names[file]
-            stamp, columns = self._index.entries[name].stamp, self._index.columns(name)
-            reader = self._readers[file] = self._format.open(self._folder / name, stamp, columns)
+            counted, columns = self._index.entries[name].counted, self._index.columns(name)
+            reader = self._readers[file] = self._format.open(self._folder / name, counted, columns)
         found: tuple[Any, int] = reader.row(row - self._begin[file])
         return found
 
@@ -126,7 +126,8 @@ class _Decode:
         """Returns the library's own object of what the dataset is."""
         return require_datasets().DatasetInfo.from_dict(self._info)
 
-    def __call__(self, stream: bytes) -> tuple[Rows, int]:
+    def __call__(self, stream: bytes, where: str) -> tuple[Rows, int]:
+        del where
         datasets, state = require_datasets(), self.state
         dataset = datasets.Dataset(
             datasets.table.InMemoryTable.from_buffer(require_pyarrow().py_buffer(stream)),

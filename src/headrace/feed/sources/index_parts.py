@@ -6,7 +6,7 @@ that dies costs the shards that it was counting. Two hosts may count the same sh
 
 Parts lie beside the index, for hosts that share its folder, and in the mail of the feed server, which sends them to
 other hosts (`index_mail`). Of those a shard is taken only if size and time of change are the same here, for an object
-its ETag, and for a file the bytes at its beginning, middle and end too.
+its ETag, and for a file the bytes at its beginning, middle and end too (`ShardIndex.indexed`).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from headrace.feed.sources import shard_index
 from headrace.feed.sources.index_mail import IndexMail
 from headrace.feed.sources.index_program import Outcome
 from headrace.feed.sources.s3_objects import ObjectFolder
-from headrace.feed.sources.shard_format import Stamp, sample_of
-from headrace.feed.sources.shard_index import Entry, IndexedShard, ShardIndex
+from headrace.feed.sources.shard_format import Stamp
+from headrace.feed.sources.shard_index import IndexedShard, ShardIndex
 
 _SECONDS = 0.5  # between two looks at what others wrote, and between two parts
 _END = ".part"
@@ -108,23 +108,13 @@ class IndexParts:
                 continue
             self._seen.add(known)
             found = ShardIndex.read(path)
-            for name, entry in found.entries.items() if found is not None else ():
-                if name in self.taken or self._stamps.get(name) != entry.stamp or found is None:
+            for name in found.entries if found is not None else ():
+                if name in self.taken or name not in self._stamps or found is None:
                     continue
-                if path in mail and not self._is_alike(name, entry):
-                    continue
-                with contextlib.suppress(ShardError):  # damaged: it is counted here
-                    self.taken[name] = found.indexed(name)
+                with contextlib.suppress(ShardError, OSError):  # damaged: it is counted here, which says what is wrong
+                    shard = found.indexed(name, self._folder / name, self._stamps[name], elsewhere=path in mail)
+                    self.taken |= {name: shard} if shard is not None else {}
         self._left = [name for name in self._left if name not in self.taken]
-
-    def _is_alike(self, name: str, entry: Entry) -> bool:
-        """Whether a shard is, as far as can be told soon, the one that another host has counted."""
-        if isinstance(self._folder, ObjectFolder):
-            return True  # its ETag is the same
-        try:
-            return sample_of(self._folder / name) == entry.sample
-        except (OSError, ShardError):
-            return False  # whoever counts it says what is wrong
 
 
 def _inode(path: Path) -> int:

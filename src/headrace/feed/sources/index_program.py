@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from pathlib import Path
 
 import msgspec
@@ -15,7 +16,15 @@ import msgspec
 from headrace.errors import ShardError
 from headrace.feed.sources import arrow_shards, json_lines, parquet_shards, tar_shards
 from headrace.feed.sources.s3_objects import ObjectFolder
-from headrace.feed.sources.shard_format import pack, sample_of, stamp_of
+from headrace.feed.sources.shard_format import (
+    Counted,
+    ShardPath,
+    Stamp,
+    attributes_of,
+    pack,
+    sample_of,
+    stamp_of,
+)
 from headrace.feed.sources.shard_index import IndexedShard
 
 KINDS = {
@@ -35,6 +44,8 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True):
     problem: str = ""
 
 
+_ATTEMPTS = 3
+_TICK = 20_000_000  # ns: file systems take the time from a clock that goes in steps of up to 10 ms
 Job = tuple[str, str, list[str], str]
 OUTCOMES = msgspec.msgpack.Decoder(list[Outcome])
 _JOB = msgspec.msgpack.Decoder(Job)
@@ -55,16 +66,30 @@ def index_one(kind: str, folder: Path | ObjectFolder, name: str, lock: Path) -> 
     with contextlib.suppress(OSError):  # then they wait their time
         os.utime(lock)
     try:
-        before = stamp_of(path)
-        rows, columns = KINDS[kind](path)
-        sample = sample_of(path)
-        if stamp_of(path) != before:
+        for _ in range(_ATTEMPTS):
+            before = _settled(path)
+            rows, columns = KINDS[kind](path)
+            sample, attributes = sample_of(path), attributes_of(path.stat()) if isinstance(path, Path) else 0
+            after = stamp_of(path)
+            if after == before:  # not so where to read it brings it back from a tape: its status changes
+                break
+        if not after.may_be(before):
             return Outcome(name, None, f"{path} is being written")
     except ShardError as error:
         return Outcome(name, None, error.message)
     except OSError as error:
         return Outcome(name, None, f"{path} cannot be read: {error.strerror}")
-    return Outcome(name, IndexedShard(before.size, before.modified, rows, pack(columns), sample))
+    return Outcome(name, IndexedShard(Counted(before, attributes, sample), rows, pack(columns)))
+
+
+def _settled(path: ShardPath) -> Stamp:
+    """Returns the stamp of a shard once the clock of the file system has gone on: what changes it then is seen."""
+    while True:
+        stamp = stamp_of(path)
+        wait = stamp.changed + _TICK - time.time_ns()
+        if not 0 < wait <= _TICK:  # beyond: the clocks of two machines
+            return stamp
+        time.sleep(wait / 1e9)
 
 
 def main() -> None:

@@ -65,7 +65,7 @@ def find_index(kind: str, folder: Path | ObjectFolder, pattern: str, names: Sequ
             home.mkdir(parents=True, exist_ok=True)
             lock = home / f"{file}.{_host()}.lock"
             with _locked(lock):
-                return _fresh([home], file, stamps) or _make(kind, folder, home / file, stamps, lock)
+                return _fresh([home], file, stamps) or _make(kind, folder, homes, home / file, stamps, lock)
         except OSError as error:
             refused.append(f"{home}: {error.strerror}")
     raise ShardError(
@@ -102,16 +102,19 @@ def _fresh(homes: Sequence[Path], file: str, stamps: dict[str, Stamp]) -> ShardI
 
 
 def _stamps(found: ShardIndex) -> dict[str, Stamp]:
-    return {name: entry.stamp for name, entry in found.entries.items()}
+    return {name: entry.counted.stamp for name, entry in found.entries.items()}
 
 
-def _make(kind: str, folder: Path | ObjectFolder, path: Path, stamps: dict[str, Stamp], lock: Path) -> ShardIndex:
-    old = ShardIndex.open(path)
+def _make(
+    kind: str, folder: Path | ObjectFolder, homes: Sequence[Path], path: Path, stamps: dict[str, Stamp], lock: Path
+) -> ShardIndex:
     indexed: dict[str, IndexedShard] = {}
-    for name, stamp in stamps.items():
-        if old is not None and name in old.entries and old.entries[name].stamp == stamp:
-            with contextlib.suppress(ShardError):  # that part is damaged: it is made anew
-                indexed[name] = old.indexed(name)
+    for old in filter(None, (ShardIndex.open(home / path.name) for home in homes)):
+        for name, stamp in stamps.items():
+            if name not in indexed:
+                with contextlib.suppress(ShardError, OSError):  # damaged: it is counted again
+                    shard = old.indexed(name, folder / name, stamp)
+                    indexed |= {name: shard} if shard is not None else {}
     key = f"{_digest(folder)}-{path.name}"
     parts = IndexParts(path, folder, key, stamps, sorted(stamps.keys() - indexed.keys()))
     problems: list[str] = []
@@ -130,10 +133,13 @@ def _make(kind: str, folder: Path | ObjectFolder, path: Path, stamps: dict[str, 
             hint="pack these shards again, or take them away; what they hold is never skipped silently",
         )
     made = ShardIndex.open(path)
-    changed = made is None or _stamps(made) != stamps
-    if made is None or changed:
+    if made is None or not _may_be(_stamps(made), stamps):
         raise ShardError(f"the shards in {folder} change while their rows are counted", "wait until they are written")
     return made
+
+
+def _may_be(one: dict[str, Stamp], other: dict[str, Stamp]) -> bool:
+    return one.keys() == other.keys() and all(one[name].may_be(other[name]) for name in one)
 
 
 def _index_all(kind: str, folder: Path | ObjectFolder, parts: IndexParts, lock: Path) -> Iterator[Outcome]:

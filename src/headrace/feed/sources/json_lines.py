@@ -1,4 +1,4 @@
-"""JSON lines: one value a line. Lines that are empty, or hold white space alone, are no rows.
+"""JSON lines: one value a line, as Python's `json` reads it. Lines that hold nothing but white space are no rows.
 
 The index is where the lines begin. It is found by looking for line ends, without decoding anything.
 """
@@ -6,6 +6,7 @@ The index is where the lines begin. It is found by looking for line ends, withou
 from __future__ import annotations
 
 import codecs
+import json
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from headrace.errors import ShardError
 from headrace.feed.sources.byte_ranges import ByteRanges, open_ranges
 from headrace.feed.sources.s3_objects import ObjectRanges
-from headrace.feed.sources.shard_format import Columns, ShardPath, Stamp, open_bytes
+from headrace.feed.sources.shard_format import Columns, Counted, ShardPath, open_bytes
 
 _CHUNK = 4 << 20
 _SPACE = b" \t\r\n"
@@ -57,9 +58,9 @@ def index(path: ShardPath) -> tuple[int, Columns]:
 class JsonLinesFormat:
     """Rows of JSON lines: the decoded values."""
 
-    def open(self, path: ShardPath, stamp: Stamp, columns: Columns) -> _LinesReader:
+    def open(self, path: ShardPath, counted: Counted, columns: Columns) -> _LinesReader:
         """See `shard_format.Format`."""
-        return _LinesReader(open_ranges(path, stamp), columns)
+        return _LinesReader(open_ranges(path, counted), columns)
 
     def lengths(self, columns: Columns) -> NDArray[np.uint64]:
         """Returns the bytes of every line, with the empty ones behind it."""
@@ -79,7 +80,14 @@ class _LinesReader:
         self._following = number + 1
         try:
             return msgspec.json.decode(data)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return self._as_python_reads_it(data, begin, number)
+
+    def _as_python_reads_it(self, data: bytes, begin: int, number: int) -> Any:
+        """Returns the value of a line that only Python's json reads: with NaN, Infinity, 1e400 or half a surrogate."""
+        try:
+            return json.loads(data.decode())
+        except (ValueError, RecursionError) as error:  # also of bytes that are not UTF-8, and of 5,000 digits
             if data[:3] == codecs.BOM_UTF8:
                 raise ShardError(
                     f"{self._file.path} at offset {begin}, row {number}: it begins with a byte order mark",

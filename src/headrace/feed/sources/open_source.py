@@ -55,7 +55,7 @@ def jsonl(folder: Folder, pattern: str = "*.jsonl") -> Source:
 def parquet(
     folder: Folder, pattern: str = "*.parquet", *, columns: Sequence[str] | None = None, memory: int = _MEMORY
 ) -> Source:
-    """Opens Parquet files. A row is a dict of column to value; lists of numbers are NumPy arrays.
+    """Opens Parquet files. A row is a dict of column to value; lists of numbers are NumPy arrays, times NumPy's too.
 
     Args:
         folder: of the shards, or ``s3://bucket/prefix/``.

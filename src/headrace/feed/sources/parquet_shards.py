@@ -16,7 +16,7 @@ from headrace.errors import ShardError
 from headrace.feed.sources.arrow_rows import DecodedBatches, RowsOfBatch, require_pyarrow
 from headrace.feed.sources.byte_ranges import CountedFile
 from headrace.feed.sources.s3_objects import ObjectFile, ObjectPath
-from headrace.feed.sources.shard_format import Columns, ShardPath, Stamp
+from headrace.feed.sources.shard_format import Columns, Counted, ShardPath
 
 
 def _opened(path: ShardPath) -> Any:
@@ -49,6 +49,8 @@ class ParquetFormat:
     def __init__(self, columns: Sequence[str] | None, memory: int) -> None:
         if isinstance(columns, str):
             raise TypeError(f"columns must be a list of names, got {columns!r}: write [{columns!r}]")
+        if columns is not None and len(set(columns)) < len(columns):
+            raise ValueError(f"columns names a column twice: {columns!r}")
         self._columns = None if columns is None else list(columns)
         self._memory = memory
         self._groups = DecodedBatches(memory)
@@ -60,17 +62,17 @@ class ParquetFormat:
     def __setstate__(self, state: tuple[list[str] | None, int]) -> None:
         ParquetFormat.__init__(self, *state)
 
-    def open(self, path: ShardPath, stamp: Stamp, columns: Columns) -> _ParquetReader:
+    def open(self, path: ShardPath, counted: Counted, columns: Columns) -> _ParquetReader:
         """See `shard_format.Format`."""
-        counted = None if isinstance(path, ObjectPath) else CountedFile(path, stamp)
+        watched = None if isinstance(path, ObjectPath) else CountedFile(path, counted)
         file = _opened(path)
-        if counted is not None:
-            counted.require_at_path()
+        if watched is not None:
+            watched.require_at_path()
         wanted = self._columns
         missing = [] if wanted is None else [name for name in wanted if name not in file.schema_arrow.names]
         if missing:
             raise ShardError(f"{path} has no column {missing[0]!r}; it has {', '.join(file.schema_arrow.names)}")
-        return _ParquetReader(path, file, counted, columns["begin"].tolist(), wanted, self._groups)
+        return _ParquetReader(path, file, watched, columns["begin"].tolist(), wanted, self._groups)
 
 
 class _ParquetReader:
@@ -78,12 +80,12 @@ class _ParquetReader:
         self,
         path: ShardPath,
         file: Any,
-        counted: CountedFile | None,
+        watched: CountedFile | None,
         begin: list[int],
         columns: list[str] | None,
         groups: DecodedBatches,
     ) -> None:
-        self._path, self._file, self._counted = path, file, counted
+        self._path, self._file, self._watched = path, file, watched
         self._begin, self._columns, self._groups = begin, columns, groups
 
     def row(self, number: int) -> dict[str, Any]:
@@ -97,16 +99,15 @@ class _ParquetReader:
         try:
             table = self._file.read_row_group(group, columns=self._columns, use_threads=False)
         except (pyarrow.ArrowException, OSError) as error:
-            if self._counted is not None:
-                self._counted.require_same()  # rather than what came of it
+            if self._watched is not None:
+                self._watched.require_same()  # rather than what came of it
             raise ShardError(f"{self._path}, row group {group}, cannot be read: {error}") from error
-        if self._counted is not None:
-            self._counted.require_same()
-        whole = [column.combine_chunks() for column in table.columns]
-        whole = [each.chunk(0) if isinstance(each, pyarrow.ChunkedArray) else each for each in whole]
-        return RowsOfBatch(table.column_names, whole), sum(each.nbytes for each in whole)
+        if self._watched is not None:
+            self._watched.require_same()
+        columns = [column.chunk(0) if column.num_chunks == 1 else column for column in table.columns]
+        return RowsOfBatch(f"{self._path}, row group {group}", table.column_names, columns), table.nbytes
 
     def close(self) -> None:
         self._file.close()
-        if self._counted is not None:
-            self._counted.close()
+        if self._watched is not None:
+            self._watched.close()

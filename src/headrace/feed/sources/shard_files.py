@@ -74,7 +74,7 @@ class ShardFiles(Source):
         if len(self._readers) >= OPEN_SHARDS:
             self._readers.popitem(last=False)[1].close()
         name = self._names[shard]
-        reader = self._form.open(self._folder / name, self._index.entries[name].stamp, self._index.columns(name))
+        reader = self._form.open(self._folder / name, self._index.entries[name].counted, self._index.columns(name))
         self._readers[shard] = reader
         return reader
 

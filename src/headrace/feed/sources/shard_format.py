@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -28,18 +29,50 @@ _SAMPLE = 4096
 
 
 class Stamp(NamedTuple):
-    """What tells that a shard is as it was: bytes, and time of the last change in ns; of an object its ETag."""
+    """What tells that a shard is as it was, without reading it.
+
+    Attributes:
+        size: bytes.
+        modified: time of the last change, ns; of an object its ETag, as a number.
+        changed, inode: of a file, time of its last change of status (which no program can set), ns, and the file's
+            number: a copy of a shard has other ones.
+    """
 
     size: int
     modified: int
+    changed: int = 0
+    inode: int = 0
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> Stamp:
+        """Returns that of a file."""
+        return cls(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+
+    def may_be(self, other: Stamp) -> bool:
+        """Whether a shard may be the other one, or a copy of it: its content tells."""
+        return self[:2] == other[:2]
+
+
+class Counted(NamedTuple):
+    """What a shard was when its rows were counted: its stamp, `attributes_of` it, and `sample_of` it."""
+
+    stamp: Stamp
+    attributes: int
+    sample: bytes
 
 
 def stamp_of(path: ShardPath) -> Stamp:
     """Returns the stamp of a shard: of an object, what it was when it was listed. Raises OSError."""
-    if isinstance(path, ObjectPath):
-        return Stamp(*path.stamp)
-    found = path.stat()
-    return Stamp(found.st_size, found.st_mtime_ns)
+    return Stamp(*path.stamp) if isinstance(path, ObjectPath) else Stamp.of(path.stat())
+
+
+def attributes_of(status: os.stat_result) -> int:
+    """Returns a digest of what may explain another time of change of status, where the content is the same.
+
+    That is mode, owner, number of names, and blocks: these are others when a file comes back from a tape or a bucket.
+    """
+    told = (status.st_mode, status.st_uid, status.st_gid, status.st_nlink, getattr(status, "st_blocks", 0))
+    return zlib.crc32(repr(told).encode())
 
 
 class ShardBytes(Protocol):
@@ -76,10 +109,19 @@ def open_bytes(path: ShardPath) -> Iterator[ShardBytes]:
 
 def sample_of(path: ShardPath) -> bytes:
     """Returns a digest of the first, middle and last 4 KB of a shard. Raises OSError, ShardError."""
-    digest = hashlib.blake2b(digest_size=8, person=b"sample")
     with open_bytes(path) as file:
-        for offset in (0, max(0, file.size // 2 - _SAMPLE // 2), max(0, file.size - _SAMPLE)):
-            digest.update(file.pread(_SAMPLE, offset))
+        return _sample(file)
+
+
+def sample_of_open(descriptor: int) -> bytes:
+    """Returns that of a file that is open. Raises OSError."""
+    return _sample(_FileBytes(descriptor))
+
+
+def _sample(file: ShardBytes) -> bytes:
+    digest = hashlib.blake2b(digest_size=8, person=b"sample")
+    for offset in (0, max(0, file.size // 2 - _SAMPLE // 2), max(0, file.size - _SAMPLE)):
+        digest.update(file.pread(_SAMPLE, offset))
     return digest.digest()
 
 
@@ -96,7 +138,7 @@ class Reader(Protocol):
 class Format(Protocol):
     """One kind of shard, as a source reads it."""
 
-    def open(self, path: ShardPath, stamp: Stamp, columns: Columns) -> Reader:
+    def open(self, path: ShardPath, counted: Counted, columns: Columns) -> Reader:
         """Opens a shard. Raises ShardError."""
 
 

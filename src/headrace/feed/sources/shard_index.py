@@ -1,11 +1,14 @@
 """The file that the index of a folder of shards is kept in.
 
-    mark | length of the table | table | its digest | what was packed of every shard
+    mark | number of this file | length of the table | table | its digest | what was packed of every shard
 
-The table names every shard with its size, the time of its last change and a digest of some of its bytes, and counts
-its rows. A file is written
+The table says of every shard what it was when it was counted, and how many rows it has. A file is written
 beside its place and moved there, so no reader sees half of one. One that is cut off, damaged or of another version is
 taken for none; a shard's own part is compared with its check sum when the shard is opened for the first time.
+
+A shard that has another number or time of change of status than it had is counted again: another one may have been
+put in its place, with its size and time. Where that has a reason, its content at three places decides: the index was
+copied (its own number tells), so its shards were, too; or mode, owner or names of the shard were changed.
 """
 
 from __future__ import annotations
@@ -21,9 +24,17 @@ from pathlib import Path
 import msgspec
 
 from headrace.errors import ShardError
-from headrace.feed.sources.shard_format import Columns, Stamp, unpack
+from headrace.feed.sources.shard_format import (
+    Columns,
+    Counted,
+    ShardPath,
+    Stamp,
+    attributes_of,
+    sample_of,
+    unpack,
+)
 
-_MARK = b"headrace index 4"  # 4: Arrow shards say where their messages lie
+_MARK = b"headrace index 5"  # 5: numbers of files, and times of change of status
 _ALIGN = 8
 _DIGEST = 16
 
@@ -32,40 +43,30 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     """What the table says of a shard.
 
     Attributes:
-        size, modified: its `Stamp`.
+        counted: what it was when its rows were counted.
         rows: how many.
         offset, length, sum: where its part lies behind the table, bytes, and its CRC-32.
-        sample: digest of some of its bytes, see `shard_format.sample_of`.
     """
 
-    size: int
-    modified: int
+    counted: Counted
     rows: int
     offset: int
     length: int
     sum: int
-    sample: bytes
-
-    @property
-    def stamp(self) -> Stamp:
-        """What the shard was like when its rows were counted."""
-        return Stamp(self.size, self.modified)
 
     @property
     def digest(self) -> str:
         """What tells this shard from another of as many rows, also after it was copied: 16 hex digits."""
-        told = msgspec.msgpack.encode([self.size, self.rows, self.sum, self.sample])
+        told = msgspec.msgpack.encode([self.counted.stamp.size, self.rows, self.sum, self.counted.sample])
         return hashlib.blake2b(told, digest_size=8, person=b"shard").hexdigest()
 
 
 class IndexedShard(msgspec.Struct, frozen=True, array_like=True):
     """A shard that was indexed: what its entry is made of, and its columns, packed."""
 
-    size: int
-    modified: int
+    counted: Counted
     rows: int
     packed: bytes
-    sample: bytes
 
 
 _TABLE = msgspec.msgpack.Decoder(dict[str, Entry])
@@ -76,11 +77,14 @@ class ShardIndex:
 
     Attributes:
         entries: by the shards' names.
+        copied: whether the file is a copy of the one that was written.
     """
 
-    def __init__(self, path: Path, entries: dict[str, Entry], data: mmap.mmap | bytes, begin: int) -> None:
+    def __init__(
+        self, path: Path, entries: dict[str, Entry], data: mmap.mmap | bytes, begin: int, *, copied: bool
+    ) -> None:
         self._path, self._data, self._begin = path, data, begin
-        self.entries = entries
+        self.entries, self.copied = entries, copied
         self._sound: set[str] = set()
 
     @classmethod
@@ -88,10 +92,10 @@ class ShardIndex:
         """Opens an index file. Returns None if there is none, or none that is whole."""
         try:
             with path.open("rb") as file:
-                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                data, number = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), _number_of(file.fileno())
         except (OSError, ValueError):  # ValueError: it is empty
             return None
-        found = cls._parsed(path, data)
+        found = cls._parsed(path, data, number)
         if found is None:
             data.close()
         return found
@@ -100,14 +104,15 @@ class ShardIndex:
     def read(cls, path: Path) -> ShardIndex | None:
         """As `open`, of a file that others may remove: its bytes are copied."""
         try:
-            return cls._parsed(path, path.read_bytes())
+            with path.open("rb") as file:
+                return cls._parsed(path, file.read(), _number_of(file.fileno()))
         except OSError:
             return None
 
     @classmethod
-    def _parsed(cls, path: Path, data: mmap.mmap | bytes) -> ShardIndex | None:
-        first = len(_MARK) + _ALIGN
-        end = first + int.from_bytes(data[len(_MARK) : first], "little")
+    def _parsed(cls, path: Path, data: mmap.mmap | bytes, number: bytes) -> ShardIndex | None:
+        first = len(_MARK) + 2 * _ALIGN
+        end = first + int.from_bytes(data[first - _ALIGN : first], "little")
         table, digest = data[first:end], data[end : end + _DIGEST]
         if data[: len(_MARK)] != _MARK or digest != _digest(table):
             return None
@@ -115,13 +120,13 @@ class ShardIndex:
         begin = end + _DIGEST
         if len(data) != begin + sum(entry.length for entry in entries.values()):
             return None
-        return cls(path, entries, data, begin)
+        return cls(path, entries, data, begin, copied=data[len(_MARK) : first - _ALIGN] != number)
 
     def __reduce__(self) -> tuple[object, ...]:
         return _reopened, (self._path, self._told())
 
-    def _told(self) -> dict[str, tuple[Stamp, str]]:
-        return {name: (entry.stamp, entry.digest) for name, entry in self.entries.items()}
+    def _told(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        return {name: (entry.counted.stamp[:2], entry.digest) for name, entry in self.entries.items()}
 
     def packed(self, name: str) -> memoryview:
         """Returns the columns of a shard, packed. Raises ShardError if they are damaged."""
@@ -138,13 +143,34 @@ class ShardIndex:
         """Returns the columns of a shard. Raises ShardError if they are damaged."""
         return unpack(self.packed(name))
 
-    def indexed(self, name: str) -> IndexedShard:
-        """Returns a shard as it was indexed."""
-        entry = self.entries[name]
-        return IndexedShard(entry.size, entry.modified, entry.rows, bytes(self.packed(name)), entry.sample)
+    def indexed(self, name: str, path: ShardPath, stamp: Stamp, *, elsewhere: bool = False) -> IndexedShard | None:
+        """Returns a shard as it was indexed, with its stamp of now; None if it must be counted (again).
+
+        Args:
+            name, path, stamp: of the shard as it is now.
+            elsewhere: whether another host has counted it, where the file may be another one.
+
+        Raises:
+            ShardError: its part is damaged.
+            OSError: the shard cannot be read.
+        """
+        entry = self.entries.get(name)
+        if entry is None or not entry.counted.stamp.may_be(stamp):
+            return None
+        before, counted = entry.counted, entry.counted
+        if isinstance(path, Path) and (elsewhere or before.stamp != stamp):
+            counted = Counted(stamp, attributes_of(path.stat()), before.sample)
+            explained = before.stamp.inode == stamp.inode and before.attributes != counted.attributes
+            if not (elsewhere or self.copied or explained) or sample_of(path) != before.sample:
+                return None
+        return IndexedShard(counted, entry.rows, bytes(self.packed(name)))
 
 
-def _reopened(path: Path, told: dict[str, tuple[Stamp, str]]) -> ShardIndex:
+def _number_of(descriptor: int) -> bytes:
+    return os.fstat(descriptor).st_ino.to_bytes(_ALIGN, "little")
+
+
+def _reopened(path: Path, told: dict[str, tuple[tuple[int, ...], str]]) -> ShardIndex:
     """Opens an index in another process. It may have become larger: another loader may have found new shards."""
     found = ShardIndex.open(path)
     here = found._told() if found is not None else {}
@@ -167,15 +193,14 @@ def write(path: Path, shards: Mapping[str, IndexedShard]) -> None:
     entries, offset = {}, 0
     for name, shard in sorted(shards.items()):
         length = len(shard.packed)
-        entries[name] = Entry(
-            shard.size, shard.modified, shard.rows, offset, length, zlib.crc32(shard.packed), shard.sample
-        )
+        entries[name] = Entry(shard.counted, shard.rows, offset, length, zlib.crc32(shard.packed))
         offset += length
     table = msgspec.msgpack.encode(entries)
     descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(_MARK + len(table).to_bytes(_ALIGN, "little") + table + _digest(table))
+            head = _MARK + _number_of(file.fileno()) + len(table).to_bytes(_ALIGN, "little")
+            file.write(head + table + _digest(table))
             for name in entries:
                 file.write(shards[name].packed)
             file.flush()

@@ -1,15 +1,20 @@
 """Tar files in WebDataset's naming: members that share a name up to its first dot are the fields of one row.
 
-The index is made by walking the headers; the files' contents are not read. A row is read with one `pread`, from its
-first member to its last. POSIX (pax), GNU and old tar files are understood, compressed and sparse ones are not: they
-cannot be read at an offset.
+The index is made by walking the headers; the files' contents are not read. A row's members may lie anywhere in the
+shard; where they are near each other, the row is read with one `pread`. A link is what it leads to, which must be in
+the same shard; a shard with links is walked twice. Hidden files, and others that no packer means (`_row_of`), are no
+fields. Whatever else has a row's name is a field of that row, or an error that names the shard and the member.
+
+POSIX (pax), GNU and old tar files are understood, compressed and sparse ones are not: they cannot be read at an offset.
 """
 
 from __future__ import annotations
 
+import posixpath
 import re
 import zlib
-from collections.abc import Iterator
+from array import array
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,38 +23,58 @@ from numpy.typing import NDArray
 from headrace.errors import ShardError
 from headrace.feed.sources.byte_ranges import ByteRanges, open_ranges
 from headrace.feed.sources.s3_objects import ObjectRanges
-from headrace.feed.sources.shard_format import Columns, ShardBytes, ShardPath, Stamp, open_bytes
+from headrace.feed.sources.shard_format import Columns, Counted, ShardBytes, ShardPath, open_bytes
 
 BLOCK = 512
 _ZEROS = bytes(BLOCK)
-_FIELDS = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
+_FIELDS = re.compile(r"(.*/|)([^./]+)[.]([^/]*)", re.DOTALL)
+_LEFT_BEHIND = frozenset({"thumbs.db", "desktop.ini"})  # by file managers
+_FOLDERS_LEFT_BEHIND = frozenset({"__MACOSX", ".AppleDouble", ".ipynb_checkpoints", "@eaDir"})
 _FILES = (b"0", b"\0", b"7")
+_HARD_LINK, _SYMBOLIC_LINK = b"1", b"2"
+_FOLDERS = (b"5", b"D")  # D: GNU's list of what was in a folder
+_KINDS = {b"3": "a device", b"4": "a device", b"6": "a FIFO"}
+_LABEL = b"V"
 _PIECE = 1 << 20
 _LARGEST_NAME = 1 << 20  # bytes of an extended header
 _ADLER = 65521
+_NEAR = 16 << 10  # bytes between two members, on average, that are read with them rather than in two reads
+_MOST_LINKS = 40  # one behind the other, as Linux has it
 
 
 class Member(NamedTuple):
-    """A file in a tar file: its name, where its bytes begin, and how many there are."""
+    """A member of a tar file.
+
+    Attributes:
+        name: as it is written.
+        kind: type flag of its header.
+        at: offset of its header.
+        offset, size: where its bytes lie, none but of files.
+        target: of a link.
+    """
 
     name: str
+    kind: bytes
+    at: int
     offset: int
     size: int
+    target: str = ""
 
 
-def members(path: ShardPath) -> Iterator[Member]:
-    """Walks the headers of a tar file. Yields its ordinary files in order.
+def _walk(path: ShardPath) -> Iterator[Member]:
+    """Walks the headers of a tar file. Yields its members in order.
 
     Raises:
         ShardError: it is broken, compressed or sparse; names file and offset.
     """
     with open_bytes(path) as file:
-        yield from _walk(path, file, file.size)
+        yield from _members(path, file, file.size)
 
 
-def _walk(path: ShardPath, file: ShardBytes, end: int) -> Iterator[Member]:
+def _members(path: ShardPath, file: ShardBytes, end: int) -> Iterator[Member]:
     at = 0
-    told: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}  # of a global pax header
+    extended: dict[str, Any] | None = None  # of the headers before a member's own
     while True:
         header = file.pread(BLOCK, at)
         if len(header) < BLOCK:
@@ -57,30 +82,49 @@ def _walk(path: ShardPath, file: ShardBytes, end: int) -> Iterator[Member]:
                 raise _no_tar(path)
             raise _broken(path, at, "it ends without the mark of a tar file's end: it was cut off")
         if header == _ZEROS:
+            if extended is not None:
+                raise _broken(path, at, "an extended header stands before no member")
             _check_rest(path, file, at, end)
             return
         _check(path, at, header)
         kind, size = header[156:157], _number(path, at, header[124:136])
-        if kind in _FILES or kind not in b"123456":
-            if "size" in told:
-                size = told["size"]
-            begin = at + BLOCK
-            if begin + size > end:
-                raise _broken(path, at, f"a member of {size} bytes, and only {max(0, end - begin)} are left: cut off")
-        else:
-            begin, size = at + BLOCK, 0  # links, devices and folders have no contents
-        following = begin + size + -size % BLOCK
-        if kind in (b"x", b"L"):
+        fields = defaults if extended is None else extended
+        if kind in b"xXgLK":
             if size > _LARGEST_NAME:
                 raise _broken(path, at, f"an extended header of {size} bytes")
-            told |= _extended(path, at, kind, file.pread(size, begin))
-        elif kind in (b"S",) or told.get("sparse"):
-            raise _broken(path, at, "a sparse member, which cannot be read at an offset", "pack the shard without it")
-        elif kind not in (b"g", b"K"):
-            if kind in _FILES:
-                yield Member(told.get("path") or _name(header), begin, size)
-            told = {}
-        at = following
+            content = file.pread(size, at + BLOCK)
+            if len(content) < size:
+                raise _broken(path, at, f"an extended header of {size} bytes, and {len(content)} are left: cut off")
+            if kind == b"g":
+                defaults = defaults | _extended(path, at, kind, content)
+            else:
+                extended = fields | _extended(path, at, kind, content)
+        else:
+            name = fields.get("path") or _name(header)
+            if kind == b"S" or "sparse" in fields:
+                raise _broken(
+                    path, at, f"the member {fields.get('sparse') or name!r} is sparse: it cannot be read at an offset",
+                    "pack the shard without --sparse",
+                )  # fmt: skip
+            if kind in (b"M", b"N"):
+                what = "goes on from another volume" if kind == b"M" else "is in a form that GNU tar gave up"
+                raise _broken(path, at, f"the member {name!r} {what}")
+            if "\0" in name:
+                raise _broken(path, at, f"the member {name!r} has a NUL in its name")
+            if kind in b"123456":  # links, devices and folders have no contents
+                size = 0
+            elif "size" in fields:
+                size = fields["size"]
+            if at + BLOCK + size > end:
+                left = max(0, end - at - BLOCK)
+                raise _broken(path, at, f"the member {name!r} has {size} bytes, and only {left} are left: cut off")
+            if kind in (_HARD_LINK, _SYMBOLIC_LINK):
+                target = fields.get("linkpath") or _text(header[157:257].partition(b"\0")[0])
+                yield Member(name, kind, at, at + BLOCK, 0, target)
+            else:
+                yield Member(name, b"5" if name[-1:] == "/" else kind, at, at + BLOCK, size)
+            extended = None
+        at += BLOCK + size + -size % BLOCK
 
 
 def _check_rest(path: ShardPath, file: ShardBytes, at: int, end: int) -> None:
@@ -121,10 +165,10 @@ def _check(path: ShardPath, at: int, header: bytes) -> None:
 def _number(path: ShardPath, at: int, field: bytes) -> int:
     if field[0] & 0x80:  # GNU's form for large files
         return int.from_bytes(field[1:], "big")
-    try:
-        return int(field.rstrip(b" \0") or b"0", 8)
-    except ValueError:
-        raise _broken(path, at, f"a member's size is {field!r}") from None
+    digits = field.partition(b"\0")[0].strip()
+    if digits.translate(None, b"01234567"):
+        raise _broken(path, at, f"a member's size is {field!r}")
+    return int(digits or b"0", 8)
 
 
 def _name(header: bytes) -> str:
@@ -139,23 +183,25 @@ def _text(raw: bytes) -> str:
 
 
 def _extended(path: ShardPath, at: int, kind: bytes, content: bytes) -> dict[str, Any]:
-    """Reads what a header says of the member that follows: a long name (GNU), or pax records."""
-    if kind == b"L":
-        return {"path": _text(content.partition(b"\0")[0])}
-    told: dict[str, Any] = {}
-    while content:
+    """Reads what a header says of what follows: a long name (GNU), the long name of a link's target, or pax records."""
+    if kind in b"LK":
+        return {"path" if kind == b"L" else "linkpath": _text(content.partition(b"\0")[0])}
+    fields: dict[str, Any] = {}
+    while content and content[0]:
         length, _, _ = content.partition(b" ")
         if not length.isdigit() or not 4 < int(length) <= len(content):
             raise _broken(path, at, "a pax header that is damaged")
         key, _, value = content[len(length) + 1 : int(length) - 1].partition(b"=")
-        if key == b"path":
-            told["path"] = _text(value)
-        elif key == b"size" and value.isdigit():
-            told["size"] = int(value)
+        if key in (b"path", b"linkpath"):
+            fields[key.decode()] = _text(value)
+        elif key == b"size" and value:
+            if not value.isdigit():
+                raise _broken(path, at, f"a pax header that is damaged: a size of {value!r}")
+            fields["size"] = int(value)
         elif key.startswith(b"GNU.sparse"):
-            told["sparse"] = True
+            fields["sparse"] = _text(value) if key == b"GNU.sparse.name" else fields.get("sparse", "")
         content = content[int(length) :]
-    return told
+    return fields
 
 
 def _broken(path: ShardPath, at: int, what: str, hint: str = "pack this shard again, or take it away") -> ShardError:
@@ -168,52 +214,209 @@ def index(path: ShardPath) -> tuple[int, Columns]:
     Columns: of members `offset`, `size` and `field`; of rows `first` (its first member; one more than there are rows)
     and `key` (end of its key in `keys`); `keys` and `fields` are text, the latter with NUL between.
     """
-    offsets: list[int] = []
-    sizes: list[int] = []
-    fields: list[int] = []
-    first: list[int] = []
-    ends: list[int] = []
+    offsets, sizes, fields, heads = array("Q"), array("Q"), array("L"), array("Q")
+    runs, hashes = array("Q"), array("q")  # of members: number of their run; of runs of members with one key
+    keys, ends = bytearray(), array("Q")
     names: dict[str, int] = {}
-    keys = bytearray()
-    current, seen = "", set[str]()
-    for name, offset, size in members(path):
-        found = _FIELDS.fullmatch(name)
-        if found is None or (name.startswith("__") and name.endswith("__")):
-            continue  # as WebDataset: no field, or a note on the whole shard
-        key, field = found.group(1), found.group(2).lower()
-        if key != current or not first:
-            current, seen = key, set()
-            first.append(len(offsets))
+    links: dict[str, Member] = {}
+    rowless: Member | None = None
+    current = None
+    for member in _walk(path):
+        if member.kind in (_HARD_LINK, _SYMBOLIC_LINK):
+            links[posixpath.normpath(member.name)] = member
+        row = _row_of(path, member)
+        if row is None:
+            rowless = member if member.kind in _FILES else rowless
+            continue
+        key, field = row
+        if key != current:
+            current = key
             keys += key.encode("utf-8", "surrogateescape")
             ends.append(len(keys))
-        if field in seen:
-            raise _broken(path, offset - BLOCK, f"row {key!r} has the field {field!r} twice")
-        seen.add(field)
-        offsets.append(offset)
-        sizes.append(size)
+            hashes.append(hash(key))
+        runs.append(len(ends) - 1)
+        offsets.append(member.offset)
+        sizes.append(member.size)
         fields.append(names.setdefault(field, len(names)))
-    rows = len(first)
-    first.append(len(offsets))
-    return rows, {
-        "offset": np.array(offsets, np.uint64), "size": np.array(sizes, np.uint64),
-        "field": np.array(fields, np.uint32), "first": np.array(first, np.uint64), "key": np.array(ends, np.uint64),
-        "keys": np.frombuffer(bytes(keys), np.uint8),
-        "fields": np.frombuffer("\0".join(names).encode("utf-8", "surrogateescape"), np.uint8),
-    }  # fmt: skip
+        heads.append(member.at)
+    members = _Members(path, np.array(ends), keys, list(names), *map(np.array, (offsets, sizes, fields, heads, runs)))
+    if links:
+        members.follow(links)
+    if links or len(set(hashes)) < len(hashes):
+        members.gather()
+    members.refuse_fields_that_come_twice()
+    if not len(members.offset) and rowless is not None and not _is_note(rowless.name):
+        raise _broken(
+            path, rowless.at, f"no member belongs to a row, as {rowless.name!r} does not",
+            "name members KEY.FIELD: 17.jpg and 17.cls are the row 17",
+        )  # fmt: skip
+    return members.columns()
+
+
+def _is_note(name: str) -> bool:
+    return name[:2] == "__" and name[-2:] == "__" and "/" not in name
+
+
+def _row_of(path: ShardPath, member: Member) -> tuple[str, str] | None:
+    """Returns the key and the field that a member is; None for one that belongs to no row.
+
+    Those are folders; names without a dot; hidden files, whose names begin with a dot; what file managers leave behind;
+    and, as WebDataset has it, `__NAME__`, a note on the whole shard.
+
+    Raises:
+        ShardError: it has a row's name and cannot be a field; names shard and member.
+    """
+    name, kind = member.name, member.kind
+    parts = _FIELDS.fullmatch(name)
+    if parts is None or kind in _FOLDERS or kind == _LABEL or _is_note(name):
+        return None
+    folder, base, field = parts.groups()
+    field = field.lower()
+    if f"{base.lower()}.{field}" in _LEFT_BEHIND or not _FOLDERS_LEFT_BEHIND.isdisjoint(folder.split("/")):
+        return None
+    if kind not in _FILES and kind not in (_HARD_LINK, _SYMBOLIC_LINK):
+        what = _KINDS.get(kind, f"of the kind {kind!r}")
+        raise _broken(path, member.at, f"the member {name!r} is {what}, no file: it cannot be a row's field")
+    if _is_note(field):
+        raise _broken(
+            path, member.at, f"the member {name!r} would be the field {field!r}, which is kept for notes on a row",
+            "give the field a name without __ around it",
+        )  # fmt: skip
+    if "./" in folder or "//" in folder:  # ./0.jpg and 0.jpg are of one row
+        return posixpath.normpath(folder + base), field
+    return folder + base, field
+
+
+class _Members:
+    """The members of a shard that are fields of rows: columns, and the rows' keys, by run of members.
+
+    Args:
+        path: the shard.
+        ends: where the key of each run ends in `keys`.
+        keys: of all runs.
+        names: of the fields.
+        offset, size, field, head: of members, `field` a number in `names`.
+        run: number of each member's run, later of its row.
+    """
+
+    def __init__(
+        self, path: ShardPath, ends: NDArray[Any], keys: bytearray, names: list[str], offset: NDArray[Any],
+        size: NDArray[Any], field: NDArray[Any], head: NDArray[Any], run: NDArray[Any],
+    ) -> None:  # fmt: skip
+        self._path, self._ends, self._keys, self._names = path, ends, keys, names
+        self.offset, self.size, self.field, self.head, self.run = offset, size, field, head, run
+
+    def _take(self, which: NDArray[Any]) -> None:
+        self.offset, self.size, self.field = self.offset[which], self.size[which], self.field[which]
+        self.head, self.run = self.head[which], self.run[which]
+
+    def _key(self, run: int) -> bytes:
+        return bytes(self._keys[int(self._ends[run - 1]) if run else 0 : int(self._ends[run])])
+
+    def follow(self, links: Mapping[str, Member]) -> None:
+        """Puts what each link leads to in its place, and takes links to folders away. Raises ShardError."""
+        by_head = {link.at: link for link in links.values()}
+        places = {at: _target(self._path, link, links) for at, link in by_head.items()}
+        files, folders = _find(self._path, {place for place in places.values() if place is not None})
+        kept = np.ones(len(self.head), np.bool_)
+        for number in np.flatnonzero(np.isin(self.head, list(by_head))).tolist():
+            link = by_head[int(self.head[number])]
+            place = places[link.at]
+            file = files.get(place) if place is not None else None
+            if file is not None:
+                self.offset[number], self.size[number] = file.offset, file.size
+            elif place in folders:
+                kept[number] = False
+            else:
+                why = "to itself" if place is None else "to what is not in this shard"
+                raise _broken(
+                    self._path, link.at, f"the member {link.name!r} is a link to {link.target!r}, {why}",
+                    "pack the files themselves (tar --dereference --hard-dereference), or what links lead to as well",
+                )  # fmt: skip
+        self._take(kept)
+
+    def gather(self) -> None:
+        """Brings the members of each row together, wherever they are, in the order in which the rows begin."""
+        rows: dict[bytes, int] = {}
+        self.run = np.array([rows.setdefault(self._key(run), len(rows)) for run in self.run.tolist()], np.uint64)
+        self._keys = bytearray(b"".join(rows))
+        self._ends = np.cumsum([len(key) for key in rows], dtype=np.uint64)
+        self._take(np.argsort(self.run, kind="stable"))
+
+    def refuse_fields_that_come_twice(self) -> None:
+        """Raises ShardError if a row has two members of one field; names both places."""
+        code = self.run.astype(np.int64) * len(self._names) + self.field.astype(np.int64)
+        order = np.argsort(code, kind="stable")
+        [twice] = np.nonzero(np.diff(code[order]) == 0)
+        if len(twice):
+            one, other = order[twice[0]], order[twice[0] + 1]
+            key, field = _text(self._key(int(self.run[one]))), self._names[int(self.field[one])]
+            raise _broken(
+                self._path, int(self.head[other]),
+                f"row {key!r} has the field {field!r} twice: it stands at offset {int(self.head[one])} already",
+                "every row needs a key of its own, also where an archive was updated (tar -r, tar -u): pack it again",
+            )  # fmt: skip
+
+    def columns(self) -> tuple[int, Columns]:
+        """Returns the number of rows, and the columns; see `index`."""
+        rows = len(self._ends)
+        return rows, {
+            "offset": self.offset.astype(np.uint64), "size": self.size.astype(np.uint64),
+            "field": self.field.astype(np.uint32),
+            "first": np.searchsorted(self.run, np.arange(rows + 1)).astype(np.uint64),
+            "key": self._ends.astype(np.uint64), "keys": np.frombuffer(bytes(self._keys), np.uint8),
+            "fields": np.frombuffer("\0".join(self._names).encode("utf-8", "surrogateescape"), np.uint8),
+        }  # fmt: skip
+
+
+def _target(path: ShardPath, link: Member, links: Mapping[str, Member]) -> str | None:
+    """Returns the place in the archive that a link leads to, through other links; None if it leads to itself."""
+    place = posixpath.normpath(link.name)
+    for _ in range(_MOST_LINKS):
+        parts = place.split("/")
+        count = next((n for n in range(1, len(parts) + 1) if "/".join(parts[:n]) in links), None)
+        if count is None:
+            return place
+        step = links["/".join(parts[:count])]
+        base = "" if step.kind == _HARD_LINK else posixpath.dirname("/".join(parts[:count]))
+        place = posixpath.normpath(posixpath.join(base, step.target, *parts[count:]))
+    return None
+
+
+def _find(path: ShardPath, places: Collection[str]) -> tuple[dict[str, Member], set[str]]:
+    """Walks the archive again. Returns the files, and the folders, that are at some places."""
+    files: dict[str, Member] = {}
+    folders: set[str] = set()
+    for member in _walk(path):
+        place = posixpath.normpath(member.name)
+        if place in places:
+            if member.kind in _FOLDERS:
+                folders.add(place)
+            elif member.kind in _FILES:
+                if place in files:
+                    raise _broken(
+                        path, member.at, f"the member {member.name!r}, which a link leads to, is there twice: it "
+                        f"stands at offset {files[place].at} already",
+                    )  # fmt: skip
+                files[place] = member
+        while place and (place := posixpath.dirname(place)) not in ("", "/"):
+            if place in places:
+                folders.add(place)
+    return files, folders
 
 
 class TarFormat:
     """Rows of tar files: dicts of field to bytes, with the row's key as `__key__`."""
 
-    def open(self, path: ShardPath, stamp: Stamp, columns: Columns) -> _TarReader:
+    def open(self, path: ShardPath, counted: Counted, columns: Columns) -> _TarReader:
         """See `shard_format.Format`."""
-        return _TarReader(open_ranges(path, stamp), columns)
+        return _TarReader(open_ranges(path, counted), columns)
 
     def lengths(self, columns: Columns) -> NDArray[np.uint64]:
         """Returns the bytes of the fields of every row."""
         begins = columns["first"][:-1].astype(np.int64)
-        found: NDArray[np.uint64] = np.add.reduceat(columns["size"], begins) if len(begins) else columns["size"][:0]
-        return found
+        lengths: NDArray[np.uint64] = np.add.reduceat(columns["size"], begins) if len(begins) else columns["size"][:0]
+        return lengths
 
 
 class _TarReader:
@@ -227,14 +430,18 @@ class _TarReader:
     def row(self, number: int) -> dict[str, Any]:
         first, last = self._first[number : number + 2].tolist()
         offsets, sizes = self._offset[first:last].tolist(), self._size[first:last].tolist()
-        begin = offsets[0]
-        content = self._file.read(begin, offsets[-1] + sizes[-1], follows=number == self._following)
-        self._following = number + 1
         start = int(self._key[number - 1]) if number else 0
         row: dict[str, Any] = {"__key__": _text(self._keys[start : int(self._key[number])].tobytes())}
-        fields = self._fields
-        for field, offset, size in zip(self._field[first:last].tolist(), offsets, sizes, strict=True):
-            row[fields[field]] = content[offset - begin : offset - begin + size]
+        names = [self._fields[field] for field in self._field[first:last].tolist()]
+        begin, end = min(offsets), max(map(sum, zip(offsets, sizes, strict=True)))
+        if end - begin <= sum(sizes) + _NEAR * len(sizes):
+            content = self._file.read(begin, end, follows=number == self._following)
+            self._following = number + 1
+            for name, offset, size in zip(names, offsets, sizes, strict=True):
+                row[name] = content[offset - begin : offset - begin + size]
+        else:
+            for name, offset, size in zip(names, offsets, sizes, strict=True):
+                row[name] = self._file.read(offset, offset + size, follows=False)
         return row
 
     def close(self) -> None:
