@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from headrace.feed import pipeline
+from headrace.feed import pipeline, rng
 
 Point = namedtuple("Point", ["x", "y"])
 
@@ -227,6 +227,27 @@ class Info(Noise):
 @pipeline
 def info() -> Info:
     return Info(32)
+
+
+class Explicit:
+    """Rows that draw from generators of their own, and what a second transform would draw."""
+
+    def __len__(self) -> int:
+        return 96
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {
+            "numpy": rng().random(3),
+            "again": rng("numpy").random(3),
+            "torch": torch.rand(3, generator=rng("torch")),
+            "random": rng("random").random(),
+            "global": random.random() if index % 2 else 0.0,
+        }
+
+
+@pipeline
+def explicit() -> Explicit:
+    return Explicit()
 
 
 def flat(batch: Any) -> bytes:

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 import torch
 from feed_data import flat
-from feed_servers import Server, local_executors
-from lane_data import Rows, StatefulRows, Stopping, function, rows, stateful, stream
+from feed_servers import Pair, Server, local_executors
+from lane_data import ByRank, Rows, StatefulRows, Stopping, by_rank, function, rows, stateful, stream
 from source_data import fill_tars
 from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import IterableDataset, get_worker_info
@@ -27,8 +27,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from headrace import feed
 from headrace.errors import PipelineError, PositionError
 from headrace.feed import DataLoader
-from headrace.feed.pipelines.own_generators import preserved_generators
-from headrace.feed.pipelines.seeds import set_generators, stream_key
+from headrace.feed.pipelines.seeds import preserved_generators, set_generators, stream_key
 from headrace.feed.plan.lane_draw import LaneCursor, LaneDraw, Lanes
 from headrace.feed.plan.lane_state import LaneToken
 from headrace.feed.worker import lane_reader
@@ -288,18 +287,44 @@ def test_states_of_all_ranks_go_on_with_another_number_of_ranks_and_one_rank_s_i
     assert next(iter(other)) is not None, "what the hint says"
 
 
-class ByRank(IterableDataset[int]):
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(int(os.environ.get("RANK", "0")), 8, int(os.environ.get("WORLD_SIZE", "1"))))
+@pytest.mark.parametrize("workers", [1, 2])
+def test_workers_show_one_rank_where_ranks_share_the_lanes(
+    workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    torch.distributed.init_process_group("gloo", f"file://{tmp_path}/meet", rank=0, world_size=1)
+    try:
+        found = []
+        for rank in range(2):
+            monkeypatch.setenv("RANK", str(rank))
+            options: dict[str, Any] = {"num_shards": 4, "num_workers": workers, "rank": rank, "world_size": 2}
+            with DataLoader(ByRank(), 3, **options, uneven=True) as loader:
+                found += [row for batch in loader for row in batch.tolist()]
+            with DataLoader(ByRank(), 3, num_workers=workers) as loader:  # shares nothing: it may divide as it likes
+                assert sorted(row for batch in loader for row in batch.tolist()) == list(range(rank, 40, 2))
+        assert sorted(found) == list(range(40))
+        assert torch.distributed.is_initialized()
+    finally:
+        torch.distributed.destroy_process_group()
 
 
-def _of_rank() -> int:
-    return torch.distributed.get_rank()
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_feed_servers_read_a_dataset_that_asks_for_its_rank(ranks: int, pair: Pair) -> None:
+    options: dict[str, Any] = {"workers": pair.both, "secret_file": pair.secret, "num_shards": 4, "uneven": True}
+    found = []
+    for rank in range(ranks):
+        with DataLoader(by_rank(), 3, **options, rank=rank, world_size=ranks) as loader:
+            found += [row for batch in loader for row in batch.tolist()]
+    assert sorted(found) == list(range(40))
 
 
-class ByDistributed(IterableDataset[int]):
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(_of_rank(), 8, 2))
+def test_a_dataset_of_a_library_that_divides_itself_among_ranks_is_refused_where_ranks_share_the_lanes() -> None:
+    inner = type("WebDataset", (Rows,), {"__module__": "webdataset.compat"})(8)
+    for dataset in (inner, Around(inner)):
+        assert list(DataLoader(dataset, 2, num_shards=2))  # alone it has nothing to divide
+        loader = DataLoader(dataset, 2, rank=0, world_size=2, num_shards=2, steps_per_epoch=1)
+        with pytest.raises(PipelineError, match=r"a WebDataset of webdataset divides its shards among ranks by itself"):
+            next(iter(loader))
 
 
 class Around(IterableDataset[int]):
@@ -308,15 +333,6 @@ class Around(IterableDataset[int]):
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.inner)
-
-
-@pytest.mark.parametrize("dataset", [ByRank(), ByDistributed(), Around(ByRank())])
-def test_a_dataset_that_divides_itself_among_ranks_is_refused(dataset: Any) -> None:
-    if not isinstance(dataset, ByDistributed):
-        assert len(list(DataLoader(dataset, batch_size=2))) == 4  # alone it has nothing to divide
-    loader = DataLoader(dataset, batch_size=2, rank=0, world_size=2, num_shards=2, steps_per_epoch=1)
-    with pytest.raises(PipelineError, match=r"asks for (RANK|get_rank), (.|\n)*get_worker_info"):
-        next(iter(loader))
 
 
 # What is told
@@ -520,7 +536,7 @@ DRAWS: dict[str, Callable[[], float]] = {
     "numpy": lambda: float(np.random.random_sample()),
     "numpy's normal": lambda: float(np.random.standard_normal()),
     "torch": lambda: float(torch.rand((), dtype=torch.float64)),
-    "torch's seed": lambda: float(torch.initial_seed() % 2**50),
+    "feed.rng": lambda: float(feed.rng().random()),
 }
 
 

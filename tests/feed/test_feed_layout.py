@@ -18,7 +18,7 @@ from headrace.feed.batch.pytree import rebuild
 from headrace.feed.batch.row_layout import Layout, RowWriter, Table, Uneven, decode_layout, learn
 from headrace.feed.loader.data_loader import DataLoader
 from headrace.feed.pipelines.fetch import Built, RowBlock, SampleAddresses, make_rows
-from headrace.feed.pipelines.own_generators import preserved_generators
+from headrace.feed.pipelines.seeds import preserved_generators
 
 with tempfile.TemporaryFile() as file:
     MAPPED = np.memmap(file, np.float32, "w+", shape=(16, 40))

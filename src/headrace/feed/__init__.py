@@ -68,6 +68,7 @@ _EXPORTS = {
     "pack": "headrace.feed.streams.packing",
     "parquet": "headrace.feed.sources.open_source",
     "pipeline": "headrace.feed.pipelines.factory",
+    "rng": "headrace.feed.pipelines.seeds",
     "stack_arrays": "headrace.feed.pipelines.collate",
     "tar": "headrace.feed.sources.open_source",
     "track": "headrace.feed.metrics.track",
@@ -100,6 +101,7 @@ __all__ = [
     "pack",
     "parquet",
     "pipeline",
+    "rng",
     "stack_arrays",
     "tar",
     "track",
@@ -116,6 +118,7 @@ if TYPE_CHECKING:
     from headrace.feed.pipelines.lane_info import lane
     from headrace.feed.pipelines.mixture import mix
     from headrace.feed.pipelines.purity import PurityReport
+    from headrace.feed.pipelines.seeds import rng
     from headrace.feed.plan.lane_state import merge_states
     from headrace.feed.plan.orders.length_buckets import Buckets
     from headrace.feed.plan.orders.window import Window

@@ -347,11 +347,13 @@ class DataLoader(Places, KnownData, TorchHabits):
         return self._built
 
     def _make_opening(self) -> messages.Open:
-        lanes = self._planner.lanes.count if isinstance(self._planner, LanePlanner) else 0
+        lanes, ranks = 0, 1
+        if isinstance(self._planner, LanePlanner):
+            lanes, ranks = self._planner.lanes.count, self._planner.world_size
         if self._endpoints is None:
-            return opening_here(self.name, lanes, batched=self._batched)
+            return opening_here(self.name, lanes, ranks, batched=self._batched)
         return opening_by_name(
-            self.dataset, self.collate_fn, self.worker_init_fn, self.name, self._planner.fingerprint(), lanes,
+            self.dataset, self.collate_fn, self.worker_init_fn, self.name, self._planner.fingerprint(), lanes, ranks,
             standard=self._standard, batched=self._batched,
         )  # fmt: skip
 

@@ -7,7 +7,7 @@ and gives the batch that follows.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from headrace.feed.batch.pytree import bytes_of
@@ -15,8 +15,7 @@ from headrace.feed.client.policy import Skipped
 from headrace.feed.client.session import Session, check_owner
 from headrace.feed.metrics.step_meter import StepMeter
 from headrace.feed.pipelines.fetch import Built, RowFailed, SampleAddresses, make_whole
-from headrace.feed.pipelines.own_generators import preserved_generators
-from headrace.feed.pipelines.state_reads import count_reads
+from headrace.feed.pipelines.seeds import preserved_generators
 from headrace.feed.plan.bookmark import Bookmark
 from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.plan.pass_progress import Place, Progress
@@ -64,7 +63,6 @@ class InlineBatches:
         self._plans = plans
         self._progress = progress
         self._skipped = skipped
-        count_reads()
 
     def fetch(self) -> tuple[Any, int] | None:
         """Loads the next batch."""
@@ -73,7 +71,6 @@ class InlineBatches:
             if plan is None or plan.epoch != self._progress.epoch:
                 return None
             with preserved_generators():
-                self._built.seeds.clean()
                 made = self._make(plan)
             self._progress.took(plan.step)
             if isinstance(made, tuple):
@@ -85,11 +82,12 @@ class InlineBatches:
 
     def _make(self, plan: BatchPlan) -> tuple[Any, int] | Exception | None:
         """Returns the batch and its rows, the user's exception, or None when every row was left out."""
-        rows = list(range(plan.rows))
+        rows: Sequence[int] = range(plan.rows)
         left_out: dict[int, str] = {}
         made: tuple[Any, int] | Exception | None = None
         while made is None and len(left_out) < max(1, plan.rows):
-            addresses = SampleAddresses(plan.epoch, plan.seed, plan.position, rows, [plan.keys[row] for row in rows])
+            keys = [plan.keys[row] for row in rows] if left_out else plan.keys
+            addresses = SampleAddresses(plan.epoch, plan.seed, plan.position, rows, keys)
             try:
                 made = make_whole(self._built, addresses), len(rows)
             except RowFailed as failed:

@@ -17,8 +17,7 @@ from headrace.feed.client.policy import SessionStats, Skipped
 from headrace.feed.client.session import Session
 from headrace.feed.pipelines.fetch import Built, RowFailed, collated
 from headrace.feed.pipelines.fingerprint import own_kind
-from headrace.feed.pipelines.own_generators import preserved_generators
-from headrace.feed.pipelines.state_reads import count_reads
+from headrace.feed.pipelines.seeds import preserved_generators
 from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.plan.lane_draw import LaneDraw
 from headrace.feed.plan.lane_pass import LanePart, LanePass
@@ -125,7 +124,6 @@ class _LaneBatches(abc.ABC):
             if self._built.default_collate:
                 return collated(self._built, outputs, address), rows
             with preserved_generators():
-                self._built.seeds.clean()
                 return collated(self._built, outputs, address), rows
         except RowFailed as failed:
             error = failed.__cause__
@@ -156,7 +154,6 @@ class InlineLanes(_LaneBatches):
         self._readers, self._warn = readers, warn
         self._noted: set[str] = set()
         self._plan: BatchPlan | None = None
-        count_reads()
 
     def _wait(self) -> bool:
         self._plan = next(self._draws, None)

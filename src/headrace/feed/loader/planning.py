@@ -9,8 +9,8 @@ from headrace.errors import PipelineError
 from headrace.feed.pipelines.factory import Pipeline
 from headrace.feed.pipelines.fetch import Built
 from headrace.feed.pipelines.lane_datasets import is_uncounted, refuse_own_ranks, require_openable
-from headrace.feed.pipelines.own_generators import preserved_generators
 from headrace.feed.pipelines.purity import PurityReport, check, spread
+from headrace.feed.pipelines.seeds import preserved_generators
 from headrace.feed.plan.lane_planner import LaneOptions, LanePlanner
 from headrace.feed.plan.loader_seeds import LoaderSeeds
 from headrace.feed.plan.orders.length_buckets import Buckets

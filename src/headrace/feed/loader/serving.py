@@ -31,9 +31,9 @@ MAX_JOB = 128  # characters
 PIPELINE = PipelineNumber(1)  # a session has one
 
 
-def opening_here(name: str, lanes: int, *, batched: bool) -> messages.Open:
+def opening_here(name: str, lanes: int, ranks: int, *, batched: bool) -> messages.Open:
     """Returns how local workers open the pipeline that they are given as an object."""
-    return messages.Open(PIPELINE, "", {}, "", "", batched, name, lanes=lanes)
+    return messages.Open(PIPELINE, "", {}, "", "", batched, name, lanes=lanes, ranks=ranks)
 
 
 def opening_by_name(
@@ -43,6 +43,7 @@ def opening_by_name(
     name: str,
     plan: str,
     lanes: int,
+    ranks: int,
     *,
     standard: bool,
     batched: bool,
@@ -54,7 +55,7 @@ def opening_by_name(
         collate_fn, init: the user's functions.
         name: of the loader.
         plan: plan fingerprint.
-        lanes: see `messages.Open`.
+        lanes, ranks: see `messages.Open`.
         standard: whether rows may be stacked one by one.
         batched: whether batches are made.
 
@@ -65,7 +66,7 @@ def opening_by_name(
     begin = factory.function_name(init, "worker_init_fn") if init else ""
     return messages.Open(
         PIPELINE, named.factory, named.arguments, collate, begin, batched, name, plan,
-        lanes=lanes, job=job_of(plan), opener=secrets.token_hex(8),
+        lanes=lanes, job=job_of(plan), opener=secrets.token_hex(8), ranks=ranks,
     )  # fmt: skip
 
 

@@ -7,12 +7,12 @@ learned to be quicker, so an answer depends on the request alone.
 from __future__ import annotations
 
 import contextlib
-import functools
 import operator
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
 from headrace.errors import ProtocolError
 from headrace.feed.batch.pytree import Bytes, is_plain_list
@@ -22,11 +22,6 @@ from headrace.feed.batch.slab import Slab
 from headrace.feed.pipelines import seeds
 from headrace.feed.pipelines.collate import collate_as_torch, reworded, stack_arrays, uneven_field
 from headrace.feed.pipelines.seeds import SampleSeeds
-
-T = TypeVar("T")
-
-LEAST_RUN = 8  # samples: fewer are not worth comparing generators
-RUN_SECONDS = 0.002  # what is loaded again at most when a dataset begins to draw
 
 
 @dataclass(frozen=True)
@@ -39,7 +34,7 @@ class Built:
         default_collate: whether `collate` is torch's own or `stack_arrays`, so that rows may be written one by one.
         batched: False for `batch_size=None`.
         seed: seed of local workers, to which each adds its number.
-        seeds: sets the generators, those that this pipeline draws from.
+        seeds, collate_seeds: set the generators, those that the dataset and an own `collate` draw from.
         layouts: those of the samples that were seen.
         arrays: what `feed.empty` gives the dataset.
     """
@@ -50,6 +45,7 @@ class Built:
     batched: bool = True
     seed: int = 0
     seeds: SampleSeeds = field(default_factory=SampleSeeds, compare=False)
+    collate_seeds: SampleSeeds = field(default_factory=SampleSeeds, compare=False)
     layouts: LayoutCache = field(default_factory=LayoutCache, compare=False)
     arrays: RowArrays = field(default_factory=RowArrays, compare=False)
 
@@ -128,20 +124,21 @@ class Stopwatch:
 
 def make_whole(built: Built, addresses: SampleAddresses) -> Any:
     """Makes a whole batch with the pipeline's collate function. Raises RowFailed."""
-    if not built.batched:
-        samples: Any = next(iter(samples_of(built, addresses)))
-    elif built.fetches:
+    if built.batched and built.fetches:
         samples = fetched(built, addresses)
     else:
-        samples = list(samples_of(built, addresses, len(addresses.rows)))
+        samples = built.seeds.made(lambda: list(samples_of(built, addresses)))
+        if not built.batched:
+            [samples] = samples
     return _collated(built, samples, (addresses.seed, addresses.epoch, addresses.position), addresses.keys)
 
 
 def fetched(built: Built, addresses: SampleAddresses) -> Any:
     """Has a dataset with `__getitems__` load the samples of a batch. Raises RowFailed."""
     key = seeds.stream_key(addresses.seed, addresses.epoch, addresses.position)
+    own = built.seeds
     try:
-        return _seeded(built, key, built.dataset.__getitems__, list(addresses.keys))
+        return own.made(lambda: own.call(key, built.dataset.__getitems__, list(addresses.keys)))
     except Exception as error:
         raise RowFailed(-1) from error
 
@@ -164,7 +161,8 @@ def _collated(built: Built, samples: Any, address: tuple[int, int, int], keys: S
             return samples.copy()  # as torch's default_convert does, which looks at every value
         if built.default_collate:
             return _stacked(built, samples, keys)
-        return _seeded(built, seeds.collate_key(*address), built.collate, samples)
+        own, key = built.collate_seeds, seeds.collate_key(*address)
+        return own.made(lambda: own.call(key, built.collate, samples))
     except Exception as error:
         raise RowFailed(-1) from error
 
@@ -224,6 +222,12 @@ def make_rows(
         Uneven: the samples do not stack row by row, or not into the expected layout.
         RowFailed: the dataset raised.
     """
+    return built.seeds.made(lambda: _make_rows(built, addresses, expected, block_of))
+
+
+def _make_rows(
+    built: Built, addresses: SampleAddresses, expected: Layout | None, block_of: Callable[[Layout], RowBlock]
+) -> Layout:
     writer: RowWriter | None = None
     layout, arrays = expected, built.arrays
 
@@ -234,7 +238,7 @@ def make_rows(
     if expected is not None:
         place = block_of(expected)
         arrays.open(place.slab, place.start, expected, place.rows, moved)
-    samples = samples_of(built, addresses, expected.small_rows if expected is not None else 1)
+    samples = samples_of(built, addresses)
     try:
         for number in range(len(addresses.rows)):
             if layout is not None:
@@ -279,69 +283,20 @@ class RowBlock:
     start: int = 0
 
 
-def samples_of(built: Built, addresses: SampleAddresses, ahead: int = 1) -> Iterator[Any]:
-    """Loads the samples of a slice, one after the other.
-
-    Args:
-        built: the pipeline.
-        addresses: of the samples.
-        ahead: how many may be held here at a time.
-
-    Raises:
-        RowFailed: the dataset raised.
-    """
-    load = functools.partial(operator.getitem, built.dataset)
-    at, rows, keys = 0, addresses.rows, addresses.keys
+def samples_of(built: Built, addresses: SampleAddresses) -> Iterator[Any]:
+    """Loads the samples of a slice, one after the other, within `built.seeds.made`. Raises RowFailed."""
+    own, load = built.seeds, partial(operator.getitem, built.dataset)
+    rows, keys = addresses.rows, addresses.keys
     if len(rows) != len(keys):
         raise ProtocolError(f"{len(keys)} keys came for {len(rows)} rows")
-    while at < len(rows):
-        if ahead >= LEAST_RUN and built.seeds.quiet:
-            run, error = _run(built, keys, at, min(at + ahead, len(rows)))
-            yield from run
-            at += len(run)
-            if error is not None:
-                raise RowFailed(rows[at]) from error
-            if run:
-                continue
-        key = seeds.stream_key(addresses.seed, addresses.epoch, addresses.position + rows[at])
-        try:
-            yield _seeded(built, key, load, keys[at])  # and keep no hold of it here
-        except Exception as error:
-            raise RowFailed(rows[at]) from error
-        at += 1
-
-
-def _run(built: Built, keys: Sequence[Any], first: int, last: int) -> tuple[list[Any], Exception | None]:
-    """Loads samples with no generator set, as many as are loaded in a short time.
-
-    Returns:
-        The samples, none if they drew random numbers; and what the dataset raised over the next one.
-    """
-    run: list[Any] = []
-    failed: Exception | None = None
-    dataset, clock = built.dataset, time.perf_counter
-    built.seeds.begin_run()
-    end = clock() + RUN_SECONDS
+    made = 0
     try:
-        for place in range(first, last):
-            run.append(dataset[keys[place]])
-            if clock() > end:
-                break
-    except Exception as error:  # noqa: BLE001 - the user's code: told with its row
-        failed = error
-    return ([], None) if built.seeds.missed_in_run() else (run, failed)
-
-
-def _seeded(built: Built, key: bytes, function: Callable[[Any], T], argument: Any) -> T:
-    """Calls the user's code with its generators set; calls it again if it drew from one that was not."""
-    own = built.seeds
-    while True:
-        own.begin(key)
-        try:
-            result = function(argument)
-        except Exception:
-            if own.missed():
-                continue
-            raise
-        if not own.missed():
-            return result
+        for key in keys:
+            if own.quiet:
+                yield load(key)  # and keep no hold of it here
+            else:
+                stream = seeds.stream_key(addresses.seed, addresses.epoch, addresses.position + rows[made])
+                yield own.call(stream, load, key)
+            made += 1
+    except Exception as error:
+        raise RowFailed(rows[made]) from error

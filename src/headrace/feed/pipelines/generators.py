@@ -61,16 +61,17 @@ def state_of(generator: Any) -> bytes | None:
     if isinstance(generator, np.random.Generator):
         generator = generator.bit_generator
     if isinstance(generator, np.random.RandomState):
-        return _flat(generator.get_state(legacy=False))
+        return flat(generator.get_state(legacy=False))
     if isinstance(generator, np.random.BitGenerator):
-        return _flat(generator.state)
+        return flat(generator.state)
     state: bytes = generator.get_state().numpy().tobytes()
     return state
 
 
-def _flat(state: object) -> bytes:
+def flat(state: object) -> bytes:
+    """Returns the bytes of a state of NumPy's, to be compared."""
     if isinstance(state, Mapping):
-        return b",".join(str(key).encode() + b":" + _flat(value) for key, value in state.items())
+        return b",".join(str(key).encode() + b":" + flat(value) for key, value in state.items())
     return state.tobytes() if isinstance(state, np.ndarray) else repr(state).encode()
 
 

@@ -1,13 +1,13 @@
 """What has no count: `IterableDataset`, functions that make an iterable, iterables, and streams over shards.
 
-They are read in lanes, so they must be openable, several times and side by side. A dataset that divides its data among
-ranks by itself is found here and refused: lanes are divided among the ranks already, so it would lose data.
+They are read in lanes, so they must be openable, several times and side by side. Where ranks share the lanes, a dataset
+that divides its data among ranks by itself would lose data: workers show it one rank, and libraries' are refused.
 """
 
 from __future__ import annotations
 
 import copy
-import inspect
+import os
 import sys
 import types
 from collections.abc import Iterable, Iterator
@@ -19,8 +19,9 @@ from headrace.feed.streams.mixed_stream import MixedStream
 from headrace.feed.streams.packing import Packed
 from headrace.feed.streams.stream import Stream
 
-_RANK_NAMES = {"get_rank", "get_world_size"}
-_RANK_VARIABLES = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_PROCID", "SLURM_NTASKS", "OMPI_COMM_WORLD_RANK"}
+_ONE_RANK = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"} | {
+    "SLURM_PROCID": "0", "SLURM_NTASKS": "1", "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1",
+}  # fmt: skip
 _LIBRARIES = {
     "webdataset": "read the shards with feed.tar, which knows their rows",
     "streaming": "read shards with feed.parquet, feed.jsonl or feed.tar",
@@ -98,6 +99,18 @@ def opened(dataset: Any) -> Iterator[Any]:
     return iter(made)
 
 
+def show_one_rank() -> None:
+    """Has this process, a worker, look as if there were one rank: what divides its data by rank gives all of it then.
+
+    The lanes are divided among the ranks already. A trainer's worker inherits its variables, and its process group of
+    torch.distributed, which no fork could use.
+    """
+    os.environ.update({name: value for name, value in _ONE_RANK.items() if name in os.environ})
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        distributed.GroupMember.WORLD = None
+
+
 def refuse_own_ranks(dataset: Any) -> None:
     """Raises PipelineError if a dataset divides its data among ranks by itself."""
     for leaf in leaves_of(dataset):
@@ -123,45 +136,6 @@ def _own_ranks(dataset: Any, depth: int, seen: set[int]) -> tuple[str, str] | No
         return (told, "leave that out") if split else None
     if module in ("torch", "builtins", "numpy", "headrace"):
         return None
-    name = _rank_in(kind, set())
-    if name:
-        return (
-            f"{kind.__name__} asks for {name}, to divide its data among ranks by itself",
-            "let it divide by torch.utils.data.get_worker_info() alone: num_shards= lanes are for all ranks together",
-        )
     held = vars(dataset).values() if hasattr(dataset, "__dict__") else ()
     inner = (value for value in held if hasattr(value, "__iter__") or isinstance(value, types.FunctionType))
     return next(filter(None, (_own_ranks(value, depth - 1, seen) for value in inner)), None)
-
-
-def _rank_in(kind: Any, seen: set[types.CodeType]) -> str:
-    """Returns the name by which the code of a function, or of a class, asks for its rank; empty if it does not."""
-    functions = [kind] if isinstance(kind, types.FunctionType) else []
-    if isinstance(kind, type):
-        own = [parent for parent in kind.__mro__ if not parent.__module__.startswith(("torch", "builtins", "typing"))]
-        functions = [value for parent in own for value in vars(parent).values() if inspect.isfunction(value)]
-    for function in functions:
-        found = _rank_in_code(function.__code__, function.__globals__, function.__module__, seen)
-        if found:
-            return found
-    return ""
-
-
-def _rank_in_code(code: types.CodeType, names: dict[str, Any], module: str, seen: set[types.CodeType]) -> str:
-    if code in seen:
-        return ""
-    seen.add(code)
-    named = sorted(_RANK_NAMES.intersection(code.co_names))
-    named += sorted(_RANK_VARIABLES.intersection(const for const in code.co_consts if isinstance(const, str)))
-    if named:
-        return named[0]
-    for const in code.co_consts:
-        if isinstance(const, types.CodeType) and (found := _rank_in_code(const, names, module, seen)):
-            return found
-    for name in code.co_names:  # functions of the same module that it calls
-        value = names.get(name)
-        if inspect.isfunction(value) and value.__module__ == module:
-            found = _rank_in_code(value.__code__, value.__globals__, module, seen)
-            if found:
-                return found
-    return ""

@@ -17,8 +17,7 @@ from headrace.errors import PipelineError
 from headrace.feed.batch import pytree
 from headrace.feed.pipelines import generators
 from headrace.feed.pipelines.fetch import Built, RowFailed, SampleAddresses, make_whole
-from headrace.feed.pipelines.own_generators import preserved_generators
-from headrace.feed.pipelines.seeds import set_generators, stream_key
+from headrace.feed.pipelines.seeds import preserved_generators, set_generators, stream_key
 from headrace.feed.wire.remote_errors import in_short, remote_error
 
 SHOWN = 8
@@ -81,7 +80,7 @@ class PurityReport:
         if not self.pure and self.moved:
             lines.append(
                 "hint: draw from torch, random or numpy.random (the module's own functions), which headrace sets "
-                "before every sample; or make the generator anew in __getitem__ from torch.initial_seed()"
+                "before every sample; or ask feed.rng() in __getitem__ for a generator of the sample's own"
             )
         elif not self.pure:
             lines.append(
@@ -137,8 +136,6 @@ class _Checker:
     def batch(self) -> Fields | str:
         """Makes a batch of all samples with the user's collate function."""
         rows = range(len(self._keys)) if self._built.batched else range(1)
-        seeds_of = self._built.seeds
-        seeds_of.clean()
         try:
             return _fields(make_whole(self._built, SampleAddresses(0, self._seed, 0, rows, self._keys[: len(rows)])))
         except RowFailed as failed:

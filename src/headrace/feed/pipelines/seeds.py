@@ -7,48 +7,48 @@ sample holds does not depend on which worker loads it, on what that worker did b
 torch's CPU generator is a 32-bit-seeded Mersenne twister, so it takes 63 bits of the hash and uses the lower half. Like
 torch's own seeds, they fit into a tensor: datasets write `torch.tensor(torch.initial_seed())`.
 
-Setting `random` and NumPy costs some 14 microseconds, more than many samples. So they are set only for pipelines that
-draw from them: `SampleSeeds` notices the first draw from a generator that was not set, the sample is loaded again with
-it set, and from then on it always is. What a sample holds is the same either way.
+Setting them takes some 20 microseconds, more than many samples. So only those are set that are drawn from. Of the first
+samples of a pipeline (`_TRIALS`) all are set, their states compared before and behind, and calls noted that read a
+state (as a profiler would, if there is none). From then on the others are at rest while a batch's samples are made:
+each is in a state whose next number is known, so one draw behind the batch tells whether there was another before it.
+If there was, the batch is made again with that generator set, and it is set for good. What a sample holds is the same
+either way. Only public functions are used, and nothing is patched.
 
-Setting torch's, and the hash, cost 3 microseconds. They are left out too, once some samples drew nothing: samples are
-then loaded in runs, with no generator set, and the states are compared when a run ends. If anything was drawn, the
-whole run is loaded again with seeds, and from then on every sample is. A state can also be read without a draw
-(`random.getstate`, `numpy.random.get_state`, `torch.initial_seed`, `fork_rng`), so these functions are counted. Only
-methods of the generators themselves (`torch.default_generator`, `numpy.random.mtrand._rand`) read it unseen; then
-samples differ among workers, which the check for purity tells.
+Not noticed is a state that is read, or put back, by no sample but later ones, where nothing is drawn from it
+(`torch.initial_seed`, `random.getstate`, `fork_rng`; NumPy's by none). `feed.rng()` gives generators of the sample's
+own, and is one of those that are set here.
 
-Generators that are not set are in a state of ours, that no dataset sets. One that draws and then seeds is noticed.
-
-An output of a lane cannot be loaded again by itself (`LaneSeeds`). So for the first ones all generators are set, and
-looked at; behind them outputs are made in runs too, and a lane that draws then for the first time is opened again.
+An output of a lane cannot be made again by itself: a lane that begins to draw is opened again (see `lane_reader`).
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import random
 import struct
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 
 import numpy as np
-from numpy.random import mtrand  # here, once: NumPy would load it in every worker, before its first batch
+from numpy.random import mtrand  # np.random's own functions, which its stubs leave out there
 
-from headrace.feed.pipelines import state_reads
-from headrace.feed.pipelines.state_reads import Reads, count_reads
-from headrace.feed.pipelines.twister_memory import TwisterMemory, numpy_memory, python_memory
+from headrace.feed.pipelines.generators import flat
 
 if TYPE_CHECKING:
     import torch
+
+T = TypeVar("T")
 
 _SAMPLE = b"sample"
 _COLLATE = b"collate"
 _PACK = struct.Struct("<QQQ")
 _WORDS = struct.Struct("<4I")
 _MASK = (1 << 64) - 1
-_TRIALS = 16  # samples that must draw nothing before they are loaded in runs
+_TRIALS = 16  # samples that must not draw from a generator before it is at rest
 _TORCH = (1 << 63) - 1
 
 
@@ -58,19 +58,12 @@ def stream_key(seed: int, epoch: int, position: int, purpose: bytes = _SAMPLE) -
     return hashlib.blake2b(packed, digest_size=16, person=purpose).digest()
 
 
-_UNSET = stream_key(0, 0, 0, b"unset")
+_REST = stream_key(0, 0, 0, b"unset")
 
 
 def collate_key(seed: int, epoch: int, position: int) -> bytes:
     """Returns the key for the collate of the batch whose first row has this plan position."""
     return stream_key(seed, epoch, position, _COLLATE)
-
-
-def set_generators(key: bytes) -> None:
-    """Sets all generators from a key."""
-    _set_python(key)
-    _set_numpy(key)
-    _set_torch(key)
 
 
 def seed_worker(seed: int) -> int:
@@ -84,205 +77,292 @@ def seed_worker(seed: int) -> int:
     return seed
 
 
-def _set_python(key: bytes) -> None:
-    random.seed(int.from_bytes(key, "little"))
+class _Generator(Protocol):
+    """A generator of this process that samples draw from."""
+
+    def set(self, key: bytes) -> None:
+        """Sets it from a key."""
+
+    def rest(self) -> None:
+        """Sets it to a state that no dataset sets, whose next number is known."""
+
+    def moved(self) -> bool:
+        """Whether anything was drawn since `rest`; draws a number itself."""
+
+    def state(self) -> Any:
+        """Returns what differs when something was drawn."""
 
 
-def _set_numpy(key: bytes) -> None:
-    np.random.seed(_WORDS.unpack(key))
+class _Python:
+    """The module `random`."""
+
+    def __init__(self) -> None:
+        kept = random.Random(int.from_bytes(_REST, "little"))
+        self._resting = kept.getstate()
+        self._next = kept.getrandbits(64)
+
+    def set(self, key: bytes) -> None:
+        random.seed(int.from_bytes(key, "little"))
+
+    def rest(self) -> None:
+        random.setstate(self._resting)
+
+    def moved(self) -> bool:
+        return random.getrandbits(64) != self._next
+
+    def state(self) -> Any:
+        return random.getstate()
 
 
-def _set_torch(key: bytes) -> None:
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        # The generator's own manual_seed: torch.manual_seed also visits every accelerator and takes 100 times as long.
-        torch.default_generator.manual_seed(int.from_bytes(key[:8], "little") & _TORCH)
+class _NumPy:
+    """NumPy's global generator, on bit generators of ours: to put one in its place takes less than to set its state.
 
-
-class _Twister:
-    """A Mersenne twister that is looked at in memory: position and first words of its state.
-
-    Every draw moves the position, and every 624th draw changes the words. `memory` is None when the state cannot be
-    found; then nothing can be noticed, and the generator must be set always.
-    """
-
-    def __init__(self, seed: Callable[[bytes], None], memory: TwisterMemory | None, reads: Reads) -> None:
-        self.seed = seed
-        self.needed = memory is None
-        self._memory, self._reads = memory, reads
-        self._telling = memory.telling if memory is not None else ()
-        self._unset = b""
-        self._seen: tuple[bytes, ...] = ()
-        self._count = 0
-
-    def clear(self) -> None:
-        """Sets it to the state of generators that are not set, without the second number of a normal pair."""
-        memory = self._memory
-        if memory is None or not self._unset or memory.second():
-            self.seed(_UNSET)
-            self._unset = memory.whole.tobytes() if memory is not None else b""
-        elif memory.whole.tobytes() != self._unset:
-            memory.whole[:] = self._unset
-
-    def mark(self) -> None:
-        """Remembers the state."""
-        self._seen = tuple(part.tobytes() for part in self._telling)
-        self._count = self._reads.count
-
-    def drawn(self) -> bool:
-        """Whether something was drawn, or the state read, since `mark`."""
-        for part, seen in zip(self._telling, self._seen):  # noqa: B905 - in the path of every sample
-            if part != seen:
-                return True
-        return self._count != self._reads.count
-
-
-class _TorchWatch:
-    """Notices whether torch's CPU generator is drawn from, or its state read.
-
-    Attributes:
-        needed: whether it must be set for every sample.
-        loaded: whether torch was imported when it was last asked for.
+    That also discards the second number of a normal pair, which lies apart from the state. At rest there is a twin,
+    which makes the same numbers.
     """
 
     def __init__(self) -> None:
-        self.needed = False
-        self.loaded = "torch" in sys.modules
-        self._seen: tuple[torch.Tensor | None, int] = (None, 0)
+        self._own = np.random.MT19937(0)
+        self._resting = self._twin = np.random.MT19937(0)
 
-    def appeared(self) -> bool:
-        """Whether torch was imported since this was asked: nobody has set its generator. It is set from now on."""
-        if self.loaded or "torch" not in sys.modules:
+    def set(self, key: bytes) -> None:
+        mtrand.set_bit_generator(self._own)
+        np.random.seed(_WORDS.unpack(key))
+
+    def rest(self) -> None:
+        if self._resting is self._twin:
+            self._resting, self._twin = (np.random.MT19937(np.random.SeedSequence(_WORDS.unpack(_REST))) for _ in "12")
+        mtrand.set_bit_generator(self._resting)
+
+    def moved(self) -> bool:
+        resting = self._resting
+        if mtrand.get_bit_generator() is resting and resting.random_raw() == self._twin.random_raw():
             return False
-        self.loaded = self.needed = True
+        self._twin = resting
         return True
 
-    def mark(self) -> None:
-        """Remembers the state."""
-        self._seen = self._look()
+    def state(self) -> Any:
+        return mtrand.get_bit_generator() is self._own, flat(np.random.get_state(legacy=False))
 
-    def touched(self) -> bool:
-        """Whether something was drawn or read since `mark`; also if it cannot be known."""
-        (before, count), (after, count_now) = self._seen, self._look()
-        if before is None or after is None:
-            return before is not after
-        return count != count_now or not before.equal(after)
 
-    def _look(self) -> tuple[torch.Tensor | None, int]:
+class _Torch:
+    """torch's CPU generator, as soon as torch is imported."""
+
+    def __init__(self) -> None:
+        self._resting: torch.Tensor | None = None
+        self._next = 0
+
+    def set(self, key: bytes) -> None:
+        torch = sys.modules.get("torch")
+        if torch is not None:
+            # The generator's own manual_seed: torch.manual_seed also visits every accelerator, in 100 times as long.
+            torch.default_generator.manual_seed(int.from_bytes(key[:8], "little") & _TORCH)
+
+    def rest(self) -> None:
         torch = sys.modules.get("torch")
         if torch is None:
-            return None, 0
-        if not state_reads.counts_torch():
-            self.needed = True
-            return None, 0
-        return torch.default_generator.get_state(), state_reads.of_torch.count
+            return
+        if self._resting is None:
+            self.set(_REST)
+            self._resting = torch.default_generator.get_state()
+            self._next = self._drawn()
+        torch.default_generator.set_state(self._resting)
+
+    def moved(self) -> bool:
+        if self._resting is None:  # if a sample has imported torch, nobody has set its generator
+            return "torch" in sys.modules
+        return self._drawn() != self._next
+
+    @staticmethod
+    def _drawn() -> int:
+        import torch
+
+        return int(torch.empty((), dtype=torch.int64, device="cpu").random_())
+
+    def state(self) -> Any:
+        torch = sys.modules.get("torch")
+        return None if torch is None else torch.default_generator.get_state().numpy().tobytes()
+
+
+class _Explicit:
+    """What `rng` gives; at rest it only notices that it was asked."""
+
+    def __init__(self) -> None:
+        self.key: bytes | None = None
+        self.made: dict[str, Any] = {}
+        self.asked = False
+
+    def set(self, key: bytes | None) -> None:
+        self.key, self.made, self.asked = key, {}, False
+
+    def rest(self) -> None:
+        self.set(_REST)
+
+    def moved(self) -> bool:
+        return self.asked
+
+    def state(self) -> Any:
+        return self.asked
+
+
+_python, _torch, _explicit = _Python(), _Torch(), _Explicit()
+_GENERATORS: tuple[_Generator, ...] = (_python, _NumPy(), _torch, _explicit)
+
+
+def _readers() -> dict[CodeType, _Generator]:
+    """Returns the code of the functions that tell a generator's state, which moves nothing."""
+    readers: dict[CodeType, _Generator] = {random.Random.getstate.__code__: _python}
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        readers |= dict.fromkeys((torch.initial_seed.__code__, torch.get_rng_state.__code__), _torch)
+    return readers
+
+
+@overload
+def rng(kind: Literal["numpy"] = "numpy") -> np.random.Generator: ...
+@overload
+def rng(kind: Literal["torch"]) -> torch.Generator: ...
+@overload
+def rng(kind: Literal["random"]) -> random.Random: ...
+def rng(kind: str = "numpy") -> Any:
+    """Returns a generator of the sample that is being made, seeded from (seed, epoch, plan position).
+
+    It is the same one for every call within a sample (an output of a lane, a `collate_fn`), so two transforms draw
+    different numbers. Where no loader makes a sample, as when you try a dataset by hand, it is a new one, of any seed.
+
+    Args:
+        kind: "numpy", "torch" or "random".
+    """
+    if kind not in ("numpy", "torch", "random"):
+        raise ValueError(f'feed.rng: kind must be "numpy", "torch" or "random", got {kind!r}')
+    _explicit.asked = True
+    if kind not in _explicit.made or _explicit.key is None:
+        _explicit.made[kind] = _made(kind, _explicit.key)
+    return _explicit.made[kind]
+
+
+def _made(kind: str, key: bytes | None) -> Any:
+    person = f"rng {kind}".encode()  # or it would repeat the numbers of the global generator
+    digest = hashlib.blake2b(key, digest_size=16, person=person).digest() if key is not None else os.urandom(16)
+    number = int.from_bytes(digest, "little")
+    if kind == "numpy":
+        return np.random.Generator(np.random.PCG64(number))
+    if kind == "random":
+        return random.Random(number)
+    import torch
+
+    return torch.Generator().manual_seed(number & _TORCH)
+
+
+def set_generators(key: bytes) -> None:
+    """Sets all generators from a key."""
+    for generator in _GENERATORS:
+        generator.set(key)
+
+
+@contextmanager
+def preserved_generators() -> Iterator[None]:
+    """Restores the generators of this process on exit: for loading inside the trainer's own process."""
+    torch = sys.modules.get("torch")
+    key, made, asked = _explicit.key, _explicit.made, _explicit.asked
+    python, numpys = random.getstate(), mtrand.get_bit_generator()
+    numpy: Any = np.random.get_state(legacy=False)
+    cpu = torch.default_generator.get_state() if torch is not None else None
+    try:
+        yield
+    finally:
+        _explicit.key, _explicit.made, _explicit.asked = key, made, asked
+        random.setstate(python)
+        in_use = mtrand.get_bit_generator() is numpys  # else another was drawn from
+        mtrand.set_bit_generator(numpys)  # which discards the second number of a normal pair
+        if in_use or numpy["has_gauss"]:
+            np.random.set_state(numpy)
+        if torch is not None and cpu is not None:
+            torch.default_generator.set_state(cpu)
 
 
 class SampleSeeds:
-    """Sets the generators for samples, those that are drawn from.
+    """Sets the generators for the samples of a pipeline: those that they draw from.
 
-    Use: `clean()` before a slice; then for each sample `begin(key)`, load, and if `missed()`, begin and load again.
-    While `quiet`, many samples may be loaded between `begin_run()` and `missed_in_run()`, and again if that is so.
+    Attributes:
+        quiet: whether none has to be set, so that `call` is a mere call.
     """
 
     def __init__(self) -> None:
-        self._needed: list[_Twister] = []
-        self._watched: list[_Twister] = []
-        self._set_torch = _set_torch
-        self._torch = _TorchWatch()
+        self.quiet = False
+        self._needed: list[_Generator] = []
+        self._others = list(_GENERATORS)
         self._trials = _TRIALS
-        self._find()
+        self._late = False
 
-    @property
-    def quiet(self) -> bool:
-        """Whether nothing was ever drawn, in some samples at least."""
-        return not (self._trials or self._needed or self._torch.needed)
+    def made(self, make: Callable[[], T]) -> T:
+        """Makes something of some samples; makes it again if they drew from a generator that was not set.
 
-    def begin_run(self) -> None:
-        """Begins a run of samples for which nothing is set."""
-        self._torch.mark()
-
-    def missed_in_run(self) -> bool:
-        """Whether something was drawn in a run. From now on it is set."""
-        missed = self.missed()
-        if self._torch.touched():
-            self._torch.needed = missed = True
-        return missed
-
-    def _find(self) -> None:
-        self._numpy = mtrand._rand._bit_generator  # held, so that its memory stays
-        self._twisters = (
-            _Twister(_set_python, python_memory(), state_reads.of_python),
-            _Twister(_set_numpy, numpy_memory(), state_reads.of_numpy),
-        )
-        self._sort()
-
-    def _sort(self) -> None:
-        self._needed = [twister for twister in self._twisters if twister.needed]
-        self._watched = [twister for twister in self._twisters if not twister.needed]
-
-    def clean(self) -> None:
-        """Makes a slice's samples independent of what was drawn before it, whatever their datasets do.
-
-        That is also the second number of a normal pair: drawing it changes no state.
+        Args:
+            make: loads them, each with `call`.
         """
-        if mtrand._rand._bit_generator is not self._numpy:  # by numpy.random.set_bit_generator
-            self._find()
-        for twister in self._twisters:
-            twister.clear()
-        for twister in self._watched:
-            twister.mark()
-        torch = sys.modules.get("torch")
-        if torch is not None:
-            seed = torch.default_generator.manual_seed
-            self._set_torch = lambda key: seed(int.from_bytes(key[:8], "little") & _TORCH)
-            self._set_torch(_UNSET)
+        while True:
+            self.rest()
+            try:
+                result = make()
+            except Exception:
+                if self.missed():
+                    continue
+                raise
+            if not self.missed():
+                return result
+            del result
 
-    def begin(self, key: bytes) -> None:
-        """Sets the generators from the key of a sample or batch."""
-        for twister in self._needed:
-            twister.seed(key)
-        self._set_torch(key)
-        if self._trials and not self._torch.needed:
-            self._torch.mark()
+    def call(self, key: bytes, function: Callable[[Any], T], argument: Any) -> T:
+        """Calls the user's code with its generators set from the key of a sample or batch."""
+        if not self._trials:
+            for generator in self._needed:
+                generator.set(key)
+            return function(argument)
+        set_generators(key)
+        before = [generator.state() for generator in self._others]
+        readers, watched = _readers(), sys.getprofile() is None
+        read = set() if watched else set(readers.values())  # somebody else measures: it may have been read
+
+        def note(frame: FrameType, event: str, _: object) -> None:
+            if event == "call" and frame.f_code in readers:
+                read.add(readers[frame.f_code])
+
+        if watched:
+            sys.setprofile(note)
+        try:
+            return function(argument)
+        finally:
+            if watched:
+                sys.setprofile(None)
+            self._compare(before, read)
+
+    def _compare(self, before: list[Any], read: set[_Generator]) -> None:
+        for generator, state in zip(tuple(self._others), before, strict=True):
+            if generator in read or generator.state() != state:
+                self._late = self._late or state is None  # the sample imported torch: its generator was not set
+                self._need(generator)
+        self._trials -= 1
+        self.rest()
+
+    def _need(self, generator: _Generator) -> None:
+        self._others.remove(generator)
+        self._needed.append(generator)
+        self.quiet = False
+
+    def rest(self) -> None:
+        """Puts to rest what is not drawn from, whatever was drawn before."""
+        if not self._trials:
+            self.quiet = not self._needed
+            for generator in self._others:
+                generator.rest()
 
     def missed(self) -> bool:
-        """Whether a generator that was not set was drawn from. From now on it is set."""
-        missed = self._torch.appeared()
-        if missed:
-            count_reads()
-        for twister in self._watched:
-            if twister.drawn():
-                twister.needed = missed = True
-        if missed:
-            self._sort()
-        if self._trials and not self._torch.needed:
-            self._trials -= 1
-            self._torch.needed = self._torch.touched() or self._torch.needed
+        """Whether a generator that was not set was drawn from since `rest`. From now on it is set."""
+        missed, self._late = self._late, False
+        if not self._trials:
+            for generator in tuple(self._others):
+                if generator.moved():
+                    self._need(generator)
+                    missed = True
         return missed
-
-
-class LaneSeeds(SampleSeeds):
-    """Sets the generators for outputs of lanes, those that are drawn from.
-
-    Use: `clean()` before some outputs; then for each `begin(key)`, make it, and if `missed()`, open the lane again.
-    While `quiet`, they may be made between `begin_run()` and `missed_in_run()`, with the same consequence.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._first = _TRIALS
-
-    def begin(self, key: bytes) -> None:
-        """See SampleSeeds."""
-        if self._first:
-            for twister in self._watched:
-                twister.seed(key)
-                twister.mark()
-        super().begin(key)
-
-    def missed(self) -> bool:
-        """Whether a generator that was not set was drawn from. What is drawn from is set from now on."""
-        first, self._first = self._first, max(0, self._first - 1)
-        imported = not self._torch.loaded
-        return super().missed() and (not first or (imported and self._torch.loaded))

@@ -104,6 +104,7 @@ class Open(_Message, frozen=True):
         shards: feed server to executor: what its host has announced; shards that it has got since are left out.
         job: which job of those that share the server; empty for all that do not say.
         opener: which loader object, one of all that there are; the same when it comes back on another connection.
+        ranks: how many share the lanes.
     """
 
     pipeline: PipelineNumber
@@ -119,6 +120,7 @@ class Open(_Message, frozen=True):
     lanes: int = 0
     job: str = ""
     opener: str = ""
+    ranks: int = 1
 
 
 class Close(_Message, frozen=True):

@@ -29,9 +29,8 @@ from headrace.feed.pipelines.collate import stack_in_ordinary_memory, stacks_row
 from headrace.feed.pipelines.factory import load_factory, load_function
 from headrace.feed.pipelines.fetch import Built
 from headrace.feed.pipelines.fingerprint import numerics
-from headrace.feed.pipelines.lane_datasets import is_uncounted, refuse_own_ranks, require_openable
+from headrace.feed.pipelines.lane_datasets import is_uncounted, refuse_own_ranks, require_openable, show_one_rank
 from headrace.feed.pipelines.seeds import seed_worker
-from headrace.feed.pipelines.state_reads import count_reads
 from headrace.feed.plan.shard_map import in_key_order
 from headrace.feed.wire import messages
 from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
@@ -126,6 +125,8 @@ class Executor:
 
     def _open(self, message: messages.Open) -> None:
         try:
+            if message.ranks > 1:
+                show_one_rank()
             built, shards = self._build(message)
             counted = not message.lanes and hasattr(built.dataset, "__len__")
             length = len(built.dataset) if counted else -1
@@ -175,7 +176,8 @@ class Executor:
             dataset = load_factory(message.factory)(**message.arguments)
             if message.lanes:
                 require_openable(dataset)
-                refuse_own_ranks(dataset)
+                if message.ranks > 1:
+                    refuse_own_ranks(dataset)
             elif is_uncounted(dataset):
                 raise PipelineError(
                     f"{message.factory} made a {type(dataset).__name__}, which has no rows by number",
@@ -205,7 +207,6 @@ class Executor:
     def _introduce(self, dataset: Any, seed: int) -> None:
         """Sets what `torch.utils.data.get_worker_info()` returns in this process, and the generators as torch does."""
         self._seed = seed_worker(seed + self._number)
-        count_reads()
         if sys.modules.get("torch") is not None:
             stack_in_ordinary_memory()
         self._show(dataset)

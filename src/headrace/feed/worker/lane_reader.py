@@ -22,7 +22,7 @@ import msgspec
 
 from headrace.errors import PipelineError, text_of
 from headrace.feed.pipelines.lane_info import working_for
-from headrace.feed.pipelines.seeds import LaneSeeds
+from headrace.feed.pipelines.seeds import SampleSeeds
 from headrace.feed.streams.open_lane import BEGINNING, Restart
 from headrace.feed.wire.draws import MAX_TOKEN, Draw, Drawn
 from headrace.feed.worker.dataset_lane import DatasetLane, packed, unpacked
@@ -68,7 +68,7 @@ class LaneReaders:
     def __init__(self, dataset: Any, init: Callable[[int], None] | None = None, *, shown: bool = True) -> None:
         self._dataset, self._init, self._shown = dataset, init if shown else None, shown
         self._readers: dict[int, list[_Reader]] = {}
-        self._seeds = LaneSeeds()
+        self._seeds = SampleSeeds()
 
     def draw(self, epoch: int, seed: int, draw: Draw, *, fresh: bool = False) -> tuple[list[Any], Drawn]:
         """Makes outputs of a lane.
@@ -178,6 +178,10 @@ class LaneReaders:
         return found
 
 
+def _next(iterator: Iterator[Any]) -> Any:
+    return next(iterator, _END)
+
+
 def _address(epoch: int, seed: int, draw: Draw) -> tuple[object, ...]:
     """Returns what decides the outputs of a lane of this number, but for the dataset."""
     return epoch, seed, draw.lanes, draw.shuffle, draw.skip, draw.share
@@ -220,7 +224,7 @@ class _Reader:
         seed: int,
         draw: Draw,
         init: Callable[[int], None] | None,
-        seeds: LaneSeeds,
+        seeds: SampleSeeds,
         *,
         shown: bool,
     ) -> None:
@@ -235,44 +239,30 @@ class _Reader:
         self.seeds_itself = self._iterator.seeds_itself
         self._left_out = self.opening.skipped.rows if self.opening.skipped is not None else []
         self._left_out.clear()  # before the place where it was opened: they were told
-        self._runs = False
 
     @contextmanager
     def seeded(self) -> Iterator[None]:
-        """Outputs are made within it, in a run if possible. Raises _Drawn, and nothing else, if it was not."""
+        """Outputs are made within it. Raises _Drawn, and nothing else, if they drew from what was not set."""
         if self.seeds_itself:
             yield
             return
-        self._seeds.clean()
-        self._runs = self._seeds.quiet
-        if not self._runs:
-            yield
-            return
-        self._seeds.begin_run()
+        self._seeds.rest()
         try:
             yield
         except Exception:
-            if self._seeds.missed_in_run():
+            if self._seeds.missed():
                 raise _Drawn from None
             raise
-        if self._seeds.missed_in_run():
+        if self._seeds.missed():
             raise _Drawn
 
     def next(self, outputs: list[Any] | None = None) -> None:
         """Makes the next output, and puts it to the others if it is wanted."""
         iterator = self._iterator
-        if self.seeds_itself or self._runs:
+        if self.seeds_itself or self._seeds.quiet:
             output = next(iterator, _END)
         else:
-            self._seeds.begin(self.opening.key(_OUTPUT, self.at))
-            try:
-                output = next(iterator, _END)
-            except Exception:
-                if self._seeds.missed():
-                    raise _Drawn from None
-                raise
-            if self._seeds.missed():
-                raise _Drawn
+            output = self._seeds.call(self.opening.key(_OUTPUT, self.at), _next, iterator)
         if self._left_out:
             self.skipped += [(row, reason, self.at) for row, reason in self._left_out]
             self._left_out.clear()
@@ -290,7 +280,7 @@ class _Reader:
     def extend(self, outputs: list[Any], count: int) -> None:
         """Puts outputs to the others until they are `count`, or the lane ends."""
         iterator = self._iterator
-        if self._runs and type(iterator) is DatasetLane and self.opening.skipped is None:
+        if self._seeds.quiet and type(iterator) is DatasetLane and self.opening.skipped is None:
             before = len(outputs)
             try:
                 iterator.extend(outputs, count - before)

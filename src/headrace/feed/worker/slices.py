@@ -81,7 +81,6 @@ def make_slice(
         PipelineError: a result that cannot travel.
     """
     watch = Stopwatch()
-    built.seeds.clean()
     target = _Target(None if request.check == SUM else slab, scratch=request.check == SUM)
     try:
         if lanes is not None:
