@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.errors import FeedError, HeadraceError
+from headrace.feed.descriptors import explained
 from headrace.feed.metrics.metric_file import MetricFile
 from headrace.feed.wire.endpoints import read_secret, split_address
 from headrace.feed.wire.framed_connection import ConnectionClosed
@@ -91,10 +92,10 @@ def listen_unix(name: str) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listener.bind("\0" + name.removeprefix("@"))
+        listener.listen(128)
     except OSError as error:
         listener.close()
         raise FeedError(f"cannot listen on {name}: {error.strerror}") from error
-    listener.listen(128)
     return listener
 
 
@@ -114,6 +115,7 @@ def serve(options: ServeOptions, ready: Callable[[str, int], None] | None = None
         sys.exit(0)
 
     with ExitStack() as stack:
+        stack.enter_context(explained())
         stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, stop))
         if options.status_fd is not None:
             os.set_inheritable(options.status_fd, False)

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ProtocolError
+from headrace.feed.descriptors import FULL, keep_room
 from headrace.feed.identifiers import SlabNumber
 
 GRANULE = 64 << 10
@@ -66,13 +67,17 @@ class Slab:
     def __init__(self, descriptor: int, size: int) -> None:
         self.descriptor = descriptor
         self.size = size
+        keep_room(descriptor)
         try:
             if size < 1 or os.fstat(descriptor).st_size < size:
                 raise ProtocolError(f"a slab of {size} bytes was announced, it has {os.fstat(descriptor).st_size}")
             self._map = _Mapping(descriptor, size)
         except BaseException:
-            os.close(descriptor)
+            self.close()
             raise
+
+    def __del__(self) -> None:
+        self.close()
 
     @classmethod
     def create(cls, size: int) -> Slab:
@@ -224,7 +229,11 @@ class SlabPool:
                 self._free.append(number)
 
     def acquire(self, size: int, *, force: bool = False) -> SlabNumber | None:
-        """Returns the number of a free slab of at least `size` bytes; None when the limit does not allow one."""
+        """Returns the number of a free slab of at least `size` bytes; None when a limit does not allow one.
+
+        Raises:
+            OSError: it must be (`force`), and there is no memory or no descriptor.
+        """
         self._collect()
         fitting = [number for number in self._free if self._slabs[number].size >= size]
         if fitting:
@@ -235,7 +244,18 @@ class SlabPool:
             self.drop(self._free.pop())
         if self.total_bytes + size > self.limit and not force:
             return None
-        return self._add(Slab.create(size))
+        while True:
+            try:
+                return self._add(Slab.create(size))
+            except OSError as error:
+                if error.errno not in FULL:
+                    raise
+                if self._free:
+                    self.drop(self._free.pop())
+                elif force:
+                    raise
+                else:
+                    return None
 
     def adopt(self, slab: Slab) -> SlabNumber:
         """Takes over a slab that a worker made."""

@@ -36,7 +36,7 @@ from headrace.feed.client.shard_placement import ShardPlacement
 from headrace.feed.client.slice_rows import batch_rows
 from headrace.feed.client.verifier import Check, Verifier
 from headrace.feed.client.work_units import Slice
-from headrace.feed.client.worker_pool import Worker, WorkerPool
+from headrace.feed.client.worker_pool import Arrival, Worker, WorkerPool
 from headrace.feed.identifiers import WorkerNumber
 from headrace.feed.wire import messages
 from headrace.feed.wire.draws import Draw
@@ -94,18 +94,13 @@ class Exchange:
         self._settle_numerics(now)
         self._settle_shards(now)
         self._ask(now)
-        for arrival in self._worker_pool.exchange(min(pause, self._worker_pool.patience)):
-            try:
-                for frame in arrival.frames:
-                    self._take(self._worker_pool.worker_of(arrival.link, frame.route), frame)
-            except ProtocolError as error:
-                self._link_lost(arrival.link, str(error))
-            else:
-                if arrival.broken is not None:
-                    self._link_lost(arrival.link, arrival.broken)
-            finally:
-                for frame in arrival.frames:
-                    frame.discard()
+        arrivals = self._worker_pool.exchange(min(pause, self._worker_pool.patience))
+        try:
+            for arrival in arrivals:
+                self._take_all(arrival)
+        finally:
+            for frame in itertools.chain.from_iterable(arrival.frames for arrival in arrivals):
+                frame.discard()
         now = self._now()
         for link, why in self._worker_pool.silent(now):
             self._link_lost(link, why)
@@ -116,6 +111,16 @@ class Exchange:
         if again is not None:
             self._ask_one(*again, now)
         self._cancel(self._idle_workers.take_back(now))
+
+    def _take_all(self, arrival: Arrival) -> None:
+        try:
+            for frame in arrival.frames:
+                self._take(self._worker_pool.worker_of(arrival.link, frame.route), frame)
+        except ProtocolError as error:
+            self._link_lost(arrival.link, str(error))
+        else:
+            if arrival.broken is not None:
+                self._link_lost(arrival.link, arrival.broken)
 
     def greet(self, now: float) -> None:
         """Starts, or connects to, the workers that are missing, and has the new ones open the pipeline."""

@@ -29,6 +29,7 @@ import psutil
 
 from headrace.errors import FeedError, PipelineError
 from headrace.exit_status import exit_text, split_status
+from headrace.feed.descriptors import FULL, no_room
 from headrace.feed.identifiers import NO_ROUTE, PipelineNumber, RouteNumber, SlabNumber
 from headrace.feed.pipelines.fetch import Built
 from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
@@ -79,6 +80,7 @@ class ServerLink(Link):
 def connect_unix(address: str) -> ServerLink:
     """Connects to a feed server of this host, ``unix:@name``. Raises OSError."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.setblocking(False)  # where too many wait to be accepted, it is an error, and tried again
     try:
         connection.connect("\0" + address.removeprefix("unix:").removeprefix("@"))
     except OSError:
@@ -102,10 +104,11 @@ class ReceiverLink(Link):
 
     def cpu_seconds(self) -> float:
         """Returns the process's CPU time, also when it has ended and was not waited for."""
-        if self.process.returncode is not None:
-            return 0.0
-        times = psutil.Process(self.process.pid).cpu_times()
-        return times.user + times.system
+        try:
+            times = psutil.Process(self.process.pid).cpu_times() if self.process.returncode is None else None
+        except psutil.NoSuchProcess:  # somebody else has waited for it
+            times = None
+        return 0.0 if times is None else times.user + times.system
 
     def close(self) -> None:
         """Closes the connection; the receiver ends at that."""
@@ -269,6 +272,8 @@ def _nothing_collected() -> Iterator[None]:
 
 def _not_started(failure: BaseException) -> FeedError:
     """Returns what is raised for a worker process that could not be started."""
+    if isinstance(failure, OSError) and failure.errno in FULL:
+        return no_room(failure)
     unpicklable = isinstance(failure, (pickle.PicklingError, AttributeError, TypeError))
     named = str(failure) if unpicklable or isinstance(failure, OSError) else f"{type(failure).__name__}: {failure}"
     return FeedError(f"cannot start a worker process: {named}", PICKLED_HINT if unpicklable else "")

@@ -9,6 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from multiprocessing.context import BaseContext
 
 from headrace.errors import WorkersLost
@@ -245,6 +246,7 @@ class LocalPool(WorkerPool):
         if os.getpid() == self._owner:
             if self._work is not None:
                 self._work.flush()
-            for link in (*(worker.link for worker in self._workers.values()), *self._ending):
-                link.close()
+            with ExitStack() as stack:  # all of them, also when one cannot be
+                for link in (*(worker.link for worker in self._workers.values()), *self._ending):
+                    stack.callback(link.close)
         self._workers.clear()

@@ -33,6 +33,7 @@ from headrace.errors import FeedError, ProtocolError
 from headrace.feed.batch.row_layout import Layout, decode_layout
 from headrace.feed.batch.slab import Slab
 from headrace.feed.client.keepalive import Keepalive
+from headrace.feed.descriptors import FULL, no_room
 from headrace.feed.identifiers import NO_SLAB, RequestNumber, RouteNumber, SlabNumber
 from headrace.feed.wire import messages
 from headrace.feed.wire.endpoints import split_address
@@ -307,7 +308,7 @@ class Receiver:
             if events & selectors.EVENT_READ:
                 for frame in host.channel.receive():
                     self._answer(host, frame)
-        except ConnectionClosed as error:
+        except (ConnectionClosed, OSError) as error:  # OSError: no descriptor or memory for what it sends
             self._down(host, str(error) or "connection closed")
         except ProtocolError as error:
             self._down(host, str(error), refused=isinstance(error, (RefusedByServer, TlsRefused)))
@@ -400,6 +401,10 @@ def main() -> int:
         Receiver(FramedConnection(socket.socket(fileno=options.socket))).run()
     except ConnectionClosed:
         return 0
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        print(f"headrace: the receiver of this rank ends: {no_room(error)}", file=sys.stderr)
     return 1
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from contextlib import ExitStack
 
 from headrace.errors import WorkersLost
 from headrace.feed.client.keepalive import Keepalive
@@ -257,7 +258,8 @@ class RemotePool(WorkerPool):
     def close(self) -> None:
         """Ends the connections and the receiver. In a forked child of the owner nothing is touched."""
         if os.getpid() == self._owner:
-            for link in self.links():
-                link.close()
+            with ExitStack() as stack:  # all of them, also when one cannot be
+                for link in self.links():
+                    stack.callback(link.close)
         self._workers.clear()
         self._receiver = None

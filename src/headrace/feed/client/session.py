@@ -24,6 +24,7 @@ from headrace.feed.client.exchange import Exchange
 from headrace.feed.client.policy import BatchSkipped, Policy, SessionStats, Skipped
 from headrace.feed.client.work_units import Bundle
 from headrace.feed.client.worker_pool import PATIENCE, WorkerPool
+from headrace.feed.descriptors import explained
 from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.wire import messages
 from headrace.feed.wire.mixing import Mixing
@@ -137,9 +138,10 @@ class Session:
         self._plans, self._units = plans, units
         self._asked, self._away = self._now(), 0.0
         try:
-            self._exchange.greet(self._now())  # workers start while a sampler makes its order
-            self._fill()
-            self._exchange.ask_slices()  # of workers that have stayed
+            with explained():
+                self._exchange.greet(self._now())  # workers start while a sampler makes its order
+                self._fill()
+                self._exchange.ask_slices()  # of workers that have stayed
         except BaseException:
             self.close()
             raise
@@ -319,7 +321,8 @@ class Session:
         except Exception as error:  # noqa: BLE001 - the sampler's: raised by the next `wait_for`
             self._unraised = error
         try:
-            self._exchange.ask_slices()
+            with explained():
+                self._exchange.ask_slices()
         except Exception as error:  # noqa: BLE001 - raised by the next `wait_for`
             self._unraised = error
             self.close()
@@ -390,7 +393,8 @@ class Session:
     def _step_or_close(self, pause: float) -> None:
         self._away = max(self._away, self._now() - self._asked)
         try:
-            self._exchange.step(pause)
+            with explained():
+                self._exchange.step(pause)
             if self._tuner is not None and not self._tuner.stopped:
                 self._tune(self._tuner)
         except BaseException:  # whatever interrupted it (a Ctrl-C too), what is under way is not known any more

@@ -130,7 +130,7 @@ class WorkerPool(abc.ABC):
         links = {link.channel.fileno(): link for link in self.links()}
         for descriptor, link in links.items():
             poll.register(descriptor, select.POLLIN | (select.POLLOUT if link.channel.wants_write else 0))
-        arrivals = []
+        arrivals: list[Arrival] = []
         for descriptor, events in poll.poll(int(pause * 1000)):
             link, frames, broken = links[descriptor], [], None
             try:

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 import msgspec
 
 from headrace.errors import ProtocolError
+from headrace.feed.descriptors import FULL, Descriptors, duplicates, keep_room
 from headrace.feed.identifiers import NO_ROUTE, RouteNumber
 from headrace.feed.wire import messages
 from headrace.feed.wire.chunks import ChunkReader, ChunkWriter
@@ -58,7 +59,7 @@ class _Outgoing:
 
     parts: collections.deque[memoryview]
     payload: ChunkWriter
-    descriptors: list[int]
+    descriptors: Descriptors
     sent: Callable[[], None] | None
     key: Hashable
     begun: bool = False
@@ -83,12 +84,13 @@ class FramedConnection:
         tls: ServerTls | ClientTls | None = None,
     ) -> None:
         self._stream: ByteStream = PlainStream(connection) if tls is None else TlsStream(connection, tls)
+        keep_room(connection.fileno())
         self._sink = sink
         self._decode_message: Decode = handshake or messages.decode
         self._max_message = MAX_MESSAGE if handshake is None else MAX_HANDSHAKE
         self._broken: ConnectionClosed | ProtocolError | None = None
         self._outgoing: collections.deque[_Outgoing] = collections.deque()
-        self._descriptors: list[int] = []
+        self._descriptors = Descriptors()
         self._header = bytearray()
         self._lengths: Header | None = None
         self._body = bytearray()
@@ -147,15 +149,12 @@ class FramedConnection:
 
     def close(self) -> None:
         """Closes the socket and the descriptors that were not taken."""
-        for descriptor in self._descriptors:
-            os.close(descriptor)
-        self._descriptors.clear()
+        self._descriptors.close()
         if self._frame is not None:
             self._frame.discard()
         while self._outgoing:
             outgoing = self._outgoing.popleft()
-            for descriptor in outgoing.descriptors:
-                os.close(descriptor)
+            outgoing.descriptors.close()
             if outgoing.sent is not None:
                 outgoing.sent()
         self._payload = None
@@ -193,13 +192,14 @@ class FramedConnection:
 
         Raises:
             ConnectionClosed: the peer is gone.
+            OSError: no descriptor is left.
         """
         body = messages.encode(message)
         pieces = (part.cast("B") for part in payload if part.nbytes)
         chunks = ChunkWriter(pieces, sums, summed=self.summed)
         header = write_header(body, descriptors=len(descriptors), route=route, payload=chunks.bytes)
         parts = collections.deque([memoryview(header + body)])
-        self._outgoing.append(_Outgoing(parts, chunks, [os.dup(fd) for fd in descriptors], sent, key))
+        self._outgoing.append(_Outgoing(parts, chunks, duplicates(descriptors), sent, key))
         if self._stream.ready:  # a TLS handshake is the owner's to drive, who hears of its end
             self.flush()
 
@@ -214,8 +214,7 @@ class FramedConnection:
             if outgoing.key == key:
                 if not outgoing.begun:
                     self._outgoing.remove(outgoing)
-                    for descriptor in outgoing.descriptors:
-                        os.close(descriptor)
+                    outgoing.descriptors.close()
                     if outgoing.sent is not None:
                         outgoing.sent()
                     return True
@@ -247,9 +246,7 @@ class FramedConnection:
         outgoing.begun = True
         count = self._stream.send(list(itertools.islice(parts, _IOV_MAX)), outgoing.descriptors)
         self.bytes_sent += count
-        for descriptor in outgoing.descriptors:
-            os.close(descriptor)
-        outgoing.descriptors.clear()
+        outgoing.descriptors.close()
         while count:
             if count >= parts[0].nbytes:
                 count -= parts.popleft().nbytes
@@ -270,6 +267,7 @@ class FramedConnection:
         Raises:
             ConnectionClosed: the peer has closed and no complete frame is left.
             ProtocolError: the peer broke the protocol.
+            OSError: no descriptor is left for one that came.
         """
         frames: list[Frame] = []
         try:
@@ -283,6 +281,10 @@ class FramedConnection:
         except (ConnectionClosed, ProtocolError) as error:
             self._broken = error
         except OSError as error:
+            if error.errno in FULL:  # a descriptor is lost: the owner closes the connection
+                for frame in frames:
+                    frame.discard()
+                raise
             self._broken = ConnectionClosed(str(error))
         if self._broken is None:
             self._stream.expect(self._certain())
@@ -350,8 +352,7 @@ class FramedConnection:
             message = self._decode_message(self._body)
         except (msgspec.DecodeError, ValueError, RecursionError, MemoryError) as error:
             raise ProtocolError(f"a message that cannot be decoded: {error}") from error
-        taken, self._descriptors = self._descriptors, []
-        return Frame(message, header.route, taken)
+        return Frame(message, header.route, self._descriptors.release())
 
     def _payload_targets(self, frame: Frame, length: int) -> list[memoryview]:
         assert self._sink is not None

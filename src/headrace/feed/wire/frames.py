@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from headrace.errors import ProtocolError
+from headrace.feed.descriptors import Descriptors
 from headrace.feed.identifiers import NO_ROUTE, RouteNumber
 from headrace.feed.wire.messages import Message
 
@@ -34,6 +35,9 @@ class Frame:
     route: RouteNumber = NO_ROUTE
     descriptors: list[int] = field(default_factory=list)
     aborted: bool = False
+
+    def __post_init__(self) -> None:
+        self.descriptors = Descriptors(self.descriptors)
 
     def take_descriptor(self) -> int:
         """Hands over the only descriptor. Raises ProtocolError if not exactly one came."""

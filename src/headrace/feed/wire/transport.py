@@ -13,6 +13,7 @@ from __future__ import annotations
 import abc
 import array
 import contextlib
+import errno
 import hashlib
 import os
 import socket
@@ -21,6 +22,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from headrace.errors import ProtocolError
+from headrace.feed.descriptors import Descriptors
 from headrace.feed.wire.tls import ClientTls, ServerTls
 
 MAX_DESCRIPTORS = 4
@@ -135,15 +137,17 @@ class PlainStream(ByteStream):
     def receive(self, size: int) -> tuple[bytes, list[int]]:
         """See ByteStream. Raises ProtocolError if more descriptors came than a message may have."""
         data, ancillary, flags, _ = self._socket.recvmsg(size, socket.CMSG_SPACE(4 * MAX_DESCRIPTORS), _CMSG_CLOEXEC)
-        descriptors = array.array("i")
+        descriptors = Descriptors()
         for level, kind, content in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                descriptors.frombytes(content[: len(content) - len(content) % descriptors.itemsize])
+                descriptors += array.array("i", content[: len(content) - len(content) % 4])
         if flags & socket.MSG_CTRUNC:
-            for descriptor in descriptors:
-                os.close(descriptor)
+            count = len(descriptors)
+            descriptors.close()
+            if count < MAX_DESCRIPTORS:  # there was room for them in the message, and none in this process
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             raise ProtocolError("a peer passed more descriptors than allowed")
-        return data, list(descriptors)
+        return data, descriptors.release()
 
     def receive_into(self, target: memoryview) -> int:
         """See ByteStream."""

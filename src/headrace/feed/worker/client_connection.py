@@ -51,7 +51,7 @@ class ClientConnection:
             try:
                 self.channel.send(message, descriptors=descriptors, payload=payload, sums=sums, sent=sent, key=key)
                 return
-            except ConnectionClosed:
+            except (ConnectionClosed, OSError):  # it is gone, or no descriptor is left for what it is passed
                 self.closed = True
                 self.channel.close()
                 return

@@ -21,9 +21,10 @@ from typing import Any
 
 import msgspec
 
-from headrace.errors import PipelineError
+from headrace.errors import FeedError, PipelineError
 from headrace.feed.batch.row_layout import Uneven
 from headrace.feed.batch.slab import Slab
+from headrace.feed.descriptors import explained
 from headrace.feed.identifiers import PipelineNumber, RequestNumber, SlabNumber
 from headrace.feed.pipelines.collate import stack_in_ordinary_memory, stacks_rows, standard_collate
 from headrace.feed.pipelines.factory import load_factory, load_function
@@ -234,8 +235,15 @@ class Executor:
         except Exception as error:  # noqa: BLE001 - a result that cannot travel: told to the trainer with its place
             self._send(messages.Failed(request.number, remote_error(error)))
             return
-        self._send(done, [fresh.descriptor] if fresh is not None else [])
-        if fresh is not None:
+        if fresh is None:
+            self._send(done)
+            return
+        try:
+            with explained():
+                self._send(done, [fresh.descriptor])
+        except FeedError as error:
+            self._send(messages.Failed(request.number, remote_error(error)))
+        finally:
             fresh.close()
 
     def _send(self, message: messages.Message, descriptors: Sequence[int] = ()) -> None:

@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -82,12 +83,17 @@ class ExecutorPool:
         self.executors: dict[int, ExecutorProcess] = {}
         self._lanes: dict[tuple[PipelineNumber, int], int] = {}  # who goes on with a lane
         self.forkserver, self._process = self._start_forkserver()
-        for number in range(executors):
-            self.start(number)
+        try:
+            for number in range(executors):
+                self.start(number)
+        except BaseException:
+            self.close()
+            raise
 
     def _start_forkserver(self) -> tuple[FramedConnection, subprocess.Popen[bytes]]:
         ours, theirs = socket.socketpair()
-        with theirs:
+        with ExitStack() as undo, theirs:
+            undo.callback(ours.close)
             command = [sys.executable, "-m", "headrace.feed.worker.forkserver", "--socket", str(theirs.fileno())]
             command += ["--parent", str(os.getpid()), "--nice", str(self._nice)]
             for root in self._roots:
@@ -102,6 +108,7 @@ class ExecutorPool:
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
+            undo.pop_all()
         return FramedConnection(ours), process
 
     def alive(self, capability: str | None = None) -> list[ExecutorProcess]:
@@ -148,8 +155,10 @@ class ExecutorPool:
     def start(self, number: int, capability: str = "") -> ExecutorProcess:
         """Starts executor `number`; it can be given tasks at once."""
         ours, theirs = socket.socketpair()
-        with theirs:
+        with ExitStack() as undo, theirs:
+            undo.callback(ours.close)
             self.forkserver.send(Fork(number, self.size, capability), descriptors=[theirs.fileno()])
+            undo.pop_all()
         before = self.executors.get(number)
         restarts = before.restarts + 1 if before is not None else 0
         executor = ExecutorProcess(number, FramedConnection(ours), capability=capability, restarts=restarts)

@@ -9,6 +9,7 @@ The server keeps no state that matters: everything can be asked again, here or e
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
@@ -21,8 +22,9 @@ from typing import Any
 import msgspec
 
 from headrace._version import __version__
-from headrace.errors import ProtocolError
+from headrace.errors import FeedError, ProtocolError
 from headrace.feed.batch.slab import Slab
+from headrace.feed.descriptors import FULL, no_room
 from headrace.feed.metrics.metric_file import MetricFile
 from headrace.feed.metrics.worker_meter import WorkMeter
 from headrace.feed.pipelines.fingerprint import numerics
@@ -77,6 +79,9 @@ class FeedServer:
         self._host = host
         self._log = ServerLog(host)
         self._status = status
+        if status is not None:
+            os.set_blocking(status, False)  # who does not read it holds nobody up
+        self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)  # see `_turn_away`
         self._memory = memory
         self._watch, self._watch_due, self._look_due = watch, 0.0, 0.0
         self._tls = tls
@@ -102,6 +107,7 @@ class FeedServer:
             self._loop()
         finally:
             self._work.flush()
+            os.close(self._spare)
 
     # The loop
 
@@ -155,7 +161,9 @@ class FeedServer:
             try:
                 for frame in self._read(owner.channel, events):
                     self._work_queue.hear(owner, frame)
-            except (ConnectionClosed, ProtocolError):
+            except (ConnectionClosed, ProtocolError, OSError) as error:
+                if isinstance(error, OSError):  # no memory or descriptor for what it has made
+                    self._log.tell(f"executor {owner.number} is ended: {error}")
                 self._work_queue.executor_closed(owner)
         elif isinstance(owner, ClientConnection) and not owner.closed:
             self._hear_client(owner, events)
@@ -172,7 +180,12 @@ class FeedServer:
         else:
             self._log.tell(", ".join(f"{key}: {value}" for key, value in status.items()))
         if self._status is not None:
-            os.write(self._status, json.dumps(status).encode() + b"\n")
+            try:
+                os.write(self._status, json.dumps(status).encode() + b"\n")
+            except BlockingIOError:
+                self._log.tell("nobody reads the status lines: one is lost")
+            except OSError:
+                self._status = None  # nobody will
 
     def status(self, asker: ClientConnection | None = None) -> messages.Status:
         """Returns what the server is doing, to `asker`, who is left out."""
@@ -211,9 +224,23 @@ class FeedServer:
         for _ in range(MAX_PENDING):
             try:
                 connection, address = listener.accept()
-            except OSError:
+            except OSError as error:
+                if error.errno in FULL:
+                    self._turn_away(listener, no_room(error))
                 return  # no further connection, or the peer has gone again
-            self._welcome(connection, address)
+            try:
+                self._welcome(connection, address)
+            except OSError as error:
+                connection.close()
+                self._log.tell_of_connection(f"a connection is closed: {error}")
+
+    def _turn_away(self, listener: socket.socket, why: FeedError) -> None:
+        """Closes a connection that there is no descriptor for: one that waits would wake the loop again and again."""
+        os.close(self._spare)
+        with contextlib.suppress(OSError):
+            listener.accept()[0].close()
+        self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        self._log.tell_of_connection(f"a connection is closed: {why.message}")
 
     def _welcome(self, connection: socket.socket, address: Any) -> None:
         local = connection.family == socket.AF_UNIX
@@ -279,7 +306,7 @@ class FeedServer:
                 frames.popleft().discard()
         except ConnectionClosed:
             self._close(client)
-        except (ProtocolError, msgspec.DecodeError) as error:
+        except (ProtocolError, msgspec.DecodeError, OSError) as error:  # OSError: no memory or descriptor for its slabs
             self._close(client, str(error))
         for frame in frames:
             frame.discard()

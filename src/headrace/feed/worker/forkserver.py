@@ -18,6 +18,7 @@ import sys
 import warnings
 from pathlib import Path
 
+from headrace.feed.descriptors import keep_room, restore_limit
 from headrace.feed.wire import messages
 from headrace.feed.wire.forks import Exited, Fork, Forked
 from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
@@ -51,17 +52,23 @@ class ForkServer:
                     return
                 for frame in frames:
                     if isinstance(frame.message, Fork):
-                        poll.register(self._fork(frame.message, frame.descriptors[0]), select.POLLIN)
+                        poll.register(self._fork(frame.message, frame.take_descriptor()), select.POLLIN)
 
     def _fork(self, message: Fork, descriptor: int) -> int:
         forkserver = os.getpid()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError:
+            os.close(descriptor)
+            raise
         if pid == 0:
             status = 1
             try:
                 die_with_parent(forkserver)
-                connection = socket.socket(fileno=descriptor)
                 self._forget()
+                restore_limit()
+                connection = socket.socket(fileno=os.dup(descriptor))  # the lowest number: of many, this one's is high
+                os.close(descriptor)
                 if message.capability:  # torch reads it when it first needs a kernel, which is after this fork
                     os.environ["ATEN_CPU_CAPABILITY"] = message.capability.lower()
                 executor_main(connection, message.number, message.of, self._roots)
@@ -73,7 +80,7 @@ class ForkServer:
                 sys.stderr.flush()
                 os._exit(status)
         os.close(descriptor)
-        pidfd = os.pidfd_open(pid)
+        pidfd = keep_room(os.pidfd_open(pid))
         self._children[pidfd] = pid
         self._tell(Forked(message.number, pid))
         return pidfd

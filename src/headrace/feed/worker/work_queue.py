@@ -20,6 +20,7 @@ import msgspec
 
 from headrace.errors import HeadraceError, PipelineError, ProtocolError, WorkerError
 from headrace.feed.batch.slab import Slab
+from headrace.feed.descriptors import FULL, no_room
 from headrace.feed.identifiers import NO_SLAB, PipelineNumber, RequestNumber, SlabNumber
 from headrace.feed.metrics.rates import SliceRate
 from headrace.feed.metrics.worker_meter import WorkMeter
@@ -314,7 +315,17 @@ class WorkQueue:
                     full.add(request.client.job)
                 else:
                     self._queue.pass_over(request)  # its lane's executor has no room; others may have
-            elif self._prepare(executor, request):
+                continue
+            try:
+                prepared = self._prepare(executor, request)
+            except OSError as error:  # no memory, or no descriptor, for a job that holds nothing
+                self._queue.give_out(request)
+                self._queue.ended(request, None)
+                self._unstage(request)
+                told = remote_error(no_room(error) if error.errno in FULL else error)
+                request.client.send(messages.Failed(request.message.number, told))
+                continue
+            if prepared:
                 self._queue.give_out(request)
             else:
                 short = True  # the job's staging memory is used up; it comes back when its clients have read
@@ -365,8 +376,8 @@ class WorkQueue:
 
     def _offer(self, executor: ExecutorProcess, number: SlabNumber, slab: Slab) -> None:
         if number not in executor.slabs:
-            executor.slabs.add(number)
             self._give(executor, messages.SlabOffer(number, slab.size), [slab.descriptor])
+            executor.slabs.add(number)
 
     def _introduce(self, executor: ExecutorProcess, pipeline: PipelineNumber) -> None:
         if pipeline not in executor.opened:
