@@ -91,6 +91,7 @@ def members(uri: str) -> dict[str, bytes]:
 
 
 @pytest.mark.namespaces
+@pytest.mark.needs("way out")  # without one, `auto` gives hosts no network of their own
 def test_hello_world_sees_its_groups_as_on_the_service(folder: Path, namespaces: None) -> None:
     estimator = PyTorch(
         entry_point="train.py",
@@ -129,6 +130,7 @@ def test_hello_world_sees_its_groups_as_on_the_service(folder: Path, namespaces:
 @pytest.mark.namespaces
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("_", [pytest.param(None, marks=mpi)])
+@pytest.mark.needs("way out")  # without one, `auto` gives hosts no network of their own
 def test_the_launcher_of_the_tensorflow_example_with_two_hosts_a_group_and_mpi(
     folder: Path, namespaces: None, _: None
 ) -> None:
@@ -167,6 +169,7 @@ def test_the_launcher_of_the_tensorflow_example_with_two_hosts_a_group_and_mpi(
 
 
 @pytest.mark.namespaces
+@pytest.mark.needs("way out")  # without one, `auto` gives hosts no network of their own
 def test_the_notebook_of_the_pytorch_example(folder: Path, namespaces: None, capfd: pytest.CaptureFixture[str]) -> None:
     for name in ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"):
         (folder / "data").mkdir(exist_ok=True)
@@ -456,6 +459,7 @@ def test_a_request_of_sdk_3_brings_its_driver_as_a_channel(folder: Path, namespa
 
 @pytest.mark.namespaces
 @pytest.mark.needs("oracle")
+@pytest.mark.needs("way out")  # without one, `auto` gives hosts no network of their own
 def test_the_toolkit_of_sagemakers_containers_finds_what_it_finds_there(folder: Path, namespaces: None) -> None:
     with tarfile.open("sourcedir.tar.gz", "w:gz") as archive:
         archive.add("launcher", ".")
