@@ -7,7 +7,6 @@ is refused is refused as docs/frameworks.md says.
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import json
 import os
@@ -21,9 +20,9 @@ from resume_data import KINDS, ROWS, dataset_of, seen_in
 from resumed_trainings import FRAMEWORKS, MORE, cases
 
 from headrace import feed
+from needs import require
 
 HERE = Path(__file__).parent
-NEEDS = {"trainer": "transformers", "keras": "tensorflow"}
 REFUSED = {"trainer": {"lanes": "TypeError: headrace takes map-style datasets"}}
 
 pytestmark = pytest.mark.timeout(900)
@@ -31,9 +30,7 @@ pytestmark = pytest.mark.timeout(900)
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_trainings_that_are_resumed_see_what_an_undisturbed_one_sees(framework: str, tmp_path: Path) -> None:
-    needed = NEEDS.get(framework, framework)
-    if framework in ("lightning", "accelerate", *NEEDS) and importlib.util.find_spec(needed) is None:
-        pytest.skip(f"{needed} is not installed")
+    require("tensorflow" if framework == "keras" else "torch")
     environment = dict(os.environ) | {
         "PYTHONPATH": str(HERE.parents[1] / "src"), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1",
         "ACCELERATE_USE_CPU": "true", "TF_CPP_MIN_LOG_LEVEL": "3",
