@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.adapters.tensorflow import distribute
+from headrace.adapters.tensorflow import distribute, plan
 
-__all__ = ["FeedDataset", "distribute", "feed"]
+__all__ = ["FeedDataset", "distribute", "feed", "plan"]
 
 if TYPE_CHECKING:
     from headrace.adapters.tensorflow_feed import FeedDataset, feed

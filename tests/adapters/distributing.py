@@ -82,9 +82,26 @@ attempt("here-service", numbers(3), service="")
 with tempfile.TemporaryDirectory() as folder:
     snapshot = numbers(3).snapshot(folder)
     attempt("here-snapshot", snapshot.map(lambda row: row + 1))
+    attempt("snapshot", snapshot.map(lambda row: row + 1), service=address)
     attempt("snapshot-off", snapshot, service=address, processing_mode="off")
     attempt("snapshot-inside", numbers(3).interleave(lambda row: numbers(2).snapshot(folder)), service=address)
 attempt("here-csv", tf.data.experimental.CsvDataset([__file__], [tf.string]))
+attempt("here-window", numbers(9).window(3))
+rate = tf.Variable(3, dtype=tf.int64, name="rate")
+draws = tf.random.Generator.from_seed(1)
+
+
+@tf.function
+def scaled(row: tf.Tensor) -> tf.Tensor:
+    return row * rate
+
+
+attempt("here-variable", numbers(3).map(lambda row: row + rate))
+attempt("here-variable-in-function", numbers(3).map(scaled).batch(2))
+attempt("here-variable-inside", numbers(3).flat_map(lambda _: numbers(3).map(scaled)))
+attempt("here-variable-counts", numbers(3).map(lambda row: row + rate.assign_add(1)))
+attempt("here-variable-frozen", numbers(3).map(scaled), freeze_variables=True)
+attempt("here-random", numbers(3).map(lambda row: draws.uniform((), 0, 9, tf.int64) + row))
 os.environ["HEADRACE_TF_DATA_SERVICE"] = nobody  # with a service the same is said, before anybody waits for it
 attempt("there-requests", numbers(3), max_outstanding_requests=0)
 attempt("there-service", numbers(3), service="")

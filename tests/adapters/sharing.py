@@ -64,7 +64,11 @@ def deform(images: tf.Tensor) -> tf.Tensor:
 attempt("functions", numbers.map(lambda row: row + 1).shuffle(5).cache().batch(2).prefetch(2).repeat())
 attempt("keras", Dataset.from_tensor_slices(tf.zeros((4, 8, 8, 3))).batch(2).repeat().map(deform))
 attempt("table", Dataset.from_tensor_slices(["word-1"]).repeat().map(table.lookup))
-attempt("variable", numbers.repeat().map(lambda row: row + variable))
+attempt("variable", numbers.repeat().map(lambda row: row + variable), freeze_variables=True)
+attempt(
+    "speed",
+    numbers.shuffle(4 + rank, seed=1).map(lambda row: row, num_parallel_calls=2 + rank).prefetch(1 + rank).repeat(),
+)
 attempt("random", numbers.repeat().map(lambda row: (row, tf.random.uniform(()))))
 attempt("order", Dataset.from_tensor_slices(["b", "a"] if rank else ["a", "b"]).repeat())
 # Other data.
@@ -73,6 +77,17 @@ attempt("inner-shard", numbers.repeat().interleave(lambda _: Dataset.range(4).sh
 attempt("range", Dataset.range(rank, 10, 2).repeat())
 attempt("files", Dataset.from_tensor_slices(["a", "b", "c", "d"][rank::2]).repeat())
 attempt("labels", Dataset.from_tensor_slices((np.zeros((4, 3)), np.arange(8)[rank::2])).repeat())
+floats = np.arange(8, dtype="float32")
+attempt("floats", Dataset.from_tensor_slices(floats[rank::2]).repeat())
+attempt("images", Dataset.from_tensor_slices(np.arange(48, dtype="uint8").reshape(4, 4, 3)[rank::2]).repeat())
+attempt("halves", Dataset.from_tensor_slices({"x": floats[rank::2].reshape(2, 2), "y": [0, 1]}).repeat())
+attempt("tensors", Dataset.from_tensors(floats[rank::2]).unbatch().repeat())
+attempt("half", Dataset.from_tensor_slices(tf.constant(floats[rank::2], tf.bfloat16)).repeat())
+attempt("rows", Dataset.from_tensor_slices(np.array([[b"a", b"b"], [b"c", b"d"]][:: 1 - 2 * rank])).repeat())
+attempt("other-rows", Dataset.from_tensor_slices(np.array([[b"a", b"b"], [b"c", b"d"]][rank])).repeat())
+attempt("take", numbers.take(5) if not rank else numbers.skip(5))
+attempt("skip", numbers.repeat().skip(5 * rank))
+attempt("filter", numbers.filter(lambda row: row % 2 == rank).repeat())
 attempt("count", Dataset.range(5 + rank))
 attempt("structure", numbers.repeat().batch(2 + rank, drop_remainder=True))
 attempt("rounds", numbers.shard(2, rank).repeat(), consumer_index=rank, num_consumers=2)
@@ -80,6 +95,7 @@ attempt("rounds", numbers.shard(2, rank).repeat(), consumer_index=rank, num_cons
 attempt("seed", numbers.shuffle(4, seed=1 + rank).repeat())
 attempt("constant", numbers.map(lambda row: row + rank).repeat())
 attempt("directory", Dataset.from_tensor_slices(files).repeat())
+attempt("same-constant", numbers.map(lambda row: row + rank).repeat(), same_data=True)
 if not rank:  # what is known of rank 0 is in the journal
     port = int(address.rpartition(":")[2])
     dispatcher._stop()

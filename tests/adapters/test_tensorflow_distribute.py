@@ -103,8 +103,12 @@ def test_tensorflow_s_own_words_for_the_modes_are_taken(found):
             "max_outstanding_requests must be a whole number of at least 1, or None, not 0",
         ),
         ("here-service", "UsageError", "service must be an address, grpc://host:port, or None, not ''"),
-        ("here-snapshot", "PipelineError", "TensorFlow cannot divide what snapshot() reads"),
-        ("here-csv", "PipelineError", "TensorFlow cannot divide what CsvDataset reads"),
+        ("here-window", "PipelineError", "the elements that window makes cannot be sent: they hold datasets"),
+        ("here-variable", "PipelineError", "map (function at distributing.py:"),
+        ("here-variable", "PipelineError", "reads or writes the variable 'rate': workers have a copy"),
+        ("here-variable-in-function", "PipelineError", "reads or writes the variable 'rate'"),
+        ("here-variable-inside", "PipelineError", "reads or writes the variable 'rate'"),
+        ("here-variable-counts", "PipelineError", "reads or writes the variable 'rate'"),
         (
             "there-requests",
             "UsageError",
@@ -119,11 +123,14 @@ def test_without_a_service_or_before_the_dispatcher_is_asked_the_same_mistakes_a
     assert words in found[name][1]
 
 
-def test_what_cannot_be_divided_is_told_what_to_use_instead_and_is_taken_where_it_need_not_be(found):
-    hint = found["here-snapshot"][2]
-    assert "cache() in place of snapshot()" in hint
-    assert "processing_mode='off'" in hint
-    assert [found["snapshot-off"], found["snapshot-inside"]] == ["taken", "taken"]
+def test_what_tensorflow_cannot_divide_is_made_whole(found):
+    names = ["here-snapshot", "snapshot", "here-csv", "snapshot-off", "snapshot-inside"]
+    assert [found[name] for name in names] == ["taken"] * len(names)
+
+
+def test_random_state_and_variables_that_may_be_frozen_are_taken(found):
+    assert "freeze_variables=True" in found["here-variable"][2]
+    assert [found["here-variable-frozen"], found["here-random"]] == ["taken", "taken"]
 
 
 def test_ranks_that_share_a_data_set_that_ends_are_warned_once_there_is_a_service(found):

@@ -54,7 +54,9 @@ def test_who_comes_first_is_told_nothing(said):
     assert {name: words for name, words in said[0].items() if words and not words[0].startswith(shares)} == {}
 
 
-@pytest.mark.parametrize("name", ["functions", "keras", "table", "variable", "random", "order"])
+@pytest.mark.parametrize(
+    "name", ["functions", "keras", "table", "variable", "random", "order", "rows", "speed", "same-constant"]
+)
 def test_equal_pipelines_are_equal_whatever_the_process_did_before(said, name):
     assert said[1][name] == []
 
@@ -68,6 +70,14 @@ def test_equal_pipelines_are_equal_whatever_the_process_did_before(said, name):
         ("range", "made from other files or numbers"),
         ("files", "made from other files or numbers"),
         ("labels", "made from other files or numbers"),
+        ("floats", "made from other files or numbers"),
+        ("images", "made from other files or numbers"),
+        ("halves", "made from other files or numbers"),
+        ("tensors", "made from other files or numbers"),
+        ("half", "made from other files or numbers"),
+        ("other-rows", "made from other files or numbers"),
+        ("take", "skip(5), there take(5)"),
+        ("skip", "skip(5), there skip(0)"),
         ("count", "6 elements, there 5"),
         ("structure", "shape=(3,)"),
     ],
@@ -82,14 +92,20 @@ def test_a_rank_with_other_data_is_refused_and_both_are_named(said, name, words)
     assert f"distribute(dataset, '{name}-2')" in hint
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [("seed", "random seeds"), ("constant", "operations or constants"), ("directory", "operations or constants")],
-)
-def test_what_may_differ_between_equal_pipelines_is_a_warning_that_says_so(said, name, words):
-    (message,) = said[1][name]
+@pytest.mark.parametrize("name", ["filter", "constant", "directory"])
+def test_what_may_be_other_data_is_refused_with_the_argument_that_takes_it(said, name):
+    kind, message, hint = said[1][name]
+    assert kind == "UsageError"
     assert message.startswith(
-        f"rank 1 (dnn/algo-3) and rank 0 (dnn/algo-2) distribute pipelines under the name {name!r}"
+        f"rank 1 (dnn/algo-3) and rank 0 (dnn/algo-2) distribute pipelines under the name {name!r} that differ in "
+        "operations or constants"
     )
-    assert f"differ in {words}; " in message
-    assert "no loss where they make the same data" in message
+    assert "distribute(..., same_data=True)" in hint
+
+
+def test_other_seeds_are_another_order_and_a_warning(said):
+    (message,) = said[1]["seed"]
+    assert message.startswith(
+        "rank 1 (dnn/algo-3) and rank 0 (dnn/algo-2) distribute pipelines under the name 'seed' "
+        "that differ in random seeds"
+    )

@@ -11,9 +11,11 @@ TensorFlow is imported when a function is called.
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import time
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from headrace.adapters.tensorflow_checks import (
@@ -22,16 +24,20 @@ from headrace.adapters.tensorflow_checks import (
     check_compression,
     check_consumer,
     check_dataset,
+    check_elements,
     check_name,
     check_options,
     check_pipeline,
     check_rounds,
+    check_variables,
     first_line,
     graph_of,
     mode_of,
     warn_shares,
 )
+from headrace.adapters.tensorflow_cut import Plan, plan_of, word_of
 from headrace.adapters.tensorflow_likeness import likeness_of
+from headrace.adapters.tensorflow_passes import Passes, StageGraph, graph_of_pass, read_passes
 from headrace.adapters.tensorflow_ranks import check_likeness, rank_name, ranks_of
 from headrace.errors import PipelineError, UsageError, WorkersLost
 from headrace.instance.environment import TF_DATA_SERVICE
@@ -47,6 +53,7 @@ _ANSWER_SECONDS = 5.0
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0"
 _SETTINGS = 4
 
+_log = logging.getLogger(__name__)
 _names: set[tuple[str, str]] = set()
 
 
@@ -64,6 +71,8 @@ def distribute(
     data_transfer_protocol: str | None = None,
     service: str | None = None,
     wait: float = WAIT,
+    same_data: bool = False,
+    freeze_variables: bool = False,
 ) -> Dataset:
     """Returns a dataset whose elements the job's tf.data.service makes, with all operations before this one.
 
@@ -76,10 +85,11 @@ def distribute(
         dataset: a `tf.data.Dataset` of TensorFlow operations.
         name: of the dataset in this job: the ranks that use one name share its elements. Iterating again begins the
             next epoch.
-        processing_mode: ``dynamic``: the data is divided among the workers, each element comes once, and what a worker
-            had that died is lost; ``off``: every worker makes all of the data. TensorFlow's words for them may be
-            used: `ShardingPolicy.DYNAMIC` and `OFF`, ``distributed_epoch`` and ``parallel_epochs``. Its static policies
-            are refused: the shard of a worker that registers late, or has died, is silently left out.
+        processing_mode: ``dynamic``: the work is divided among the workers, each element comes once, and what a worker
+            had that died is lost; `plan` says which part one worker makes for all. ``off``: every worker makes all of
+            the data. TensorFlow's words for them may be used: `ShardingPolicy.DYNAMIC` and `OFF`,
+            ``distributed_epoch`` and ``parallel_epochs``. Its static policies are refused: the shard of a worker that
+            registers late, or has died, is silently left out.
         consumer_index, num_consumers: coordinated reads: number of this rank, and of all; the dataset must be
             infinite, and every rank gets an element of each round.
         max_outstanding_requests: elements that are asked for ahead, at least 1; None: TensorFlow decides.
@@ -89,6 +99,8 @@ def distribute(
         data_transfer_protocol: of the data: ``grpc``, or None, which is the same.
         service: address of a dispatcher, ``grpc://host:port``; None: that of the job.
         wait: seconds to wait for the dispatcher, which may still be starting.
+        same_data: ranks whose pipelines differ in operations or constants make the same data nevertheless.
+        freeze_variables: functions that read variables go on with the values of now.
 
     Raises:
         PipelineError: the pipeline cannot be sent to workers or divided among them, or one that is read in rounds, or
@@ -116,7 +128,10 @@ def distribute(
     if num_consumers is not None:
         check_rounds(elements)
     graph = graph_of(dataset)
-    check_pipeline(graph, mode)
+    check_pipeline(graph)
+    check_elements(dataset.element_spec, word_of(dataset))  # type: ignore[attr-defined]
+    if not freeze_variables:
+        check_variables(dataset)
     if not address or endpoint is None:
         return dataset
     import tensorflow as tf
@@ -133,21 +148,22 @@ def distribute(
     await_dispatcher(address, endpoint, wait)
     structure = str(dataset.element_spec)  # type: ignore[attr-defined]
     here = likeness_of(graph, elements, structure, os.environ.get(BASE_VARIABLE, ""))
-    transformation = tf.data.experimental.service.distribute(
-        getattr(tf.data.experimental.service.ShardingPolicy, mode.upper()),
-        address,
-        job_name=name,
-        consumer_index=consumer_index,
-        num_consumers=num_consumers,
-        max_outstanding_requests=max_outstanding_requests,
-        data_transfer_protocol=data_transfer_protocol,
-        compression=compression,
-        cross_trainer_cache=cross_trainer_cache,
-        target_workers=target_workers.upper(),
-    )
+    options = {
+        "consumer_index": consumer_index,
+        "num_consumers": num_consumers,
+        "max_outstanding_requests": max_outstanding_requests,
+        "data_transfer_protocol": data_transfer_protocol,
+        "cross_trainer_cache": cross_trainer_cache,
+        "target_workers": target_workers.upper(),
+    }
     try:
-        check_likeness(address, name, here, rank_name(os.environ))
-        made: Dataset = dataset.apply(transformation)  # type: ignore[attr-defined]
+        check_likeness(address, name, here, rank_name(os.environ), same_data=same_data)
+        rounds = num_consumers is not None or cross_trainer_cache is not None
+        stages = plan_of(dataset, mode, rounds=rounds)
+        _log.info("dataset %r is made in this way:\n%s", name, stages)
+        if stages.costly:
+            _log.warning("dataset %r: %s", name, stages.advice)
+        made: Dataset = _read(stages, address, name, compression, elements, options)
     except tf.errors.UnimplementedError as error:
         raise WorkersLost(
             f"the server at {address} is not a dispatcher of tf.data.service: {first_line(error)}",
@@ -159,6 +175,42 @@ def distribute(
         ) from error
     _names.add((address, name))
     return made
+
+
+def plan(dataset: Any, *, processing_mode: Any = "dynamic") -> Plan:
+    """Returns how `distribute` would have a dataset made: the part that one worker makes, and what all divide.
+
+    Its text is for people. No service is needed.
+
+    Raises:
+        PipelineError, UsageError: as `distribute`.
+    """
+    mode = mode_of(processing_mode)
+    check_dataset(dataset)
+    check_pipeline(graph_of(dataset))
+    check_elements(dataset.element_spec, word_of(dataset))
+    return plan_of(dataset, mode, rounds=False)
+
+
+def _read(stages: Plan, address: str, name: str, compression: str | None, elements: int, options: Any) -> Any:
+    """Returns the dataset that reads the last of some stages."""
+    import tensorflow as tf
+
+    service = tf.data.experimental.service
+    last = stages.stages[-1]
+    graphs = [StageGraph(graph_of(stage.dataset), stage.dataset.element_spec, None) for stage in stages.stages]
+    if len(graphs) == 1 and graph_of_pass(graphs[0].graph, 1) == graphs[0].graph:
+        policy = service.ShardingPolicy.DYNAMIC if last.divides else service.ShardingPolicy.OFF
+        rows = last.dataset.apply(
+            service.distribute(policy, address, job_name=name, compression=compression, **options)
+        )
+    else:
+        graphs[-1] = replace(graphs[-1], compression=compression)
+        passes = Passes(address, name, graphs)
+        rows = read_passes(passes, address, stages.spec, divides=last.divides, **options)
+        if elements == tf.data.INFINITE_CARDINALITY:
+            rows = rows.apply(tf.data.experimental.assert_cardinality(elements))
+    return stages.finish(rows)
 
 
 def parse_address(address: str) -> tuple[str, int]:

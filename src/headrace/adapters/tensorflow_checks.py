@@ -8,26 +8,22 @@ from __future__ import annotations
 
 import math
 import operator
+import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any, SupportsIndex
 
+from headrace.adapters.tensorflow_cut import Operation, travels, word_of
 from headrace.errors import PipelineError, UsageError
 
 PYTHON_OPS = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
 MODES = ("dynamic", "off")
 TARGETS = ("AUTO", "ANY", "LOCAL")
 AUTOTUNE = -1  # tf.data.AUTOTUNE
-# Operations at the outer level of a pipeline for which TensorFlow 2.21 says "Splitting is not implemented", when a
-# worker begins; inside of interleave() or flat_map() they may stand.
-UNDIVIDED = {
-    "SnapshotDataset": "snapshot()",
-    "SnapshotDatasetV2": "snapshot()",
-    "LoadDataset": "tf.data.Dataset.load()",
-    "CSVDataset": "CsvDataset",
-    "CSVDatasetV2": "CsvDataset",
-}
+# Variables of tf.random.Generator and of Keras's layers, which hold the state of their random numbers.
+_RANDOM_STATE = re.compile(r"(.*/)?(StateVar|seed_generator_state)/\d+")
+_VARIABLE = re.compile(r'name="([^"]*)".*type="tensorflow::Var"', re.DOTALL)
 _OLD_MODES = {"distributed_epoch": "dynamic", "parallel_epochs": "off"}  # TensorFlow's names before its 2.6
 
 INSTEAD = (
@@ -191,16 +187,8 @@ def graph_of(dataset: Any) -> Any:
     return tf.compat.v1.GraphDef.FromString(written.numpy())
 
 
-def check_pipeline(graph: Any, mode: str) -> None:
-    """Checks that workers can run a pipeline.
-
-    Args:
-        graph: its GraphDef.
-        mode: ``dynamic`` or ``off``.
-
-    Raises:
-        PipelineError: it holds Python functions, or the mode divides it among workers and that is not possible.
-    """
+def check_pipeline(graph: Any) -> None:
+    """Checks that workers can run a pipeline. Raises PipelineError when it holds Python functions."""
     found = sorted(set(python_ops(graph)))
     if found:
         where = ", ".join(found[:4])
@@ -209,15 +197,58 @@ def check_pipeline(graph: Any, mode: str) -> None:
             "numpy_function and from_generator cannot be sent to data workers",
             hint=INSTEAD,
         )
-    whole = sorted({node.op for node in graph.node} & UNDIVIDED.keys())
-    if whole and mode == "dynamic":
+
+
+def check_elements(spec: Any, operation: Operation) -> None:
+    """Checks that the elements of a pipeline can travel.
+
+    Args:
+        spec: of the elements.
+        operation: that makes them.
+
+    Raises:
+        PipelineError: they hold datasets, optionals or tensor arrays.
+    """
+    if not travels(spec):
         raise PipelineError(
-            f"processing_mode='dynamic' divides the data among the workers, and TensorFlow cannot divide what "
-            f"{' and '.join(UNDIVIDED[op] for op in whole)} reads",
-            hint="use cache() in place of snapshot(), or read files: list_files(), or from_tensor_slices(files), and "
-            "interleave(...) with the reader inside; or give processing_mode='off', with which every worker makes all "
-            "of the data",
+            f"the elements that {operation} makes cannot be sent: they hold datasets or other objects of one process, "
+            f"and no tensors alone ({str(spec)[:200]})",
+            hint="turn windows into tensors before distribute(): window(n).flat_map(lambda w: w.batch(n)); "
+            "or do that part after distribute()",
         )
+
+
+def check_variables(dataset: Any) -> None:
+    """Checks that the functions of a pipeline read no variable, whose value workers would not see change.
+
+    Raises:
+        PipelineError: one does.
+    """
+    for node in _nodes(dataset):
+        for wrapper in node._functions():
+            for capture in wrapper.function.captured_inputs:
+                handle = _VARIABLE.search(str(capture)) if capture.dtype.name == "resource" else None
+                if handle and not _RANDOM_STATE.fullmatch(handle[1]):
+                    raise PipelineError(
+                        f"{word_of(node)} reads or writes the variable {handle[1].rpartition('/')[0]!r}: workers "
+                        "have a copy with the value of now, and neither do they see what is assigned later "
+                        "nor this process what they assign",
+                        hint="use a constant: value = tf.constant(variable); or a value that comes with the elements; "
+                        "or do that part after distribute(). Where the value of now is what you want, as that of a "
+                        "model that is not trained: distribute(..., freeze_variables=True)",
+                    )
+
+
+def _nodes(dataset: Any) -> Iterator[Any]:
+    """Yields the operations of a pipeline, each once."""
+    waiting, seen = [dataset], set()
+    while waiting:
+        node = waiting.pop()
+        if id(node) not in seen:
+            seen.add(id(node))
+            yield node
+            implementation = getattr(node, "_impl", None)  # of readers of files
+            waiting += [*node._inputs(), *([implementation] if implementation is not None else [])]
 
 
 def python_ops(graph: Any) -> Iterator[str]:

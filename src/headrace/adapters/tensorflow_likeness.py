@@ -8,10 +8,13 @@ A serialised graph cannot be compared byte for byte: names of functions count wh
 resources are new in every process, and what is random (the state of a Keras layer without a seed) or without an order
 (the rows of a lookup table) may differ between equal pipelines. So a pipeline becomes a few facts:
 
-* *elements, structure, shards, sources*: what cannot differ between equal pipelines. A source is a number, a list of
-  integers, or a list of texts (names of files, without their directories) from which a dataset is made, in any order.
-* *seeds* and *rest* (operations, their attributes, all other constants; no names, no wiring beyond the operations that
-  are next to each other): equal for equal pipelines as a rule. No variables, tables and handles.
+* *elements, structure, shards, counts, sources*: what cannot differ between equal pipelines. A source is an array of
+  any type and shape from which a dataset is made, whose rows may be in any order; of texts, which may be names of
+  files, what is behind the directory. A count is that of a `take` or `skip`.
+* *seeds*: other seeds are another order.
+* *rest* (operations, their attributes, all other constants; no names, no wiring beyond the operations that are next to
+  each other): a filter that keeps each rank's own half differs here. Without variables, tables and handles, and without
+  what only makes a pipeline faster: sizes of buffers, numbers of parallel calls.
 
 Pure: graphs and values in, values out.
 """
@@ -35,6 +38,14 @@ _SEEDS = {  # places of the two seeds among the inputs
     "RandomDataset": (0, 1),
     "RandomDatasetV2": (0, 1),
 }
+_COUNTS = {"TakeDataset": "take", "SkipDataset": "skip"}  # of (dataset, count)
+_TUNING = {  # places of the inputs that change nothing but the speed, from the end
+    "ParallelMapDatasetV2": (-1,),
+    "ParallelBatchDataset": (2,),
+    "ParallelInterleaveDatasetV4": (-1, -2, -3),
+    "PrefetchDataset": (1,),
+    "ShuffleDatasetV3": (1,),
+}
 _SEED_ATTRIBUTES = ("seed", "seed2")
 # Names that are new in every process, and options of TensorFlow's own.
 _LEFT_OUT = {"shared_name", "container", "debug_name", "allowed_devices", "metadata", "config", "config_proto"}
@@ -50,6 +61,7 @@ class Likeness:
         elements: how many it has; empty when it is infinite or unknown.
         structure: of its elements.
         shards: ``index of count`` of every `shard`.
+        counts: of every `take` and `skip`.
         sources: digest of what the datasets are made from.
         seeds: digest of the seeds.
         rest: digest of all the rest.
@@ -58,6 +70,7 @@ class Likeness:
     elements: str
     structure: str
     shards: str
+    counts: str
     sources: str
     seeds: str
     rest: str
@@ -77,10 +90,11 @@ def likeness_of(graph: Any, elements: int, structure: str, base: str = "") -> Li
         base: directory of this host's tree, which hosts of one job may have at different places; "" for none.
     """
     bodies = [list(graph.node), *(list(function.node_def) for function in graph.library.function)]
-    shards, seeds, sources, rest = [], [], [], []
+    shards, counts, seeds, sources, rest = [], [], [], [], []
     for number, body in enumerate(bodies):
         found = _Body(body, base)
         shards += found.shards
+        counts += found.counts
         seeds += found.seeds
         rest += found.rest
         sources += found.sources if number == 0 else []
@@ -88,10 +102,16 @@ def likeness_of(graph: Any, elements: int, structure: str, base: str = "") -> Li
         elements=str(elements) if elements >= 0 else "",
         structure=structure,
         shards=", ".join(sorted(shards)),
+        counts=", ".join(sorted(counts)),
         sources=_digest(sources),
         seeds=_digest(seeds),
         rest=_digest(rest),
     )
+
+
+def sources_of(nodes: Sequence[Any]) -> str:
+    """Returns the digest of what the datasets of some nodes are made from."""
+    return _digest(_Body(nodes, "").sources)
 
 
 def certain_differences(here: Likeness, there: Likeness) -> list[str]:
@@ -99,22 +119,14 @@ def certain_differences(here: Likeness, there: Likeness) -> list[str]:
     words = []
     if here.shards != there.shards:
         words.append(f"shard {here.shards or 'none'}, there {there.shards or 'none'}")
+    if here.counts != there.counts:
+        words.append(f"{here.counts or 'no take or skip'}, there {there.counts or 'none'}")
     if here.elements != there.elements:
         words.append(f"{here.elements or 'no known number of'} elements, there {there.elements or 'no known number'}")
     if here.structure != there.structure:
         words.append(f"elements {here.structure[:200]}, there {there.structure[:200]}")
     if here.sources != there.sources and not words:
         words.append("made from other files or numbers")
-    return words
-
-
-def possible_differences(here: Likeness, there: Likeness) -> list[str]:
-    """Says what else is different, which need not make the data different; may be empty."""
-    words = []
-    if here.seeds != there.seeds:
-        words.append("random seeds")
-    if here.rest != there.rest:
-        words.append("operations or constants")
     return words
 
 
@@ -125,6 +137,7 @@ class _Body:
         self._nodes = {node.name: node for node in nodes}
         self._base = base.rstrip("/").encode()
         self.shards: list[str] = []
+        self.counts: list[str] = []
         self.seeds: list[bytes] = []
         self.sources: list[bytes] = []
         self.rest: list[bytes] = []
@@ -137,10 +150,15 @@ class _Body:
             elif node.op == _SHARD:
                 apart.update(inputs[1:])
                 self.shards.append(f"{self._number(inputs[2])} of {self._number(inputs[1])}")
+            elif node.op in _COUNTS:
+                apart.update(inputs[1:])
+                self.counts.append(f"{_COUNTS[node.op]}({self._number(inputs[1])})")
             elif node.op in _SEEDS:
                 places = [inputs[place] for place in _SEEDS[node.op]]
                 apart.update(places)
                 self.seeds.append(f"{node.op} {[self._number(place) for place in places]}".encode())
+            if node.op in _TUNING:
+                apart.update(inputs[place] for place in _TUNING[node.op] if abs(place) < len(inputs))
             elif _DATASET.fullmatch(node.op) and not any(map(self._is_dataset, inputs)):
                 self._read_source(node.op, inputs)
         for node in nodes:
@@ -172,7 +190,7 @@ class _Body:
     def _read_source(self, op: str, inputs: Iterable[str]) -> None:
         for place, name in enumerate(inputs):
             value = self._constant(name)
-            if value is None or value.ndim > 1 or value.dtype.kind not in "iuO":
+            if value is None:
                 continue
             self._unordered.add(name)
             content = _content(value, ordered=False, text=lambda name: name.rpartition(b"/")[2])
@@ -210,11 +228,17 @@ def _producer(name: str) -> str:
 
 
 def _content(value: Any, *, ordered: bool, text: Callable[[bytes], bytes]) -> bytes:
-    """Returns the digest of an array: of numbers, or of texts, each of which is changed first."""
+    """Returns the digest of an array: of its rows in any order, or as it is; texts are changed first."""
+    rows = value.reshape(len(value) if value.ndim and value.size else 1, -1)
     if value.dtype.kind == "O":
-        items = [text(item) for item in value.reshape(-1).tolist()]
+        items = [[text(item) for item in row] for row in rows.tolist()]
         return hashlib.sha256(repr(items if ordered else sorted(items)).encode()).digest()
-    return hashlib.sha256((value if ordered else np.sort(value, axis=None)).tobytes()).digest()
+    if not ordered and rows.size:
+        packed = np.ascontiguousarray(rows).view(np.dtype((np.void, rows.dtype.itemsize * rows.shape[1])))
+        rows = (
+            np.sort(packed, axis=None) if rows.shape[1] > 1 or rows.dtype.kind not in "iuf" else np.sort(rows, axis=0)
+        )
+    return hashlib.sha256(rows.tobytes()).digest()
 
 
 def _attribute(value: Any) -> bytes:

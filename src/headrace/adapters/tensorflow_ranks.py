@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.adapters.tensorflow_likeness import Likeness, certain_differences, possible_differences
+from headrace.adapters.tensorflow_likeness import Likeness, certain_differences
 from headrace.errors import UsageError
 
 _RANKS = (("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("HOROVOD_RANK", "HOROVOD_SIZE"))
@@ -56,38 +56,45 @@ def rank_name(environment: Mapping[str, str]) -> str:
     return f"rank {number} ({place})" if number else place
 
 
-def check_likeness(address: str, name: str, here: Likeness, who: str) -> None:
+def check_likeness(address: str, name: str, here: Likeness, who: str, *, same_data: bool) -> None:
     """Checks that this rank brings the pipeline which others bring under the name, or is the first to bring one.
 
-    A difference that need not mean other data is warned of.
+    Other seeds, which are another order, are warned of.
 
     Args:
         address: of the dispatcher.
         name: of the dataset.
         here: facts of this rank's pipeline.
         who: this rank, for messages.
+        same_data: the user says that other operations and constants make the same data.
 
     Raises:
-        UsageError: the data is another.
+        UsageError: the data is another, or may be.
         tensorflow.errors.OpError: the dispatcher cannot be asked.
     """
     there, other = _first_of(address, name, here, who)
-    found = certain_differences(here, there)
-    if found:
+    differences = certain_differences(here, there)
+    if differences:
         raise UsageError(
-            f"{who} distributes another dataset under the name {name!r} than {other}: {'; '.join(found)}. "
+            f"{who} distributes another dataset under the name {name!r} than {other}: {'; '.join(differences)}. "
             "tf.data.service makes the elements of one of them only, and what the other has beside them is never read",
             hint="do not shard by rank, with shard() or with files or numbers of a rank's own: let all ranks "
             "distribute the same pipeline, and the service hands every element to one rank; other "
             f"datasets need names of their own: distribute(dataset, {name + '-2'!r})",
         )
-    maybe = possible_differences(here, there)
-    if maybe:
+    if here.rest != there.rest and not same_data:
+        raise UsageError(
+            f"{who} and {other} distribute pipelines under the name {name!r} that differ in operations or constants, "
+            "as in a filter that keeps another half on each rank. tf.data.service runs one of them only, for all "
+            "ranks, and what the other has beside it is never read",
+            hint="let all ranks distribute the same pipeline; other datasets need names of their own: "
+            f"distribute(dataset, {name + '-2'!r}). Where the data is the same, as with other directories or a number "
+            "that each process measures: distribute(..., same_data=True)",
+        )
+    if here.seeds != there.seeds:
         warnings.warn(
-            f"{who} and {other} distribute pipelines under the name {name!r} that differ in {' and '.join(maybe)}; "
-            "tf.data.service runs one of them only, for all ranks. That is no loss where they make the same data (a "
-            "seed, or a number that each process draws or measures); else give them names of their own, and do not "
-            "shard by rank",
+            f"{who} and {other} distribute pipelines under the name {name!r} that differ in random seeds; the order is "
+            "that of one of them, for all ranks",
             stacklevel=3,
         )
 

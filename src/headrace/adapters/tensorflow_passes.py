@@ -1,0 +1,337 @@
+"""A pass over a dataset of several stages: what its workers run in it, and under which names.
+
+tf.data.service counts the passes of the process that reads, and its workers begin every pass with the graph that was
+registered. So a graph that reads another stage, or that shuffles, is registered for each pass:
+
+* a node stands in it for the stage that it reads, and becomes one that reads the job of the pass;
+* the seeds of a `shuffle` that shuffles anew in each iteration become those that one process would draw for its
+  iteration of that number, so that an order is repeated in no pass and ``shuffle(n, seed).take(m)`` takes what it takes
+  in one process. Below a `cache` every pass has the first order.
+
+A `shuffle` without a seed that keeps its order gets one that follows from the data below it: two datasets that take
+and skip elements of it on two hosts then complement each other.
+
+All ranks number their passes from 0 and use names that follow from the dataset's name and the number, so they share the
+jobs of a pass, and whoever comes first registers its graphs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.adapters.tensorflow_likeness import sources_of
+
+_SHUFFLE = "ShuffleDatasetV3"  # of (dataset, buffer size, seed, seed2, generator)
+_CACHES = ("CacheDataset", "CacheDatasetV2")
+_SIDE_BY_SIDE = ("ZipDataset", "ConcatenateDataset", "DirectedInterleaveDataset")  # read each of their inputs once
+_WORD = 0xFFFFFFFF
+_AS_ONE, _READ = b"headrace: one element", b"headrace: read stage"
+
+
+def as_one(dataset: Any) -> Any:
+    """Returns a dataset whose only source has one element, so that one worker makes all of it."""
+    import tensorflow as tf
+
+    return tf.data.Dataset.from_tensors(_AS_ONE).flat_map(lambda _: dataset)
+
+
+def read_stage(stage: int, spec: Any, *, divides: bool) -> Any:
+    """Returns what stands in a dataset for one that reads a stage; `graph_of_pass` puts that in its place.
+
+    Args:
+        stage: its number.
+        spec: of its elements, which are dense.
+        divides: as in `headrace.adapters.tensorflow_cut.Stage`.
+    """
+    import tensorflow as tf
+
+    def nothing() -> Any:
+        return tf.nest.map_structure(
+            lambda leaf: tf.compat.v1.placeholder_with_default(
+                tf.zeros([size or 0 for size in leaf.shape] if leaf.shape.rank else (), leaf.dtype), leaf.shape
+            ),
+            spec,
+        )
+
+    mark = (_READ, tf.constant(stage, tf.int64), tf.constant(divides, tf.int64))
+    return tf.data.Dataset.from_tensors(mark).map(lambda *_: nothing())
+
+
+@dataclass(frozen=True)
+class StageGraph:
+    """A stage that can be registered.
+
+    Attributes:
+        graph: its GraphDef.
+        spec: of its elements.
+        compression: of its elements on their way.
+    """
+
+    graph: Any
+    spec: Any
+    compression: str | None
+
+
+class Passes:
+    """The passes of this process over a dataset.
+
+    Args:
+        address: of the dispatcher.
+        name: of the dataset in the job.
+        stages: in their order.
+    """
+
+    def __init__(self, address: str, name: str, stages: Sequence[StageGraph]) -> None:
+        self._address, self._name, self._stages = address, name, tuple(stages)
+        self._numbers = itertools.count()
+        self._constant: dict[int, Any] = {}  # of stages whose graph is the same in every pass
+
+    def __call__(self) -> Iterator[tuple[bytes, bytes]]:
+        """Begins the next pass: registers what it runs. Yields the dataset and the job to read, once."""
+        number = next(self._numbers)
+        jobs: list[tuple[bytes, bytes]] = []
+        for stage, _ in enumerate(self._stages):
+            jobs.append((self._register(stage, number, jobs), f"{self._name}/{stage}/{number}".encode()))
+        yield jobs[-1]
+
+    def _register(self, stage: int, number: int, jobs: Sequence[tuple[bytes, bytes]]) -> bytes:
+        import tensorflow as tf
+
+        if stage in self._constant:
+            return bytes(self._constant[stage])
+        here = self._stages[stage]
+        changes = _changes(here.graph)
+        graph = graph_of_pass(here.graph, number, jobs, self._address)
+        key = hashlib.sha256(self._name.encode()).hexdigest()[:32]
+        wanted = f"headrace-{key}-{stage}-{number if changes else 'all'}"
+        variant = tf.raw_ops.DatasetFromGraph(graph_def=graph.SerializeToString())
+        dataset = tf.data.experimental.from_variant(variant, here.spec)
+        registered = tf.data.experimental.service.register_dataset(
+            self._address, dataset, compression=here.compression, dataset_id=wanted
+        )
+        identity = bytes(registered.numpy())
+        if not changes:
+            self._constant[stage] = identity
+        return identity
+
+
+def read_passes(passes: Passes, address: str, spec: Any, *, divides: bool, **options: Any) -> Any:
+    """Returns a dataset each of whose iterations is the next pass.
+
+    Args:
+        passes: what begins a pass.
+        address: of the dispatcher.
+        spec: of the elements of the last stage.
+        divides: as in `read_stage`.
+        options: as `tf.data.experimental.service.from_dataset_id` has them.
+    """
+    import tensorflow as tf
+    from tensorflow.python.data.experimental.ops.data_service_ops import _from_dataset_id
+
+    policies = tf.data.experimental.service.ShardingPolicy
+    policy = policies.DYNAMIC if divides else policies.OFF
+    text = tf.TensorSpec((), tf.string)
+    head = tf.data.Dataset.from_generator(passes, output_signature=(text, text))
+    rows = head.flat_map(lambda dataset, job: _from_dataset_id(policy, address, dataset, spec, job_name=job, **options))
+    whole = tf.data.Options()  # tf.distribute would take a part of what is a rank's part already
+    whole.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return rows.with_options(whole)
+
+
+def _changes(graph: Any) -> bool:
+    """Tells whether a graph must be registered anew for each pass."""
+    return any(_text(node) == _READ for node in graph.node) or any(
+        shuffle.reshuffles and shuffle.seeded and not shuffle.cached for shuffle in _shuffles(graph)
+    )
+
+
+def graph_of_pass(graph: Any, number: int, jobs: Sequence[tuple[bytes, bytes]] = (), address: str = "") -> Any:
+    """Returns the graph that workers run in a pass.
+
+    Args:
+        graph: a GraphDef.
+        number: of the pass, from 0.
+        jobs: dataset and job of each earlier stage.
+        address: of the dispatcher.
+    """
+    result = type(graph).FromString(graph.SerializeToString())
+    nodes = {node.name: node for node in result.node}
+    for node in list(result.node):
+        if node.op == "MapDataset" and _input_text(node, nodes) == _READ:
+            stage, divides = (_number(nodes[name]) for name in nodes[node.input[0]].input[1:3])
+            _put_reader(result, node, *jobs[stage], address, divides=bool(divides))
+    for shuffle in _shuffles(result):
+        node = nodes[shuffle.name]
+        iteration = 0 if shuffle.cached else number
+        if shuffle.seeded and shuffle.reshuffles:
+            first = not shuffle.once and not iteration
+            seeds = shuffle.seeds if first else iteration_seeds(*shuffle.seeds, iteration)
+        elif not shuffle.seeded and (shuffle.cached or not shuffle.reshuffles):
+            seeds = shuffle.own_seeds(graph)
+        else:
+            seeds = shuffle.seeds
+        if seeds != shuffle.seeds:
+            for place, seed in zip((2, 3), seeds, strict=True):
+                _put_seed(result, node, place, seed)
+        if not shuffle.reshuffles or (shuffle.seeded and shuffle.once):
+            _keep_order(node)
+    return result
+
+
+def iteration_seeds(first: int, second: int, iteration: int) -> tuple[int, int]:
+    """Returns the seeds that TensorFlow's `shuffle` draws for an iteration.
+
+    They are two numbers of Philox 4x32-10 (Salmon et al., Parallel random numbers: as easy as 1, 2, 3, 2011), whose key
+    is the first seed and the upper half of whose counter is the second.
+    """
+    block, place = divmod(2 * iteration, 4)
+    keys = [first & _WORD, (first >> 32) & _WORD]
+    words = [block & _WORD, (block >> 32) & _WORD, second & _WORD, (second >> 32) & _WORD]
+    for _ in range(10):
+        low, high = 0xD2511F53 * words[0], 0xCD9E8D57 * words[2]
+        words = [
+            (high >> 32) ^ words[1] ^ keys[0], high & _WORD, (low >> 32) ^ words[3] ^ keys[1], low & _WORD,
+        ]  # fmt: skip
+        keys = [(keys[0] + 0x9E3779B9) & _WORD, (keys[1] + 0xBB67AE85) & _WORD]
+    return words[place], words[place + 1]
+
+
+@dataclass(frozen=True)
+class _Shuffle:
+    """A `shuffle` of a graph.
+
+    Attributes:
+        name: of its node.
+        seeds: as the user gave them; zeros for none.
+        reshuffles: each iteration has an order of its own.
+        once: it is iterated once in a pass.
+        cached: what it makes is kept for all passes.
+        below: the nodes from which its elements come.
+    """
+
+    name: str
+    seeds: tuple[int, int]
+    reshuffles: bool
+    once: bool
+    cached: bool
+    below: frozenset[str]
+
+    @property
+    def seeded(self) -> bool:
+        """Whether the user gave a seed."""
+        return self.seeds != (0, 0)
+
+    def own_seeds(self, graph: Any) -> tuple[int, int]:
+        """Returns seeds that follow from the data below."""
+        digest = sources_of([node for node in graph.node if node.name in self.below])
+        return int(digest[:8], 16) | 1, int(digest[8:16], 16)
+
+
+def _shuffles(graph: Any) -> list[_Shuffle]:
+    """Returns the shuffles of the outer graph. Those in functions are made anew for each element, here and anywhere."""
+    nodes = {node.name: node for node in graph.node}
+    readers: dict[str, list[tuple[Any, int]]] = {}
+    for node in graph.node:
+        for place, source in enumerate(node.input):
+            readers.setdefault(source.partition(":")[0].lstrip("^"), []).append((node, place))
+    shuffles = []
+    for node in graph.node:
+        if node.op == _SHUFFLE:
+            seeds = tuple(_number(nodes[node.input[place].partition(":")[0]]) for place in (2, 3))
+            above = list(_above(node.name, readers))
+            once = all(
+                reader.op != "RepeatDataset"
+                and (place == 0 or reader.op in _SIDE_BY_SIDE or _input_text(reader, nodes) == _AS_ONE)
+                for reader, place in above
+            ) and len(above) == len({reader.name for reader, _ in above})
+            cached = any(reader.op in _CACHES for reader, _ in above)
+            reshuffles = bool(node.attr["reshuffle_each_iteration"].b)
+            below = frozenset(_below(node.name, nodes))
+            shuffles.append(_Shuffle(node.name, (seeds[0], seeds[1]), reshuffles, once, cached, below))
+    return shuffles
+
+
+def _above(name: str, readers: dict[str, list[tuple[Any, int]]]) -> Iterator[tuple[Any, int]]:
+    for node, place in readers.get(name, ()):
+        yield node, place
+        yield from _above(node.name, readers)
+
+
+def _below(name: str, nodes: dict[str, Any]) -> Iterator[str]:
+    yield name
+    for source in nodes[name].input:
+        yield from _below(source.partition(":")[0].lstrip("^"), nodes)
+
+
+def _text(node: Any) -> bytes:
+    tensor = node.attr["value"].tensor
+    return bytes(tensor.string_val[0]) if node.op == "Const" and len(tensor.string_val) == 1 else b""
+
+
+def _input_text(node: Any, nodes: dict[str, Any]) -> bytes:
+    """Returns the text from which a node's dataset is made; b"" when there is none."""
+    source = nodes.get(node.input[0]) if node.input else None
+    constant = nodes.get(source.input[0]) if source is not None and source.op == "TensorDataset" else None
+    return b"" if constant is None else _text(constant)
+
+
+def _put_reader(graph: Any, node: Any, dataset: bytes, job: bytes, address: str, *, divides: bool) -> None:
+    """Makes a node one that reads a job of the service."""
+    import tensorflow as tf
+
+    protocol, _, endpoint = address.partition("://")
+    mode = b"\x08\x01" if divides else b""  # ProcessingModeDef: DYNAMIC, or OFF
+    values = {
+        "dataset_id": dataset, "processing_mode": mode, "address": endpoint.encode(), "protocol": protocol.encode(),
+        "job_name": job, "consumer_index": -1, "num_consumers": -1, "max_outstanding_requests": -1,
+    }  # fmt: skip
+    function = node.attr["f"].func
+    kept = {name: node.attr[name] for name in ("output_types", "output_shapes")}
+    name = node.name
+    counter = graph.node.add(name=f"{name}/counter", op="DummyIterationCounter")
+    node.op, node.input[:] = "DataServiceDatasetV4", []
+    for word, value in values.items():
+        constant = graph.node.add(name=f"{name}/{word}", op="Const")
+        kind = tf.string if isinstance(value, bytes) else tf.int64
+        constant.attr["dtype"].type = kind.as_datatype_enum
+        constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, kind, ()))
+        node.input.append(constant.name)
+    node.input.append(counter.name)
+    attributes = {key: type(value).FromString(value.SerializeToString()) for key, value in kept.items()}
+    node.attr.clear()
+    for key, value in attributes.items():
+        node.attr[key].CopyFrom(value)
+    node.attr["uncompress_fn"].func.name = function.name
+    node.attr["uncompress"].b = False
+
+
+def _number(node: Any) -> int:
+    import tensorflow as tf
+
+    return int(tf.make_ndarray(node.attr["value"].tensor)) if node.op == "Const" else 0
+
+
+def _keep_order(node: Any) -> None:
+    """Makes a shuffle one that does not reshuffle.
+
+    Of the third version TensorFlow 2.21 forgets that when it writes a dataset that it has read from a graph.
+    """
+    node.op = "ShuffleDataset"
+    node.attr["reshuffle_each_iteration"].b = False
+    del node.input[4:]
+
+
+def _put_seed(graph: Any, node: Any, place: int, seed: int) -> None:
+    """Gives a node a seed as a constant of its own."""
+    import tensorflow as tf
+
+    name = f"{node.name}/headrace_seed_{place}"
+    constant = graph.node.add(name=name, op="Const")
+    constant.attr["dtype"].type = tf.int64.as_datatype_enum
+    signed = seed - (1 << 64) if seed >= 1 << 63 else seed
+    constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(signed, tf.int64, ()))
+    node.input[place] = name
