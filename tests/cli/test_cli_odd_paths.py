@@ -136,7 +136,10 @@ def place() -> Iterator[Place]:
         (Path(name) / "secret").chmod(0o700)
 
 
-@pytest.mark.parametrize("isolation", ["namespace", "none"])
+in_namespaces = pytest.param("namespace", marks=[pytest.mark.namespaces, pytest.mark.needs("namespaces")])
+
+
+@pytest.mark.parametrize("isolation", [in_namespaces, "none"])
 def test_a_job_runs_whatever_paths_the_variables_of_the_shell_name(place: Place, isolation: str) -> None:
     odd = list(place.odd.values())
     several = os.pathsep.join(odd)
