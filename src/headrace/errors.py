@@ -35,6 +35,11 @@ FAILURE_CHARACTERS = 1024
 """Characters of SageMaker's FailureReason: output/failure and the reason of a failed run are cut there."""
 
 
+INTERRUPTIONS = (KeyboardInterrupt, SystemExit, GeneratorExit)
+"""What ends a program or a generator. Every other exception of the user's code is an error of what he was called for,
+also one that is no `Exception`, as a panic of a library in Rust is."""
+
+
 class HeadraceError(Exception):
     """Base of all errors that headrace raises on purpose.
 

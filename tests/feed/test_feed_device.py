@@ -24,6 +24,7 @@ from headrace.errors import FeedError
 from headrace.feed import DataLoader
 from headrace.feed.batch.slab import GRANULE, SlabPool
 from headrace.feed.batch.tensors import is_tensor
+from headrace.feed.identifiers import SlabNumber
 from headrace.feed.loader import data_loader as loader_module
 from headrace.feed.loader.device import DeviceBatches, PlainDevice, find_device, find_pinning
 from headrace.feed.plan.pass_progress import Progress
@@ -426,6 +427,11 @@ class Locks:
         return lambda: self.passed
 
 
+def lease(pool: SlabPool, number: SlabNumber) -> Any:
+    with pool.leased(number, 10) as slab:
+        return slab.view(0, 10)
+
+
 def test_a_slab_is_locked_once_and_unlocked_before_it_is_unmapped() -> None:
     locks = Locks()
     locks.passed = True
@@ -433,13 +439,13 @@ def test_a_slab_is_locked_once_and_unlocked_before_it_is_unmapped() -> None:
     for _ in range(3):
         number = pool.acquire(10)
         assert number is not None
-        view = pool.lease(number, 10)
+        view = lease(pool, number)
         del view
     assert locks.calls == 1
     assert list(locks.locked.values()) == [GRANULE]
     number = pool.acquire(10)
     assert number is not None
-    kept = pool.lease(number, 10)
+    kept = lease(pool, number)
     pool.close()
     gc.collect()
     assert locks.locked  # the user still looks at it
@@ -452,7 +458,7 @@ def test_a_slab_that_a_device_may_still_read_is_not_used_again() -> None:
     pool = SlabPool(4 * GRANULE, locks)
     first = pool.acquire(10)
     assert first is not None
-    view = pool.lease(first, 10)
+    view = lease(pool, first)
     del view
     second = pool.acquire(10)
     assert second != first
@@ -467,7 +473,7 @@ def test_slabs_that_cannot_be_locked_need_no_fence() -> None:
     pool = SlabPool(4 * GRANULE, locks)
     first = pool.acquire(10)
     assert first is not None
-    view = pool.lease(first, 10)
+    view = lease(pool, first)
     del view
     assert pool.acquire(10) == first
     pool.close()

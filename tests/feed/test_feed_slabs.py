@@ -12,12 +12,15 @@ import numpy as np
 import pytest
 import torch
 from feed_servers import open_descriptors
+from numpy.typing import NDArray
 
 from headrace.errors import ProtocolError
+from headrace.feed.batch.pytree import align
 from headrace.feed.batch.slab import GRANULE, MAX_FREE, Slab, SlabPool
 from headrace.feed.batch.slab_ledger import SlabLedger
-from headrace.feed.client.assembly import Assembly, Delivery
+from headrace.feed.client.assembly import OWN_BYTES, Assembly, Delivery
 from headrace.feed.client.work_units import Bundle, Slice
+from headrace.feed.identifiers import SlabNumber
 from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.wire import messages
 from headrace.feed.wire.frames import Frame
@@ -105,6 +108,11 @@ def test_slabs_that_are_adopted_for_ever_do_not_use_up_the_descriptors() -> None
     pool.close()
 
 
+def lease(pool: SlabPool, number: SlabNumber, size: int) -> NDArray[np.uint8]:
+    with pool.leased(number, size) as slab:
+        return slab.view(0, size)
+
+
 VIEWS: dict[str, Callable[[Any], Any]] = {
     "array": lambda view: view,
     "slice": lambda view: view[10:20],
@@ -119,7 +127,7 @@ VIEWS: dict[str, Callable[[Any], Any]] = {
 def test_a_slab_comes_back_when_the_last_view_of_any_kind_is_gone(kind: str, pool: SlabPool) -> None:
     number = pool.acquire(1)
     assert number is not None
-    view = pool.lease(number, 1000)
+    view = lease(pool, number, 1000)
     held = VIEWS[kind](view)
     del view
     gc.collect()
@@ -138,7 +146,7 @@ def test_views_may_be_dropped_in_another_thread(pool: SlabPool) -> None:
     for _ in range(4):
         number = pool.acquire(1)
         assert number is not None
-        views.append(pool.lease(number, 10))
+        views.append(lease(pool, number, 10))
     thread = threading.Thread(target=views.clear)
     thread.start()
     thread.join()
@@ -149,7 +157,7 @@ def test_views_may_be_dropped_in_another_thread(pool: SlabPool) -> None:
 def test_views_outlive_the_pool(pool: SlabPool) -> None:
     number = pool.acquire(1)
     assert number is not None
-    view = pool.lease(number, 10)
+    view = lease(pool, number, 10)
     view[:] = 3
     pool.close()
     assert view.tolist() == [3] * 10
@@ -218,18 +226,70 @@ def test_an_answer_without_the_slab_that_it_speaks_of_is_refused() -> None:
         assembly.arrived(a_slice(), 0, done, Frame(done))
 
 
-def test_a_batch_is_handed_over_as_a_view_and_its_slab_comes_back() -> None:
-    assembly = Assembly(1 << 20)
-    slice_ = a_slice()
-    slab = Slab.create(8)
+def handed_over(assembly: Assembly, *lengths: int) -> list[Any]:
+    """Returns a batch of float32 tensors of these lengths, as the user gets it."""
+    slice_, size, nodes = a_slice(), 0, []
+    for length in lengths:
+        nodes.append(["t", "float32", [length], size])
+        size = align(size + 4 * length)
+    slab = Slab.create(size)
     slab.view().view(np.float32)[:2] = [1, 2]
-    done = messages.Done(1, 0, slab.size, [["t", "float32", [2], 0]], b"", 0, 0, True)
+    done = messages.Done(1, 0, slab.size, [["l", nodes]], b"", 0, 0, True)
     assembly.arrived(slice_, 0, done, Frame(done, 0, [os.dup(slab.descriptor)]))
     slab.close()
     [delivery] = assembly.hand_over(slice_.bundle)
     assert isinstance(delivery, Delivery)
-    assert (delivery.data.tolist(), delivery.size, delivery.copied) == ([1, 2], 8, False)
-    assert assembly.ledger.leased_bytes == GRANULE
-    del delivery
-    assert assembly.ledger.leased_bytes == 0
+    assert delivery.size == 4 * sum(lengths)
+    return [*delivery.data, delivery.copied]
+
+
+def test_a_batch_is_handed_over_as_views_and_its_slab_comes_back() -> None:
+    assembly = Assembly(8 << 20)
+    first, second, copied = handed_over(assembly, 100_000, 50_000)
+    assert (first[:2].tolist(), copied) == ([1, 2], False)
+    assert assembly.ledger.leased_slabs == 1
+    del first
+    assert assembly.ledger.leased_slabs == 1
+    assert assembly.ledger.wasted_bytes >= 400_000
+    del second
+    assert (assembly.ledger.leased_bytes, assembly.ledger.wasted_bytes) == (0, 0)
+    assembly.ledger.close()
+
+
+def test_small_tensors_have_memory_of_their_own_and_keep_no_slab() -> None:
+    assembly = Assembly(8 << 20)
+    labels = []
+    for _ in range(300):
+        label, images, copied = handed_over(assembly, OWN_BYTES // 4, 100_000)
+        labels.append(label)
+        assert not copied
+        del images
+        assert assembly.ledger.leased_slabs == 0
+    assert all(label[:2].tolist() == [1, 2] for label in labels)
+    assembly.ledger.close()
+
+
+def test_a_user_who_keeps_a_part_of_every_batch_holds_few_slabs_and_else_what_he_keeps() -> None:
+    assembly = Assembly(1 << 30)
+    kept, copies = [], 0
+    for _ in range(100):
+        *images, copied = handed_over(assembly, *[100_000] * 20)  # 8 MB
+        kept.append(images[7])
+        copies += copied
+        del images
+    assert assembly.ledger.leased_slabs <= 8
+    assert copies >= 90
+    assert all(image.untyped_storage().nbytes() == 400_000 for image in kept)
+    kept.clear()
+    *images, copied = handed_over(assembly, *[100_000] * 20)
+    assert not copied, "what is held whole again, or not at all, is not copied"
+    del images
+    assembly.ledger.close()
+
+
+def test_a_user_who_holds_whole_batches_gets_views_up_to_half_of_the_memory() -> None:
+    assembly = Assembly(400 << 20)
+    batches = [handed_over(assembly, *[100_000] * 20) for _ in range(20)]
+    assert not any(copied for *_, copied in batches)
+    del batches
     assembly.ledger.close()

@@ -8,13 +8,14 @@ descriptor of its own (Python's mmap duplicates it), so slabs are few.
 from __future__ import annotations
 
 import collections
+import contextlib
 import ctypes
 import functools
 import mmap
 import os
 import weakref
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -150,25 +151,52 @@ def _make_private(address: int, size: int) -> None:
 
 
 Returned = collections.deque[
-    tuple[SlabNumber, Callable[[], bool] | None]
-]  # numbers of slabs, and the fences to be passed
+    tuple[SlabNumber, int, Callable[[], bool] | None]
+]  # slab, bytes of the view that is gone, and the fence to be passed
 
 
 class Lease:
-    """A slab that the user looks at: it returns to the pool when the last view is gone.
+    """A slab that the user looks at: it returns to the pool when the last view of it is gone.
 
-    The finaliser may run in any thread at any time, so it only leaves a note that the pool reads later.
+    Each view has a life of its own, so that it is known how many bytes a slab is still held for. A finaliser may run in
+    any thread at any time, so it only leaves a note that the pool reads later. Of a page-locked slab all views have one
+    life: a fence for each would cost more than it tells.
+
+    Args:
+        slab: which.
+        used: bytes of it that hold something.
+        number: its number.
+        returned: where the notes go.
+        pinning: of the slab, if it is page-locked.
     """
 
-    def __init__(
-        self, number: SlabNumber, view: NDArray[np.uint8], returned: Returned, pinning: Pinning | None
-    ) -> None:
-        self.finalizer: weakref.finalize[Any, Any] = weakref.finalize(view, _give_back, number, returned, pinning)
-        self.finalizer.atexit = False
+    def __init__(self, slab: Slab, used: int, number: SlabNumber, returned: Returned, pinning: Pinning | None) -> None:
+        self._slab, self._number, self._returned, self._pinning = slab, number, returned, pinning
+        self.used, self.pinned = used, pinning is not None
+        self.bytes = used if self.pinned else 0  # of the views that are held
+        self.views = int(self.pinned)
+        self._whole = self._track(slab.view(used)) if self.pinned else None
+
+    def view(self, offset: int, length: int) -> NDArray[np.uint8]:
+        """Returns a view for the user."""
+        if self._whole is not None:
+            return self._whole[offset : offset + length]
+        self.views += 1
+        self.bytes += length
+        return self._track(np.frombuffer(self._slab.memory(offset, length), np.uint8))
+
+    def _track(self, view: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        finalizer = weakref.finalize(view, _give_back, self._number, view.size, self._returned, self._pinning)
+        finalizer.atexit = False
+        return view
+
+    def end(self) -> None:
+        """No more views are made."""
+        self._whole = None
 
 
-def _give_back(number: SlabNumber, returned: Returned, pinning: Pinning | None) -> None:
-    returned.append((number, pinning.fence() if pinning is not None else None))
+def _give_back(number: SlabNumber, size: int, returned: Returned, pinning: Pinning | None) -> None:
+    returned.append((number, size, pinning.fence() if pinning is not None else None))
 
 
 class SlabPool:
@@ -186,7 +214,7 @@ class SlabPool:
         self._free: list[SlabNumber] = []
         self._returned: Returned = collections.deque()
         self._fenced: Returned = collections.deque()  # the user let go of them, but a device may still read
-        self._leased: set[SlabNumber] = set()
+        self._leased: dict[SlabNumber, Lease] = {}
         self._next = 1
         self.dropped: list[SlabNumber] = []
 
@@ -211,6 +239,12 @@ class SlabPool:
         return sum(self._slabs[number].size for number in self._leased)
 
     @property
+    def wasted_bytes(self) -> int:
+        """Bytes of the batches in these slabs that the user does not look at (any more)."""
+        self._collect()
+        return sum(lease.used - lease.bytes for lease in self._leased.values())
+
+    @property
     def leased_slabs(self) -> int:
         """Number of the slabs that the user looks at."""
         self._collect()
@@ -220,13 +254,17 @@ class SlabPool:
         while self._returned:
             self._fenced.append(self._returned.popleft())
         for _ in range(len(self._fenced)):
-            number, fence = self._fenced.popleft()
+            number, size, fence = self._fenced.popleft()
             if fence is not None and not fence():
-                self._fenced.append((number, fence))
+                self._fenced.append((number, size, fence))
                 continue
-            self._leased.discard(number)
-            if number in self._slabs:
-                self._free.append(number)
+            lease = self._leased.get(number)
+            if lease is None:  # the pool was closed
+                continue
+            lease.views -= 1
+            lease.bytes -= size
+            if not lease.views:
+                self._ended(number)
 
     def acquire(self, size: int, *, force: bool = False) -> SlabNumber | None:
         """Returns the number of a free slab of at least `size` bytes; None when a limit does not allow one.
@@ -278,15 +316,24 @@ class SlabPool:
             self._free.remove(smallest)
             self.drop(smallest)
 
-    def lease(self, number: SlabNumber, size: int) -> NDArray[np.uint8]:
-        """Returns a view for the user; the slab comes back when all views of it are gone."""
+    @contextlib.contextmanager
+    def leased(self, number: SlabNumber, used: int) -> Iterator[Lease]:
+        """Within it views are made of its first `used` bytes for the user; it comes back when all of them are gone."""
         slab = self._slabs[number]
         if self._pinning is not None:
             slab.pin(self._pinning)
-        view = slab.view(size)
-        Lease(number, view, self._returned, self._pinning if slab.pinned else None)
-        self._leased.add(number)
-        return view
+        lease = self._leased[number] = Lease(slab, used, number, self._returned, self._pinning if slab.pinned else None)
+        lease.views += 1  # this
+        try:
+            yield lease
+        finally:
+            lease.end()
+            self._returned.append((number, 0, None))
+
+    def _ended(self, number: SlabNumber) -> None:
+        del self._leased[number]
+        if number in self._slabs:
+            self._free.append(number)
 
     def drop(self, number: SlabNumber) -> None:
         """Gives up a slab that is not free and not leased."""

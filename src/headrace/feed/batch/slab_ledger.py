@@ -7,8 +7,9 @@ still be writing to is tainted: it is never used again.
 
 from __future__ import annotations
 
-from headrace.feed.batch.pytree import Bytes
-from headrace.feed.batch.slab import Pinning, Slab, SlabPool
+import contextlib
+
+from headrace.feed.batch.slab import Lease, Pinning, Slab, SlabPool
 from headrace.feed.identifiers import NO_SLAB, SlabNumber
 
 
@@ -40,6 +41,11 @@ class SlabLedger:
         return self._pool.leased_bytes
 
     @property
+    def wasted_bytes(self) -> int:
+        """Bytes of these slabs that the user has let go of."""
+        return self._pool.wasted_bytes
+
+    @property
     def leased_slabs(self) -> int:
         """Number of the slabs that the user looks at."""
         return self._pool.leased_slabs
@@ -52,9 +58,9 @@ class SlabLedger:
         """See `SlabPool.adopt`."""
         return self._pool.adopt(slab)
 
-    def lease(self, slab: SlabNumber, size: int) -> Bytes:
-        """See `SlabPool.lease`."""
-        return self._pool.lease(slab, size)
+    def leased(self, slab: SlabNumber, used: int) -> contextlib.AbstractContextManager[Lease]:
+        """See `SlabPool.leased`."""
+        return self._pool.leased(slab, used)
 
     def take_dropped(self) -> list[SlabNumber]:
         """Returns the slabs that are gone since the last call; workers should let go of them."""

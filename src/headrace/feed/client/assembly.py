@@ -1,8 +1,11 @@
 """Batches as they come together: the slabs that they lie in, what has arrived of them, and how they are handed over.
 
 A bundle gets its slab when it is first asked for, as soon as its size can be known; until then the worker makes a slab
-and passes it on. Every slice lands in the slab of its bundle, or, when it was asked for twice, in a spare one. When the
-user holds more than half of the memory, further batches are copied to ordinary memory, so that the loader goes on.
+and passes it on. Every slice lands in the slab of its bundle, or, when it was asked for twice, in a spare one.
+
+What the user keeps of a batch keeps its slab. So small tensors and arrays (labels) have ordinary memory of their own
+from the start, and all of them do when the user holds more than half of the memory, or when what he holds is a small
+part of the slabs that it lies in.
 """
 
 from __future__ import annotations
@@ -23,6 +26,8 @@ from headrace.feed.wire.frames import Frame
 
 _HELD_SHARE = 0.5  # of the memory: more than that in the user's hands, and batches are copied out
 _HELD_SLABS = 64  # likewise: every slab takes two descriptors, of which a process may have 1,024
+_WASTED = 16 << 20  # likewise: bytes, beside those of a batch, in slabs that are held for the rest of them
+OWN_BYTES = 16 << 10  # of a tensor or array: those up to this size are always copied
 _BUNDLE_BYTES = 4 << 20
 _BUNDLE_SHARE = 32  # of the memory that a bundle may take, 1/n
 
@@ -194,29 +199,34 @@ class Assembly:
         result = self._results.pop(bundle)
         self._prepared.discard(bundle)
         slab = self._merged(bundle)
-        copy = (
-            self.ledger.leased_bytes + self.ledger[slab].size > self._memory * _HELD_SHARE
-            or self.ledger.leased_slabs >= _HELD_SLABS
+        size, ledger = self.ledger[slab].size, self.ledger
+        copied = (
+            ledger.leased_bytes + size > self._memory * _HELD_SHARE
+            or ledger.leased_slabs >= _HELD_SLABS
+            or ledger.wasted_bytes > _WASTED + size
         )
-        if copy:
-            block = self.ledger[slab].view(result.size).copy()
-            self.ledger.discard(slab)
-        else:
-            block = self.ledger.lease(slab, result.size)
-        return self._batches(bundle, result.nodes, block, copied=copy)
+        return self._batches(bundle, result, slab, copied=copied)
 
     def _batches(
-        self, bundle: Bundle, nodes: list[list[Any] | None], block: pytree.Bytes, *, copied: bool
+        self, bundle: Bundle, result: _Result, slab: SlabNumber, *, copied: bool
     ) -> Iterator[Delivery | Exception]:
-        for place in range(len(bundle.plans)):
-            if place in bundle.failures:
-                yield bundle.failures[place]
-                continue
-            node = nodes[place]
-            if node is None:
-                raise ProtocolError("a batch that did not fail has no description")
-            data, size = pytree.rebuild_measured(node, block)
-            yield Delivery(data, size, copied)
+        block = self.ledger[slab].view(result.size)
+        own = pytree.copied(block)
+        with self.ledger.leased(slab, result.size) as lease:
+
+            def memory(offset: int, length: int) -> pytree.Bytes:
+                if copied or (length <= OWN_BYTES and not lease.pinned):
+                    return own(offset, length)
+                return lease.view(offset, length)
+
+            for place in range(len(bundle.plans)):
+                if place in bundle.failures:
+                    yield bundle.failures[place]
+                    continue
+                node = result.nodes[place]
+                if node is None:
+                    raise ProtocolError("a batch that did not fail has no description")
+                yield Delivery(*pytree.rebuild_measured(node, block, memory), copied)
 
     def _merged(self, bundle: Bundle) -> SlabNumber:
         """Brings the slices of a bundle together in one slab, and gives the others back. Returns the slab."""

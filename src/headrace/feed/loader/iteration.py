@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
+from headrace.errors import INTERRUPTIONS
 from headrace.feed.batch.pytree import bytes_of
 from headrace.feed.client.policy import Skipped
 from headrace.feed.client.session import Session, check_owner
@@ -80,11 +81,11 @@ class InlineBatches:
             if made is not None:
                 raise made
 
-    def _make(self, plan: BatchPlan) -> tuple[Any, int] | Exception | None:
+    def _make(self, plan: BatchPlan) -> tuple[Any, int] | BaseException | None:
         """Returns the batch and its rows, the user's exception, or None when every row was left out."""
         rows: Sequence[int] = range(plan.rows)
         left_out: dict[int, str] = {}
-        made: tuple[Any, int] | Exception | None = None
+        made: tuple[Any, int] | BaseException | None = None
         while made is None and len(left_out) < max(1, plan.rows):
             keys = [plan.keys[row] for row in rows] if left_out else plan.keys
             addresses = SampleAddresses(plan.epoch, plan.seed, plan.position, rows, keys)
@@ -92,7 +93,7 @@ class InlineBatches:
                 made = make_whole(self._built, addresses), len(rows)
             except RowFailed as failed:
                 error, row = failed.__cause__, failed.row
-                assert isinstance(error, Exception)
+                assert error is not None
                 if self._skipped is None or not rows:
                     made = error
                 else:
@@ -231,11 +232,9 @@ class Iteration(Iterator[Any]):
             if self._meter.counts_queue:
                 self._meter.queued(self._batches.queued())
             item = self._fetch()
-        except Exception:
-            raise  # the user's own: the pass goes on; after an error of the feed the session is closed and says so
-        except BaseException:
+        except INTERRUPTIONS:
             self._end(complete=False)
-            raise
+            raise  # others are the user's own: the pass goes on; one of the feed has closed the session and says so
         if item is None:
             self._end(complete=True)
             self._meter.ended()

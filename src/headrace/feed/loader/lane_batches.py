@@ -12,7 +12,7 @@ import abc
 from collections.abc import Callable
 from typing import Any
 
-from headrace.errors import PipelineError
+from headrace.errors import INTERRUPTIONS, PipelineError
 from headrace.feed.client.policy import SessionStats, Skipped
 from headrace.feed.client.session import Session
 from headrace.feed.pipelines.fetch import Built, RowFailed, collated
@@ -89,7 +89,9 @@ class _LaneBatches(abc.ABC):
         told = draw.cursor.failed
         try:
             outputs = self._take()
-        except Exception:
+        except INTERRUPTIONS:
+            raise
+        except BaseException:
             draw.failed = True
             self._number += 1
             self._draws.keep(number, None)
@@ -127,7 +129,7 @@ class _LaneBatches(abc.ABC):
                 return collated(self._built, outputs, address), rows
         except RowFailed as failed:
             error = failed.__cause__
-            assert isinstance(error, Exception)
+            assert error is not None
             raise error  # noqa: B904 - the user's own, as it was
 
 
@@ -178,7 +180,7 @@ class InlineLanes(_LaneBatches):
                 batch = collated(self._built, outputs, (plan.seed, plan.epoch, plan.position))
         except (LaneFailed, RowFailed) as failed:
             error = failed.__cause__
-            assert isinstance(error, Exception)
+            assert error is not None
             raise error  # noqa: B904 - the user's own, as it was
         if drawn.note and drawn.note not in self._noted:
             self._noted.add(drawn.note)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from headrace.errors import ProtocolError
+from headrace.errors import INTERRUPTIONS, ProtocolError
 from headrace.feed.batch.pytree import Bytes, is_plain_list
 from headrace.feed.batch.row_arrays import RowArrays
 from headrace.feed.batch.row_layout import Layout, LayoutCache, RowWriter, Uneven
@@ -139,7 +139,9 @@ def fetched(built: Built, addresses: SampleAddresses) -> Any:
     own = built.seeds
     try:
         return own.made(lambda: own.call(key, built.dataset.__getitems__, list(addresses.keys)))
-    except Exception as error:
+    except INTERRUPTIONS:
+        raise
+    except BaseException as error:
         raise RowFailed(-1) from error
 
 
@@ -163,7 +165,9 @@ def _collated(built: Built, samples: Any, address: tuple[int, int, int], keys: S
             return _stacked(built, samples, keys)
         own, key = built.collate_seeds, seeds.collate_key(*address)
         return own.made(lambda: own.call(key, built.collate, samples))
-    except Exception as error:
+    except INTERRUPTIONS:
+        raise
+    except BaseException as error:
         raise RowFailed(-1) from error
 
 
@@ -298,5 +302,7 @@ def samples_of(built: Built, addresses: SampleAddresses) -> Iterator[Any]:
                 stream = seeds.stream_key(addresses.seed, addresses.epoch, addresses.position + rows[made])
                 yield own.call(stream, load, key)
             made += 1
-    except Exception as error:
+    except INTERRUPTIONS:
+        raise
+    except BaseException as error:
         raise RowFailed(rows[made]) from error

@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 import numpy as np
 from numpy.random import mtrand  # np.random's own functions, which its stubs leave out there
 
+from headrace.errors import INTERRUPTIONS
 from headrace.feed.pipelines.generators import flat
 
 if TYPE_CHECKING:
@@ -305,7 +306,9 @@ class SampleSeeds:
             self.rest()
             try:
                 result = make()
-            except Exception:
+            except INTERRUPTIONS:
+                raise
+            except BaseException:
                 if self.missed():
                     continue
                 raise

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
-from headrace.errors import HeadraceError, text_of
+from headrace.errors import INTERRUPTIONS, HeadraceError, text_of
 from headrace.feed.streams.open_lane import BEGINNING, Lane, Opener, Restart
 
 Kind = Literal["map", "filter", "flat_map"]
@@ -68,7 +68,7 @@ def outputs_of(steps: Steps, value: Any) -> Iterator[Any]:
     return values
 
 
-def left_out(skipped: LeftOut | None, row: int, error: Exception) -> bool:
+def left_out(skipped: LeftOut | None, row: int, error: BaseException) -> bool:
     """Notes a row that raised, if such rows are left out. Returns whether they are; what headrace raises never is."""
     if skipped is None or isinstance(error, HeadraceError):
         return False
@@ -156,7 +156,9 @@ class StepsLane(Lane):
                     self.tokens, self.padding = (0, 0) if self._counted else (self._lane.tokens, self._lane.padding)
                     self._counted, self.source = True, self._lane.source
                     return output
-            except Exception as error:
+            except INTERRUPTIONS:
+                raise
+            except BaseException as error:
                 if not left_out(self._skipped, self._taken - 1, error):
                     raise
                 self._outputs = iter(())

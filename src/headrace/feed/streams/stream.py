@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 
 import msgspec
 
-from headrace.errors import PipelineError
+from headrace.errors import INTERRUPTIONS, PipelineError
 from headrace.feed.streams.open_lane import BEGINNING, Lane, Restart
 from headrace.feed.streams.packing import Packable
 from headrace.feed.streams.steps import Kind, LeftOut, Stepped, Steps, gives_many, left_out, outputs_of
@@ -162,7 +162,9 @@ class LaneRows(Lane):
                     if not self._many:
                         self.restart = Restart(self._taken, self._made)
                     return output
-            except Exception as error:
+            except INTERRUPTIONS:
+                raise
+            except BaseException as error:
                 if not left_out(self._skipped, self._row(self._places[self._taken - 1]), error):
                     raise
                 self._outputs = iter(())
@@ -174,7 +176,9 @@ class LaneRows(Lane):
             self._taken += 1
             try:
                 self._outputs = outputs_of(self._steps, self._source[row])
-            except Exception as error:
+            except INTERRUPTIONS:
+                raise
+            except BaseException as error:
                 if not left_out(self._skipped, row, error):
                     raise
 

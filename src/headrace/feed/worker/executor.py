@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.errors import FeedError, PipelineError
+from headrace.errors import INTERRUPTIONS, FeedError, PipelineError
 from headrace.feed.batch.row_layout import Uneven
 from headrace.feed.batch.slab import Slab
 from headrace.feed.descriptors import explained
@@ -232,7 +232,9 @@ class Executor:
         except Uneven:
             self._send(messages.Unstackable(request.number))
             return
-        except Exception as error:  # noqa: BLE001 - a result that cannot travel: told to the trainer with its place
+        except INTERRUPTIONS:
+            raise
+        except BaseException as error:  # noqa: BLE001 - a result that cannot travel: told to the trainer with its place
             self._send(messages.Failed(request.number, remote_error(error)))
             return
         if fresh is None:

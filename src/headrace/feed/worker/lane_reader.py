@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.errors import PipelineError, text_of
+from headrace.errors import INTERRUPTIONS, PipelineError, text_of
 from headrace.feed.pipelines.lane_info import working_for
 from headrace.feed.pipelines.seeds import SampleSeeds
 from headrace.feed.streams.open_lane import BEGINNING, Restart
@@ -115,7 +115,9 @@ class LaneReaders:
             reader = self._open(epoch, seed, draw) if fresh else self._reader(epoch, seed, draw)
         except PipelineError:
             raise
-        except Exception as error:
+        except INTERRUPTIONS:
+            raise
+        except BaseException as error:
             raise LaneFailed(-1, opening=bool(draw.token)) from error
         outputs: list[Any] = []
         known: list[Any] = []
@@ -137,7 +139,9 @@ class LaneReaders:
         except (PipelineError, _Changed, _Drawn):
             self._forget(draw.lane, reader)
             raise
-        except Exception as error:
+        except INTERRUPTIONS:
+            raise
+        except BaseException as error:
             self._forget(draw.lane, reader)
             row = len(outputs) if reader.at >= draw.first else -1
             raise LaneFailed(row, opening=reader.untried) from error
@@ -249,7 +253,9 @@ class _Reader:
         self._seeds.rest()
         try:
             yield
-        except Exception:
+        except INTERRUPTIONS:
+            raise
+        except BaseException:
             if self._seeds.missed():
                 raise _Drawn from None
             raise
