@@ -213,7 +213,7 @@ def content(value: Any) -> Any:
         raw = flat.view(torch.uint8).tolist() if flat.numel() else []
         return kind, str(value.dtype), tuple(value.shape), raw, content(vars(value))
     if isinstance(value, (np.ndarray, np.generic)):
-        raw = repr(value) if value.dtype.char in "gG" else value.tobytes()  # whose bytes have gaps
+        raw = [*map(repr, value.ravel())] if value.dtype.char in "gG" else value.tobytes()  # whose bytes have gaps
         return kind, value.dtype.str, value.shape, raw
     if isinstance(value, enum.Enum):
         return kind, value.name

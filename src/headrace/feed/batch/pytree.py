@@ -269,8 +269,7 @@ class _Describer:
                 [self._scalar(str.__str__(value) if kind is np.str_ else bytes(value))],
             ]
         if isinstance(value, np.generic):
-            array: NDArray[Any] = np.zeros((), value.dtype)  # whose gaps are zeros, as in a long double
-            array[()] = value
+            array = np.asarray(value)
             return ["s", _numpy_dtype(array.dtype), self.place(_raw(array))]
         if kind in CONTAINERS:
             plain = self._plain(value)
@@ -367,7 +366,12 @@ _PLAINLY: dict[type, Callable[[Any], Any]] = {  # the value of an instance of a 
 
 
 def _raw(array: NDArray[Any]) -> Bytes:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    if array.dtype.char in "gG" and np.finfo(np.longdouble).nmant == 63:  # 10 bytes of each 16; the rest is chance
+        raw = raw.copy()
+        gaps = raw.reshape(-1, 16)
+        (gaps[:, 10:] if array.dtype.isnative else gaps[:, :6])[:] = 0
+    return raw
 
 
 def _numpy_dtype(dtype: np.dtype[Any]) -> str:
