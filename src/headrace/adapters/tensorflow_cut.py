@@ -149,7 +149,6 @@ class _Stream:
         tail: operations behind `function`, which make any number of elements of one.
         divisible: `node` is a function of the elements of one source, each alone.
         constants: each element of `raw` holds a constant that is not small.
-        stages: which `raw` reads.
         late: how it is made when nothing else follows.
         whole_words, divided_words: what `raw`, and what the others do.
         costly: as in `Plan`, of `raw`.
@@ -161,7 +160,6 @@ class _Stream:
     tail: tuple[Elements, ...] = ()
     divisible: bool = False
     constants: bool = False
-    stages: tuple[Stage, ...] = ()
     late: _Late | None = None
     whole_words: tuple[Operation, ...] = ()
     divided_words: tuple[Operation, ...] = ()
@@ -208,9 +206,9 @@ class _Planner:
             return (Stage(wired(stream.node), False, True, _joined(stream.all_words)),), ()
         words = _joined(stream.whole_words)
         if stream.function is None and not stream.tail:
-            return (*stream.stages, Stage(wired(as_one(stream.raw)), True, True, words)), stream.costly
+            return (Stage(wired(as_one(stream.raw)), True, True, words),), stream.costly
         spec, chunked = stream.raw.element_spec, _chunked(stream.raw)
-        stages = (*stream.stages, Stage(wired(as_one(chunked)), True, True, words))
+        stages = (Stage(wired(as_one(chunked)), True, True, words),)
         rows = self._read(stages, chunked.element_spec)
         divided = rows if chunked is stream.raw else _unchunked(rows, spec)
         if stream.function is not None:
@@ -292,7 +290,7 @@ class _Planner:
         return replace(source, node=node, tail=tail, divided_words=(*source.divided_words, word_of(node)), late=None)
 
     def _choose(self, kind: str, node: Any, source: _Stream) -> _Stream:
-        if source.tail or source.stages:
+        if source.tail:
             return self._whole(node, [source])
         if kind == "_TakeDataset":
             raw = source.raw.take(node._count)
@@ -311,8 +309,6 @@ class _Planner:
         if late is not None:
             before = late.finish
             late = _Late(late.rows, lambda rows: before(rows).repeat(node._count))
-        if any(not stage.divides for stage in source.stages):  # they are made once
-            return replace(self._whole(node, [source]), late=late)
         stream = self._whole_step(node, source, source.raw.repeat(node._count), divisible=source.divisible)
         return replace(stream, late=late)
 
@@ -403,10 +399,6 @@ class _Planner:
                 return batches.rebatch(size, drop)
 
         late = _Late(rows, finish)
-        if source.tail:
-            stages, costly = self._stages(rows)
-            raw = finish(self._read(stages, rows.node.element_spec))
-            stream = _Stream(node, raw, stages=stages, whole_words=(word_of(node),), divided_words=(), costly=costly)
         return replace(stream, late=late)
 
     def _with_batches(self, source: _Stream, node: Any) -> _Stream:
@@ -421,7 +413,7 @@ class _Planner:
         """Batches what is small; the maps work inside of a batch."""
         import tensorflow as tf
 
-        if source.tail or source.stages or not dense(source.raw.element_spec):
+        if source.tail or not dense(source.raw.element_spec):
             return self._whole(node, [source])
         size, before = node._batch_size, source.function
         drop = getattr(node, "_drop_remainder", False)
@@ -442,7 +434,7 @@ class _Planner:
 
 def _in_order(source: _Stream) -> _Stream:
     """Returns a stream whose elements come one for one in the order that the user wrote."""
-    if not source.tail and not source.stages:
+    if not source.tail:
         return source
     costly = tuple(dict.fromkeys(word for word in source.all_words if word.function))
     return _Stream(source.node, source.node, whole_words=source.all_words, costly=costly)
