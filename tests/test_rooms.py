@@ -325,7 +325,7 @@ def test_a_module_holds_one_idea_and_says_which() -> None:
 
 
 THREADED = ("console", "feed", "insight", "runs")  # rooms whose functions run in several threads at once
-GUARDED = {"_plan_decoder", "_decoder"}  # under a lock, and called when its module is imported
+GUARDED = {"_plan_decoder", "_decoder"}  # under a lock
 
 
 def makes_a_decoder(call: ast.Call) -> bool:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import struct
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any
@@ -124,7 +125,7 @@ def decode(raw: bytes | memoryview, marks: Marks = ()) -> Any:
         mixed = next((depth for depth in range(len(marks), 0, -1) if marks[depth - 1] not in ("l", "u")), 0)
         if mixed < len(marks) <= _TYPED:
             with contextlib.suppress(msgspec.ValidationError):  # bytes in it, or an extension
-                value = _decode_as(("l",) * mixed + tuple(marks[mixed:]))(raw)
+                value = _decoder(("l",) * mixed + tuple(marks[mixed:]))(raw)
                 return _with_tuples(value, marks[:mixed]) if mixed else value
         return _with_tuples(_decode(raw), marks)
     except (msgspec.DecodeError, struct.error, RecursionError, MemoryError, TypeError, ValueError) as error:
@@ -142,16 +143,18 @@ def _extension(code: int, data: memoryview) -> Any:
 
 
 _decode = msgspec.msgpack.Decoder(ext_hook=_extension).decode
+_decoders_lock = threading.Lock()
 
 
 @functools.lru_cache(maxsize=64)
-def _decode_as(marks: tuple[str, ...]) -> Callable[[Any], Any]:
+def _decoder(marks: tuple[str, ...]) -> Callable[[Any], Any]:
     """Returns what decodes arrays as lists or tuples, level by level: much quicker than to make tuples of lists."""
     level: Any = Any
     for mark in reversed(marks):
         array: Any = tuple[level, ...] if mark == "u" else list[level]
         level = bool | int | float | str | array | dict[Any, level] | None
-    return msgspec.msgpack.Decoder(level, ext_hook=_extension).decode
+    with _decoders_lock:  # two threads that make decoders at once crash the interpreter
+        return msgspec.msgpack.Decoder(level, ext_hook=_extension).decode
 
 
 def _with_tuples(root: Any, marks: Marks) -> Any:
