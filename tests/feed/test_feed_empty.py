@@ -18,7 +18,7 @@ from torch.utils.data import default_collate, default_convert
 
 from headrace import feed
 from headrace.feed.batch import row_arrays
-from headrace.feed.batch.pytree import rebuild
+from headrace.feed.batch.pytree import copied, rebuild
 from headrace.feed.batch.row_arrays import RowArrays
 from headrace.feed.batch.row_layout import Uneven, decode_layout
 from headrace.feed.batch.slab import Slab
@@ -88,8 +88,8 @@ class Worker:
         assert not done.failures
         self.layout = done.layout
         if done.nodes:
-            return rebuild(done.nodes[0], self.slab.view(), copy=True)
-        return rebuild(decode_layout(done.layout).describe(len(keys)), self.slab.view(), copy=True)
+            return rebuild(done.nodes[0], self.slab.view(), copied(self.slab.view()))
+        return rebuild(decode_layout(done.layout).describe(len(keys)), self.slab.view(), copied(self.slab.view()))
 
 
 def test_arrays_lie_in_the_slab_and_nothing_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
