@@ -89,14 +89,14 @@ def _factory_of(value: Any) -> list[Any]:
     factory = value.default_factory
     name = "" if factory is None else getattr(factory, "__name__", "?")
     if type(value) is not defaultdict or _FACTORIES.get(name, value) is not factory:
-        raise Refusal(f"a defaultdict that calls {factory!r} cannot travel to the trainer", "return dict(it)")
+        raise Refusal(f"a defaultdict that calls {factory!r} cannot travel between processes", "return dict(it)")
     return [name]
 
 
 def _refused(value: Any) -> list[Any]:
     kind = type(value)
     raise Refusal(
-        f"a {kind.__module__}.{kind.__qualname__} cannot travel to the trainer",
+        f"a {kind.__module__}.{kind.__qualname__} cannot travel between processes",
         "return tensors, arrays, numbers, strings, bytes or None, nested in dict, list, tuple or dataclass",
     )
 
@@ -376,7 +376,7 @@ def _raw(array: NDArray[Any]) -> Bytes:
 
 def _numpy_dtype(dtype: np.dtype[Any]) -> str:
     if dtype.kind not in "biufcSUmM" or not dtype.itemsize:
-        raise Refusal(f"arrays of dtype {dtype} cannot travel to the trainer")
+        raise Refusal(f"arrays of dtype {dtype} cannot travel between processes")
     return str(dtype.str)
 
 

@@ -96,7 +96,7 @@ def subclass_name(value: Any) -> str:
             "return a dataclass, or a dict with these as items",
         )
     if kind is not _torch_size() and not kind.__flags__ & _DEFINED_IN_PYTHON:
-        raise Refusal(f"a {_full_name(kind)} cannot travel to the trainer", "return its values as a list or dict")
+        raise Refusal(f"a {_full_name(kind)} cannot travel between processes", "return its values as a list or dict")
     return name_of(kind)
 
 

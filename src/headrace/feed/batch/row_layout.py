@@ -20,13 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ProtocolError
-from headrace.feed.batch.pytree import LEAVES, Bytes, Node, align, terminals
+from headrace.feed.batch.pytree import LEAVES, Bytes, Node, align, describe, terminals
 from headrace.feed.batch.records import name_of
 from headrace.feed.batch.tensors import is_tensor
 
 MAX_LEAVES = 10_000
 Unwritten = Callable[[list[Any], Sequence[Any]], list[int]]
 _STACK_BYTES = 128 << 10  # small rows are collected up to this size and stacked in one call
+_KEYS = frozenset({str, int, bool})  # types of keys of samples that are written row by row
 _PLAIN_ARRAYS = (np.ndarray, np.memmap)  # whose values are just their bytes
 
 
@@ -166,8 +167,11 @@ def _node(value: Any, tables: list[Table]) -> Node:
             raise Uneven
         tables.append(Table(value.dtype.str, value.shape[1:], value[0].nbytes))
         return ["a", len(tables) - 1]
-    if type(value) is dict and all(isinstance(key, (str, int)) for key in value):
-        return ["d", [["v", key] for key in value], [_node(item, tables) for item in value.values()]]
+    if type(value) is dict and {*map(type, value)} <= _KEYS:
+        keys = [describe(key)[0] for key in value]
+        if any(key[0] in LEAVES for key in keys):  # long ones
+            raise Uneven
+        return ["d", keys, [_node(item, tables) for item in value.values()]]
     if type(value) is list:
         return ["l", [_node(item, tables) for item in value]]
     if type(value) is tuple:

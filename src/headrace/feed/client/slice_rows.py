@@ -6,7 +6,9 @@ from collections.abc import Collection
 
 import msgspec
 
+from headrace.errors import PipelineError
 from headrace.feed.batch import pytree
+from headrace.feed.batch.plain_values import is_broken
 from headrace.feed.client.work_units import Slice
 from headrace.feed.identifiers import WorkerNumber
 from headrace.feed.plan.epoch import BatchPlan
@@ -40,7 +42,14 @@ def _batch_rows(plan: BatchPlan, first: int, last: int, left_out: Collection[int
         keys = [key for row, key in enumerate(keys, first) if row not in left_out]
     if _plain(keys):
         return messages.BatchRows(plan.step, plan.position, plan.rows, first, last, keys, left_out=tuple(left_out))
-    node, leaves, size = pytree.describe(keys, "indices")
+    try:
+        node, leaves, size = pytree.describe(keys, "indices")
+    except PipelineError as error:
+        raise PipelineError(
+            f"an index that the sampler gave cannot be sent to a worker: {error.message}",
+            hint="give numbers, strings, bytes, None, enums, tuples, lists or dicts of them, arrays or tensors as "
+            "indices, and let the dataset make of them what it needs; or load without workers (num_workers=0)",
+        ) from error
     packed = pytree.packed(leaves, size)
     return messages.BatchRows(plan.step, plan.position, plan.rows, first, last, node, True, packed, tuple(left_out))
 
@@ -48,6 +57,8 @@ def _batch_rows(plan: BatchPlan, first: int, last: int, left_out: Collection[int
 def _plain(keys: list[object]) -> bool:
     """Whether a message can hold the keys as they are."""
     kinds = set(map(type, keys))
+    if str in kinds and any(type(key) is str and is_broken(key) for key in keys):
+        return False
     if int in kinds and len(kinds) > 1:
         return kinds <= _PLAIN and all(_plain([key]) for key in keys)
     return kinds <= _PLAIN and (int not in kinds or (min(keys) >= _INTS[0] and max(keys) < _INTS[1]))  # type: ignore[type-var, operator]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from headrace.feed.batch.row_layout import join_arrays, stacks_at_once
+from headrace.feed.batch.tensors import is_tensor
 
 _NUMBERS = (np.ndarray, np.generic, bool, int, float, complex)
 
@@ -54,50 +55,54 @@ def stack_arrays(samples: list[Any]) -> Any:
     return list(samples)
 
 
-def uneven_field(samples: Any) -> str:
-    """Says which field keeps samples from being stacked, and how they differ; empty if none is found.
-
-    It only explains an error, and must not raise another one over what it looks at: the user's objects may do anything.
+def uneven_field(samples: list[Any], collate: Callable[[list[Any]], Any]) -> str:
+    """Says which field keeps samples from being stacked, and how they differ; empty if that is not seen.
 
     Args:
         samples: of one batch.
+        collate: what stacks them. A field is the culprit if the field alone cannot be stacked, whatever it looks like.
+
+    Raises:
+        BaseException: the user's objects may do anything when they are looked at.
     """
+    return _uneven_field(samples, collate, "batch") if _fails(samples, collate) else ""
+
+
+def _fails(samples: list[Any], collate: Callable[[list[Any]], Any]) -> bool:
     try:
-        return _uneven_field(samples, "batch")
-    except Exception:  # noqa: BLE001 - as said: the error that is explained is the one that counts
-        return ""
+        collate(samples)
+    except Exception:  # noqa: BLE001 - that it fails is the answer
+        return True
+    return False
 
 
-def reworded(error: Exception, text: str) -> Exception:
-    """Returns an exception of the same type with another text, or the same one if its type takes no text."""
-    try:
-        made = type(error)(text)
-    except Exception:  # noqa: BLE001 - a type of the user's, or one as UnicodeDecodeError: see above
-        return error
-    return made if text in str(made) or isinstance(made, KeyError) else error
-
-
-def _uneven_field(samples: list[Any], place: str) -> str:
+def _uneven_field(samples: list[Any], collate: Callable[[list[Any]], Any], place: str) -> str:
     first = samples[0]
-    if len({type(each) for each in samples}) > 1 and not all(isinstance(each, Mapping) for each in samples):
-        return f"{place} holds {' and '.join(sorted({type(each).__name__ for each in samples}))}"
-    if isinstance(first, Mapping):
-        missing = next((set(first) ^ set(each) for each in samples if set(first) != set(each)), None)
+    columns: Iterable[tuple[Any, list[Any]]] = ()
+    if all(isinstance(sample, Mapping) for sample in samples):
+        missing = next(filter(None, ([key for key in first if key not in sample] for sample in samples)), [])
         if missing:
             return f"{place}[{min(map(repr, missing))}] is not in every sample"
-        return next(
-            filter(None, (_uneven_field([each[key] for each in samples], f"{place}[{key!r}]") for key in first)), ""
-        )
+        columns = ((key, [sample[key] for sample in samples]) for key in first)
+    elif all(isinstance(sample, (list, tuple)) and len(sample) == len(first) for sample in samples):
+        columns = enumerate(map(list, zip(*samples, strict=True)))
+    for key, column in columns:
+        if _fails(column, collate):
+            return _uneven_field(column, collate, f"{place}[{key!r}]")
     if first is None:
         return f"{place} is None"
-    shapes = [_shape_of(each) for each in samples]
+    types = {type(sample) for sample in samples}
+    if len(types) > 1 and not all(map(is_tensor, samples)):
+        return f"{place} holds {' and '.join(sorted(kind.__name__ for kind in types))}"
+    shapes = [_shape_of(sample) for sample in samples]
     other = next((shape for shape in shapes if shape != shapes[0]), None)  # of the row that torch's error names too
-    if other is not None and not isinstance(first, (str, bytes)):
-        return f"{place} has the shapes {shapes[0]} and {other}"
-    if isinstance(first, (list, tuple)):
-        columns = enumerate(zip(*samples, strict=True))
-        return next(filter(None, (_uneven_field(list(part), f"{place}[{at}]") for at, part in columns)), "")
-    return ""
+    return "" if other is None or isinstance(first, (str, bytes)) else f"{place} has the shapes {shapes[0]} and {other}"
+
+
+def reworded(error: Exception, text: str) -> Exception | None:
+    """Returns an exception of the same type with another text; None if its type takes no text."""
+    made = type(error)(text)
+    return made if text in str(made) or isinstance(made, KeyError) else None
 
 
 def _shape_of(value: Any) -> tuple[int, ...]:

@@ -32,7 +32,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 import msgspec
 
-from headrace.errors import PipelineError
+from headrace.errors import PipelineError, sendable
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -91,6 +91,10 @@ def pipeline(factory: Callable[P, T]) -> Callable[P, Pipeline[T]]:
 
 
 def _require_plain(value: object, where: str) -> None:
+    if isinstance(value, str) and sendable(value) != value:
+        raise PipelineError(
+            f"{where} holds {value!r}, which has no UTF-8", "pass the bytes: os.fsencode of a file's name"
+        )
     if value is None or isinstance(value, (bool, int, float, str, bytes)):
         return
     if isinstance(value, list):
@@ -98,7 +102,7 @@ def _require_plain(value: object, where: str) -> None:
             _require_plain(item, where)
         return
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        for item in value.values():
+        for item in (*value, *value.values()):
             _require_plain(item, where)
         return
     raise PipelineError(

@@ -6,7 +6,6 @@ learned to be quicker, so an answer depends on the request alone.
 
 from __future__ import annotations
 
-import contextlib
 import operator
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -179,33 +178,47 @@ def _stacked(built: Built, samples: Any, keys: Sequence[Any]) -> Any:
         samples: of the batch.
         keys: theirs, if they have any.
     """
+    collate = collate_as_torch if built.stacks_as_torch else built.collate
     try:
-        return collate_as_torch(samples) if built.stacks_as_torch else built.collate(samples)
+        return collate(samples)
     except (RuntimeError, TypeError, ValueError, KeyError) as error:
-        field = uneven_field(samples) if built.batched else ""
-        if not field:
-            raise
-        told = error.args[0] if error.args else ""
-        hint = "make the rows equal in .map() or in the dataset (pad them, say), or give the loader a collate_fn"
-        explained = reworded(error, f"{told}; {field}{_sources(built, samples, keys)}: {hint}")
-        if explained is error:
+        explained = _explained(error, built, collate, samples, keys) if built.batched else None
+        if explained is None:
             raise
         raise explained from error
 
 
-def _sources(built: Built, samples: list[Any], keys: Sequence[Any]) -> str:
+def _explained(
+    error: Exception, built: Built, collate: Callable[[Any], Any], samples: list[Any], keys: Sequence[Any]
+) -> Exception | None:
+    """Returns an error over uneven samples with an explanation; None if there is none.
+
+    It never raises, whatever the user's objects do when they are looked at: the error itself is what counts.
+    """
+    try:
+        field = uneven_field(samples, collate)
+        if not field:
+            return None
+        told = error.args[0] if error.args else ""
+        hint = "make the rows equal in .map() or in the dataset (pad them, say), or give the loader a collate_fn"
+        return reworded(error, f"{told}; {field}{_sources(built, collate, samples, keys)}: {hint}")
+    except INTERRUPTIONS:
+        raise
+    except BaseException:  # noqa: BLE001 - as said
+        return None
+
+
+def _sources(built: Built, collate: Callable[[Any], Any], samples: list[Any], keys: Sequence[Any]) -> str:
     """Says which sources of a mixture have unlike rows; empty without a mixture, or if rows of one source differ."""
     from headrace.feed.pipelines.mixture import Mixture
 
     if not isinstance(built.dataset, Mixture) or len(keys) != len(samples):
         return ""
-    with contextlib.suppress(Exception):  # it only explains an error, which must not be hidden by another one
-        source_of = built.dataset.source_of
-        first = {source_of(key): sample for key, sample in zip(reversed(keys), reversed(samples), strict=True)}
-        name = source_of(keys[0])
-        other = next((each for each in first if uneven_field([first[name], first[each]])), None)
-        return "" if other is None else f" (of the mixture's sources {name!r} and {other!r})"
-    return ""
+    source_of = built.dataset.source_of
+    first = {source_of(key): sample for key, sample in zip(reversed(keys), reversed(samples), strict=True)}
+    name = source_of(keys[0])
+    other = next((source for source in first if uneven_field([first[name], first[source]], collate)), None)
+    return "" if other is None else f" (of the mixture's sources {name!r} and {other!r})"
 
 
 def make_rows(

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import PipelineError
+from headrace.errors import PipelineError, sendable
 from headrace.feed.pipelines.factory import Pipeline
 from headrace.feed.pipelines.lane_datasets import is_uncounted, require_openable
 from headrace.feed.sources.source import Source
@@ -68,8 +68,8 @@ def mix(
     if not sources or len(sources) > MAX_SOURCES:
         raise ValueError(f"a mixture has 1 to {MAX_SOURCES} sources, got {len(sources)}")
     for name in sources:
-        if not isinstance(name, str) or not name or "/" in name:
-            raise ValueError(f"the name of a source is a text without '/', got {name!r}")
+        if not isinstance(name, str) or not name or "/" in name or sendable(name) != name:
+            raise ValueError(f"the name of a source is a text without '/' that has UTF-8, got {name!r}")
     if not isinstance(weights, Mapping):
         raise ValueError(f"weights are a dict with a number for each of {', '.join(sorted(sources))}, got {weights!r}")
     if until not in (None, "first", "all"):

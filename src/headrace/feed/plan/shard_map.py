@@ -26,7 +26,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import PipelineError
+from headrace.errors import PipelineError, sendable
 from headrace.feed.identifiers import WorkerNumber
 from headrace.feed.wire.messages import MAX_KEY, MAX_SHARDS
 
@@ -80,6 +80,9 @@ def declared(dataset: Any) -> list[tuple[str, int]]:
     negative = next((shard for shard in found if shard[1] < 0), None)
     if negative is not None:
         raise PipelineError(f"{name} gives {negative[0]!r} {negative[1]} samples", hint)
+    broken = next((key for key in keys if sendable(key) != key), None)
+    if broken is not None:
+        raise PipelineError(f"{name} gives the key {broken!r}, which has no UTF-8", hint)
     sizes = [len(key.encode()) for key in keys]
     if len(keys) > MAX_SHARDS or max(sizes) > MAX_KEY or sum(sizes) > MAX_TOTAL:
         raise PipelineError(

@@ -22,8 +22,15 @@ def kind_of(kind: type[BaseException]) -> str:
 def remote_error(error: BaseException) -> RemoteError:
     """Describes an exception for the trainer: with its traceback, unless that leads through no code of the user's."""
     kind = type(error)
-    text = "" if _says_it_all(error) else "".join(traceback.format_exception(kind, error, error.__traceback__))
+    text = "" if _says_it_all(error) else _traceback_of(error)
     return RemoteError(kind_of(kind), errors.text_of(error), errors.sendable(text))
+
+
+def _traceback_of(error: BaseException) -> str:
+    try:
+        return "".join(traceback.format_exception(error))
+    except Exception as failed:  # noqa: BLE001 - of attributes that are not what they should be; the error counts
+        return f"(it cannot be had: {type(failed).__name__})"
 
 
 def _says_it_all(error: BaseException) -> bool:
@@ -86,7 +93,7 @@ class _Verbatim(str):
 
 def _exception_type(module: str, name: str) -> type[Exception] | None:
     owner = builtins if module == "builtins" else errors if module == "headrace.errors" else sys.modules.get(module)
-    found = getattr(owner, name, None)
+    found = getattr(owner, "__dict__", {}).get(name)  # no code of the module's runs
     if isinstance(found, type) and issubclass(found, Exception) and not issubclass(found, StopIteration):
         return found
     return None
