@@ -308,6 +308,19 @@ def test_workers_show_one_rank_where_ranks_share_the_lanes(
         torch.distributed.destroy_process_group()
 
 
+def test_without_workers_the_variables_show_one_rank_while_a_batch_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    found = []
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        for batch in DataLoader(ByRank(), 3, num_shards=4, rank=rank, world_size=2, uneven=True):
+            found += batch.tolist()
+            assert (os.environ["RANK"], os.environ["WORLD_SIZE"]) == (str(rank), "2")
+        alone = DataLoader(ByRank(), 3)
+        assert sorted(row for batch in alone for row in batch.tolist()) == list(range(rank, 40, 2))
+    assert sorted(found) == list(range(40))
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_feed_servers_read_a_dataset_that_asks_for_its_rank(ranks: int, pair: Pair) -> None:
     options: dict[str, Any] = {"workers": pair.both, "secret_file": pair.secret, "num_shards": 4, "uneven": True}

@@ -377,9 +377,10 @@ class DataLoader(Places, KnownData, TorchHabits):
     def _load(self, plans: Iterator[BatchPlan], progress: Progress) -> Batches:
         built = self._local()
         if isinstance(plans, LanePass):
-            shown = isinstance(self._planner, LanePlanner) and self._planner.options.num_shards is not None
+            assert isinstance(self._planner, LanePlanner), "lanes are its passes"
+            shown, shared = self._planner.options.num_shards is not None, self._planner.world_size > 1
             readers = LaneReaders(built.dataset, self.worker_init_fn, shown=shown)
-            return InlineLanes(built, readers, plans, progress, warn_user, self._stats)
+            return InlineLanes(built, readers, plans, progress, warn_user, self._stats, shared=shared)
         return InlineBatches(built, plans, progress, self._stats.skipped if self._policy.on_error == "skip" else None)
 
     def _serve(self, plans: Iterator[BatchPlan], progress: Progress, end_step: int | None) -> Batches:

@@ -9,6 +9,7 @@ ended: behind the exception nothing of it can be made.
 from __future__ import annotations
 
 import abc
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from headrace.feed.client.policy import SessionStats, Skipped
 from headrace.feed.client.session import Session
 from headrace.feed.pipelines.fetch import Built, RowFailed, collated
 from headrace.feed.pipelines.fingerprint import own_kind
+from headrace.feed.pipelines.lane_datasets import one_rank_shown
 from headrace.feed.pipelines.seeds import preserved_generators
 from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.plan.lane_draw import LaneDraw
@@ -141,6 +143,7 @@ class InlineLanes(_LaneBatches):
         readers: of the lanes.
         draws, progress, stats: as above.
         warn: called with what the user should know.
+        shared: whether other ranks have lanes too.
     """
 
     def __init__(
@@ -151,9 +154,12 @@ class InlineLanes(_LaneBatches):
         progress: Progress,
         warn: Callable[[str, type[Warning]], None],
         stats: SessionStats,
+        *,
+        shared: bool,
     ) -> None:
         super().__init__(built, draws, progress, stats)
         self._readers, self._warn = readers, warn
+        self._shown = one_rank_shown if shared else contextlib.nullcontext
         self._noted: set[str] = set()
         self._plan: BatchPlan | None = None
 
@@ -165,7 +171,7 @@ class InlineLanes(_LaneBatches):
         plan = self._plan
         assert plan is not None, "there is one"
         assert plan.draw is not None, "of a lane"
-        with preserved_generators():
+        with preserved_generators(), self._shown():
             return self._make(plan, plan.draw)
 
     def _make(self, plan: BatchPlan, draw: LaneDraw) -> Any:

@@ -6,6 +6,7 @@ that divides its data among ranks by itself would lose data: workers show it one
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import sys
@@ -105,10 +106,27 @@ def show_one_rank() -> None:
     The lanes are divided among the ranks already. A trainer's worker inherits its variables, and its process group of
     torch.distributed, which no fork could use.
     """
-    os.environ.update({name: value for name, value in _ONE_RANK.items() if name in os.environ})
+    _set_one_rank()
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         distributed.GroupMember.WORLD = None
+
+
+def _set_one_rank() -> dict[str, str]:
+    """Sets the variables of a rank to those of one alone. Returns what they were."""
+    before = {name: os.environ[name] for name in _ONE_RANK if name in os.environ}
+    os.environ.update({name: _ONE_RANK[name] for name in before})
+    return before
+
+
+@contextlib.contextmanager
+def one_rank_shown() -> Iterator[None]:
+    """Meanwhile the variables of this process, a rank, are those of one alone, for what it makes without workers."""
+    before = _set_one_rank()
+    try:
+        yield
+    finally:
+        os.environ.update(before)
 
 
 def refuse_own_ranks(dataset: Any) -> None:
