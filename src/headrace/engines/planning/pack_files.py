@@ -17,7 +17,11 @@ from pathlib import Path
 import headrace
 
 FOLDERS = ("adapters", "agent", "feed", "hosting", "instance", "processes", "runs")
-NOT_ON_HOSTS = ("feed/bench",)
+_SUBMITTING = ("kubernetes_engine", "lightkube_cluster", "kube_login", "submit_run")  # what speaks to a cluster
+NOT_ON_HOSTS = (
+    *("adapters/estimator/", "feed/bench/", "feed/profiler/"),
+    *(f"engines/kubernetes/{module}.py" for module in _SUBMITTING),
+)
 START = "__main__.py"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
@@ -46,7 +50,7 @@ def _package_files(root: Path, start: str, engine: str) -> Iterator[tuple[str, P
         files += (file for file in (root / folder).rglob("*") if file.is_file() and "__pycache__" not in file.parts)
     for file in sorted(files):
         name = file.relative_to(root).as_posix()
-        if not name.startswith(tuple(f"{skipped}/" for skipped in NOT_ON_HOSTS)):
+        if not name.startswith(NOT_ON_HOSTS):
             yield f"headrace/{name}", file
 
 
