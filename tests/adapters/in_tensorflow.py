@@ -79,7 +79,7 @@ def main(servers: str, secret: str, kill_once: str, pid: str) -> dict[str, Any]:
     saw["every sample once"] = sorted(label for labels in second for label in labels) == list(range(96))
 
     # Keras, over two epochs, from a position.
-    model = tf.keras.Sequential([tf.keras.layers.Input((4, 3)), tf.keras.layers.Flatten(), tf.keras.layers.Dense(1)])
+    model = tf.keras.Sequential([tf.keras.layers.Input((40, 32)), tf.keras.layers.Flatten(), tf.keras.layers.Dense(1)])
     model.compile("sgd", "mse", jit_compile=False)
     resumed.load_state_dict(state)
     places: list[Any] = []
@@ -92,7 +92,7 @@ def main(servers: str, secret: str, kill_once: str, pid: str) -> dict[str, Any]:
     saw["places"] = [(place["epoch"], place["step"]) for place in places]
 
     # Keras, directly: the dataset says how long an epoch is.
-    fields = {"image": tf.keras.layers.Input((4, 3)), "noise": tf.keras.layers.Input(())}
+    fields = {"image": tf.keras.layers.Input((40, 32)), "noise": tf.keras.layers.Input(())}
     direct = tf.keras.Model(fields, tf.keras.layers.Dense(1)(tf.keras.layers.Flatten()(fields["image"])))
     direct.compile("sgd", "mse", jit_compile=False)
     saw["batches"] = int(resumed.cardinality())

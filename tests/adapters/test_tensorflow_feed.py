@@ -43,7 +43,7 @@ def saw(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def test_shapes_are_static_and_the_epoch_has_a_length(saw: dict[str, Any]) -> None:
-    assert "shape=(8, 4, 3), dtype=tf.float32" in saw["spec"]
+    assert "shape=(8, 40, 32), dtype=tf.float32" in saw["spec"]
     assert "shape=(8,), dtype=tf.float64" in saw["spec"]
     assert "shape=(8,), dtype=tf.int64" in saw["spec"]
     assert saw["length"] == 12
