@@ -92,6 +92,8 @@ def cases(framework: str) -> dict[str, Case]:
         table = {name: case for name, case in table.items() if case.kind != "lanes" or case.steps}
     if framework == "lightning":
         table |= {f"{kind} / during a step": Case(kind, (Moment("during", 1, 4),)) for kind in KINDS}
+        soon = (MOMENTS["last step"], Moment("step", 1, 2))
+        table |= {f"{kind} / last step / then soon in the next epoch": Case(kind, soon) for kind in KINDS}
     order = list(table)
     random.Random(f"workers {framework}").shuffle(order)
     pairs: set[Any] = set()
@@ -203,7 +205,9 @@ def lightning(leg: Leg) -> None:
             self.at(trainer, Moment("start"))
 
         def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, index: int) -> None:
-            self.at(trainer, Moment("step", trainer.current_epoch, index + 1))
+            trained = trainer.fit_loop.epoch_loop.batch_progress.total.processed  # index may count another epoch's too
+            step = trained - trainer.current_epoch * (leg.case.limit or STEPS)
+            self.at(trainer, Moment("step", trainer.current_epoch, step))
 
         def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
             if leg.stop is not None and leg.stop.hook == "epoch":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,8 @@ from headrace.feed import pipeline
 class Pictures:
     """Samples that depend on the index and on the random generators; the first over index 13 ends its process."""
 
-    def __init__(self, n: int = 96, kill_once: str = "") -> None:
-        self.n = n
+    def __init__(self, n: int = 96, kill_once: str = "", shape: Sequence[int] = (4, 3)) -> None:
+        self.n, self.shape = n, shape
         self.kill_once = Path(kill_once) if kill_once else None
 
     def __len__(self) -> int:
@@ -30,13 +31,13 @@ class Pictures:
         if index == 13 and self.kill_once is not None and not self.kill_once.exists():
             self.kill_once.touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        image = np.random.rand(40, 32).astype(np.float32) + index
+        image = np.random.rand(*self.shape).astype(np.float32) + index
         return {"image": image, "noise": random.random()}, index
 
 
 @pipeline
-def pictures(n: int = 96, kill_once: str = "") -> Pictures:
-    return Pictures(n, kill_once)
+def pictures(n: int = 96, kill_once: str = "", shape: Sequence[int] = (4, 3)) -> Pictures:
+    return Pictures(n, kill_once, shape)
 
 
 class Words(Pictures):

@@ -72,7 +72,7 @@ def cases() -> Iterator[tuple[list[Any], str]]:
 
 
 def error_of(loader: Any) -> BaseException:
-    with pytest.raises(Exception) as raised:
+    with pytest.raises(BaseException) as raised:  # a panic is no Exception
         next(iter(loader))
     return raised.value
 
@@ -138,7 +138,8 @@ def test_objects_that_raise_when_they_are_looked_at_do_not_hide_the_error(error:
         assert type(ours) is type(theirs)
         assert str(ours).startswith(str(theirs))
         sources = mix({name: [row, row] for name, row in zip("ab", rows, strict=True)}, {"a": 1, "b": 1})
-        assert type(error_of(DataLoader(sources, 4, num_workers=0))) is type(theirs)
+        other = error_of(TorchLoader(rows[::-1], 2))  # a mixture shuffles its sources: either row may come first
+        assert type(error_of(DataLoader(sources, 4, num_workers=0))) in (type(theirs), type(other))
 
 
 class Silent(ValueError):

@@ -57,6 +57,7 @@ class DataLoader(feed.DataLoader):
             )
         self._shuffle = self._planner.shuffle
         self._trainer: weakref.ref[Trainer] | None = None  # that trains with the latest pass
+        self._trained_before = 0  # batches of all passes before the latest one
         self._refetch = False
 
     @property
@@ -72,6 +73,7 @@ class DataLoader(feed.DataLoader):
         self._planner.shuffle = False if trainer is not None and trainer.overfit_batches else self._shuffle
         trains = trainer is not None and any(loader is self for loader in _training_loaders(trainer))
         self._trainer = weakref.ref(trainer) if trains and trainer is not None else None
+        self._trained_before = _trained(trainer) if trains and trainer is not None else 0
         return super().__iter__()
 
     def set_epoch(self, epoch: int) -> None:
@@ -102,8 +104,8 @@ class DataLoader(feed.DataLoader):
         fetcher: Any = trainer.fit_loop._data_fetcher if trainer is not None and batches is None else None
         counts = fetcher is not None and not isinstance(fetcher, _DataLoaderIterDataFetcher)
         if counts and trainer is not None and len(fetcher.combined_loader.flattened) == 1:
-            trained = trainer.fit_loop.epoch_loop.batch_progress.current.processed
-            batches = self._planner.bookmark.behind(trained)
+            bookmark = self._planner.bookmark
+            batches = bookmark.behind(bookmark.first_step + _trained(trainer) - self._trained_before)
         return super().state_dict(batches)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -140,6 +142,11 @@ def _count_epoch(loop: _FitLoop) -> None:
                     progress.reset_on_run()
     epochs.increment_ready()
     epochs.increment_started()
+
+
+def _trained(trainer: Trainer) -> int:
+    """Returns how many batches were trained on, over all epochs; those of an epoch Lightning does not always reset."""
+    return int(trainer.fit_loop.epoch_loop.batch_progress.total.processed)
 
 
 def _training_loaders(trainer: Trainer) -> list[DataLoader]:

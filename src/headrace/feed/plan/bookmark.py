@@ -133,6 +133,11 @@ class Bookmark:
         """Returns the epoch of the latest pass, and the number of its first batch that was not given; None before."""
         return (self._progress.epoch, self._progress.step) if self._progress is not None else None
 
+    @property
+    def first_step(self) -> int:
+        """The step of its epoch at which the latest pass began."""
+        return self._taken.step if self._taken is not None else 0
+
     def behind(self, step: int) -> int | None:
         """Returns how many batches the latest pass had given before a step of its epoch; None if it is there.
 
@@ -143,7 +148,7 @@ class Bookmark:
             return None
         if step == progress.step or not progress.begun:
             return None
-        return max(0, step - (self._taken.step if self._taken is not None else 0)) if step < progress.step else 0
+        return max(0, step - self.first_step) if step < progress.step else 0
 
     def under_way(self) -> tuple[Progress, EpochPlan] | None:
         """Returns the progress and the plan of a pass in headrace's own order that has steps left; None without."""
