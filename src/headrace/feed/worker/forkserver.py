@@ -22,6 +22,7 @@ from headrace.feed.descriptors import keep_room, restore_limit
 from headrace.feed.wire import messages
 from headrace.feed.wire.forks import Exited, Fork, Forked
 from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
+from headrace.feed.wire.frames import Frame
 from headrace.feed.worker.executor import executor_main
 from headrace.feed.worker.parent_death import die_with_parent
 
@@ -35,6 +36,7 @@ class ForkServer:
         self._channel = channel
         self._roots = roots
         self._children: dict[int, int] = {}  # pidfd -> pid
+        self._frames: list[Frame] = []  # the latest ones; those that wait hold connections of other executors
 
     def run(self) -> None:
         """Serves until the feed server closes."""
@@ -47,10 +49,10 @@ class ForkServer:
                     self._reap(descriptor)
                     continue
                 try:
-                    frames = self._channel.receive()
+                    self._frames = self._channel.receive()
                 except ConnectionClosed:
                     return
-                for frame in frames:
+                for frame in self._frames:
                     if isinstance(frame.message, Fork):
                         poll.register(self._fork(frame.message, frame.take_descriptor()), select.POLLIN)
 
@@ -89,6 +91,10 @@ class ForkServer:
         self._channel.close()
         for pidfd in self._children:
             os.close(pidfd)
+        for frame in self._frames:
+            for descriptor in frame.descriptors:
+                os.close(descriptor)
+            frame.descriptors.clear()
 
     def _reap(self, pidfd: int) -> None:
         pid = self._children.pop(pidfd)
