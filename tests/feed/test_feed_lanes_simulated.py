@@ -160,7 +160,7 @@ def _simulate(
     make_pool: Callable[[], LanePool],
 ) -> SessionStats:
     draws, progress = _draws(None, 0, seed, rows, lanes), Progress(3)
-    inline = InlineLanes(built, readers, draws, progress, _fail, SessionStats())
+    inline = InlineLanes(built, readers, draws, progress, _fail, SessionStats(), shared=False)
     expected, consumed = [], [_lanes_of(draws, 0)]
     while (made := inline.fetch()) is not None:
         expected.append(flat(made[0]))
