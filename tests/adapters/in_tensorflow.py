@@ -47,7 +47,7 @@ def main(servers: str, secret: str, kill_once: str, pid: str) -> dict[str, Any]:
     saw: dict[str, Any] = {}
 
     # What one process makes, and what two hosts make of which one is lost, with a worker that is killed once.
-    large = (40, 32)  # smaller leaves are copied out of their slab
+    large = [40, 32]  # smaller leaves are copied out of their slab
     alone = DataLoader(array_data.pictures(shape=large), 8, collate_fn=stack_arrays, **here)
     plain = [batch[0]["image"].tobytes() for batch in alone]
     killed = array_data.pictures(kill_once=kill_once, shape=large)
