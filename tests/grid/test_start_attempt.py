@@ -80,7 +80,8 @@ def test_a_run_that_no_grid_has_started_is_not_taken_for_the_lines_own(home: Pat
 
 def test_the_run_by_which_an_endpoint_of_the_same_home_plays_an_attempt_is_not_taken_for_it(home: Path) -> None:
     job = local_job(home)
-    handle = engines.start(prepared(job, "sagemaker"), "local", detach=True)  # name and tags travel with a request
+    wanted = prepared(job, "sagemaker", request_digest(job, "sagemaker"))
+    handle = engines.start(wanted, "local", detach=True)  # name and tags travel with a request
     check_name(job.job_name, "sagemaker")
     assert find_attempt(job.job_name, "sagemaker", request_digest(job, "sagemaker")) is None
     with pytest.raises(NameInUse, match="already running"):

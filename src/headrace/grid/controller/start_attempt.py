@@ -62,9 +62,9 @@ def request_digest(job: Job, engine: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def prepared(job: Job, engine: str) -> Job:
+def prepared(job: Job, engine: str, request: str) -> Job:
     """Returns a job with the digest of its request, and, where a service tells jobs by their names, under its own."""
-    tag = Tag(key=REQUEST_TAG, value=request_digest(job, engine))
+    tag = Tag(key=REQUEST_TAG, value=request)
     changed: dict[str, object] = {"tags": (*(each for each in job.tags if each.key != REQUEST_TAG), tag)}
     if engine == "sagemaker":
         options = job.sagemaker.model_copy(update={"naming": "job"})
@@ -84,8 +84,8 @@ def start_or_adopt(job: Job, engine: str) -> StartedRun:
         JobInvalid, EngineRefused, HeadraceError, OSError: it cannot be started; nothing was. `EngineUnreachable` says
             that the platform did not answer: it may work later.
     """
-    wanted = prepared(job, engine)
     request = request_digest(job, engine)
+    wanted = prepared(job, engine, request)
     found = find_attempt(job.job_name, engine, request)
     if found is not None:
         return StartedRun(found, adopted=True)
