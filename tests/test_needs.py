@@ -145,4 +145,5 @@ def test_the_programs_of_tests_have_the_signals_of_a_terminal_whatever_pytest_wa
 def test_what_a_program_of_tests_ignores_and_blocks_is_nothing_else_than_python() -> None:
     done = subprocess.run(["cat", "/proc/self/status"], capture_output=True, text=True, check=True)
     rows = dict(line.split(":", 1) for line in done.stdout.splitlines())
-    assert (int(rows["SigIgn"], 16), int(rows["SigBlk"], 16)) == (0, 0)
+    free = sum(1 << (number - 1) for number in signal.valid_signals())  # the others are the C library's own
+    assert (int(rows["SigIgn"], 16) & free, int(rows["SigBlk"], 16) & free) == (0, 0)

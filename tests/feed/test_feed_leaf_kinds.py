@@ -57,9 +57,8 @@ def test_a_value_of_every_kind_goes_through_every_walk(name: str) -> None:
 def test_the_gaps_of_long_doubles_are_not_sent(code: str, order: str) -> None:
     one, other = np.arange(6).astype(order + code), np.arange(6).astype(order + code)
     gaps = one.view(np.uint8).reshape(-1, 16)
-    if np.finfo(np.longdouble).nmant != 63:
-        pytest.skip("long doubles have no gaps here")
-    (gaps[:, 10:] if order == "<" else gaps[:, :6])[:] = 0xAB
+    if np.finfo(np.longdouble).nmant == 63:  # other kinds have no gaps
+        (gaps[:, 10:] if order == "<" else gaps[:, :6])[:] = 0xAB
     first, second = (pytree.packed(leaves, size) for _, leaves, size in map(pytree.describe, (one, other)))
     assert first == second
 

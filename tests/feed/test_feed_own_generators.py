@@ -19,6 +19,7 @@ from torch import initial_seed
 
 from headrace import feed
 from headrace.feed import DataLoader
+from headrace.feed.pipelines import seeds
 from headrace.feed.pipelines.seeds import preserved_generators, set_generators, stream_key
 
 ROWS, BATCH = 96, 8
@@ -281,8 +282,10 @@ def test_the_numbers_of_feed_rng_are_pinned_so_that_a_run_can_be_repeated_by_a_l
 
 
 def test_outside_of_a_loader_feed_rng_gives_new_generators_and_other_kinds_are_refused() -> None:
-    list(DataLoader(feed_data.Explicit(), BATCH, seed=7))
-    assert feed.rng() is not feed.rng()
-    assert len({feed.rng().integers(2**62) for _ in range(9)}) == 9
+    with preserved_generators():
+        seeds._explicit.set(None)  # as in a new process: other tests simulate workers in this one
+        list(DataLoader(feed_data.Explicit(), BATCH, seed=7))
+        assert feed.rng() is not feed.rng()
+        assert len({feed.rng().integers(2**62) for _ in range(9)}) == 9
     with pytest.raises(ValueError, match='must be "numpy", "torch" or "random", got \'jax\''):
         feed.rng("jax")  # type: ignore[call-overload]
