@@ -158,6 +158,33 @@ def test_a_supervisor_that_is_killed_at_its_start_is_told_with_the_signal(stage,
     assert not list((stage.folder / "home" / "runs").iterdir())
 
 
+def test_a_supervisor_that_comes_slowly_is_waited_for_as_long_as_it_works(stage, monkeypatch):
+    (stage.folder / "slow_start.py").write_text(
+        "import runpy, time\n"
+        "while time.process_time() < 1.5:\n    pass\n"
+        "runpy.run_module('headrace.hosting.supervision.supervisor', run_name='__main__')\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(stage.folder), prepend=os.pathsep)
+    monkeypatch.setattr("headrace.hosting.supervision.start.SUPERVISOR", "slow_start")
+    monkeypatch.setattr("headrace.hosting.supervision.start.SUPERVISOR_SECONDS", 1.0)
+    handle = engines.start(stage.job(SLOW))
+    stage.handles.append(handle)
+    until(lambda: "running" in lines(handle.run))
+    handle.stop()
+    assert handle.wait(20) is Status.STOPPED
+
+
+def test_a_supervisor_that_does_nothing_is_ended_and_the_reason_told(stage, monkeypatch):
+    (stage.folder / "sleeps.py").write_text("import time\ntime.sleep(60)\n")
+    monkeypatch.setenv("PYTHONPATH", str(stage.folder), prepend=os.pathsep)
+    monkeypatch.setattr("headrace.hosting.supervision.start.SUPERVISOR", "sleeps")
+    monkeypatch.setattr("headrace.hosting.supervision.start.SUPERVISOR_SECONDS", 0.5)
+    with pytest.raises(EngineRefused, match=r"it used no CPU time for 0\.5 s") as caught:
+        engines.start(stage.job(SLOW))
+    assert "file system" in caught.value.hint
+    assert not list((stage.folder / "home" / "runs").iterdir())
+
+
 def test_its_handle_waits_stops_and_has_the_last_word_too(stage):
     handle = engines.start(stage.job(SLOW), detach=True)
     stage.handles.append(handle)

@@ -16,12 +16,34 @@ from headrace.errors import EngineRefused
 from headrace.exit_status import exit_text, split_status
 from headrace.hosting.supervision.run_environment import supervisor_environment
 from headrace.hosting.supervision.supervisor_process import ENGINE, SupervisorProcess
+from headrace.processes.process_table import look
 from headrace.processes.spawn import UTF8
 from headrace.runs import Run, RunPaths, read_header
 from headrace.runs.store import ASK_ENGINE
 
 SUPERVISOR = "headrace.hosting.supervision.supervisor"
-SUPERVISOR_SECONDS = 30.0
+SUPERVISOR_SECONDS = 30.0  # of no CPU time at all: on a busy machine a process gets little, but some
+
+
+class Idling:
+    """How long a process has used no CPU time.
+
+    Args:
+        pid: a child of this process that was not waited for.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._ticks: int | None = None
+        self._since = 0.0
+
+    def seconds(self) -> float:
+        """Returns it as of now; it is counted from the first call on."""
+        process, now = look(self._pid), time.monotonic()
+        ticks = process.ticks if process is not None else -1
+        if ticks != self._ticks:
+            self._ticks, self._since = ticks, now
+        return now - self._since
 
 
 def start_supervisor(paths: RunPaths, provider: str, held: Sequence[int] = ()) -> SupervisorProcess:
@@ -71,16 +93,17 @@ def _await_supervisor(paths: RunPaths, process: subprocess.Popen[bytes], before:
 
     The header says so, or, of a run that its engine answers for, the first event that it writes.
     """
-    deadline = time.monotonic() + SUPERVISOR_SECONDS
+    idling = Idling(process.pid)
     while (pid := read_header(paths).supervisor_pid) != process.pid:
         if pid == ASK_ENGINE and _event_bytes(paths) > before:
             return
-        if process.poll() is not None or time.monotonic() > deadline:
+        if process.poll() is not None or idling.seconds() > SUPERVISOR_SECONDS:
             words = (paths.engine / "supervisor.log").read_text(errors="replace").strip()
             code = process.returncode
             hint = ""
             if code is None:
-                words = words or f"it said nothing for {SUPERVISOR_SECONDS:g} s"
+                words = words or f"it used no CPU time for {SUPERVISOR_SECONDS:g} s"
+                hint = "its files may lie on a file system that does not answer, or somebody stopped it: try again"
             elif code < 0:
                 words = f"it was {exit_text(*split_status(code))}"
                 hint = "a person may have done that, or the kernel because memory was short (see dmesg): try again"

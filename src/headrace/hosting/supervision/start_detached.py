@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from headrace.errors import EngineRefused
 from headrace.hosting.supervision.run_environment import supervisor_environment
-from headrace.hosting.supervision.start import SUPERVISOR_SECONDS
+from headrace.hosting.supervision.start import SUPERVISOR_SECONDS, Idling
 from headrace.hosting.supervision.supervisor_process import KeeperProcess
 from headrace.instance.lifeline import RUN_ID
 from headrace.processes.child_report import ChildReport, read_report
@@ -66,8 +66,12 @@ def _has_processes(run_id: str) -> bool:
 
 
 def _first_line(process: subprocess.Popen[bytes]) -> str:
-    """Returns what a process says first, within the time that a supervisor may need; empty if it says nothing."""
+    """Returns what a process says first; empty if it says nothing for as long as a supervisor may be silent."""
     assert process.stdout is not None
+    idling = Idling(process.pid)
     with process.stdout as out, selectors.DefaultSelector() as selector:
         selector.register(out, selectors.EVENT_READ)
-        return out.readline().decode(errors="replace").strip() if selector.select(2 * SUPERVISOR_SECONDS) else ""
+        while idling.seconds() < 2 * SUPERVISOR_SECONDS:
+            if selector.select(1.0):
+                return out.readline().decode(errors="replace").strip()
+    return ""
