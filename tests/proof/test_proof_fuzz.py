@@ -350,11 +350,18 @@ def asking_nonsense(host: Server, fuzz: Fuzz) -> None:
         channel.close()
 
 
+def out_of_turn(host: Server, fuzz: Fuzz) -> None:
+    """Asks for a batch where a handshake begins."""
+    with connect(host, fuzz) as raw:
+        push(raw, fuzz.frame(fuzz.chance.choice(Recorded.asks)))
+
+
 STRANGERS = [
     garbage,
     garbage,
     wrong_secret,
     wrong_version,
+    out_of_turn,
     oversize,
     after_the_handshake,
     asking_nonsense,
@@ -380,8 +387,8 @@ def test_a_feed_server_refuses_every_stranger_and_serves_its_client_meanwhile(
     with feed_hosts(tmp_path, 1) as [host], training(tmp_path, loader=remote([host]), endless=True) as trainer:
         Recorded.record(host, monkeypatch)
         trainer.wait_steps(20)
-        for _ in range(20):  # what is loaded or learned once is not a leak
-            fuzz.chance.choice(STRANGERS)(host, fuzz)
+        for stranger in [*STRANGERS, *STRANGERS]:  # what is loaded or learned once is not a leak
+            stranger(host, fuzz)
         others, slabs, memory = held(host)
         silent = [connect(host, fuzz) for _ in range(10)]
         slow = connect(host, fuzz)
