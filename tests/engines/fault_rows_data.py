@@ -175,6 +175,7 @@ CHANNELS = [
         at(programs_run(1), KILL, program("algo-1")),
         r"dnn/algo-1\[0\]: killed by SIGKILL",
         machine=(make_data,),
+        soak=True,
     ),
 ]
 
@@ -188,6 +189,7 @@ DISKS = [
         limit=20,
         machine=(small_disk("home", 8),),
         after=(last_words("No space left on device"),),
+        soak=True,
     ),
     Row(
         "disk full: model at its place",

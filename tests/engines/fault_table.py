@@ -76,7 +76,7 @@ PROGRAMS = [
         r"dnn/algo-2\[0\]: killed by SIGKILL",
         soak=True,
     ),
-    Row("script killed while it saves", WAITING, at(stopping(2), KILL, program("algo-2")), **STOPPED),
+    Row("script killed while it saves", WAITING, at(stopping(2), KILL, program("algo-2")), **STOPPED, soak=True),
     Row(
         "script stopped at its start (stall_after: 2)",
         STALLING,
@@ -103,6 +103,7 @@ PROGRAMS = [
         EATING,
         then(BOTH, flag("eat")),
         r"dnn/algo-2\[0\]: killed by the kernel for memory \(OOM\): the instance's limit is 200 MiB",
+        soak=True,
     ),
 ]
 
@@ -114,7 +115,13 @@ AGENTS = [
         r"dnn/algo-2\[agent\]: agent killed by SIGKILL",
         soak=True,
     ),
-    Row("agent killed", WAITING, at(BOTH, KILL, agent("algo-2")), r"dnn/algo-2\[agent\]: agent killed by SIGKILL"),
+    Row(
+        "agent killed",
+        WAITING,
+        at(BOTH, KILL, agent("algo-2")),
+        r"dnn/algo-2\[agent\]: agent killed by SIGKILL",
+        soak=True,
+    ),
     Row("agent killed while the job is stopped", WAITING, at(stopping(2), KILL, agent("algo-2")), **STOPPED, soak=True),
     Row(
         "host lost",
@@ -128,6 +135,7 @@ AGENTS = [
         at(start, STOP, agent("algo-2")),
         r"dnn/algo-2\[agent\]: (did not come within 4 s; waited for: dnn/algo-2|silent for 5 s.*)",
         limit=20,
+        soak=True,
     ),
     Row(
         "agent stopped (silent for 5 s)",
@@ -211,12 +219,14 @@ AGENTS += [
         then(programs_run(3), cut("algo-1")),
         r"dnn/algo-1\[agent\]: cut off: all other hosts are silent for 5 s, and its own cable is pulled",
         limit=20,
+        soak=True,
     ),
     Row(
         "host killed while it is made",
         OBEYING.isolated(),
         at(start, KILL, entering),
         "algo-[12] could not be isolated: its first process was killed by SIGKILL",
+        soak=True,
     ),
     Row(
         "a program sends SIGTERM to process 1 of its host",
@@ -325,6 +335,7 @@ ENGINE = [
         KEEPING,
         at(programs_run(1), KILL, helper("sync")),
         "keeping the checkpoints failed: killed by SIGKILL",
+        soak=True,
     ),
     Row(
         "checkpoints: helper process stopped",

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+from effort import SOAK
 from run_places import code
 from stage import both_isolations, both_isolations_at_length, groups, text
 
@@ -54,27 +55,29 @@ def test_the_run_holds_job_plan_code_and_host_metrics(stage):
     assert seconds[-1].cpu >= seconds[0].cpu
 
 
-@both_isolations_at_length
-@pytest.mark.torch
-def test_torch_distributed_over_two_hosts_with_two_processes_each(stage):
-    script = """
-    import os, torch, torch.distributed as dist
-    dist.init_process_group("gloo")
-    value = torch.tensor([float(dist.get_rank())])
-    dist.all_reduce(value)
-    print("rank", dist.get_rank(), "of", dist.get_world_size(), "sum", value.item(), os.environ["SM_CURRENT_HOST"])
-    dist.destroy_process_group()
-    """
-    handle = stage.start(
-        script,
-        instance_groups=groups(dnn=2),
-        distribution={"torch_distributed": {"enabled": True, "processes_per_host": 2}, "instance_groups": ["dnn"]},
-        environment={"OMP_NUM_THREADS": "1"},
-    )
-    assert handle.wait(90) is Status.COMPLETED, text(handle)
-    for host, rank in (("algo-1", 0), ("algo-1", 1), ("algo-2", 2), ("algo-2", 3)):
-        assert text(handle, f"dnn/{host}[{rank}]").splitlines()[-1] == f"rank {rank} of 4 sum 6.0 {host}"
-    stage.assert_nothing_left(handle)
+if SOAK:  # in every run: two worlds at once (test_local_worlds.py) and torchrun's example
+
+    @both_isolations_at_length
+    @pytest.mark.torch
+    def test_torch_distributed_over_two_hosts_with_two_processes_each(stage):
+        script = """
+        import os, torch, torch.distributed as dist
+        dist.init_process_group("gloo")
+        value = torch.tensor([float(dist.get_rank())])
+        dist.all_reduce(value)
+        print("rank", dist.get_rank(), "of", dist.get_world_size(), "sum", value.item(), os.environ["SM_CURRENT_HOST"])
+        dist.destroy_process_group()
+        """
+        handle = stage.start(
+            script,
+            instance_groups=groups(dnn=2),
+            distribution={"torch_distributed": {"enabled": True, "processes_per_host": 2}, "instance_groups": ["dnn"]},
+            environment={"OMP_NUM_THREADS": "1"},
+        )
+        assert handle.wait(90) is Status.COMPLETED, text(handle)
+        for host, rank in (("algo-1", 0), ("algo-1", 1), ("algo-2", 2), ("algo-2", 3)):
+            assert text(handle, f"dnn/{host}[{rank}]").splitlines()[-1] == f"rank {rank} of 4 sum 6.0 {host}"
+        stage.assert_nothing_left(handle)
 
 
 @both_isolations

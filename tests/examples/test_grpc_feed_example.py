@@ -17,6 +17,7 @@ from types import ModuleType
 
 import psutil
 import pytest
+from effort import SOAK
 
 from headrace import engines
 from headrace.job import load_job
@@ -86,23 +87,27 @@ def test_it_trains_on_two_data_hosts_and_two_training_hosts_and_every_host_ends_
     assert (handle.paths.host("algo-3") / "model" / "model.pt").stat().st_size > 1000
 
 
-@pytest.mark.torch
-@pytest.mark.slow
-@pytest.mark.namespaces
-@pytest.mark.timeout(900)
-def test_a_trainer_that_is_killed_fails_the_job(start) -> None:
-    handle = start("hyperparameters.epochs=1000")
-    began = time.monotonic()
-    while "epoch 1/1000" not in said(handle, "algo-4"):
-        assert time.monotonic() - began < allowed(120)
-        assert handle.exit_code is None
-        time.sleep(0.1)
-    agent = next(each.pid for each in handle.run.events() if isinstance(each, HostStarted) and each.host == "algo-4")
-    below = psutil.Process(agent).children(recursive=True)
-    next(each for each in below if any("train_dnn.py" in word for word in each.cmdline())).kill()
-    assert handle.wait(allowed(30)) is Status.FAILED
-    assert (handle.cause.host, handle.cause.exit_code) == ("algo-4", 128 + 9)
-    assert "train_dnn.py on algo-4 ended with -9" in said(handle, "algo-4")
+if SOAK:  # the fault table kills trainers in every run
+
+    @pytest.mark.torch
+    @pytest.mark.slow
+    @pytest.mark.namespaces
+    @pytest.mark.timeout(900)
+    def test_a_trainer_that_is_killed_fails_the_job(start) -> None:
+        handle = start("hyperparameters.epochs=1000")
+        began = time.monotonic()
+        while "epoch 1/1000" not in said(handle, "algo-4"):
+            assert time.monotonic() - began < allowed(120)
+            assert handle.exit_code is None
+            time.sleep(0.1)
+        agent = next(
+            each.pid for each in handle.run.events() if isinstance(each, HostStarted) and each.host == "algo-4"
+        )
+        below = psutil.Process(agent).children(recursive=True)
+        next(each for each in below if any("train_dnn.py" in word for word in each.cmdline())).kill()
+        assert handle.wait(allowed(30)) is Status.FAILED
+        assert (handle.cause.host, handle.cause.exit_code) == ("algo-4", 128 + 9)
+        assert "train_dnn.py on algo-4 ended with -9" in said(handle, "algo-4")
 
 
 @pytest.fixture

@@ -392,7 +392,7 @@ def test_a_feed_server_refuses_every_stranger_and_serves_its_client_meanwhile(
         others, slabs, memory = held(host)
         silent = [connect(host, fuzz) for _ in range(10)]
         slow = connect(host, fuzz)
-        for count in range(number(150, 5000)):
+        for count in range(number(100, 5000)):
             fuzz.chance.choice(STRANGERS)(host, fuzz)
             if count % 50 == 0:
                 with contextlib.suppress(OSError):

@@ -84,7 +84,7 @@ def test_feed_servers_let_go_of_a_killed_trainer_and_serve_the_next(
     near, far = hosts
     loader = remote([near, far], near.unix_address)  # slabs of the trainer's on one, staging slabs on the other
     held: list[tuple[int, int]] = []
-    for _ in range(number(2, 15)):
+    for _ in range(number(1, 15)):
         with training(tmp_path, loader=loader, endless=True, dataset=DATA, environment=scratch) as trainer:
             wait_until(lambda: memfds(near) and connections(far), "both hosts work for it", 60)
             kill_in_the_middle(trainer, chance)
@@ -103,6 +103,6 @@ def test_a_feed_server_does_not_collect_slabs_of_batches_made_whole(hosts: list[
     data = {"words": True, "delay": 0.0}
     with training(tmp_path, loader=remote(hosts[:1]), endless=True, dataset=data) as trainer:
         trainer.wait_steps(50)
-        trainer.wait_steps(number(150, 5000))
+        trainer.wait_steps(number(60, 5000))
         assert memfds(hosts[0]) <= MOST_STAGING
         trainer.finish()

@@ -12,14 +12,16 @@ N = 240
 WINDOW = {"window": [8, 4]}
 
 
-def test_workers_of_a_mixture_are_killed_and_stopped(tmp_path: Path, seed: int) -> None:
-    loader = {"workers": "local", "num_workers": 3} | PREFETCH | WINDOW
-    data = {"delay": 0.001}
-    with training(tmp_path, loader=loader, pipeline="mixture", n=N, endless=True, dataset=data) as trainer:
-        chaos = Chaos(seed, trainer)
-        for _ in repeat(0.06):
-            chaos.run(number(2, 6))
-        trainer.finish()
+if SOAK:  # in every run: those of streams
+
+    def test_workers_of_a_mixture_are_killed_and_stopped(tmp_path: Path, seed: int) -> None:
+        loader = {"workers": "local", "num_workers": 3} | PREFETCH | WINDOW
+        data = {"delay": 0.001}
+        with training(tmp_path, loader=loader, pipeline="mixture", n=N, endless=True, dataset=data) as trainer:
+            chaos = Chaos(seed, trainer)
+            for _ in repeat(0.06):
+                chaos.run(number(2, 6))
+            trainer.finish()
 
 
 def test_workers_of_a_mixture_of_streams_are_killed_and_stopped(tmp_path: Path, seed: int) -> None:
