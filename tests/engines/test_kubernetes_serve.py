@@ -16,7 +16,7 @@ from kube_server import KubeServer
 from needs import require
 from serve_process import BUCKET, GROUP, ServeProcess
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.namespaces]
+pytestmark = [pytest.mark.timeout(300), pytest.mark.namespaces, pytest.mark.slow]
 HERE, THERE = "10.98.7.1", "10.98.7.2"
 SECRET = "headrace-s3"
 OPTIONS = {

@@ -705,9 +705,9 @@ def rows():
     )
     script = """
     import os
-    from headrace.feed import DataLoader
+    from headrace.feed import DataLoader, stack_arrays
     from rows import rows
-    loader = DataLoader(rows(), batch_size=4, shuffle=True, seed=3)
+    loader = DataLoader(rows(), batch_size=4, shuffle=True, seed=3, collate_fn=stack_arrays)
     print("ROWS", sorted(int(x) for batch in loader for x in batch), "SM_CHANNEL_ROWS" in os.environ)
     """
     handle = stage.start(

@@ -169,52 +169,54 @@ def test_an_agent_that_the_kernel_kills_for_memory_is_named_as_that(stage, small
     stage.assert_nothing_left(handle)
 
 
-@needs_groups
-@pytest.mark.torch
-def test_a_data_worker_that_the_kernel_kills_for_memory_is_named_in_its_event(stage, monkeypatch) -> None:
-    monkeypatch.setattr(assign, "LEAST_MEMORY", 900 * MIB)
-    monkeypatch.setattr(machine_capacity, "available_memory", lambda places: 1000 * MIB)
-    data = """
-    import pathlib, os
-    import torch
-    from headrace import feed
+if SOAK:  # in every run: programs, ranks and agents that it kills
 
-    class Greedy(torch.utils.data.Dataset):
-        def __len__(self):
-            return 64
-        def __getitem__(self, index):
-            if index == 5 and not pathlib.Path("eaten").exists():
-                pathlib.Path("eaten").touch()
-                block = bytearray()
-                while True:
-                    block += b"x" * (16 << 20)
-            return torch.tensor(index)
+    @needs_groups
+    @pytest.mark.torch
+    def test_a_data_worker_that_the_kernel_kills_for_memory_is_named_in_its_event(stage, monkeypatch) -> None:
+        monkeypatch.setattr(assign, "LEAST_MEMORY", 900 * MIB)
+        monkeypatch.setattr(machine_capacity, "available_memory", lambda places: 1000 * MIB)
+        data = """
+        import pathlib, os
+        import torch
+        from headrace import feed
 
-    @feed.pipeline
-    def greedy():
-        return Greedy()
-    """
-    script = """
-    from data import greedy
-    from headrace import feed
-    seen = [int(each) for batch in feed.DataLoader(greedy(), batch_size=4) for each in batch]
-    print("seen", seen == list(range(64)), flush=True)
-    """
-    code = Path(stage.folder) / "code"
-    code.mkdir(exist_ok=True)
-    (code / "data.py").write_text(textwrap.dedent(data))
-    handle = stage.start(
-        script,
-        instance_groups=groups(dnn=1, data=1),
-        data_service={"feed": {"enabled": True, "workers_per_host": 1}, "instance_groups": ["data"]},
-        completion={"instance_groups": ["dnn"]},
-    )
-    assert handle.wait(90) is Status.COMPLETED, text(handle)
-    assert "seen True" in text(handle)
-    lost = [event for event in handle.run.events() if isinstance(event, DataWorkerLost)]
-    assert "killed by the kernel for memory (OOM): the instance's limit is 900 MiB" in lost[0].reason
-    assert handle.run.degraded
-    stage.assert_nothing_left(handle)
+        class Greedy(torch.utils.data.Dataset):
+            def __len__(self):
+                return 64
+            def __getitem__(self, index):
+                if index == 5 and not pathlib.Path("eaten").exists():
+                    pathlib.Path("eaten").touch()
+                    block = bytearray()
+                    while True:
+                        block += b"x" * (16 << 20)
+                return torch.tensor(index)
+
+        @feed.pipeline
+        def greedy():
+            return Greedy()
+        """
+        script = """
+        from data import greedy
+        from headrace import feed
+        seen = [int(each) for batch in feed.DataLoader(greedy(), batch_size=4) for each in batch]
+        print("seen", seen == list(range(64)), flush=True)
+        """
+        code = Path(stage.folder) / "code"
+        code.mkdir(exist_ok=True)
+        (code / "data.py").write_text(textwrap.dedent(data))
+        handle = stage.start(
+            script,
+            instance_groups=groups(dnn=1, data=1),
+            data_service={"feed": {"enabled": True, "workers_per_host": 1}, "instance_groups": ["data"]},
+            completion={"instance_groups": ["dnn"]},
+        )
+        assert handle.wait(90) is Status.COMPLETED, text(handle)
+        assert "seen True" in text(handle)
+        lost = [event for event in handle.run.events() if isinstance(event, DataWorkerLost)]
+        assert "killed by the kernel for memory (OOM): the instance's limit is 900 MiB" in lost[0].reason
+        assert handle.run.degraded
+        stage.assert_nothing_left(handle)
 
 
 @needs_groups

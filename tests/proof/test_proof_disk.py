@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from effort import SOAK
 from feed_servers import wait_until
 from full_disk import with_full_disk
 from training import feed_hosts, remote, training
@@ -54,7 +55,7 @@ def test_a_feed_server_whose_log_is_on_a_full_disk_goes_on_serving(tmp_path: Pat
         assert host.event("ready"), "what has a place to go is still told"
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [2, *([0] if SOAK else [])])
 def test_a_full_disk_that_the_dataset_meets_reaches_the_trainer_as_that_error(workers: int, tmp_path: Path) -> None:
     loader = {"workers": "local", "num_workers": workers}
     with training(tmp_path, loader=loader | {"shuffle": False}, pipeline="full_disk") as trainer:
