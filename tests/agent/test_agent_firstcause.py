@@ -66,6 +66,24 @@ GROUP = (
     "    | KeyError: 'never raised'",
     "    +------------------------------------",
 )
+GRAPH = (  # the message of TensorFlow's error holds the frames in which the node was made
+    *TRACEBACK[:-1],
+    "tensorflow.python.framework.errors_impl.InvalidArgumentError: Graph execution error:",
+    "",
+    "Detected at node 'dense/Relu' defined at (most recent call last):",
+    '  File "train.py", line 9, in <module>',
+    "Node: 'dense/Relu'",
+    "In[0] mismatch In[1] shape: 10 vs. 12",
+)
+TORCHRUN = (  # what torchrun adds after the last words of a rank
+    "E1127 20:00:00.000000 7 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: 1) local_rank: 0",
+    *TRACEBACK[:-1],
+    "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
+    "=" * 60,
+    "train.py FAILED",
+    *("-" * 60, "Failures:", "  <NO_OTHER_FAILURES>", "-" * 60, "Root Cause (first observed failure):", "[0]:"),
+    *("  time      : 2026-11-27_20:00:00", "  rank      : 0 (local_rank: 0)", "  exitcode  : 1 (pid: 9)", "=" * 60),
+)
 IGNORED = ("Exception ignored in: <function f at 0x7f>", *TRACEBACK[:-1], "OSError: closed")
 
 
@@ -84,6 +102,14 @@ IGNORED = ("Exception ignored in: <function f at 0x7f>", *TRACEBACK[:-1], "OSErr
          "SyntaxError: '(' was never closed"),
         (("loading", "train.sh: line 3: nvcc: command not found"), 127, None,
          "train.sh: line 3: nvcc: command not found"),
+        (("loading", "train.sh: 3: nvcc: not found"), 127, None, "train.sh: 3: nvcc: not found"),  # as dash says it
+        (("epoch: 3: loss", "done"), 127, None, ""),
+        (GRAPH, 1, None, "tensorflow.python.framework.errors_impl.InvalidArgumentError: Graph execution error: "
+         "Detected at node 'dense/Relu' defined at (most recent call last):"),
+        ((*TRACEBACK, *TORCHRUN), 1, None, "ValueError: bad label"),
+        ((*TRACEBACK, *(f"epoch {n}: done" for n in range(11)), *TORCHRUN), 1, None,
+         f"torch.distributed.elastic.multiprocessing.errors.ChildFailedError: {'=' * 60}"),  # that rank said nothing
+        ([f"\x1b[31m{line}\x1b[0m" for line in TRACEBACK], 1, None, "ValueError: bad label"),  # with FORCE_COLOR
         (("trainer: error: no such file", "usage: trainer"), 2, None, "trainer: error: no such file"),
         (("terminate called after throwing an instance of 'std::bad_alloc'", "  what():  std::bad_alloc"), None, 6,
          "std::bad_alloc"),

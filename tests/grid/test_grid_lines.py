@@ -288,6 +288,26 @@ def test_a_matrix_multiplies_the_lines_of_a_file(tmp_path: Path) -> None:
     ]
 
 
+def test_a_field_may_be_a_part_of_the_one_before_it_and_none_takes_the_place_of_another(tmp_path: Path) -> None:
+    opt, part = "hyperparameters.opt: [{lr: 1, wd: 0}]", "hyperparameters.opt.lr: [2, 3]"
+    grid = grid_of(tmp_path, f"{{product: {{{opt}, {part}}}}}")
+    written = [dict(line.fields) for line in grid.lines]
+    jobs = [grid.template.job_of(line, "one") for line in grid.lines]
+    assert [job.hyperparameters["opt"] for job in jobs] == [{"lr": 2, "wd": 0}, {"lr": 3, "wd": 0}]
+    assert [dict(line.fields) for line in grid.lines] == written  # a line keeps what was written
+    assert written[0]["hyperparameters.opt"] == {"lr": 1, "wd": 0}
+    beside = grid_of(tmp_path, f"{{product: {{{part}, hyperparameters.opt.wd: [0]}}}}")
+    assert beside.template.job_of(beside.lines[0], "one").hyperparameters["opt"] == {"lr": 2, "wd": 0}
+    for first, second in (
+        ("hyperparameters.opt.lr: [2]", opt),
+        ("hyperparameters.lr: [1]", "'hyperparameters.\"lr\"': [2]"),
+        ("image: ['repo:1']", "image_uri: ['repo:2']"),
+        ("instance_groups.data_group.count: [2]", "'instance_groups[0].instance_count': [3]"),
+    ):
+        (said,) = problems_of(tmp_path, f"{{product: {{{first}, {second}}}}}")
+        assert "is given twice" in said, said
+
+
 @pytest.mark.parametrize(
     ("lines", "said"),
     [

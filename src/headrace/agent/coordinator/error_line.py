@@ -9,6 +9,8 @@ import re
 import signal
 from collections.abc import Sequence
 
+from headrace.runs.log_file import clean
+
 CHARACTERS = 500
 """An error is cut there, so that it, the place and the exit code fit into SageMaker's FailureReason (1024)."""
 
@@ -21,8 +23,10 @@ _HEADINGS = ("Traceback (most recent call last):", "Exception Group Traceback (m
 _IGNORED = "Exception ignored "
 _OF_AN_ERROR = re.compile(r"^(\s|frame #|Exception ignored |(Exception Group )?Traceback )")
 _MOST_AFTER = 10  # ordinary lines after the exception that ended a program: warnings at exit, the rest of its message
+_OF_TORCHRUN = "ChildFailedError:"
 _WORDS = re.compile(
-    r"^(\S+: )*((fatal )?error|fatal|fatal python error): (?![-+\d.e%]+$)\S|^\S+: line \d+: ", re.IGNORECASE
+    r"^(\S+: )*((fatal )?error|fatal|fatal python error): (?![-+\d.e%]+$)\S|^\S+: line \d+: |^\S*sh: \d+: ",
+    re.IGNORECASE,
 )
 _WHAT = re.compile(r"^\s*what\(\): +(?=\S)")
 
@@ -47,7 +51,7 @@ def error_line(last_lines: Sequence[str], exit_code: int | None, number: int | N
     """
     if number is not None and number != signal.SIGABRT:
         return ""
-    lines = [_RANK.sub("", line).rstrip() for line in last_lines]
+    lines = [_RANK.sub("", clean(line)).rstrip() for line in last_lines]
     lines = [_GROUP.sub("", line) for line in lines if not _BORDER.match(line)]
     lines = [line for line in lines if line]
     found = _raised(lines, anywhere=exit_code == 1) or _in_words(lines)
@@ -60,21 +64,26 @@ def _raised(lines: Sequence[str], anywhere: bool) -> str:
     for index, line in enumerate(lines):
         if line in _HEADINGS:
             inside, ignored = True, index > 0 and lines[index - 1].startswith(_IGNORED)
-        elif _FRAME.match(line):
+        elif _FRAME.match(line) and not found:  # a traceback whose first line is no longer kept; later ones have theirs
             inside = True
         elif inside and not line.startswith((" ", "\t")):
             inside = False
             if not ignored and _EXCEPTION.match(line):
-                found, at = line, index
+                # torchrun's own exception says only that a rank failed, whose exception stands right before it
+                of_a_rank = _OF_TORCHRUN in line and found and _few(lines[at + 1 : index])
+                found, at = found if of_a_rank else line, index
             ignored = False
     if not found:
         return ""
-    if found.endswith(":") and at + 1 < len(lines):  # the message begins in the next line
+    if found == lines[at] and found.endswith(":") and at + 1 < len(lines):  # the message begins in the next line
         at += 1
         found = f"{found} {lines[at].strip()}"
     after = lines[at + 1 :]
-    few = sum(not _OF_AN_ERROR.match(line) for line in after) <= _MOST_AFTER
-    return found if not after or (anywhere and few) else ""
+    return found if not after or (anywhere and _few(after)) else ""
+
+
+def _few(lines: Sequence[str]) -> bool:
+    return sum(not _OF_AN_ERROR.match(line) for line in lines) <= _MOST_AFTER
 
 
 def _in_words(lines: Sequence[str]) -> str:

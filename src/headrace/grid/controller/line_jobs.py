@@ -123,7 +123,7 @@ class LineJobs:
         if region not in self._templates:
             fields = self.file.in_regions.get(region, {})
             plain = self._grid.template
-            made = apply_values(plain.data, {place_of(name): value for name, value in fields.items()}, region)
+            made = apply_values(plain.data, ((place_of(name), value) for name, value in fields.items()), region)
             given = {key: value for key, value in made.data.items() if value is not None}
             wrong = (made.findings or find_problems(given)) if fields else []
             if wrong:

@@ -25,7 +25,7 @@ def access_in(region: str, job: Mapping[str, Any], fields: Mapping[str, object])
         job: keys of the grid's job.
         fields: what is another in this region, as `in_regions` of a grid's file has it.
     """
-    data = apply_values(job, {place_of(name): value for name, value in fields.items()}, region).data
+    data = apply_values(job, ((place_of(name), value) for name, value in fields.items()), region).data
     engines: Any = data.get("engines") or {}
     options = engines.get("sagemaker") or {}
     endpoint = (options.get("endpoint_urls") or {}).get("s3") or options.get("endpoint_url")

@@ -61,9 +61,9 @@ class Template:
         return tuple(result)
 
     def _with(self, line: Line) -> Overridden:
-        values = {place_of(name): value for name, value in line.fields.items() if name not in OF_LINES}
+        values = [(place_of(name), value) for name, value in line.fields.items() if name not in OF_LINES]
         if IMAGE in line.fields:
-            values[("image_uri",)] = line.fields[IMAGE]
+            values.append((("image_uri",), line.fields[IMAGE]))
         return apply_values(self.data, values, line.place)
 
 

@@ -50,8 +50,10 @@ def apply(data: Mapping[str, object], overrides: Iterable[str]) -> Overridden:
     return result
 
 
-def apply_values(data: Mapping[str, object], values: Mapping[Path, object], text: str) -> Overridden:
-    """Puts values at their places, in their order. `data` itself is not changed.
+def apply_values(data: Mapping[str, object], values: Iterable[tuple[Path, object]], text: str) -> Overridden:
+    """Puts values at their places, in their order. Neither `data` nor the values are changed.
+
+    Each value counts: one that takes the place of an earlier one, or of what that is a part of, is a finding.
 
     Args:
         data: the job.
@@ -59,9 +61,9 @@ def apply_values(data: Mapping[str, object], values: Mapping[Path, object], text
         text: what `Overridden.texts` shall hold for each.
     """
     result = Overridden({key: _copied(value) for key, value in data.items()})
-    for path, value in values.items():
+    for path, value in values:
         try:
-            _set(result, _by_group_name(path, result.data), value, text)
+            _set(result, _by_group_name(path, result.data), _copied(value), text, once=True)
         except ValueError as error:
             result.texts[path] = text
             result.findings.append(Finding(path, str(error)))
@@ -117,9 +119,10 @@ def _value(path: Path, text: str) -> object:
         raise ValueError(f"the value is not YAML: {error}") from None
 
 
-def _set(result: Overridden, path: Path, value: object, text: str) -> None:
+def _set(result: Overridden, path: Path, value: object, text: str, *, once: bool = False) -> None:
     parent: dict[str, object] | list[object] = result.data
     done: list[str | int] = []
+    earlier = tuple(result.texts)
     for position, step in enumerate(path):
         last = position == len(path) - 1
         if isinstance(parent, list):
@@ -137,6 +140,8 @@ def _set(result: Overridden, path: Path, value: object, text: str) -> None:
         if isinstance(child, (dict, list)):
             parent = child
     final = tuple(done)
+    if once and any(old[: len(final)] == final for old in earlier):
+        raise ValueError("is given twice: it takes the place of what is given before for it, or for a part of it")
     # What an earlier override wrote below this place is gone.
     result.texts = {old: said for old, said in result.texts.items() if old[: len(final)] != final} | {final: text}
 
