@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
+import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -157,3 +160,17 @@ def test_options_of_a_groups_step_come_after_those_of_all_groups() -> None:
     steps = {name: slurm.nodes_of(name).step_options for name in ("data_group", "dnn_group")}
     mounts = "--container-mounts=/shared"
     assert steps == {"data_group": (mounts,), "dnn_group": (mounts, "--container-image=/shared/gpu.sqsh")}
+
+
+@pytest.mark.parametrize(
+    "name", ["a 0", 'a"=0"', "a'; echo foo", r"a\=0", "a\\", "%j", "100%", "#x", "$HOME", "`id`", "*", "~", "ünï"]
+)
+def test_sbatch_and_the_shell_read_a_folder_of_any_name_as_it_is(name: str) -> None:
+    case, run = CASES["one_group"], f"/shared/{name}/demo"
+    lines = batch_script(case.job, case.plan, replace(PLACES, run=run)).splitlines()
+    options = [word for line in lines if line.startswith("#SBATCH ") for word in shlex.split(line)[1:]]
+    (output,) = (option.partition("=")[2] for option in options if option.startswith("--output="))
+    assert "%" not in output.replace("%%", "")  # nothing that Slurm would fill in
+    assert output.replace("%%", "%") == f"{run}/engine/slurm.log"
+    shown = subprocess.run(["bash", "-c", lines[-1].replace("exec ", r"printf '%s\n' ", 1)], stdout=-1, check=True)
+    assert shown.stdout.decode().splitlines()[-1] == run

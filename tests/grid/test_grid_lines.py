@@ -257,6 +257,15 @@ def test_a_matrix_is_a_product_lines_side_by_side_and_a_draw_that_a_seed_repeats
     assert pairs == {(1, "x"), (2, "y")}
 
 
+def test_a_value_of_a_matrix_is_one_value_whatever_it_holds(tmp_path: Path) -> None:
+    """Lists and mappings are not divided, texts of numbers stay texts, and nothing in a text is expanded."""
+    values = [[1, 2], [], {"a": [1]}, "a,b", "a=b", "1e-4", "true", "", " x ", "--x", "$HOME", "${x}", "`id`", "~", "*"]
+    grid = grid_of(tmp_path, f"{{product: {{hyperparameters.x: {json.dumps([*values, 3, 0.5, False])}}}}}")
+    jobs = [grid.template.job_of(line, "one") for line in grid.lines]
+    assert [job.hyperparameters["x"] for job in jobs] == [*values, 3, 0.5, False]
+    assert len({line.key for line in grid.lines}) == len(grid.lines)
+
+
 def test_what_is_drawn_of_a_matrix_is_in_it_once_and_the_same_for_the_same_seed(tmp_path: Path) -> None:
     product = f"product: {{hyperparameters.lr: [0.1, 0.2], hyperparameters.depth: {list(range(50))}}}"
     lines = grid_of(tmp_path, f"{{{product}}}").lines

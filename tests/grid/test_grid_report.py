@@ -251,12 +251,10 @@ def test_the_commands_read_the_journal(tmp_path: Path, monkeypatch: pytest.Monke
     assert "there is no grid 'other'" in str(unknown.exception)
 
 
-def test_a_line_that_runs_costs_already_in_the_list_and_the_status(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path))
+def running_for_an_hour(home: Path) -> str:
+    """Makes the record of a run of one host, and returns its id."""
     began = time.time() - 3600
-    paths = create_run("g-k0", runs=tmp_path / "runs", created=began)
+    paths = create_run("g-k0", runs=home / "runs", created=began)
     group = {"name": "g", "instance_type": "ml.c5.xlarge", "hosts": ["algo-1"]}
     (paths.root / "plan.json").write_text(json.dumps({"groups": [group], "completion_groups": ["g"]}))
     events = (
@@ -266,7 +264,27 @@ def test_a_line_that_runs_costs_already_in_the_list_and_the_status(
     )
     (paths.root / "events").mkdir()
     (paths.root / "events" / "engine.jsonl").write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in events))
-    goes = attempt(1, AttemptState.RUNNING, run_id=paths.id, ended=None, region="us-east-1")
+    return paths.id
+
+
+def test_a_home_that_was_moved_still_has_the_grid_and_the_figures_of_its_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    monkeypatch.setenv("HEADRACE_HOME", str(home))
+    goes = attempt(1, AttemptState.RUNNING, run_id=running_for_an_hour(home), ended=None, region="us-east-1")
+    started(home, msgspec.structs.replace(GRID, lines=(line(0, LineState.RUNNING, goes),)))
+    home.rename(tmp_path / "moved")
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "moved"))
+    ((listed,), _) = list_grids()
+    assert listed.cost == pytest.approx(0.204, rel=0.05), "an hour of one host"
+
+
+def test_a_line_that_runs_costs_already_in_the_list_and_the_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path))
+    goes = attempt(1, AttemptState.RUNNING, run_id=running_for_an_hour(tmp_path), ended=None, region="us-east-1")
     started(tmp_path, msgspec.structs.replace(GRID, lines=(line(0, LineState.RUNNING, goes),)))
     ((listed,), _) = list_grids()
     assert listed.cost == pytest.approx(0.204, rel=0.05), "an hour of one host"
