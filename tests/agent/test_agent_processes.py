@@ -1,11 +1,13 @@
 """The process table, starting and ending processes: real ones."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +16,7 @@ from headrace.agent.host.process import Reaper, Running
 from headrace.exit_status import exit_text
 from headrace.processes import process_table
 from headrace.processes.process_table import descendants, describe_exit, is_running, look, reap, send
-from headrace.processes.sigterm_tree import ask_to_end
+from headrace.processes.sigterm_tree import EndingTree
 from headrace.processes.spawn import spawn
 from headrace.runs import LogWriter
 from patience import allowed
@@ -295,7 +297,7 @@ def test_to_ask_a_program_to_end_asks_its_children_too_unless_it_looks_after_the
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     child = look(int(parent.stdout.readline()))
     try:
-        asked = [process.pid for process in ask_to_end(parent.pid)]
+        asked = [process.pid for process in EndingTree(parent.pid).signalled]
         assert asked == ([parent.pid, child.pid] if reached else [parent.pid])
         if handler == "signal.SIG_DFL":  # what a parent ignores its child ignores too
             until(lambda: not is_running(child.pid, child.start))
@@ -306,4 +308,67 @@ def test_to_ask_a_program_to_end_asks_its_children_too_unless_it_looks_after_the
         send(child, signal.SIGKILL)
         parent.kill()
         parent.communicate()
-    assert ask_to_end(parent.pid) == []
+    assert EndingTree(parent.pid).signalled == []
+
+
+SAVES = """
+import signal, sys, time
+def save(*_):
+    print("saving", flush=True); time.sleep(0.2); print("saved", flush=True); open("done", "w").close(); sys.exit(0)
+signal.signal(signal.SIGTERM, save); print("ready", flush=True)
+while True: time.sleep(0.05)
+"""
+LAUNCHES = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "train.py"], stdout=subprocess.PIPE, text=True)
+for line in child.stdout: print("|", line, end="", flush=True)
+sys.exit(child.wait())
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python train.py 2>&1 | tee log",
+        "python train.py | cat | tee log",
+        "python train.py | while read -r line; do echo $line; done",
+        "python train.py > >(tee log)",
+        "mkfifo pipe; tee log < pipe & python train.py > pipe; wait",
+        "yes | python train.py",
+        "python launch.py",
+        "echo $(python launch.py); touch next",
+    ],
+)
+def test_what_a_program_that_saves_is_connected_with_by_pipes_ends_after_it(command, tmp_path):
+    (tmp_path / "train.py").write_text(SAVES)
+    (tmp_path / "launch.py").write_text(LAUNCHES)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    shell = subprocess.Popen(
+        ["bash", "-c", command + "; :"], cwd=tmp_path, env={**os.environ, "PATH": path}, stdout=subprocess.DEVNULL
+    )
+
+    def handles():
+        catching = [each.pid for each in descendants(shell.pid) if _catches(each.pid)]
+        return any(b"train.py" in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in catching)
+
+    until(handles)
+    ending = EndingTree(shell.pid)
+    members = [*ending.signalled, *ending.later]
+
+    def over():
+        shell.poll()
+        ending.go_on()
+        return not ending.is_running
+
+    until(over)
+    assert (tmp_path / "done").exists()
+    assert not (tmp_path / "next").exists()
+    assert len(members) > 1
+    shell.wait()
+
+
+def _catches(pid):
+    with contextlib.suppress(OSError):
+        text = Path(f"/proc/{pid}/status").read_text()
+        return bool(int(text.partition("SigCgt:")[2].split()[0], 16) & 1 << (signal.SIGTERM - 1))
+    return False

@@ -18,13 +18,14 @@ from typing import Protocol
 
 from headrace.agent.control.control_messages import LAST_LINE_BYTES, LAST_LINES
 from headrace.agent.host.line_splitter import LineSplitter
-from headrace.processes.process_table import Process, describe_exit, is_running, reap, send
-from headrace.processes.sigterm_tree import ask_to_end
+from headrace.processes.process_table import describe_exit, reap
+from headrace.processes.sigterm_tree import EndingTree
 from headrace.processes.spawn import spawn
 from headrace.runs import Cause, CauseKind, LogWriter
 
 CHUNK = 1 << 18
 PIPE_BYTES = 1 << 20
+POLL = 0.05
 
 OnLines = Callable[[list[bytes]], None]
 
@@ -136,7 +137,7 @@ class Running:
         self.ended = asyncio.Event()
         self.tail: deque[bytes] = deque(maxlen=LAST_LINES)
         self._cause: Cause | None = None
-        self._asked: list[Process] = []
+        self._ending: EndingTree | None = None
         out, out_end = os.pipe()
         err, err_end = os.pipe()
         try:
@@ -179,10 +180,16 @@ class Running:
                 os.kill(self.pid, number)
 
     def terminate(self) -> None:
-        """Sends SIGTERM to its main process, and to the descendants that this would not reach; see `ask_to_end`."""
+        """Sends SIGTERM to its main process, and to the descendants that this would not reach; see `EndingTree`."""
         if not self.ended.is_set():  # not reaped yet, so the pid is still its own
             self.told_to_stop = True
-            self._asked = ask_to_end(self.pid)
+            ending = self._ending = EndingTree(self.pid)
+            self._go_on_ending(ending)
+
+    def _go_on_ending(self, ending: EndingTree) -> None:
+        ending.go_on()
+        if ending.later:
+            asyncio.get_running_loop().call_later(POLL, self._go_on_ending, ending)
 
     def kill(self) -> None:
         """Ends its main process, and whatever else of it was asked to end."""
@@ -190,13 +197,13 @@ class Running:
             self.told_to_stop = True
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
-        for process in self._asked:
-            send(process, signal.SIGKILL)
+        if self._ending is not None:
+            self._ending.kill()
 
     @property
     def still_running(self) -> bool:
         """Whether a process that was asked to end, or its main process, still runs."""
-        return not self.ended.is_set() or any(is_running(each.pid, each.start) for each in self._asked)
+        return not self.ended.is_set() or (self._ending is not None and self._ending.is_running)
 
     def kill_as_failure(self) -> None:
         """Kills its main process because it failed: not counted as told to stop."""
