@@ -58,7 +58,7 @@ def memory_limit(mount: Path = _MOUNT, membership: Path = _MEMBERSHIP) -> int:
 def _own_group(mount: Path, membership: Path) -> tuple[Path, int] | None:
     """Returns the directory of the group that counts this process's memory, and its version of cgroups."""
     try:
-        lines = membership.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        lines = membership.read_text(encoding="utf-8", errors="surrogateescape").rstrip("\n").split("\n")
     except OSError:
         return None
     for line in lines:

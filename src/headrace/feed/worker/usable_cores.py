@@ -39,7 +39,7 @@ def control_groups(mount: Path = _MOUNT, membership: Path = _MEMBERSHIP, control
         controller: what is limited, as version 1 names it.
     """
     try:
-        lines = membership.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        lines = membership.read_text(encoding="utf-8", errors="surrogateescape").rstrip("\n").split("\n")
     except OSError:
         return
     for line in lines:

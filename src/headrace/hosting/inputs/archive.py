@@ -39,6 +39,7 @@ def unpack(archive: Path, target: Path, name: str) -> None:
                 _unpack(members, member, target, name)
             while members.fileobj is not None and members.fileobj.read(1 << 20):
                 pass  # to the end, where the checksum is
+            _check_links(target, name)
     except _DAMAGED as error:
         shutil.rmtree(target)
         told = f"{name} is not an archive, or is damaged: {error}"
@@ -65,6 +66,8 @@ def _unpack(members: tarfile.TarFile, member: tarfile.TarInfo, target: Path, nam
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     _make_room(path)
+    if path.is_dir():
+        raise _refused(name, member, "takes the place of a folder")
     if member.isreg():
         content = members.extractfile(member)
         assert content is not None  # it is a file
@@ -85,6 +88,16 @@ def _unpack(members: tarfile.TarFile, member: tarfile.TarInfo, target: Path, nam
         shutil.copy2(there, path)
     else:
         raise _refused(name, member, "is neither a file nor a folder nor a link")
+
+
+def _check_links(target: Path, name: str) -> None:
+    """Refuses the archive if a link leads out now that all is there: a member may change where another one leads."""
+    root = os.path.realpath(target)
+    for folder, folders, files in os.walk(target):
+        for path in (Path(folder, each) for each in folders + files):
+            if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(root):
+                told = f"{name} is refused: {str(path.relative_to(target))!r} is a link that leads out of the folder"
+                raise UsageError(f"{told}: {path.readlink()}", "pack only the code: tar -czf FILE -C FOLDER .")
 
 
 def _make_room(path: Path) -> None:
