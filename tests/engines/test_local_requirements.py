@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from headrace.errors import UsageError
 from headrace.hosting.inputs import virtual_environments
 from headrace.hosting.inputs.requirements import VirtualEnvironment, environment_of, prepare_install
 from headrace.hosting.supervision.cleanup import remove_leftovers
+from headrace.instance.lifeline import PACKAGE_ENTRY
 from headrace.job import Job
 from headrace.runs import RunPaths, Status
 from headrace.runs.events import RequirementsInstalled
@@ -165,6 +167,37 @@ def test_groups_have_their_own(tmp_path: Path) -> None:
     assert case.install("requirements.txt", "data.txt")[0] == 0
     assert run_in(planned["b"], "import beta; print(beta.version)") == "1.0"
     assert run_in(planned["b"], "import importlib.util as u; print(u.find_spec('alpha'))") == "None"
+
+
+def test_pip_has_the_jobs_variables_before_the_callers_and_they_count(tmp_path: Path) -> None:
+    wheel(tmp_path / "wheels", "alpha", "1.0")
+    wheel(tmp_path / "of the job", "alpha", "2.0")
+    case = Case(tmp_path / "run", requirements_txt="--find-links ${WHERE}\nalpha\n")
+    options = {"source_dir": str(case.paths.code), "entry_point": "train.py", "instance_count": 1}
+    paths = set()
+    for where, pip in (("of the job", {"PIP_FIND_LINKS": ""}), ("wheels", {"PIP_FIND_LINKS": ""}), ("wheels", {})):
+        environment = {"WHERE": (tmp_path / where).as_uri(), **pip}
+        job = Job("job", instance_type="ml.m5.large", environment=environment, **options)
+        (made,) = plan_environments(job, case.paths).values()
+        paths.add(made.path)
+        if not paths - {made.path}:
+            prepare_install({"all": made}, case.paths)
+            helper = [sys.executable, "-m", "headrace.hosting.helpers.install", str(case.paths.root)]
+            subprocess.run(helper, check=True, cwd=case.paths.root, timeout=90)
+            assert run_in(made, "import alpha; print(alpha.version)") == "2.0"
+    assert len(paths) == 3
+
+
+def test_what_headrace_alone_finds_satisfies_no_requirement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel(tmp_path / "wheels", "alpha", "1.0")
+    with zipfile.ZipFile(wheel(tmp_path / "made", "alpha", "0.1")) as archive:
+        archive.extractall(tmp_path / "of headrace")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "of headrace"))
+    monkeypatch.setenv(PACKAGE_ENTRY, str(tmp_path / "of headrace"))
+    case = Case(tmp_path / "run")
+    assert case.install() == (0, "")
+    monkeypatch.delenv("PYTHONPATH")
+    assert run_in(case.environment(), "import alpha; print(alpha.version)") == "1.0"
 
 
 def test_a_file_that_is_included_and_is_not_there_is_named(tmp_path: Path) -> None:

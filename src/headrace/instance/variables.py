@@ -92,10 +92,14 @@ def _search_path(code: Path, user: Mapping[str, str], inherited: Mapping[str, st
 
     Inherited entries may be relative, but the program runs in the code directory.
     """
-    there = [str(Path(entry).absolute()) for entry in inherited.get("PYTHONPATH", "").split(os.pathsep) if entry]
-    rest = [entry for entry in there if entry not in (toolkit.SEARCH_PATH, inherited.get(PACKAGE_ENTRY))]
     own = [*search_path(code), *filter(None, [user.get("PYTHONPATH")])]
-    return os.pathsep.join([*own, *rest, toolkit.SEARCH_PATH])
+    return os.pathsep.join([*own, *inherited_search_path(inherited), toolkit.SEARCH_PATH])
+
+
+def inherited_search_path(inherited: Mapping[str, str]) -> list[str]:
+    """Returns what of an agent's PYTHONPATH is not there for headrace only, as absolute paths."""
+    there = [str(Path(entry).absolute()) for entry in inherited.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    return [entry for entry in there if entry not in (toolkit.SEARCH_PATH, inherited.get(PACKAGE_ENTRY))]
 
 
 def _cluster_variables(env: Environment, plan: LaunchPlan | None) -> dict[str, str]:

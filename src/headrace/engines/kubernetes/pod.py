@@ -134,7 +134,7 @@ def make_ready(paths: RunPaths, plan: LaunchPlan, host: HostPlan, order: PodOrde
     plan = with_memory(plan, host.name, memory_limit())
     requirements = order.requirements or (DEFAULT if (paths.code / DEFAULT).is_file() else "")
     if requirements:
-        environment = environment_of(requirements, paths, (host.group,))
+        environment = environment_of(requirements, paths, (host.group,), variables=plan.environment_of(host.group))
         prepare_install({host.group: environment}, paths)
         plan = with_pythons(plan, {host.group: environment.python})
     write_atomically(paths.plan, plan_text(plan).encode())

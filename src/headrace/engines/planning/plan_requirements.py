@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path, PurePath
 
+import msgspec
+
 from headrace.hosting.inputs.requirements import DEFAULT, VirtualEnvironment, environment_of
 from headrace.job import Job
 from headrace.runs import RunPaths
@@ -15,14 +17,20 @@ def plan_environments(job: Job, paths: RunPaths) -> dict[str, VirtualEnvironment
     Raises:
         UsageError: a file of requirements that cannot be read, or a Python that is none.
     """
-    groups: dict[str, list[str]] = {}
+    groups: dict[tuple[str, tuple[tuple[str, str], ...]], list[str]] = {}
     for group in job.groups:
         name = group.instance_group_name
         file = requirements_file(job, name, paths.code)
         if file:
-            groups.setdefault(file, []).append(name)
-    made = [environment_of(file, paths, tuple(names), job.local.python or "") for file, names in groups.items()]
-    return {name: environment for environment in made for name in environment.groups}
+            variables = tuple(sorted(job.environment_of(name).items()))
+            groups.setdefault((file, variables), []).append(name)
+    environments: dict[str, VirtualEnvironment] = {}
+    for (file, variables), names in groups.items():
+        environment = environment_of(file, paths, tuple(names), job.local.python or "", dict(variables))
+        shared = environments.get(environment.path, environment)
+        both = (*shared.groups, *(name for name in names if name not in shared.groups))
+        environments[environment.path] = msgspec.structs.replace(shared, groups=both)
+    return {name: environment for environment in environments.values() for name in environment.groups}
 
 
 def requirements_file(job: Job, group: str, code: Path | None = None) -> str:

@@ -235,7 +235,7 @@ def make_ready(
     plan = with_memory(plan, name, memory_limit())
     requirements = order.requirements.get(host.group) or (DEFAULT if (paths.code / DEFAULT).is_file() else "")
     if requirements:
-        environment = environment_of(requirements, paths, (host.group,))
+        environment = environment_of(requirements, paths, (host.group,), variables=plan.environment_of(host.group))
         prepare_install({host.group: environment}, paths)
         plan = with_pythons(plan, {host.group: environment.python})
     write_atomically(paths.plan, plan_text(plan).encode())

@@ -37,7 +37,7 @@ def install(paths: RunPaths) -> None:
             began = time.monotonic()
             try:
                 file = paths.code / environment.requirements
-                made = make(Path(environment.path), file, paths.code, log, environment.base)
+                made = make(Path(environment.path), file, paths.code, log, environment.base, environment.variables)
             except InstallRequirementsError as error:
                 raise InstallRequirementsError(f"{environment.requirements}: {error.message}", error.lines) from error
             events.write(

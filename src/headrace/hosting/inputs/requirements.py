@@ -2,7 +2,8 @@
 
 Two jobs whose files of requirements say the same share an environment, whatever their names. What counts: the text of
 the file and of those that it includes (`-r`, `-c`), the content of archives and folders of this machine that it names,
-the Python that the environment is made from, the platform, and pip's own settings (PIP_* variables).
+the Python that the environment is made from, the platform, pip's own settings (PIP_* variables) and the variables that
+the file names (``${NAME}``). A variable of the job counts before one of the caller, as for its programs.
 
 An environment is a folder `<digest>` in `$HEADRACE_HOME/environments`, which may be removed whenever no job runs. When
 the file installs a folder of the code as editable (`-e`), the environment names a path of the run and is the run's own.
@@ -12,11 +13,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shlex
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -33,6 +35,7 @@ _FACTS = "import sys, sysconfig; print(sys.implementation.cache_tag, sys.version
 _FACTS_SECONDS = 60.0
 _INCLUDES = {"-r", "--requirement", "-c", "--constraint"}
 _EDITABLE = {"-e", "--editable"}
+_VARIABLE = re.compile(rb"\$\{([A-Z0-9_]+)\}")  # as pip replaces them
 
 
 class VirtualEnvironment(msgspec.Struct, frozen=True):
@@ -43,12 +46,14 @@ class VirtualEnvironment(msgspec.Struct, frozen=True):
         path: folder of the environment; its interpreter is `path`/bin/python.
         groups: instance groups whose programs run in it.
         base: the Python that it is made from; empty for the one that runs headrace.
+        variables: the job's, for pip.
     """
 
     requirements: str
     path: str
     groups: tuple[str, ...]
     base: str = ""
+    variables: dict[str, str] = {}
 
     @property
     def python(self) -> str:
@@ -71,7 +76,13 @@ def environments_dir() -> Path:
     return home_dir() / ENVIRONMENTS
 
 
-def environment_of(requirements: str, paths: RunPaths, groups: tuple[str, ...], base: str = "") -> VirtualEnvironment:
+def environment_of(
+    requirements: str,
+    paths: RunPaths,
+    groups: tuple[str, ...],
+    base: str = "",
+    variables: Mapping[str, str] | None = None,
+) -> VirtualEnvironment:
     """Returns the environment for a file of requirements.
 
     Args:
@@ -79,19 +90,24 @@ def environment_of(requirements: str, paths: RunPaths, groups: tuple[str, ...], 
         paths: the run's directory.
         groups: the groups that need it.
         base: the Python that it is made from; the one that runs headrace if empty.
+        variables: the job's.
 
     Raises:
         UsageError: the file, or one that it names, cannot be read, or there is no such Python.
     """
     digest = hashlib.sha256()
-    for part in (*(_facts_of(base) if base else _own_facts()), *_pip_settings()):
-        _add(digest, str(part).encode())
+    own_variables = dict(variables or {})
+    settings = {**os.environ, **own_variables}
+    for part in (*(_facts_of(base) if base else _own_facts()), *_pip_settings(settings)):
+        _add(digest, str(part).encode(errors="surrogateescape"))
     own = False
     for kind, content in _contents(paths.code / requirements, paths.code, ()):
         _add(digest, content)
+        for name in _VARIABLE.findall(content) if not kind else ():
+            _add(digest, settings.get(name.decode(), "").encode(errors="surrogateescape"))
         own = own or kind in _EDITABLE
     folder = paths.root / ENVIRONMENTS if own else environments_dir()
-    return VirtualEnvironment(requirements, str(folder / digest.hexdigest()[:24]), groups, base)
+    return VirtualEnvironment(requirements, str(folder / digest.hexdigest()[:24]), groups, base, own_variables)
 
 
 def _own_facts() -> tuple[str, ...]:
@@ -112,8 +128,8 @@ def _add(digest: hashlib._Hash, part: bytes) -> None:
     digest.update(part)
 
 
-def _pip_settings() -> list[str]:
-    return sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith("PIP_"))
+def _pip_settings(variables: Mapping[str, str]) -> list[str]:
+    return sorted(f"{name}={value}" for name, value in variables.items() if name.startswith("PIP_"))
 
 
 def _contents(file: Path, folder: Path, above: tuple[Path, ...]) -> Iterator[tuple[str, bytes]]:

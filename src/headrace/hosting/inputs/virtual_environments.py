@@ -19,12 +19,13 @@ import site
 import subprocess
 import tempfile
 import venv
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
 from headrace.errors import HeadraceError
 from headrace.instance.files import told
+from headrace.instance.variables import inherited_search_path
 from headrace.processes.spawn import spawn
 
 MADE = ".made"
@@ -58,7 +59,14 @@ def is_made(environment: Path) -> bool:
     return (environment / "bin" / "python").exists()
 
 
-def make(environment: Path, requirements: Path, code: Path, log: IO[bytes], base: str = "") -> bool:
+def make(
+    environment: Path,
+    requirements: Path,
+    code: Path,
+    log: IO[bytes],
+    base: str = "",
+    variables: Mapping[str, str] | None = None,
+) -> bool:
     """Makes an environment, or waits until another process has made it.
 
     Args:
@@ -67,6 +75,7 @@ def make(environment: Path, requirements: Path, code: Path, log: IO[bytes], base
         code: where pip runs.
         log: gets all that pip says.
         base: the Python that it is made from; the one that runs headrace if empty.
+        variables: the job's, for pip.
 
     Returns:
         Whether it was made here.
@@ -85,7 +94,7 @@ def make(environment: Path, requirements: Path, code: Path, log: IO[bytes], base
             place = Path(tempfile.mkdtemp(prefix=f"{environment.name}-", dir=made))
             try:
                 _create(place, base)
-                _install(place, requirements, code, log)
+                _install(place, requirements, code, log, variables or {})
                 shutil.rmtree(place / TEMPORARY)
                 link = place / ".link"
                 link.symlink_to(os.path.relpath(place, environment.parent))
@@ -176,12 +185,17 @@ def _create_from(place: Path, base: str) -> list[str]:
     if done.returncode:
         lines = tuple(done.stderr.strip().splitlines()[-LAST_LINES:])
         raise InstallRequirementsError(f"{base} makes no environment: {' '.join(lines[-1:])}", lines)
-    return done.stdout.splitlines()
+    return done.stdout.rstrip("\n").split("\n")
 
 
-def _install(place: Path, requirements: Path, code: Path, log: IO[bytes]) -> None:
+def _install(place: Path, requirements: Path, code: Path, log: IO[bytes], variables: Mapping[str, str]) -> None:
     python = str(place / "bin" / "python")
-    environment = {name: value for name, value in os.environ.items() if name not in {"PYTHONHOME", "PIP_USER"}}
+    search = os.pathsep.join(inherited_search_path(os.environ))  # what is headrace's own satisfies no requirement
+    environment = {
+        name: value
+        for name, value in {**os.environ, "PYTHONPATH": search, **variables}.items()
+        if name not in {"PYTHONHOME", "PIP_USER"}
+    }
     environment |= {"PYTHONUNBUFFERED": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "VIRTUAL_ENV": str(place)}
     temporary = place / TEMPORARY
     temporary.mkdir()
