@@ -114,7 +114,7 @@ def test_links_stay_inside_or_become_what_they_lead_to(tmp_path: Path) -> None:
     (model / "a/up").symlink_to("../a")
     (model / "best").symlink_to("/opt/ml/checkpoints/best")
     (model / "deep").symlink_to("../checkpoints/deep")
-    (model / "nowhere").symlink_to("/opt/ml/nothing")
+    (model / "nowhere").symlink_to("nothing")
     (model / "loop").symlink_to("/opt/ml/model")
     os.mkfifo(model / "fifo")
     listener = socket.socket(socket.AF_UNIX)
@@ -132,11 +132,40 @@ def test_links_stay_inside_or_become_what_they_lead_to(tmp_path: Path) -> None:
         "deep": "/",
         "deep/x": b"x",
         "latest": "a/real",
-        "loop": "/",
+        "nowhere": "nothing",
     }
-    assert sorted(run.artefacts()["model"].left_out) == [
-        f"algo-1:{name}" for name in ("fifo", "loop", "nowhere", "socket")
-    ]
+    assert sorted(run.artefacts()["model"].left_out) == [f"algo-1:{name}" for name in ("fifo", "loop", "socket")]
+
+
+@pytest.mark.parametrize("compress", [True, False])
+def test_what_cannot_be_stored_fails_the_job_with_its_path_and_the_rest_is_stored(
+    tmp_path: Path, compress: bool
+) -> None:
+    run = HandMade.make(tmp_path / "run", hosts=2, compress=compress)
+    secret = tmp_path / "of this machine"
+    secret.write_text("not the job's")
+    run.fill(1, {"model/w": b"w", "output/data/y": b"y"})
+    run.fill(2, {"model/z": b"z"})
+    (run.base(2) / "model/bad").symlink_to(secret)
+    assert has_artefacts(run.paths)
+    code, said = run.collect()
+    assert code == 1
+    assert f"algo-2: {run.base(2)}/model/bad cannot be stored: it leads to {secret}" in failed(said)
+    assert set(run.artefacts()) == {"model", "output"}
+    if compress:
+        assert members(run.paths.output / "model.tar.gz") == {"w": b"w", "z": b"z"}
+    else:
+        assert rest_of(run.paths.output / "model") == ["w", "z"]
+
+
+def test_a_file_in_the_place_of_the_model_is_no_empty_model(tmp_path: Path) -> None:
+    run = HandMade.make(tmp_path / "run")
+    (run.base() / "model").rmdir()
+    (run.base() / "model").write_text("weights")
+    assert has_artefacts(run.paths)
+    code, said = run.collect()
+    assert code == 1
+    assert f"{run.base()}/model cannot be stored: it is no folder" in failed(said)
 
 
 def test_names_that_are_no_text_and_sparse_files_are_stored(tmp_path: Path) -> None:

@@ -337,3 +337,39 @@ def test_a_damaged_memory_of_what_is_kept_is_no_error(tmp_path: Path, place: Pla
     with syncing(run) as process:
         assert end(process)[0] == 0
     assert place.files() == {"a": b"a"}
+
+
+@pytest.mark.parametrize("bad", ["loop", "step-1/x", "/opt/ml/nothing", "/etc/hostname"])
+def test_a_link_that_cannot_be_followed_costs_no_other_checkpoint_and_fails_the_job(tmp_path: Path, bad: str) -> None:
+    run = HandMade.make(tmp_path / "run", checkpoints=str(tmp_path / "kept"))
+    run.fill(1, {"checkpoints/step-1": b"1", "checkpoints/z/deep": b"2", "model/w": b"w"})
+    (run.base() / "checkpoints/loop").symlink_to(bad)
+    (run.base() / "checkpoints/link").symlink_to("/opt/ml/model/w")
+    with syncing(run) as process:
+        code, said = end(process)
+    assert code == 1
+    assert f"algo-1: {run.base()}/checkpoints/loop cannot be stored: " in said.splitlines()[-1]
+    kept = {path.name: path.read_bytes() for path in (tmp_path / "kept").rglob("*") if path.is_file()}
+    assert kept == {"step-1": b"1", "deep": b"2", "link": b"w"}
+    assert run.artefacts()["checkpoints"].files == 3
+
+
+def test_what_holds_no_data_is_left_out_of_the_checkpoints_and_reported(tmp_path: Path) -> None:
+    run = HandMade.make(tmp_path / "run", checkpoints=str(tmp_path / "kept"))
+    run.fill(1, {"checkpoints/step-1": b"1"})
+    (run.base() / "checkpoints/latest").symlink_to("step-0")
+    os.mkfifo(run.base() / "checkpoints/pipe")
+    with syncing(run) as process:
+        assert end(process) == (0, "")
+    assert run.artefacts()["checkpoints"].left_out == ("algo-1:latest", "algo-1:pipe")
+
+
+def test_checkpoints_are_brought_to_no_folder_of_the_machine_that_a_link_leads_to(tmp_path: Path) -> None:
+    (tmp_path / "kept/deep").mkdir(parents=True)
+    (tmp_path / "kept/deep/w").write_bytes(b"w")
+    run = HandMade.make(tmp_path / "run", checkpoints=str(tmp_path / "kept"))
+    (tmp_path / "machine").mkdir()
+    (run.base() / "checkpoints/deep").symlink_to(tmp_path / "machine")
+    assert run.run("restore") == (0, "")
+    assert list((tmp_path / "machine").iterdir()) == []
+    assert (run.base() / "checkpoints/deep/w").read_bytes() == b"w"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.errors import StorageError
 from headrace.hosting.helpers.merge_hosts import merge
 from headrace.hosting.machines.host_tree import PIECE_BYTES, all_has_come, made_by, put
 from headrace.hosting.machines.machine_messages import TreePiece
@@ -81,6 +82,26 @@ def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
     put(there, TreePiece(b"model/link", "link", data=os.fsencode(elsewhere)))
     with pytest.raises(ValueError, match="leads out of the host's tree"):
         put(there, TreePiece(b"model/link/x", "file", data=b"x"))
+    for kind in ("file", "folder", "link", "other"):
+        with pytest.raises(ValueError, match="leads out of the host's tree"):
+            put(there, TreePiece(b"model/link/deep/er/x", kind, data=b"x"))
     put(there, TreePiece(b"model/link", "file", data=b"x"))
     assert (there / "model/link").read_bytes() == b"x"
     assert list(elsewhere.iterdir()) == []
+
+
+def test_what_cannot_be_stored_on_its_host_is_named_by_the_leader_or_ends_the_delivery(
+    base: Path, tmp_path: Path
+) -> None:
+    (base / "model/bad").symlink_to("/tmp/of the host")
+    there = tmp_path / "there"
+    for piece in made_by(HOST, base):
+        put(there, piece)
+    ((_, lost),) = merge([(HOST, there, there / "model")]).lost
+    assert (lost.name, "/tmp/of the host" in lost.target) == ("bad", True)
+    (base / "output/data/pipe").unlink()
+    (base / "output/data" / os.fsdecode(b"caf\xe9")).unlink()
+    (base / "output/data").rmdir()
+    (base / "output/data").touch()
+    with pytest.raises(StorageError, match="output/data cannot be stored: it is no folder"):
+        list(made_by(HOST, base))

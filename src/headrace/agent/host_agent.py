@@ -59,6 +59,7 @@ from headrace.agent.program_specs import (
 )
 from headrace.instance.certificates import read_certificates
 from headrace.instance.environment import Environment
+from headrace.instance.kept_files import bring_in
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.lifeline import COORDINATOR_LOST, OF_PLATFORM, AttemptOver, CommandReader, StopJob
 from headrace.processes.process_table import descendants
@@ -330,9 +331,15 @@ class HostAgent:
         await self._end(self._services.running(), FEED_GRACE)
         await self._clear()
         self._programs.close_pipes()
+        await asyncio.to_thread(self._bring_in)
         self._context.variables.remove_scratch()
         self._client.report(HostEnded())
         self._ended.set()
+
+    def _bring_in(self) -> None:
+        """What the programs leave in the host's own /tmp and linked to goes with the rest."""
+        for trouble in bring_in(Path(self.me.base_dir), lambda: time.monotonic() > self._stop_at):
+            _log.warning("a link that leads out of what the host keeps stays as it is: %s", trouble)
 
     async def _end(self, programs: list[Running], at_most: float) -> None:
         limit = time.monotonic() + at_most

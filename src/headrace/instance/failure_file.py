@@ -9,8 +9,10 @@ it, so headrace does not: success is the exit code.)
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from headrace.errors import FAILURE_CHARACTERS
+from headrace.instance.kept_files import resolve
 from headrace.instance.paths import TreePaths
 
 
@@ -37,8 +39,8 @@ def write_failure(base: str | os.PathLike[str], text: str) -> str:
 
 def read_failure(base: str | os.PathLike[str]) -> str:
     """Returns the first 1024 characters of output/failure, empty when there is none."""
-    path = TreePaths(base).failure
     try:
+        path = resolve(Path(base), TreePaths(base).failure)
         if not path.is_file():  # opening a FIFO would wait
             return ""
         with path.open(encoding="utf-8", errors="replace", newline="") as file:

@@ -10,13 +10,13 @@ import msgspec
 from headrace.errors import EngineRefused, StorageError, UsageError
 from headrace.hosting.helpers.artefacts import COLLECT, RESTORE, SYNC, ArtefactPlan, HostArtefacts
 from headrace.instance import storage
+from headrace.instance.kept_files import CHECKPOINT_CONFIG
 from headrace.instance.launch_plan import LaunchPlan, write_atomically
 from headrace.instance.paths import DEFAULT_BASE, TreePaths
 from headrace.instance.s3 import AS_ENVIRONMENT, S3Access
 from headrace.job import Job
 from headrace.runs import RunPaths
 
-CHECKPOINT_CONFIG = "checkpointconfig.json"
 DEFAULT_CHECKPOINTS = PurePosixPath(DEFAULT_BASE, "checkpoints")
 TAKEN = (
     *(PurePosixPath(DEFAULT_BASE, name) for name in ("input", "code", "model", "output")),

@@ -12,6 +12,8 @@ folders `model` and `data` in place of the archives.
 
 from __future__ import annotations
 
+import os
+
 import msgspec
 
 from headrace.instance import storage
@@ -77,6 +79,6 @@ def has_artefacts(run: RunPaths) -> bool:
     for base in (run.root / "hosts").glob("*"):
         tree = TreePaths(base)
         for folder in (tree.model, tree.output_data, tree.output_intermediate):
-            if folder.is_dir() and any(folder.iterdir()):
+            if os.path.lexists(folder) and (folder.is_symlink() or not folder.is_dir() or any(folder.iterdir())):
                 return True
     return False

@@ -21,9 +21,10 @@ from typing import IO
 from headrace.errors import StorageError
 from headrace.hosting.helpers.artefacts import COLLECT, read_plan
 from headrace.hosting.helpers.helper_main import work
-from headrace.hosting.helpers.merge_hosts import FILE, LINK, Entry, Merged, merge, text
+from headrace.hosting.helpers.merge_hosts import Merged, merge, text
 from headrace.instance import storage
 from headrace.instance.files import hint
+from headrace.instance.kept_files import FILE, LINK, Entry
 from headrace.instance.paths import TreePaths
 from headrace.instance.storage import Store
 from headrace.runs import ArtefactsStored, Clash, EventWriter, RunPaths, Status
@@ -46,7 +47,8 @@ def collect(paths: RunPaths, status: Status, store: Store) -> list[ArtefactsStor
         What was stored; it is in the run's events too.
 
     Raises:
-        StorageError, UsageError: something cannot be read or written.
+        StorageError, UsageError: something cannot be read or written. What cannot be followed is told when the rest is
+            stored.
     """
     plan = read_plan(paths, COLLECT)
     wanted: list[tuple[str, str, Callable[[TreePaths], Path]]] = []
@@ -55,10 +57,11 @@ def collect(paths: RunPaths, status: Status, store: Store) -> list[ArtefactsStor
     wanted.append(("output", "data", lambda tree: tree.output_data))
     if not plan.remote:
         wanted.append(("intermediate", "intermediate", lambda tree: tree.output_intermediate))
-    stored = []
+    stored, lost = [], []
     with EventWriter(paths.events(COLLECT)) as events:
         for name, folder, where in wanted:
             merged = merge([(host.name, Path(host.base), where(TreePaths(host.base))) for host in plan.hosts])
+            lost.append(merged)
             if not merged.entries and not merged.left_out:
                 continue
             if plan.compress and name != "intermediate":
@@ -69,6 +72,8 @@ def collect(paths: RunPaths, status: Status, store: Store) -> list[ArtefactsStor
                 size = _store_folder(store, merged, uri)
             stored.append(_event(name, uri, merged, size))
             events.write(stored[-1])
+    for merged in lost:  # all else is stored by now
+        merged.raise_lost()
     return stored
 
 

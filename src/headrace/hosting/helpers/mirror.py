@@ -12,7 +12,6 @@ of what was brought there the digests are told (`versions`), and whoever reads t
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import hashlib
@@ -23,9 +22,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from headrace.errors import HeadraceError, ObjectChanged, ObjectMissing
+from headrace.errors import HeadraceError, ObjectChanged, ObjectMissing, StorageError
 from headrace.instance import storage
-from headrace.instance.files import list_files
+from headrace.instance.kept_files import FILE, LOST, OTHER, walk
 from headrace.instance.storage import THREADS, Object, Store
 
 QUIET_SECONDS = 5.0
@@ -37,13 +36,15 @@ class Folder:
 
     Attributes:
         host: whose it is.
-        path: the folder; it need not exist yet.
+        base: its tree.
+        path: the folder in it; it need not exist yet.
         uri: the place.
         known: name below the folder to the version (etag) that is at the place.
         seen: the versions of the last look.
     """
 
     host: str
+    base: Path
     path: Path
     uri: str
     known: dict[str, str] = field(default_factory=dict)
@@ -71,6 +72,7 @@ class Mirror:
         versions: place to the last content (its digest, and when it was brought there) from here; only when `of_many`.
         files: place to bytes, of all files that were brought there; those of earlier attempts may be put in.
         clashes: place to the hosts that wrote it with different content, the one whose file is there last.
+        left_out: what of the last look holds no data and is not stored, as ``host:path``.
     """
 
     def __init__(self, store: Store, folders: Sequence[Folder], of_many: bool = False) -> None:
@@ -81,6 +83,8 @@ class Mirror:
         self._writers: dict[str, str] = {}
         self.files: dict[str, int] = {}
         self.clashes: dict[str, list[str]] = {}
+        self.left_out: list[str] = []
+        self._lost: StorageError | None = None
 
     def look(self, last: bool = False) -> list[Change]:
         """Returns what can be taken now.
@@ -89,19 +93,35 @@ class Mirror:
             last: no program writes any more: everything is taken.
         """
         changes = []
+        self.left_out, self._lost = [], None
         for folder in self._folders:
             now: dict[str, str] = {}
-            # A program may remove a file or a folder while it is listed; the next look is complete.
-            with contextlib.suppress(OSError, ObjectMissing):
-                for file in list_files(folder.path, folder=True):
-                    name = os.path.relpath(file.uri, folder.path)
-                    now[name] = file.etag
-                    if folder.known.get(name) == file.etag:
-                        continue
-                    if last or (folder.seen.get(name) == file.etag and is_settled(file)):
-                        changes.append(Change(folder, name, file))
+            for entry in walk(folder.base, folder.path, links=False):
+                if entry.kind == OTHER:
+                    self.left_out.append(f"{folder.host}:{entry.name}")
+                elif entry.kind == LOST:
+                    self._lost = self._lost or StorageError(
+                        f"{folder.host}: {entry.path} cannot be stored: {entry.target}",
+                        "let the program put a readable copy there",
+                    )
+                if entry.kind != FILE:
+                    continue
+                try:
+                    file = storage.local_object(entry.path)
+                except HeadraceError:  # a program has removed it meanwhile; the next look is complete
+                    continue
+                now[entry.name] = file.etag
+                if folder.known.get(entry.name) == file.etag:
+                    continue
+                if last or (folder.seen.get(entry.name) == file.etag and is_settled(file)):
+                    changes.append(Change(folder, entry.name, file))
             folder.seen = now
         return changes
+
+    @property
+    def lost(self) -> HeadraceError | None:
+        """What of the last look holds data and cannot be stored; while programs run the next may find it mended."""
+        return self._lost
 
     def take(self, changes: Iterable[Change]) -> HeadraceError | None:
         """Brings files to their places, several at once.

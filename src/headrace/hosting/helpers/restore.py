@@ -20,6 +20,7 @@ from headrace.hosting.helpers.helper_main import work
 from headrace.hosting.helpers.mirror import Folder, same_content
 from headrace.hosting.helpers.sync import read_known, write_known
 from headrace.instance import storage
+from headrace.instance.kept_files import resolve
 from headrace.instance.storage import Object, Store
 from headrace.runs import CheckpointsRestored, EventWriter, RunPaths
 
@@ -36,7 +37,7 @@ def restore(paths: RunPaths, store: Store) -> None:
         StorageError, UsageError: they cannot be read, or not written.
     """
     plan = read_plan(paths, RESTORE)
-    kept = [Folder(host.name, Path(host.checkpoints), plan.checkpoints) for host in plan.hosts]
+    kept = [Folder(host.name, Path(host.base), Path(host.checkpoints), plan.checkpoints) for host in plan.hosts]
     found = find(store, plan.checkpoints)
     latest = {name: newest(storage.inside(folder.path, name) for folder in kept) for name in found}
     source = dict(found)
@@ -46,6 +47,8 @@ def restore(paths: RunPaths, store: Store) -> None:
         places = {name: storage.inside(folder.path, name) for name in found}
         stays = is_unsaved if plan.part else is_current
         wanted = [name for name in places if not stays(folder, name, latest[name])]
+        for name in wanted:
+            _remove_links_out(folder, name)
         store.download_all([(source[name], places[name]) for name in wanted])
         for name in wanted:
             source[name] = storage.local_object(str(places[name]))
@@ -54,6 +57,18 @@ def restore(paths: RunPaths, store: Store) -> None:
     with EventWriter(paths.events(RESTORE)) as events:
         size = sum(file.size for file in found.values())
         events.write(CheckpointsRestored(t=time.time(), uri=plan.checkpoints, files=len(found), bytes=size))
+
+
+def _remove_links_out(folder: Folder, name: str) -> None:
+    """Removes links on the way to a file that lead out of the host: nothing of this machine is written through them."""
+    path = folder.path
+    for part in ("", *name.split("/")[:-1]):
+        path = path / part
+        if path.is_symlink():
+            try:
+                resolve(folder.base, path)
+            except OSError:
+                path.unlink()
 
 
 def newest(paths: Iterable[Path]) -> Path | None:

@@ -25,6 +25,7 @@ import msgspec
 from headrace.errors import HeadraceError
 from headrace.hosting.helpers.artefacts import SYNC, ArtefactPlan, read_plan
 from headrace.hosting.helpers.helper_main import work
+from headrace.hosting.helpers.merge_hosts import text
 from headrace.hosting.helpers.mirror import Folder, Mirror
 from headrace.instance.paths import TreePaths
 from headrace.instance.storage import Store
@@ -52,10 +53,12 @@ def folders_of(plan: ArtefactPlan, known: dict[str, dict[str, str]]) -> dict[str
     kept: dict[str, list[Folder]] = {}
     for host in plan.hosts:
         if plan.checkpoints:
-            kept.setdefault("checkpoints", []).append(Folder(host.name, Path(host.checkpoints), plan.checkpoints))
+            checkpoints = Folder(host.name, Path(host.base), Path(host.checkpoints), plan.checkpoints)
+            kept.setdefault("checkpoints", []).append(checkpoints)
         if plan.remote:
-            intermediate = TreePaths(host.base).output_intermediate
-            kept.setdefault("intermediate", []).append(Folder(host.name, intermediate, plan.intermediate))
+            tree = TreePaths(host.base)
+            intermediate = Folder(host.name, tree.base, tree.output_intermediate, plan.intermediate)
+            kept.setdefault("intermediate", []).append(intermediate)
     for folders in kept.values():
         for folder in folders:
             folder.known.update(known.get(str(folder.path), {}))
@@ -162,8 +165,11 @@ class Sync:
         write_stored(self._paths, self._mirrors)
         with EventWriter(self._paths.events(SYNC)) as events:
             for name, mirror in self._mirrors.items():
-                if mirror.files:
+                if mirror.files or mirror.left_out:
                     events.write(self._event(name, mirror))
+        for mirror in self._mirrors.values():
+            if mirror.lost is not None:  # all else is at its place by now
+                raise mirror.lost
 
     def _look(self, last: bool) -> HeadraceError | None:
         trouble = None
@@ -190,6 +196,7 @@ class Sync:
             stored=size,
             clashes=tuple(clashes[:100]),
             clash_count=len(clashes),
+            left_out=tuple(text(each) for each in mirror.left_out[:100]),
             part=self._plan.part,
             versions=tuple(newest),
         )

@@ -6,6 +6,7 @@ Links come last and nothing is written through one. A piece may be sent twice.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -13,13 +14,13 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from headrace.hosting.helpers.merge_hosts import FOLDER, LINK, merge
+from headrace.hosting.helpers.merge_hosts import Merged, merge
 from headrace.hosting.machines.machine_messages import TreePiece
+from headrace.instance.kept_files import FOLDER, LINK, OTHER, resolve
 from headrace.instance.paths import TreePaths
 
 PIECE_BYTES = 4 << 20
 COMING = "coming"  # folder beside model and output: files that are not whole yet
-OTHER = "other"  # what cannot be stored, such as a socket: the leader reports it as left out
 _MADE = ("model", "output/data", "output/intermediate", "output/failure")
 
 
@@ -33,6 +34,7 @@ def made_by(host: str, base: Path) -> Iterator[TreePiece]:
     """
     tree = TreePaths(base)
     links: list[TreePiece] = []
+    unread: list[Merged] = []
     for folder in (tree.model, tree.output_data, tree.output_intermediate):
         below = f"{folder.relative_to(base)}/"
         merged = merge([(host, base, folder)])
@@ -45,9 +47,19 @@ def made_by(host: str, base: Path) -> Iterator[TreePiece]:
                 yield from _file(os.fsencode(below + entry.name), entry.path)
         for left_out in merged.left_out:
             yield TreePiece(os.fsencode(below + left_out.partition(":")[2]), OTHER)
-    if tree.failure.is_file():
-        yield from _file(os.fsencode(tree.failure.relative_to(base)), tree.failure)
+        for _, entry in merged.lost:  # the leader cannot store a link that leads nowhere either, and says so
+            if entry.name and entry.path.is_symlink():
+                target = os.readlink(entry.path)  # noqa: PTH115
+                links.append(TreePiece(os.fsencode(below + entry.name), LINK, data=os.fsencode(target)))
+            else:
+                unread.append(merged)
+    with contextlib.suppress(OSError):  # as `read_failure`
+        failure = resolve(base, tree.failure)
+        if failure.is_file():
+            yield from _file(os.fsencode(tree.failure.relative_to(base)), failure)
     yield from links
+    for merged in unread:
+        merged.raise_lost()
 
 
 def _file(name: bytes, path: Path) -> Iterator[TreePiece]:
@@ -78,11 +90,14 @@ def put(base: Path, piece: TreePiece) -> None:
     parts = Path(name).parts
     if ".." in parts or not any(name == each or name.startswith(f"{each}/") for each in _MADE):
         raise ValueError(f"{name!r} is nothing that a host makes")
-    path = base / name
+    path = base
     base.mkdir(parents=True, exist_ok=True)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if not Path(os.path.realpath(path.parent)).is_relative_to(os.path.realpath(base)):
-        raise ValueError(f"{name!r} leads out of the host's tree")
+    for part in parts[:-1]:  # one by one: nothing is made behind a link
+        path /= part
+        if path.is_symlink():
+            raise ValueError(f"{name!r} leads out of the host's tree")
+        path.mkdir(exist_ok=True)
+    path = base / name
     if path.is_symlink():
         path.unlink()
     if piece.kind == FOLDER:

@@ -71,12 +71,14 @@ def clear(hosts: Iterable[str], paths: RunPaths) -> None:
             copy_code(paths.code, tree.code)
         except OSError as error:
             raise HeadraceError(f"{host}: the code could not be copied for another attempt: {error}") from error
-        tree.failure.unlink(missing_ok=True)
+        _remove(tree.failure)
         (channel_dir(tree.base) / FEED_NAME).unlink(missing_ok=True)
 
 
 def _empty(folder: Path) -> None:
-    if not folder.is_dir():
+    if folder.is_symlink() or not folder.is_dir():  # a program has put a link to other files into its place
+        folder.unlink(missing_ok=True)
+        folder.mkdir(parents=True)
         return
     for entry in folder.iterdir():
         _remove(entry)
