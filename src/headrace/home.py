@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from headrace.errors import UsageError
+from headrace.private_folders import check_way
 
 HOME_VARIABLE = "HEADRACE_HOME"
 
@@ -14,12 +15,16 @@ def home_dir() -> Path:
     """Returns $HEADRACE_HOME, by default ~/.headrace.
 
     Raises:
-        UsageError: the user has no home folder, as in a container whose user is a number only.
+        UsageError: the user has no home folder, as in a container whose user is a number only; or another user has put
+            it into a place where everybody may write.
     """
-    if home := os.environ.get(HOME_VARIABLE):
-        return Path(home)
+    hint = f"set {HOME_VARIABLE} to a folder that you may write to"
     try:
-        return Path.home() / ".headrace"
+        home = Path(os.environ.get(HOME_VARIABLE) or Path.home() / ".headrace")
+        check_way(home)
     except RuntimeError as error:
         what = f"there is no home folder: HOME is not set, and /etc/passwd does not know user {os.getuid()}"
-        raise UsageError(what, f"set {HOME_VARIABLE} to a folder that you may write to") from error
+        raise UsageError(what, hint) from error
+    except PermissionError as error:
+        raise UsageError(f"headrace keeps nothing in {home}: {error}", hint) from error
+    return home

@@ -118,7 +118,7 @@ syscalls.unshare(syscalls.CLONE_NEWNET)
 with Netlink() as net:
     net.add_bridge("bridge")
 job, bridge = os.open("/proc/self/ns/net", os.O_RDONLY), socket.if_nametoindex("bridge")
-layout = Layout(True, False, False, "10.77.255.254", "", (), "", (Instance("algo-1", "10.77.0.1", ""),))
+layout = Layout(True, False, False, "10.77.255.254", (), "", (Instance("algo-1", "10.77.0.1", ""),))
 former = []
 for _ in range(3):
     syscalls.unshare(syscalls.CLONE_NEWNET)
@@ -153,7 +153,7 @@ with Netlink() as net:
     job, bridge = os.open("/proc/self/ns/net", os.O_RDONLY), socket.if_nametoindex("bridge")
     found = {address()}
     hosts = tuple(Instance(f"algo-{n}", f"10.77.0.{n}", "") for n in range(1, 9))
-    layout = Layout(True, False, False, "10.77.255.254", "", (), "", hosts)
+    layout = Layout(True, False, False, "10.77.255.254", (), "", hosts)
     kept = []
     for host in hosts:
         syscalls.unshare(syscalls.CLONE_NEWNET)
@@ -186,7 +186,7 @@ with Netlink() as net:
     net.add_bridge("bridge")
 job, bridge = os.open("/proc/self/ns/net", os.O_RDONLY), socket.if_nametoindex("bridge")
 hosts = (Instance("algo-1", "10.77.0.1", ""), Instance("algo-2", "10.77.0.2", ""))
-layout = Layout(True, False, False, "10.77.255.254", "", (), "", hosts)
+layout = Layout(True, False, False, "10.77.255.254", (), "", hosts)
 syscalls.unshare(syscalls.CLONE_NEWNET)
 with Netlink() as lone:
     lone.turn(socket.if_nametoindex("lo"), on=True)

@@ -19,7 +19,7 @@ from stage import agent_pid, assert_failed, both_isolations, groups, kill, progr
 from headrace.engines.local import engine
 from headrace.engines.local.limits import assign, machine_capacity
 from headrace.engines.local.limits.cgroups import MEMORY, RECORD, Places, available_memory, find_places
-from headrace.hosting.supervision.scratch_dir import scratch_dir
+from headrace.hosting.supervision.scratch_dir import scratch_dirs
 from headrace.instance import read_failure
 from headrace.processes.oom import format_bytes
 from headrace.runs import Run, RunPaths, Status, runs_dir
@@ -356,7 +356,7 @@ def test_when_all_are_killed_at_once_the_next_start_removes_groups_and_temporary
     caller.wait()
     until(lambda: not pids_of(run_id))
     left = control_groups(run_id)
-    scratch_left = scratch_dir(run_id).is_dir()
+    scratch_left = scratch_dirs(run_id)
     # The next start may be in another session, whose groups lie elsewhere: then the run's own list leads there.
     monkeypatch.setattr(engine, "find_places", lambda: Places({}, {}) if elsewhere else find_places())
     handle = stage.start("print('hello')", name="next")
@@ -364,7 +364,7 @@ def test_when_all_are_killed_at_once_the_next_start_removes_groups_and_temporary
     assert handle.wait(20) is Status.COMPLETED
     assert left
     assert scratch_left or not agents_too  # an agent that lives a moment longer removes it
-    assert not scratch_dir(run_id).exists()
+    assert not scratch_dirs(run_id)
     assert not (run_of(run_id).paths.root / RECORD).exists()
 
 

@@ -12,13 +12,14 @@ import os, pathlib, subprocess
 from headrace.errors import HeadraceError
 from headrace.hosting.isolation import namespace_starter
 from headrace.hosting.isolation.network_layout import Layout
+from headrace.hosting.supervision.scratch_dir import remove_scratch
 from headrace.processes.bootstrap import become_subreaper
 from headrace.processes.child_report import ChildReport
 
 namespace_starter.HOSTS_SECONDS = 0.3
 become_subreaper()
-layout = Layout(False, False, False, "", "", (), "", (), own_network=False)
-starter = namespace_starter.NamespaceStarter(pathlib.Path("layout"), layout)
+layout = Layout(False, False, False, "", (), "", (), own_network=False)
+starter = namespace_starter.NamespaceStarter(pathlib.Path("layout"), layout, "run")
 start = starter.prepare("algo-1", ["agent"])
 maker = subprocess.Popen(["sh", "-c", "sleep 1000 & echo $!; wait"], stdout=subprocess.PIPE)
 ChildReport(ready=True, pid=int(maker.stdout.readline())).send(start.pass_fds[0])
@@ -30,6 +31,7 @@ try:
     print("left", os.waitpid(-1, os.WNOHANG))
 except ChildProcessError:
     print("nothing is left")
+remove_scratch("run")
 """
 
 

@@ -26,9 +26,11 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from headrace.agent.metrics.tcp_sent import BytesSent
+from headrace.private_folders import make_folders
 
 INTERVAL = 1.0
 
@@ -81,7 +83,7 @@ def start_server(given: argparse.Namespace) -> tuple[str, Callable[[], dict[str,
         name, count = "tasks", getattr(server, "_num_tasks", None)
     else:
         if given.work_dir:
-            os.makedirs(given.work_dir, mode=0o700, exist_ok=True)  # noqa: PTH103  (a text all the way)
+            make_folders(Path(given.work_dir))
         config = service.DispatcherConfig(
             port=given.port,
             protocol="grpc",

@@ -72,7 +72,7 @@ class HostVariables:
         environment = Environment(self._me.base_dir, environ=inherited | user)
         variables = self._gather(environment, inherited)
         if self._scratch is not None and "TMPDIR" not in self._plan.environment_of(self._me.group):
-            self._scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._scratch.mkdir(mode=0o700, exist_ok=True)
             variables["TMPDIR"] = str(self._scratch)
         if not self._plan.command_of(self._me.group):
             with contextlib.suppress(OSError):  # its start will report what is wrong
@@ -171,5 +171,3 @@ class HostVariables:
         """Removes the temporary files of the host's programs."""
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
-            with contextlib.suppress(OSError):  # other hosts still have theirs, or the supervisor was first
-                self._scratch.parent.rmdir()

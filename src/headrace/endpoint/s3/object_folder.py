@@ -22,6 +22,7 @@ from pathlib import Path
 from headrace.endpoint.s3.object_index import Known, ObjectIndex, ObjectRow
 from headrace.endpoint.s3.s3_errors import S3Error
 from headrace.errors import UsageError
+from headrace.private_folders import make_folders
 
 OWN = ".headrace-s3"
 KEY_BYTES = 1024
@@ -63,7 +64,7 @@ class ObjectFolder:
         self.own = root / OWN
         try:
             for folder in (root, self.own, self.own / "odd", self.own / "incoming", self.own / "uploads"):
-                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                make_folders(folder)
             self._lock_file = os.open(self.own / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise UsageError(f"the folder of objects {root} cannot be used: {error.strerror or error}") from error

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 from headrace.errors import UsageError
+from headrace.private_folders import make_folders
 
 FILE = "jobs.sqlite"
 LOCK = "lock"
@@ -112,7 +113,7 @@ def lock_store(folder: Path) -> Iterator[None]:
         UsageError: it cannot be made.
     """
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folders(folder)
         folder.chmod(0o700)
         descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:

@@ -15,7 +15,6 @@ from headrace.hosting.isolation import network_layout, syscalls
 from headrace.hosting.isolation.needed_paths import needed_paths
 from headrace.hosting.isolation.network_layout import View
 from headrace.hosting.isolation.probing import examine
-from headrace.hosting.supervision.scratch_dir import scratch_dir
 from headrace.instance.channels import download, isolated_links
 from headrace.instance.channels.stage_orders import FAST_FILE, ChannelOrder
 from headrace.instance.launch_plan import LaunchPlan
@@ -52,7 +51,6 @@ def arrange(checked: CheckedJob, paths: RunPaths) -> None:
         outward=outward,
         own_resolver=not network_layout.name_servers(resolver),
         gateway=gateway,
-        scratch=str(scratch_dir(plan.run_id)),
         visible=visible,
         files=str(folder),
         instances=instances,

@@ -21,11 +21,11 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import tempfile
 import zipfile
 from pathlib import Path
 
 from headrace import host_libraries
+from headrace.private_folders import new_folder
 
 START_SCRIPT = "start_with_right_hostname.sh"
 SCRIPT_SECONDS = 300.0
@@ -70,7 +70,7 @@ def make_folder(parent: Path, run_id: str) -> Path:
     try:
         folder.mkdir(mode=0o700)
     except FileExistsError:
-        return Path(tempfile.mkdtemp(prefix="headrace-"))
+        return new_folder("headrace-")
     return folder
 
 

@@ -7,6 +7,7 @@ its memory, a folder for temporary files, the level of isolation that works here
 lifeline, a FIFO of the lead on the same node. What Slurm sets in the environment stays for the user's scripts.
 
 An agent removes the temporary files of its host and ends its programs. One that was killed cannot: this process does.
+Where this one was killed too, the next host of this user on the node removes what it has left.
 Slurm's signals are the agent's. They reach it too, as it is in the same process group and control group.
 """
 
@@ -22,14 +23,14 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.engines.slurm.node_isolation import SAYS_SO, starter_on_node
+from headrace.engines.slurm.node_isolation import SAYS_SO, scratch_key, starter_on_node
 from headrace.engines.slurm.ticket import NodeStart, read_how_to_start
 from headrace.errors import HeadraceError
 from headrace.hosting.inputs.host_facts import interface_of, name_interface, with_memory
 from headrace.hosting.isolation.probing import likely_reason
 from headrace.hosting.isolation.syscalls import may_separate
 from headrace.hosting.supervision.agent_starter import AgentStarter, Started
-from headrace.hosting.supervision.scratch_dir import remove_scratch, scratch_dir
+from headrace.hosting.supervision.scratch_dir import remove_scratch, scratch_dir, sweep_scratch
 from headrace.instance.isolation_level import BY_NODE, NO_ISOLATION, SHARED_NETWORK
 from headrace.instance.launch_plan import SECRET_NAME, HostPlan, LaunchPlan, channel_dir, write_plan
 from headrace.instance.lifeline import OF_PLATFORM, OPTION, RUN_ID, SCRATCH
@@ -69,17 +70,18 @@ def main() -> int:
     os.dup2(log, 1)
     os.dup2(log, 2)
     become_subreaper()
+    sweep_scratch()
     try:
         agent = start_agent(plan, paths, host, words)
     except HeadraceError as error:
         os.dup2(printed, 2)
-        remove_scratch(plan.run_id)
+        remove_scratch(scratch_key(plan, host.name))
         sys.exit(f"error: {error.message}; {error.hint}")
     for number in SIGNALS:
         signal.signal(number, lambda *_: None)
     code = os.waitstatus_to_exitcode(os.waitpid(agent.pid, 0)[1])
     kill_descendants(END_SECONDS)
-    remove_scratch(plan.run_id)
+    remove_scratch(scratch_key(plan, host.name))
     return code if code >= 0 else KILLED - code
 
 
@@ -153,7 +155,7 @@ def _tell(plan: LaunchPlan, host: HostPlan, base_dir: str) -> None:
 
 def agent_variables(plan: LaunchPlan, host: HostPlan) -> dict[str, str]:
     """Returns the variables of a host's agent. Slurm signals it, also that of the leader, which has a lifeline."""
-    scratch = str(scratch_dir(plan.run_id))
+    scratch = str(scratch_dir(scratch_key(plan, host.name)))
     return {BASE_VARIABLE: host.base_dir, RUN_ID: plan.run_id, SCRATCH: scratch, OF_PLATFORM: "1"}
 
 

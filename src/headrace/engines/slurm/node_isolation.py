@@ -7,6 +7,7 @@ by doing it. Nothing of it has a name in the file system, so nothing is left on 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from headrace.hosting.isolation.network_layout import (
 from headrace.hosting.supervision.scratch_dir import scratch_dir
 from headrace.instance.isolation_level import BY_NODE, NO_ISOLATION, SHARED_NETWORK, Isolation
 from headrace.instance.launch_plan import LaunchPlan
+from headrace.private_folders import open_private
 from headrace.runs import RunPaths
 
 SAYS_SO = "engines.slurm.isolation says so"
@@ -55,24 +57,29 @@ def starter_on_node(plan: LaunchPlan, paths: RunPaths, host: str, named: Sequenc
     Raises:
         OSError: they cannot be written.
     """
-    scratch = scratch_dir(plan.run_id)
-    folder = scratch / f"{host}.isolation"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    key = scratch_key(plan, host)
+    held = open_private(scratch_dir(key))
     instances = tuple(Instance(each.name, each.address, str(paths.host(each.name))) for each in plan.hosts)
     layout = Layout(
         user_namespace=not syscalls.may_separate(),
         outward=False,
         own_resolver=False,
         gateway="",
-        scratch=str(scratch),
         visible=shown_below_tmp([*needed_paths(plan, paths.root), *named]),
-        files=str(folder),
+        files=".",
         instances=instances,
         own_network=False,
         keep_ids=True,
     )
     machine = Path(HOSTS)
     known = machine.read_text(encoding="utf-8", errors="replace") if machine.exists() else ""
+    folder = Path(f"/proc/self/fd/{held}")
     (folder / "hosts").write_text(shared_hosts_text(instances, known), encoding="utf-8")
     layout.write(folder / FILE)
-    return NamespaceStarter(folder / FILE, layout)
+    os.close(held)
+    return NamespaceStarter(Path(FILE), layout, key)
+
+
+def scratch_key(plan: LaunchPlan, host: str) -> str:
+    """Returns by what the folder of a host's temporary files is known: several nodes may be one machine."""
+    return f"{plan.run_id}/{host}"

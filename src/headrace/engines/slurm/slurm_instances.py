@@ -22,6 +22,7 @@ from collections.abc import Collection, Mapping
 from headrace.engines.slurm import slurm_commands
 from headrace.engines.slurm.components import components
 from headrace.engines.slurm.enter_host import LIFELINE
+from headrace.engines.slurm.node_isolation import scratch_key
 from headrace.engines.slurm.slurm_commands import SlurmUnreachable
 from headrace.engines.slurm.slurm_complaints import why_no_agents
 from headrace.engines.slurm.slurm_state import Termination, said_by_slurm, why_terminated
@@ -301,4 +302,4 @@ class SlurmInstances:
 
     def remove(self) -> None:
         """Removes temporary files on this node; the agents have removed those of their nodes."""
-        remove_scratch(self._plan.run_id)
+        remove_scratch(scratch_key(self._plan, self._plan.leader))

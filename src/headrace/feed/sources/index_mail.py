@@ -3,7 +3,8 @@
     out/KEY.NUMBER.part    what this host has counted; its feed server takes it, and sends it on
     in/KEY.NUMBER.part     what another host has counted; put there by the feed server, found by `index_parts`
 
-A key names the index that a part belongs to. The folder is there only while somebody opens a pipeline.
+A key names the index that a part belongs to. The folder is there only while somebody opens a pipeline. It is used only
+while it is this user's alone: once its name was seen, another user could make it when it is gone.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 
 from headrace.feed.sources import shard_index
 from headrace.feed.sources.shard_index import IndexedShard
+from headrace.private_folders import is_private, open_private
 
 VARIABLE = "HEADRACE_FEED_INDEX_PARTS"
 MAX_PART = 4 << 20  # bytes; a shard whose columns are larger is counted by every host for itself
@@ -68,13 +70,13 @@ class IndexMail:
         self._put(key, group)
 
     def _put(self, key: str, shards: Mapping[str, IndexedShard]) -> None:
-        if shards:
+        if shards and is_private(self.folder):
             with contextlib.suppress(OSError):  # the others count these shards themselves
                 shard_index.write(self._out / f"{key}.{secrets.token_hex(8)}{_END}", shards)
 
     def received(self, key: str) -> list[Path]:
         """Returns what has come from other hosts for an index."""
-        return list(self._in.glob(f"{key}.*{_END}"))
+        return list(self._in.glob(f"{key}.*{_END}")) if is_private(self.folder) else []
 
     # The feed server
 
@@ -91,7 +93,7 @@ class IndexMail:
     def collect(self) -> list[tuple[str, bytes]]:
         """Returns what this host has counted since the last call: keys and parts."""
         found = []
-        for path in self._out.glob(f"*{_END}"):
+        for path in self._out.glob(f"*{_END}") if is_private(self.folder) else ():
             with contextlib.suppress(OSError):
                 found.append((path.name.removesuffix(_END).rpartition(".")[0], path.read_bytes()))
                 path.unlink()
@@ -107,5 +109,6 @@ class IndexMail:
             raise ValueError(f"no key of an index: {key[:MAX_KEY]!r}")
         name = f"{key}.{secrets.token_hex(8)}"
         with contextlib.suppress(OSError):  # then this host counts these shards itself
+            os.close(open_private(self.folder))
             (self._in / name).write_bytes(part)
             (self._in / name).rename(self._in / f"{name}{_END}")

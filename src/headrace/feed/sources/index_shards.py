@@ -31,6 +31,7 @@ from headrace.feed.sources.index_program import Outcome, index_one
 from headrace.feed.sources.s3_objects import ObjectFolder
 from headrace.feed.sources.shard_format import Stamp, stamp_of
 from headrace.feed.sources.shard_index import IndexedShard, ShardIndex
+from headrace.private_folders import check_way
 
 FOLDER = ".headrace-index"
 _ALONE_SECONDS = 0.5  # about what it costs to start helpers
@@ -62,12 +63,13 @@ def find_index(kind: str, folder: Path | ObjectFolder, pattern: str, names: Sequ
     refused: list[str] = []
     for home in homes:
         try:
+            check_way(home)
             home.mkdir(parents=True, exist_ok=True)
             lock = home / f"{file}.{_host()}.lock"
             with _locked(lock):
                 return _fresh([home], file, stamps) or _make(kind, folder, homes, home / file, stamps, lock)
         except OSError as error:
-            refused.append(f"{home}: {error.strerror}")
+            refused.append(f"{home}: {error.strerror or error}")
     raise ShardError(
         f"the index of {folder} can be kept nowhere: {'; '.join(refused) or 'this user has no home folder'}",
         hint="let XDG_CACHE_HOME name a folder that this process may write",

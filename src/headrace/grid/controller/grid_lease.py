@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from headrace.errors import StorageError, UsageError
+from headrace.private_folders import make_folders
 
 FILE = "lease"
 
@@ -29,7 +30,7 @@ def grid_lease(folder: Path) -> Iterator[None]:
         StorageError: the folder cannot be made or written.
     """
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folders(folder)
         lease = os.open(folder / FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise StorageError(f"{folder} cannot be written: {error.strerror or error}") from error

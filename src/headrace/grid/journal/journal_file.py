@@ -7,6 +7,7 @@ from pathlib import Path
 
 from headrace.errors import StorageError, UsageError
 from headrace.home import home_dir
+from headrace.private_folders import make_folders
 
 FILE = "journal.sqlite"
 BUSY_SECONDS = 30.0
@@ -62,7 +63,7 @@ def open_journal(path: Path, *, create: bool = False) -> sqlite3.Connection:
         )
     try:
         if create:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folders(path.parent)
         database = sqlite3.connect(path, timeout=BUSY_SECONDS, check_same_thread=False, isolation_level=None)
         database.row_factory = sqlite3.Row
         database.execute("PRAGMA journal_mode=WAL")

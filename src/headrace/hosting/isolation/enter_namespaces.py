@@ -1,4 +1,4 @@
-"""Becomes the first process of an instance: `enter_namespaces LAYOUT HOST REPORT NET USER BRIDGE -- ARGV`.
+"""Becomes the first process of an instance: `enter_namespaces SCRATCH LAYOUT HOST REPORT NET USER BRIDGE -- ARGV`.
 
 It enters or makes the instance's namespaces, lays its cable to the job's bridge, makes its mounts, and starts ARGV as
 process 1 of a PID namespace: when that ends, the kernel ends every process of the instance. This process then writes
@@ -24,6 +24,7 @@ from pathlib import Path
 from headrace.hosting.isolation import filesystem, syscalls
 from headrace.hosting.isolation.netlink import Netlink
 from headrace.hosting.isolation.network_layout import BITS, INTERFACE, Layout
+from headrace.private_folders import open_private
 from headrace.processes.child_report import ChildReport
 
 LINK_SECONDS = 10.0
@@ -76,7 +77,7 @@ def _remove_former(links: Netlink, name: str) -> None:
                 links.remove(index)
 
 
-def enter(layout: Layout, host: str, net: int, user: int, bridge: int) -> None:
+def enter(layout: Layout, host: str, scratch: str, net: int, user: int, bridge: int) -> None:
     """Makes this process, and its children even more so, one of the instance. Raises OSError."""
     if user >= 0:
         syscalls.setns(user, syscalls.CLONE_NEWUSER)
@@ -87,17 +88,17 @@ def enter(layout: Layout, host: str, net: int, user: int, bridge: int) -> None:
         syscalls.unshare(syscalls.CLONE_NEWNET)
         lay_cable(layout, host, net, bridge)
     socket.sethostname(host)
-    filesystem.arrange(layout, host)
+    filesystem.arrange(layout, host, scratch)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Entry point. Returns 0 when process 1 was started."""
-    path, host, *numbers, _ = arguments[: arguments.index("--") + 1]
+    scratch, path, host, *numbers, _ = arguments[: arguments.index("--") + 1]
     argv = [*arguments[arguments.index("--") + 1 :]]
     report, net, user, bridge = (int(number) for number in numbers)
     folder = os.getcwd()  # noqa: PTH109
     try:
-        enter(Layout.read(Path(path)), host, net, user, bridge)
+        enter(_read(scratch, path), host, scratch, net, user, bridge)
         ready, ready_end = os.pipe()
         pid = os.fork()
         if pid == 0:
@@ -111,6 +112,15 @@ def main(arguments: Sequence[str]) -> int:
     except (OSError, ValueError, KeyError) as error:
         ChildReport(error=str(error)).send(report)
         return 1
+
+
+def _read(scratch: str, path: str) -> Layout:
+    """Reads the layout; a path that is not absolute lies in the run's temporary files. Raises OSError, ValueError."""
+    held = open_private(scratch)
+    try:
+        return Layout.read(Path(f"/proc/self/fd/{held}", path))
+    finally:
+        os.close(held)
 
 
 def _become(argv: list[str], folder: str, failed: int) -> None:

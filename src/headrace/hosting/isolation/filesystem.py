@@ -31,6 +31,7 @@ from headrace.hosting.isolation.syscalls import (
     bind,
     mount,
 )
+from headrace.private_folders import open_private
 
 OPT = Path("/opt")
 TREE = OPT / "ml"
@@ -41,26 +42,37 @@ def keep_mounts_inside() -> None:
     mount("none", "/", flags=MS_REC | MS_SLAVE)
 
 
-def arrange(layout: Layout, host: str) -> None:
-    """Makes all mounts but /proc, which needs a process of the new PID namespace. Raises OSError."""
+def arrange(layout: Layout, host: str, scratch: str) -> None:
+    """Makes all mounts but /proc, which needs a process of the new PID namespace.
+
+    Args:
+        layout: the job's isolation.
+        host: the host.
+        scratch: folder of the run's temporary files. It is reached by a descriptor, after a look at its owner.
+
+    Raises:
+        OSError: a mount cannot be made, or the folder is not this user's alone.
+    """
     keep_mounts_inside()
     instance = layout.instance(host)
     _show_tree(instance.tree)
     for view in instance.views:
         channel_views.show(view, TREE, layout.overlays, layout.user_namespace)
-    scratch = Path(layout.scratch)
-    scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
-    name = scratch / f"{host}.name"
+    held = open_private(scratch)
+    folder = Path(f"/proc/self/fd/{held}")
+    name = folder / f"{host}.name"
     name.write_text(f"{host}\n")
+    files = folder / layout.files  # which is that of an absolute path alone
     for source, target in (
-        (f"{layout.files}/hosts", HOSTS),
-        (f"{layout.files}/resolv.conf", RESOLVER),
+        (str(files / "hosts"), HOSTS),
+        (str(files / "resolv.conf"), RESOLVER),
         (str(name), "/etc/hostname"),
     ):
         # A link that leads nowhere does not count. Without a network of the job's own there is no resolv.conf.
         if os.path.exists(source) and os.path.exists(target):
             bind(source, target)
-    _private_tmp(scratch / host, layout.visible)
+    _private_tmp(folder / host, layout.visible)
+    os.close(held)
     if instance.checkpoints:
         _show(f"{TREE}/checkpoints", Path(instance.checkpoints))
     mount("tmpfs", "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777")

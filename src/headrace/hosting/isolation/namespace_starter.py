@@ -18,6 +18,7 @@ from headrace.errors import HeadraceError
 from headrace.exit_status import exit_text, split_status
 from headrace.hosting.isolation.network_layout import HOSTS_SECONDS, Layout
 from headrace.hosting.supervision.agent_starter import AgentStarter, Start, Started
+from headrace.hosting.supervision.scratch_dir import scratch_dir
 from headrace.instance.lifeline import SCRATCH
 from headrace.processes.child_report import ChildReport, read_report
 
@@ -30,11 +31,13 @@ class NamespaceStarter(AgentStarter):
     """See the module.
 
     Args:
-        file: where the layout lies.
+        file: where the layout lies; in the run's temporary files, if it is no absolute path.
         layout: the isolation of the hosts.
+        key: by which the folder of the run's temporary files is known, see `scratch_dir`.
     """
 
-    def __init__(self, file: Path, layout: Layout) -> None:
+    def __init__(self, file: Path, layout: Layout, key: str) -> None:
+        self._key = key
         self._layout = layout
         self._file = file
         self._net = self._user = self._bridge = -1
@@ -45,8 +48,9 @@ class NamespaceStarter(AgentStarter):
         reading, writing = os.pipe()
         self._writing[host] = writing
         user = self._user if self._layout.user_namespace else -1
+        scratch = str(scratch_dir(self._key))
         numbers = [str(number) for number in (writing, self._net, user, self._bridge)]
-        words = (sys.executable, "-S", "-m", ENTER, str(self._file), host, *numbers, "--", *argv)
+        words = (sys.executable, "-S", "-m", ENTER, scratch, str(self._file), host, *numbers, "--", *argv)
         passed = tuple(number for number in (writing, self._net, user) if number >= 0)
         return Start(host, words, {SCRATCH: "/tmp"}, passed, reading)
 

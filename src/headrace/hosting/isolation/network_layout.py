@@ -74,9 +74,8 @@ class Layout(NamedTuple):
         outward: whether there is a way out of the job's network.
         own_resolver: whether the machine's only name servers listen on its loopback.
         gateway: address of the bridge.
-        scratch: directory for the instances' /tmp; removed with the run's temporary files.
         visible: paths below /tmp that instances see all the same.
-        files: directory with hosts and resolv.conf.
+        files: directory with hosts and resolv.conf; one that is no absolute path lies in the run's temporary files.
         instances: the hosts.
         overlays: whether this machine allows overlays.
         own_network: whether instances have a network of the job's own; else they have the machine's.
@@ -87,7 +86,6 @@ class Layout(NamedTuple):
     outward: bool
     own_resolver: bool
     gateway: str
-    scratch: str
     visible: tuple[str, ...]
     files: str
     instances: tuple[Instance, ...]

@@ -27,7 +27,8 @@ def main(arguments: list[str]) -> int:
     layout = Layout.read(folder / FILE)
     try:
         net, user, bridge = _network(folder) if layout.own_network else (-1, -1, -1)
-        enter_namespaces.enter(layout, layout.instances[0].name, net, user if layout.user_namespace else -1, bridge)
+        user = user if layout.user_namespace else -1
+        enter_namespaces.enter(layout, layout.instances[0].name, str(folder), net, user, bridge)
         pid = os.fork()
         if pid == 0:
             _first_process(Path(arguments[1]) if arguments[1] else None, layout.user_namespace)

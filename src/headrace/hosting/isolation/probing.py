@@ -99,7 +99,6 @@ def _try(user_namespace: bool, *, outward: bool = False, own_network: bool = Tru
             outward=outward,
             own_resolver=False,
             gateway=network_layout.gateway_of(prefix),
-            scratch=str(folder / "scratch"),
             visible=network_layout.shown_below_tmp([overlay]),
             files=str(folder / "files"),
             instances=(network_layout.Instance("algo-1", network_layout.address_of(prefix, 1), str(folder / "tree")),),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from headrace.hosting.inputs import virtual_environments
 from headrace.hosting.inputs.channel_area import channel_area, remove_channels
 from headrace.hosting.inputs.requirements import ENVIRONMENTS, environments_dir
-from headrace.hosting.supervision.scratch_dir import remove_scratch, scratch_dir
+from headrace.hosting.supervision.scratch_dir import remove_scratch, sweep_scratch
 from headrace.runs import RunPaths, list_runs
 
 
@@ -24,7 +24,7 @@ def remove_leftovers(paths: RunPaths) -> None:
 def sweep_leftovers() -> None:
     """Removes what runs have left whose every process was killed."""
     virtual_environments.sweep(environments_dir())
+    sweep_scratch()
     for run in list_runs():
-        left = channel_area(run.paths).is_dir() or scratch_dir(run.id).is_dir()
-        if left and not run.supervised:
+        if channel_area(run.paths).is_dir() and not run.supervised:
             remove_leftovers(run.paths)

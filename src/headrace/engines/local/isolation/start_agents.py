@@ -71,7 +71,7 @@ class NetworkStarter(NamespaceStarter, Starter):
     """
 
     def __init__(self, paths: RunPaths, layout: Layout) -> None:
-        super().__init__(paths.engine / FILE, layout)
+        super().__init__(paths.engine / FILE, layout, paths.id)
         self._caller, end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._keeper = -1
         try:
@@ -141,4 +141,4 @@ def open_starter(paths: RunPaths) -> Starter:
     if not path.exists():
         return Starter()
     layout = Layout.read(path)
-    return NetworkStarter(paths, layout) if layout.own_network else SharedNetworkStarter(path, layout)
+    return NetworkStarter(paths, layout) if layout.own_network else SharedNetworkStarter(path, layout, paths.id)
