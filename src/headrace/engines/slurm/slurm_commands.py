@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -11,7 +13,15 @@ from contextvars import ContextVar
 from pathlib import Path
 
 from headrace.engines.slurm.slurm_accounting import ACCOUNTING, ACCOUNTING_FORMAT, JobOfRun, parse_accounting
-from headrace.engines.slurm.slurm_complaints import NOT_CONFIGURED, is_no_answer, is_not_configured, reasons, refusal
+from headrace.engines.slurm.slurm_complaints import (
+    NOT_CONFIGURED,
+    is_busy,
+    is_no_answer,
+    is_not_configured,
+    may_have_come,
+    reasons,
+    refusal,
+)
 from headrace.engines.slurm.slurm_state import (
     QUEUE_FORMAT,
     Component,
@@ -21,19 +31,36 @@ from headrace.engines.slurm.slurm_state import (
     values_of,
 )
 from headrace.errors import EngineRefused, EngineUnreachable
+from headrace.exit_status import exit_text, split_status
 
 SECONDS = 60.0  # for one answer of the controller
 UNKNOWN_JOB = "Invalid job id"  # Slurm has no other sign that it knows a job no more
-# Variables that would have Slurm's programs ask another cluster, or leave jobs out of what they list.
-_ELSEWHERE = ("SQUEUE_", "SCANCEL_", "SCONTROL_", "SACCT_")
+# Variables that stand over what Slurm's programs are asked for: another cluster, other options of a job, other formats.
+_OVERRIDING = ("SLURM_", "SBATCH_", "SALLOC_", "SRUN_", "SQUEUE_", "SCANCEL_", "SCONTROL_", "SACCT_")
+_WHERE_SLURM_IS = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT"})
 CLUSTERS = ("SLURM_CLUSTERS", "SBATCH_CLUSTERS")
+_JOB = re.compile(r"\d+(;\S+)?")
 PROGRAMS = ("sbatch", "squeue", "scontrol", "scancel")
 
+_log = logging.getLogger(__name__)
 _named: ContextVar[str] = ContextVar("_named", default="")
 
 
 class SlurmUnreachable(EngineUnreachable):
     """One of Slurm's programs failed, or speaks of another cluster or user."""
+
+
+class SubmissionUnknown(SlurmUnreachable):
+    """sbatch did not say whether Slurm has taken the job: it may have.
+
+    Args:
+        why: what sbatch did or said.
+        refused: Slurm had refused the job so far: one that is not in the queue is none.
+    """
+
+    def __init__(self, why: str, refused: bool = False) -> None:
+        super().__init__(why)
+        self.refused = refused
 
 
 @contextmanager
@@ -70,14 +97,36 @@ def check_programs() -> None:
 
 
 def submit(script: Path) -> int:
-    """Submits a batch script. Returns the job's id. Raises EngineRefused, or SlurmUnreachable without an answer."""
-    done = _run(["sbatch", "--parsable", str(script)], SECONDS)
-    answered = not (is_not_configured(done.stderr) or is_no_answer(done.stderr))
-    if done.returncode and done.stderr.strip() and answered:
+    """Submits a batch script. Returns the job's id.
+
+    Raises:
+        EngineRefused: Slurm refuses the job.
+        SubmissionUnknown: it may have taken it.
+        SlurmUnreachable: sbatch did not reach Slurm.
+    """
+    dropped = sorted(name for name in os.environ if name.startswith("SBATCH_") and name not in CLUSTERS)
+    if dropped:
+        _log.warning("%s not passed on to sbatch: what a job asks for stands in engines.slurm", ", ".join(dropped))
+    try:
+        done = _run(["sbatch", "--parsable", str(script)], SECONDS)
+    except SlurmUnreachable as error:
+        if not isinstance(error.__cause__, subprocess.TimeoutExpired):
+            raise
+        partial = error.__cause__.stderr or b""
+        words = refusal(partial.decode(errors="replace") if isinstance(partial, bytes) else partial)
+        raise SubmissionUnknown(f"{error.message}: {words}" if words else error.message, is_busy(words)) from error
+    said = done.stderr.strip()
+    if done.returncode < 0 or may_have_come(said):
+        raise SubmissionUnknown(f"sbatch {exit_text(*split_status(done.returncode))}: {refusal(said)}")
+    if done.returncode and not (is_not_configured(said) or is_no_answer(said)):
+        words = refusal(said) or f"exit code {done.returncode}"
         hint = "engines.slurm (and its groups) hold partition, gres, constraint; `sinfo` lists what there is"
-        raise EngineRefused(f"sbatch refused the job: {refusal(done.stderr)}", hint)
-    # `job`, or `job;cluster` where a cluster was named
-    return int(_printed(done).strip().partition(";")[0])
+        raise EngineRefused(f"sbatch refused the job: {words}", hint)
+    # `job`, or `job;cluster` where a cluster was named; a site's own sbatch may print more
+    numbers = [line for line in _printed(done).splitlines() if _JOB.fullmatch(line.strip())]
+    if len(numbers) != 1:
+        raise SubmissionUnknown(f"sbatch printed no job id: {done.stdout.strip()[:200]!r}")
+    return int(numbers[0].strip().partition(";")[0])
 
 
 def queue() -> tuple[Component, ...]:
@@ -190,6 +239,10 @@ def setting(name: str) -> str:
     return ""
 
 
+def _overrides(name: str) -> bool:
+    return name.startswith(_OVERRIDING) and name not in _WHERE_SLURM_IS
+
+
 def _answer(command: Sequence[str]) -> str:
     return _printed(_run(command, SECONDS))
 
@@ -197,7 +250,7 @@ def _answer(command: Sequence[str]) -> str:
 def _run(command: Sequence[str], seconds: float) -> subprocess.CompletedProcess[str]:
     if _named.get():
         command = [command[0], f"--clusters={_named.get()}", *command[1:]]
-    here = {name: value for name, value in os.environ.items() if not (name in CLUSTERS or name.startswith(_ELSEWHERE))}
+    here = {name: value for name, value in os.environ.items() if name in _WHERE_SLURM_IS or not _overrides(name)}
     try:
         return subprocess.run(
             command,

@@ -8,6 +8,12 @@ from collections.abc import Mapping, Sequence
 _PROGRAM = re.compile(r"^(?:(?:sbatch|squeue|scontrol|scancel|sacct|slurm_\w+)(?:: (?:error|fatal)| error)?: )+")
 _NOT_CONFIGURED = "Could not establish a configuration source"
 _NO_ANSWER = ("Unable to contact slurm controller", "Socket timed out", "Zero Bytes were transmitted")
+# Slurm may have got the message, and the answer was lost.
+_LOST_ANSWER = (
+    *("Socket timed out", "Zero Bytes were transmitted", "Message receive failure", "Message send failure"),
+    *("(receive failure)", "(send failure)", "(shutdown failure)", "Unexpected message received"),
+)
+_BUSY = "temporarily unable to accept job"  # MaxJobCount jobs are there; sbatch tries again and again
 _SUBMISSION = "Batch job submission failed: "
 _BY_NODE = re.compile(r"^slurmstepd(?:-\S+)?: (?:error|fatal): (?!\*\*\* )(.+)")  # ***: a step that was ended
 _BY_SRUN = re.compile(
@@ -34,6 +40,16 @@ def is_not_configured(printed: str) -> bool:
 def is_no_answer(printed: str) -> bool:
     """Tells whether a program of Slurm says that the controller does not answer."""
     return any(words in printed for words in _NO_ANSWER)
+
+
+def may_have_come(printed: str) -> bool:
+    """Tells whether a program of Slurm says that the controller may have got its message, though no answer came."""
+    return any(words in printed for words in _LOST_ANSWER)
+
+
+def is_busy(printed: str) -> bool:
+    """Tells whether sbatch says that Slurm takes no more jobs now."""
+    return _BUSY in printed
 
 
 def refusal(printed: str) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import signal
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import msgspec
@@ -23,7 +26,7 @@ from headrace.engines.remote_job import check_remote_job, plan_document, prepare
 from headrace.engines.slurm import slurm_commands
 from headrace.engines.slurm.lost_leader import end_if_lost
 from headrace.engines.slurm.slurm_accounting import JobOfRun
-from headrace.engines.slurm.slurm_commands import SlurmUnreachable
+from headrace.engines.slurm.slurm_commands import SlurmUnreachable, SubmissionUnknown
 from headrace.engines.slurm.slurm_job import SlurmJob, plan_slurm_job
 from headrace.engines.slurm.slurm_state import (
     Component,
@@ -41,23 +44,28 @@ from headrace.engines.slurm.ticket import (
     NodeStart,
     StopRequest,
     Ticket,
+    read_stop_request,
     read_ticket,
     write_start,
     write_stop_request,
     write_ticket,
 )
-from headrace.errors import EngineRefused
+from headrace.errors import EngineRefused, HeadraceError
 from headrace.hosting.isolation.probing import why_no_shared_network
 from headrace.hosting.supervision.run_environment import supervisor_environment
 from headrace.job import Job
 from headrace.runs import Cause, CauseKind, Run, RunPaths, Status, give_to_engine, runs_dir
 from headrace.runs.events import SecondaryStatus
 
+_log = logging.getLogger(__name__)
+
 SCRIPT = "job.sbatch"
 SHOWN = "scontrol-show-job.txt"
 SUBMIT_SECONDS = 120.0  # between a run's first moment and its ticket
 BACKFILL = "sched/backfill"  # the one scheduler that starts heterogeneous jobs
-SETTLE_SECONDS = 5.0  # the last lines of a run may be seen so late on a shared file system
+LAST_LINES_SECONDS = 5.0  # the last lines of a run may be seen so late on a shared file system
+SETTLE_SECONDS = 10.0  # for a job to be seen in the queue of which sbatch has said nothing
+SETTLE_EVERY = 0.5
 FRESH_SECONDS = 1.0  # `refresh` and `alive` are called one after the other
 
 _seen: dict[str, tuple[float, tuple[Component, ...]]] = {}  # by the cluster that was asked
@@ -98,8 +106,11 @@ def render(job: Job) -> tuple[Document, ...]:
 def start(job: Job, detach: bool = False) -> RemoteHandle:
     """Submits a run. It lives without this process, detached or not.
 
+    Where Slurm may have taken the job and did not say so, the run is there: `refresh` tells later what became of it.
+
     Raises:
         JobInvalid, EngineRefused: then nothing is left.
+        KeyboardInterrupt: the run is there, if Slurm has its job, and is being stopped.
     """
     checked = check(job)
     with (
@@ -107,11 +118,14 @@ def start(job: Job, detach: bool = False) -> RemoteHandle:
         _hint("try again; `headrace doctor --engine slurm` says whether Slurm answers"),
         slurm_commands.asking(job.slurm.cluster or ""),
     ):
-        _submit(checked.in_run(paths), paths)
+        interrupted = _submit(checked.in_run(paths), paths)
+    if interrupted:
+        raise KeyboardInterrupt
     return RemoteHandle(paths)
 
 
-def _submit(checked: SlurmJob, paths: RunPaths) -> None:
+def _submit(checked: SlurmJob, paths: RunPaths) -> bool:
+    """Hands a run over to Slurm. Returns whether somebody has interrupted that meanwhile: then it is being stopped."""
     job, options = checked.job, checked.job.slurm
     prepare_remote_run(checked, paths)
     steps = {name: options.nodes_of(name).step_options for name in job.hosts}
@@ -132,12 +146,70 @@ def _submit(checked: SlurmJob, paths: RunPaths) -> None:
     script = paths.engine / SCRIPT
     script.write_text(checked.script(paths, sys.executable), encoding="utf-8")
     give_to_engine(paths)
-    job_id = slurm_commands.submit(script)
+    with _held_interrupt() as interrupted:
+        try:
+            job_id = slurm_commands.submit(script)
+        except SubmissionUnknown as error:
+            settled = _settle(paths, error)
+            job_id = NOT_KNOWN if settled is None else settled
+        # From here on there is a job, or may be one: the run stays, whatever happens.
+        try:
+            if job_id != NOT_KNOWN:
+                write_ticket(paths, Ticket(job_id, cluster, uid, slurm_commands.asked()))
+            if interrupted():
+                _stop_at_once(paths)
+        except (HeadraceError, OSError) as error:  # the job's comment names the run, and its lead writes the ticket too
+            _log.warning("%s: Slurm has its job, but: %s", paths.id, error)
+        return interrupted()
+
+
+def _settle(paths: RunPaths, error: SubmissionUnknown) -> int | None:
+    """Looks for the job that Slurm may have taken. Returns its id; None while it is not known whether there is one.
+
+    Raises:
+        EngineRefused: there is none.
+    """
+    latest = time.monotonic() + SETTLE_SECONDS
+    while True:
+        try:
+            listed = job_of_run(paths.id, slurm_commands.queue())
+            if listed is not None:
+                return listed
+            if error.refused:
+                raise EngineRefused(f"Slurm takes no more jobs now: {error.message}", "try again later")
+        except SlurmUnreachable as unreachable:
+            _log.info("%s: %s", paths.id, unreachable.message)
+        if time.monotonic() > latest:
+            words = f"it is not known yet whether Slurm has taken the job: {error.message}"
+            _log.warning("%s: %s", paths.id, words)
+            with platform_news(paths) as news:
+                news.status(SecondaryStatus.PENDING, words, time.time())
+            return None
+        time.sleep(SETTLE_EVERY)
+
+
+def _stop_at_once(paths: RunPaths) -> None:
+    """Stops a run that was just handed over; one whose job is not known yet, as soon as it is there."""
+    write_stop_request(paths, StopRequest(True))
+    run = Run(paths)
+    ticket = read_ticket(paths)
+    if _look(run, ticket)[0] is not None:
+        _stop(run, ticket, True)
+
+
+@contextmanager
+def _held_interrupt() -> Iterator[Callable[[], bool]]:
+    """Holds Ctrl-C back, so that Slurm's answer is not lost. Gives whether it came."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield lambda: False
+        return
+    came: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: came.append(number))
     try:
-        write_ticket(paths, Ticket(job_id, cluster, uid, slurm_commands.asked()))
-    except BaseException:
-        slurm_commands.cancel(job_id)
-        raise
+        yield lambda: bool(came)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def stop(run: Run, now: bool = False) -> bool:
@@ -188,9 +260,15 @@ def _refresh(run: Run, ticket: Ticket | None) -> None:
     asked = time.time()
     job_id, queue = _look(run, ticket)
     if job_id is None:
+        if ticket is not None and not _may_still_come(run):
+            with platform_news(run.paths) as news:
+                words = "Slurm has no job of this run: sbatch has not said that it was taken, and none has come"
+                news.end(Status.FAILED, Cause(CauseKind.ENGINE_FAILED, words, infrastructure=True))
         return
     phase = phase_of(job_id, queue)
-    if phase is Phase.WAITING:
+    if phase is Phase.WAITING and read_stop_request(run.paths) is not None:  # made before the job was known
+        _stop(run, ticket, now=True)
+    elif phase is Phase.WAITING:
         with platform_news(run.paths) as news:
             reason = why_waiting(job_id, queue)
             never = starts_never(job_id, queue)
@@ -200,7 +278,8 @@ def _refresh(run: Run, ticket: Ticket | None) -> None:
         with platform_news(run.paths) as news:
             if not news.finished:
                 shown = slurm_commands.show(job_id)
-                ended = shown if any(each.comment == comment_of(run.id) for each in shown) else ()
+                ours = any(each.comment == comment_of(run.id) for each in shown) or _runs_script_of(run, job_id)
+                ended = shown if ours else ()
                 if phase is Phase.ENDED or not ended:  # else squeue and scontrol disagree: they are asked again
                     ended = ended or slurm_commands.accounted(
                         job_id, JobOfRun(run.id, os.getuid(), run.header.job_name)
@@ -215,7 +294,7 @@ def alive(run: Run) -> bool:
     with _asking_for(run) as ticket:
         job_id, queue = _look(run, ticket)
     if job_id is None:
-        return time.time() < run.header.created + SUBMIT_SECONDS
+        return _may_still_come(run)
     return not _is_over(job_id, queue)
 
 
@@ -293,8 +372,8 @@ def _asking_for(run: Run) -> Iterator[Ticket | None]:
 def _look(run: Run, ticket: Ticket | None) -> tuple[int | None, tuple[Component, ...]]:
     """Returns the run's Slurm job, and this user's jobs that Slurm knows.
 
-    The comment tells the job from others. One that is not there was forgotten; but only the cluster that had it, asked
-    by its user, can say that.
+    The comment tells the job from others, and the script that it runs where a cluster rewrites comments. One that is
+    not there was forgotten; but only the cluster that had it, asked by its user, can say that.
 
     Returns:
         The job, or None when it is just being submitted, or never was; and the queue.
@@ -317,9 +396,19 @@ def _look(run: Run, ticket: Ticket | None) -> tuple[int | None, tuple[Component,
         what = f"{run.id} is a job of user {ticket.uid} on the Slurm cluster {ticket.cluster}"
         hint = "ask on a machine of that cluster, as that user"
         raise SlurmUnreachable(f"{what}; user {uid} asks the cluster {here}", hint)
-    if any(each.job_id == ticket.job_id for each in queue):
+    if any(each.job_id == ticket.job_id for each in queue) and not _runs_script_of(run, ticket.job_id):
         raise SlurmUnreachable(f"Slurm job {ticket.job_id} is not of {run.id}: its comment does not name the run")
     return None if ticket.job_id == NOT_KNOWN else ticket.job_id, queue
+
+
+def _runs_script_of(run: Run, job_id: int) -> bool:
+    """Tells whether a job runs the batch script of a run: its comment may have been rewritten by its cluster."""
+    return f"Command={run.paths.engine / SCRIPT}\n" in slurm_commands.describe(job_id)
+
+
+def _may_still_come(run: Run) -> bool:
+    """Tells whether a job that is not in the queue may be on its way there. A lead that comes later ends at once."""
+    return time.time() < run.header.created + SUBMIT_SECONDS
 
 
 def _is_over(job_id: int, queue: tuple[Component, ...]) -> bool:
@@ -328,7 +417,7 @@ def _is_over(job_id: int, queue: tuple[Component, ...]) -> bool:
     if phase is not Phase.ENDED:
         return phase is Phase.FORGOTTEN
     since = time.time() - max(each.end for each in queue if each.job_id == job_id)
-    return not 0 <= since < SETTLE_SECONDS
+    return not 0 <= since < LAST_LINES_SECONDS
 
 
 def _queue(since: float) -> tuple[Component, ...]:

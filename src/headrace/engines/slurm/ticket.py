@@ -21,7 +21,7 @@ NOT_KNOWN = 0  # no job of Slurm has this id
 TICKET, NODES, ENVIRONMENT, STOP = "ticket.json", "nodes.json", "environment.json", "stop.json"
 PLACEMENT = "placement.json"
 # What belongs to the machine or the terminal from which a job is submitted.
-_OF_THERE = ("SLURM_", "SBATCH_", "SRUN_", "SSH_", "XDG_", "DBUS_")
+_OF_THERE = ("SLURM_", "SBATCH_", "SALLOC_", "SRUN_", "SSH_", "XDG_", "DBUS_")
 _OF_THERE_NAMES = {"DISPLAY", "HOSTNAME", "OLDPWD", "PWD", "SHLVL", "TERM", "TMPDIR", "WINDOWID", "_"}
 
 
