@@ -9,7 +9,7 @@ import pytest
 
 from headrace.agent.control import control_client as client_module
 from headrace.agent.control.control_client import Client, CoordinatorLost
-from headrace.agent.control.control_messages import ExecutorLost, Heartbeat, Hello, Orders
+from headrace.agent.control.control_messages import ExecutorLost, Heartbeat, Hello, Orders, Ready
 from headrace.agent.control.grpc_transport import ControlServer
 from headrace.runs import Cause, CauseKind
 
@@ -132,6 +132,27 @@ def test_a_coordinator_that_never_comes_is_named():
     async def scene():
         with pytest.raises(CoordinatorLost, match=r"coordinator on dnn/algo-1 .* did not answer within 0\.5 s"):
             await asyncio.wait_for(make_client(address(), start_timeout=0.5).run(), 20)
+
+    asyncio.run(scene())
+
+
+def test_while_an_agent_does_not_run_itself_the_coordinator_is_not_silent(monkeypatch):
+    monkeypatch.setattr(client_module, "SILENCE_LIMIT", 0.6)
+    monkeypatch.setattr(client_module, "COUNTED", 0.3)
+
+    async def scene():
+        at, desk = address(), Desk()
+        server = await serve(desk, at)
+        client = make_client(at)
+        client.report(Hello("dnn"))
+        task = asyncio.ensure_future(client.run())
+        await until(lambda: client.delivered)
+        time.sleep(1.5)  # both ends are stopped, as SIGSTOP, `scontrol suspend` and a file system that stalls do
+        client.report(Ready())
+        await until(lambda: client.delivered or task.done())
+        assert not task.done(), task.exception()
+        await end(task)
+        await server.stop()
 
     asyncio.run(scene())
 

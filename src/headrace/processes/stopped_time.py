@@ -1,4 +1,8 @@
-"""How long a process has been stopped (SIGSTOP), as seen by a process that looks now and then."""
+"""Time of processes that may be stopped (SIGSTOP), suspended with their job, or held up by a file system that stalls.
+
+`StoppedTime` tells how long another process has been stopped. By `RunningClock` a process tells how long others have
+been silent: while it does not run itself, it hears nobody, and everything may have been suspended together.
+"""
 
 from __future__ import annotations
 
@@ -44,6 +48,28 @@ class StoppedTime:
             self._since = float("inf") if not still else now if begins_anew else self._since
             self._looked = now
         return max(0.0, now - self._since)
+
+
+class RunningClock:
+    """Seconds for which this process has run. It stands while the process does not.
+
+    Args:
+        most: seconds between two calls that count at the most. It is called more often than that.
+        clock: seconds that do not go back.
+    """
+
+    def __init__(self, most: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most = most
+        self._clock = clock
+        self._called = clock()
+        self._ran = 0.0
+
+    def __call__(self) -> float:
+        """Returns the seconds so far."""
+        now = self._clock()
+        self._ran += min(now - self._called, self._most)
+        self._called = now
+        return self._ran
 
 
 def describe_stopped(seconds: float = LIMIT) -> str:

@@ -2,6 +2,7 @@
 
 A report stays in a queue until the coordinator has acknowledged it; a new connection begins with the whole
 queue. A heartbeat is sent when there is nothing to report. When the coordinator is silent for too long, it is lost.
+Only time in which this agent runs counts: a job that was stopped or suspended as a whole goes on.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import time
 from collections import deque
 from collections.abc import Callable
 
@@ -26,12 +26,15 @@ from headrace.agent.control.control_messages import (
 )
 from headrace.agent.control.grpc_transport import Connection, connect
 from headrace.instance.certificates import Certificates
+from headrace.processes.stopped_time import RunningClock
 
 _log = logging.getLogger(__name__)
 
 HEARTBEAT = 0.5
 SILENCE_LIMIT = 5.0
 RETRY = 0.05
+LOOK = 0.25  # between two looks at the clock
+COUNTED = 1.0  # a longer time between them is a pause of this process
 
 
 class CoordinatorLost(Exception):
@@ -78,7 +81,8 @@ class Client:
         self._news = asyncio.Event()
         self._answered = False
         self._leaving = False
-        self._heard = time.monotonic()
+        self._clock = RunningClock(COUNTED)
+        self._heard = self._clock()
 
     def report(self, message: Message) -> None:
         """Queues a report."""
@@ -99,7 +103,7 @@ class Client:
 
     async def run(self) -> None:
         """Talks until cancelled. Raises CoordinatorLost."""
-        self._heard = time.monotonic()
+        self._heard = self._clock()
         while True:
             try:
                 async with connect(self._address, self._link, self._tls) as connection:
@@ -120,7 +124,7 @@ class Client:
         return SILENCE_LIMIT if self._answered else self._start_timeout
 
     def _patience(self) -> float:
-        return self._heard + self._limit() - time.monotonic()
+        return self._heard + self._limit() - self._clock()
 
     def _complaint(self) -> str:
         who = f"the coordinator on {self._leader} ({self._address})"
@@ -130,17 +134,27 @@ class Client:
 
     async def _receive(self, connection: Connection) -> None:
         while True:
-            try:
-                orders = await asyncio.wait_for(connection.receive(), max(0.01, self._patience()))
-            except asyncio.TimeoutError:
-                raise CoordinatorLost(self._complaint()) from None
+            orders = await self._next_orders(connection)
             if not self._answered:
                 _log.debug("the coordinator on %s answers", self._leader)
             self._answered = True
-            self._heard = time.monotonic()
+            self._heard = self._clock()
             while self._queue and self._queue[0].number <= orders.ack:
                 self._queue.popleft()
             self._obey(orders)
+
+    async def _next_orders(self, connection: Connection) -> Orders:
+        """Waits for orders. Raises CoordinatorLost, and what `Connection.receive` raises."""
+        coming = asyncio.ensure_future(connection.receive())
+        try:
+            while not coming.done():
+                if self._patience() <= 0:
+                    raise CoordinatorLost(self._complaint())
+                await asyncio.wait({coming}, timeout=max(0.01, min(LOOK, self._patience())))
+            return coming.result()
+        finally:
+            coming.cancel()
+            await asyncio.gather(coming, return_exceptions=True)
 
     async def _send(self, connection: Connection) -> None:
         sent = 0

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 
 from headrace.agent.host.process import Running
+from headrace.processes.stopped_time import RunningClock
 from headrace.runs.cause import Cause, CauseKind
 
 _log = logging.getLogger(__name__)
@@ -22,6 +23,7 @@ _log = logging.getLogger(__name__)
 PAUSES = (0.1, 0.5, 1.0)  # seconds before the first, second and third new start
 RESTARTS = len(PAUSES)
 FORGIVEN_AFTER = 60.0
+COUNTED = 2.0  # a longer time between two looks is a pause of this process, which is nobody's silence
 _LINE_LIMIT = 1 << 16
 
 
@@ -62,6 +64,7 @@ class RestartedServer:
         self._loop = asyncio.get_running_loop()
         self._restarts = 0
         self._ready_since: float | None = None
+        self._clock = RunningClock(COUNTED)
         self._heard = 0.0
         self.refused = False
         self._stopping = False
@@ -110,7 +113,7 @@ class RestartedServer:
         self._cancel_timer()
 
     def _read(self) -> None:
-        self._heard = time.monotonic()
+        self._heard = self._clock()
         data = b""
         with contextlib.suppress(BlockingIOError):
             data = os.read(self._status, _LINE_LIMIT)
@@ -126,7 +129,7 @@ class RestartedServer:
 
     def _listen(self, missed: int) -> None:
         """Kills a silent server. It takes two looks, because a late one may be this process's own fault."""
-        missed = missed + 1 if time.monotonic() - self._heard > self._silent_after else 0
+        missed = missed + 1 if self._clock() - self._heard > self._silent_after else 0
         if missed > 1:
             self._kill(f"was silent for {self._silent_after:g} s")
         else:
