@@ -42,7 +42,7 @@ from headrace.instance.launch_plan import Retry, plan_text
 from headrace.instance.lifeline import encode
 from headrace.job import Job
 from headrace.runs import CauseKind, EventWriter, Run, RunPaths, Status, create_run, give_to_engine, runs_dir
-from headrace.runs.events import AttemptStarted, RunFinished
+from headrace.runs.events import AttemptStarted, RunFinished, SecondaryStatus, StatusChanged
 
 PRINT = """\
 #!/bin/sh
@@ -406,3 +406,34 @@ def test_ctrl_c_in_a_terminal_does_not_reach_slurms_programs(stage: Stage, monke
     assert slurm_commands.submit(stage.folder / "job.sbatch") != os.getpgrp(), (
         "it is no process of the terminal's group"
     )
+
+
+def test_a_suspended_job_is_shown_as_such_and_goes_on_and_a_stop_of_it_cancels_it(stage: Stage) -> None:
+    stage.ticket()
+    with EventWriter(stage.run.paths.events("engine")) as events:
+        events.write(StatusChanged(t=time.time(), status=SecondaryStatus.TRAINING, message="Training in progress"))
+    stage.queue("SUSPENDED")
+    slurm_engine.refresh(stage.run)
+    slurm_engine.refresh(stage.run)
+    told = [(part.status, part.message) for part in stage.run.state().transitions]
+    assert told[1:] == [(SecondaryStatus.INTERRUPTED, "Slurm job 7 is suspended")]
+    stage.queue("RUNNING")
+    slurm_engine._seen.clear()
+    slurm_engine.refresh(stage.run)
+    slurm_engine.refresh(stage.run)
+    told = [(part.status, part.message) for part in stage.run.state().transitions]
+    assert told[2:] == [(SecondaryStatus.TRAINING, "Slurm job 7 goes on; it was suspended")]
+    stage.queue("SUSPENDED")
+    slurm_engine._seen.clear()
+    assert slurm_engine.stop(stage.run)
+    assert stage.cancelled == "7\n"
+    order = LeadSignals(stage.run.paths, 7, 120.0).orders[signal.SIGTERM](False)
+    assert (order.kind, order.failed) == (CauseKind.STOPPED.value, False), (
+        "its lead, if it gets to it, knows who it was"
+    )
+    line = "7|CANCELLED|None|n1|2026-11-22T13:05:10|2026-11-22T13:05:14|headrace:"  # and if it does not
+    (stage.folder / "queue").write_text(f"{line}{stage.run.id}\n")
+    stage.shown("CANCELLED")
+    slurm_engine._seen.clear()
+    slurm_engine.refresh(stage.run)
+    assert (stage.ends, str(stage.run.cause)) == ([Status.STOPPED], "stopped by the user")

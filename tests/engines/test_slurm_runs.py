@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from slurm_stage import (
 from stage import text, until
 
 from few_digits import write_few
+from headrace.agent.coordinator.host_state import SILENCE_LIMIT
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.job import load_job
 from headrace.runs import CauseKind, Run, Status, read_plan
@@ -214,6 +216,24 @@ def test_stop_now_does_not_wait_for_a_program_that_does_not_listen(cluster: Slur
     run.headrace("stop", "--now")
     assert run.ended(30) is Status.STOPPED
     assert run.run.state().exit_code == 130
+
+
+def test_a_suspended_job_goes_on_when_it_is_resumed_and_can_be_stopped_while_it_is_not(cluster: SlurmCluster) -> None:
+    run = start(cluster, "pause", WAIT, instance_groups=[DATA])
+    run.said("running")
+    cluster.on(HEAD, "scontrol", "suspend", str(run.job_id))
+    run.is_in("SUSPENDED")
+    assert f"Slurm job {run.job_id} is suspended" in run.headrace("status")
+    time.sleep(SILENCE_LIMIT + 1)  # so long nobody hears anybody
+    cluster.on(HEAD, "scontrol", "resume", str(run.job_id))
+    run.is_in("RUNNING")
+    time.sleep(2)
+    assert not run.run.finished, run.run.cause
+    cluster.on(HEAD, "scontrol", "suspend", str(run.job_id))
+    run.is_in("SUSPENDED")
+    run.headrace("stop")
+    until(lambda: run.headrace("status", check=False) and run.run.finished, 60, "the run ends")
+    assert (run.run.status, str(run.run.cause)) == (Status.STOPPED, "stopped by the user")
 
 
 def test_when_the_lead_is_killed_the_run_has_failed_and_nothing_is_left_on_the_nodes(cluster: SlurmCluster) -> None:

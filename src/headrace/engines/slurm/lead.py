@@ -7,7 +7,8 @@ nothing that happens on the submitting machine ends the run. Signals tell it wha
 
     SIGUSR1   a person stops the job (`headrace stop`); SIGINT: at once
     SIGUSR2   Slurm's time limit is near
-    SIGTERM   Slurm ends the job: it was cancelled or preempted, or a node failed. That is an infrastructure failure
+    SIGTERM   Slurm ends the job: it was cancelled or preempted, or a node failed. That is an infrastructure failure,
+              unless a person has asked to stop the job, which was suspended
 
 When the job's `retry` wants another attempt and nodes are gone, Slurm queues the job again: by itself, or because the
 lead asks for it. Then another lead goes on with the run, see `next_attempt`.
@@ -210,6 +211,8 @@ class LeadSignals:
         return StopJob(CauseKind.MAX_RUN.value, words, failed=False)
 
     def _by_slurm(self, again: bool) -> StopJob:
+        if read_stop_request(self._paths) is not None:  # a job that was suspended is stopped by scancel
+            return msgspec.structs.replace(by_user(again), grace=self._slurm_grace)
         cause = why_terminated(self._job_id, ()).cause  # Slurm is asked once the programs have been told
         return StopJob(cause.kind.value, cause.reason, True, self._slurm_grace, infrastructure=cause.infrastructure)
 

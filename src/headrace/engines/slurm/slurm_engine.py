@@ -20,7 +20,7 @@ from headrace.engines.new_run import new_run
 from headrace.engines.planning.named_paths import named_paths
 from headrace.engines.planning.plan_artefacts import check_checkpoint_folder
 from headrace.engines.planning.plan_channels import orders_of
-from headrace.engines.platform_news import platform_news
+from headrace.engines.platform_news import WRITER, platform_news
 from headrace.engines.remote_handle import RemoteHandle
 from headrace.engines.remote_job import check_remote_job, plan_document, prepare_remote_run, ranks_beside_workers
 from headrace.engines.slurm import slurm_commands
@@ -55,7 +55,7 @@ from headrace.hosting.isolation.probing import why_no_shared_network
 from headrace.hosting.supervision.run_environment import supervisor_environment
 from headrace.job import Job
 from headrace.runs import Cause, CauseKind, Run, RunPaths, Status, give_to_engine, runs_dir
-from headrace.runs.events import SecondaryStatus
+from headrace.runs.events import SecondaryStatus, StatusChanged
 
 _log = logging.getLogger(__name__)
 
@@ -237,9 +237,12 @@ def _stop(run: Run, ticket: Ticket | None, now: bool) -> bool:
             if phase is Phase.WAITING:  # it has its nodes, which are made ready
                 slurm_commands.cancel(job_id)
             return True
-    if phase is not Phase.RUNNING:
+    if phase not in (Phase.RUNNING, Phase.SUSPENDED):
         return False
     write_stop_request(run.paths, StopRequest(now))
+    if phase is Phase.SUSPENDED:  # it would take no signal before it is resumed
+        slurm_commands.cancel(job_id)
+        return True
     slurm_commands.signal_lead(job_id, "INT" if now else "USR1")
     return True
 
@@ -284,9 +287,26 @@ def _refresh(run: Run, ticket: Ticket | None) -> None:
                     ended = ended or slurm_commands.accounted(
                         job_id, JobOfRun(run.id, os.getuid(), run.header.job_name)
                     )
-                    news.end(*end_without_word(job_id, ended, str(run.paths.root)))
+                    asked_to_stop = read_stop_request(run.paths) is not None
+                    news.end(*end_without_word(job_id, ended, str(run.paths.root), asked_to_stop))
+    elif phase is Phase.SUSPENDED:
+        with platform_news(run.paths) as news:
+            news.status(SecondaryStatus.INTERRUPTED, f"Slurm job {job_id} is suspended", asked)
     elif phase is Phase.RUNNING:
+        _tell_that_it_goes_on(run, job_id, asked)
         end_if_lost(run.paths, job_id, queue)
+
+
+def _tell_that_it_goes_on(run: Run, job_id: int, asked: float) -> None:
+    """Writes that a job which was suspended is in the part of its life again in which it was."""
+    file = run.paths.events(WRITER)
+    if not file.exists() or f'"{SecondaryStatus.INTERRUPTED.value}"' not in file.read_text().splitlines()[-1]:
+        return
+    with platform_news(run.paths) as news:
+        parts = [event.status for event in news.events if isinstance(event, StatusChanged)]
+        before = [part for part in parts if part is not SecondaryStatus.INTERRUPTED]
+        if parts[-1] is SecondaryStatus.INTERRUPTED and before:
+            news.status(before[-1], f"Slurm job {job_id} goes on; it was suspended", asked)
 
 
 def alive(run: Run) -> bool:

@@ -30,6 +30,7 @@ _LAUNCH_FAILED = (0, 53)  # exit code and signal of a batch script whose output 
 WAITING = frozenset(
     {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
 )
+STANDING = frozenset({"SUSPENDED", "STOPPED"})  # its processes are stopped: nobody in it takes a signal
 # What Slurm documents as a limit or a rule that the job itself breaks. Limits of all jobs of a user or an account end
 # with other jobs, and PartitionNodeLimit may mean that nodes are down.
 _NEVER = frozenset(
@@ -50,6 +51,7 @@ class Phase(enum.Enum):
 
     WAITING = "waiting"
     RUNNING = "running"
+    SUSPENDED = "suspended"
     ENDED = "ended"
     FORGOTTEN = "forgotten"
 
@@ -160,7 +162,9 @@ def phase_of(job_id: int, queue: Iterable[Component]) -> Phase:
         return Phase.FORGOTTEN
     if all(state in ENDED for state in states):
         return Phase.ENDED
-    return Phase.WAITING if any(state in WAITING for state in states) else Phase.RUNNING
+    if any(state in WAITING for state in states):
+        return Phase.WAITING
+    return Phase.SUSPENDED if any(state in STANDING for state in states) else Phase.RUNNING
 
 
 def why_waiting(job_id: int, queue: Iterable[Component]) -> str:
@@ -235,13 +239,16 @@ def _text(value: str) -> str:
     return "" if value == "(null)" else value
 
 
-def end_without_word(job_id: int, ended: Sequence[EndedComponent], folder: str) -> tuple[Status, Cause]:
+def end_without_word(
+    job_id: int, ended: Sequence[EndedComponent], folder: str, asked_to_stop: bool = False
+) -> tuple[Status, Cause]:
     """Returns how a run ended whose lead could not say it.
 
     Args:
         job_id: its Slurm job.
         ended: how its components ended; empty when Slurm knows nothing of them any more.
         folder: the run's folder.
+        asked_to_stop: a person has asked to stop the run.
     """
     if not ended:
         words = f"Slurm knows nothing of job {job_id} any more, and the run has no end"
@@ -253,6 +260,8 @@ def end_without_word(job_id: int, ended: Sequence[EndedComponent], folder: str) 
         return Status.FAILED, Cause(CauseKind.INSTANCE_NOT_STARTED, words)
     if first.state == "CANCELLED" and not first.nodes:
         return Status.STOPPED, Cause(CauseKind.STOPPED, f"{job} was cancelled while it waited")
+    if first.state == "CANCELLED" and asked_to_stop:
+        return Status.STOPPED, Cause(CauseKind.STOPPED, "stopped by the user")
     if first.state in ("TIMEOUT", "DEADLINE"):
         return Status.STOPPED, Cause(CauseKind.MAX_RUN, f"{job} reached its time limit")
     if first.state == "OUT_OF_MEMORY":
