@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import doctest
+import os
 import signal
+import sys
 
 import pytest
 import test_slurm_asking
 from test_slurm_asking import Stage
 
-from headrace.engines.slurm import slurm_commands, slurm_complaints, slurm_engine
+from headrace.engines.slurm import enter_host, slurm_commands, slurm_complaints, slurm_engine
 from headrace.engines.slurm.lead import LeadSignals
 from headrace.engines.slurm.slurm_commands import SlurmUnreachable
 from headrace.engines.slurm.slurm_complaints import why_no_agents
 from headrace.engines.slurm.slurm_instances import SlurmInstances
 from headrace.errors import EngineRefused
+from headrace.hosting.supervision.agent_starter import AgentStarter
+from headrace.instance.lifeline import RUN_ID
 from headrace.runs import CauseKind, Status
 from headrace.runs.events import SecondaryStatus
 
@@ -96,6 +100,28 @@ def test_of_what_srun_prints_the_line_that_helps_is_quoted() -> None:
     assert why_no_agents({"d1": ended[:1]}, ["srun: got SIGCONT"]) == "d1: No module named headrace"
     assert why_no_agents({"d1": ended}, ["srun: error: Node failure on d1"]) == "Node failure on d1"
     assert why_no_agents({}, []) == "it said nothing"
+    fatal = "Fatal Python error: init_fs_encoding: failed to get the Python codec of the filesystem encoding"
+    python = [
+        "Python path configuration:",
+        "  PYTHONHOME = '/opt/other'",
+        "  isolated = 0",
+        fatal,
+        "",
+        "<no Python frame>",
+    ]
+    assert why_no_agents({"d1": python}, [EXITED.strip()]) == f"d1: {fatal} (PYTHONHOME = '/opt/other')"
+    python[1] = "  PYTHONHOME = (not set)"
+    assert why_no_agents({"d1": python}, []) == f"d1: {fatal}"
+
+
+def test_a_host_starts_whatever_pythonpath_a_task_prolog_has_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/opt/site")
+    modules = (
+        "headrace.hosting.isolation.enter_namespaces"  # it is started with -S: nothing is found by being installed
+    )
+    code = f"import os, sys, {modules}; sys.exit(0 if '/opt/site' in os.environ['PYTHONPATH'] else 3)"
+    started = enter_host._start(AgentStarter(), "algo-1", [sys.executable, "-S", "-c", code], {RUN_ID: "demo"})
+    assert os.waitstatus_to_exitcode(os.waitpid(started.pid, 0)[1]) == 0
 
 
 @pytest.mark.parametrize(

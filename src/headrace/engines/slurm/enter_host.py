@@ -30,6 +30,7 @@ from headrace.hosting.inputs.host_facts import interface_of, name_interface, wit
 from headrace.hosting.isolation.probing import likely_reason
 from headrace.hosting.isolation.syscalls import may_separate
 from headrace.hosting.supervision.agent_starter import AgentStarter, Started
+from headrace.hosting.supervision.run_environment import supervisor_environment
 from headrace.hosting.supervision.scratch_dir import remove_scratch, scratch_dir, sweep_scratch
 from headrace.instance.isolation_level import BY_NODE, NO_ISOLATION, SHARED_NETWORK
 from headrace.instance.launch_plan import SECRET_NAME, HostPlan, LaunchPlan, channel_dir, write_plan
@@ -138,7 +139,8 @@ def _start(starter: AgentStarter, host: str, words: Sequence[str], variables: Ma
     process = subprocess.Popen(
         start.argv,
         stdin=0,
-        env={**os.environ, **variables, **own, **start.variables},
+        # A TaskProlog of the cluster may have set another PYTHONPATH since the lead did.
+        env={**supervisor_environment(variables[RUN_ID]), **variables, **own, **start.variables},
         pass_fds=start.pass_fds if kills is None else (*start.pass_fds, kills),
     )
     if kills is not None:

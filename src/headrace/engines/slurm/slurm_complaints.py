@@ -20,6 +20,8 @@ _BY_SRUN = re.compile(
     r"^srun: (?:error|fatal): (?!\S+: tasks? )(.+)"
     r"|^srun: ((?:unrecognized|invalid|ambiguous|unknown) option.*|option .*)"
 )
+_NO_PYTHON = "Fatal Python error: "
+_OTHER_HOME = re.compile(r"\s*PYTHONHOME = '")  # in what Python says of its paths then; without one: (not set)
 NOT_CONFIGURED = "this machine is not configured for Slurm (no slurm.conf, SLURM_CONF is not set)"
 
 
@@ -73,6 +75,11 @@ def why_no_agents(by_node: Mapping[str, Sequence[str]], srun: Sequence[str]) -> 
         for line in lines:
             if found := _BY_NODE.match(line):
                 return f"{node}: {found[1]}"
+    for node, lines in by_node.items():
+        for line in lines:
+            if line.startswith(_NO_PYTHON):  # the last lines of such a Python tell nothing
+                home = next((each.strip() for each in lines if _OTHER_HOME.match(each)), "")
+                return f"{node}: {line}" + (f" ({home})" if home else "")
     for line in srun:
         if found := _BY_SRUN.match(line):
             return found[1] or found[2]
