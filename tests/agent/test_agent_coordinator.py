@@ -15,6 +15,7 @@ from headrace.agent.control.control_messages import (
     ProgramsEnded,
     Report,
 )
+from headrace.agent.coordinator.first_cause import exit_suspect, with_early_leaver
 from headrace.agent.coordinator.state_machine import Coordinator, Phase
 from headrace.instance.launch_plan import TORCH_DISTRIBUTED, DistributionPlan, Elastic
 from headrace.runs import Cause, CauseKind
@@ -590,3 +591,56 @@ def test_a_heartbeat_is_no_reason_to_look_at_all_hosts() -> None:
         assert (effects.records, effects.wake, play.core.phase) == ([], set(), Phase.SETTLING)
     play.take(play.core.tick(play.now))
     assert play.of(JobStopping), "a tick does"
+
+
+GLOO = ("RuntimeError: [pair.cc:534] Connection closed by peer [127.0.1.1]:1234",)
+HOROVOD = ("HorovodInternalError: Horovod has been shut down. This was caused by an exception on one of the ranks",)
+REFUSED = ("ConnectionRefusedError: [Errno 111] Connection refused",)
+
+
+def early_leaver(lines, code=1):
+    play = started(ranks("a", "algo-1", "algo-2", count=2), world=("a",))
+    play.exit("algo-2", "3", 0, lines=("done",))
+    play.wait(0.2, alive=("algo-1", "algo-2"))
+    play.exit("algo-2", "2", 0)
+    play.wait(0.2, alive=("algo-1", "algo-2"))
+    play.exit("algo-1", "0", code, lines=lines)
+    play.wait(2, alive=("algo-1", "algo-2"))
+    return play.of(JobStopping)[-1].reason
+
+
+def test_a_rank_that_left_early_with_0_is_the_cause_when_a_collective_operation_lost_it():
+    assert early_leaver(GLOO) == (
+        "a/algo-2[3]: exited with code 0: it left while others of its world still needed it; "
+        "a/algo-1[0] then exited with code 1"
+    )
+
+
+def test_a_rank_that_left_with_0_is_only_named_when_the_lost_connection_may_be_another():
+    reason = early_leaver(REFUSED)
+    assert reason.startswith("a/algo-1[0]: exited with code 1")
+    assert reason.endswith("Perhaps because a/algo-2[3] had left before, with exit code 0")
+
+
+def test_a_rank_that_left_with_0_is_not_named_when_another_one_raised():
+    assert "algo-2" not in early_leaver(("ValueError: bad label",), 3)
+
+
+def test_a_rank_of_horovod_that_was_shut_down_is_not_the_cause():
+    play = started(ranks("a", "algo-1", "algo-2", count=1), world=("a",))
+    play.exit("algo-1", "0", 1, lines=HOROVOD)
+    play.wait(0.1, alive=("algo-1", "algo-2"))
+    play.exit("algo-2", "1", 1, lines=("RuntimeError: loss is NaN",))
+    play.wait(2, alive=("algo-1", "algo-2"))
+    assert play.of(JobStopping)[-1].reason.startswith("a/algo-2[1]: exited with code 1")
+
+
+def test_mpirun_that_ended_the_others_names_the_rank_that_left_with_0_unless_all_did():
+    plan = make_plan(
+        ranks("a", "algo-1", count=2), distributions=(DistributionPlan("mpi", ("a",)),), completion_groups=("a",)
+    )
+    exits = {"0": Exited("0", 5.0, 0), "1": Exited("1", 4.0, 0)}
+    mpirun = exit_suspect(group="a", host="algo-1", stream="mpirun", at=6.0, exit_code=1, number=None, launcher=True)
+    cause = with_early_leaver(plan, mpirun, {"algo-1": {"1": exits["1"], "0": Exited("0", 5.5, None, 15, True)}})
+    assert (cause.host, cause.stream, cause.exit_code, cause.then) == ("algo-1", "1", 0, mpirun.cause)
+    assert with_early_leaver(plan, mpirun, {"algo-1": exits}) == mpirun.cause

@@ -9,6 +9,7 @@ first. The coordinator collects failures for `WINDOW` seconds from the first one
 2. Then exit codes, and SIGABRT, which a program sends to itself (a watchdog that lost its peer, a C++ exception).
 3. Then exits of the second kind whose last lines report a lost connection. A rank that raised closes its
    connections before its process has ended, so a peer may well end before it; time alone would blame the peer.
+   When there is nothing better, and a rank of that world had left with exit code 0 before, that one is the cause.
 4. Last, exit codes of what only starts ranks, mpirun and its daemons: they end because a rank did, unless there is
    no other failure. Then their own error is the cause.
 
@@ -19,7 +20,7 @@ a few milliseconds (NTP); a rank needs longer than that to notice a peer's death
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -28,25 +29,34 @@ import msgspec
 from headrace.agent.control.control_messages import Exited
 from headrace.agent.coordinator.error_line import error_line
 from headrace.agent.program_specs import is_launcher
+from headrace.instance.launch_plan import LaunchPlan
+from headrace.instance.ranks import world_size
 from headrace.runs.cause import Cause, CauseKind
 from headrace.runs.run_paths import AGENT
 
 WINDOW = 0.5
 _OWN_SIGNALS = frozenset({signal.SIGABRT, signal.SIGPIPE})
-_LOST_PEER = (
+_COLLECTIVE = (
+    "collective ops is aborted",
     "connection closed by peer",
-    "connection reset by peer",
-    "connection refused",
-    "connection was closed",
-    "broken pipe",
     "disterror",
     "distbackenderror",
     "distnetworkerror",
     "diststoreerror",
+    "gloo/transport",
+    "horovod has been shut down",
+    "ncclremoteerror",
     "remote process exited",
+    "workerslost",
+)
+_LOST_PEER = (
+    *_COLLECTIVE,
+    "connection reset by peer",
+    "connection refused",
+    "connection was closed",
+    "broken pipe",
     "socket closed",
     "timed out waiting",
-    "workerslost",
 )
 
 
@@ -152,8 +162,54 @@ def launcher_error(last_lines: Iterable[str]) -> str:
 
 def lost_peer(last_lines: Iterable[str]) -> bool:
     """Tells whether a program's last lines report a lost connection."""
-    text = "\n".join(last_lines).lower()
-    return any(words in text for words in _LOST_PEER)
+    return _says(last_lines, _LOST_PEER)
+
+
+def _says(last_lines: Iterable[str], texts: Iterable[str]) -> bool:
+    said = "\n".join(last_lines).lower()
+    return any(text in said for text in texts)
+
+
+def with_early_leaver(plan: LaunchPlan, first: Suspect, exits: Mapping[str, Mapping[str, Exited]]) -> Cause:
+    """Returns the cause of a job's end, with the rank that left with exit code 0 while its world still needed it.
+
+    That rank is the cause where the failure can have no other: of a collective operation, or of mpirun while ranks ran.
+    A connection may also have been one to something else: then a note names it.
+
+    Args:
+        plan: the launch plan.
+        first: the first failure.
+        exits: what ended on each host, by stream.
+    """
+    cause = first.cause
+    world = plan.distribution_of(cause.group) if cause.group else None
+    if (
+        first.kind not in {SuspectKind.LOST_PEER, SuspectKind.LAUNCHER}
+        or world is None
+        or not (cause.exit_code or cause.signal)
+    ):
+        return cause
+    ends = [
+        (host, end) for host in plan.hosts_of(world) for end in exits.get(host, {}).values() if end.stream.isdecimal()
+    ]
+    well = [(host, end) for host, end in ends if end.exit_code == 0 and not end.stopped]
+    early = [(host, end) for host, end in well if end.at <= first.at]
+    if not early or len(well) == world_size(plan, plan.hosts_of(world)[0]):
+        return cause
+    host, end = min(early, key=lambda each: each[1].at)
+    leaver = Cause(
+        CauseKind.PROGRAM_EXITED,
+        "it left while others of its world still needed it",
+        plan.host(host).group,
+        host,
+        end.stream,
+        exit_code=0,
+        last_lines=end.last_lines,
+        then=cause,
+    )
+    if first.kind is SuspectKind.LAUNCHER or _says(cause.last_lines, _COLLECTIVE):
+        return leaver
+    return msgspec.structs.replace(cause, note=f"{leaver.place} had left before, with exit code 0")
 
 
 def first_of(suspects: Sequence[Suspect]) -> Suspect:

@@ -46,7 +46,15 @@ from headrace.agent.coordinator.budget_limits import NOTHING, BudgetLimits, Used
 from headrace.agent.coordinator.data_hosts import DataHosts
 from headrace.agent.coordinator.data_services import DataServices
 from headrace.agent.coordinator.effects import Effects
-from headrace.agent.coordinator.first_cause import WINDOW, Suspect, SuspectKind, first_of, leaving_suspect, suspect_of
+from headrace.agent.coordinator.first_cause import (
+    WINDOW,
+    Suspect,
+    SuspectKind,
+    first_of,
+    leaving_suspect,
+    suspect_of,
+    with_early_leaver,
+)
 from headrace.agent.coordinator.host_state import (
     LOST,
     READY,
@@ -383,6 +391,8 @@ class Coordinator:
         first = first_of(self._suspects)
         cause = cut_off_cause(self._hosts.values(), self._plan.leader, first.cause, self._carrier)
         blame = self._services.blame(cause.last_lines)
+        if cause == first.cause:
+            cause = with_early_leaver(self._plan, first, {host.name: host.exits for host in self._hosts.values()})
         if first.kind > SuspectKind.SILENT and blame is not None:
             cause = msgspec.structs.replace(blame, then=cause)
         grace = self._plan.stop_grace if first.kind is SuspectKind.PLATFORM else self._failure_grace
