@@ -18,7 +18,10 @@ PAGE = DOCS / "promises.md"
 ROW = re.compile(r"^\| (?P<promise>.+?) \| \[(?P<name>[\w-]+)\]\((?P<page>[\w-]+\.md)\) \| (?P<tests>`.+`) \|$")
 NAMED = re.compile(r"(?P<file>[\w/]+\.py)::(?P<test>\w+)(\[(?P<row>.+)\])?$")
 OUTSIDE = TESTS / "OUTSIDE.md"
-SUITES = {"torch", "torchdata", "grain", "WebDataset", "TensorFlow", "Lightning", "Accelerate"}
+SUITES = {
+    "torch", "torchdata", "grain", "WebDataset", "TensorFlow", "Lightning", "Accelerate",
+    "sagemaker-training-toolkit", "torchx", "submitit", "Kubeflow Trainer", "SkyPilot", "Hydra", "Ray Tune",
+}  # fmt: skip
 WITHOUT_PROMISES = {  # pages that explain, measure or lead to others
     "architecture", "benchmarks", "glossary", "index", "promises", "tensorflow-tutorial", "when-not",
 }  # fmt: skip
