@@ -86,10 +86,10 @@ def distribute(
         name: of the dataset in this job: the ranks that use one name share its elements. Iterating again begins the
             next epoch.
         processing_mode: ``dynamic``: the work is divided among the workers, each element comes once, and what a worker
-            had that died is lost; `plan` says which part one worker makes for all. ``off``: every worker makes all of
-            the data. TensorFlow's words for them may be used: `ShardingPolicy.DYNAMIC` and `OFF`,
-            ``distributed_epoch`` and ``parallel_epochs``. Its static policies are refused: the shard of a worker that
-            registers late, or has died, is silently left out.
+            had that died is lost; `plan` says which part one worker makes for all, whose loss is an error. ``off``:
+            every worker makes all of the data. TensorFlow's words for them may be used: `ShardingPolicy.DYNAMIC` and
+            `OFF`, ``distributed_epoch`` and ``parallel_epochs``. Its static policies are refused: the shard of a worker
+            that registers late, or has died, is silently left out.
         consumer_index, num_consumers: coordinated reads: number of this rank, and of all; the dataset must be
             infinite, and every rank gets an element of each round.
         max_outstanding_requests: elements that are asked for ahead, at least 1; None: TensorFlow decides.

@@ -13,6 +13,9 @@ and skip elements of it on two hosts then complement each other.
 
 All ranks number their passes from 0 and use names that follow from the dataset's name and the number, so they share the
 jobs of a pass, and whoever comes first registers its graphs.
+
+When a worker dies that makes a part for all, TensorFlow ends the pass as if that part had no more elements. So the part
+registers a note at its end, a dataset that is never read, and a rank that has come to the end of the pass looks for it.
 """
 
 from __future__ import annotations
@@ -24,19 +27,57 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.adapters.tensorflow_likeness import sources_of
+from headrace.errors import WorkersLost
 
 _SHUFFLE = "ShuffleDatasetV3"  # of (dataset, buffer size, seed, seed2, generator)
 _CACHES = ("CacheDataset", "CacheDatasetV2")
 _SIDE_BY_SIDE = ("ZipDataset", "ConcatenateDataset", "DirectedInterleaveDataset")  # read each of their inputs once
 _WORD = 0xFFFFFFFF
 _AS_ONE, _READ = b"headrace: one element", b"headrace: read stage"
+_ADDRESS = b"headrace: address"  # in the function that registers the note
+_REGISTER = "RegisterDatasetV2"
 
 
 def as_one(dataset: Any) -> Any:
-    """Returns a dataset whose only source has one element, so that one worker makes all of it."""
+    """Returns a dataset whose only source has one element, so that one worker makes all of it.
+
+    One that ends registers a note then: `graph_of_pass` puts in where.
+    """
     import tensorflow as tf
 
-    return tf.data.Dataset.from_tensors(_AS_ONE).flat_map(lambda _: dataset)
+    one = tf.data.Dataset.from_tensors(_AS_ONE)
+    if dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
+        return one.flat_map(lambda _: dataset)
+
+    def elements(step: Any) -> Any:  # all of them, then the note and none
+        return dataset.take(tf.cond(step == 0, lambda: tf.constant(-1, tf.int64), _register_note))
+
+    rows = one.flat_map(lambda _: tf.data.Dataset.range(2).flat_map(elements))
+    direct = tf.data.Options()  # nothing is held back here when the note is registered
+    direct.experimental_optimization.inject_prefetch = False
+    return rows.with_options(direct)
+
+
+def _note(text: str) -> Any:
+    """Returns a dataset that says something by the structure of its elements."""
+    import tensorflow as tf
+
+    return tf.data.Dataset.from_tensors({text: 0})
+
+
+def _register_note() -> Any:
+    """Registers the note that a part has come to its end, in a graph. Returns 0."""
+    import tensorflow as tf
+    from tensorflow.core.protobuf import data_service_pb2
+    from tensorflow.python.saved_model import nested_structure_coder
+
+    note = _note("complete")
+    structure = nested_structure_coder.encode_structure(note.element_spec).SerializeToString()
+    identity = tf.raw_ops.RegisterDatasetV2(
+        dataset=note._variant_tensor, address=_ADDRESS, protocol="", external_state_policy=1, requested_dataset_id="",
+        metadata=data_service_pb2.DataServiceMetadata(element_spec=structure).SerializeToString(),
+    )  # fmt: skip
+    return tf.cast(tf.strings.length(identity), tf.int64) * 0
 
 
 def read_stage(stage: int, spec: Any, *, divides: bool) -> Any:
@@ -89,6 +130,7 @@ class Passes:
         self._address, self._name, self._stages = address, name, tuple(stages)
         self._numbers = itertools.count()
         self._constant: dict[int, Any] = {}  # of stages whose graph is the same in every pass
+        self._leaves_note = any(_registering(stage.graph) for stage in stages)
 
     def __call__(self) -> Iterator[tuple[bytes, bytes]]:
         """Begins the next pass: registers what it runs. Yields the dataset and the job to read, once."""
@@ -97,6 +139,32 @@ class Passes:
         for stage, _ in enumerate(self._stages):
             jobs.append((self._register(stage, number, jobs), f"{self._name}/{stage}/{number}".encode()))
         yield jobs[-1]
+        if self._leaves_note:
+            self._check_note(number)
+
+    def _identity(self, part: object, number: object) -> str:
+        return f"headrace-{hashlib.sha256(self._name.encode()).hexdigest()[:32]}-{part}-{number}"
+
+    def _check_note(self, number: int) -> None:
+        """Checks that the part which one worker makes came to its end; all ranks find the same.
+
+        Raises:
+            WorkersLost: it did not.
+        """
+        import tensorflow as tf
+
+        try:
+            tf.data.experimental.service.register_dataset(
+                self._address, _note("lost"), compression=None, dataset_id=self._identity("end", number)
+            )
+        except tf.errors.InvalidArgumentError:  # another note is there: "complete"
+            return
+        raise WorkersLost(
+            f"pass {number + 1} of the dataset {self._name!r} ended too early: the worker of tf.data.service at "
+            f"{self._address} that made its whole part died before it came to the end of that",
+            hint="the log and the events name the worker (DataWorkerLost); the next pass is whole: start again from "
+            "the last checkpoint. headrace.tensorflow.plan(dataset) shows the part",
+        )
 
     def _register(self, stage: int, number: int, jobs: Sequence[tuple[bytes, bytes]]) -> bytes:
         import tensorflow as tf
@@ -105,9 +173,8 @@ class Passes:
             return bytes(self._constant[stage])
         here = self._stages[stage]
         changes = _changes(here.graph)
-        graph = graph_of_pass(here.graph, number, jobs, self._address)
-        key = hashlib.sha256(self._name.encode()).hexdigest()[:32]
-        wanted = f"headrace-{key}-{stage}-{number if changes else 'all'}"
+        graph = graph_of_pass(here.graph, number, jobs, self._address, self._identity("end", number))
+        wanted = self._identity(stage, number if changes else "all")
         variant = tf.raw_ops.DatasetFromGraph(graph_def=graph.SerializeToString())
         dataset = tf.data.experimental.from_variant(variant, here.spec)
         registered = tf.data.experimental.service.register_dataset(
@@ -144,12 +211,22 @@ def read_passes(passes: Passes, address: str, spec: Any, *, divides: bool, **opt
 
 def _changes(graph: Any) -> bool:
     """Tells whether a graph must be registered anew for each pass."""
-    return any(_text(node) == _READ for node in graph.node) or any(
-        shuffle.reshuffles and shuffle.seeded and not shuffle.cached for shuffle in _shuffles(graph)
-    )
+    reads = any(_text(node) == _READ for node in graph.node) or bool(_registering(graph))
+    return reads or any(shuffle.reshuffles and shuffle.seeded and not shuffle.cached for shuffle in _shuffles(graph))
 
 
-def graph_of_pass(graph: Any, number: int, jobs: Sequence[tuple[bytes, bytes]] = (), address: str = "") -> Any:
+def _registering(graph: Any) -> list[Any]:
+    """Returns the functions that register a note."""
+    return [
+        function
+        for function in graph.library.function
+        if any(node.op == "Const" and _text(node) == _ADDRESS for node in function.node_def)
+    ]
+
+
+def graph_of_pass(
+    graph: Any, number: int, jobs: Sequence[tuple[bytes, bytes]] = (), address: str = "", note: str = ""
+) -> Any:
     """Returns the graph that workers run in a pass.
 
     Args:
@@ -157,6 +234,7 @@ def graph_of_pass(graph: Any, number: int, jobs: Sequence[tuple[bytes, bytes]] =
         number: of the pass, from 0.
         jobs: dataset and job of each earlier stage.
         address: of the dispatcher.
+        note: id of the dataset that is registered when the part of one worker ends.
     """
     result = type(graph).FromString(graph.SerializeToString())
     nodes = {node.name: node for node in result.node}
@@ -164,6 +242,8 @@ def graph_of_pass(graph: Any, number: int, jobs: Sequence[tuple[bytes, bytes]] =
         if node.op == "MapDataset" and _input_text(node, nodes) == _READ:
             stage, divides = (_number(nodes[name]) for name in nodes[node.input[0]].input[1:3])
             _put_reader(result, node, *jobs[stage], address, divides=bool(divides))
+    for function in _registering(result):
+        _put_note(function, address, note)
     for shuffle in _shuffles(result):
         node = nodes[shuffle.name]
         iteration = 0 if shuffle.cached else number
@@ -307,6 +387,20 @@ def _put_reader(graph: Any, node: Any, dataset: bytes, job: bytes, address: str,
         node.attr[key].CopyFrom(value)
     node.attr["uncompress_fn"].func.name = function.name
     node.attr["uncompress"].b = False
+
+
+def _put_note(function: Any, address: str, note: str) -> None:
+    """Makes a function one that registers the note of a pass."""
+    import tensorflow as tf
+
+    protocol, _, endpoint = address.partition("://")
+    nodes = {node.name: node for node in function.node_def}
+    for node in function.node_def:
+        if node.op == _REGISTER:
+            node.attr["requested_dataset_id"].s = note.encode()
+            for place, value in ((1, endpoint), (2, protocol)):
+                constant = nodes[node.input[place].partition(":")[0]]
+                constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value.encode(), tf.string, ()))
 
 
 def _number(node: Any) -> int:
