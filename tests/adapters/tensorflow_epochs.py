@@ -1,23 +1,23 @@
 """Epochs over pipelines that `headrace.tensorflow.distribute` cuts: a program that prints JSON.
 
-python tensorflow_epochs.py                 starts a dispatcher, workers, and the ranks below
-python tensorflow_epochs.py ADDRESS RANK    one of two ranks that read one pipeline
+It starts a dispatcher, workers, ranks, and trainers that are started again.
 """
 
 from __future__ import annotations
 
 import collections
 import json
-import subprocess
-import sys
+import os
 import time
+import warnings
 from typing import Any
 
 import keras
 import psutil
 import tensorflow as tf
-from tensorflow_table import free_port, serve
+from tensorflow_table import Fork, free_port, server
 
+from headrace.errors import UsageError
 from headrace.tensorflow import distribute
 
 found: dict[str, Any] = {}
@@ -35,8 +35,13 @@ def one_part(count: int) -> Any:
     return tf.data.Dataset.range(count).filter(lambda row: row >= 0).map(lambda row: (row, row)).take(count).batch(8)
 
 
+def plain(count: int) -> Any:
+    """Returns what all workers divide."""
+    return tf.data.Dataset.range(count).map(lambda row: (row, row)).batch(8)
+
+
 def labels_of(batches: Any) -> list[int]:
-    return [int(label) for batch in batches for label in batch[1].numpy()]
+    return [label for batch in batches for label in batch[1].numpy().astype(int).tolist()]
 
 
 def whole(labels: list[int], count: int, times: int = 1) -> bool:
@@ -81,7 +86,7 @@ def fit(address: str) -> None:
 
 
 def break_off(address: str) -> None:
-    dataset = distribute(pipeline(4000), "broken", service=address)
+    dataset = distribute(pipeline(1600), "broken", service=address)
     for _ in range(2):
         for _batch in dataset:
             break
@@ -89,7 +94,7 @@ def break_off(address: str) -> None:
         iterator = iter(dataset)
         next(iterator)
         del iterator
-    found["broken off"] = whole(labels_of(dataset), 4000)
+    found["broken off"] = whole(labels_of(dataset), 1600)
 
 
 def strategies(address: str) -> None:
@@ -99,11 +104,12 @@ def strategies(address: str) -> None:
         found[name] = [whole(labels_of(dataset), 200) for _ in range(2)]
 
 
-def rank(address: str, number: int) -> None:
+def rank(address: str, number: int) -> list[list[int]]:
     """Reads passes; rank 1 breaks one off, and is a pass ahead of the other."""
-    dataset = distribute(pipeline(2000), "two", service=address)
-    print("ready", flush=True)
-    sys.stdin.readline()
+    os.environ |= {"RANK": str(number), "WORLD_SIZE": "2"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # two ranks share a dataset that ends
+        dataset = distribute(pipeline(1200), "two", service=address)
     passes = []
     for epoch in range(3):
         ahead = number == 1 and epoch == 1
@@ -112,25 +118,37 @@ def rank(address: str, number: int) -> None:
             labels += labels_of([batch])
             time.sleep(0.01 if number == 0 and place < 50 else 0)  # rank 0 stays behind
         passes.append(labels)
-    print(json.dumps(passes), flush=True)
+    return passes
 
 
-def two_ranks(address: str) -> None:
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, __file__, address, str(number)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        for number in range(2)
-    ]
-    for process in ranks:
-        process.stdout.readline()
-    for process in ranks:
-        process.stdin.write("begin\n")
-        process.stdin.flush()
-    one, other = (json.loads(process.communicate()[0].splitlines()[-1]) for process in ranks)
+def two_ranks(ranks: list[Fork]) -> None:
+    one, other = (fork.result() for fork in [fork.begin() for fork in ranks])
     both = [first + second for first, second in zip(one, other, strict=True)]
-    found["two ranks"] = [whole(labels, 2000) for labels in (both[0], both[2])]
+    found["two ranks"] = [whole(labels, 1200) for labels in (both[0], both[2])]
     found["two ranks, one broken off"] = max(collections.Counter(both[1]).values())
+
+
+def train(address: str, restarts: str, batches: int) -> dict[str, Any]:
+    """A trainer that is started: what it reads, or the error, of a dataset in two stages, in one, and without end."""
+    if restarts:
+        os.environ |= {"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": restarts}
+    datasets = {"staged": pipeline(160), "plain": plain(160), "endless": pipeline(160).repeat()}
+    read: dict[str, Any] = {}
+    for name, dataset in datasets.items():
+        try:
+            shared = distribute(dataset, f"{name} again", service=address)
+            read[name] = labels_of(shared.take(20 if name == "endless" else batches))
+        except UsageError as error:
+            read[name] = [error.message, error.hint]
+    return read
+
+
+def start_again(trainers: dict[str, Fork]) -> None:
+    for name, fork in trainers.items():
+        read = fork.begin().result()
+        for kind, labels in read.items():
+            read[kind] = labels if isinstance(labels[0], str) else [len(labels), len(set(labels))]
+        found[name] = read
 
 
 def rest_of(iterator: Any) -> str:
@@ -141,63 +159,60 @@ def rest_of(iterator: Any) -> str:
     return ""
 
 
-def lose_workers(address: str, servers: list[subprocess.Popen[bytes]], ports: list[int]) -> None:
+def lose_workers(address: str, workers: list[Fork], last_port: int) -> None:
     """Kills a worker that makes the parts of all, and one that does not, in the middle of a pass."""
-
-    def begin(number: int) -> None:
-        place = f"127.0.0.1:{ports[number]}"
-        arguments = ("--dispatcher", address.partition("://")[2], "--address", place)
-        servers[number:] = [serve(ports[number], *arguments)]
-
-    def kill(number: int) -> None:
-        servers[number].kill()
-        servers[number].wait()
-        begin(number)
-
-    begin(1)
+    workers[0].begin()
     datasets = {
-        name: distribute(make(40_000), name, service=address) for name, make in (("cut", pipeline), ("one", one_part))
+        name: distribute(make(20_000), name, service=address) for name, make in (("cut", pipeline), ("one", one_part))
     }
     iterators = {name: iter(dataset) for name, dataset in datasets.items()}
     for iterator in iterators.values():
         next(iterator)
-    kill(1)
+    workers[0].kill()
+    workers[1].begin()
     found["lost"] = {name: rest_of(iterator) for name, iterator in iterators.items()}
-    iterator = iter(datasets["cut"])  # worker 1 makes the part again
+    iterator = iter(datasets["cut"])  # the first worker, again, makes the part
     labels = labels_of([next(iterator)])
-    begin(2)
+    workers[2].begin()
     deadline = time.monotonic() + 60
     here = psutil.Process()
-    while not any(end.raddr and end.raddr.port == ports[2] for end in here.net_connections()):
+    while not any(end.raddr and end.raddr.port == last_port for end in here.net_connections()):
         assert time.monotonic() < deadline
         labels += labels_of([next(iterator)])
         time.sleep(0.1)
     for _ in range(100):
         labels += labels_of([next(iterator)])
-    kill(2)
+    workers[2].kill()
+    workers[3].begin()
     labels += labels_of(iterator)
-    found["other lost"] = [len(labels) > 30_000, max(collections.Counter(labels).values())]
+    found["other lost"] = [len(labels) > 10_000, max(collections.Counter(labels).values())]
 
 
 def main() -> None:
     ports = [free_port() for _ in range(3)]
     address = f"grpc://127.0.0.1:{ports[0]}"
-    servers = [serve(ports[0])]
+    dispatcher = server(ports[0])
+    workers = [server(port, ports[0]) for port in (ports[1], ports[1], ports[2], ports[2])]
+    ranks = [Fork(rank, address, number) for number in range(2)]
+    trainers = {
+        "broken off first": Fork(train, address, "", 3),
+        "started again": Fork(train, address, "", 1000),
+        "started by torchrun": Fork(train, address, "0", 1000),
+        "started again by torchrun": Fork(train, address, "1", 1000),
+    }
+    dispatcher.begin()
     try:
-        lose_workers(address, servers, ports)
+        lose_workers(address, workers, ports[2])
+        start_again(trainers)
         fit(address)
         break_off(address)
         strategies(address)
-        two_ranks(address)
+        two_ranks(ranks)
     finally:
-        for server in servers:
-            server.kill()
-            server.wait()
+        for fork in (dispatcher, *workers, *ranks, *trainers.values()):
+            fork.kill()
     print(json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        rank(sys.argv[1], int(sys.argv[2]))
-    else:
-        main()
+    main()

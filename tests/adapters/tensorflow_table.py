@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
+import ctypes
 import json
+import multiprocessing
+import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -20,17 +22,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-N = 1000
+from effort import SOAK
+
+N = 1000 if SOAK else 300  # elements; of 200, divided source by source, a zip pairs every second one wrongly
+PR_SET_PDEATHSIG = 1  # of prctl(2)
 BUILDING = threading.Lock()  # TensorFlow's tracing is for one thread
 OFF = {  # rows that are also tried with processing_mode="off", which sends the pipeline as it is
-    "batch", "zip_of_maps", "take_behind_map", "shuffle_take_behind_map", "ragged_elements", "csv",
+    "zip_of_maps", "shuffle_take_behind_map", "ragged_elements", "csv",
 }  # fmt: skip
-EVERY_RUN = (  # of the suite; `make soak` tries all rows
+EVERY_RUN = (  # of the suite, one of each kind; `make soak` tries all rows
     "map_behind_map", "zip_of_maps", "take_behind_map", "shuffle_take_behind_map", "enumerate_behind_map",
-    "filter_take_behind_map", "unique_before_map", "window_behind_map", "repeat_take_behind_map", "take_nested",
-    "batch", "batch_drop_remainder", "batch_map_of_files", "filter_batch_map", "zip_filter_batch", "padded_batch",
-    "ragged_elements", "sparse_elements", "concatenate_of_maps", "choose_of_maps", "csv", "text_lines_take",
-    "tfrecords", "random", "endless", "zip_map_with_table_and_state", "image_dataset_from_directory",
+    "filter_take_behind_map", "unique_before_map", "repeat_take_behind_map", "take_nested", "batch_drop_remainder",
+    "batch_map_of_files", "filter_batch_map", "zip_filter_batch", "padded_batch", "ragged_elements", "sparse_elements",
+    "choose_of_maps", "csv", "random", "endless", "zip_map_with_table_and_state", "image_dataset_from_directory",
     "timeseries_shuffled",
 )  # fmt: skip
 READ_HERE = {  # no part of a pipeline that is sent; from_generator() is refused, in test_tensorflow_distribute.py
@@ -309,12 +313,12 @@ def from_sparse_slices(numbers: Any, work: Any, folder: Path) -> Any:
 
 @row
 def random(numbers: Any, work: Any, folder: Path) -> Any:
-    return work(D().random(seed=4).take(700)).batch(32)
+    return work(D().random(seed=4).take(N * 7 // 10)).batch(32)
 
 
 @row
 def counter(numbers: Any, work: Any, folder: Path) -> Any:
-    return work(D().counter(3, 2)).take(700).batch(32)
+    return work(D().counter(3, 2)).take(N * 7 // 10).batch(32)
 
 
 @row
@@ -327,7 +331,7 @@ def texts(folder: Path, header: str = "") -> list[str]:
     names = []
     for file in range(8):
         path = folder / f"{file}.txt"
-        lines = "".join(f"{number}\n" for number in range(file * 100, file * 100 + 100))
+        lines = "".join(f"{number}\n" for number in range(file * N // 8, (file + 1) * N // 8))
         path.write_text(header + lines)
         names.append(str(path))
     return names
@@ -349,7 +353,7 @@ def text_lines_take(numbers: Any, work: Any, folder: Path) -> Any:
     return T().data.TextLineDataset(texts(folder)).take(333).map(lambda e: (e, T().strings.length(e))).batch(32)
 
 
-def records(folder: Path, count: int = 1000) -> Any:
+def records(folder: Path, count: int = N) -> Any:
     tf = T()
     folder.mkdir(parents=True, exist_ok=True)
     names = [str(folder / f"{file}.tfrecord") for file in range(4)]
@@ -427,7 +431,7 @@ def pictures(folder: Path) -> str:
     if not folder.exists():
         for number in range(4):
             (folder / f"class{number}").mkdir(parents=True)
-            for picture in range(300):
+            for picture in range(N * 3 // 10):
                 value = tf.fill([4, 4, 1], tf.constant(number * 60 + picture % 60, tf.uint8))
                 (folder / f"class{number}" / f"{picture:03}.png").write_bytes(tf.io.encode_png(value).numpy())
     return str(folder)
@@ -570,38 +574,78 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def serve(port: int, *arguments: str) -> subprocess.Popen[bytes]:
-    """Starts a server as an agent does."""
-    command = [sys.executable, "-m", "headrace.agent.tf_data_server", "--nice", "5", "--port", str(port), *arguments]
-    return subprocess.Popen(command)
+class Fork:
+    """A process that waits to begin.
+
+    It is forked from one that has imported TensorFlow and has not used it yet: the import takes longer than most tests.
+    """
+
+    def __init__(self, program: Callable[..., Any], *arguments: Any) -> None:
+        context = multiprocessing.get_context("fork")
+        self._here, there = context.Pipe()
+        self._process = context.Process(target=self._run, args=(there, program, arguments), daemon=True)
+        self._process.start()
+        there.close()
+
+    @staticmethod
+    def _run(there: Any, program: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        there.recv()
+        there.send(program(*arguments))
+
+    def begin(self) -> Fork:
+        self._here.send("begin")
+        return self
+
+    def result(self) -> Any:
+        """Waits for what the program returns. Raises EOFError when it died."""
+        return self._here.recv()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.join()
+
+
+def server(port: int, dispatcher: int = 0) -> Fork:
+    """Prepares a server as an agent starts it: a dispatcher, or a worker of one."""
+    of_worker = ["--dispatcher", f"127.0.0.1:{dispatcher}", "--address", f"127.0.0.1:{port}"] if dispatcher else []
+    return Fork(serve, ["--nice", "5", "--port", str(port), *of_worker])
+
+
+def serve(arguments: list[str]) -> int:
+    from headrace.agent import tf_data_server
+
+    sys.argv[1:] = arguments
+    return tf_data_server.main()
 
 
 def main() -> None:
     folder, names = Path(sys.argv[1]), sys.argv[2:] or list(ROWS)
+    ports = [free_port() for _ in range(3)]
+    T()
+    servers = [server(ports[0]), *(server(port, ports[0]) for port in ports[1:])]
     modes = [("dynamic", 3), ("off", 1)]
     public = [name for name in dir(D()) if not name.startswith("_")]
     print(json.dumps({"row": "", "mode": "public", "names": public}), flush=True)
     tasks = [(name, mode, passes) for name in names for mode, passes in modes if mode == "dynamic" or name in OFF]
-    ports = [free_port() for _ in range(3)]
-    address = f"127.0.0.1:{ports[0]}"
-    servers = [serve(ports[0])]
-    servers += [serve(port, "--dispatcher", address, "--address", f"127.0.0.1:{port}") for port in ports[1:]]
+    address = f"grpc://127.0.0.1:{ports[0]}"
 
     def work(task: tuple[str, str, int]) -> None:
         name, mode, passes = task
         try:
-            result = try_row(name, mode, f"grpc://{address}", folder, passes)
+            result = try_row(name, mode, address, folder, passes)
         except Exception as error:  # noqa: BLE001  (a row that fails is a result)
             result = {"row": name, "mode": mode, "wrong": [f"{type(error).__name__}: {str(error)[:900]}"]}
         print(json.dumps(result), flush=True)
 
+    for fork in servers:
+        fork.begin()
     try:
         with concurrent.futures.ThreadPoolExecutor(6) as pool:
             list(pool.map(work, tasks))
     finally:
-        for server in servers:
-            server.kill()
-            server.wait()
+        for fork in servers:
+            fork.kill()
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from headrace.adapters.tensorflow_checks import (
     warn_shares,
 )
 from headrace.adapters.tensorflow_likeness import Likeness, certain_differences
-from headrace.adapters.tensorflow_ranks import rank_name, ranks_of
+from headrace.adapters.tensorflow_ranks import job_name, rank_name, ranks_of
 from headrace.errors import PipelineError, UsageError
 
 
@@ -175,3 +175,13 @@ def test_a_process_is_called_by_rank_group_and_host():
     assert rank_name(job | {"OMPI_COMM_WORLD_RANK": "1"}) == "rank 1 (dnn/algo-2)"
     assert rank_name(job) == "dnn/algo-2"
     assert rank_name({"RANK": "3"}).startswith("rank 3 (process ")
+
+
+def test_all_ranks_of_a_start_by_torchrun_have_one_name_for_a_dataset_and_other_starts_another():
+    def start(**variables):
+        return {"TORCHELASTIC_RUN_ID": "a", "TORCHELASTIC_RESTART_COUNT": "0", "WORLD_SIZE": "4"} | variables
+
+    assert job_name("train", {"RANK": "1", "WORLD_SIZE": "4"}) == "train"
+    assert len({job_name("train", start(RANK=str(rank), GROUP_RANK=str(rank))) for rank in range(4)}) == 1
+    others = [start(), start(TORCHELASTIC_RESTART_COUNT="1"), start(WORLD_SIZE="2"), start(TORCHELASTIC_RUN_ID="b")]
+    assert len({job_name(name, each) for each in others for name in ("train", "validation")}) == 8

@@ -16,7 +16,9 @@ pytestmark = pytest.mark.timeout(420)
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
-    variables = dict(os.environ) | {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+    variables = dict(os.environ) | {
+        "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", "PYTHONPATH": os.pathsep.join(sys.path),
+    }  # fmt: skip
     variables.pop("HEADRACE_TF_DATA_SERVICE", None)
     script = Path(__file__).with_name("tensorflow_epochs.py")
     done = subprocess.run(
@@ -53,3 +55,19 @@ def test_a_pass_whose_worker_of_the_whole_part_is_killed_ends_with_an_error(foun
 
 def test_a_killed_worker_that_made_no_whole_part_costs_what_it_held(found):
     assert found["other lost"] == [True, 1]
+
+
+def test_a_training_that_is_started_again_does_not_read_what_another_process_left(found):
+    first, again = found["broken off first"], found["started again"]
+    assert [first["staged"], first["plain"]] == [[24, 24]] * 2
+    assert [first["endless"][0], again["endless"][0]] == [160, 160], "the pass without an end goes on"
+    for kind in ("staged", "plain"):
+        message, hint = again[kind]
+        assert f"distributes the dataset '{kind} again' of which process" in message
+        assert f"distribute(dataset, '{kind} again-2')" in hint
+        assert "RANK and WORLD_SIZE" in hint
+
+
+@pytest.mark.parametrize("start", ["started by torchrun", "started again by torchrun"])
+def test_each_start_by_torchrun_has_passes_of_its_own(found, start):
+    assert [found[start]["staged"], found[start]["plain"]] == [[160, 160]] * 2

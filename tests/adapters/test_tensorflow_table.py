@@ -23,7 +23,9 @@ PAGE = HERE.parent.parent / "docs" / "tensorflow.md"
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], dict[str, Any]]:
     """What each row gave, of a dispatcher and two workers in processes of their own."""
-    variables = dict(os.environ) | {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+    variables = dict(os.environ) | {
+        "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", "PYTHONPATH": os.pathsep.join(sys.path),
+    }  # fmt: skip
     variables.pop("HEADRACE_TF_DATA_SERVICE", None)
     done = subprocess.run(
         [sys.executable, str(HERE / "tensorflow_table.py"), str(tmp_path_factory.mktemp("table")), *TRIED],

@@ -38,7 +38,7 @@ from headrace.adapters.tensorflow_checks import (
 from headrace.adapters.tensorflow_cut import Plan, plan_of, word_of
 from headrace.adapters.tensorflow_likeness import likeness_of
 from headrace.adapters.tensorflow_passes import Passes, StageGraph, graph_of_pass, read_passes
-from headrace.adapters.tensorflow_ranks import check_likeness, rank_name, ranks_of
+from headrace.adapters.tensorflow_ranks import check_likeness, check_started_once, job_name, rank_name, ranks_of
 from headrace.errors import PipelineError, UsageError, WorkersLost
 from headrace.instance.environment import TF_DATA_SERVICE
 from headrace.instance.paths import BASE_VARIABLE
@@ -106,7 +106,7 @@ def distribute(
         PipelineError: the pipeline cannot be sent to workers or divided among them, or one that is read in rounds, or
             through the cache, has an end.
         UsageError: an argument is wrong, or the name is in use (which matters with a service only): in this process,
-            or by a rank with another pipeline.
+            by a rank with another pipeline, or by the process in whose place this one was started.
         WorkersLost: no dispatcher answers at the address in time.
     """
     mode = mode_of(processing_mode)
@@ -157,13 +157,16 @@ def distribute(
         "target_workers": target_workers.upper(),
     }
     try:
-        check_likeness(address, name, here, rank_name(os.environ), same_data=same_data)
+        job = job_name(name, os.environ)
+        check_likeness(address, job, name, here, rank_name(os.environ), same_data=same_data)
+        if elements != tf.data.INFINITE_CARDINALITY:
+            check_started_once(address, job, name, os.environ)
         rounds = num_consumers is not None or cross_trainer_cache is not None
         stages = plan_of(dataset, mode, rounds=rounds)
         _log.info("dataset %r is made in this way:\n%s", name, stages)
         if stages.costly:
             _log.warning("dataset %r: %s", name, stages.advice)
-        made: Dataset = _read(stages, address, name, compression, elements, options)
+        made: Dataset = _read(stages, address, job, name, compression, elements, options)
     except tf.errors.UnimplementedError as error:
         raise WorkersLost(
             f"the server at {address} is not a dispatcher of tf.data.service: {first_line(error)}",
@@ -192,7 +195,7 @@ def plan(dataset: Any, *, processing_mode: Any = "dynamic") -> Plan:
     return plan_of(dataset, mode, rounds=False)
 
 
-def _read(stages: Plan, address: str, name: str, compression: str | None, elements: int, options: Any) -> Any:
+def _read(stages: Plan, address: str, job: str, name: str, compression: str | None, elements: int, options: Any) -> Any:
     """Returns the dataset that reads the last of some stages."""
     import tensorflow as tf
 
@@ -201,12 +204,10 @@ def _read(stages: Plan, address: str, name: str, compression: str | None, elemen
     graphs = [StageGraph(graph_of(stage.dataset), stage.dataset.element_spec, None) for stage in stages.stages]
     if len(graphs) == 1 and graph_of_pass(graphs[0].graph, 1) == graphs[0].graph:
         policy = service.ShardingPolicy.DYNAMIC if last.divides else service.ShardingPolicy.OFF
-        rows = last.dataset.apply(
-            service.distribute(policy, address, job_name=name, compression=compression, **options)
-        )
+        rows = last.dataset.apply(service.distribute(policy, address, job_name=job, compression=compression, **options))
     else:
         graphs[-1] = replace(graphs[-1], compression=compression)
-        passes = Passes(address, name, graphs)
+        passes = Passes(address, job, name, graphs)
         rows = read_passes(passes, address, stages.spec, divides=last.divides, **options)
         if elements == tf.data.INFINITE_CARDINALITY:
             rows = rows.apply(tf.data.experimental.assert_cardinality(elements))

@@ -122,12 +122,13 @@ class Passes:
 
     Args:
         address: of the dispatcher.
-        name: of the dataset in the job.
+        job: name of the dataset at the dispatcher.
+        name: of the dataset, for messages.
         stages: in their order.
     """
 
-    def __init__(self, address: str, name: str, stages: Sequence[StageGraph]) -> None:
-        self._address, self._name, self._stages = address, name, tuple(stages)
+    def __init__(self, address: str, job: str, name: str, stages: Sequence[StageGraph]) -> None:
+        self._address, self._job, self._name, self._stages = address, job, name, tuple(stages)
         self._numbers = itertools.count()
         self._constant: dict[int, Any] = {}  # of stages whose graph is the same in every pass
         self._leaves_note = any(_registering(stage.graph) for stage in stages)
@@ -137,13 +138,13 @@ class Passes:
         number = next(self._numbers)
         jobs: list[tuple[bytes, bytes]] = []
         for stage, _ in enumerate(self._stages):
-            jobs.append((self._register(stage, number, jobs), f"{self._name}/{stage}/{number}".encode()))
+            jobs.append((self._register(stage, number, jobs), f"{self._job}/{stage}/{number}".encode()))
         yield jobs[-1]
         if self._leaves_note:
             self._check_note(number)
 
     def _identity(self, part: object, number: object) -> str:
-        return f"headrace-{hashlib.sha256(self._name.encode()).hexdigest()[:32]}-{part}-{number}"
+        return f"headrace-{hashlib.sha256(self._job.encode()).hexdigest()[:32]}-{part}-{number}"
 
     def _check_note(self, number: int) -> None:
         """Checks that the part which one worker makes came to its end; all ranks find the same.

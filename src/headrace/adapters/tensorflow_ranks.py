@@ -4,6 +4,9 @@ They compare their pipelines at the dispatcher, which all of them can reach. The
 registered under a given id, in its journal too, and refuses another one under that id unless the structure of its
 elements is the same. So the first rank registers a dataset of one element that is never read, whose structure is a
 dict with one key: the facts of its pipeline, as JSON. The later ranks find them there.
+
+In the same way each rank says which process it is. A dispatcher that outlives a training knows its passes, as far as
+they were read, and would hand out the rest of them, or nothing, to the process that is started in its place.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import hashlib
 import json
 import os
 import socket
+import uuid
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -20,6 +24,13 @@ from headrace.adapters.tensorflow_likeness import Likeness, certain_differences
 from headrace.errors import UsageError
 
 _RANKS = (("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("HOROVOD_RANK", "HOROVOD_SIZE"))
+_START = (
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_RESTART_COUNT",
+    "WORLD_SIZE",
+)  # the same on all ranks of torchrun's start
+_PLACE = (*(rank for rank, _ in _RANKS), "PMI_RANK", "PMIX_RANK", "SLURM_PROCID", "TF_CONFIG", "SM_CURRENT_HOST")
+_PROCESS = uuid.uuid4().hex
 _GROUP, _HOST, _HOSTS = "SM_CURRENT_INSTANCE_GROUP", "SM_CURRENT_HOST", "SM_CURRENT_INSTANCE_GROUP_HOSTS"
 
 
@@ -56,14 +67,55 @@ def rank_name(environment: Mapping[str, str]) -> str:
     return f"rank {number} ({place})" if number else place
 
 
-def check_likeness(address: str, name: str, here: Likeness, who: str, *, same_data: bool) -> None:
+def _place(environment: Mapping[str, str]) -> str:
+    """Returns what stays the same of a rank that is started again; of a process that is no rank, that there is one."""
+    return json.dumps([environment.get(variable, "") for variable in _PLACE])
+
+
+def job_name(name: str, environment: Mapping[str, str]) -> str:
+    """Returns the name that a dataset has at the dispatcher.
+
+    torchrun can start all ranks again; each of its starts has passes of its own.
+    """
+    start = [environment.get(variable, "") for variable in _START]
+    return f"{name}-{_digest(json.dumps(start))[:16]}" if start[0] else name
+
+
+def check_started_once(address: str, job: str, name: str, environment: Mapping[str, str]) -> None:
+    """Checks that no other process had the place of this one among those that read a dataset.
+
+    Args:
+        address: of the dispatcher.
+        job: name of the dataset at the dispatcher.
+        name: of the dataset, for messages.
+        environment: of this process.
+
+    Raises:
+        UsageError: there was one.
+        tensorflow.errors.OpError: the dispatcher cannot be asked.
+    """
+    who = rank_name(environment)
+    here = {"who": who, "process": f"{_PROCESS}-{os.getpid()}"}
+    first = _first_note(address, f"headrace-process-{_digest(job + _place(environment))}", here)
+    if first != here:
+        raise UsageError(
+            f"{who} distributes the dataset {name!r} of which {first['who']} has read before it: the dispatcher at "
+            f"{address} knows those passes, and would hand out what is left of them, or nothing",
+            hint="when a training is started again, start its dispatcher again too, or give the dataset a name of this "
+            f"start: distribute(dataset, {name + '-2'!r}). Processes that share a dataset need RANK and WORLD_SIZE, as "
+            "launchers set them, or TF_CONFIG",
+        )
+
+
+def check_likeness(address: str, job: str, name: str, here: Likeness, who: str, *, same_data: bool) -> None:
     """Checks that this rank brings the pipeline which others bring under the name, or is the first to bring one.
 
     Other seeds, which are another order, are warned of.
 
     Args:
         address: of the dispatcher.
-        name: of the dataset.
+        job: name of the dataset at the dispatcher.
+        name: of the dataset, for messages.
         here: facts of this rank's pipeline.
         who: this rank, for messages.
         same_data: the user says that other operations and constants make the same data.
@@ -72,7 +124,9 @@ def check_likeness(address: str, name: str, here: Likeness, who: str, *, same_da
         UsageError: the data is another, or may be.
         tensorflow.errors.OpError: the dispatcher cannot be asked.
     """
-    there, other = _first_of(address, name, here, who)
+    first = _first_note(address, f"headrace-{_digest(job)}", {"who": who, **here.as_dict()})
+    other = str(first.pop("who"))
+    there = Likeness(**first)
     differences = certain_differences(here, there)
     if differences:
         raise UsageError(
@@ -99,24 +153,20 @@ def check_likeness(address: str, name: str, here: Likeness, who: str, *, same_da
         )
 
 
-def _first_of(address: str, name: str, here: Likeness, who: str) -> tuple[Likeness, str]:
-    """Returns the facts that the first rank left at the dispatcher, and who it was; it may be this one."""
+def _first_note(address: str, key: str, here: dict[str, Any]) -> dict[str, Any]:
+    """Returns what the first process left at the dispatcher under a key; it may be this one."""
     import tensorflow as tf
 
     service = tf.data.experimental.service
-    key = "headrace-" + hashlib.sha256(name.encode()).hexdigest()[:32]  # the dispatcher makes it a file's name
-    note = json.dumps({"who": who, **here.as_dict()}, sort_keys=True)
+    note = tf.data.Dataset.from_tensors({json.dumps(here, sort_keys=True): 0})
     try:
-        service.register_dataset(address, _holding(note), compression=None, dataset_id=key)
-    except tf.errors.InvalidArgumentError:  # another structure is there: another rank's note
+        service.register_dataset(address, note, compression=None, dataset_id=key)
+    except tf.errors.InvalidArgumentError:  # another structure is there: another process's note
         pass
-    (found,) = service.from_dataset_id("parallel_epochs", address, key).element_spec
-    known: dict[str, Any] = json.loads(found)
-    other = str(known.pop("who"))
-    return Likeness(**known), other
+    (first,) = service.from_dataset_id("parallel_epochs", address, key).element_spec
+    return dict(json.loads(first))
 
 
-def _holding(note: str) -> Any:
-    import tensorflow as tf
-
-    return tf.data.Dataset.from_tensors({note: 0})
+def _digest(text: str) -> str:
+    """Returns 32 digits: the dispatcher makes an id a file's name."""
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
