@@ -2,8 +2,9 @@
 
 import pytest
 
+from headrace.agent.control.control_messages import Exited, clip_lines
 from headrace.agent.coordinator.error_line import CHARACTERS, error_line
-from headrace.agent.coordinator.first_cause import Suspect, SuspectKind, exit_suspect, first_of, lost_peer
+from headrace.agent.coordinator.first_cause import Suspect, SuspectKind, exit_suspect, first_of, lost_peer, suspect_of
 from headrace.runs import Cause, CauseKind
 
 
@@ -77,7 +78,16 @@ GRAPH = (  # the message of TensorFlow's error holds the frames in which the nod
 )
 TORCHRUN = (  # what torchrun adds after the last words of a rank
     "E1127 20:00:00.000000 7 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: 1) local_rank: 0",
-    *TRACEBACK[:-1],
+    TRACEBACK[0],
+    *(
+        line
+        for number in range(8)
+        for line in (
+            f'  File "torch/distributed/launcher/api.py", line {number}, in f',
+            "    return f(*args)",
+            "    ^^^",
+        )
+    ),
     "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
     "=" * 60,
     "train.py FAILED",
@@ -127,6 +137,13 @@ IGNORED = ("Exception ignored in: <function f at 0x7f>", *TRACEBACK[:-1], "OSErr
 )  # fmt: skip
 def test_what_a_program_itself_said_its_error_was(lines, exit_code, number, error):
     assert error_line(lines, exit_code, number) == error
+
+
+def test_an_error_behind_which_a_launcher_told_much_is_named_and_the_last_lines_are_shown():
+    ended = Exited("0", 1.0, exit_code=1, last_lines=clip_lines([line.encode() for line in (*TRACEBACK, *TORCHRUN)]))
+    cause = suspect_of("dnn", "algo-1", ended).cause
+    assert str(cause) == "dnn/algo-1[0]: exited with code 1: ValueError: bad label"
+    assert cause.last_lines == tuple(TORCHRUN[-20:])
 
 
 def test_the_error_is_part_of_the_cause_and_leaves_room_for_place_and_code_in_the_services_limit():

@@ -27,7 +27,11 @@ from headrace.runs.cause import Cause
 from headrace.runs.events import Status
 
 SIZE_LIMIT = 1 << 20  # bytes of one frame
-LAST_LINES = 20
+LAST_LINES = 60
+"""Lines of a program that its end is told with: what starts ranks writes up to 40 of its own behind their words."""
+SHOWN_LINES = 20
+"""Of these, the last ones that a cause shows; older ones are cut shorter."""
+_OLDER_LINE_BYTES = 400
 LAST_LINE_BYTES = 2000
 WHOLE_RUN = 0
 """Stands for the attempt in the frames of supervisors, which outlive attempts."""
@@ -417,4 +421,6 @@ def _seal(secret: bytes, direction: Direction, *signed: str | bytes | int) -> by
 
 def clip_lines(lines: list[bytes]) -> tuple[str, ...]:
     """Returns the last lines of a program, short enough for a message."""
-    return tuple(line[:LAST_LINE_BYTES].decode(errors="replace") for line in lines[-LAST_LINES:])
+    older, shown = lines[-LAST_LINES:-SHOWN_LINES], lines[-SHOWN_LINES:]
+    cut = [*(line[:_OLDER_LINE_BYTES] for line in older), *(line[:LAST_LINE_BYTES] for line in shown)]
+    return tuple(line.decode(errors="replace") for line in cut)

@@ -24,6 +24,7 @@ _IGNORED = "Exception ignored "
 _OF_AN_ERROR = re.compile(r"^(\s|frame #|Exception ignored |(Exception Group )?Traceback )")
 _MOST_AFTER = 10  # ordinary lines after the exception that ended a program: warnings at exit, the rest of its message
 _OF_TORCHRUN = "ChildFailedError:"
+_WORDS_WITHIN = 20  # lines at the end: an error of which a program only told stands before them
 _WORDS = re.compile(
     r"^(\S+: )*((fatal )?error|fatal|fatal python error): (?![-+\d.e%]+$)\S|^\S+: line \d+: |^\S*sh: \d+: ",
     re.IGNORECASE,
@@ -54,7 +55,7 @@ def error_line(last_lines: Sequence[str], exit_code: int | None, number: int | N
     lines = [_RANK.sub("", clean(line)).rstrip() for line in last_lines]
     lines = [_GROUP.sub("", line) for line in lines if not _BORDER.match(line)]
     lines = [line for line in lines if line]
-    found = _raised(lines, anywhere=exit_code == 1) or _in_words(lines)
+    found = _raised(lines, anywhere=exit_code == 1) or _in_words(lines[-_WORDS_WITHIN:])
     return found if len(found) <= CHARACTERS else found[: CHARACTERS - 3] + "..."
 
 

@@ -26,7 +26,7 @@ from enum import IntEnum
 
 import msgspec
 
-from headrace.agent.control.control_messages import Exited
+from headrace.agent.control.control_messages import SHOWN_LINES, Exited
 from headrace.agent.coordinator.error_line import error_line
 from headrace.agent.program_specs import is_launcher
 from headrace.instance.launch_plan import LaunchPlan
@@ -103,9 +103,10 @@ def exit_suspect(
     """
     cause = cause or Cause(CauseKind.PROGRAM_EXITED)
     if launcher:
-        said = launcher_error(last_lines)
+        said = launcher_error(last_lines[-SHOWN_LINES:])
     else:
         said = error_line(last_lines, exit_code, number) if cause.kind is CauseKind.PROGRAM_EXITED else ""
+    last_lines = last_lines[-SHOWN_LINES:]
     cause = msgspec.structs.replace(
         cause,
         detail=": ".join(filter(None, (cause.detail, said))),
@@ -204,7 +205,7 @@ def with_early_leaver(plan: LaunchPlan, first: Suspect, exits: Mapping[str, Mapp
         host,
         end.stream,
         exit_code=0,
-        last_lines=end.last_lines,
+        last_lines=end.last_lines[-SHOWN_LINES:],
         then=cause,
     )
     if first.kind is SuspectKind.LAUNCHER or _says(cause.last_lines, _COLLECTIVE):

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from headrace.agent.control.control_messages import Exited, clip_lines
+from headrace.agent.control.control_messages import SHOWN_LINES, Exited, clip_lines
 from headrace.agent.host.host_context import HostContext
 from headrace.agent.host.process import Reaper, Running
 from headrace.agent.program_specs import ProgramSpec, is_service
@@ -178,7 +178,8 @@ class HostPrograms:
         """Tells the coordinator how a program ended, and writes output/failure when it was a failure."""
         end = exit_of(running)
         if running.exit_code != 0 and not running.told_to_stop:
-            self.write_failure("\n".join([f"{self._context.stream(running.stream)}: {running.cause}", *end.last_lines]))
+            place = self._context.stream(running.stream)
+            self.write_failure("\n".join([f"{place}: {running.cause}", *end.last_lines[-SHOWN_LINES:]]))
         self._context.report(end)
 
     def _metrics(self, name: str) -> Path:
