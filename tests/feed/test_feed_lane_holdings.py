@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from effort import SOAK
 from feed_data import flat
 from feed_servers import Server
 from feed_shards import counted, fill_lines, kept, mixed, often, packed, tokens_of, wanted
@@ -416,7 +417,7 @@ def test_what_cannot_be_read_in_lanes_is_refused_with_what_to_do(standing: Hosts
         next(iter(loader))
 
 
-@pytest.mark.parametrize("named", [kept, packed, mixed])
+@pytest.mark.parametrize("named", [mixed, *([kept, packed] if SOAK else [])])
 def test_a_shard_that_is_added_to_a_host_changes_nothing_and_one_that_is_taken_away_is_named(
     named: Any, hosts: HostsOf, tmp_path: Path
 ) -> None:
