@@ -1,14 +1,20 @@
 """How long a process has been stopped, as somebody sees who looks now and then."""
 
+import contextlib
 import os
 import signal
 import subprocess
+import time
 
 import pytest
-from stage import until
+from effort import SOAK
+from stage import groups, text, until
 
+from headrace.agent.coordinator.host_state import SILENCE_LIMIT
 from headrace.processes.process_table import look
-from headrace.processes.stopped_time import PAUSE, StoppedTime
+from headrace.processes.stopped_time import PAUSE, RunningClock, StoppedTime
+from headrace.runs import Status
+from observer import processes_of
 
 
 @pytest.fixture
@@ -61,3 +67,37 @@ def test_a_process_that_is_gone_does_not_count(sleeper) -> None:
     sleeper.kill()
     sleeper.wait()
     assert watch(stopped_time, clock, 9) == 0
+
+
+def test_a_running_clock_stands_while_its_process_does_not_run() -> None:
+    clock = [100.0]
+    running = RunningClock(1.0, lambda: clock[0])
+    for step in (0.5, 0.9, 60.0, 0.5):
+        clock[0] += step
+        seconds = running()
+    assert seconds == pytest.approx(0.5 + 0.9 + 1.0 + 0.5)
+
+
+UNTIL_TOLD = """
+import os, pathlib, time
+print("running", flush=True)
+while not pathlib.Path(os.environ["SM_MODEL_DIR"]).parent.joinpath("checkpoints", "go").exists():
+    time.sleep(0.05)
+"""
+
+
+def test_a_run_that_is_stopped_as_a_whole_goes_on_when_it_is_continued(stage) -> None:
+    handle = stage.start(UNTIL_TOLD, instance_groups=groups(dnn=2))
+    until(lambda: text(handle).count("running") == 2)
+    pids = [pid for pid, _ in processes_of(handle.id, handle.run.paths.root)]
+    for number in (signal.SIGSTOP, signal.SIGCONT):
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        if number == signal.SIGSTOP:
+            time.sleep(15 if SOAK else SILENCE_LIMIT + 1)  # so long nobody hears anybody
+    time.sleep(1)
+    assert not handle.run.finished, handle.run.cause
+    for host in ("algo-1", "algo-2"):
+        handle.run.paths.host(host).joinpath("checkpoints", "go").touch()
+    assert handle.wait(60) is Status.COMPLETED
