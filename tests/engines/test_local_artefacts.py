@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 from artefact_runs import HandMade
+from effort import SOAK
 from stage import until
 
 from headrace.errors import StorageError
-from headrace.hosting.helpers.artefacts import has_artefacts
+from headrace.hosting.helpers.artefacts import has_artefacts, holds_earlier
 from headrace.hosting.helpers.collect import write_archive
 from headrace.hosting.helpers.merge_hosts import merge
 from headrace.runs import Clash
@@ -208,6 +209,35 @@ def test_intermediate_files_of_a_job_without_a_place_are_with_its_other_output(t
     run.fill(1, {"output/intermediate/plots/1.png": b"p"})
     assert run.collect("Failed") == (0, "")
     assert (run.paths.output / "intermediate/plots/1.png").read_bytes() == b"p"
+
+
+@pytest.mark.parametrize("place", ["folder", *(["bucket"] if SOAK else [])])
+@pytest.mark.parametrize("compress", [True, False])
+@pytest.mark.parametrize("second", ["nothing", "other", "failed"])
+def test_a_place_holds_the_files_of_one_run(
+    tmp_path: Path, s3: ObjectStore, place: str, compress: bool, second: str
+) -> None:
+    output = s3.uri("jobs/job/output") if place == "bucket" else str(tmp_path / "out")
+    first = HandMade.make(tmp_path / "1", output=output, remote=True, compress=compress)
+    first.fill(1, {"model/a": b"1", "model/deep/w": b"1", "output/data/y": b"1"})
+    assert first.collect() == (0, "")
+    run = HandMade.make(
+        tmp_path / "2", output=output, remote=True, compress=not compress if second == "other" else compress
+    )
+    run.write("collect")
+    assert holds_earlier(run.paths)
+    if second != "nothing":
+        run.fill(1, {"model/b": b"2"})
+    assert run.collect("Failed" if second == "failed" else "Completed") == (0, "")
+    expected = set() if second != "other" else {"model/b"} if compress else {"model.tar.gz"}
+    assert stored_at(output, s3) == expected
+
+
+def stored_at(output: str, s3: ObjectStore) -> set[str]:
+    if output.startswith("s3://"):
+        return {key.removeprefix("jobs/job/output/") for key in s3.listed() if key.startswith("jobs/job/output/")}
+    root = Path(output)
+    return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
 
 
 # --- faults ----------------------------------------------------------------------------------------------------------

@@ -373,3 +373,21 @@ def test_checkpoints_are_brought_to_no_folder_of_the_machine_that_a_link_leads_t
     assert run.run("restore") == (0, "")
     assert list((tmp_path / "machine").iterdir()) == []
     assert (run.base() / "checkpoints/deep/w").read_bytes() == b"w"
+
+
+def test_intermediate_files_of_an_earlier_run_of_the_name_go_once_and_nothing_is_removed_through_links(
+    tmp_path: Path,
+) -> None:
+    place, elsewhere = tmp_path / "out/intermediate", tmp_path / "elsewhere"
+    (place / "deep").mkdir(parents=True)
+    (place / "deep/old").touch()
+    elsewhere.mkdir()
+    (elsewhere / "mine").touch()
+    (place / "link").symlink_to(elsewhere)
+    run = HandMade.make(tmp_path / "run", output=str(tmp_path / "out"), remote=True)
+    for name in ("first", "second"):
+        with syncing(run) as process:
+            run.fill(1, {f"output/intermediate/{name}": b"x"})
+            assert end(process) == (0, "")
+    assert sorted(path.name for path in place.rglob("*")) == ["first", "second"]
+    assert [path.name for path in elsewhere.iterdir()] == ["mine"]

@@ -12,7 +12,7 @@ import errno
 import itertools
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from types import TracebackType
@@ -100,6 +100,11 @@ def inside(folder: str | os.PathLike[str], name: str) -> Path:
     if not name or any(part in {"", ".", ".."} for part in parts) or "\0" in name:
         raise StorageError(f"{name!r} cannot be the name of a file below {folder}", "rename the object")
     return Path(folder, *parts)
+
+
+def _not_missing(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def _entries(folder: str) -> list[os.DirEntry[str]]:
@@ -359,6 +364,38 @@ class Store:
         with made(local_path(uri)) as descriptor:
             self._write(descriptor, data, uri)
 
+    def remove(self, uri: str) -> None:
+        """Removes an object or a file, if it is there. Raises StorageError, UsageError."""
+        if is_s3(uri):
+            self._s3.remove(*split(uri))
+            return
+        with told(uri, "removed"):
+            local_path(uri).unlink(missing_ok=True)
+
+    def remove_others(self, folder: str, kept: Collection[str] = ()) -> None:
+        """Removes all that is below a folder but what is kept; folders of this machine that are empty then, too.
+
+        Args:
+            folder: the folder, which need not be there. Links in it are removed, and not followed.
+            kept: the places of what stays.
+
+        Raises:
+            StorageError, UsageError: something cannot be listed or removed.
+        """
+        if is_s3(folder):
+            for each in self.list(join(folder, "")):
+                if each.uri not in kept:
+                    self.remove(each.uri)
+            return
+        with told(folder, "removed"):
+            for root, folders, files in os.walk(local_path(folder), topdown=False, onerror=_not_missing):
+                for path in (Path(root, name) for name in files + folders):
+                    if path.is_dir() and not path.is_symlink():
+                        with contextlib.suppress(OSError):  # something in it is kept
+                            path.rmdir()
+                    elif str(path) not in kept:
+                        path.unlink()
+
     # --- objects of a bucket only ----------------------------------------------------------------------------------
 
     def has(self, uri: str) -> bool:
@@ -372,10 +409,6 @@ class Store:
     def copy(self, source: str, target: str) -> None:
         """Has S3 copy an object of at most 5 GB. Raises ObjectMissing, StorageError, UsageError."""
         self._s3.copy(split(source), *split(target))
-
-    def remove(self, uri: str) -> None:
-        """Removes an object of a bucket, if it is there. Raises StorageError, UsageError."""
-        self._s3.remove(*split(uri))
 
     # --- inside --------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ folders `model` and `data` in place of the archives.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import msgspec
 
@@ -22,6 +23,7 @@ from headrace.runs import RunPaths
 
 RESTORE, SYNC, COLLECT = "restore", "sync", "collect"
 PARTS = "parts"  # below the output
+EARLIER = (("model.tar.gz", "model"), ("output.tar.gz", "data"))  # what a run of the same name may have left there
 
 
 class HostArtefacts(msgspec.Struct, frozen=True):
@@ -82,3 +84,11 @@ def has_artefacts(run: RunPaths) -> bool:
             if os.path.lexists(folder) and (folder.is_symlink() or not folder.is_dir() or any(folder.iterdir())):
                 return True
     return False
+
+
+def holds_earlier(run: RunPaths) -> bool:
+    """Tells whether an earlier run of the same name may have left model or output at the place of this one."""
+    plan = read_plan(run, COLLECT)
+    if not plan.remote or storage.is_s3(plan.collected):
+        return plan.remote
+    return any(os.path.lexists(Path(plan.collected, name)) for names in EARLIER for name in names)

@@ -2,7 +2,8 @@
 
 Model and output of all hosts are merged (see `merge_hosts`) and become archives, or folders (see `artefacts`).
 HEADRACE_JOB_STATUS holds how the job has ended so far. As on the service, the model is stored when the job is Completed
-or Stopped, the output in every case. A folder without anything in it gives no archive.
+or Stopped, the output in every case. A folder without anything in it gives no archive. What an earlier run of the same
+name has left at the place goes: a place holds one run's files.
 
 Ends with 0, or with 1 and ``error: ...`` as the last line of standard error; then nothing is at the place that is not
 whole. SIGTERM ends it.
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from headrace.errors import StorageError
-from headrace.hosting.helpers.artefacts import COLLECT, read_plan
+from headrace.hosting.helpers.artefacts import COLLECT, EARLIER, read_plan
 from headrace.hosting.helpers.helper_main import work
 from headrace.hosting.helpers.merge_hosts import Merged, merge, text
 from headrace.instance import storage
@@ -58,6 +59,7 @@ def collect(paths: RunPaths, status: Status, store: Store) -> list[ArtefactsStor
     if not plan.remote:
         wanted.append(("intermediate", "intermediate", lambda tree: tree.output_intermediate))
     stored, lost = [], []
+    own: set[str] = set()
     with EventWriter(paths.events(COLLECT)) as events:
         for name, folder, where in wanted:
             merged = merge([(host.name, Path(host.base), where(TreePaths(host.base))) for host in plan.hosts])
@@ -67,11 +69,19 @@ def collect(paths: RunPaths, status: Status, store: Store) -> list[ArtefactsStor
             if plan.compress and name != "intermediate":
                 uri = storage.join(plan.collected, f"{name}.tar.gz")
                 size = _store_archive(store, merged, uri, paths.engine)
+                own.add(uri)
             else:
                 uri = storage.join(plan.collected, folder)
-                size = _store_folder(store, merged, uri)
+                size, places = _store_folder(store, merged, uri)
+                own |= places
             stored.append(_event(name, uri, merged, size))
             events.write(stored[-1])
+    if plan.remote:
+        for archive, folder in EARLIER:
+            place = storage.join(plan.collected, archive)
+            if place not in own:
+                store.remove(place)
+            store.remove_others(storage.join(plan.collected, folder), own)
     for merged in lost:  # all else is stored by now
         merged.raise_lost()
     return stored
@@ -139,15 +149,16 @@ def _readable(entry: Entry) -> IO[bytes]:
         raise StorageError(f"{entry.path} cannot be read: {error.strerror}", hint(error)) from error
 
 
-def _store_folder(store: Store, merged: Merged, uri: str) -> int:
-    """Stores every file as itself. Nothing that is there already is removed."""
+def _store_folder(store: Store, merged: Merged, uri: str) -> tuple[int, set[str]]:
+    """Stores every file as itself. Returns the bytes and the places of all."""
     files = {entry.name: entry for entry in merged.entries if entry.kind == FILE}
     for entry in merged.entries:
         # An object store has no links: what a link leads to is stored under both names.
         if entry.kind == LINK and os.path.isfile(entry.path):
             files[entry.name] = entry
-    store.upload_all((entry.path, storage.join(uri, name)) for name, entry in files.items())
-    return sum(entry.path.stat().st_size for entry in files.values())
+    places = {storage.join(uri, name): entry.path for name, entry in files.items()}
+    store.upload_all((path, place) for place, path in places.items())
+    return sum(path.stat().st_size for path in places.values()), set(places)
 
 
 def main(paths: RunPaths) -> None:

@@ -34,6 +34,7 @@ from headrace.runs import ArtefactsStored, Clash, EventWriter, RunPaths
 from headrace.runs.events import Version
 
 KNOWN = "kept.json"  # in the run's folder `engine`: what is at the places already, from restore or an earlier attempt
+CLEARED = "intermediate-cleared"  # beside it: no file of an earlier run is with the intermediate ones any more
 STORED = "stored.json"  # beside it: what the attempts so far have brought to the places
 LOOK_SECONDS = 0.5
 MOST_OF_A_CPU = 0.05  # a look that takes long makes the next one come later
@@ -71,6 +72,17 @@ def read_known(run: RunPaths) -> dict[str, dict[str, str]]:
         return msgspec.json.decode((run.engine / KNOWN).read_bytes(), type=dict[str, dict[str, str]])
     except (FileNotFoundError, msgspec.DecodeError):
         return {}
+
+
+def remove_earlier(run: RunPaths, plan: ArtefactPlan, store: Store) -> None:
+    """Removes an earlier run's intermediate files from the place, once; not where other machines write there too.
+
+    Raises:
+        StorageError, UsageError: it cannot be removed.
+    """
+    if plan.remote and not plan.part and not (run.engine / CLEARED).exists():
+        store.remove_others(plan.intermediate)
+        (run.engine / CLEARED).touch()
 
 
 def write_known(run: RunPaths, folders: list[Folder]) -> None:
@@ -211,6 +223,7 @@ def main(paths: RunPaths) -> None:
     signal.signal(signal.SIGIO, signal.SIG_IGN)  # of leases that end at once, see `mirror`
     with Store() as store:
         syncing = Sync(paths, store)
+        remove_earlier(paths, read_plan(paths, SYNC), store)
         ChildReport(ready=True).send()
         syncing.watch(stop)
         syncing.finish()

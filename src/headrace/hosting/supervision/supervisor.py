@@ -27,7 +27,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headrace.errors import HeadraceError
-from headrace.hosting.helpers.artefacts import has_artefacts
+from headrace.hosting.helpers.artefacts import has_artefacts, holds_earlier
 from headrace.hosting.supervision.attempts import await_instances, clear, failure_reason, is_tried_again, restarting
 from headrace.hosting.supervision.cleanup import remove_leftovers
 from headrace.hosting.supervision.helper_processes import JOB_STATUS, WORK, is_wanted
@@ -244,7 +244,9 @@ class Supervisor(HostDuties):
 
     def _after(self, outcome: Outcome) -> Outcome:
         """Collects what the job has made. Returns how it ends."""
-        if not (is_wanted(self._paths, "collect") and has_artefacts(self._paths) and self._trained) or self._at_once():
+        if not (is_wanted(self._paths, "collect") and self._trained) or self._at_once():
+            return outcome
+        if not (has_artefacts(self._paths) or holds_earlier(self._paths)):
             return outcome
         self._uploading()
         heard = len(self._wishes)
