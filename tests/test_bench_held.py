@@ -13,7 +13,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.held.__main__ import COLUMNS, memory_table, read, shuffling_table
+from bench.held.__main__ import COLUMNS, kept_table, memory_table, read, shuffling_table
 from bench.held.footprint import held
 from bench.held.shuffling import BATCH, PARTS, quality
 
@@ -49,8 +49,10 @@ def test_memory_of_a_child_is_held_by_workers() -> None:
 def test_tables_follow_from_raw_data(tmp_path: Path) -> None:
     raw = tmp_path / "held.csv"
     places = [{"samples": at, "trainer": 60.0, "workers": 100.0 + at} for at in range(1, 21)]
-    runs = [
+    few, many = ({at: {"trainer": held, "workers": 50.0} for at in ("20", "100", "300")} for held in (80.0, 84.0))
+    runs: list[tuple[str, str, str, str, dict[str, object]]] = [
         ("memory", "0", "headrace", "1000000", {"seconds": 9.6, "held": places}),
+        *(("kept", turn, "torch", "labels", {"held": behind}) for turn, behind in (("0", few), ("1", many))),
         ("shuffling", "0", "webdataset", "0", {"touched": 1.4, "correlation": 1.0, "megabytes": 200.0}),
         ("shuffling", "0", "webdataset", "1000", {"touched": 17.2, "correlation": 0.553, "megabytes": 245.0}),
     ]
@@ -59,5 +61,6 @@ def test_tables_follow_from_raw_data(tmp_path: Path) -> None:
         writer.writerow(COLUMNS)
         writer.writerows((*key, json.dumps(figures)) for *key, figures in runs)
     measured = read(raw)
+    assert "| labels | torch | 82, 82, 82 | 50, 50, 50 |" in kept_table(measured)
     assert "| headrace | 1,000,000 | 102, 110, 120 | 60, 60, 60 |" in memory_table(measured)
     assert "each of 2 workers | 17.2 | +0.55 | 245 | +45 |" in shuffling_table(measured)

@@ -1,6 +1,7 @@
 """Measures what streams hold, each contender in a process of its own, and keeps raw data below bench/results.
 
-    python -m bench.held [--rows memory,shuffling] [--samples N] [--only headrace,...] [--rounds N] [--into FILE.csv]
+    python -m bench.held [--rows memory,shuffling,kept] [--samples N] [--only headrace,...] [--rounds N]
+                            [--into FILE.csv]
     python -m bench.held --publish FILE.csv       # the tables of docs/benchmarks.md, from raw data
 
 What FILE.csv has is kept, so that a run that was cut off goes on.
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import csv
 import importlib.metadata
+import importlib.util
 import json
 import os
 import statistics
@@ -23,17 +25,17 @@ from typing import Any
 
 from bench.feed.publish import put
 from bench.feed.surroundings import describe
-from bench.held import memory, shuffling
+from bench.held import kept, memory, shuffling
 from bench.held.rows import parquet, tars
 
 ROOT = Path(__file__).resolve().parents[2]
-PEERS = ("webdataset", "datasets", "pyarrow")
+PEERS = ("torch", "webdataset", "datasets", "pyarrow")
 COLUMNS = ("row", "round", "contender", "case", "figures")
 
 
 def run(row: str, contender: str, case: str, folder: Path) -> str:
     """Runs a contender in a process of its own. Returns the JSON object that it prints."""
-    where = {"memory": folder / f"numbers-{case}", "shuffling": folder / "tars"}[row]
+    where = {"memory": folder / f"numbers-{case}", "shuffling": folder / "tars", "kept": folder}[row]
     if not where.exists():
         parquet(where, int(case), 10) if row == "memory" else tars(
             where, shuffling.SHARDS, shuffling.ROWS, shuffling.SIZE
@@ -50,6 +52,8 @@ def planned(rows: list[str], rounds: int, samples: int) -> Iterator[tuple[str, s
         for row in rows:
             if row == "memory":
                 yield from ((row, turn, contender, str(samples)) for contender in memory.CONTENDERS)
+            elif row == "kept":
+                yield from ((row, turn, contender, case) for case in kept.CASES for contender in kept.CONTENDERS)
             else:
                 for contender, sizes in shuffling.SIZES.items():
                     yield from ((row, turn, contender, str(size)) for size in sizes)
@@ -111,8 +115,24 @@ def shuffling_table(measured: list[dict[str, str]]) -> str:
     return "\n".join(lines)
 
 
+def kept_table(measured: list[dict[str, str]]) -> str:
+    """Returns a table of what was held by a loop that keeps a part of every batch: medians of the rounds."""
+    places = [str(place) for place in kept.PLACES]
+    lines = [
+        f"| the loop keeps | contender | trainer behind {', '.join(places)} batches, MB | the same, its worker, MB |",
+        "|---|---|---|---|",
+    ]
+    for (contender, case), runs in _found(measured, "kept").items():
+        trainer, worker = (
+            ", ".join(f"{statistics.median(run['held'][place][who] for run in runs):,.0f}" for place in places)
+            for who in ("trainer", "workers")
+        )
+        lines.append(f"| {case} | {contender} | {trainer} | {worker} |")
+    return "\n".join(lines)
+
+
 def publish(raw: Path) -> None:
-    """Writes the block `held` of docs/benchmarks.md from raw data and the JSON file beside it."""
+    """Writes the blocks `held` and `kept` of docs/benchmarks.md from raw data and the JSON file beside it."""
     measured = read(raw)
     about = json.loads(raw.with_suffix(".json").read_text())
     told = (
@@ -120,13 +140,15 @@ def publish(raw: Path) -> None:
         f"{', '.join(f'{peer} {version}' for peer, version in about['peers'].items())}. "
         f"Raw data: `bench/results/{raw.name}`."
     )
-    block = f"{told}\n\n{memory_table(measured)}\n\n{shuffling_table(measured)}"
-    put("held", block)
+    if _found(measured, "memory"):
+        put("held", f"{told}\n\n{memory_table(measured)}\n\n{shuffling_table(measured)}")
+    if _found(measured, "kept"):
+        put("kept", f"{told}\n\n{kept_table(measured)}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", default="memory,shuffling")
+    parser.add_argument("--rows", default="memory,shuffling,kept")
     parser.add_argument("--only", default="", help="contenders, if not all")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--samples", type=int, default=10_000_000, help="of row memory")
@@ -140,7 +162,7 @@ def main() -> None:
     only = [name for name in given.only.split(",") if name]
     measured = read(into)
     have = {(run["row"], run["round"], run["contender"], run["case"]) for run in measured}
-    peers = {"peers": {peer: importlib.metadata.version(peer) for peer in PEERS}}
+    peers = {"peers": {peer: importlib.metadata.version(peer) for peer in PEERS if importlib.util.find_spec(peer)}}
     into.with_suffix(".json").write_text(json.dumps(describe() | peers, indent=1) + "\n")
     with tempfile.TemporaryDirectory() as folder, into.open("a", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)

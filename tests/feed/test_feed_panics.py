@@ -2,46 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch
+from feed_servers import Server
+from trouble_data import PanicException, Panicking, PanickingLane, panicking, panicking_lane, panicking_rows, pure
 
 from headrace.errors import WorkerError
 from headrace.feed import DataLoader
 
 
-class PanicException(BaseException):
-    """As pyo3's."""
-
-
-class Texts(torch.utils.data.Dataset[int]):
-    def __init__(self, error: type[BaseException] = PanicException) -> None:
-        self.error = error
-
-    def __len__(self) -> int:
-        return 40
-
-    def __getitem__(self, index: int) -> int:
-        if index % 10 == 3:
-            raise self.error("called `unwrap()` on a `None` value")
-        return index
-
-
-class Lanes(torch.utils.data.IterableDataset[int]):
-    def __iter__(self) -> Iterator[int]:
-        yield from range(3)
-        raise PanicException("called `unwrap()` on a `None` value")
-
-
-def panicking(_: Any) -> Any:
-    raise PanicException("called `unwrap()` on a `None` value")
-
-
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_panic_is_raised_with_its_text_and_the_pass_goes_on(workers: int) -> None:
-    batches = iter(DataLoader(Texts(), 10, num_workers=workers))
+    batches = iter(DataLoader(Panicking(), 10, num_workers=workers))
     kind = WorkerError if workers else PanicException
     for _ in range(4):
         with pytest.raises(kind, match=r"called `unwrap\(\)` on a `None` value"):
@@ -51,7 +25,7 @@ def test_a_panic_is_raised_with_its_text_and_the_pass_goes_on(workers: int) -> N
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_rows_that_panic_are_skipped_as_others_are(workers: int) -> None:
-    loader = DataLoader(Texts(), 10, num_workers=workers, on_error="skip")
+    loader = DataLoader(Panicking(), 10, num_workers=workers, on_error="skip")
     assert sum(len(batch) for batch in loader) == 36
     assert [(skipped.key, "PanicException" in skipped.reason) for skipped in loader.skipped] == [
         (index, True) for index in (3, 13, 23, 33)
@@ -63,15 +37,38 @@ def test_a_panic_of_collate_fn_and_of_a_lane_is_raised_with_its_text(workers: in
     kind = WorkerError if workers else PanicException
     for loader in (
         DataLoader(range(4), 2, num_workers=workers, collate_fn=panicking),
-        DataLoader(Lanes(), 4, num_workers=workers, num_shards=1),
+        DataLoader(PanickingLane(), 4, num_workers=workers, num_shards=1),
     ):
         with pytest.raises(kind, match=r"called `unwrap\(\)` on a `None` value"):
             next(iter(loader))
 
 
+def test_a_panic_on_a_feed_server_is_raised_with_its_text_and_its_workers_live(
+    own_server: Callable[..., Server],
+) -> None:
+    server = own_server(executors=2)
+    where: dict[str, Any] = {"workers": server.tcp, "secret_file": server.secret}
+    batches = iter(DataLoader(panicking_rows(), 10, **where))
+    executors = [process.pid for process in server.executors()]
+    for _ in range(4):
+        with pytest.raises(WorkerError, match=r"PanicException: called `unwrap\(\)` on a `None` value"):
+            next(batches)
+    assert next(batches, None) is None
+    loader = DataLoader(panicking_rows(), 10, on_error="skip", **where)
+    assert sum(len(batch) for batch in loader) == 36
+    assert [skipped.key for skipped in loader.skipped] == [3, 13, 23, 33]
+    for loader in (
+        DataLoader(pure(), 2, collate_fn=panicking, **where),
+        DataLoader(panicking_lane(), 4, num_shards=1, **where),
+    ):
+        with pytest.raises(WorkerError, match=r"called `unwrap\(\)` on a `None` value"):
+            next(iter(loader))
+    assert [process.pid for process in server.executors()] == executors, "a panic ends no worker"
+
+
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
 def test_what_ends_a_program_ends_the_pass_without_workers(error: type[BaseException]) -> None:
-    batches = iter(DataLoader(Texts(error), 10, num_workers=0, on_error="skip"))
+    batches = iter(DataLoader(Panicking(error), 10, num_workers=0, on_error="skip"))
     with pytest.raises(error):
         next(batches)
     with pytest.raises(StopIteration):

@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -195,3 +196,43 @@ class Held(Logged):
 @pipeline
 def held(log: str, row: int, release: str) -> Held:
     return Held(log, row, release)
+
+
+class PanicException(BaseException):
+    """As pyo3's."""
+
+
+def panicking(_: Any) -> Any:
+    """A collate function."""
+    raise PanicException("called `unwrap()` on a `None` value")
+
+
+class Panicking:
+    """Raises over every tenth index what is no `Exception`."""
+
+    def __init__(self, error: type[BaseException] = PanicException) -> None:
+        self.error = error
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> int:
+        if index % 10 == 3:
+            raise self.error("called `unwrap()` on a `None` value")
+        return index
+
+
+class PanickingLane(torch.utils.data.IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        yield from range(3)
+        raise PanicException("called `unwrap()` on a `None` value")
+
+
+@pipeline
+def panicking_rows() -> Panicking:
+    return Panicking()
+
+
+@pipeline
+def panicking_lane() -> PanickingLane:
+    return PanickingLane()
