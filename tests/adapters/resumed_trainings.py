@@ -15,12 +15,14 @@ import json
 import logging
 import pickle
 import random
+import re
 import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from effort import SOAK
 from resume_data import BATCH, EPOCHS, KINDS, ROWS, dataset_of, seen_in
 
 STEPS = ROWS // BATCH
@@ -31,7 +33,8 @@ class Moment(NamedTuple):
     """When a checkpoint is written.
 
     Attributes:
-        hook: "start" of the training, "step" behind one, "epoch" behind its end, or "during" a step, in Lightning.
+        hook: "start" of the training, "step" behind one, "epoch" behind its end; in Lightning also "during" a step, or
+            behind the "validation" that follows the last one.
         epoch, step: where; step is the number of batches trained on.
     """
 
@@ -69,7 +72,7 @@ class Case(NamedTuple):
 
 
 def cases(framework: str) -> dict[str, Case]:
-    """Returns the table of a framework by names: all without workers, pairs of everything with two."""
+    """Returns the table of a framework by names: each pair of values; in a long run all without workers, too."""
     table = {}
     limits = {"": (0, 0)}
     if framework not in ("keras", "trainer"):
@@ -94,17 +97,26 @@ def cases(framework: str) -> dict[str, Case]:
         table |= {f"{kind} / during a step": Case(kind, (Moment("during", 1, 4),)) for kind in KINDS}
         soon = (MOMENTS["last step"], Moment("step", 1, 2))
         table |= {f"{kind} / last step / then soon in the next epoch": Case(kind, soon) for kind in KINDS}
-    order = list(table)
-    random.Random(f"workers {framework}").shuffle(order)
-    pairs: set[Any] = set()
-    for name in order:  # pairs of kind, moment, how often and limit
-        case = table[name]
-        parts = [("kind", case.kind), *((at, moment) for at, moment in enumerate(case.moments)), ("limit", case.limit)]
-        new = set(itertools.combinations(parts, 2)) - pairs
-        if len(new) > 2:
-            pairs |= new
-            table[f"{name} / 2 workers"] = case._replace(workers=2)
-    return table
+    chosen = covering(table, framework)
+    return chosen if not SOAK else table | chosen
+
+
+def covering(table: dict[str, Case], framework: str) -> dict[str, Case]:
+    """Returns cases, with and without workers, in which every pair of values stands: kind, moments, limit, workers."""
+    every = table | {f"{name} / 2 workers": case._replace(workers=2) for name, case in table.items()}
+    pairs = {}
+    for name, case in every.items():
+        parts = [*case._replace(moments=case.moments[:1])._asdict().items(), ("again", case.moments[1:])]
+        pairs[name] = set(itertools.combinations(parts, 2))
+    order = list(every)
+    random.Random(f"pairs {framework}").shuffle(order)
+    order.sort(key=lambda name: every[name].workers)
+    missing, chosen = set().union(*pairs.values()), set()
+    while missing:
+        best = max(order, key=lambda name: len(pairs[name] & missing))
+        missing -= pairs[best]
+        chosen.add(best)
+    return {name: case for name, case in every.items() if name in chosen}
 
 
 def named(moment: Moment) -> str:
@@ -136,7 +148,7 @@ class Leg(NamedTuple):
 
     def loader(self, kind: Callable[..., Any], **options: Any) -> Any:
         dataset, own = dataset_of(self.case.kind, self.folder / "data")
-        options |= {"seed": 5, "num_workers": self.case.workers, "verify": 0}
+        options = {"seed": 5, "num_workers": self.case.workers, "verify": 0} | options
         return kind(dataset, BATCH, **own | options)
 
 
@@ -171,7 +183,7 @@ def plain(leg: Leg, *, sets: bool = False) -> None:
                 save()
 
 
-def lightning(leg: Leg) -> None:
+def lightning(leg: Leg, kind: Callable[..., Any] | None = None, **options: Any) -> None:
     import lightning
     import torch
     from lightning.pytorch.plugins.environments import LightningEnvironment
@@ -191,6 +203,9 @@ def lightning(leg: Leg) -> None:
                 raise Preempted
             leg.seen.append(seen_in(batch))
             return (self.weight * batch["x"].mean()).sum()
+
+        def validation_step(self, batch: Any, step: int) -> None:
+            pass
 
         def configure_optimizers(self) -> Any:
             return torch.optim.SGD(self.parameters(), 0.0)
@@ -213,13 +228,18 @@ def lightning(leg: Leg) -> None:
             if leg.stop is not None and leg.stop.hook == "epoch":
                 self.at(trainer, leg.stop._replace(epoch=trainer.current_epoch))
 
+        def on_validation_end(self, trainer: Any, module: Any) -> None:
+            if leg.stop is not None and leg.stop.hook == "validation":
+                self.at(trainer, leg.stop._replace(epoch=trainer.current_epoch))
+
     trainer = lightning.Trainer(
         plugins=[LightningEnvironment()], accelerator="cpu", devices=1, max_epochs=EPOCHS, logger=False,
         max_steps=leg.case.steps or -1, limit_train_batches=leg.case.limit or 1.0, callbacks=[Saver()],
         enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
     )  # fmt: skip
-    with leg.loader(DataLoader) as loader:
-        trainer.fit(Net(), loader, ckpt_path=leg.resume)
+    validation = [[{"x": torch.zeros(1)}]] if leg.stop is not None and leg.stop.hook == "validation" else []
+    with leg.loader(kind or DataLoader, **options) as loader:
+        trainer.fit(Net(), loader, validation or None, ckpt_path=leg.resume)
 
 
 def accelerate(leg: Leg) -> None:
@@ -395,6 +415,47 @@ def without_a_place(folder: Path) -> None:
     assert type(pickle.loads(pickle.dumps(loader))) is DataLoader
 
 
+def without_the_adapter(folder: Path) -> None:
+    """A plain loader is refused where Lightning does not count the epoch that has ended; the adapter goes on there."""
+    import torch
+
+    from headrace import feed
+    from headrace.errors import PositionError
+
+    def trained(case: Case, resume: Path | None, stop: Moment | None, save: Path, *loader: Any, **options: Any) -> Any:
+        leg = Leg(case, folder, resume, stop, folder / save, [])
+        torch.manual_seed(7)
+        try:
+            lightning(leg, *loader, **options)
+        except Preempted:
+            assert stop is not None
+        return leg.seen
+
+    last, whole, limited = MOMENTS["last step"], Case("map", ()), Case("map", (), limit=6)
+    stopped = Case("map", (), steps=2 * STEPS + 5)
+    for case, moment, seed in (
+        (whole, last, None), (whole, last, 5), (limited, last._replace(step=6), 5),
+        (stopped, MOMENTS["end of epoch"], 5),
+    ):  # fmt: skip
+        seen = trained(case, None, moment, Path("ended"), feed.DataLoader, seed=seed)
+        try:
+            trained(case, folder / "ended", None, Path(), feed.DataLoader, seed=seed)
+        except PositionError as error:
+            assert re.search("(?s)does not count.*headrace.adapters.lightning.DataLoader", str(error))  # noqa: PT017 - pytest is not here
+        else:
+            raise AssertionError(f"{moment} of {case} was taken")
+        if seed is not None:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("error", "set_epoch")
+                seen += trained(case, folder / "ended", Moment("step", 1, 2), Path("later"))
+            seen += trained(case, folder / "later", None, Path())
+            assert seen == trained(case, None, None, Path(), feed.DataLoader), f"{moment} of {case}"
+    undisturbed = trained(whole, None, None, Path(), feed.DataLoader)
+    for moment in (MOMENTS["mid-epoch 1"], MOMENTS["end of epoch"], Moment("validation", 0, STEPS)):
+        seen = trained(whole, None, moment, Path("plain"), feed.DataLoader)
+        assert seen + trained(whole, folder / "plain", None, Path(), feed.DataLoader) == undisturbed, moment
+
+
 def overfit(folder: Path) -> None:
     """Lightning trains on the same first rows every epoch."""
     import lightning
@@ -432,7 +493,7 @@ def overfit(folder: Path) -> None:
 
 MORE: dict[str, dict[str, Callable[[Path], None]]] = {
     "accelerate": {"a checkpoint without the place": without_a_place},
-    "lightning": {"overfit_batches": overfit},
+    "lightning": {"overfit_batches": overfit, "a plain loader": without_the_adapter},
 }
 TRAIN: dict[str, Callable[[Leg], None]] = {
     "plain": plain,

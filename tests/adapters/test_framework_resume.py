@@ -1,8 +1,8 @@
 """Exactly once in every framework: trainings resumed from its own checkpoints see what an undisturbed one does.
 
 The table is generated, see `resumed_trainings.cases`: framework x kind of data x place of the checkpoint x resumed once
-or twice x limits, without workers; and pairs of all these with two. Rows, order and random numbers are compared. What
-is refused is refused as docs/frameworks.md says.
+or twice x limits x workers: every pair of values in `make test`, all rows under HEADRACE_SOAK. Rows, order and random
+numbers are compared. What is refused is refused as docs/frameworks.md says.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ pytestmark = pytest.mark.timeout(900)
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_trainings_that_are_resumed_see_what_an_undisturbed_one_sees(framework: str, tmp_path: Path) -> None:
     require("tensorflow" if framework == "keras" else "torch")
+    paths = os.pathsep.join([str(HERE.parents[1] / "src"), str(HERE.parent / "proof")])
     environment = dict(os.environ) | {
-        "PYTHONPATH": str(HERE.parents[1] / "src"), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1",
+        "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1",
         "ACCELERATE_USE_CPU": "true", "TF_CPP_MIN_LOG_LEVEL": "3",
     }  # fmt: skip
     command = [sys.executable, str(HERE / "resumed_trainings.py"), framework, str(tmp_path)]

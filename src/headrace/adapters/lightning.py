@@ -74,6 +74,9 @@ class DataLoader(feed.DataLoader):
         trains = trainer is not None and any(loader is self for loader in _training_loaders(trainer))
         self._trainer = weakref.ref(trainer) if trains and trainer is not None else None
         self._trained_before = _trained(trainer) if trains and trainer is not None else 0
+        limits: Any = trainer.fit_loop._combined_loader if trains and trainer is not None else None
+        if limits is not None and min(limits.limits) < float("inf"):
+            self._planner.bookmark.steps = int(min(limits.limits))  # that end an epoch
         return super().__iter__()
 
     def set_epoch(self, epoch: int) -> None:

@@ -140,8 +140,6 @@ class DataLoader(Places, KnownData, TorchHabits):
         FeedError: HEADRACE_FEED cannot be read, or there is no such device.
     """
 
-    _shards = False  # whether the ranks share the data without being told; a framework's adapter says so
-
     def __init__(
         self,
         dataset: Any,

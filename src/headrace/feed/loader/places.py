@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -25,6 +26,7 @@ class Places(abc.ABC):
         _opening: how the next one opens the pipeline.
     """
 
+    _shards = False  # whether the ranks share the data without being told; a framework's adapter says so
     _sampler: Iterable[Any] | None
     _batch_sampler: Iterable[list[Any]] | None
     _planner: Planner | LanePlanner
@@ -75,13 +77,16 @@ class Places(abc.ABC):
 
         Raises:
             PositionError: it does not fit this loader; names the field and both values. Or it is None, as a checkpoint
-                gives that holds no state: it would begin at the beginning unnoticed.
+                gives that holds no state: it would begin at the beginning unnoticed. Or Lightning loads it, without the
+                adapter, behind an epoch's last step.
         """
         if state is None:
             raise PositionError(
                 "load_state_dict was given None",
                 hint="the checkpoint holds no state of this loader; to begin at the beginning on purpose, load {}",
             )
+        if not self._shards:
+            _require_counted()
         self._planner.load(state, source_of(self._sampler, self._batch_sampler))
         self._sessions.position_set()
         if not self._sessions:  # else the ranks, which load one after the other, would disagree for a while
@@ -117,3 +122,26 @@ class Places(abc.ABC):
         if not under_way:
             self._sessions.position_set()  # what it has begun of the next epoch is not wanted
         return step
+
+
+def _require_counted() -> None:
+    """Raises PositionError where Lightning goes on behind an epoch's last batch and does not count that epoch.
+
+    Lightning tells a loader nothing, so its loop is looked up above. Behind the validation at an epoch's end, or at the
+    end of an epoch without `max_steps`, it counts.
+    """
+    frame = sys._getframe(2)
+    while frame.f_code.co_name != "_load_combined_loader_states":
+        if frame.f_back is None:
+            return
+        frame = frame.f_back
+    loop = frame.f_locals["self"]
+    batches, epochs = loop.epoch_loop.batch_progress, loop.epoch_progress.total
+    behind = batches.is_last_batch and batches.total.completed < batches.total.processed
+    if behind or (loop.max_steps != -1 and epochs.completed < epochs.processed):
+        raise PositionError(
+            f"Lightning's checkpoint stands behind the last batch of epoch {epochs.ready - 1}, and Lightning does not "
+            "count that epoch: a plain DataLoader would train on nothing, or on rows twice",
+            hint="use headrace.adapters.lightning.DataLoader, which counts it: with this loader's seed= it goes on "
+            "from this checkpoint. Without a seed, go on from one of another step",
+        )
