@@ -250,3 +250,15 @@ def test_names_without_utf_8_are_refused_in_words(make: Callable[[], Any]) -> No
         make()
     assert not isinstance(raised.value, UnicodeError)
     assert "a\\udc80" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("levels", "workers", "told"),
+    [(40, 1, "deeper than 32 levels"), *((2000, n, "too deep to be stacked") for n in (0, 1))],
+)
+def test_samples_nested_too_deep_are_one_error_in_words(levels: int, workers: int, told: str) -> None:
+    sample: Any = 1.0
+    for _ in range(levels):
+        sample = [sample]
+    with pytest.raises(PipelineError, match=f"nested {told}"):
+        next(iter(DataLoader([sample] * 2, 2, num_workers=workers)))

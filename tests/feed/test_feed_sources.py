@@ -290,11 +290,32 @@ def test_a_broken_tar_is_named_with_the_offset(harm: Callable[[Path], None], tol
     assert len(feed.tar(tmp_path)) == 4
 
 
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("*.jsonl", ["a"]), ("**/*.jsonl", ["a", "d/b"]), ("*/*.jsonl", ["d/b"]), (".h*.jsonl", [".hidden"]),
+        (".c/*.jsonl", [".c/e"]), ("**/.h*.jsonl", [".hidden"]), ("?a.jsonl", None), ("[.]hidden.jsonl", None),
+    ],
+)  # fmt: skip
+def test_hidden_shards_are_left_out_as_in_a_shell(pattern: str, names: list[str] | None, tmp_path: Path) -> None:
+    for name in ("a", ".a", "._a", ".hidden", "d/b", "d/._b", ".c/e", ".c/.f"):
+        path = tmp_path / f"{name}.jsonl"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f'"{name}"\n')
+    (tmp_path / "empty").mkdir()
+    if names is None:
+        with pytest.raises(ShardError, match="matches"):
+            feed.jsonl(tmp_path, pattern)
+    else:
+        source = feed.jsonl(tmp_path, pattern)
+        assert sorted(source[row] for row in range(len(source))) == sorted(names)
+
+
 def test_a_line_that_is_no_json_is_named_when_it_is_read(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('1\n{"a": \n3\n')
     source = feed.jsonl(tmp_path)
     assert (source[0], source[2]) == (1, 3)
-    with pytest.raises(ShardError, match=r"a\.jsonl at offset 2, row 1: "):
+    with pytest.raises(ShardError, match=r"a\.jsonl at offset 2, row 1: Expecting value at character \d+$"):
         source[1]
     with pytest.raises(ShardError, match=r"a\.jsonl at offset 2, row 1: .*\(raised on worker 0\)$"):
         list(feed.DataLoader(source, num_workers=1))

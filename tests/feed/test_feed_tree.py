@@ -389,7 +389,7 @@ class Wrapping(torch.Tensor):
         ([torch.nn.Parameter(torch.ones(1))], r"batch\[0\]: a torch.nn.parameter.Parameter is more than its values"),
         (Wrapping(torch.ones(1)), "Wrapping is more than its values"),
         (np.array([object()]), "arrays of dtype object cannot travel"),
-        (np.zeros(2, [("a", "i4")]), "cannot travel"),
+        (np.zeros(2, [("a", "i4")]), "(?s)cannot travel.*hint: return a dict of one array a field"),
         (torch.eye(2).to_sparse(), "only dense CPU tensors can travel"),
         (torch.eye(2).to("meta"), "only dense CPU tensors can travel"),
     ],

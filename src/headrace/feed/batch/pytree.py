@@ -376,7 +376,10 @@ def _raw(array: NDArray[Any]) -> Bytes:
 
 def _numpy_dtype(dtype: np.dtype[Any]) -> str:
     if dtype.kind not in "biufcSUmM" or not dtype.itemsize:
-        raise Refusal(f"arrays of dtype {dtype} cannot travel between processes")
+        raise Refusal(
+            f"arrays of dtype {dtype} cannot travel between processes",
+            "return a dict of one array a field (a void's bytes as uint8), of objects .tolist() or an array of numbers",
+        )
     return str(dtype.str)
 
 

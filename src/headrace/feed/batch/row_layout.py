@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ProtocolError
-from headrace.feed.batch.pytree import LEAVES, Bytes, Node, align, describe, terminals
+from headrace.feed.batch.pytree import LEAVES, MAX_DEPTH, Bytes, Node, align, describe, terminals
 from headrace.feed.batch.records import name_of
 from headrace.feed.batch.tensors import is_tensor
 
@@ -149,13 +149,15 @@ def learn(sample: Any, collate: Callable[[list[Any]], Any]) -> Layout:
         collated = collate([sample])
     except (TypeError, ValueError, RuntimeError):
         raise Uneven from None  # its own words, for the whole batch
-    tree = _node(collated, tables)
+    tree = _node(collated, tables, 0)
     if not tables:
         raise Uneven
     return Layout(tree, tuple(tables))
 
 
-def _node(value: Any, tables: list[Table]) -> Node:
+def _node(value: Any, tables: list[Table], depth: int) -> Node:
+    if depth > MAX_DEPTH:
+        raise Uneven  # it is refused in words, as a whole
     if is_tensor(value):
         if value.ndim == 0 or value.shape[0] != 1 or value.device.type != "cpu" or not _is_plain(value):
             raise Uneven
@@ -171,13 +173,13 @@ def _node(value: Any, tables: list[Table]) -> Node:
         keys = [describe(key)[0] for key in value]
         if any(key[0] in LEAVES for key in keys):  # long ones
             raise Uneven
-        return ["d", keys, [_node(item, tables) for item in value.values()]]
+        return ["d", keys, [_node(item, tables, depth + 1) for item in value.values()]]
     if type(value) is list:
-        return ["l", [_node(item, tables) for item in value]]
+        return ["l", [_node(item, tables, depth + 1) for item in value]]
     if type(value) is tuple:
-        return ["u", [_node(item, tables) for item in value]]
+        return ["u", [_node(item, tables, depth + 1) for item in value]]
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return ["n", name_of(type(value)), list(value._fields), [_node(item, tables) for item in value]]
+        return ["n", name_of(type(value)), list(value._fields), [_node(item, tables, depth + 1) for item in value]]
     raise Uneven
 
 
@@ -195,7 +197,10 @@ class LayoutCache:
 
     def of(self, sample: Any, collate: Callable[[list[Any]], Any]) -> Layout:
         """Returns the layout of batches that `collate` makes of such samples. Raises Uneven."""
-        signature = _signature(sample)
+        try:
+            signature = _signature(sample)
+        except RecursionError:
+            raise Uneven from None
         if signature not in self._known:
             if len(self._known) >= 64:
                 self._known.clear()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from headrace.errors import INTERRUPTIONS, ProtocolError
+from headrace.errors import INTERRUPTIONS, PipelineError, ProtocolError
 from headrace.feed.batch.pytree import Bytes, is_plain_list
 from headrace.feed.batch.row_arrays import RowArrays
 from headrace.feed.batch.row_layout import Layout, LayoutCache, RowWriter, Uneven
@@ -181,6 +181,10 @@ def _stacked(built: Built, samples: Any, keys: Sequence[Any]) -> Any:
     collate = collate_as_torch if built.stacks_as_torch else built.collate
     try:
         return collate(samples)
+    except RecursionError as error:
+        raise PipelineError(
+            "the samples are nested too deep to be stacked", "give the loader collate_fn=list, or make arrays of them"
+        ) from error
     except (RuntimeError, TypeError, ValueError, KeyError) as error:
         explained = _explained(error, built, collate, samples, keys) if built.batched else None
         if explained is None:

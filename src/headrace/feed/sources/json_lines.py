@@ -93,8 +93,10 @@ class _LinesReader:
                     f"{self._file.path} at offset {begin}, row {number}: it begins with a byte order mark",
                     hint="write the file as utf-8, not utf-8-sig",
                 ) from error
+            # the line is the row's, and the parser's own number of it always 1
+            what = f"{error.msg} at character {error.pos}" if isinstance(error, json.JSONDecodeError) else str(error)
             hint = "this is no text: feed.tar, feed.parquet and feed.arrow read other shards" if b"\0" in data else ""
-            raise ShardError(f"{self._file.path} at offset {begin}, row {number}: {error}", hint) from error
+            raise ShardError(f"{self._file.path} at offset {begin}, row {number}: {what}", hint) from error
 
     def close(self) -> None:
         self._file.close()

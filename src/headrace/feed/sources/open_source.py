@@ -31,7 +31,7 @@ def tar(folder: Folder, pattern: str = "*.tar") -> Source:
 
     Args:
         folder: of the shards, or ``s3://bucket/prefix/``.
-        pattern: that their names match, as in `Path.glob`.
+        pattern: that their names match, as in a shell: hidden files only by a dot.
 
     Raises:
         ShardError: no shard matches, or one is broken or compressed.
@@ -44,7 +44,7 @@ def jsonl(folder: Folder, pattern: str = "*.jsonl") -> Source:
 
     Args:
         folder: of the shards, or ``s3://bucket/prefix/``.
-        pattern: that their names match, as in `Path.glob`.
+        pattern: that their names match, as in a shell: hidden files only by a dot.
 
     Raises:
         ShardError: no shard matches, or one is compressed. A line that is no JSON is an error when it is read.
@@ -57,9 +57,11 @@ def parquet(
 ) -> Source:
     """Opens Parquet files. A row is a dict of column to value; lists of numbers are NumPy arrays, times NumPy's too.
 
+    The columns are those in the files: folders `year=2024/` of a partitioned dataset give none.
+
     Args:
         folder: of the shards, or ``s3://bucket/prefix/``.
-        pattern: that their names match, as in `Path.glob`.
+        pattern: that their names match, as in a shell: hidden files only by a dot.
         columns: those that are read; None for all.
         memory: limit of the row groups that a process keeps decoded, bytes.
 
@@ -76,7 +78,7 @@ def arrow(folder: Folder, pattern: str = "*.arrow", *, memory: int = _MEMORY) ->
 
     Args:
         folder: of the shards, or ``s3://bucket/prefix/``.
-        pattern: that their names match, as in `Path.glob`.
+        pattern: that their names match, as in a shell: hidden files only by a dot.
         memory: limit of the record batches of objects that a process keeps, bytes; files are mapped.
 
     Raises:

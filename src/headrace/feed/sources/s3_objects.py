@@ -118,9 +118,11 @@ class ObjectFolder:
         return self.objects[name]
 
     def names(self, pattern: str) -> list[str]:
-        """Returns the sorted names that match a pattern, as in `Path.glob`. Raises ShardError if none does."""
+        """Returns the sorted names that match a pattern, as in a shell. Raises ShardError if none does."""
         parts = pattern.split("/")
-        names = sorted(name for name in self.objects if _matches(name.split("/"), parts))
+        names = sorted(
+            name for name in self.objects if _matches(name.split("/"), parts) and not is_hidden(name, pattern)
+        )
         if not names:
             there = sorted(self.objects)
             shown = ", ".join(there[:5]) + (", ..." if len(there) > 5 else "")
@@ -129,9 +131,16 @@ class ObjectFolder:
                 f"no object in {self} matches {pattern!r}; there is: {shown or 'nothing'}",
                 hint=f"pass what stands before the objects' names, and a pattern of these: '{above}/', {last!r}"
                 if "." in last and not there
-                else "pass what stands before the objects' names, and a pattern of these, as in Path.glob",
+                else "pass what stands before the objects' names, and a pattern of these, as in a shell",
             )
         return names
+
+
+def is_hidden(name: str, pattern: str) -> bool:
+    """Whether a file, or a folder above it, has a name that begins with a dot, for which the pattern has no part."""
+    dotted = [part for part in pattern.split("/") if part.startswith(".")]
+    hidden = [part for part in name.split("/") if part.startswith(".")]
+    return not all(any(fnmatch.fnmatchcase(part, own) for own in dotted) for part in hidden)
 
 
 def _matches(name: list[str], pattern: list[str]) -> bool:

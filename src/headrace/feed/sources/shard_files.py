@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import ShardError
 from headrace.feed.sources.index_shards import FOLDER, find_index
-from headrace.feed.sources.s3_objects import SCHEME, ObjectFolder
+from headrace.feed.sources.s3_objects import SCHEME, ObjectFolder, is_hidden
 from headrace.feed.sources.shard_format import Format, Reader
 from headrace.feed.sources.source import Source
 
@@ -25,7 +25,7 @@ class ShardFiles(Source):
 
     Args:
         folder: of the shards, or ``s3://bucket/prefix/``.
-        pattern: that their names match, as in `Path.glob`.
+        pattern: that their names match, as in a shell.
         kind: one of `index_program.KINDS`.
         form: reads them.
 
@@ -103,7 +103,7 @@ def _names(folder: Path, pattern: str) -> list[str]:
     names: list[str] = []
     for path in folder.glob(pattern):
         name = path.relative_to(folder).as_posix()
-        if name.startswith(FOLDER):
+        if name.startswith(FOLDER) or is_hidden(name, pattern):
             continue
         if path.is_file():
             names.append(name)
