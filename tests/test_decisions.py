@@ -117,7 +117,7 @@ EXPECTED = {
         "_EXITED.fullmatch(old.reason)",
     },
     "agent/coordinator/first_cause.py": {  # other programs: what ranks and launchers print when they fail
-        "words in text",
+        "text in said",
         "line.startswith('error: ')",
         "line.removeprefix('error: ')",
     },
