@@ -276,6 +276,22 @@ def test_the_submitting_command_may_be_killed(cluster: SlurmCluster) -> None:
     run.completed()
 
 
+def test_a_folder_that_one_node_does_not_see_ends_the_run_at_once_in_srun_s_words(cluster: SlurmCluster) -> None:
+    folder = cluster.folder / "headrace"
+    folder.mkdir(exist_ok=True)
+    cluster.on("data3", "mount", "-t", "tmpfs", "tmpfs", str(folder))
+    try:
+        slurm = {"stop_grace": 5, "partition": "data", "options": ["--nodelist=data[2-3]"]}
+        run = start(cluster, "half", WAIT, instance_groups=[{**DATA, "count": 2}], engines={"slurm": slurm})
+        assert run.ended(60) is Status.FAILED
+    finally:
+        cluster.on("data3", "umount", str(folder))
+    cause = run.run.cause
+    assert cause is not None
+    assert (cause.kind, cause.infrastructure) == (CauseKind.INSTANCE_NOT_STARTED, True)
+    assert "task 1 launch failed: Slurmd could not connect IO" in cause.reason
+
+
 def test_a_folder_that_the_nodes_do_not_see_is_named(cluster: SlurmCluster) -> None:
     file = job_file(cluster, "unseen", "print('never')", instance_groups=[DNN])
     words = ["env", "HEADRACE_HOME=/tmp/own", sys.executable, "-m", "headrace.cli.main"]

@@ -20,6 +20,7 @@ _BY_SRUN = re.compile(
     r"^srun: (?:error|fatal): (?!\S+: tasks? )(.+)"
     r"|^srun: ((?:unrecognized|invalid|ambiguous|unknown) option.*|option .*)"
 )
+_LAUNCH_FAILED = re.compile(r"srun: error: tasks? \S+ launch failed: ")
 _NO_PYTHON = "Fatal Python error: "
 _OTHER_HOME = re.compile(r"\s*PYTHONHOME = '")  # in what Python says of its paths then; without one: (not set)
 NOT_CONFIGURED = "this machine is not configured for Slurm (no slurm.conf, SLURM_CONF is not set)"
@@ -62,6 +63,11 @@ def refusal(printed: str) -> str:
     """
     lines = [line.removeprefix(_SUBMISSION) for line in reasons(printed)]
     return ": ".join(dict.fromkeys(lines))
+
+
+def is_launch_failed(srun: Sequence[str]) -> bool:
+    """Tells whether srun says that a node did not start its task. It waits for the tasks of the others all the same."""
+    return any(_LAUNCH_FAILED.match(line) for line in srun)
 
 
 def why_no_agents(by_node: Mapping[str, Sequence[str]], srun: Sequence[str]) -> str:

@@ -24,7 +24,7 @@ from headrace.engines.slurm.components import components
 from headrace.engines.slurm.enter_host import LIFELINE
 from headrace.engines.slurm.node_isolation import scratch_key
 from headrace.engines.slurm.slurm_commands import SlurmUnreachable
-from headrace.engines.slurm.slurm_complaints import why_no_agents
+from headrace.engines.slurm.slurm_complaints import is_launch_failed, why_no_agents
 from headrace.engines.slurm.slurm_state import Termination, said_by_slurm, why_terminated
 from headrace.engines.slurm.ticket import read_placement, read_start, restarts
 from headrace.exit_status import exit_text
@@ -81,6 +81,7 @@ class SlurmInstances:
         self._given_back: set[int] = set()
         self._printed_before: dict[str, int] = {}  # bytes of each log that are of earlier attempts
         self._how = ""
+        self._launch_failed = False
         self._termination: Termination | None = None
         self._unanswered: StopJob | None = None  # the stop by Slurm of which Slurm has not said why
         self._begun = time.monotonic()
@@ -232,6 +233,10 @@ class SlurmInstances:
             self._end.end_within(AFTER_VERDICT)
         if not self._end.registered and now - self._begun > self._plan.start_timeout:
             self._end.end_within(0)
+        missing = len(self._end.registered) < len(self._plan.hosts)
+        if missing and not self._launch_failed and is_launch_failed(self._printed(SRUN_LOG)):
+            self._launch_failed = True  # that host will never come, and the others would wait for it
+            self._end.end_within(0)
         if now > self._killed_at + FORCED:
             self._signal(signal.SIGKILL)
         elif now >= self._end.kill_at and self._killed_at == float("inf"):
@@ -249,6 +254,8 @@ class SlurmInstances:
         verdict = self._end.look()
         if verdict is not None and verdict.status is Status.COMPLETED:
             return verdict.status, None
+        if self._launch_failed and self._end.asked is None:
+            return Status.FAILED, self._no_agents(self._how)
         if self._unanswered is not None:  # once more: whether the job has been queued again depends on it
             self._find_termination(self._unanswered)
         asked = self._end.asked
