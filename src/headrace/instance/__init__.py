@@ -14,7 +14,7 @@ user's programs; the programs read it through `Environment`.
     entry_command      the command line of an entry point
     ranks              `torch_distributed_variables`: what torchrun tells a rank
     torchrun, tfconfig, tfdata   what torchrun, MultiWorkerMirroredStrategy and tf.data.service are started with
-    failure_file       `write_failure`, `read_failure`: output/failure
+    kept_files         what leaves a host, as the host sees it; `write_failure`, `read_failure`: output/failure
     launch_plan        the launch plan, which goes beyond SageMaker's own files
     isolation_level    a part of it: how hosts are kept apart
     lifeline           the pipe between a supervisor and an agent
@@ -39,9 +39,9 @@ _EXPORTS = {
     "global_ranks": "ranks",
     "hyperparameter_arguments": "program_arguments",
     "program_variables": "variables",
-    "read_failure": "failure_file",
+    "read_failure": "kept_files",
     "torch_distributed_variables": "ranks",
-    "write_failure": "failure_file",
+    "write_failure": "kept_files",
 }
 
 __all__ = [
@@ -60,7 +60,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from headrace.instance.environment import Environment, UnknownChannel
-    from headrace.instance.failure_file import read_failure, write_failure
+    from headrace.instance.kept_files import read_failure, write_failure
     from headrace.instance.paths import TreePaths
     from headrace.instance.program_arguments import hyperparameter_arguments
     from headrace.instance.ranks import global_ranks, torch_distributed_variables

@@ -10,6 +10,10 @@ and outside of the host, would find his own /tmp behind a link to /tmp. So there
 
 What holds data and cannot be read is `LOST`, with the reason; a socket, a FIFO, a device, a link to one, a link within
 a folder to something that is not there and a link to a folder above it hold none and are `OTHER`.
+
+output/failure says why a job failed; SageMaker shows its first 1024 characters as the job's FailureReason. What the
+user's own program wrote there wins over everything that headrace could say: headrace writes there only where the
+program has not, and the agent records what it wrote.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from headrace.errors import FAILURE_CHARACTERS
 from headrace.instance.files import TEMPORARY, is_temporary
 from headrace.instance.paths import DEFAULT_BASE, TreePaths
 
@@ -328,3 +333,39 @@ class _Bringing:
                 raise OSError(errno.ELOOP, f"{path} leads to a folder above it")
             else:
                 self._copy(real, copy, (*above, real) if real.is_dir() else above)
+
+
+# --- why a job failed ------------------------------------------------------------------------------------------------
+
+
+def write_failure(base: str | os.PathLike[str], text: str) -> str:
+    """Writes output/failure, unless there is one.
+
+    Args:
+        base: base directory of the instance.
+        text: why; the first 1024 characters are written.
+
+    Returns:
+        What was written, as `read_failure` reads it; empty if there was one.
+    """
+    path = TreePaths(base).failure
+    path.parent.mkdir(parents=True, exist_ok=True)
+    written = text.encode(errors="backslashreplace").decode()[:FAILURE_CHARACTERS]
+    try:
+        with path.open("x", encoding="utf-8", newline="") as file:
+            file.write(written)
+    except FileExistsError:
+        return ""
+    return written
+
+
+def read_failure(base: str | os.PathLike[str]) -> str:
+    """Returns the first 1024 characters of output/failure, empty when there is none."""
+    try:
+        path = resolve(Path(base), TreePaths(base).failure)
+        if not path.is_file():  # opening a FIFO would wait
+            return ""
+        with path.open(encoding="utf-8", errors="replace", newline="") as file:
+            return file.read(FAILURE_CHARACTERS)
+    except OSError:
+        return ""
