@@ -147,7 +147,7 @@ def start_again(trainers: dict[str, Fork]) -> None:
     for name, fork in trainers.items():
         read = fork.begin().result()
         for kind, labels in read.items():
-            read[kind] = labels if isinstance(labels[0], str) else [len(labels), len(set(labels))]
+            read[kind] = labels if labels and isinstance(labels[0], str) else [len(labels), len(set(labels))]
         found[name] = read
 
 
