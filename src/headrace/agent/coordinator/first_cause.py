@@ -167,8 +167,8 @@ def lost_peer(last_lines: Iterable[str]) -> bool:
 
 
 def _says(last_lines: Iterable[str], texts: Iterable[str]) -> bool:
-    text = "\n".join(last_lines).lower()
-    return any(words in text for words in texts)
+    said = "\n".join(last_lines).lower()
+    return any(text in said for text in texts)
 
 
 def with_early_leaver(plan: LaunchPlan, first: Suspect, exits: Mapping[str, Mapping[str, Exited]]) -> Cause:
