@@ -180,6 +180,28 @@ def test_a_job_whose_comment_the_cluster_has_rewritten_is_known_by_its_id_and_it
     assert submitting.stage.cancelled == "--batch --signal=USR1 7\n"
 
 
+@pytest.mark.parametrize(
+    ("limit", "minutes"),
+    [("1-00:00:00", 1440), ("UNLIMITED", 1452), ("2-00:00:00", 1452), ("12:00:00", 1452)],  # the last one is refused
+)
+def test_what_is_asked_for_beyond_max_run_bends_to_the_limit_of_the_partition(
+    limit: str, minutes: int, submitting: Submitting
+) -> None:
+    row = f"PartitionName=data AllowGroups=ALL Default=YES MaxNodes=UNLIMITED MaxTime={limit} MinNodes=0 State=UP\n"
+    (submitting.stage.folder / "shown").write_text(row)
+    submitting.sbatch("echo 7\n")
+    script = (submitting.start().paths.engine / "job.sbatch").read_text()
+    assert f"--time={minutes} " in script
+
+
+def test_a_job_that_asks_for_more_time_than_there_is_is_told_what_its_time_is_made_of(submitting: Submitting) -> None:
+    words = "Batch job submission failed: Requested time limit is invalid (missing or exceeds some limit)"
+    submitting.sbatch(f"echo 'sbatch: error: {words}' >&2; exit 1\n")
+    with pytest.raises(EngineRefused, match="exceeds some limit") as caught:
+        submitting.start()
+    assert "max_run, time_margin and stop_grace together" in caught.value.hint
+
+
 # Options, and how their answers are read, by sbatch(1), srun(1), salloc(1), squeue(1) and scancel(1).
 OVERRIDING = (
     *("SBATCH_PARTITION", "SBATCH_TIMELIMIT", "SBATCH_REQUEUE", "SBATCH_NO_REQUEUE", "SBATCH_JOB_NAME", "SBATCH_WAIT"),

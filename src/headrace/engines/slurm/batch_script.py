@@ -36,18 +36,19 @@ class Places:
     package: str
 
 
-def batch_script(job: Job, plan: LaunchPlan, places: Places) -> str:
+def batch_script(job: Job, plan: LaunchPlan, places: Places, longest: int = 0) -> str:
     """Returns the script that sbatch gets.
 
     Args:
         job: the job.
         plan: its launch plan.
         places: of this run.
+        longest: seconds that its partitions allow; 0 when there is no limit, or it is not known.
     """
-    return "\n".join([*_lines(job, plan, places), ""])
+    return "\n".join([*_lines(job, plan, places, longest), ""])
 
 
-def _lines(job: Job, plan: LaunchPlan, places: Places) -> Iterator[str]:
+def _lines(job: Job, plan: LaunchPlan, places: Places, longest: int) -> Iterator[str]:
     log = f"{places.run}/engine/slurm.log".replace("%", "%%")
     warning = min(LONGEST_WARNING, math.ceil(plan.stop_grace) + SIGNAL_MARGIN)
     requeue = "--requeue" if plan.retry.attempts else "--no-requeue"
@@ -59,7 +60,9 @@ def _lines(job: Job, plan: LaunchPlan, places: Places) -> Iterator[str]:
         if number:
             yield "#SBATCH hetjob"
         yield _sbatch(f"--nodes={len(group.hosts)}", "--ntasks-per-node=1", "--no-kill", requeue)
-        yield _sbatch(f"--time={_minutes(job, plan)}", *(("--exclusive", "--mem=0") if job.slurm.exclusive else ()))
+        yield _sbatch(
+            f"--time={_minutes(job, plan, longest)}", *(("--exclusive", "--mem=0") if job.slurm.exclusive else ())
+        )
         yield from map(_sbatch, _asked(job.slurm.nodes_of(group.name)))
     yield "trap '' USR1 USR2 INT  # until the lead takes them"
     yield f"export PYTHONPATH={shlex.quote(places.package)} {PACKAGE_ENTRY}={shlex.quote(places.package)}"
@@ -74,9 +77,14 @@ def _asked(nodes: SlurmNodes) -> Iterator[str]:
     yield from nodes.options
 
 
-def _minutes(job: Job, plan: LaunchPlan) -> int:
-    """The time limit: the job's own ends first, and is followed by a stop in order."""
-    return math.ceil((plan.max_run + job.slurm.time_margin + plan.stop_grace + SIGNAL_MARGIN) / 60)
+def _minutes(job: Job, plan: LaunchPlan, longest: int) -> int:
+    """The time limit: the job's own ends first, and is followed by a stop in order.
+
+    Where a partition allows `max_run`, but not all that is asked for beyond it, its limit is asked for: Slurm's warning
+    then stops the job in order.
+    """
+    wanted = math.ceil((plan.max_run + job.slurm.time_margin + plan.stop_grace + SIGNAL_MARGIN) / 60)
+    return longest // 60 if plan.max_run <= longest < wanted * 60 else wanted
 
 
 def _sbatch(*options: str) -> str:

@@ -18,6 +18,7 @@ from headrace.engines.slurm.slurm_complaints import (
     is_busy,
     is_no_answer,
     is_not_configured,
+    is_too_long,
     may_have_come,
     reasons,
     refusal,
@@ -28,10 +29,12 @@ from headrace.engines.slurm.slurm_state import (
     EndedComponent,
     parse_jobs,
     parse_queue,
+    seconds_of,
     values_of,
 )
 from headrace.errors import EngineRefused, EngineUnreachable
 from headrace.exit_status import exit_text, split_status
+from headrace.job.model.slurm_options import SlurmNodes
 
 SECONDS = 60.0  # for one answer of the controller
 UNKNOWN_JOB = "Invalid job id"  # Slurm has no other sign that it knows a job no more
@@ -121,6 +124,8 @@ def submit(script: Path) -> int:
     if done.returncode and not (is_not_configured(said) or is_no_answer(said)):
         words = refusal(said) or f"exit code {done.returncode}"
         hint = "engines.slurm (and its groups) hold partition, gres, constraint; `sinfo` lists what there is"
+        if is_too_long(words):
+            hint = "its time is max_run, time_margin and stop_grace together; `sinfo -o '%P %l'` lists the limits"
         raise EngineRefused(f"sbatch refused the job: {words}", hint)
     # `job`, or `job;cluster` where a cluster was named; a site's own sbatch may print more
     numbers = [line for line in _printed(done).splitlines() if _JOB.fullmatch(line.strip())]
@@ -222,6 +227,25 @@ def _nodes(nodes: Sequence[str]) -> dict[str, dict[str, str]]:
 def cluster() -> str:
     """Returns the name of the cluster that answers here. Raises SlurmUnreachable."""
     return setting("ClusterName")
+
+
+def longest_time(nodes: SlurmNodes) -> int:
+    """Returns the seconds that a partition allows a job; 0 when it has no limit, or its limit is not known.
+
+    Args:
+        nodes: what is asked for; without a partition it is the cluster's default.
+    """
+    named = nodes.partition or ""
+    if "," in named or any(option.startswith(("-p", "--partition")) for option in nodes.options):
+        return 0  # Slurm chooses
+    try:
+        rows = _answer(["scontrol", "-o", "show", "partition", *([named] if named else [])]).splitlines()
+    except SlurmUnreachable:  # there is no such partition: sbatch says so
+        return 0
+    for values in map(values_of, rows):
+        if values.get("PartitionName") == named or (not named and values.get("Default") == "YES"):
+            return seconds_of(values.get("MaxTime", ""))
+    return 0
 
 
 def version() -> str:

@@ -55,6 +55,11 @@ def is_busy(printed: str) -> bool:
     return _BUSY in printed
 
 
+def is_too_long(refused: str) -> bool:
+    """Tells whether sbatch refuses a job for the time that it asks for."""
+    return "time limit" in refused
+
+
 def refusal(printed: str) -> str:
     """Returns why sbatch did not take a job.
 

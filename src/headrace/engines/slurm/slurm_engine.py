@@ -144,7 +144,9 @@ def _submit(checked: SlurmJob, paths: RunPaths) -> bool:
     cluster, uid = slurm_commands.cluster(), os.getuid()
     write_ticket(paths, Ticket(NOT_KNOWN, cluster, uid, slurm_commands.asked()))
     script = paths.engine / SCRIPT
-    script.write_text(checked.script(paths, sys.executable), encoding="utf-8")
+    limits = [slurm_commands.longest_time(options.nodes_of(name)) for name in job.hosts]
+    longest = min(filter(None, limits), default=0)
+    script.write_text(checked.script(paths, sys.executable, longest), encoding="utf-8")
     give_to_engine(paths)
     with _held_interrupt() as interrupted:
         try:

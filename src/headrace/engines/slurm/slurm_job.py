@@ -45,14 +45,15 @@ class SlurmJob(EngineJob):
             found.append(", ".join([text, *words]))
         return tuple(found)
 
-    def script(self, paths: RunPaths, python: str) -> str:
+    def script(self, paths: RunPaths, python: str, longest: int = 0) -> str:
         """Returns the batch script.
 
         Args:
             paths: the run's directory.
             python: the interpreter that runs the lead.
+            longest: see `batch_script`.
         """
-        return batch_script(self.job, self.plan, Places(str(paths.root), paths.id, python, PACKAGE))
+        return batch_script(self.job, self.plan, Places(str(paths.root), paths.id, python, PACKAGE), longest)
 
 
 def plan_slurm_job(job: Job, orders: tuple[ChannelOrder, ...], paths: RunPaths, python: str) -> SlurmJob:
