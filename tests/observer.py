@@ -58,7 +58,7 @@ class Observer:
                 found.append(f"listening socket {address}")
         found += [f"abstract socket {name}" for name in abstract_sockets() if run_id in name]
         found += [f"control group {path}" for path in control_groups(run_id)]
-        scratch = f"headrace-{hashlib.sha256(run_id.encode()).hexdigest()[:12]}"
+        scratch = f"headrace-{hashlib.sha256(run_id.encode()).hexdigest()[:8]}-*"  # see `scratch_dir`
         found += [f"directory {path}" for path in Path(tempfile.gettempdir()).glob(scratch)]
         return found + [f"file {path}" for path in sorted(self._files(run_id) - self.before)]
 
