@@ -171,3 +171,5 @@ class HostVariables:
         """Removes the temporary files of the host's programs."""
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
+            with contextlib.suppress(OSError):  # other hosts still have theirs, or the supervisor was first
+                self._scratch.parent.rmdir()
