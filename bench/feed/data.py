@@ -169,3 +169,27 @@ class MappedRows:
 
     def __getitem__(self, index: int) -> Any:
         return self.rows[index % 200_000]
+
+
+class Chats:
+    """Conversations as they are read from JSON lines: 6 messages of a role and some 70 letters, and 200 token ids."""
+
+    def __init__(self, count: int) -> None:
+        draw = random.Random(8)
+        self.chats = [
+            {
+                "messages": [
+                    {"role": role, "content": "".join(draw.choices(string.ascii_letters, k=70))}
+                    for role in ("user", "assistant") * 3
+                ],
+                "tokens": [draw.randrange(50_000) for _ in range(200)],
+            }
+            for _ in range(1024)
+        ]
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Any:
+        return self.chats[index % 1024]

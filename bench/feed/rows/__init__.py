@@ -11,6 +11,7 @@ ROWS = {
     "shm150k": "same_host",
     "small64": "small_samples",
     "rows1024": "mapped_rows",
+    "nested": "nested",
     "inline64": "without_workers",
     "filled": "filled",
     "tcp19": "tcp",
