@@ -172,9 +172,9 @@ class MappedRows:
 
 
 class Chats:
-    """Conversations as they are read from JSON lines: 6 messages of a role and some 70 letters, and 200 token ids."""
+    """Whole batches of conversations as they are read from JSON lines: 6 messages of 70 letters, and 200 token ids."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, rows: int) -> None:
         draw = random.Random(8)
         self.chats = [
             {
@@ -184,12 +184,11 @@ class Chats:
                 ],
                 "tokens": [draw.randrange(50_000) for _ in range(200)],
             }
-            for _ in range(1024)
+            for _ in range(rows)
         ]
-        self.count = count
 
     def __len__(self) -> int:
-        return self.count
+        return ENDLESS
 
     def __getitem__(self, index: int) -> Any:
-        return self.chats[index % 1024]
+        return self.chats

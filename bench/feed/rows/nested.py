@@ -1,4 +1,4 @@
-"""Same host, batches of 64 chats: nested lists and dicts of texts and numbers, kept as they are, two workers."""
+"""Same host, batches of 64 chats: nested lists and dicts of texts and numbers, two workers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.feed.figures import Figure, Records, beside_torch
 from bench.feed.measure import Bench
 from bench.feed.settings import Settings
 
-TITLE = "Same host, batches of 64 chats (dicts of 6 messages and of 200 token ids), shuffled, 2 workers"
+TITLE = "Same host, batches of 64 chats (dicts of 6 messages and of 200 token ids), 2 workers"
 ROWS, WORKERS = 64, 2
 BATCH_BYTES = ROWS * (6 * 80 + 200 * 8)
 
@@ -24,8 +24,8 @@ def check(batch: Any) -> None:
 
 def run(bench: Bench, settings: Settings) -> None:
     """Measures the row."""
-    dataset = Chats(ROWS * bench.effort.scaled(10_000, 20))
-    shared: dict[str, Any] = {"batch_size": ROWS, "shuffle": True, "num_workers": WORKERS, "collate_fn": list}
+    dataset = Chats(ROWS)
+    shared: dict[str, Any] = {"batch_size": None, "num_workers": WORKERS}
     peer = TorchLoader(dataset, **shared, **settings.of("torch", bench.row, WORKERS))
     bench.interleave([peer, HeadraceLoader(dataset, **shared, seed=7)], BATCH_BYTES, check=check)
 
