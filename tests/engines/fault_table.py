@@ -120,7 +120,6 @@ AGENTS = [
         WAITING,
         at(BOTH, KILL, agent("algo-2")),
         r"dnn/algo-2\[agent\]: agent killed by SIGKILL",
-        soak=True,
     ),
     Row("agent killed while the job is stopped", WAITING, at(stopping(2), KILL, agent("algo-2")), **STOPPED, soak=True),
     Row(
@@ -164,6 +163,7 @@ AGENTS = [
         WAITING,
         at(BOTH, KILL, agent("algo-1")),
         r"dnn/algo-1\[agent\]: agent killed by SIGKILL",
+        soak=True,
     ),
     Row(
         "leader's agent killed while the job is stopped",

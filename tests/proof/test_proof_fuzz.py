@@ -253,6 +253,16 @@ def garbage(host: Server, fuzz: Fuzz) -> None:
         push(raw, fuzz.stream())
 
 
+def no_peer(host: Server, fuzz: Fuzz) -> None:
+    with connect(host, fuzz) as raw:
+        push(raw, b"GET / HTTP/1.1\r\nHost: headrace\r\n\r\n")
+
+
+def not_decodable(host: Server, fuzz: Fuzz) -> None:
+    with connect(host, fuzz) as raw:
+        push(raw, fuzz.frame(Encoded(b"\xc1")))  # never a message
+
+
 def wrong_secret(host: Server, fuzz: Fuzz) -> None:
     channel, handshake = FramedConnection(connect(host, fuzz)), ClientHandshake(fuzz.chance.randbytes(32), "stranger")
     try:
@@ -359,6 +369,8 @@ def out_of_turn(host: Server, fuzz: Fuzz) -> None:
 STRANGERS = [
     garbage,
     garbage,
+    no_peer,
+    not_decodable,
     wrong_secret,
     wrong_version,
     out_of_turn,

@@ -17,7 +17,10 @@ from pathlib import Path
 import headrace
 
 FOLDERS = ("adapters", "agent", "feed", "hosting", "instance", "processes", "runs")
-_SUBMITTING = ("kubernetes_engine", "lightkube_cluster", "kube_login", "submit_run")  # what speaks to a cluster
+_SUBMITTING = (  # what speaks to a cluster, and what makes the objects that are sent there
+    *("kubernetes_engine", "lightkube_cluster", "kube_login", "submit_run", "fetch_record", "reach_run", "refresh_run"),
+    *("watch_run", "kubernetes_job", "objects", "pod_spec", "pack_run"),
+)
 NOT_ON_HOSTS = (
     *("adapters/estimator/", "feed/bench/", "feed/profiler/"),
     *(f"engines/kubernetes/{module}.py" for module in _SUBMITTING),
