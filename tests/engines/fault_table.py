@@ -163,7 +163,6 @@ AGENTS = [
         WAITING,
         at(BOTH, KILL, agent("algo-1")),
         r"dnn/algo-1\[agent\]: agent killed by SIGKILL",
-        soak=True,
     ),
     Row(
         "leader's agent killed while the job is stopped",
