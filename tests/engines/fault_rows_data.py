@@ -189,7 +189,6 @@ DISKS = [
         limit=20,
         machine=(small_disk("home", 8),),
         after=(last_words("No space left on device"),),
-        soak=True,
     ),
     Row(
         "disk full: model at its place",

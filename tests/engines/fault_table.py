@@ -103,7 +103,6 @@ PROGRAMS = [
         EATING,
         then(BOTH, flag("eat")),
         r"dnn/algo-2\[0\]: killed by the kernel for memory \(OOM\): the instance's limit is 200 MiB",
-        soak=True,
     ),
 ]
 
