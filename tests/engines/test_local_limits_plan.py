@@ -21,7 +21,16 @@ from headrace.engines.local.limits.assign import (
     share_cpus,
     share_memory,
 )
-from headrace.engines.local.limits.cgroups import CPU, MEMORY, Place, Places, RunGroups, available_memory, find_places
+from headrace.engines.local.limits.cgroups import (
+    CPU,
+    MEMORY,
+    Place,
+    Places,
+    RunGroups,
+    available_memory,
+    find_places,
+    sweep,
+)
 from headrace.engines.local.limits.explain import describe_host, explain_limits
 from headrace.errors import JobInvalid
 from headrace.job import Job
@@ -236,6 +245,13 @@ def test_cgroup_v2_without_delegation_says_why_there_is_no_limit(tmp_path) -> No
 
 def test_no_control_groups_at_all() -> None:
     assert set(find_places("", "").missing) == {CPU, MEMORY}
+
+
+def test_an_empty_list_of_groups_is_removed_by_the_sweep(tmp_path: Path) -> None:
+    record = tmp_path / "groups"
+    record.write_text("")
+    sweep(Places({}, {}), [record])
+    assert not record.exists()
 
 
 def test_the_memory_of_the_machine_is_what_the_groups_above_leave(tmp_path) -> None:

@@ -58,10 +58,10 @@ def memory_limit(mount: Path = _MOUNT, membership: Path = _MEMBERSHIP) -> int:
 def _own_group(mount: Path, membership: Path) -> tuple[Path, int] | None:
     """Returns the directory of the group that counts this process's memory, and its version of cgroups."""
     try:
-        lines = membership.read_text(encoding="utf-8", errors="surrogateescape").rstrip("\n").split("\n")
+        lines = membership.read_text(encoding="utf-8", errors="surrogateescape").split("\n")
     except OSError:
         return None
-    for line in lines:
+    for line in filter(None, lines):
         _, controllers, path = line.split(":", 2)
         version = 1 if controllers else 2
         if controllers and ("memory" not in controllers.split(",") or path == "/"):

@@ -39,10 +39,10 @@ def control_groups(mount: Path = _MOUNT, membership: Path = _MEMBERSHIP, control
         controller: what is limited, as version 1 names it.
     """
     try:
-        lines = membership.read_text(encoding="utf-8", errors="surrogateescape").rstrip("\n").split("\n")
+        lines = membership.read_text(encoding="utf-8", errors="surrogateescape").split("\n")
     except OSError:
         return
-    for line in lines:
+    for line in filter(None, lines):
         _, controllers, path = line.split(":", 2)
         if controllers and controller not in controllers.split(","):
             continue

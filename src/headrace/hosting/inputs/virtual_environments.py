@@ -185,7 +185,7 @@ def _create_from(place: Path, base: str) -> list[str]:
     if done.returncode:
         lines = tuple(done.stderr.strip().splitlines()[-LAST_LINES:])
         raise InstallRequirementsError(f"{base} makes no environment: {' '.join(lines[-1:])}", lines)
-    return done.stdout.rstrip("\n").split("\n")
+    return [line for line in done.stdout.split("\n") if line]
 
 
 def _install(place: Path, requirements: Path, code: Path, log: IO[bytes], variables: Mapping[str, str]) -> None:

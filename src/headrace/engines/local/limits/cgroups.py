@@ -75,10 +75,10 @@ def find_places(mounts: str | None = None, own: str | None = None) -> Places:
     """
     try:
         mounts = Path(mountinfo.FILE).read_text(errors="surrogateescape") if mounts is None else mounts
-        own = Path("/proc/self/cgroup").read_text() if own is None else own
+        own = Path("/proc/self/cgroup").read_text(errors="surrogateescape") if own is None else own
     except OSError as error:
         return Places({}, dict.fromkeys((CPU, MEMORY), f"this kernel has no control groups ({error.strerror})"))
-    groups = {names: path for _, names, path in (line.split(":", 2) for line in own.rstrip("\n").split("\n"))}
+    groups = {names: path for _, names, path in (line.split(":", 2) for line in filter(None, own.split("\n")))}
     found: dict[str, Place] = {}
     missing: dict[str, str] = {}
     for controller in (CPU, MEMORY):
@@ -285,7 +285,7 @@ def sweep(places: Places, records: Iterable[Path] = (), seconds: float = 0.0) ->
             _sweep_run(directory, deadline)
     for record in records:
         with contextlib.suppress(FileNotFoundError):  # another sweep was first
-            gone = [_sweep_run(Path(line), deadline) for line in record.read_text().rstrip("\n").split("\n")]
+            gone = [_sweep_run(Path(line), deadline) for line in filter(None, record.read_text().split("\n"))]
             if all(gone):
                 record.unlink()
 
