@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from headrace.errors import INTERRUPTIONS, PipelineError, ProtocolError
+from headrace.feed.batch.plain_values import CONTAINERS
 from headrace.feed.batch.pytree import Bytes, is_plain_list
 from headrace.feed.batch.row_arrays import RowArrays
 from headrace.feed.batch.row_layout import Layout, LayoutCache, RowWriter, Uneven
@@ -21,6 +22,8 @@ from headrace.feed.batch.slab import Slab
 from headrace.feed.pipelines import seeds
 from headrace.feed.pipelines.collate import collate_as_torch, reworded, stack_arrays, uneven_field
 from headrace.feed.pipelines.seeds import SampleSeeds
+
+_DEEP = 64  # levels: torch's collate needs several frames for each
 
 
 @dataclass(frozen=True)
@@ -182,6 +185,8 @@ def _stacked(built: Built, samples: Any, keys: Sequence[Any]) -> Any:
     try:
         return collate(samples)
     except RecursionError as error:
+        if not _is_deep(samples):
+            raise  # an object of the user's raised it
         raise PipelineError(
             "the samples are nested too deep to be stacked", "give the loader collate_fn=list, or make arrays of them"
         ) from error
@@ -190,6 +195,15 @@ def _stacked(built: Built, samples: Any, keys: Sequence[Any]) -> Any:
         if explained is None:
             raise
         raise explained from error
+
+
+def _is_deep(samples: Any) -> bool:
+    """Whether lists, tuples and dicts are nested so deep that stacking them ends where the interpreter's stack does."""
+    level = [samples]
+    for _ in range(_DEEP):
+        containers = [value for value in level if type(value) in CONTAINERS]
+        level = [item for value in containers for item in (value.values() if type(value) is dict else value)]
+    return bool(level)
 
 
 def _explained(
