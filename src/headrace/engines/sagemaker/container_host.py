@@ -40,6 +40,7 @@ from headrace.hosting.inputs.host_facts import with_data_workers, with_memory, w
 from headrace.hosting.inputs.requirements import DEFAULT, environment_of, prepare_install
 from headrace.hosting.inputs.source_code import bring_code
 from headrace.hosting.machines.earlier_record import bring_record
+from headrace.hosting.supervision.attempts import LINKED_TREE
 from headrace.hosting.supervision.one_host import PLAIN_HOSTS, supervise_host
 from headrace.hosting.supervision.stop_orders import StopOrders
 from headrace.hosting.supervision.supervisor import ENGINE
@@ -81,6 +82,9 @@ def main() -> int:
         name = str(config["current_host"])
         outer = _outer_ports(service)
         tree = TreePaths(service.base if outer is None else linked_tree(service, root.parent / TREE))
+        if outer is not None:
+            paths.engine.mkdir(exist_ok=True)
+            (paths.engine / LINKED_TREE).touch()
         plan = placed_plan(
             after_attempts(read_plan(paths, LaunchPlan), order.attempt - 1),
             config,

@@ -15,6 +15,8 @@ from headrace.instance.paths import TreePaths
 from headrace.runs import Cause, EventWriter, Run, RunPaths, Status
 from headrace.runs.events import AttemptStarted, FailureWritten, SecondaryStatus, StatusChanged
 
+LINKED_TREE = "linked-tree"  # in the folder `engine`: the host's tree is one of links to that of a container
+
 
 def is_tried_again(retry: Retry, attempt: int, status: Status, cause: Cause | None) -> bool:
     """Tells whether a job gets another attempt. Only a failed one does, not one that was stopped.
@@ -62,10 +64,11 @@ def clear(hosts: Iterable[str], paths: RunPaths) -> None:
         OSError: something cannot be removed.
     """
     remove_views(paths)
+    linked = (paths.engine / LINKED_TREE).exists()
     for host in hosts:
         tree = TreePaths(paths.host(host))
         for folder in (tree.model, tree.output_data, tree.output_intermediate):
-            _empty(folder)
+            _empty(folder.readlink() if linked and folder.is_symlink() else folder)
         _remove(tree.code)  # a new container would have it as it was sent
         try:
             copy_code(paths.code, tree.code)
