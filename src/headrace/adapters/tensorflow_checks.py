@@ -212,9 +212,9 @@ def check_elements(spec: Any, operation: Operation) -> None:
     if not travels(spec):
         raise PipelineError(
             f"the elements that {operation} makes cannot be sent: they hold datasets or other objects of one process, "
-            f"and no tensors alone ({str(spec)[:200]})",
-            hint="turn windows into tensors before distribute(): window(n).flat_map(lambda w: w.batch(n)); "
-            "or do that part after distribute()",
+            f"or single rows of a ragged tensor, and no tensors alone ({str(spec)[:200]})",
+            hint="before distribute(), turn windows into tensors: window(n).flat_map(lambda w: w.batch(n)), and rows "
+            "into tensors: map(lambda row: row); or do that part after distribute()",
         )
 
 

@@ -388,7 +388,7 @@ class _Planner:
         if source.divisible and endless:  # has no last batch
             return replace(self._vectorised(node, source, plain), divisible=True)
         stream = self._vectorised(node, source, plain)
-        if not source.divisible and not source.tail:
+        if (not source.divisible and not source.tail) or not travels(source.node.element_spec):
             return stream
         rows, finish = source, batcher(kind, node)
         if plain and dense(source.node.element_spec):  # workers make batches too; only short ones are made anew
@@ -494,9 +494,13 @@ def _leaves(spec: Any) -> list[Any]:
 
 
 def travels(spec: Any) -> bool:
-    """Tells whether elements of a specification can go from one process to another: no datasets, no optionals."""
+    """Tells whether elements of a specification can go from one process to another: no datasets, no optionals, no rows
+    of a ragged tensor that have lost their raggedness (TensorFlow gives them as variants)."""
     import tensorflow as tf
 
+    rows = (leaf for leaf in tf.nest.flatten(spec) if isinstance(leaf, tf.RaggedTensorSpec))
+    if any(leaf.ragged_rank == 0 for leaf in rows):
+        return False
     return all(leaf.dtype not in (tf.variant, tf.resource) for leaf in _leaves(spec))
 
 
