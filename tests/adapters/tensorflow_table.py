@@ -35,7 +35,7 @@ EVERY_RUN = (  # of the suite, one of each kind; `make soak` tries all rows
     "filter_take_behind_map", "unique_before_map", "repeat_take_behind_map", "take_nested", "batch_drop_remainder",
     "batch_map_of_files", "filter_batch_map", "zip_filter_batch", "padded_batch", "ragged_elements", "sparse_elements",
     "choose_of_maps", "csv", "random", "endless", "zip_map_with_table_and_state", "image_dataset_from_directory",
-    "timeseries_shuffled", "ragged_rows_batch",
+    "timeseries_shuffled", "ragged_rows_batch", "choices_that_end_map",
 )  # fmt: skip
 READ_HERE = {  # no part of a pipeline that is sent; from_generator() is refused, in test_tensorflow_distribute.py
     "as_numpy_iterator", "cardinality", "element_spec", "fingerprint", "from_generator", "get_single_element",
@@ -276,6 +276,12 @@ def ragged_batch(numbers: Any, work: Any, folder: Path) -> Any:
 @row
 def ragged_elements(numbers: Any, work: Any, folder: Path) -> Any:
     return numbers.map(lambda e: T().ragged.range([e % 3, e % 5]) + e)
+
+
+@row
+def choices_that_end_map(numbers: Any, work: Any, folder: Path) -> Any:
+    choices = D().range(60).map(lambda e: e % 2)
+    return D().choose_from_datasets([D().range(20).repeat(), numbers.take(25)], choices).map(lambda e: e * 2)
 
 
 @row

@@ -37,7 +37,7 @@ from headrace.adapters.tensorflow_checks import (
 )
 from headrace.adapters.tensorflow_cut import Plan, plan_of, word_of
 from headrace.adapters.tensorflow_likeness import likeness_of
-from headrace.adapters.tensorflow_passes import Passes, StageGraph, graph_of_pass, read_passes
+from headrace.adapters.tensorflow_passes import Passes, StageGraph, cardinality_of, graph_of_pass, read_passes
 from headrace.adapters.tensorflow_ranks import check_likeness, check_started_once, job_name, rank_name, ranks_of
 from headrace.errors import PipelineError, UsageError, WorkersLost
 from headrace.instance.environment import TF_DATA_SERVICE
@@ -123,7 +123,7 @@ def distribute(
     address = service or os.environ.get(TF_DATA_SERVICE)
     endpoint = parse_address(address) if address else None
     check_dataset(dataset)
-    elements = int(dataset.cardinality())  # type: ignore[attr-defined]
+    elements = cardinality_of(dataset)
     check_cache(cross_trainer_cache, elements, rounds=num_consumers is not None)
     if num_consumers is not None:
         check_rounds(elements)

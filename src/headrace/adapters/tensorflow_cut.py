@@ -25,7 +25,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from headrace.adapters.tensorflow_passes import as_one, read_stage
+from headrace.adapters.tensorflow_passes import as_one, cardinality_of, read_stage
 
 Elements = Callable[[Any], Any]  # from a dataset to a dataset
 Element = Callable[[Any], Any]  # from an element to an element
@@ -384,7 +384,7 @@ class _Planner:
 
     def _batch(self, kind: str, node: Any, source: _Stream) -> _Stream:
         plain = kind in ("_BatchDataset", "_ParallelBatchDataset")
-        endless = int(source.node.cardinality()) == -1
+        endless = cardinality_of(source.node) == -1
         if source.divisible and endless:  # has no last batch
             return replace(self._vectorised(node, source, plain), divisible=True)
         stream = self._vectorised(node, source, plain)

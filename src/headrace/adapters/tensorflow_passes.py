@@ -38,6 +38,26 @@ _ADDRESS = b"headrace: address"  # in the function that registers the note
 _REGISTER = "RegisterDatasetV2"
 
 
+def cardinality_of(dataset: Any) -> int:
+    """Returns how many elements a dataset has, as TensorFlow counts; -2 (unknown) for a mixture that ends.
+
+    TensorFlow takes a mixture for endless where one of its datasets is, also when the choices or another one end it.
+    """
+    count = int(dataset.cardinality())
+    return -2 if count == -1 and _ends(dataset) else count
+
+
+def _ends(dataset: Any) -> bool:
+    kind, inputs = type(dataset).__name__, dataset._inputs()
+    if kind == "_RepeatDataset" and int(dataset._count) == -1:
+        return False
+    if kind == "_DirectedInterleaveDataset":
+        deciding = inputs if dataset._stop_on_empty_dataset else inputs[:1]
+        if any(cardinality_of(source) != -1 for source in deciding):
+            return True
+    return any(_ends(source) for source in inputs)
+
+
 def as_one(dataset: Any) -> Any:
     """Returns a dataset whose only source has one element, so that one worker makes all of it.
 
@@ -46,7 +66,7 @@ def as_one(dataset: Any) -> Any:
     import tensorflow as tf
 
     one = tf.data.Dataset.from_tensors(_AS_ONE)
-    if dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
+    if cardinality_of(dataset) == tf.data.INFINITE_CARDINALITY:
         return one.flat_map(lambda _: dataset)
 
     def elements(step: Any) -> Any:  # all of them, then the note and none
