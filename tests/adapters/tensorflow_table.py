@@ -631,6 +631,15 @@ def serve(arguments: list[str]) -> int:
     return tf_data_server.main()
 
 
+def await_workers(address: str, count: int) -> None:
+    """Waits until the dispatcher knows all workers: one that comes during a pass makes nothing of a small one."""
+    service, end = T().data.experimental.service, time.monotonic() + 60
+    each = service.distribute(service.ShardingPolicy.OFF, address)
+    while sum(1 for _ in D().range(1).apply(each)) < count:
+        assert time.monotonic() < end, "not all workers have come"
+        time.sleep(0.05)
+
+
 def main() -> None:
     folder, names = Path(sys.argv[1]), sys.argv[2:] or list(ROWS)
     ports = [free_port() for _ in range(3)]
@@ -653,6 +662,7 @@ def main() -> None:
     for fork in servers:
         fork.begin()
     try:
+        await_workers(address, 2)
         with concurrent.futures.ThreadPoolExecutor(6) as pool:
             list(pool.map(work, tasks))
     finally:
