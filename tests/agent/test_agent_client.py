@@ -67,6 +67,17 @@ async def until(condition):
         await asyncio.sleep(0.01)
 
 
+async def connected():
+    """An agent whose greeting has reached its coordinator."""
+    at = address()
+    server = await serve(Desk(), at)
+    client = make_client(at)
+    client.report(Hello("dnn"))
+    task = asyncio.ensure_future(client.run())
+    await until(lambda: client.delivered)
+    return server, client, task
+
+
 async def end(task):
     while not task.done():
         task.cancel()
@@ -141,12 +152,7 @@ def test_while_an_agent_does_not_run_itself_the_coordinator_is_not_silent(monkey
     monkeypatch.setattr(client_module, "COUNTED", 0.3)
 
     async def scene():
-        at, desk = address(), Desk()
-        server = await serve(desk, at)
-        client = make_client(at)
-        client.report(Hello("dnn"))
-        task = asyncio.ensure_future(client.run())
-        await until(lambda: client.delivered)
+        server, client, task = await connected()
         time.sleep(1.5)  # both ends are stopped, as SIGSTOP, `scontrol suspend` and a file system that stalls do
         client.report(Ready())
         await until(lambda: client.delivered or task.done())
@@ -161,12 +167,7 @@ def test_a_coordinator_that_falls_silent_is_lost(monkeypatch):
     monkeypatch.setattr(client_module, "SILENCE_LIMIT", 0.6)
 
     async def scene():
-        at, desk = address(), Desk()
-        server = await serve(desk, at)
-        client = make_client(at)
-        client.report(Hello("dnn"))
-        task = asyncio.ensure_future(client.run())
-        await until(lambda: client.delivered)
+        server, _, task = await connected()
         await server.stop()
         with pytest.raises(CoordinatorLost, match=r"silent for 0\.6 s"):
             await asyncio.wait_for(task, 20)

@@ -78,11 +78,16 @@ def as_one(dataset: Any) -> Any:
     return rows.with_options(direct)
 
 
-def _note(text: str) -> Any:
-    """Returns a dataset that says something by the structure of its elements."""
+def note_of(text: str) -> Any:
+    """Returns a dataset that says something by the structure of its elements; it is never read."""
     import tensorflow as tf
 
     return tf.data.Dataset.from_tensors({text: 0})
+
+
+def digest(text: str) -> str:
+    """Returns 32 digits: the dispatcher makes an id a file's name."""
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def _register_note() -> Any:
@@ -91,7 +96,7 @@ def _register_note() -> Any:
     from tensorflow.core.protobuf import data_service_pb2
     from tensorflow.python.saved_model import nested_structure_coder
 
-    note = _note("complete")
+    note = note_of("complete")
     structure = nested_structure_coder.encode_structure(note.element_spec).SerializeToString()
     identity = tf.raw_ops.RegisterDatasetV2(
         dataset=note._variant_tensor, address=_ADDRESS, protocol="", external_state_policy=1, requested_dataset_id="",
@@ -164,7 +169,7 @@ class Passes:
             self._check_note(number)
 
     def _identity(self, part: object, number: object) -> str:
-        return f"headrace-{hashlib.sha256(self._job.encode()).hexdigest()[:32]}-{part}-{number}"
+        return f"headrace-{digest(self._job)}-{part}-{number}"
 
     def _check_note(self, number: int) -> None:
         """Checks that the part which one worker makes came to its end; all ranks find the same.
@@ -176,7 +181,7 @@ class Passes:
 
         try:
             tf.data.experimental.service.register_dataset(
-                self._address, _note("lost"), compression=None, dataset_id=self._identity("end", number)
+                self._address, note_of("lost"), compression=None, dataset_id=self._identity("end", number)
             )
         except tf.errors.InvalidArgumentError:  # another note is there: "complete"
             return

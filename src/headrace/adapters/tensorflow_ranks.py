@@ -11,7 +11,6 @@ they were read, and would hand out the rest of them, or nothing, to the process 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import socket
@@ -21,14 +20,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from headrace.adapters.tensorflow_likeness import Likeness, certain_differences
+from headrace.adapters.tensorflow_passes import digest, note_of
 from headrace.errors import UsageError
 
 _RANKS = (("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("HOROVOD_RANK", "HOROVOD_SIZE"))
-_START = (
-    "TORCHELASTIC_RUN_ID",
-    "TORCHELASTIC_RESTART_COUNT",
-    "WORLD_SIZE",
-)  # the same on all ranks of torchrun's start
+_START = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "WORLD_SIZE")  # the same on all ranks of a start
 _PLACE = (*(rank for rank, _ in _RANKS), "PMI_RANK", "PMIX_RANK", "SLURM_PROCID", "TF_CONFIG", "SM_CURRENT_HOST")
 _PROCESS = uuid.uuid4().hex
 _GROUP, _HOST, _HOSTS = "SM_CURRENT_INSTANCE_GROUP", "SM_CURRENT_HOST", "SM_CURRENT_INSTANCE_GROUP_HOSTS"
@@ -78,7 +74,7 @@ def job_name(name: str, environment: Mapping[str, str]) -> str:
     torchrun can start all ranks again; each of its starts has passes of its own.
     """
     start = [environment.get(variable, "") for variable in _START]
-    return f"{name}-{_digest(json.dumps(start))[:16]}" if start[0] else name
+    return f"{name}-{digest(json.dumps(start))[:16]}" if start[0] else name
 
 
 def check_started_once(address: str, job: str, name: str, environment: Mapping[str, str]) -> None:
@@ -96,7 +92,7 @@ def check_started_once(address: str, job: str, name: str, environment: Mapping[s
     """
     who = rank_name(environment)
     here = {"who": who, "process": f"{_PROCESS}-{os.getpid()}"}
-    first = _first_note(address, f"headrace-process-{_digest(job + _place(environment))}", here)
+    first = _first_note(address, f"headrace-process-{digest(job + _place(environment))}", here)
     if first != here:
         raise UsageError(
             f"{who} distributes the dataset {name!r} of which {first['who']} has read before it: the dispatcher at "
@@ -124,7 +120,7 @@ def check_likeness(address: str, job: str, name: str, here: Likeness, who: str, 
         UsageError: the data is another, or may be.
         tensorflow.errors.OpError: the dispatcher cannot be asked.
     """
-    first = _first_note(address, f"headrace-{_digest(job)}", {"who": who, **here.as_dict()})
+    first = _first_note(address, f"headrace-{digest(job)}", {"who": who, **here.as_dict()})
     other = str(first.pop("who"))
     there = Likeness(**first)
     differences = certain_differences(here, there)
@@ -158,15 +154,10 @@ def _first_note(address: str, key: str, here: dict[str, Any]) -> dict[str, Any]:
     import tensorflow as tf
 
     service = tf.data.experimental.service
-    note = tf.data.Dataset.from_tensors({json.dumps(here, sort_keys=True): 0})
+    note = note_of(json.dumps(here, sort_keys=True))
     try:
         service.register_dataset(address, note, compression=None, dataset_id=key)
     except tf.errors.InvalidArgumentError:  # another structure is there: another process's note
         pass
     (first,) = service.from_dataset_id("parallel_epochs", address, key).element_spec
     return dict(json.loads(first))
-
-
-def _digest(text: str) -> str:
-    """Returns 32 digits: the dispatcher makes an id a file's name."""
-    return hashlib.sha256(text.encode()).hexdigest()[:32]

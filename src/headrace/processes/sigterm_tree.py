@@ -85,7 +85,8 @@ class EndingTree:
         self._alone_since = self._alone_since or time.monotonic()
         over = time.monotonic() - self._alone_since >= DRAIN_SECONDS
         # A shell that has read the output of its command would go on with its next one.
-        due = [process for process in self.later if over or (process.pid in self._above and _is_shell(process.pid))]
+        shells = {process.pid for process in self.later if _is_shell(_status(process.pid))} & self._above
+        due = [process for process in self.later if over or process.pid in shells]
         self.later = [process for process in self.later if process not in due]
         self.signalled += [process for process in due if send(process, signal.SIGTERM)]
 
@@ -141,11 +142,12 @@ def _pipes(pid: int) -> tuple[_Pipes, _Pipes]:
 
 
 def _tells_its_children(pid: int) -> bool:
-    return bool(int(_status(pid).get("SigCgt", "0"), 16) & _TERM) and not _is_shell(pid)
+    status = _status(pid)
+    return bool(int(status.get("SigCgt", "0"), 16) & _TERM) and not _is_shell(status)
 
 
-def _is_shell(pid: int) -> bool:
-    return _status(pid).get("Name", "").strip() in SHELLS
+def _is_shell(status: dict[str, str]) -> bool:
+    return status.get("Name", "").strip() in SHELLS
 
 
 def _status(pid: int) -> dict[str, str]:

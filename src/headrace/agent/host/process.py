@@ -25,7 +25,7 @@ from headrace.runs import Cause, CauseKind, LogWriter
 
 CHUNK = 1 << 18
 PIPE_BYTES = 1 << 20
-POLL = 0.05
+POLL = 0.005
 
 OnLines = Callable[[list[bytes]], None]
 

@@ -144,7 +144,7 @@ def _submit(checked: SlurmJob, paths: RunPaths) -> bool:
     cluster, uid = slurm_commands.cluster(), os.getuid()
     write_ticket(paths, Ticket(NOT_KNOWN, cluster, uid, slurm_commands.asked()))
     script = paths.engine / SCRIPT
-    limits = [slurm_commands.longest_time(options.nodes_of(name)) for name in job.hosts]
+    limits = [slurm_commands.longest_time(nodes) for nodes in {options.nodes_of(name) for name in job.hosts}]
     longest = min(filter(None, limits), default=0)
     script.write_text(checked.script(paths, sys.executable, longest), encoding="utf-8")
     give_to_engine(paths)
@@ -302,7 +302,8 @@ def _refresh(run: Run, ticket: Ticket | None) -> None:
 def _tell_that_it_goes_on(run: Run, job_id: int, asked: float) -> None:
     """Writes that a job which was suspended is in the part of its life again in which it was."""
     file = run.paths.events(WRITER)
-    if not file.exists() or f'"{SecondaryStatus.INTERRUPTED.value}"' not in file.read_text().splitlines()[-1]:
+    last = file.read_text().rstrip().rpartition("\n")[2] if file.exists() else ""
+    if f'"{SecondaryStatus.INTERRUPTED.value}"' not in last:
         return
     with platform_news(run.paths) as news:
         parts = [event.status for event in news.events if isinstance(event, StatusChanged)]

@@ -49,12 +49,8 @@ class Merged:
     def raise_lost(self) -> None:
         """Raises StorageError if there is anything that cannot be stored."""
         if self.lost:
-            host, entry = self.lost[0]
             more = f" (and {len(self.lost) - 1} more)" if len(self.lost) > 1 else ""
-            raise StorageError(
-                f"{host}: {text(str(entry.path))} cannot be stored: {text(entry.target)}{more}",
-                "let the program put a readable copy there",
-            )
+            raise not_stored(*self.lost[0], more)
 
 
 def merge(folders: Sequence[tuple[str, Path, Path]]) -> Merged:
@@ -89,6 +85,14 @@ def merge(folders: Sequence[tuple[str, Path, Path]]) -> Merged:
     merged.entries = [kept[name][1] for name in sorted(kept, key=lambda name: name.split("/"))]
     merged.clashes = [Clash(name, kept[name][0], tuple(hosts)) for name, hosts in sorted(dropped.items())]
     return merged
+
+
+def not_stored(host: str, entry: Entry, more: str = "") -> StorageError:
+    """Returns the error for what holds data and cannot be stored."""
+    return StorageError(
+        f"{host}: {text(str(entry.path))} cannot be stored: {text(entry.target)}{more}",
+        "let the program put a readable copy there",
+    )
 
 
 def text(name: str) -> str:

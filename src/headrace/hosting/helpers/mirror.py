@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.errors import HeadraceError, ObjectChanged, ObjectMissing, StorageError
+from headrace.hosting.helpers.merge_hosts import not_stored
 from headrace.instance import storage
 from headrace.instance.kept_files import FILE, LOST, OTHER, walk
 from headrace.instance.storage import THREADS, Object, Store
@@ -73,6 +74,7 @@ class Mirror:
         files: place to bytes, of all files that were brought there; those of earlier attempts may be put in.
         clashes: place to the hosts that wrote it with different content, the one whose file is there last.
         left_out: what of the last look holds no data and is not stored, as ``host:path``.
+        lost: what of the last look holds data and cannot be stored; while programs run the next may find it mended.
     """
 
     def __init__(self, store: Store, folders: Sequence[Folder], of_many: bool = False) -> None:
@@ -84,7 +86,7 @@ class Mirror:
         self.files: dict[str, int] = {}
         self.clashes: dict[str, list[str]] = {}
         self.left_out: list[str] = []
-        self._lost: StorageError | None = None
+        self.lost: StorageError | None = None
 
     def look(self, last: bool = False) -> list[Change]:
         """Returns what can be taken now.
@@ -93,17 +95,14 @@ class Mirror:
             last: no program writes any more: everything is taken.
         """
         changes = []
-        self.left_out, self._lost = [], None
+        self.left_out, self.lost = [], None
         for folder in self._folders:
             now: dict[str, str] = {}
             for entry in walk(folder.base, folder.path, links=False):
                 if entry.kind == OTHER:
                     self.left_out.append(f"{folder.host}:{entry.name}")
                 elif entry.kind == LOST:
-                    self._lost = self._lost or StorageError(
-                        f"{folder.host}: {entry.path} cannot be stored: {entry.target}",
-                        "let the program put a readable copy there",
-                    )
+                    self.lost = self.lost or not_stored(folder.host, entry)
                 if entry.kind != FILE:
                     continue
                 try:
@@ -117,11 +116,6 @@ class Mirror:
                     changes.append(Change(folder, entry.name, file))
             folder.seen = now
         return changes
-
-    @property
-    def lost(self) -> HeadraceError | None:
-        """What of the last look holds data and cannot be stored; while programs run the next may find it mended."""
-        return self._lost
 
     def take(self, changes: Iterable[Change]) -> HeadraceError | None:
         """Brings files to their places, several at once.
