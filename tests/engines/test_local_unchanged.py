@@ -395,6 +395,7 @@ def test_a_request_for_boto3(folder: Path, namespaces: None, s3: Any) -> None:
 
 
 @pytest.mark.namespaces
+@pytest.mark.needs("way out")  # without one, `auto` gives hosts no network of their own
 def test_a_request_of_sdk_3_brings_its_driver_as_a_channel(folder: Path, namespaces: None, s3: Any) -> None:
     s3.put("job/input/sm_drivers/sm_train.sh", Path("sdk3/sm_train.sh").read_bytes())
     s3.put("job/input/code/train.py", Path("sdk3/train.py").read_bytes())
