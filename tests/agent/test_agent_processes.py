@@ -314,7 +314,8 @@ def test_to_ask_a_program_to_end_asks_its_children_too_unless_it_looks_after_the
 SAVES = """
 import signal, sys, time
 def save(*_):
-    print("saving", flush=True); time.sleep(0.2); print("saved", flush=True); open("done", "w").close(); sys.exit(0)
+    print("saving", "x" * 3_000_000, flush=True); time.sleep(0.2)
+    print("saved", flush=True); open("done", "w").close(); sys.exit(0)
 signal.signal(signal.SIGTERM, save); print("ready", flush=True)
 while True: time.sleep(0.05)
 """
@@ -337,6 +338,10 @@ sys.exit(child.wait())
         "yes | python train.py",
         "python launch.py",
         "echo $(python launch.py); touch next",
+        "x=$(python train.py); touch next",
+        "x=$(true; python train.py; touch next); touch next",
+        "{ x=$(python train.py); touch next; } | tee log",
+        "coproc python train.py; read -u ${COPROC[0]} x; read -u ${COPROC[0]} x; touch next",
     ],
 )
 def test_what_a_program_that_saves_is_connected_with_by_pipes_ends_after_it(command, tmp_path):

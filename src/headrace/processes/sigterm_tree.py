@@ -11,11 +11,14 @@ worker was killed by a signal. So:
 * What such a program writes its output to through pipes, or reads its input from, gets it later: `tee` that ended first
   would break the next print of a trainer that saves its work. It has `DRAIN_SECONDS` to end by itself when those
   programs have ended. Whether it is beside them or above them (a launcher in Python) makes no difference.
+* A shell above them that reads their output (`x=$(python train.py)`) would go on with its next command when they end.
+  It gets SIGTERM with the others; its pipes are held open here, and what comes is dropped, until the programs end.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import stat
@@ -28,7 +31,8 @@ from headrace.processes.process_table import Process, is_running, look, scan, se
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "busybox", "fish", "tini", "dumb-init"})
 DRAIN_SECONDS = 1.0
 _TERM = 1 << (signal.SIGTERM - 1)
-_Pipes = set[tuple[int, int]]
+_PIPE_BYTES = 1 << 20
+_Pipes = dict[tuple[int, int], str]
 
 
 class EndingTree:
@@ -46,7 +50,8 @@ class EndingTree:
         self.signalled: list[Process] = []
         self.later: list[Process] = []
         self._handlers: list[Process] = []
-        self._above: set[int] = set()  # those that descend into programs with a handler
+        self._outputs: list[int] = []  # what shells read that have got SIGTERM, and what they wrote
+        self._inputs: list[int] = []
         self._alone_since = 0.0
         main = look(pid)
         if main is not None:
@@ -65,10 +70,11 @@ class EndingTree:
             else:
                 todo += children.get(process.pid, [])
         parents = {process.pid: process.parent for process in tree}
+        above: set[int] = set()  # those that descend into programs with a handler
         for process in self._handlers:
             pid = process.parent
             while pid in parents:
-                self._above.add(pid)
+                above.add(pid)
                 pid = parents[pid]
         self.later = _served_by_pipes(self._handlers, tree)
         waiting = {process.pid for process in self.later}
@@ -76,19 +82,44 @@ class EndingTree:
             if process.parent in waiting and process not in self._handlers and process.pid not in waiting:
                 waiting.add(process.pid)  # a part of what waits: a command in the loop that reads
                 self.later.append(process)
-        self.signalled = [process for process in tree if process.pid not in waiting and send(process, signal.SIGTERM)]
+        shells = {pid for pid in waiting & above if _is_shell(_status(pid))}
+        self.later = [process for process in self.later if process.pid not in shells]
+        self._hold_pipes(shells)
+        asked = [process for process in tree if process.pid not in waiting - shells]
+        self.signalled = [process for process in asked if send(process, signal.SIGTERM)]
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether `go_on` has nothing left to do."""
+        return not (self.later or self._outputs or self._inputs)
 
     def go_on(self) -> None:
         """Sends SIGTERM to those that waited for others, when these have ended and they do not end by themselves."""
-        if not self.later or _any_runs(self._handlers):
+        for end in self._outputs:
+            with contextlib.suppress(BlockingIOError):
+                os.read(end, _PIPE_BYTES)
+        if self.is_settled or _any_runs(self._handlers):
             return
         self._alone_since = self._alone_since or time.monotonic()
-        over = time.monotonic() - self._alone_since >= DRAIN_SECONDS
-        # A shell that has read the output of its command would go on with its next one.
-        shells = {process.pid for process in self.later if _is_shell(_status(process.pid))} & self._above
-        due = [process for process in self.later if over or process.pid in shells]
-        self.later = [process for process in self.later if process not in due]
+        if _any_runs(self.later) and time.monotonic() - self._alone_since < DRAIN_SECONDS:
+            return
+        due, self.later = self.later, []
         self.signalled += [process for process in due if send(process, signal.SIGTERM)]
+        self._let_go()
+
+    def _hold_pipes(self, shells: Iterable[int]) -> None:
+        """Opens once more what shells alone read of the programs' output, and what they write to the programs."""
+        programs = [_pipes(process.pid) for process in self._handlers]
+        read = set().union(*(_pipes(process.pid)[0] for process in self.later))
+        for reads, writes in map(_pipes, shells):
+            self._outputs += _open_again({pipe: path for pipe, path in reads.items() if pipe not in read}, os.O_RDONLY)
+            fed = {pipe: path for pipe, path in writes.items() if any(pipe in inputs for inputs, _ in programs)}
+            self._inputs += _open_again(fed, os.O_WRONLY)
+
+    def _let_go(self) -> None:
+        for end in (*self._outputs, *self._inputs):
+            os.close(end)
+        self._outputs, self._inputs = [], []
 
     def kill(self) -> None:
         """Sends SIGKILL to all of them."""
@@ -115,7 +146,7 @@ def _served_by_pipes(programs: list[Process], tree: list[Process]) -> list[Proce
         ends = set().union(*(pipes[program.pid][1 - reading] for program in programs))
         rest = [process for process in tree if process not in programs and process not in served]
         while True:
-            joined = [process for process in rest if pipes[process.pid][reading] & ends]
+            joined = [process for process in rest if pipes[process.pid][reading].keys() & ends]
             if not joined:
                 break
             served += joined
@@ -125,8 +156,8 @@ def _served_by_pipes(programs: list[Process], tree: list[Process]) -> list[Proce
 
 
 def _pipes(pid: int) -> tuple[_Pipes, _Pipes]:
-    """Returns the pipes and FIFOs that a process reads, and those that it writes."""
-    found: tuple[_Pipes, _Pipes] = set(), set()
+    """Returns the pipes and FIFOs that a process reads, and those that it writes, each with its path in /proc."""
+    pipes: tuple[_Pipes, _Pipes] = {}, {}
     with contextlib.suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208
             with contextlib.suppress(OSError, ValueError, KeyError):
@@ -137,8 +168,17 @@ def _pipes(pid: int) -> tuple[_Pipes, _Pipes]:
                 flags = int(dict(line.split(":", 1) for line in lines if ":" in line)["flags"], 8) & os.O_ACCMODE
                 for end, other in ((0, os.O_WRONLY), (1, os.O_RDONLY)):
                     if flags != other:
-                        found[end].add((status.st_dev, status.st_ino))
-    return found
+                        pipes[end][status.st_dev, status.st_ino] = f"/proc/{pid}/fd/{name}"
+    return pipes
+
+
+def _open_again(pipes: _Pipes, flags: int) -> list[int]:
+    ends: list[int] = []
+    for path in pipes.values():
+        with contextlib.suppress(OSError):  # closed by now, or not to be made larger
+            ends.append(os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC))
+            fcntl.fcntl(ends[-1], fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+    return ends
 
 
 def _tells_its_children(pid: int) -> bool:

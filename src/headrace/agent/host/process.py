@@ -25,7 +25,7 @@ from headrace.runs import Cause, CauseKind, LogWriter
 
 CHUNK = 1 << 18
 PIPE_BYTES = 1 << 20
-POLL = 0.005
+POLL = 0.05
 
 OnLines = Callable[[list[bytes]], None]
 
@@ -188,7 +188,7 @@ class Running:
 
     def _go_on_ending(self, ending: EndingTree) -> None:
         ending.go_on()
-        if ending.later:
+        if not ending.is_settled:
             asyncio.get_running_loop().call_later(POLL, self._go_on_ending, ending)
 
     def kill(self) -> None:
