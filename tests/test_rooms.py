@@ -318,6 +318,12 @@ def test_agents_and_supervisors_load_no_library_of_the_submitting_side(modules: 
     assert loaded_by(f"import {modules}").isdisjoint({"torch", "pydantic", "rich", "yaml", "click", "botocore"})
 
 
+def test_what_shows_runs_loads_nothing_that_makes_jobs() -> None:
+    views = "headrace.cli.views.run_tables, headrace.cli.views.report_tables, headrace.cli.views.cost_tables"
+    loaded = loaded_by(f"import {views}, headrace.engines.served_runs, headrace.runs.describe")
+    assert loaded.isdisjoint({"torch", "grpc", "pydantic", "yaml"})
+
+
 def test_a_module_holds_one_idea_and_says_which() -> None:
     for name, path in ALL.items():
         text = path.read_text()

@@ -16,8 +16,7 @@ from rich.cells import cell_len
 from test_cli_runs import make
 
 from headrace.cli.main import invoke
-from headrace.cli.views.plan_tables import console
-from headrace.cli.views.table import Columns, columns
+from headrace.cli.views.table import Columns, columns, console
 from headrace.cli.views.timeseries_tables import show_metrics
 from headrace.insight.timeseries.chart_data import Chart, Line, Metrics
 from headrace.runs import Damage, EventWriter, event_text

@@ -233,7 +233,7 @@ def deliver(
         UsageError: if the file cannot be written.
     """
     if output == "text":
-        from headrace.cli.views.plan_tables import console
+        from headrace.cli.views.table import console
 
         held = io.StringIO()
         text(value, console(None if file is None else held))

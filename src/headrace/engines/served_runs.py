@@ -6,8 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from headrace.engines.sagemaker.sagemaker_job import training_job_name
-from headrace.engines.sagemaker.sagemaker_ticket import read_ticket
+from headrace.engines.sagemaker.sagemaker_ticket import read_ticket, training_job_name
 from headrace.runs import Run
 
 _ENGINE = "sagemaker"

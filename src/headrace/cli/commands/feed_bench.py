@@ -71,8 +71,7 @@ def command(rounds: int, seconds: float, chosen: tuple[str, ...], output: str) -
 
 
 def _show(summaries: list[Summary], facts: dict[str, object]) -> None:
-    from headrace.cli.views.plan_tables import console
-    from headrace.cli.views.table import columns
+    from headrace.cli.views.table import columns, console
 
     measured = ("batches/s", "[low .. high]", "GB/s", "CPU s/GB", "x torch")
     shown = columns(("batch", "contender", *measured), right=measured)

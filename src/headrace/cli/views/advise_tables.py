@@ -5,8 +5,7 @@ from __future__ import annotations
 from rich.text import Text
 
 from headrace.cli.views.cost_tables import sources
-from headrace.cli.views.plan_tables import console
-from headrace.cli.views.table import columns
+from headrace.cli.views.table import columns, console
 from headrace.insight.advise.advisor import Advised
 from headrace.insight.advise.clusters import Candidate
 from headrace.insight.cost.billing import amount

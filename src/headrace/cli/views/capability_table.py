@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from headrace.cli.views.plan_tables import console
-from headrace.cli.views.table import Columns
+from headrace.cli.views.table import Columns, console
 from headrace.engines.capability import Capability
 
 

@@ -8,8 +8,7 @@ from rich.text import Text
 
 from headrace.catalog.price_update import PriceChange
 from headrace.catalog.prices import Price
-from headrace.cli.views.plan_tables import console
-from headrace.cli.views.table import columns, notes
+from headrace.cli.views.table import columns, console, notes
 from headrace.insight import CostReport, Figure, Projection
 from headrace.insight.cost.billing import amount, origin
 from headrace.insight.render.plain_text import MISSING, number, spread

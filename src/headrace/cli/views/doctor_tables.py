@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from headrace.cli.views.plan_tables import console
-from headrace.cli.views.table import Columns
+from headrace.cli.views.table import Columns, console
 from headrace.feed.profiler.watch import STOPPED
 from headrace.insight.doctor.doctor_report import RankReport, TrialReport, advice_lines
 from headrace.insight.doctor.offload_decision import Advice

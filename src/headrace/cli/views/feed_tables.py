@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.cli.views.plan_tables import console
-from headrace.cli.views.table import columns
+from headrace.cli.views.table import columns, console
 from headrace.feed.client.server_status import Answer
 from headrace.feed.pipelines.fingerprint import differences
 from headrace.feed.wire.messages import Status

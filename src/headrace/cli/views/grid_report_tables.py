@@ -9,9 +9,8 @@ from datetime import datetime, timezone
 from rich.console import Console
 from rich.text import Text
 
-from headrace.cli.views.plan_tables import console
 from headrace.cli.views.report_tables import show_sheet
-from headrace.cli.views.table import columns, notes
+from headrace.cli.views.table import columns, console, notes
 from headrace.grid.report.grid_listing import GridLine, UnreadGrid
 from headrace.grid.report.grid_report import GridReport
 from headrace.grid.report.grid_sheets import best_sheet, grid_sheets, headline, span, totals

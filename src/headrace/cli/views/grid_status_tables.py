@@ -10,8 +10,7 @@ from rich.text import Text
 
 from headrace.catalog.prices import CURRENCY
 from headrace.cli.views.grid_progress import copy_text, line_text, place_text, whole_text, why_text
-from headrace.cli.views.plan_tables import console
-from headrace.cli.views.table import columns, notes
+from headrace.cli.views.table import columns, console, notes
 from headrace.grid.controller.grid_changes import GridChanges
 from headrace.grid.journal.grid_record import GridRecord, LineRecord, LineState, Note
 from headrace.grid.report.grid_report import counted

@@ -8,8 +8,7 @@ from rich.text import Text
 
 from headrace.catalog.prices import CURRENCY, Price
 from headrace.cli.views.cost_tables import sources
-from headrace.cli.views.plan_tables import console
-from headrace.cli.views.table import Columns, columns, notes
+from headrace.cli.views.table import Columns, columns, console, notes
 from headrace.grid.lines.line import equal_lines, said_of
 from headrace.grid.placement.candidate import Candidate, Copy, Refused
 from headrace.grid.plan_grid import GridPlan, PlannedLine

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from rich.text import Text
 
-from headrace.cli.views.plan_tables import console
-from headrace.cli.views.table import Columns
+from headrace.cli.views.table import Columns, console
 from headrace.instance.isolation_level import NO_ISOLATION
 
 if TYPE_CHECKING:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 from collections.abc import Iterable
-from typing import TextIO
 
 import msgspec
 from rich.console import Console
@@ -14,23 +12,8 @@ from rich.text import Text
 
 from headrace.cli.views.plan_document import PlanView, cpu_set, promises, used_ports, work, worlds
 from headrace.cli.views.table import columns as _table
+from headrace.cli.views.table import console
 from headrace.engines.submission import Submission
-
-NO_LIMIT = 1_000_000
-"""Characters a line where there is no terminal: more than any row has."""
-
-
-class _Console(Console):
-    """Raises when the reader is gone: rich would exit with code 1, and headrace has its own code for that."""
-
-    def on_broken_pipe(self) -> None:
-        raise BrokenPipeError
-
-
-def console(file: TextIO | None = None) -> Console:
-    """Returns a console on standard output, or on a file. Outside a terminal nothing is wrapped or cut."""
-    screen = file is None and sys.stdout.isatty()
-    return _Console(file=file, width=None if screen else NO_LIMIT, highlight=False, soft_wrap=not screen)
 
 
 def show_plan(plan: PlanView) -> None:

@@ -7,8 +7,8 @@ import time
 import msgspec
 from rich.text import Text
 
-from headrace.cli.views.plan_tables import console
 from headrace.cli.views.table import columns as _table
+from headrace.cli.views.table import console
 from headrace.insight.render.plain_text import duration
 from headrace.runs import Run, RunState, read_plan
 from headrace.runs.event_text import counted, losses, record_text, silence_text

@@ -1,4 +1,4 @@
-"""Tables with plain cells: nothing in a cell is markup and nothing is ever cut; and the notes under them.
+"""Consoles, and tables with plain cells: nothing in a cell is markup and nothing is ever cut; and the notes under them.
 
 A table that is wider than the terminal folds its last column between words, when that is enough; else every row becomes
 a block of lines, ``name  value``. On a pipe and in a file there is no width, so a row is always one line.
@@ -6,9 +6,11 @@ a block of lines, ``name  value``. On a pipe and in a file there is no width, so
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
+from typing import TextIO
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions
@@ -18,9 +20,26 @@ _GAP = 2
 _FOLDED = 30  # characters; a narrower column of words is hard to read
 
 
+NO_LIMIT = 1_000_000
+"""Characters a line where there is no terminal: more than any row has."""
+
+
+class _Console(Console):
+    """Raises when the reader is gone: rich would exit with code 1, and headrace has its own code for that."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
+def console(file: TextIO | None = None) -> Console:
+    """Returns a console on standard output, or on a file. Outside a terminal nothing is wrapped or cut."""
+    screen = file is None and sys.stdout.isatty()
+    return _Console(file=file, width=None if screen else NO_LIMIT, highlight=False, soft_wrap=not screen)
+
+
 @dataclass
 class Columns:
-    """A table. Print it with a console of `headrace.cli.views.plan_tables.console`.
+    """A table. Print it with a console of `console`.
 
     Attributes:
         names: of the columns; none at all for a table without a head.

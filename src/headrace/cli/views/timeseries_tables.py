@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.cli.views.plan_tables import console
 from headrace.cli.views.run_tables import moment
-from headrace.cli.views.table import columns, notes
+from headrace.cli.views.table import columns, console, notes
 from headrace.insight.render.plain_text import duration
 from headrace.insight.reports.timeline import Timeline
 from headrace.insight.timeseries.chart_data import Line, Metrics

@@ -6,9 +6,7 @@ each host works out its place from its own resourceconfig.json.
 
 from __future__ import annotations
 
-import hashlib
 import os
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +22,7 @@ from headrace.engines.planning.plan_channels import orders_of
 from headrace.engines.remote_job import check_remote_job, check_storage, ranks_beside_workers, remote_plan
 from headrace.engines.sagemaker.capacity_retry import alternative_of, alternatives, job_at
 from headrace.engines.sagemaker.iam_actions import submission_of
+from headrace.engines.sagemaker.sagemaker_ticket import training_job_name
 from headrace.engines.sagemaker.service_request import CHANNEL_FOLDER, Carrier, Request, training_request
 from headrace.engines.submission import Submission
 from headrace.errors import EngineRefused, JobInvalid
@@ -39,11 +38,8 @@ from headrace.job.rules.sagemaker_rules import OPTIONS, sagemaker_rules
 from headrace.runs import RunPaths
 from headrace.runs.segments import attempt_place
 
-LONGEST_NAME = 63
 RUN_TAG = "headrace:run"
 """Tag of a training job that is named after its job: the run's id."""
-_OTHER = re.compile(r"[^a-zA-Z0-9]+")
-_DIGEST = 8
 START = f"{CHANNEL_FOLDER}/headrace.zip"
 """What the containers start; see `container_start`."""
 TOOLKIT = ("train",)
@@ -205,26 +201,6 @@ class SageMakerJob(EngineJob):
         for each in self.others():
             types = ", ".join(f"{group.name}: {group.instance_type}" for group in each.plan.groups)
             yield f"attempt {each.attempt}, without capacity before: {each.region}; {types}"
-
-
-def training_job_name(run_id: str, attempt: int = 1) -> str:
-    """Returns TrainingJobName of a run: for no other run, and for each attempt another one.
-
-    Args:
-        run_id: the run's id, or its job's name.
-        attempt: which attempt, from 1.
-
-    >>> training_job_name("digits-20261122-130000-00ff")
-    'digits-20261122-130000-00ff'
-    >>> training_job_name("digits-20261122-130000-00ff", 3)
-    'digits-20261122-130000-00ff-try3'
-    """
-    ending = f"-try{attempt}" if attempt > 1 else ""
-    text = _OTHER.sub("-", run_id).strip("-")
-    if text != run_id or len(text) > LONGEST_NAME - len("-try100"):
-        digest = hashlib.sha256(run_id.encode()).hexdigest()[:_DIGEST]
-        text = f"{text[: LONGEST_NAME - len('-try100') - _DIGEST - 1].strip('-') or 'r'}-{digest}"
-    return text + ending
 
 
 def plan_sagemaker_job(job: Job, paths: RunPaths, environment: Mapping[str, str] = os.environ) -> SageMakerJob:

@@ -5,6 +5,9 @@ It is written before anything is sent, so a submission that was killed at any in
 
 from __future__ import annotations
 
+import hashlib
+import re
+
 import msgspec
 
 from headrace.engines.sagemaker.service_calls import ServiceAccess
@@ -15,6 +18,9 @@ from headrace.runs import Cause, RunPaths
 
 TICKET = "ticket.json"
 SUBMIT_SECONDS = 600.0  # for a submission from a machine whose processes cannot be seen from here
+LONGEST_NAME = 63
+_OTHER = re.compile(r"[^a-zA-Z0-9]+")
+_DIGEST = 8
 
 
 class ServiceTicket(msgspec.Struct, frozen=True):
@@ -93,3 +99,23 @@ def write_ticket(paths: RunPaths, ticket: ServiceTicket) -> None:
 def read_ticket(paths: RunPaths) -> ServiceTicket:
     """Reads the ticket. Raises OSError, msgspec.DecodeError."""
     return msgspec.json.decode((paths.engine / TICKET).read_bytes(), type=ServiceTicket)
+
+
+def training_job_name(run_id: str, attempt: int = 1) -> str:
+    """Returns TrainingJobName of a run: for no other run, and for each attempt another one.
+
+    Args:
+        run_id: the run's id, or its job's name.
+        attempt: which attempt, from 1.
+
+    >>> training_job_name("digits-20261122-130000-00ff")
+    'digits-20261122-130000-00ff'
+    >>> training_job_name("digits-20261122-130000-00ff", 3)
+    'digits-20261122-130000-00ff-try3'
+    """
+    ending = f"-try{attempt}" if attempt > 1 else ""
+    text = _OTHER.sub("-", run_id).strip("-")
+    if text != run_id or len(text) > LONGEST_NAME - len("-try100"):
+        digest = hashlib.sha256(run_id.encode()).hexdigest()[:_DIGEST]
+        text = f"{text[: LONGEST_NAME - len('-try100') - _DIGEST - 1].strip('-') or 'r'}-{digest}"
+    return text + ending
