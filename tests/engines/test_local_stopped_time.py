@@ -13,7 +13,7 @@ from stage import groups, text, until
 from headrace.agent.coordinator.host_state import SILENCE_LIMIT
 from headrace.processes.process_table import look
 from headrace.processes.stopped_time import PAUSE, RunningClock, StoppedTime
-from headrace.runs import Status
+from headrace.runs import Status, Stream
 from observer import processes_of
 
 
@@ -101,3 +101,33 @@ def test_a_run_that_is_stopped_as_a_whole_goes_on_when_it_is_continued(stage) ->
     for host in ("algo-1", "algo-2"):
         handle.run.paths.host(host).joinpath("checkpoints", "go").touch()
     assert handle.wait(60) is Status.COMPLETED
+
+
+WRITES = """
+import os, pathlib, sys, time
+folder = pathlib.Path(os.environ["SM_MODEL_DIR"]).parent / "checkpoints"
+while not (folder / "write").exists():
+    time.sleep(0.05)
+for number in range(4000):
+    print(number, "x" * 100)
+sys.stdout.flush()
+(folder / "written").touch()
+"""
+
+
+@pytest.mark.parametrize("host", ["algo-2", *(["algo-1"] if SOAK else [])])
+def test_a_file_that_cannot_be_written_for_a_while_does_not_make_its_host_silent(stage, host) -> None:
+    handle = stage.start(WRITES, instance_groups=groups(dnn=2))
+    paths, hosts = handle.run.paths, ("algo-1", "algo-2")
+    until(lambda: all(paths.host(each).joinpath("checkpoints").exists() for each in hosts))
+    log = paths.log(Stream("dnn", host, "0"))
+    log.parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(log)  # who writes there waits until somebody reads it, as on a file system that does not answer
+    for each in hosts:
+        paths.host(each).joinpath("checkpoints", "write").touch()
+    until(lambda: all(paths.host(each).joinpath("checkpoints", "written").exists() for each in hosts))
+    time.sleep(SILENCE_LIMIT + 2)
+    assert not handle.run.finished, handle.run.cause
+    reader = subprocess.Popen(["grep", "-c", "o [0-9]* x", log], stdout=subprocess.PIPE)
+    assert handle.wait(60) is Status.COMPLETED
+    assert int(reader.communicate()[0]) == 4000

@@ -19,6 +19,7 @@ from headrace.processes.bootstrap import become_subreaper
 from headrace.processes.process_table import kill_descendants
 from headrace.runs import LogWriter, RunPaths, Stream
 from headrace.runs.run_paths import AGENT
+from headrace.runs.writers import write_behind
 
 END_SECONDS = 5.0  # for what is killed at the very end
 
@@ -42,7 +43,7 @@ def main() -> int:
 
         return await HostAgent(plan, host, secret, OPTION in sys.argv[1:], attempt).run()
 
-    with LogWriter(RunPaths(Path(me.record_dir)).log(Stream(me.group, host, AGENT))) as log:
+    with write_behind(), LogWriter(RunPaths(Path(me.record_dir)).log(Stream(me.group, host, AGENT))) as log:
         log_to(AgentLogHandler(log), levels_of_environment(logging.INFO))
         try:
             return asyncio.run(run())

@@ -6,6 +6,8 @@ never sees two records mixed, and a writer that is killed leaves at most one tor
 A writer never raises because of the disk: a program must not die because its log cannot be written. A record that
 could not be written is counted in `lost`, and the error is given to `on_error` (once until it changes; by default
 it goes to standard error). After a torn record the next one starts on a line of its own.
+
+In a process that must go on while its file system stalls, `write_behind` leaves the writing to a thread.
 """
 
 from __future__ import annotations
@@ -15,9 +17,11 @@ import os
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import ClassVar
 
 import msgspec
 
@@ -27,6 +31,9 @@ from headrace.runs.metric_records import Metric
 LOG_CAP_BYTES = 256 << 20
 """Default cap of one log stream."""
 
+BEHIND_BYTES = 32 << 20
+"""What may wait to be written by `write_behind`; then the callers wait."""
+
 OnError = Callable[[Path, OSError], None]
 
 
@@ -34,6 +41,62 @@ def report_on_stderr(path: Path, error: OSError) -> None:
     """Says on standard error that a file of the run cannot be written."""
     with contextlib.suppress(OSError, ValueError):
         print(f"headrace: cannot write {path}: {error.strerror or error}", file=sys.stderr, flush=True)
+
+
+class _Queue:
+    """Calls that a thread makes, in order, however many files they are about.
+
+    Attributes:
+        active: the one that this process uses.
+    """
+
+    active: ClassVar[_Queue | None] = None
+
+    def __init__(self) -> None:
+        self._calls: deque[tuple[int, Callable[[], object]]] = deque()
+        self._bytes = 0
+        self._changed = threading.Condition()
+
+    def put(self, size: int, call: Callable[[], object]) -> bool:
+        with self._changed:
+            self._changed.wait_for(lambda: self._bytes < BEHIND_BYTES)
+            self._calls.append((size, call))
+            self._bytes += size
+            self._changed.notify_all()
+        return True
+
+    def work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._calls)
+                size, call = self._calls[0]
+            call()
+            with self._changed:
+                self._calls.popleft()
+                self._bytes -= size
+                self._changed.notify_all()
+
+    def flush(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._calls)
+
+
+@contextlib.contextmanager
+def write_behind() -> Iterator[None]:
+    """All writers of this process only queue what they are given, up to `BEHIND_BYTES`: their callers do not wait for
+    the file system, and are told that a record is written when it is queued. At the end all is in the files."""
+    queue = _Queue.active = _Queue()
+    threading.Thread(target=queue.work, name="headrace-record", daemon=True).start()
+    try:
+        yield
+    finally:
+        queue.flush()
+        _Queue.active = None
+
+
+def _do(size: int, call: Callable[[], object]) -> bool:
+    queue = _Queue.active
+    return bool(call()) if queue is None else queue.put(size, call)
 
 
 class AppendFile:
@@ -135,11 +198,12 @@ class _RecordWriter:
         return self._file.lost
 
     def _append(self, record: Event | Metric) -> bool:
-        return self._file.append(self._encoder.encode(record) + b"\n")
+        line = self._encoder.encode(record) + b"\n"
+        return _do(len(line), lambda: self._file.append(line))
 
     def close(self) -> None:
         """Closes the file."""
-        self._file.close()
+        _do(0, self._file.close)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -245,17 +309,24 @@ class LogWriter:
         """
         if stream not in {"o", "e"}:
             raise ValueError(f"a log stream is 'o' or 'e', not {stream!r}")
+        now = time.time() if t is None else t
+        return _do(len(line), lambda: self._write_line(stream, line, now))
+
+    def _write_line(self, stream: str, line: bytes, t: float) -> bool:
         with self._lock:
-            record = b"".join(self._records(stream, line, time.time() if t is None else t))
+            record = b"".join(self._records(stream, line, t))
             if self._full(len(record)):
                 return False
             return self._append(record)
 
     def note(self, text: str, t: float | None = None) -> bool:
         """Appends a note by headrace itself; the cap does not hold for it."""
+        now = time.time() if t is None else t
+        return _do(len(text), lambda: self._note(text, now))
+
+    def _note(self, text: str, t: float) -> bool:
         with self._lock:
-            now = time.time() if t is None else t
-            return self._append(b"".join(self._records("h", text.encode(errors="surrogateescape"), now)))
+            return self._append(b"".join(self._records("h", text.encode(errors="surrogateescape"), t)))
 
     def _records(self, kind: str, line: bytes, t: float) -> Iterator[bytes]:
         head = self._clock.format(t) + b" " + kind.encode() + b" "
@@ -270,7 +341,7 @@ class LogWriter:
                 self._file.open()
             if self._file.size + size <= self.cap_bytes:
                 return False
-            self.note(f"log cap of {self.cap_bytes} bytes reached: lines from here on are dropped")
+            self._note(f"log cap of {self.cap_bytes} bytes reached: lines from here on are dropped", time.time())
         self.dropped_lines += 1
         self.dropped_bytes += size
         return True
@@ -292,12 +363,16 @@ class LogWriter:
 
     def close(self) -> None:
         """Writes how many lines were dropped or lost, if any, and closes the file."""
+        _do(0, self._close)
+
+    def _close(self) -> None:
         with self._lock:
             if self._closed:
                 return
             self._closed = True
             if self.dropped_lines:
-                self.note(f"{self.dropped_lines} lines ({self.dropped_bytes} bytes) dropped: log cap reached")
+                text = f"{self.dropped_lines} lines ({self.dropped_bytes} bytes) dropped: log cap reached"
+                self._note(text, time.time())
             elif self._file.lost > self._lost_told:
                 self._append(b"")
             self._file.close()

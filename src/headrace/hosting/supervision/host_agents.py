@@ -51,7 +51,7 @@ from headrace.runs.run_paths import AGENT
 
 _log = logging.getLogger(__name__)
 
-AFTER_VERDICT = 4.0  # for the agents to end, after the coordinator's verdict
+AFTER_VERDICT = 20.0  # for the agents to end, after the verdict: their last lines may wait for a file system
 STOPPED_AFTER_VERDICT = 1.0  # for an agent that is stopped (SIGSTOP) then
 NO_VERDICT = Cause(CauseKind.COORDINATOR_LOST, "the coordinator ended without a verdict", infrastructure=True)
 
