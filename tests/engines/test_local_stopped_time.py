@@ -131,3 +131,12 @@ def test_a_file_that_cannot_be_written_for_a_while_does_not_make_its_host_silent
     reader = subprocess.Popen(["grep", "-c", "o [0-9]* x", log], stdout=subprocess.PIPE)
     assert handle.wait(60) is Status.COMPLETED
     assert int(reader.communicate()[0]) == 4000
+
+
+def test_a_disk_that_is_full_for_the_record_makes_no_failure_of_a_job_that_is_complete(stage) -> None:
+    handle = stage.start("print('trained')", instance_groups=groups(dnn=1), retry={"attempts": 1})
+    record = handle.run.paths.events("algo-1")
+    record.parent.mkdir(exist_ok=True)
+    record.symlink_to("/dev/full")  # before the agent opens it
+    assert handle.wait(60) is Status.COMPLETED
+    assert text(handle).count("trained") == 1

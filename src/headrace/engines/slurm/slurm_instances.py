@@ -197,6 +197,7 @@ class SlurmInstances:
             how = exit_text(*describe_exit(status))
             if number == 0:
                 self._how = how
+                self._end.leader_ended(status)
             _log.info("component %d: srun %s", number, how)
             if status != 0 and self._came_not(number):
                 if 0 in self._steps.values():

@@ -58,6 +58,11 @@ class AttemptEnd:
                 self.released.add(event.host)
         return self._verdict
 
+    def leader_ended(self, exit_code: int) -> None:
+        """Takes the exit code of the leader's agent. 0 is the verdict too, where the disk was full for the record."""
+        if self.look() is None and exit_code == 0:
+            self._verdict = JobFinished(t=time.time(), status=Status.COMPLETED)
+
     @property
     def verdict(self) -> JobFinished | None:
         """The verdict at the last look."""

@@ -209,8 +209,9 @@ class HostAgents:
             self._other_ended(agent, how)
             return
         self.leader_ended = True
+        self._end.leader_ended(agent.process.returncode)
         patience = AFTER_VERDICT
-        if self._end.look() is None:
+        if self._end.verdict is None:
             group, host = agent.host.group, agent.host.name
             lines = self._last_words(host)
             self._cause = Cause(CauseKind.HOST_LOST, how, group, host, AGENT, last_lines=lines, infrastructure=True)
