@@ -1,6 +1,6 @@
 """Trains in a framework, from its own checkpoints: a program that prints what every training of a table has seen.
 
-    python resumed_trainings.py FRAMEWORK FOLDER
+    python resumed_trainings.py FOLDER FRAMEWORK [FRAMEWORK ...]
 
 A case stops a training at some moments. At each a checkpoint is written as the framework writes it, and the process's
 training ends there, by an exception; another one goes on from the file. What all of them have seen, one after the
@@ -18,7 +18,7 @@ import random
 import re
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,7 +72,7 @@ class Case(NamedTuple):
 
 
 def cases(framework: str) -> dict[str, Case]:
-    """Returns the table of a framework by names: each pair of values; in a long run all without workers, too."""
+    """Returns the table of a framework by names: each value, in a loop of one's own each pair; in a long run all."""
     table = {}
     limits = {"": (0, 0)}
     if framework not in ("keras", "trainer"):
@@ -102,12 +102,15 @@ def cases(framework: str) -> dict[str, Case]:
 
 
 def covering(table: dict[str, Case], framework: str) -> dict[str, Case]:
-    """Returns cases, with and without workers, in which every pair of values stands: kind, moments, limit, workers."""
+    """Returns cases, with and without workers, in which every value stands: kind, moments, limit, workers.
+
+    Every pair of them stands in those of a loop of one's own, which is cheap, and of all in a long run.
+    """
     every = table | {f"{name} / 2 workers": case._replace(workers=2) for name, case in table.items()}
     pairs = {}
     for name, case in every.items():
         parts = [*case._replace(moments=case.moments[:1])._asdict().items(), ("again", case.moments[1:])]
-        pairs[name] = set(itertools.combinations(parts, 2))
+        pairs[name] = set(itertools.combinations(parts, 2 if SOAK or framework == "plain" else 1))
     order = list(every)
     random.Random(f"pairs {framework}").shuffle(order)
     order.sort(key=lambda name: every[name].workers)
@@ -521,18 +524,23 @@ def seen_by(framework: str, case: Case, folder: Path, scratch: Path) -> list[Any
     return seen
 
 
-def main(framework: str, folder: Path, part: str = "") -> None:
+def main(folder: Path, frameworks: list[str]) -> None:
     warnings.simplefilter("ignore")
-    if framework != "keras":  # rows draw from torch where it is
+    if "keras" not in frameworks:  # rows draw from torch where it is
         importlib.import_module("torch.utils.data")
     told, sys.stdout = sys.stdout, sys.stderr  # frameworks print, too
     logging.disable(logging.WARNING)
+    for framework in frameworks:
+        for name, problem in results_of(framework, folder / framework):
+            print(json.dumps([framework, name, problem]), file=told, flush=True)
+
+
+def results_of(framework: str, folder: Path) -> Iterator[tuple[str, str]]:
+    """Tells of each case of a framework what is wrong; nothing if the text is empty."""
     whole: dict[Any, list[Any]] = {}
     for number, name in enumerate([*cases(framework), *MORE.get(framework, ())]):
-        if part not in name:
-            continue
         scratch = folder / str(number)
-        scratch.mkdir()
+        scratch.mkdir(parents=True)
         try:
             if name in MORE.get(framework, ()):
                 problem = MORE[framework][name](scratch) or ""
@@ -540,7 +548,7 @@ def main(framework: str, folder: Path, part: str = "") -> None:
                 problem = compared(framework, cases(framework)[name], folder, scratch, whole)
         except Exception as error:  # noqa: BLE001 - told as the result
             problem = f"{type(error).__name__}: {error}"
-        print(json.dumps([name, problem]), file=told, flush=True)
+        yield name, problem
 
 
 def compared(framework: str, case: Case, folder: Path, scratch: Path, whole: dict[Any, list[Any]]) -> str:
@@ -563,4 +571,4 @@ def compared(framework: str, case: Case, folder: Path, scratch: Path, whole: dic
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:])
+    main(Path(sys.argv[1]), sys.argv[2:])

@@ -1,21 +1,25 @@
 """Exactly once in every framework: trainings resumed from its own checkpoints see what an undisturbed one does.
 
 The table is generated, see `resumed_trainings.cases`: framework x kind of data x place of the checkpoint x resumed once
-or twice x limits x workers: every pair of values in `make test`, all rows under HEADRACE_SOAK. Rows, order and random
+or twice x limits x workers: every value in `make test`, every pair for a loop of one's own, all rows under
+HEADRACE_SOAK. Rows, order and random
 numbers are compared. What is refused is refused as docs/frameworks.md says.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from effort import SOAK
 from resume_data import KINDS, ROWS, dataset_of, seen_in
 from resumed_trainings import FRAMEWORKS, MORE, cases
 
@@ -25,25 +29,44 @@ from needs import require
 HERE = Path(__file__).parent
 REFUSED = {"trainer": {"lanes": "TypeError: headrace takes map-style datasets"}}
 
-pytestmark = pytest.mark.timeout(900)
+LONGEST = 3000 if SOAK else 600
+Results = dict[str, dict[str, str]]
+
+pytestmark = pytest.mark.timeout(LONGEST + 60)
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_trainings_that_are_resumed_see_what_an_undisturbed_one_sees(framework: str, tmp_path: Path) -> None:
-    require("tensorflow" if framework == "keras" else "torch")
+@pytest.fixture(scope="module")
+def trained_with(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Results]:
+    """Trains in the frameworks of a library, in one process. Returns what was wrong with each case."""
+    return functools.cache(lambda library: results(library, tmp_path_factory.mktemp(library)))
+
+
+def results(library: str, folder: Path) -> Results:
+    frameworks = [name for name in FRAMEWORKS if (name == "keras") == (library == "tensorflow")]
     paths = os.pathsep.join([str(HERE.parents[1] / "src"), str(HERE.parent / "proof")])
     environment = dict(os.environ) | {
         "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1",
         "ACCELERATE_USE_CPU": "true", "TF_CPP_MIN_LOG_LEVEL": "3",
     }  # fmt: skip
-    command = [sys.executable, str(HERE / "resumed_trainings.py"), framework, str(tmp_path)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=850, check=False)
+    command = [sys.executable, str(HERE / "resumed_trainings.py"), str(folder), *frameworks]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LONGEST, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
-    results = dict(map(json.loads, done.stdout.splitlines()))
-    table = cases(framework)
-    assert list(results) == [*table, *MORE.get(framework, ())]
+    problems: Results = {}
+    for framework, name, problem in map(json.loads, done.stdout.splitlines()):
+        problems.setdefault(framework, {})[name] = problem
+    return problems
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_trainings_that_are_resumed_see_what_an_undisturbed_one_sees(
+    framework: str, trained_with: Callable[[str], Results]
+) -> None:
+    library = "tensorflow" if framework == "keras" else "torch"
+    require(library)
+    problems, table = trained_with(library)[framework], cases(framework)
+    assert list(problems) == [*table, *MORE.get(framework, ())]
     wrong = {}
-    for name, problem in results.items():
+    for name, problem in problems.items():
         expected = REFUSED.get(framework, {}).get(table[name].kind if name in table else "", "")
         if not problem.startswith(expected) or (problem and not expected):
             wrong[name] = problem

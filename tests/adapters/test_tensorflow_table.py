@@ -37,7 +37,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], d
 
 
 @pytest.mark.parametrize("name", TRIED)
-def test_divided_over_two_hosts_it_is_what_one_process_makes_in_three_passes(results, name):
+def test_divided_over_two_hosts_it_is_what_one_process_makes_in_every_pass(results, name):
     row = results[name, "dynamic"]
     assert row["wrong"] == [], row["plan"]
     assert row["spec"] == ""
