@@ -32,15 +32,14 @@ def window(contender: str, repeat: int, batches: int, **fields: object) -> Recor
 
 def test_a_quick_run_keeps_complete_and_plausible_records(tmp_path: Path) -> None:
     raw = tmp_path / "quick.csv"
-    command = [sys.executable, "-m", "bench.feed", "--quick", "--rows", "shm150k,small64", "--into", str(raw)]
+    command = [sys.executable, "-m", "bench.feed", "--quick", "--rows", "shm150k", "--into", str(raw)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     with raw.open(newline="") as file:
         assert tuple(next(csv.reader(file))) == COLUMNS
     records = read(raw)
     assert {(record.row, record.contender) for record in records} == {
-        ("shm150k", "torch"), ("shm150k", "headrace"), ("shm150k", "memcpy"),
-        ("small64", "torch"), ("small64", "headrace"),
+        ("shm150k", "torch"), ("shm150k", "headrace"), ("shm150k", "memcpy")
     }  # fmt: skip
     for record in records:
         assert record.error == ""

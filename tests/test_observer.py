@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from effort import SOAK
 
 import apart
 from needs import require
@@ -128,7 +129,7 @@ def test_in_a_dev_shm_of_ones_own_what_nobody_holds_is_found(tmp_path: Path) -> 
     assert found == [f"file {file}"]
 
 
-@pytest.mark.parametrize("workers", ["0", pytest.param("1", marks=pytest.mark.namespaces)])
+@pytest.mark.parametrize("workers", ["0", *([pytest.param("1", marks=pytest.mark.namespaces)] if SOAK else [])])
 def test_a_whole_run_of_tests_passes_beside_a_noisy_neighbour(noise: None, workers: str) -> None:
     """A real job in another run of pytest, with a place of its own: what this test has is its neighbours'."""
     if workers != "0":

@@ -396,7 +396,10 @@ def held(host: Server) -> tuple[int, int, int]:
 def test_a_feed_server_refuses_every_stranger_and_serves_its_client_meanwhile(
     fuzz: Fuzz, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with feed_hosts(tmp_path, 1) as [host], training(tmp_path, loader=remote([host]), endless=True) as trainer:
+    with (
+        feed_hosts(tmp_path, 1) as [host],
+        training(tmp_path, loader=remote([host]), endless=True, pace=0.02) as trainer,
+    ):
         Recorded.record(host, monkeypatch)
         trainer.wait_steps(20)
         for stranger in [*STRANGERS, *STRANGERS]:  # what is loaded or learned once is not a leak

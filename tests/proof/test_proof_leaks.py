@@ -70,9 +70,9 @@ def test_the_local_workers_of_a_killed_trainer_are_gone(scratch: dict[str, str],
             trainer.compare(unfinished=True)
 
 
-@pytest.fixture
-def hosts(tmp_path: Path) -> Iterator[list[Server]]:
-    with feed_hosts(tmp_path) as started:
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Server]]:
+    with feed_hosts(tmp_path_factory.mktemp("hosts")) as started:
         yield started
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from effort import number, repeat
+from effort import SOAK, number, repeat
 from feed_servers import Server, wait_until
 from namespaces import Network, network
 from training import Training, feed_hosts, remote, training
@@ -71,22 +71,24 @@ def test_lost_packets_cost_time_and_nothing_else(net: Network, hosts: list[Serve
             trainer.finish()
 
 
-def test_links_go_down_for_seconds_then_one_for_good_then_all(
-    net: Network, hosts: list[Server], tmp_path: Path, seed: int
-) -> None:
-    chance = random.Random(seed)
-    with train(net, hosts, tmp_path, pace=0.02) as trainer:
-        wait_until(lambda: served_by(net, "one", trainer), "host one serves")
-        for _ in repeat(0.06):
+if SOAK:  # in every run: ways that stall, are cut, are half open (test_proof_proxy.py)
+
+    def test_links_go_down_for_seconds_then_one_for_good_then_all(
+        net: Network, hosts: list[Server], tmp_path: Path, seed: int
+    ) -> None:
+        chance = random.Random(seed)
+        with train(net, hosts, tmp_path, pace=0.02) as trainer:
+            wait_until(lambda: served_by(net, "one", trainer), "host one serves")
+            for _ in repeat(0.06):
+                net.unplug("one")
+                trainer.wait_steps(20)
+                time.sleep(chance.uniform(0.0, 5.0))  # shorter and longer than a silent host is waited for
+                net.plug("one")
+                wait_until(lambda: served_by(net, "one", trainer), "host one serves again", 60)
             net.unplug("one")
-            trainer.wait_steps(20)
-            time.sleep(chance.uniform(0.0, 5.0))  # shorter and longer than a silent host is waited for
-            net.plug("one")
-            wait_until(lambda: served_by(net, "one", trainer), "host one serves again", 60)
-        net.unplug("one")
-        trainer.wait_steps(60)
-        net.unplug("two")
-        assert trainer.process.wait(60) == 1, "nothing hangs"
-        assert "WorkersLost: no data worker is left" in trainer.told()
-        assert all(f"{host.address}:{host.port}" in trainer.told() for host in hosts)
-        trainer.compare(unfinished=True)
+            trainer.wait_steps(60)
+            net.unplug("two")
+            assert trainer.process.wait(60) == 1, "nothing hangs"
+            assert "WorkersLost: no data worker is left" in trainer.told()
+            assert all(f"{host.address}:{host.port}" in trainer.told() for host in hosts)
+            trainer.compare(unfinished=True)
