@@ -75,6 +75,7 @@ FORMATS = {
     "instance/channels/mountinfo.py": "/proc/self/mountinfo",
     "instance/machine.py": "nvidia-smi",
     "instance/program_arguments.py": "NUL bytes, which no argument may hold",
+    "agent/host/host_python.py": "the first lines of scripts that lie beside a Python",
     "agent/launchers/": "Open MPI's options and version",
     "agent/coordinator/error_line.py": "tracebacks of Python, errors of shells: a line is shown",
     "agent/metrics/": "/proc, cgroup files; the regular expressions of a job's metric definitions",

@@ -27,6 +27,14 @@ def test_what_was_for_mpirun_only_does_not():
     assert rank_variables(HOST, LAUNCHER, SEEN)["TMPDIR"] == "/home/tmp"
 
 
+def test_a_path_that_mpirun_forwards_leads_to_the_python_of_the_ranks_own_host():
+    host = HOST | {"VIRTUAL_ENV": "/tmp/.python-algo-2", "PATH": "/tmp/.python-algo-2/bin:/bin"}
+    seen = SEEN | {"VIRTUAL_ENV": "/tmp/.python-algo-1", "PATH": "/opt/bin:/tmp/.python-algo-1/bin:/bin"}
+    variables = rank_variables(host, LAUNCHER, seen)
+    assert variables["PATH"] == "/opt/bin:/tmp/.python-algo-2/bin:/bin"
+    assert variables["VIRTUAL_ENV"] == "/tmp/.python-algo-2"
+
+
 @pytest.mark.parametrize("name", ["SM_CURRENT_HOST", "SAGEMAKER_BASE_DIR", "HEADRACE_METRICS", "CURRENT_HOST", "PWD"])
 def test_what_says_who_the_host_is_cannot_be_forwarded(name):
     host = HOST | {name: "own"}

@@ -44,7 +44,7 @@ SHELL = """\
 set -eu
 printf '%s\\0' "$@" > "$SM_OUTPUT_DATA_DIR/arguments"
 pwd > "$SM_OUTPUT_DATA_DIR/cwd"
-python -c 'import sys; print(sys.executable)' > "$SM_OUTPUT_DATA_DIR/python"
+python -c 'import sys; print(sys.executable); print(sys.path)' > "$SM_OUTPUT_DATA_DIR/python"
 """
 
 
@@ -100,7 +100,9 @@ def test_shell_scripts_and_programs_get_them_too_and_find_the_python_of_the_job(
     received = (output(handle) / "arguments").read_bytes().split(b"\0")[:-1]
     assert [each.decode() for each in received] == EXPECTED
     assert Path((output(handle) / "cwd").read_text().strip()).samefile(handle.paths.host("algo-1") / "code")
-    assert Path((output(handle) / "python").read_text().strip()) == Path(sys.executable)
+    interpreter, below = (output(handle) / "python").read_text().splitlines()
+    assert Path(interpreter).parents[1].name == ".python-algo-1"  # the host's own, on top of the Python of the job
+    assert sys.prefix in below
     assert not INJECTED.exists()
 
 

@@ -188,6 +188,18 @@ def test_pip_has_the_jobs_variables_before_the_callers_and_they_count(tmp_path: 
     assert len(paths) == 3
 
 
+def test_an_index_of_codeartifact_is_refused_unless_the_job_names_pip_s_own_too(tmp_path: Path) -> None:
+    case = Case(tmp_path / "run")
+    repository = {"CA_REPOSITORY_ARN": "arn:aws:codeartifact:us-west-2:123456789012:repository/domain/packages"}
+    with pytest.raises(UsageError, match=r"CA_REPOSITORY_ARN is arn:.*requirements.txt is not installed from") as error:
+        environment_of("requirements.txt", case.paths, ("all",), variables=repository)
+    assert "PIP_INDEX_URL" in error.value.hint
+    index = {
+        "PIP_INDEX_URL": "https://aws:token@domain-123456789012.d.codeartifact.us-west-2.amazonaws.com/pypi/p/simple/"
+    }
+    assert environment_of("requirements.txt", case.paths, ("all",), variables=repository | index).path
+
+
 def test_what_headrace_alone_finds_satisfies_no_requirement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wheel(tmp_path / "wheels", "alpha", "1.0")
     with zipfile.ZipFile(wheel(tmp_path / "made", "alpha", "0.1")) as archive:

@@ -17,6 +17,9 @@ ATTEMPT = "HEADRACE_ATTEMPT"  # variable of an agent: which attempt of the job t
 COORDINATOR_LOST = 3  # exit code of an agent that gave up because it heard nothing from the coordinator
 OF_PLATFORM = "HEADRACE_SIGNALS_OF_PLATFORM"  # variable of an agent with a lifeline: its platform signals it too
 PACKAGE_ENTRY = "HEADRACE_PACKAGE"  # variable of an agent: what of PYTHONPATH is there for it, and not for programs
+MACHINE_PYTHON = (
+    "HEADRACE_MACHINE_PYTHON"  # variable of an agent: the job's Python is the machine's, and stays as it is
+)
 RUN_ID = "HEADRACE_RUN_ID"  # variable: marks every process of a run
 
 

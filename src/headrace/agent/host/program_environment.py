@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,18 +14,21 @@ from pathlib import Path
 import msgspec
 
 from headrace.agent.host import launcher_proxy
+from headrace.agent.host.host_python import FOLDER, python_on_top, variables_of
 from headrace.agent.program_specs import ProgramSpec, feed_hosts, program_argv
 from headrace.instance import Environment, hyperparameter_arguments, program_variables, torch_distributed_variables
 from headrace.instance.certificates import certificate_files
 from headrace.instance.entry_command import make_executable
 from headrace.instance.environment import TF_DATA_SERVICE
 from headrace.instance.launch_plan import FEED_NAME, MULTI_WORKER_MIRRORED, LaunchPlan, channel_dir
-from headrace.instance.lifeline import ATTEMPT, COST, OF_PLATFORM, RUN_ID, SCRATCH, SPENT
+from headrace.instance.lifeline import ATTEMPT, COST, MACHINE_PYTHON, OF_PLATFORM, RUN_ID, SCRATCH, SPENT
 from headrace.instance.machine import VISIBLE_GPUS
 from headrace.instance.tfconfig import tf_config
 from headrace.instance.tfdata import is_tf_data
 from headrace.instance.torchrun import torchrun_command, torchrun_variables
 from headrace.processes.oom import FD_VARIABLE
+
+_log = logging.getLogger(__name__)
 
 FEED_VARIABLE = "HEADRACE_FEED"
 METRICS_VARIABLE = "HEADRACE_METRICS"
@@ -35,6 +40,7 @@ _OURS = (
     SPENT,
     COST,
     ATTEMPT,
+    MACHINE_PYTHON,
     OF_PLATFORM,
     FEED_VARIABLE,
     METRICS_VARIABLE,
@@ -50,7 +56,8 @@ class HostVariables:
     """The variables and command lines of a host's programs.
 
     With $HEADRACE_SCRATCH every program has a TMPDIR of its host, which is removed with all that is in it when the
-    host ends: a program that was killed cannot remove its temporary files itself.
+    host ends: a program that was killed cannot remove its temporary files itself. Where the job's Python is the
+    machine's, its programs run in an environment of the host's own on top (`host_python`), which is removed, too.
 
     Args:
         plan: the launch plan.
@@ -62,6 +69,7 @@ class HostVariables:
         self._me = plan.host(host)
         scratch = os.environ.get(SCRATCH)
         self._scratch = Path(scratch) / host if scratch else None
+        self._python = plan.python_of(self._me.group) or sys.executable
         self._environment: Environment | None = None
         self._variables: dict[str, str] = {}
 
@@ -74,9 +82,25 @@ class HostVariables:
         if self._scratch is not None and "TMPDIR" not in self._plan.environment_of(self._me.group):
             self._scratch.mkdir(mode=0o700, exist_ok=True)
             variables["TMPDIR"] = str(self._scratch)
+        if self._scratch is not None and os.environ.get(MACHINE_PYTHON):
+            self._layer(self._python_folder(self._scratch), variables)
         if not self._plan.command_of(self._me.group):
             with contextlib.suppress(OSError):  # its start will report what is wrong
                 make_executable(self._plan.entry_point_of(self._me.group), environment.paths().code)
+
+    def _layer(self, folder: Path, variables: dict[str, str]) -> None:
+        """Has the programs run in an environment of the host's own, on top of the job's Python. Raises OSError."""
+        try:
+            self._python = python_on_top(self._python, folder, variables)
+        except subprocess.SubprocessError as error:  # the programs cannot be started with it either, and will say so
+            _log.warning("no environment on top of %s: %s", self._python, error)
+            return
+        own = self._plan.environment_of(self._me.group)
+        variables |= {
+            name: value
+            for name, value in variables_of(folder, variables["PATH"]).items()
+            if name != "PYTHONUSERBASE" or name not in own
+        }
 
     def _gather(self, environment: Environment, inherited: Mapping[str, str]) -> dict[str, str]:
         """Collects the variables that every program of the host has. Returns them, to be added to."""
@@ -122,7 +146,7 @@ class HostVariables:
     @property
     def python(self) -> str:
         """Interpreter of the host's programs."""
-        return self._plan.python_of(self._me.group) or sys.executable
+        return self._python
 
     def _command(self) -> list[str]:
         """The command line of the user's program."""
@@ -167,9 +191,13 @@ class HostVariables:
         gpus = {VISIBLE_GPUS: "-1"} if is_tf_data(stream) else {}
         return self._variables | {METRICS_VARIABLE: str(metrics)} | gpus
 
+    def _python_folder(self, scratch: Path) -> Path:
+        return scratch.with_name(f"{FOLDER}{self._me.name}")
+
     def remove_scratch(self) -> None:
-        """Removes the temporary files of the host's programs."""
+        """Removes the temporary files of the host's programs, and what they have installed."""
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
+            shutil.rmtree(self._python_folder(self._scratch), ignore_errors=True)
             with contextlib.suppress(OSError):  # other hosts still have theirs, or the supervisor was first
                 self._scratch.parent.rmdir()

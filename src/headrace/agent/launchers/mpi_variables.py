@@ -11,8 +11,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from headrace.agent.host.host_python import path_here
+
 _OF_THE_HOST = ("SM_", "SAGEMAKER_", "HEADRACE_", "TRAINING_JOB_")
-_OF_THE_PROCESS = ("CURRENT_HOST", "PWD", "OLDPWD", "SHLVL", "_")
+_OF_THE_PROCESS = ("CURRENT_HOST", "PWD", "OLDPWD", "SHLVL", "_", "VIRTUAL_ENV", "PYTHONUSERBASE")
 
 # Open MPI looks at the machine through hwloc, whose part for displays (Debian: libhwloc-plugins) takes whatever listens
 # on ports 6000 to 6009 of the host for an X server and waits for its answer for ever. Data services use these ports.
@@ -65,6 +67,8 @@ def rank_variables(host: Mapping[str, str], launcher: Mapping[str, str], seen: M
         seen: those that reached what it started.
     """
     given = {name: value for name, value in seen.items() if launcher.get(name) != value and not _of_host(name)}
+    if "PATH" in given and "VIRTUAL_ENV" in host:
+        given["PATH"] = path_here(given["PATH"], host["VIRTUAL_ENV"])
     return {**host, **given}
 
 

@@ -19,7 +19,7 @@ from headrace.hosting.supervision.attempt_end import AttemptEnd
 from headrace.hosting.supervision.host_agents import HostAgents
 from headrace.hosting.supervision.instances import Outcome
 from headrace.instance.launch_plan import LaunchPlan
-from headrace.instance.lifeline import StopJob
+from headrace.instance.lifeline import MACHINE_PYTHON, StopJob
 from headrace.processes.process_table import is_running, look, send
 from headrace.runs import Cause, CauseKind, EventWriter, Run, RunPaths, Status
 from headrace.runs.events import HostStarted
@@ -80,7 +80,10 @@ class LocalInstances:
     def start(self, used: Mapping[str, str]) -> None:
         """See `Instances.start`."""
         plan, hosts = self._plan, self._plan.hosts
-        self._agents = HostAgents(self._paths, plan, hosts, self._events, used, self._end, self._starter, self._groups)
+        variables = {**used, MACHINE_PYTHON: "1"}
+        self._agents = HostAgents(
+            self._paths, plan, hosts, self._events, variables, self._end, self._starter, self._groups
+        )
         self._agents.start()
 
     def stop(self, command: StopJob) -> None:

@@ -34,7 +34,7 @@ from headrace.hosting.supervision.run_environment import supervisor_environment
 from headrace.hosting.supervision.scratch_dir import remove_scratch, scratch_dir, sweep_scratch
 from headrace.instance.isolation_level import BY_NODE, NO_ISOLATION, SHARED_NETWORK
 from headrace.instance.launch_plan import SECRET_NAME, HostPlan, LaunchPlan, channel_dir, write_plan
-from headrace.instance.lifeline import OF_PLATFORM, OPTION, RUN_ID, SCRATCH
+from headrace.instance.lifeline import MACHINE_PYTHON, OF_PLATFORM, OPTION, RUN_ID, SCRATCH
 from headrace.instance.paths import BASE_VARIABLE, DEFAULT_BASE
 from headrace.processes.bootstrap import become_subreaper
 from headrace.processes.oom import FD_VARIABLE
@@ -158,7 +158,8 @@ def _tell(plan: LaunchPlan, host: HostPlan, base_dir: str) -> None:
 def agent_variables(plan: LaunchPlan, host: HostPlan) -> dict[str, str]:
     """Returns the variables of a host's agent. Slurm signals it, also that of the leader, which has a lifeline."""
     scratch = str(scratch_dir(scratch_key(plan, host.name)))
-    return {BASE_VARIABLE: host.base_dir, RUN_ID: plan.run_id, SCRATCH: scratch, OF_PLATFORM: "1"}
+    ours = {SCRATCH: scratch, OF_PLATFORM: "1", MACHINE_PYTHON: "1"}
+    return {BASE_VARIABLE: host.base_dir, RUN_ID: plan.run_id, **ours}
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ DEFAULT = "requirements.txt"
 INSTALL = "install"
 _FACTS = "import sys, sysconfig; print(sys.implementation.cache_tag, sys.version, sysconfig.get_platform(), sys.prefix)"
 _FACTS_SECONDS = 60.0
+_CODE_ARTIFACT = "CA_REPOSITORY_ARN"  # by which SageMaker's toolkit takes requirements from AWS's CodeArtifact
 _INCLUDES = {"-r", "--requirement", "-c", "--constraint"}
 _EDITABLE = {"-e", "--editable"}
 _VARIABLE = re.compile(rb"\$\{([A-Z0-9_]+)\}")  # as pip replaces them
@@ -93,8 +94,10 @@ def environment_of(
         variables: the job's.
 
     Raises:
-        UsageError: the file, or one that it names, cannot be read, or there is no such Python.
+        UsageError: the file, or one that it names, cannot be read, there is no such Python, or the packages would come
+            from another index than the job names.
     """
+    _check_index(requirements, variables or {})
     digest = hashlib.sha256()
     own_variables = dict(variables or {})
     settings = {**os.environ, **own_variables}
@@ -108,6 +111,17 @@ def environment_of(
         own = own or kind in _EDITABLE
     folder = paths.root / ENVIRONMENTS if own else environments_dir()
     return VirtualEnvironment(requirements, str(folder / digest.hexdigest()[:24]), groups, base, own_variables)
+
+
+def _check_index(requirements: str, variables: Mapping[str, str]) -> None:
+    repository = variables.get(_CODE_ARTIFACT)
+    if repository and "PIP_INDEX_URL" not in variables:
+        raise UsageError(
+            f"environment: {_CODE_ARTIFACT} is {repository}, but {requirements} is not installed from CodeArtifact: "
+            "the packages would come from pip's own index",
+            f"remove {_CODE_ARTIFACT}, or set PIP_INDEX_URL beside it (to the index with a token, from "
+            "`aws codeartifact get-authorization-token`)",
+        )
 
 
 def _own_facts() -> tuple[str, ...]:

@@ -15,14 +15,14 @@ import fcntl
 import os
 import shutil
 import signal
-import site
 import subprocess
+import sys
 import tempfile
-import venv
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
+from headrace.agent.host.host_python import python_on_top
 from headrace.errors import HeadraceError
 from headrace.instance.files import told
 from headrace.instance.variables import inherited_search_path
@@ -31,14 +31,6 @@ from headrace.processes.spawn import spawn
 MADE = ".made"
 INSTALL_SECONDS = 3600.0
 LAST_LINES = 12
-PARENT = "_headrace_parent.pth"
-CREATE = """
-import site, sys, venv
-venv.EnvBuilder(system_site_packages=True, symlinks=True).create(sys.argv[1])
-found = site.getsitepackages() + ([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])
-print("\\n".join(found))
-"""
-"""What another Python runs to make an environment; it prints where its packages are."""
 TEMPORARY = ".tmp"  # in an environment that is being made
 
 
@@ -168,24 +160,14 @@ def _remove_leftovers(environment: Path) -> None:
 
 
 def _create(place: Path, base: str) -> None:
-    parents = _create_from(place, base) if base else _create_here(place)
-    packages = next((place / "lib").glob("python*/site-packages"))
-    lines = [f"import site; site.addsitedir({parent!r})" for parent in parents]
-    (packages / PARENT).write_text("\n".join(lines) + "\n")
-
-
-def _create_here(place: Path) -> list[str]:
-    venv.EnvBuilder(system_site_packages=True, symlinks=True).create(place)
-    # The Python of headrace may itself be one of a virtual environment, whose packages "system" does not mean.
-    return [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
-
-
-def _create_from(place: Path, base: str) -> list[str]:
-    done = subprocess.run([base, "-c", CREATE, str(place)], check=False, capture_output=True, text=True)
-    if done.returncode:
-        lines = tuple(done.stderr.strip().splitlines()[-LAST_LINES:])
-        raise InstallRequirementsError(f"{base} makes no environment: {' '.join(lines[-1:])}", lines)
-    return [line for line in done.stdout.split("\n") if line]
+    try:
+        python_on_top(base or sys.executable, place, os.environ)
+    except subprocess.SubprocessError as error:
+        words = error.stderr if isinstance(error, subprocess.CalledProcessError) else b""
+        lines = tuple(words.decode(errors="replace").strip().splitlines()[-LAST_LINES:])
+        raise InstallRequirementsError(
+            f"{base} makes no environment: {' '.join(lines[-1:]) or error}", lines
+        ) from error
 
 
 def _install(place: Path, requirements: Path, code: Path, log: IO[bytes], variables: Mapping[str, str]) -> None:

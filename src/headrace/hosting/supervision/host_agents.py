@@ -82,7 +82,7 @@ class HostAgents:
         plan: the launch plan.
         hosts: those of this machine.
         events: the event file of this machine's supervisor.
-        used: variables that tell the agents what is used up already of time and money.
+        used: variables that tell the agents what is used up already of time and money, and of whom their Python is.
         end: how the attempt ends; it begins now.
         starter: makes the instances.
         groups: the control groups of the hosts.
