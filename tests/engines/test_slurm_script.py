@@ -14,7 +14,7 @@ from headrace.engines.local.limits.assign import Machine
 from headrace.engines.slurm.batch_script import Places, batch_script
 from headrace.engines.slurm.components import components, hosts_by_task
 from headrace.engines.slurm.slurm_job import SlurmJob, plan_slurm_job
-from headrace.errors import JobInvalid
+from headrace.errors import EngineRefused, JobInvalid
 from headrace.job import Job
 from headrace.runs import RunPaths
 
@@ -174,3 +174,10 @@ def test_sbatch_and_the_shell_read_a_folder_of_any_name_as_it_is(name: str) -> N
     assert output.replace("%%", "%") == f"{run}/engine/slurm.log"
     shown = subprocess.run(["bash", "-c", lines[-1].replace("exec ", r"printf '%s\n' ", 1)], stdout=-1, check=True)
     assert shown.stdout.decode().splitlines()[-1] == run
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\n#SBATCH --account=other", "a\rb"])
+def test_a_line_break_in_a_folder_does_not_become_a_line_of_the_script(name: str) -> None:
+    case = CASES["one_group"]
+    with pytest.raises(EngineRefused, match=r"a line break cannot stand in an option of sbatch: '--output=.*a\\[nr]"):
+        batch_script(case.job, case.plan, replace(PLACES, run=f"/shared/{name}/demo"))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from headrace.engines.slurm.components import components
 from headrace.engines.slurm.slurm_state import comment_of
+from headrace.errors import EngineRefused
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.lifeline import PACKAGE_ENTRY
 from headrace.job import Job
@@ -44,6 +45,9 @@ def batch_script(job: Job, plan: LaunchPlan, places: Places, longest: int = 0) -
         plan: its launch plan.
         places: of this run.
         longest: seconds that its partitions allow; 0 when there is no limit, or it is not known.
+
+    Raises:
+        EngineRefused: a line break in a path or an option.
     """
     return "\n".join([*_lines(job, plan, places, longest), ""])
 
@@ -88,6 +92,10 @@ def _minutes(job: Job, plan: LaunchPlan, longest: int) -> int:
 
 
 def _sbatch(*options: str) -> str:
+    for option in options:
+        if not {"\n", "\r"}.isdisjoint(option):
+            what = f"a line break cannot stand in an option of sbatch: {option!r}"
+            raise EngineRefused(what, "rename the folder (HEADRACE_HOME), or correct the option")
     return " ".join(["#SBATCH", *map(_quoted, options)])
 
 
