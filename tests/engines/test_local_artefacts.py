@@ -21,7 +21,10 @@ from headrace.errors import StorageError
 from headrace.hosting.helpers.artefacts import has_artefacts, holds_earlier
 from headrace.hosting.helpers.collect import write_archive
 from headrace.hosting.helpers.merge_hosts import merge
-from headrace.runs import Clash
+from headrace.hosting.helpers.sync import remove_earlier
+from headrace.instance.storage import Store
+from headrace.runs import Clash, EventWriter
+from headrace.runs.events import AttemptStarted
 from needs import require
 from objectstore import ObjectStore, free_port
 from patience import allowed
@@ -71,6 +74,28 @@ def test_machines_that_have_some_hosts_each_store_parts_of_their_own(tmp_path: P
         part = both.paths.output / f"parts/algo-{number}"
         assert members(part / "model.tar.gz") == {"same name": str(number).encode()}
         assert both.artefacts()["model"].uri == str(part / "model.tar.gz")
+
+
+def test_of_several_machines_the_leaders_takes_an_earlier_runs_intermediate_files_away_once(tmp_path: Path) -> None:
+    both = HandMade.make(tmp_path / "run", hosts=2, output=str(tmp_path / "output"), remote=True)
+    both.paths.plan.write_text('{"leader": "algo-2"}')
+    cleared = both.paths.engine / "intermediate-cleared"
+    place = tmp_path / "output" / "intermediate"
+    place.mkdir(parents=True)
+
+    def left_by(number: int) -> list[str]:
+        (place / "old.png").touch()
+        with Store() as store:
+            remove_earlier(both.paths, both.with_host(number).plan, store)
+        return sorted(path.name for path in place.glob("*"))
+
+    assert left_by(1) == ["old.png"]
+    assert left_by(2) == []
+    assert left_by(2) == ["old.png"]  # it is this run's now
+    cleared.unlink()  # as on the machine that has taken the leader's place
+    with EventWriter(both.paths.events("engine")) as events:
+        events.write(AttemptStarted(t=1.0, number=2))
+    assert left_by(2) == ["old.png"]
 
 
 def test_a_clash_keeps_the_first_hosts_file_and_is_reported(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import msgspec
 
+from headrace import runs
 from headrace.errors import HeadraceError
 from headrace.hosting.helpers.artefacts import SYNC, ArtefactPlan, read_plan
 from headrace.hosting.helpers.helper_main import work
@@ -30,8 +31,8 @@ from headrace.hosting.helpers.mirror import Folder, Mirror
 from headrace.instance.paths import TreePaths
 from headrace.instance.storage import Store
 from headrace.processes.child_report import ChildReport
-from headrace.runs import ArtefactsStored, Clash, EventWriter, RunPaths
-from headrace.runs.events import Version
+from headrace.runs import ArtefactsStored, Clash, EventWriter, Run, RunPaths
+from headrace.runs.events import AttemptStarted, Version
 
 KNOWN = "kept.json"  # in the run's folder `engine`: what is at the places already, from restore or an earlier attempt
 CLEARED = "intermediate-cleared"  # beside it: no file of an earlier run is with the intermediate ones any more
@@ -74,15 +75,26 @@ def read_known(run: RunPaths) -> dict[str, dict[str, str]]:
         return {}
 
 
+class _Led(msgspec.Struct):
+    leader: str
+
+
 def remove_earlier(run: RunPaths, plan: ArtefactPlan, store: Store) -> None:
-    """Removes an earlier run's intermediate files from the place, once; not where other machines write there too.
+    """Removes an earlier run's intermediate files from the place, once. Of several machines the leader's does so in the
+    first attempt: before any program of the run has started.
 
     Raises:
         StorageError, UsageError: it cannot be removed.
     """
-    if plan.remote and not plan.part and not (run.engine / CLEARED).exists():
+    if not plan.remote or (run.engine / CLEARED).exists():
+        return
+    if not plan.part or (plan.part == runs.read_plan(run, _Led).leader and not _goes_on(run)):
         store.remove_others(plan.intermediate)
         (run.engine / CLEARED).touch()
+
+
+def _goes_on(run: RunPaths) -> bool:
+    return any(isinstance(event, AttemptStarted) for event in Run(run).events())
 
 
 def write_known(run: RunPaths, folders: list[Folder]) -> None:
