@@ -85,6 +85,8 @@ FORMATS = {
     "hosting/isolation/": "/proc and resolv.conf",
     "engines/sagemaker/failure_reasons.py": "SageMaker's FailureReason: its type, a colon, words, an exit code",
     "engines/local/limits/": "/proc, cgroup files, nvidia-smi",
+    "engines/kubernetes/lightkube_cluster.py": "the header Warning of an API server",
+    "engines/kubernetes/pod_states.py": "what an API server says of pods that it refuses, which has no other sign",
     "engines/slurm/slurm_commands.py": "what scontrol prints",
     "engines/slurm/slurm_complaints.py": "what Slurm prints when something is wrong, of which a part is shown",
     "engines/slurm/slurm_state.py": "what squeue and scontrol print",

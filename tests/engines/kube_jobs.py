@@ -51,7 +51,8 @@ CASES: dict[str, KubernetesJob] = {
                     "image": "registry.example.com/data:1",
                     "node_selector": {"node.kubernetes.io/instance-type": "c5.xlarge"},
                     "resources": {"requests": {"cpu": "3500m"}, "limits": {"cpu": 4, "memory": "6Gi"}},
-                    "pod": {"securityContext": {"runAsUser": 1000}, "volumes": [{"name": "own", "emptyDir": {}}]},
+                    "user": 1000,
+                    "pod": {"securityContext": {"fsGroup": 1000}, "volumes": [{"name": "own", "emptyDir": {}}]},
                     "container": {"volumeMounts": [{"name": "own", "mountPath": "/own"}]},
                 },
                 "dnn_group": {

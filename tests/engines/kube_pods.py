@@ -141,6 +141,7 @@ class Kubelet:
         self.pods: dict[str, Pod] = {}
         self.hosts = folder / "hosts"
         self.ending: list[threading.Thread] = []
+        self.waiting: list[tuple[Object, set[tuple[str, str, str]]]] = []
         self.leaving = False
         self._numbers = itertools.count(1)
 
@@ -180,7 +181,10 @@ class Kubelet:
         return [pod for pod in self.pods.values() if pod.made["metadata"]["labels"]["headrace/host"] == host][-1]
 
     def _created(self, made: Object) -> None:
-        if made.get("kind") != "Job" or self.leaving:
+        if self.leaving:
+            return
+        if made.get("kind") != "Job":
+            self._begin()
             return
         meta, template = made["metadata"], made["spec"]["template"]
         owner = {"kind": "Job", "name": meta["name"], "uid": meta["uid"]}
@@ -190,8 +194,23 @@ class Kubelet:
                          "ownerReferences": [owner]},
             "status": {"phase": "Pending"},
         }, meta["namespace"])  # fmt: skip
-        self.pods[pod["metadata"]["name"]] = Pod(self, pod)
-        self._status(pod, phase="Running", containerStatuses=[{"name": "host", "state": {"running": {}}}])
+        mounted = {
+            (plural, meta["namespace"], source[key]["name"])
+            for volume in pod["spec"]["volumes"]
+            for source in volume.get("projected", {}).get("sources", ())
+            for key, plural in (("secret", "secrets"), ("configMap", "configmaps"))
+            if key in source
+        }
+        self.waiting.append((pod, mounted))
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begins the pods of which all is there that they mount."""
+        for pod, mounted in [*self.waiting]:
+            if mounted <= self.server.objects.keys():
+                self.waiting.remove((pod, mounted))
+                self.pods[pod["metadata"]["name"]] = Pod(self, pod)
+                self._status(pod, phase="Running", containerStatuses=[{"name": "host", "state": {"running": {}}}])
 
     def _status(self, pod: Object, **status: Any) -> None:
         name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]

@@ -36,6 +36,13 @@ KIND_OF = {
     "configmaps": "ConfigMap", "secrets": "Secret", "services": "Service", "jobs": "Job", "pods": "Pod",
     "events": "Event", "persistentvolumeclaims": "PersistentVolumeClaim",
 }  # fmt: skip
+NOT_IN_ROLE = ("create", "pods")  # what the engine asks for, and does without
+RULES = {  # of the level restricted, for what pods of runs are: what a container must say, or its pod for it
+    "allowPrivilegeEscalation != false": ("allowPrivilegeEscalation",),
+    "unrestricted capabilities": ("capabilities", "drop"),
+    "runAsNonRoot != true": ("runAsNonRoot",), "seccompProfile": ("seccompProfile", "type"),
+}  # fmt: skip
+PASSES = (False, ["ALL"], True, "RuntimeDefault")
 VERBS = {"GET": "get", "POST": "create", "DELETE": "delete"}
 
 
@@ -84,19 +91,21 @@ class KubeServer:
         run: runs a command in a pod and returns its exit code.
         created, deleted: called with each object, under the lock.
         drops: field that it does not know: it warns of each object that is created.
+        security: ``warn`` or ``enforce``: what the namespace does by the Pod Security level *restricted*.
     """
 
     folder: Path
     namespaces: set[str] = field(default_factory=lambda: {"default", "train"})
     objects: dict[tuple[str, str, str], Object] = field(default_factory=dict)
     asked: Counter[tuple[str, str]] = field(default_factory=Counter)
-    denied: set[tuple[str, str]] = field(default_factory=set)
+    denied: set[tuple[str, str]] = field(default_factory=lambda: {NOT_IN_ROLE})
     faults: list[Fault] = field(default_factory=list)
     logs: dict[str, str] = field(default_factory=dict)
     quota: str = ""
     run: Callable[[Exec], Awaitable[int]] | None = None
     created: list[Callable[[Object], None]] = field(default_factory=list)
     drops: str = ""
+    security: str = ""
     deleted: list[Callable[[Object], None]] = field(default_factory=list)
     lock: threading.RLock = field(default_factory=threading.RLock)
     _version: int = 0
@@ -234,11 +243,27 @@ class KubeServer:
                 return failure(403, "Forbidden", f'{plural} "{name}" is forbidden: exceeded quota: small')
             if (plural, namespace, name) in self.objects:
                 return failure(409, "AlreadyExists", f'{plural} "{name}" already exists')
+            policy = ""
+            if self.security and plural in ("jobs", "pods"):
+                policy = violations(made["spec"] if plural == "pods" else made["spec"]["template"]["spec"])
+            refused = f'pods "{name}" is forbidden: violates {policy}'
+            if policy and self.security == "enforce" and plural == "pods":
+                return failure(403, "Forbidden", refused)
             answer = made if dry else self.put(plural, made, namespace)
+            if policy and self.security == "enforce" and not dry:  # what the controller of Jobs is told
+                about = {"uid": answer["metadata"]["uid"], "name": name}
+                event = {"involvedObject": about, "type": "Warning", "reason": "FailedCreate"}
+                self.put(
+                    "events", {**event, "metadata": {"name": f"e-{name}"}, "message": f"Error creating: {refused}"}
+                )
         if request.state.after is not None:
             return await failed(request.state.after.how[len("after ") :])
-        warned = {"warning": f'299 - "unknown field \\"{self.drops}\\""'} if self.drops else {}
-        return JSONResponse(answer, 201, warned)
+        told = [f'unknown field "{self.drops}"'] if self.drops else []
+        told += [f"would violate {policy}"] if policy and self.security == "warn" else []
+        answered = JSONResponse(answer, 201)
+        for text in told:
+            answered.headers.append("warning", "299 - " + json.dumps(text))
+        return answered
 
     def _list(self, plural: str, namespace: str, query: Any) -> Object:
         labels = dict(pair.split("=", 1) for pair in query.get("labelSelector", "").split(",") if pair)
@@ -402,6 +427,20 @@ async def failed(how: int | str | Object) -> Response:
     if how == 502:
         return Response("<html>502 Bad Gateway</html>", 502, media_type="text/html")
     return failure(int(how), "InternalError", "etcdserver: request timed out")
+
+
+def violations(spec: Object) -> str:
+    """What PodSecurity says of a pod by the level restricted; empty when it passes."""
+    found = []
+    containers = [*spec.get("initContainers", ()), *spec["containers"]]
+    for (rule, path), passes in zip(RULES.items(), PASSES, strict=True):
+        of_pod = value_at(spec, ("securityContext", *path))
+        bad = [each["name"] for each in containers
+               if passes not in (value_at(each, ("securityContext", *path)), of_pod)]  # fmt: skip
+        if bad:
+            names = " and ".join(f'"{name}"' for name in bad)
+            found.append(f"{rule} (container {names} must set securityContext.{'.'.join(path)})")
+    return f'PodSecurity "restricted:latest": {", ".join(found)}' if found else ""
 
 
 def value_at(made: Object, path: Iterable[str]) -> object:

@@ -137,7 +137,7 @@ class Pods:
         if self.planned.options.is_jobset:
             plan = self.planned.plan
             part = [group.name for group in plan.groups].index(plan.host(host).group)
-            job = objects(self.planned)[-1]["spec"]["replicatedJobs"][part]["template"]
+            job = objects(self.planned)[0]["spec"]["replicatedJobs"][part]["template"]
         else:
             jobs = [made for made in objects(self.planned) if made["kind"] == "Job"]
             (job,) = (made for made in jobs if made["metadata"]["labels"]["headrace/host"] == host)

@@ -6,6 +6,7 @@ Pods are played: by hand, or with what a real cluster said of them (kubernetes_t
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -20,7 +21,7 @@ import msgspec
 import pytest
 import yaml
 from effort import SOAK
-from kube_server import Exec, Fault, KubeServer, run_process
+from kube_server import NOT_IN_ROLE, Exec, Fault, KubeServer, run_process
 from kube_traces import replay
 
 from headrace import engines
@@ -81,7 +82,7 @@ class Play:
             self.server.change("pods", name, status={"phase": "Pending", **status})
         else:
             meta = {"name": name, "labels": {"headrace/run": label, "headrace/host": host}}
-            owners = [{"uid": self.server.objects["configmaps", "train", label]["metadata"]["uid"]}]
+            owners = [{"uid": self.server.objects["jobs", "train", f"{label}-algo-1"]["metadata"]["uid"]}]
             self.server.put("pods", {"metadata": {**meta, "ownerReferences": owners}, "spec": {"nodeName": "n1"},
                                      "status": {"phase": "Pending", **status}})  # fmt: skip
         return name
@@ -131,7 +132,8 @@ def play(module_server: KubeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(end_of_run, "CLEAN_SECONDS", 0.0)
     for each in (module_server.objects, module_server.denied, module_server.faults, module_server.logs):
         each.clear()
-    module_server.quota = module_server.drops = ""
+    module_server.denied.add(NOT_IN_ROLE)
+    module_server.quota = module_server.drops = module_server.security = ""
     yield Play(module_server, tmp_path)
     lightkube_cluster.disconnect()
 
@@ -285,6 +287,48 @@ def test_a_field_of_a_patch_that_the_cluster_would_leave_out_is_refused(play: Pl
     assert play.left() == []
 
 
+def test_what_the_cluster_warns_of_is_passed_on_once_with_the_object_and_the_key_with_which_pods_pass(
+    play: Play, caplog: pytest.LogCaptureFixture
+) -> None:
+    play.server.security, play.server.drops = "warn", "spec.podReplacementPolicy"
+    engines.start(play.job(options={"pip": True, "groups": {"data": {"user": 1000}}}), "kubernetes")
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert re.match(r"the cluster warns of the Job demo-algo-1: would violate PodSecurity .*: allowPriv", told)
+    assert told.endswith("pods pass with engines.kubernetes.user: 1000 (or the same of a group)")
+    caplog.clear()
+    engines.check(play.job(job_name="other", options={"pip": True, "user": 1000}), "kubernetes")
+    assert [record.getMessage() for record in caplog.records] == []
+
+
+def test_pods_that_a_namespace_will_never_take_end_the_run_at_once_and_are_refused_before_it_where_that_can_be_asked(
+    play: Play,
+) -> None:
+    play.server.security = "enforce"  # such a namespace takes the Jobs
+    run = play.start()
+    engines.refresh(run)
+    assert (run.status, run.cause.kind) == (Status.FAILED, CauseKind.INSTANCE_NOT_STARTED)
+    assert 'is forbidden: violates PodSecurity "restricted:latest"' in str(run.cause)
+    assert "pods pass with engines.kubernetes.user: 1000" in str(run.cause)
+    assert [line for line in play.left() if not line.startswith("events/")] == []
+    play.server.denied.clear()
+    with pytest.raises(ClusterRefused, match=r'cannot create the Pod .* violates PodSecurity "restricted') as caught:
+        engines.start(play.job(), "kubernetes")
+    assert "engines.kubernetes.user: 1000" in caught.value.hint
+    engines.check(play.job(options={"user": 1000}), "kubernetes")
+
+
+@pytest.mark.parametrize("words", ["exceeded quota: small", 'admission webhook "owned" denied the request'])
+def test_what_may_hold_for_a_pod_without_a_job_only_or_pass_is_a_warning(
+    play: Play, caplog: pytest.LogCaptureFixture, words: str
+) -> None:
+    play.server.denied.clear()
+    play.server.faults.append(Fault(status(403, "Forbidden", words), verb="create", resource="pods"))
+    engines.check(play.job(), "kubernetes")
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told.startswith("the cluster warns of the Pod demo-")
+    assert words in told
+
+
 def test_the_key_of_a_refused_field_is_found_in_pods_containers_and_sets() -> None:
     names = {
         "spec.template.spec.containers[0].resources.limits[cpu]": "resources",
@@ -310,7 +354,7 @@ def test_what_cannot_be_deleted_after_a_failed_submission_is_named(play: Play) -
     finally:
         play.server.created.remove(cut)
         play.server.faults.clear()
-    assert "delete configmap demo-" in caught.value.hint
+    assert re.search(r"delete job demo-\S+-algo-1$", caught.value.hint)
 
 
 def test_an_answer_that_is_lost_is_no_second_object(play: Play) -> None:
@@ -318,11 +362,13 @@ def test_an_answer_that_is_lost_is_no_second_object(play: Play) -> None:
                            Fault("after 500", verb="create", resource="jobs", times=2)]  # fmt: skip
     run = play.start()
     assert sum(line.startswith("jobs/") for line in play.left()) == 2
+    owners = [each["metadata"].get("ownerReferences", [{}])[0].get("name") for each in play.server.of("secrets")]
+    assert owners == [f"{read_ticket(run.paths).name}-algo-1"] * len(owners)
     assert read_ticket(run.paths).submitted
     assert play.server.faults == []
 
 
-KILLED_AT = {0: "before the owner", 1: "after the owner", 7: "before the last", 8: "after the last"}
+KILLED_AT = {0: "before the owner", 1: "after the owner, whose pod waits", 7: "before the last", 8: "after the last"}
 
 
 @pytest.mark.parametrize("number", sorted(KILLED_AT) if SOAK else [1, 8])
@@ -337,7 +383,7 @@ def test_a_submission_that_is_killed_is_found_again_or_leaves_nothing(play: Play
             processes[0].wait()
 
     play.job()
-    at_once = "submit_run._made = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
+    at_once = "submit_run._make = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
     code = (
         "import os, signal, sys\nfrom headrace import engines\nfrom headrace.engines.kubernetes import submit_run\n"
         f"from headrace.job import load_job\n{at_once if not number else ''}"
@@ -548,7 +594,8 @@ def test_a_leader_that_is_gone_has_lost_the_run_also_when_its_job_has_made_anoth
 
 def test_a_run_whose_objects_somebody_has_deleted_has_failed(play: Play) -> None:
     run = play.start()
-    play.server.remove("configmaps", read_ticket(run.paths).name)
+    play.server.remove("jobs", f"{read_ticket(run.paths).name}-algo-1")
+    assert play.left() == [], "as when its time to live is over"
     engines.refresh(run)
     assert run.status is Status.FAILED
     assert "its pod is gone" in str(run.cause)
@@ -721,7 +768,7 @@ def test_a_store_that_only_pods_reach_does_not_keep_a_run_from_its_end(
 
 @pytest.mark.s3
 def test_a_record_that_was_stored_in_part_ends_with_what_kubernetes_says(play: Play, kept: Run) -> None:
-    play.server.remove("configmaps", read_ticket(kept.paths).name)
+    play.server.remove("jobs", f"{read_ticket(kept.paths).name}-algo-1")
     engines.refresh(kept)
     assert (kept.status, kept.cause.kind) == (Status.FAILED, CauseKind.HOST_LOST)
     assert [line.text for line in kept.logs()] == ["hello", "fetched, but not stored"]

@@ -34,7 +34,7 @@ def payload_of(case: KubernetesJob) -> Payload:
 
 def submitted(case: KubernetesJob) -> list[dict]:
     first, *others = objects(case, payload_of(case))
-    return [first, *(with_owner(made, UID) for made in others)]
+    return [first, *(with_owner(made, first, UID) for made in others)]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -62,7 +62,7 @@ def test_servers_of_each_version_take_all_objects(version: str) -> None:
 
 
 def test_the_check_of_the_objects_sees_a_wrong_key_and_a_wrong_value() -> None:
-    job = json.loads(json.dumps(submitted(CASES["one_group"])[-1]))
+    job = json.loads(json.dumps(submitted(CASES["one_group"])[0]))
     for change in ({"restartpolicy": "Never"}, {"activeDeadlineSeconds": "3600"}):
         wrong = json.loads(json.dumps(job))
         wrong["spec"]["template"]["spec"] |= change
@@ -71,7 +71,7 @@ def test_the_check_of_the_objects_sees_a_wrong_key_and_a_wrong_value() -> None:
 
 
 def test_the_models_of_jobset_know_every_key_and_its_pods_are_pods() -> None:
-    made = submitted(CASES["jobset"])[-1]
+    made = submitted(CASES["jobset"])[0]
     assert made["kind"] == JOBSET
     assert json.loads(models.JobsetV1alpha2JobSet.from_dict(made).to_json()) == made
     wrong = json.loads(json.dumps(made))
@@ -85,10 +85,14 @@ def test_the_models_of_jobset_know_every_key_and_its_pods_are_pods() -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_the_first_object_owns_all_others_and_all_are_in_one_namespace(name: str) -> None:
     first, *others = submitted(CASES[name])
-    assert first["kind"] == "ConfigMap"
+    assert first["kind"] == (JOBSET if name == "jobset" else "Job")
     assert "ownerReferences" not in first["metadata"]
-    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": first["metadata"]["name"], "uid": UID}
+    owner = {**{key: first[key] for key in ("apiVersion", "kind")}, "name": first["metadata"]["name"], "uid": UID}
     assert all(made["metadata"]["ownerReferences"] == [owner] for made in others)
+    # The cluster removes it, and with it all others; nothing else goes by itself, such as a Job in mid-run.
+    ttl = "ttlSecondsAfterFinished"
+    assert first["spec"][ttl] == 7 * 86400
+    assert not any(ttl in made.get("spec", {}) for made in others)
     assert {made["metadata"]["namespace"] for made in (first, *others)} == {CASES[name].options.namespace}
     names = [(made["kind"], made["metadata"]["name"]) for made in (first, *others)]
     assert len(set(names)) == len(names)
@@ -110,7 +114,8 @@ def test_what_is_rendered_is_what_is_submitted_without_data() -> None:
 
 def test_every_host_has_a_job_of_one_pod_with_its_name() -> None:
     case = CASES["two_groups"]
-    jobs = [made for made in objects(case) if made["kind"] == "Job"]
+    leader, *others = [made for made in objects(case) if made["kind"] == "Job"]
+    jobs = [*others, leader]  # algo-3
     assert [job["metadata"]["name"] for job in jobs] == [f"{case.name}-algo-{n}" for n in (1, 2, 3)]
     for job, host in zip(jobs, case.plan.hosts, strict=True):
         spec, pod = job["spec"], job["spec"]["template"]["spec"]
@@ -140,7 +145,7 @@ def test_no_pod_outlives_its_run_and_none_is_ended_before_it() -> None:
 
 def test_the_hosts_of_a_jobset_are_known_by_its_pods_index() -> None:
     case = CASES["jobset"]
-    job_set = objects(case)[-1]
+    job_set = objects(case)[0]
     parts = {part["name"]: part["template"]["spec"] for part in job_set["spec"]["replicatedJobs"]}
     found = {}
     for name, spec in parts.items():
@@ -183,9 +188,11 @@ def test_200_instances_are_rendered_in_bounded_time() -> None:
 
 
 def test_a_patch_is_merged_and_takes_nothing_away() -> None:
-    job = next(made for made in objects(CASES["two_groups"]) if made["kind"] == "Job")
+    job = [made for made in objects(CASES["two_groups"]) if made["kind"] == "Job"][1]
     pod = job["spec"]["template"]["spec"]
-    assert pod["securityContext"] == {"runAsUser": 1000}
+    assert pod["securityContext"] == {
+        "runAsUser": 1000, "runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}, "fsGroup": 1000
+    }  # fmt: skip
     assert pod["volumes"][-1] == {"name": "own", "emptyDir": {}}
     assert {"run", "in", "shm"} <= {volume["name"] for volume in pod["volumes"]}
     assert pod["containers"][0]["volumeMounts"][-1] == {"name": "own", "mountPath": "/own"}

@@ -46,6 +46,7 @@ PODS = "engines.kubernetes"
         ({"max_pending": 0}, "max_pending", "above 0"),
         ({"pod": {"restartPolicy": "Always"}}, "pod", "retry starts the programs again"),
         ({"pod": {"containers": []}}, "pod", "keep the pod from ending"),
+        ({"user": 0}, "user", "1 to 2147483647"),
         ({"container": {"command": ["x"]}}, "container", "runs the job's programs"),
         ({"groups": {"nobody": {}}}, "groups.nobody", "name of an instance group"),
         ({"groups": {"dnn_group": {"namespace": "x"}}}, "groups.dnn_group.namespace", "unknown key"),
@@ -91,6 +92,13 @@ READ_ONLY = {**CLAIM, "read_only": True}
             {},
             f"{PODS}.resources.limits.nvidia.com/gpu",
             "write gpus",
+        ),
+        ({"user": 1000, "privileged": True}, {}, f"{PODS}.user", "not privileged"),
+        (
+            {"user": 1000, "groups": {"dnn_group": {"privileged": True}}},
+            {},
+            f"{PODS}.groups.dnn_group.user",
+            "leave out user or privileged",
         ),
         ({}, {"inputs": {"training": "data"}}, "inputs.training.s3_data", "s3:// URI, or a path below the mount_path"),
         ({"volumes": {"d": CLAIM}}, {"inputs": {"t": "/data/../etc"}}, "inputs.t.s3_data", "do not see the folders"),
@@ -159,10 +167,24 @@ def test_the_image_of_sagemaker_will_do_and_a_group_may_have_its_own() -> None:
     assert (case.image_of("data_group"), case.image_of("dnn_group")) == ("cpu:1", "gpu:1")
 
 
+LEAST = {"requests": {"cpu": "500m", "memory": "512Mi"}}
+
+
+def test_a_pod_asks_for_a_little_of_what_the_job_says_nothing_of() -> None:
+    def asked(**resources: object) -> dict[str, dict[str, str]]:
+        return planned({"resources": resources}, DATA).resources_of("data_group")
+
+    assert asked() == LEAST
+    # What has a limit alone is requested as much, by Kubernetes itself.
+    assert asked(limits={"memory": "1Gi"}) == {"requests": {"cpu": "500m"}, "limits": {"memory": "1Gi"}}
+    assert asked(requests={"cpu": 0}) == {"requests": {"cpu": "0", "memory": "512Mi"}}
+
+
 def test_gpus_follow_from_the_instance_type_unless_they_are_given() -> None:
     resources = planned({}, DATA, DNN).resources_of
-    assert (resources("data_group"), resources("dnn_group")) == ({}, {"limits": {"nvidia.com/gpu": "1"}})
-    assert planned({"gpus": 0}, DNN).resources_of("dnn_group") == {}
+    assert resources("data_group") == LEAST
+    assert resources("dnn_group") == {**LEAST, "limits": {"nvidia.com/gpu": "1"}}
+    assert planned({"gpus": 0}, DNN).resources_of("dnn_group") == LEAST
     assert planned({"groups": {"dnn_group": {"gpus": 4}}}, DNN).resources_of("dnn_group")["limits"] == {
         "nvidia.com/gpu": "4"
     }
@@ -268,7 +290,7 @@ def test_the_plan_shows_the_python_of_the_image_and_what_each_hosts_pod_asks_for
     hosts = {host["group"]: host for host in json.loads(capsys.readouterr().out)["hosts"]}
     assert {host["programs"][0]["argv"][0] for host in hosts.values()} == {"/opt/conda/bin/python"}
     assert {name: host["pod"] for name, host in hosts.items()} == {
-        "dnn_group": "pod: 2 GPUs",
+        "dnn_group": "pod: cpu 500m, memory 512Mi, 2 GPUs",
         "data_group": "pod: cpu 2 at most, memory 4Gi at most",
-        "bare": "pod: asks for no CPUs and no memory",
+        "bare": "pod: cpu 500m, memory 512Mi",
     }

@@ -26,7 +26,7 @@ from headrace.runs import Run, RunPaths, Status
 pytestmark = [pytest.mark.namespaces, pytest.mark.needs("root")]  # a pod's mounts take root
 
 SCRIPT = """
-import json, os, pathlib, socket, sys
+import getpass, json, os, pathlib, socket, sys
 import headrace
 hosts = json.loads(os.environ["SM_HOSTS"])
 host = os.environ["SM_CURRENT_HOST"]
@@ -34,6 +34,7 @@ data = pathlib.Path(os.environ["SM_CHANNEL_TRAINING"])
 interface = os.environ["SM_NETWORK_INTERFACE_NAME"]
 print("I am", host, "as", os.getuid(), "on", interface, "with", data.joinpath("x").read_text())
 print("they are", *map(socket.gethostbyname, hosts))
+print("my home can be written:", os.access(pathlib.Path.home(), os.W_OK), "my name:", getpass.getuser())
 print("headrace is", pathlib.Path(headrace.__file__).parent.parent.name)
 pathlib.Path("/opt/ml/model", host + ".txt").write_text(host)
 sys.exit(int(os.environ.get("END_WITH", "0")) if host == "algo-1" else 0)
@@ -100,6 +101,7 @@ def test_two_pods_make_one_run_whose_record_and_model_are_the_leaders(play: Play
         assert f"I am {host} as {user} on lo with data of the volume" in log
         assert "they are 10.96.7.1 10.96.7.2" in log
         assert "headrace is package" in log
+        assert f"my home can be written: True my name: {user or 'root'}" in log
         assert pods.word_of(host) == {"status": "Completed"}
         secret = pods.run_of(host).root / "hosts" / host / "input/data/headrace/secret"
         assert secret.stat().st_mode & 0o777 == 0o600

@@ -71,7 +71,7 @@ class Rule(NamedTuple):
 
 
 ROLE: tuple[Rule, ...] = (
-    Rule("", "configmaps", ("create", "delete", "get")),
+    Rule("", "configmaps", ("create", "get")),
     Rule("", "events", ("list",)),
     Rule("", "persistentvolumeclaims", ("get",)),
     Rule("", "pods", ("list",)),
@@ -79,11 +79,11 @@ ROLE: tuple[Rule, ...] = (
     Rule("", "pods/log", ("get",)),
     Rule("", "secrets", ("create",)),
     Rule("", "services", ("create",)),
-    Rule("batch", "jobs", ("create", "list")),
+    Rule("batch", "jobs", ("create", "delete", "list")),
 )
 """All that the engine does in a namespace. `exec` is a ``get`` before Kubernetes 1.35, then a ``create``."""
 
-ROLE_OF_SET: tuple[Rule, ...] = (Rule("jobset.x-k8s.io", "jobsets", ("create", "list")),)
+ROLE_OF_SET: tuple[Rule, ...] = (Rule("jobset.x-k8s.io", "jobsets", ("create", "delete", "list")),)
 """What it does besides for a job with `queue` or `gang`."""
 
 
@@ -134,6 +134,10 @@ class Cluster(Protocol):
     @property
     def namespace(self) -> str:
         """The namespace."""
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """What the server warned of in its last answer to this thread, such as what a policy of pods would refuse."""
 
     def create(self, manifest: Manifest, dry_run: bool = False) -> dict[str, Any]:
         """Creates an object and returns it as it is then. Raises ObjectExists.

@@ -29,7 +29,6 @@ from headrace.runs.segments import find_record
 
 _log = logging.getLogger(__name__)
 
-OWNER = "ConfigMap"
 CLEAN_SECONDS = 30.0  # for deleting the objects of a submission that failed
 STORE_SECONDS = 10.0  # for an answer of the store of a record
 NOBODY = "nobody watched the run; `record: {uri: s3://...}` and `output_path` keep both without that"
@@ -60,7 +59,8 @@ def fetched(cluster: Cluster, ticket: Ticket, paths: RunPaths, fetch: RecordFetc
 
 def delete_objects(cluster: Cluster, ticket: Ticket) -> None:
     """Deletes the owner of a run's objects, and with it all of them. Raises KubernetesUnreachable, ClusterRefused."""
-    cluster.delete(OWNER, ticket.name)
+    kind, name = ticket.owner
+    cluster.delete(kind, name or ticket.name)
 
 
 def delete_after_failure(cluster: Cluster, ticket: Ticket) -> None:
@@ -78,7 +78,7 @@ def delete_after_failure(cluster: Cluster, ticket: Ticket) -> None:
             if isinstance(error, ClusterRefused) or time.monotonic() > deadline:
                 raise EngineRefused(
                     f"the submission failed, and what it had made cannot be deleted: {error.message}",
-                    f"kubectl --context {ticket.context} -n {ticket.namespace} delete configmap {ticket.name}",
+                    f"kubectl --context {ticket.context} -n {ticket.namespace} delete {' '.join(ticket.owner).lower()}",
                 ) from error
         time.sleep(1.0)
 

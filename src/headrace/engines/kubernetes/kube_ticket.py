@@ -22,8 +22,7 @@ class Ticket(msgspec.Struct, frozen=True):
         server: address of the API server: the same names on another one mean other objects.
         context: of the kubeconfig.
         namespace: where its objects are.
-        name: of its owner, and what the label of all its objects says.
-        last: kind and name of the object that is made last.
+        name: what the label of all its objects says, and the name of the ConfigMap that is made last.
         record: where the job stores its record too; empty if nowhere. A leader's pod is replaced only if it does.
         output_stored: the output is stored elsewhere, and not fetched.
         linger: seconds that the leader's pod waits at the end for somebody who fetches the record.
@@ -32,13 +31,13 @@ class Ticket(msgspec.Struct, frozen=True):
         pid, start, node: the process that submits it.
         submitted: all of its objects are made.
         reads_store: this machine should reach the places of the job, `record` too; else perhaps only its pods do.
+        owner: kind and name of the object that owns the others. Of a run of an older headrace it is that ConfigMap.
     """
 
     server: str
     context: str
     namespace: str
     name: str
-    last: tuple[str, str]
     record: str
     output_stored: bool
     linger: float
@@ -49,6 +48,7 @@ class Ticket(msgspec.Struct, frozen=True):
     node: str
     submitted: bool = False
     reads_store: bool = True
+    owner: tuple[str, str] = ("ConfigMap", "")
 
     @property
     def submitter_lives(self) -> bool:

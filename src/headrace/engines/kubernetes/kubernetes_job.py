@@ -33,6 +33,8 @@ from headrace.runs import RunPaths
 GPU = "nvidia.com/gpu"
 LONGEST_NAME = 48
 """Of a run's objects: with the host's number, or with what JobSet adds, a name has at most 63 characters."""
+LEAST = {"cpu": "500m", "memory": "512Mi"}
+"""Requested where a job says nothing of it: a pod without requests is evicted first, and a quota refuses it."""
 _OTHER = re.compile(r"[^a-z0-9]+")
 _DIGEST = 8
 
@@ -77,8 +79,7 @@ class KubernetesJob(EngineJob):
 
     def pod_of(self, group: str) -> str:
         """Returns what a pod of a group asks of its node."""
-        asked = ", ".join(self._asked(group))
-        return f"pod: {asked}" if asked else "pod: asks for no CPUs and no memory"
+        return f"pod: {', '.join(self._asked(group))}"
 
     def _asked(self, group: str) -> Iterator[str]:
         resources = self.resources_of(group)
@@ -102,6 +103,7 @@ class KubernetesJob(EngineJob):
         limits = dict(pods.resources.limits) if pods.resources else {}
         requests |= pods.resources.requests if pods.resources else {}
         requests = {name: value for name, value in requests.items() if not _is_above(value, limits.get(name))}
+        requests |= {name: value for name, value in LEAST.items() if name not in requests and name not in limits}
         gpus = pods.gpus if pods.gpus is not None else shape.gpus if shape is not None else 0
         if gpus:
             limits[GPU] = str(gpus)

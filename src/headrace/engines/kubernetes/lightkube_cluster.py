@@ -46,7 +46,8 @@ REFUSED_HINT = (
     "a field of the object, or a rule of the cluster (an admission webhook): `headrace plan JOB --engine kubernetes "
     "--render DIR` writes the objects"
 )
-_UNKNOWN_IN_POD = re.compile(r'unknown field \\"([^"\\]*template\.spec\.[^"\\]*)\\"')  # in a header Warning
+_WARNING = re.compile(r'299 \S+ "((?:[^"\\]|\\.)*)"')  # in a header Warning (RFC 7234), which may hold several
+_UNKNOWN = re.compile(r'unknown field "([^"]*)"')
 TRY_AGAIN = frozenset({408, 409, 410, 429, 500, 502, 503, 504})
 
 
@@ -73,7 +74,7 @@ class LightkubeCluster:
             what = f"the certificates of the context {config.context_name} cannot be used: {error}"
             raise ClusterRefused(what, "`kubectl config view --raw` names their files") from error
         http = self._http()
-        self._heard = threading.local()  # what the server warned of in the last answer to this thread
+        self._heard = threading.local()  # the texts of `warnings`
         http.event_hooks = {"response": [_read_refusal, self._read_warnings]}
         self._server = config.cluster.server
         self._context = config.context_name
@@ -93,6 +94,11 @@ class LightkubeCluster:
         """See `Cluster`."""
         return cast(str, self._client.namespace)
 
+    @property
+    def warnings(self) -> Sequence[str]:
+        """See `Cluster`. Fields that it does not know are not among them: older servers do without some of ours."""
+        return [text for text in getattr(self._heard, "texts", ()) if not _UNKNOWN.search(text)]
+
     def close(self) -> None:
         """Closes its connections."""
         self._client.close()
@@ -102,9 +108,9 @@ class LightkubeCluster:
         kind = manifest["kind"]
         made = resource(kind)(manifest)
         what = f"create the {kind} {manifest['metadata']['name']}"
-        self._heard.warnings = []
         found = dict(self._asked(what, lambda client: client.create(made, namespace=self.namespace, dry_run=dry_run)))
-        dropped = [field for warned in self._heard.warnings for field in _UNKNOWN_IN_POD.findall(warned)]
+        unknown = [field for text in self._heard.texts for field in _UNKNOWN.findall(text)]
+        dropped = [field for field in unknown if "template.spec." in field]
         if dry_run and dropped:
             named = ", ".join(dropped)
             raise ClusterRefused(
@@ -211,7 +217,8 @@ class LightkubeCluster:
         return self._client._client._client
 
     def _read_warnings(self, response: httpx2.Response) -> None:
-        self._heard.warnings = response.headers.get_list("warning")
+        told = _WARNING.findall(", ".join(response.headers.get_list("warning")))
+        self._heard.texts = [re.sub(r"\\(.)", r"\1", text) for text in told]
 
     # --- one request -----------------------------------------------------------------------------------------------
 

@@ -1,13 +1,15 @@
 """The objects of a run, in the order in which they are made. Pure: plain mappings, as the cluster's API takes them.
 
-    ConfigMap NAME            owns all others: when it is deleted, nothing is left
+    Job NAME-algo-N           the leader's, which owns all others: when it is deleted, by whomever, nothing is left
+    Service NAME              gives pods their names in DNS, algo-N
     ConfigMap NAME-headrace   headrace's package
     Secret NAME               job, plan, code
-    Secret NAME-algo-N        what is one host's alone
-    Service NAME              gives pods their names in DNS, algo-N
-    Job NAME-algo-N           the pod of a host, and another one when that is lost
+    Secret NAME-algo-N        what is one host's alone, the leader's first
+    Job NAME-algo-N           the pod of another host, and the next one when that is lost
+    ConfigMap NAME            says that all others are made
 
-With `queue` or `gang` the last two are one JobSet, with one Job a group.
+The cluster deletes the first `ttl` seconds after its end. With `queue` or `gang` that is one JobSet, with one Job a
+group, and there are no other Jobs and no Service. Its pods are made at once and wait for what they mount.
 """
 
 from __future__ import annotations
@@ -36,29 +38,41 @@ MANIFESTS = "objects.yaml"
 
 
 def objects(planned: KubernetesJob, payload: Payload | None = None) -> tuple[Object, ...]:
-    """Returns the objects of a run, its owner first. The others lack `with_owner`.
+    """Returns the objects of a run, in the order of the module. All but the first lack `with_owner`.
 
     Args:
         planned: the job, in its run.
         payload: what travels to the pods; None leaves it out.
     """
-    made = [_owner(planned), _package(planned, payload), *_secrets(planned, payload)]
+    mounted = [_package(planned, payload), *_secrets(planned, payload)]
     if planned.options.is_jobset:
-        return (*made, _job_set(planned))
-    jobs = (_job(planned, group, host) for group in planned.plan.groups for host in group.hosts)
-    return (*made, _service(planned), *jobs)
+        return (_job_set(planned), *mounted, _complete(planned))
+    hosts = [(group, host) for group in planned.plan.groups for host in group.hosts]
+    hosts.sort(key=lambda each: each[1] != planned.plan.leader)
+    owner, *jobs = (_job(planned, group, host) for group, host in hosts)
+    return (owner, _service(planned), *mounted, *jobs, _complete(planned))
 
 
-def with_owner(made: Mapping[str, Any], owner_uid: str) -> Object:
-    """Returns an object of a run as owned by the first one.
+def pods_of(planned: KubernetesJob) -> tuple[Object, ...]:
+    """Returns a pod of each group as its Job makes it, to ask the cluster what it thinks of it."""
+    made = []
+    for group in planned.plan.groups:
+        template = _template(planned, group, {}, "" if planned.options.is_jobset else group.hosts[0])
+        meta = {**template["metadata"], "name": f"{planned.name}-{group.hosts[0]}"}
+        made.append({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": template["spec"]})
+    return tuple(made)
+
+
+def with_owner(made: Mapping[str, Any], owner: Mapping[str, Any], uid: str) -> Object:
+    """Returns an object of a run as owned by another one.
 
     Args:
         made: the object.
-        owner_uid: of the run's owner, as the cluster has made it.
+        owner: the first of `objects`.
+        uid: of that, as the cluster has made it.
     """
-    meta = made["metadata"]
-    reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": meta["labels"][RUN], "uid": owner_uid}
-    return {**made, "metadata": {**meta, "ownerReferences": [reference]}}
+    of_owner = {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": owner["metadata"]["name"]}
+    return {**made, "metadata": {**made["metadata"], "ownerReferences": [{**of_owner, "uid": uid}]}}
 
 
 def rendered(planned: KubernetesJob) -> tuple[Document, ...]:
@@ -107,7 +121,7 @@ def _meta(planned: KubernetesJob, name: str, **labels: str) -> Object:
     }
 
 
-def _owner(planned: KubernetesJob) -> Object:
+def _complete(planned: KubernetesJob) -> Object:
     data = {"run": planned.plan.run_id, "leader": planned.plan.leader, "directory": planned.root}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _meta(planned, planned.name), "data": data}
 
@@ -119,7 +133,7 @@ def _package(planned: KubernetesJob, payload: Payload | None) -> Object:
 
 def _secrets(planned: KubernetesJob, payload: Payload | None) -> Iterator[Object]:
     yield _secret(_meta(planned, planned.name), None if payload is None else {SHARED: payload.shared})
-    for group in planned.plan.groups:
+    for group in sorted(planned.plan.groups, key=lambda each: planned.plan.leader not in each.hosts):
         labels = {GROUP: group_label(group.name)}
         for hosts in [group.hosts] if planned.options.is_jobset else [(host,) for host in group.hosts]:
             host = "" if planned.options.is_jobset else hosts[0]
@@ -153,7 +167,7 @@ def _job(planned: KubernetesJob, group: GroupPlan, host: str) -> Object:
         "completions": 1,
         "parallelism": 1,
         **_replaced(limit),
-        "ttlSecondsAfterFinished": planned.options.ttl,
+        **({"ttlSecondsAfterFinished": planned.options.ttl} if host == planned.plan.leader else {}),
         "template": _template(planned, group, labels, host),
     }
     meta = _meta(planned, f"{planned.name}-{host}", **labels)

@@ -32,6 +32,7 @@ OF_S3 = "botocore>=1.35"
 """What hosts need with S3, beside headrace's own libraries."""
 STAYING = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"}
 """Annotations with which the usual autoscalers let a pod end its work."""
+RESTRICTED = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
 AFTER_GRACE = 30
 """Seconds between the programs' SIGKILL and the pod's: checkpoints and the record are brought to safety."""
 
@@ -56,6 +57,7 @@ def pod_spec(planned: KubernetesJob, group: GroupPlan, host: str = "") -> Object
         "enableServiceLinks": False,
         "automountServiceAccountToken": pods.service_account is not None,
         **_given(
+            securityContext=None if pods.user is None else {"runAsUser": pods.user, **RESTRICTED},
             serviceAccountName=pods.service_account,
             nodeSelector=dict(pods.node_selector),
             tolerations=[_toleration(each.model_dump(exclude_none=True)) for each in pods.tolerations],
@@ -97,7 +99,7 @@ def _container(planned: KubernetesJob, group: GroupPlan, host: str, pods: Kubern
         **_given(
             envFrom=[{"secretRef": {"name": name}} for name in options.environment_secrets],
             resources=planned.resources_of(group.name),
-            securityContext={"privileged": True} if pods.privileged else None,
+            securityContext={"privileged": True} if pods.privileged else _few_rights(pods),
         ),
         "volumeMounts": [
             {"name": "run", "mountPath": root},
@@ -120,7 +122,11 @@ def _pip(planned: KubernetesJob, group: GroupPlan) -> Object:
         **_image(planned, group),
         "name": "pip",
         "command": command,
-        **_given(env=variables, resources={kind: each for kind, each in resources.items() if each}),
+        **_given(
+            env=variables,
+            resources={kind: each for kind, each in resources.items() if each},
+            securityContext=_few_rights(planned.options.pods_of(group.name)),
+        ),
         "volumeMounts": _inputs(),
     }
 
@@ -136,6 +142,11 @@ def needed(planned: KubernetesJob) -> tuple[str, ...]:
 
 def _image(planned: KubernetesJob, group: GroupPlan) -> Object:
     return {"image": planned.image_of(group.name), **_given(imagePullPolicy=planned.options.image_pull_policy)}
+
+
+def _few_rights(pods: KubernetesPods) -> Object:
+    """What each container of a pod with a user of its own must say for the Pod Security level *restricted*."""
+    return {} if pods.user is None else {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
 def _inputs() -> list[Object]:

@@ -7,6 +7,7 @@ hosts wait, and what has become of a pod that can say it no more itself.
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -21,7 +22,19 @@ from headrace.runs.run_paths import by_number
 Object = Mapping[str, Any]
 
 LOST_SECONDS = 60.0  # so long after its grace a pod that is being deleted still has no end: its node does not answer
-HOPELESS = frozenset({"InvalidImageName"})
+_NEVER = re.compile(r'violates PodSecurity "|failed quota: ')
+"""What the API server says of a pod that it will not take as it is, however long its Job tries."""
+_POLICY = re.compile(r'PodSecurity "\w+:[\w.]+": (.*)', re.DOTALL)
+_OF_POLICY = {
+    r"allowPrivilegeEscalation|unrestricted capabilities|runAsNonRoot|runAsUser|seccompProfile": "user: 1000",
+    r"volume": "volumes (claim)",
+    r"\bprivileged \(": "privileged: false",
+    r"host namespaces|hostPort": "pod, container",
+}
+"""Words of PodSecurity's standards to the key of `engines.kubernetes` with which pods pass."""
+REFUSED = "PodRefused"
+"""Our keyword of hosts whose pod is never made."""
+HOPELESS = frozenset({"InvalidImageName", REFUSED})
 """Keywords of pods that wait for what no waiting changes."""
 NOT_STARTED = frozenset({"StartError", "ContainerCannotRun"})
 """Keywords of pods whose container could not begin."""
@@ -194,9 +207,29 @@ def waited_too_long(states: Sequence[PodState], seconds: float, now: float, job:
         waited = now - (state.since or job)
         if waited > seconds or state.keyword in HOPELESS:
             words = state.words or "its pod does not start"
-            detail = f"it waited {waited:.0f} s for its pod: {words}"
+            detail = "; ".join(filter(None, (f"it waited {waited:.0f} s for its pod: {words}", keys_of_policy(words))))
             return Cause(CauseKind.INSTANCE_NOT_STARTED, detail, state.group, state.host, infrastructure=True)
     return None
+
+
+def never_made(words: str) -> bool:
+    """Returns whether the words with which the API server refuses a pod mean that it will never take it as it is.
+
+    >>> never_made('violates PodSecurity "restricted:latest": seccompProfile'), never_made("exceeded quota: small")
+    (True, False)
+    """
+    return _NEVER.search(words) is not None
+
+
+def keys_of_policy(words: str) -> str:
+    """Returns with which keys of the job file pods pass what PodSecurity says of them; empty for other words.
+
+    >>> keys_of_policy('would violate PodSecurity "restricted:v1.30": runAsNonRoot != true (pod or container ...)')
+    'pods pass with engines.kubernetes.user: 1000 (or the same of a group)'
+    """
+    policy = _POLICY.search(words)
+    keys = [f"engines.kubernetes.{key}" for word, key in _OF_POLICY.items() if policy and re.search(word, policy[1])]
+    return f"pods pass with {' and '.join(keys)} (or the same of a group)" if keys else ""
 
 
 def seconds_of(time: str | None) -> float:
@@ -211,9 +244,8 @@ def seconds_of(time: str | None) -> float:
 
 
 def last_event(events: Sequence[Object]) -> str:
-    """Returns the newest warning among events, e.g. why a Job cannot make its pod; empty without one."""
-    warnings = [each for each in events if each.get("type") == "Warning"]
-    return said(warnings[-1]) if warnings else ""
+    """Returns the newest event if it is a warning, e.g. why a Job cannot make its pod; else it goes on: empty."""
+    return said(events[-1]) if events and events[-1].get("type") == "Warning" else ""
 
 
 def said(by: Object) -> str:

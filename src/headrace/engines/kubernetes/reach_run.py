@@ -15,11 +15,13 @@ from headrace.engines.kubernetes.kube_ticket import TICKET, Ticket, read_ticket
 from headrace.engines.kubernetes.lightkube_cluster import connect
 from headrace.engines.kubernetes.objects import RUN
 from headrace.engines.kubernetes.pod_states import (
+    REFUSED,
     JobState,
     PodPhase,
     PodState,
     job_states,
     last_event,
+    never_made,
     pod_states,
     said,
 )
@@ -100,7 +102,8 @@ def explained(cluster: Cluster, look: RunLook, jobs: Mapping[str, JobState]) -> 
         uid = state.uid or (jobs[state.host].uid if state.host in jobs else "")
         told = last_event(cluster.events(uid)) if uid else ""
         if told:
-            pods[state.host] = [*pods[state.host][:-1], replace(state, words=told)]
+            keyword = REFUSED if never_made(told) else ""
+            pods[state.host] = [*pods[state.host][:-1], replace(state, words=told, keyword=keyword)]
     return replace(look, pods=pods)
 
 

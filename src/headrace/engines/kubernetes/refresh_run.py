@@ -61,8 +61,7 @@ def _submitted_after_all(reached: Reached) -> bool:
     ticket, cluster = reached.ticket, reached.cluster
     if ticket.submitter_lives:
         return False
-    kind, name = ticket.last
-    if any(made["metadata"]["name"] == name for made in cluster.objects(kind, {RUN: ticket.name})):
+    if cluster.get("ConfigMap", ticket.name) is not None:
         write_ticket(reached.run.paths, msgspec.structs.replace(ticket, submitted=True))
         return True
     end_of_run.delete_objects(cluster, ticket)
@@ -100,9 +99,12 @@ def _refresh(reached: Reached) -> None:
 
 
 def _is_gone(reached: Reached, leader: PodState) -> bool:
-    """Returns whether the run's objects are no longer there: somebody has deleted their owner."""
-    absent = leader.phase is PodPhase.ABSENT
-    return absent and reached.cluster.get(end_of_run.OWNER, reached.ticket.name) is None
+    """Returns whether a run without Jobs is no longer there: somebody has deleted its objects, or their time was over.
+
+    A JobSet may have no Jobs yet.
+    """
+    kind, labels = reached.ticket.owner[0], {RUN: reached.ticket.name}
+    return leader.phase is PodPhase.ABSENT and not (kind == "JobSet" and reached.cluster.objects(kind, labels))
 
 
 def _fetch(reached: Reached, look: RunLook, leader: PodState) -> None:

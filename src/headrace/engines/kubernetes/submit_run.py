@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import re
 import time
 from typing import Any
@@ -20,15 +22,22 @@ from headrace.engines.kubernetes.cluster import (
 )
 from headrace.engines.kubernetes.kube_ticket import Ticket, write_ticket
 from headrace.engines.kubernetes.kubernetes_job import KubernetesJob
-from headrace.engines.kubernetes.objects import objects, with_owner
+from headrace.engines.kubernetes.objects import RUN, objects, pods_of, with_owner
 from headrace.engines.kubernetes.pack_run import prepare_kubernetes_run
+from headrace.engines.kubernetes.pod_states import keys_of_policy, never_made
 from headrace.engines.submitting_process import this_process
 from headrace.errors import EngineRefused
 from headrace.runs import RunPaths, give_to_engine
 
+_log = logging.getLogger(__name__)
+
+MAKE_PODS = Rule("", "pods", ("create",))
+"""Not in the role: who may do it anyway learns before a job is submitted what the cluster refuses of its pods."""
+
 
 def check_cluster(planned: KubernetesJob, cluster: Cluster) -> None:
-    """Checks what only the cluster knows: this user's permissions, the objects, volumes. Nothing is made.
+    """Checks what only the cluster knows: this user's permissions, the objects, volumes. Nothing is made. What the
+    cluster warns of is logged, the same of several objects once.
 
     Raises:
         EngineRefused: the job could not be submitted.
@@ -37,8 +46,19 @@ def check_cluster(planned: KubernetesJob, cluster: Cluster) -> None:
     if missing := missing_rules(cluster, wanted):
         what = "; ".join(rule.told for rule in missing)
         raise EngineRefused(f"this user may not, in the namespace {cluster.namespace}: {what}", ROLE_HINT)
-    for made in objects(planned):
-        _create(cluster, made, dry_run=True)
+    warned: dict[str, str] = {}
+    for made in (*objects(planned), *(pods_of(planned) if cluster.may("create", MAKE_PODS) else ())):
+        try:
+            _create(cluster, made, dry_run=True)
+            texts = cluster.warnings
+        except ClusterRefused as error:
+            if made["kind"] != "Pod" or never_made(error.message):
+                raise
+            texts = [error.message]  # it may pass, or hold for a pod without a Job only
+        for text in texts:
+            warned.setdefault(text, f"{made['kind']} {made['metadata']['name']}")
+    for text, about in warned.items():
+        _log.warning("the cluster warns of the %s: %s", about, "; ".join(filter(None, (text, keys_of_policy(text)))))
     for name, volume in planned.options.volumes.items():
         if volume.claim is not None and cluster.get("PersistentVolumeClaim", volume.claim) is None:
             what = f"the volume {name}: the namespace {cluster.namespace} has no PersistentVolumeClaim {volume.claim}"
@@ -95,7 +115,6 @@ def submit_run(planned: KubernetesJob, paths: RunPaths, cluster: Cluster) -> Non
         context=cluster.context,
         namespace=cluster.namespace,
         name=planned.name,
-        last=(made[-1]["kind"], made[-1]["metadata"]["name"]),
         record=job.record.uri if job.record is not None else "",
         output_stored=job.output_path is not None,
         reads_store=options.check_storage,
@@ -105,30 +124,33 @@ def submit_run(planned: KubernetesJob, paths: RunPaths, cluster: Cluster) -> Non
         pid=pid,
         start=start,
         node=node,
+        owner=(made[0]["kind"], made[0]["metadata"]["name"]),
     )
     write_ticket(paths, ticket)
     give_to_engine(paths)
     try:
-        owner = _made(cluster, made[0])
+        _make(cluster, made[0])
+        uid = _uid_of(cluster, made[0])
         for each in made[1:]:
-            _made(cluster, with_owner(each, owner["metadata"]["uid"]))
+            _make(cluster, with_owner(each, made[0], uid))
         write_ticket(paths, msgspec.structs.replace(ticket, submitted=True))
     except BaseException:
         end_of_run.delete_after_failure(cluster, ticket)
         raise
 
 
-def _made(cluster: Cluster, manifest: dict[str, Any]) -> dict[str, Any]:
+def _make(cluster: Cluster, manifest: dict[str, Any]) -> None:
     """Makes an object. One that is there was made by a request whose answer was lost: names are the run's own."""
-    try:
-        return _create(cluster, manifest)
-    except ObjectExists:
-        if manifest["kind"] != end_of_run.OWNER:
-            return manifest
-        found = cluster.get(end_of_run.OWNER, manifest["metadata"]["name"])
-        if found is None:
-            raise
-        return found
+    with contextlib.suppress(ObjectExists):
+        _create(cluster, manifest)
+
+
+def _uid_of(cluster: Cluster, owner: dict[str, Any]) -> str:
+    kind, name = owner["kind"], owner["metadata"]["name"]
+    for each in cluster.objects(kind, {RUN: owner["metadata"]["labels"][RUN]}):
+        if each["metadata"]["name"] == name:
+            return str(each["metadata"]["uid"])
+    raise EngineRefused(f"somebody has deleted the {kind} {name} while its run was submitted", "submit it again")
 
 
 _IN_POD = re.compile(r"^spec\.(?:replicatedJobs\[\d+\]\.template\.spec\.)?template\.spec\.(.+)$")
@@ -178,4 +200,5 @@ def _create(cluster: Cluster, manifest: dict[str, Any], dry_run: bool = False) -
         keys = dict.fromkeys(filter(None, map(option_of, error.fields)))
         if keys:
             error.hint = f"what it refuses comes from {', '.join(keys)} of the job (or the same of a group)"
+        error.hint = keys_of_policy(error.message) or error.hint
         raise

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import pwd
 import subprocess
 import sys
 import tarfile
@@ -36,6 +37,7 @@ def main() -> None:
         with zipfile.ZipFile(archive) as zipped:
             zipped.extractall(Path(folder, "package"))
         unpack_run(archive.parent, Path(run), name)
+        settle(folder)
         os.execv(sys.executable, words)
     except (OSError, tarfile.TarError, zipfile.BadZipFile) as error:
         complaint = f"error: {name} cannot begin in its pod: {error}"
@@ -75,6 +77,16 @@ def unpack_run(source: Path, run: Path, host: str) -> None:
                     archive.extract(member, run, set_attrs=False)
                     if not member.issym():
                         there.chmod(member.mode)
+
+
+def settle(home: str) -> None:
+    """Gives a user that the image does not know a home that it may write, in place of such as '/', and a name."""
+    if not os.access(os.path.expanduser("~"), os.W_OK):
+        os.environ["HOME"] = home
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        os.environ.setdefault("USER", f"{os.getuid()}")
 
 
 def install(folder: Path, libraries: list[str]) -> None:

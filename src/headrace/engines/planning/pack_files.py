@@ -19,7 +19,8 @@ import headrace
 FOLDERS = ("adapters", "agent", "feed", "hosting", "instance", "processes", "runs")
 _SUBMITTING = (  # what speaks to a cluster, and what makes the objects that are sent there
     *("kubernetes_engine", "lightkube_cluster", "kube_login", "submit_run", "fetch_record", "reach_run", "refresh_run"),
-    *("watch_run", "kubernetes_job", "objects", "pod_spec", "pack_run"),
+    *("watch_run", "kubernetes_job", "objects", "pod_spec", "pack_run", "pod_states", "end_of_run", "kube_ticket"),
+    "cluster",
 )
 NOT_ON_HOSTS = (
     *("adapters/estimator/", "feed/bench/", "feed/profiler/"),

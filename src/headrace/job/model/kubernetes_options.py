@@ -141,6 +141,7 @@ class KubernetesPods(Part):
         priority_class: PriorityClass.
         runtime_class: RuntimeClass.
         privileged: whether the container is privileged; FastFile channels need it.
+        user: uid of all processes, which then pass the Pod Security level *restricted*; by default the image's user.
         pod: further fields of the pod's spec, merged into it; lists are added.
         container: further fields of the container, likewise.
     """
@@ -156,6 +157,7 @@ class KubernetesPods(Part):
     priority_class: kubernetes_values.DnsName | None = None
     runtime_class: kubernetes_values.DnsName | None = None
     privileged: field_types.Flag | None = None
+    user: kubernetes_values.User | None = None
     pod: PodPatch = Field(default_factory=dict)
     container: ContainerPatch = Field(default_factory=dict)
 
@@ -166,7 +168,7 @@ class KubernetesOptions(KubernetesPods):
     What is given here for pods holds for all groups; what a group has of its own in `groups` stands in its place.
 
     Attributes:
-        image: of all groups, as are the next twelve; by default `image_uri`.
+        image: of all groups, as are the next thirteen; by default `image_uri`.
         node_selector: labels that nodes have.
         tolerations: taints of nodes that pods tolerate.
         resources: requests and limits.
@@ -177,6 +179,7 @@ class KubernetesOptions(KubernetesPods):
         priority_class: PriorityClass.
         runtime_class: RuntimeClass.
         privileged: whether containers are privileged; FastFile channels need it.
+        user: uid of all processes.
         pod: further fields of a pod's spec.
         container: further fields of its container.
         groups: what single groups have of their own.
@@ -196,7 +199,7 @@ class KubernetesOptions(KubernetesPods):
         max_pending: seconds after which a run fails whose pods cannot be scheduled or started.
         stop_grace: seconds between SIGTERM and SIGKILL.
         linger: seconds for which the leader's pod waits at the end for somebody who fetches its record.
-        ttl: seconds after which the cluster removes what is left of a run that ended.
+        ttl: seconds after its end at which the cluster removes all objects of a run of which nobody has done it.
         labels: of all objects.
         annotations: of all objects.
     """
@@ -218,7 +221,7 @@ class KubernetesOptions(KubernetesPods):
     max_pending: field_types.Seconds | None = None
     stop_grace: field_types.StopGrace = 30.0
     linger: field_types.StopGrace = 300.0
-    ttl: kubernetes_values.Lifetime = 86400
+    ttl: kubernetes_values.Lifetime = 7 * 86400
     labels: kubernetes_values.Labels = Field(default_factory=dict)
     annotations: kubernetes_values.Annotations = Field(default_factory=dict)
 

@@ -27,6 +27,7 @@ def kubernetes_rules(data: Data) -> Iterator[Finding]:
     yield from _volumes(options)
     yield from _patches(options)
     yield from _resources(options)
+    yield from _users(options)
     yield from _channels(data, options)
     yield from _outputs(data, options)
 
@@ -144,6 +145,14 @@ def _resources(options: Data) -> Iterator[Finding]:
             if "nvidia.com/gpu" in given:
                 hint = "write gpus, and gpus: 0 with the name of another device in resources.limits"
                 yield Finding((*path, "resources", kind, "nvidia.com/gpu"), "is not for resources", hint=hint)
+
+
+def _users(options: Data) -> Iterator[Finding]:
+    for path, pods in _each(options):
+        user = pods.get("user", options.get("user"))
+        if user is not None and (pods.get("privileged", options.get("privileged"))):
+            message = "is for pods that are not privileged: it takes all further rights from them"
+            yield Finding((*path, "user"), message, show(user), "leave out user or privileged")
 
 
 def _amount(value: object) -> float | None:
