@@ -136,7 +136,8 @@ def test_children_end_as_their_lines_and_a_killed_one_is_followed_by_one_that_ad
     assert (code, "line 1 is wrong" in out) == (1, True), (out, errors)
     assert children.described(1)["TrainingJobStatus"] == "Failed"
     (children.here / "begun-1").unlink()
-    once_more = children.start(1, attempt=2, GRID_RUNS="2")  # as in a grid that is submitted --again
+    if SOAK:
+        once_more = children.start(1, attempt=2, GRID_RUNS="2")  # as in a grid that is submitted --again
 
     first = children.start(0)
     wait_for(lambda: children.begun(0) or first.poll() is not None)
@@ -149,7 +150,6 @@ def test_children_end_as_their_lines_and_a_killed_one_is_followed_by_one_that_ad
     assert "adopts" in errors
     assert [words in out for words in ("line 0 trains", "line 0 is done")] == [True, True], out
 
-    assert (ended(once_more)[0], children.begun(1)) == (1, True)
     stopped = children.start(2)
     wait_for(lambda: children.begun(2) or stopped.poll() is not None)
     stopped.send_signal(signal.SIGTERM)
@@ -158,9 +158,10 @@ def test_children_end_as_their_lines_and_a_killed_one_is_followed_by_one_that_ad
     assert children.described(2)["TrainingJobStatus"] == "Stopped"
 
     if SOAK:
+        assert (ended(once_more)[0], children.begun(1)) == (1, True)
         assert ended(children.start(1, attempt=2))[0] == 1, "an attempt after the end says how it ended"
     summaries = children.loop.service.client().list_training_jobs(MaxResults=100)["TrainingJobSummaries"]
-    made = (*children.names, f"{children.names[1]}-a2")
+    made = (*children.names, *([f"{children.names[1]}-a2"] if SOAK else []))
     assert sorted(each["TrainingJobName"] for each in summaries) == sorted(made), "each line once"
 
 
@@ -169,8 +170,9 @@ def test_what_says_nothing_about_the_line_is_tried_again_and_what_is_wrong_is_no
     tries = {
         "unreachable": (children.start(0, **nobody), 75),
         "no such line": (children.start(3), 2),
-        "no such bundle": (children.start(0, S3_ARRAY_FILE=f"s3://{BUCKET}/grids/other/array.jsonl"), 2),
     }
+    if SOAK:
+        tries["no such bundle"] = (children.start(0, S3_ARRAY_FILE=f"s3://{BUCKET}/grids/other/array.jsonl"), 2)
     for name, (child, code) in tries.items():
         found = ended(child)
         assert found[0] == code, (name, found)

@@ -76,7 +76,7 @@ def test_a_job_of_two_groups_runs_on_the_service_and_its_record_and_model_come_b
     shared = {path: path.stat().st_mtime_ns for path in (staged / "shared").rglob("*") if path.is_file()}
     assert {path.name for path in shared} == {"headrace.zip", "code.tar.gz"}
 
-    again = loop.start(loop.job(HELLO, hyperparameters={"epochs": 4}))
+    again = loop.start(loop.job(HELLO, hyperparameters={"epochs": 4}, instance_groups=GROUPS[1:]))
     assert {path: path.stat().st_mtime_ns for path in shared} == shared, "it is not sent again"
     ticket = read_ticket(again.paths)
     write_ticket(again.paths, msgspec.structs.replace(ticket, submitted=False, start=-1.0))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from effort import SOAK
-from sagemaker_loop import BUCKET, Loop, agent_inside, lines, members, open_loop, open_service
+from sagemaker_loop import BUCKET, GROUPS, Loop, agent_inside, lines, members, open_loop, open_service
 
 from headrace.hosting.supervision.stop_orders import INTERRUPTION
 from headrace.runs import CauseKind, Run, RunPaths, Status
@@ -35,7 +35,9 @@ while begun == 0 or step < begun + 5:
 with open(os.path.join(os.environ["SM_MODEL_DIR"], os.environ["SM_CURRENT_HOST"]), "w") as file:
     file.write("trained")
 """
+HOSTS = 2 if SOAK else 1
 SPOT = {
+    "instance_groups": GROUPS[-HOSTS:],
     "use_spot_instances": True,
     "stopping_condition": {"max_run": 600, "max_wait": 1200},
     "checkpoint_s3_uri": f"s3://{BUCKET}/checkpoints",
@@ -55,17 +57,17 @@ def loop(service: ServeProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_an_interruption_is_told_to_the_programs_and_the_job_goes_on_from_its_checkpoint(loop: Loop) -> None:
     handle = loop.start(loop.job(SCRIPT, "spot", **SPOT))
-    wait_for(lambda: sum("begins at 0" in line for line in lines(handle)) == 2 or handle.run.finished)
+    wait_for(lambda: sum("begins at 0" in line for line in lines(handle)) == HOSTS or handle.run.finished)
     outer = Run(RunPaths(loop.outer_run()))
     os.kill(outer.header.supervisor_pid, INTERRUPTION)
     assert handle.wait(120) is Status.COMPLETED, (handle.cause, loop.service.log)
 
     found = lines(handle)
-    assert sum("was told in time" in line for line in found) == 2
+    assert sum("was told in time" in line for line in found) == HOSTS
     begun = [int(line.rpartition(" ")[2]) for line in found if "begins at" in line]
-    assert begun[:2] == [0, 0]
-    assert len(begun) == 4
-    assert min(begun[2:]) > 0, "from the checkpoint"
+    assert begun[:HOSTS] == [0] * HOSTS
+    assert len(begun) == 2 * HOSTS
+    assert min(begun[HOSTS:]) > 0, "from the checkpoint"
     described = loop.described(handle)
     passed = [each["Status"] for each in described["SecondaryStatusTransitions"]]
     interrupted = passed.index("Interrupted")
@@ -73,7 +75,7 @@ def test_an_interruption_is_told_to_the_programs_and_the_job_goes_on_from_its_ch
     assert passed[interrupted + 1] == "Restarting"
     assert passed[-1] == described["SecondaryStatus"] == "Completed"
     archive = loop.bucket / "out" / handle.id / "output" / "model.tar.gz"
-    assert set(members(archive)) == {"algo-1", "algo-2"}
+    assert set(members(archive)) == {f"algo-{number + 1}" for number in range(HOSTS)}
     state = handle.run.state()
     assert (state.attempt, {program.attempt for program in state.programs}) == (2, {1, 2})
 
