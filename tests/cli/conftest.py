@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import socket
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from command_line import Cli
+from command_line import Cli, Imported
+
+
+@pytest.fixture(scope="session")
+def imported() -> Iterator[Imported]:
+    process = Imported()
+    yield process
+    process.close()
 
 
 @pytest.fixture
-def cli(tmp_path: Path) -> Cli:
-    return Cli(tmp_path)
+def cli(tmp_path: Path, imported: Imported) -> Cli:
+    return Cli(tmp_path, imported)
 
 
 def free_port() -> int:

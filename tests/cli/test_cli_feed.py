@@ -30,10 +30,12 @@ def ended(processes: list[psutil.Process], seconds: float = 10.0) -> bool:
     return not psutil.wait_procs(processes, timeout=seconds)[1]
 
 
-@pytest.fixture(autouse=True)
-def without_torch(cli: Cli) -> None:
+@pytest.fixture
+def server_cli(tmp_path: Path) -> Cli:
     """Servers serve as where there is no torch: nothing here loads a batch."""
+    cli = Cli(tmp_path)
     cli.env["PYTHONPATH"] = f"{Path(__file__).parents[1] / 'without_torch'}{os.pathsep}{cli.env['PYTHONPATH']}"
+    return cli
 
 
 @pytest.fixture
@@ -43,13 +45,13 @@ def secret(cli: Cli, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def serve(cli: Cli, secret: Path) -> Iterator[Serve]:
+def serve(server_cli: Cli, secret: Path) -> Iterator[Serve]:
     """Starts a server on a free port; returns the address that it tells, and the process."""
     started: list[subprocess.Popen[str]] = []
 
     def start(*options: str, bind: str = "127.0.0.1:0") -> tuple[str, subprocess.Popen[str]]:
         command = ["feed", "serve", "--bind", bind, "--executors", "2", "--secret-file", str(secret), *options]
-        child = cli.start(*command, err=subprocess.PIPE)
+        child = server_cli.start(*command, err=subprocess.PIPE)
         started.append(child)
         assert child.stdout is not None
         line = child.stdout.readline()
@@ -106,9 +108,9 @@ def test_a_server_says_what_the_trainer_needs_and_ends_with_all_it_started(
         socket.create_connection((host, int(port)), 5).close()
 
 
-def test_a_server_that_is_ready_says_so_as_one_line_of_json(cli: Cli, secret: Path) -> None:
+def test_a_server_that_is_ready_says_so_as_one_line_of_json(cli: Cli, server_cli: Cli, secret: Path) -> None:
     options = ("--bind", "127.0.0.1:0", "--executors", "2", "--secret-file", str(secret), "--host-name", "h1")
-    child = cli.start("feed", "serve", *options, "--output", "json", err=subprocess.PIPE)
+    child = server_cli.start("feed", "serve", *options, "--output", "json", err=subprocess.PIPE)
     try:
         assert child.stdout is not None
         told = json.loads(child.stdout.readline())
@@ -140,13 +142,13 @@ def test_listening_to_others_without_tls_is_told_once_and_the_host_name_is_what_
     assert len(err.splitlines()) == 1
 
 
-def test_executors_default_to_the_cores_of_the_cpu_set(cli: Cli, secret: Path) -> None:
+def test_executors_default_to_the_cores_of_the_cpu_set(server_cli: Cli, secret: Path) -> None:
     one = min(os.sched_getaffinity(0))
     command = ["feed", "serve", "--bind", "127.0.0.1:0", "--secret-file", str(secret)]
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {one})
     try:
-        child = cli.start(*command)
+        child = server_cli.start(*command)
     finally:
         os.sched_setaffinity(0, before)
     assert child.stdout is not None

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from command_line import Cli
+from command_line import Cli, Imported
 
 from flaky_s3 import flaky
 from headrace.cli.commands import fetch
@@ -51,8 +51,8 @@ def far(s3: ObjectStore, tmp_path: Path) -> Iterator[Elsewhere]:
 
 
 @pytest.fixture
-def bucket_cli(s3: ObjectStore, tmp_path: Path) -> Cli:
-    return Cli(tmp_path)  # with the variables of the bucket
+def bucket_cli(s3: ObjectStore, tmp_path: Path, imported: Imported) -> Cli:
+    return Cli(tmp_path, imported)  # with the variables of the bucket
 
 
 def test_a_run_elsewhere_is_fetched_followed_and_read_as_any_other(

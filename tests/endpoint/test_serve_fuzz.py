@@ -21,7 +21,7 @@ from headrace.endpoint.endpoint_server import Endpoint, ServeOptions
 from headrace.endpoint.http.http_message import BytesBody, Headers, HttpReply, HttpRequest
 from headrace.endpoint.training_jobs.job_store import lock_store
 
-REQUESTS = 400_000 if SOAK else 20_000
+REQUESTS = 400_000 if SOAK else 6_000
 HOST = "127.0.0.1:7080"
 JSON_TYPE = "application/x-amz-json-1.1"
 TARGETS = {"sagemaker": "SageMaker", "logs": "Logs_20140328", "monitoring": "GraniteServiceVersion20100801"}

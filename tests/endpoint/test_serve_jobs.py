@@ -31,7 +31,7 @@ if group == "dnn":
 
 @pytest.fixture(scope="module")
 def module_endpoint() -> Iterator[ServeProcess]:
-    with serving(*NO_LIMITS, "--max-running", "3") as process:
+    with serving(*NO_LIMITS, "--max-running", "2") as process:
         yield process
 
 
@@ -157,7 +157,7 @@ def signed_post(endpoint: ServeProcess, service: str, body: str, head: dict[str,
 
 def test_a_program_that_fails_is_the_failure_reason(endpoint: ServeProcess) -> None:
     client = endpoint.client()
-    client.create_training_job(**endpoint.request("fails", "print('before'); raise SystemExit(7)"))
+    client.create_training_job(**endpoint.one_host("fails", "print('before'); raise SystemExit(7)"))
     found = endpoint.ended(client, "fails")
     assert found["TrainingJobStatus"] == found["SecondaryStatus"] == "Failed"
     assert found["FailureReason"].startswith("AlgorithmError: ")
@@ -289,18 +289,18 @@ def waits(endpoint: ServeProcess, name: str) -> bool:
 
 def test_jobs_wait_in_one_queue_and_one_that_waits_can_be_stopped(endpoint: ServeProcess) -> None:
     client = endpoint.client()
-    for number in range(5):
+    for number in range(4):
         client.create_training_job(**endpoint.one_host(f"queued-{number}", STOPPED))
     status = lambda name: client.describe_training_job(TrainingJobName=name)["SecondaryStatus"]  # noqa: E731
-    wait_for(lambda: all(waits(endpoint, f"queued-{number}") for number in range(3)))
-    assert [status(f"queued-{number}") for number in (3, 4)] == ["Pending"] * 2, "three at once"
-    client.stop_training_job(TrainingJobName="queued-3")
-    assert status("queued-3") == "Stopped"
+    wait_for(lambda: all(waits(endpoint, f"queued-{number}") for number in range(2)))
+    assert [status(f"queued-{number}") for number in (2, 3)] == ["Pending"] * 2, "two at once"
+    client.stop_training_job(TrainingJobName="queued-2")
+    assert status("queued-2") == "Stopped"
     client.stop_training_job(TrainingJobName="queued-0")
-    wait_for(lambda: waits(endpoint, "queued-4"))
-    for number in (1, 2, 4):
+    wait_for(lambda: waits(endpoint, "queued-3"))
+    for number in (1, 3):
         client.stop_training_job(TrainingJobName=f"queued-{number}")
-    for number in range(5):
+    for number in range(4):
         found = endpoint.ended(client, f"queued-{number}")
         assert found["TrainingJobStatus"] == "Stopped", found.get("FailureReason")
 

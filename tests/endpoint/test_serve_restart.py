@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -44,9 +41,8 @@ def read(endpoint: ServeProcess, name: str, token: str = "") -> tuple[list[str],
     return [event["message"] for event in answer["events"]], answer["nextForwardToken"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_jobs_go_on_without_it_and_the_next_one_has_them_with_their_logs_and_starts_what_waited(
-    endpoint: ServeProcess, number: signal.Signals
+    endpoint: ServeProcess,
 ) -> None:
     client = endpoint.client()
     client.create_training_job(**endpoint.one_host("goes-on", LONG))
@@ -58,16 +54,16 @@ def test_jobs_go_on_without_it_and_the_next_one_has_them_with_their_logs_and_sta
     wait_for(lambda: "line 3" in read(endpoint, "goes-on")[0])
     before, token = read(endpoint, "goes-on")
     port = endpoint.port
-    code = endpoint.end(number)
-    assert code == (0 if number is signal.SIGTERM else -signal.SIGKILL)
-    endpoint.start(port)
-
-    client = endpoint.client()
-    described = client.describe_training_job(TrainingJobName="goes-on")
-    assert described["TrainingJobStatus"] == "InProgress"
-    assert client.list_tags(ResourceArn=described["TrainingJobArn"])["Tags"] == [{"Key": "k", "Value": "v"}]
-    assert client.describe_training_job(TrainingJobName="waits")["SecondaryStatus"] == "Pending"
-    wait_for(lambda: len(read(endpoint, "goes-on", token)[0]) > 3)
+    for number, code in ((signal.SIGTERM, 0), (signal.SIGKILL, -signal.SIGKILL)):
+        seen = len(read(endpoint, "goes-on", token)[0])
+        assert endpoint.end(number) == code
+        endpoint.start(port)
+        client = endpoint.client()
+        described = client.describe_training_job(TrainingJobName="goes-on")
+        assert described["TrainingJobStatus"] == "InProgress"
+        assert client.list_tags(ResourceArn=described["TrainingJobArn"])["Tags"] == [{"Key": "k", "Value": "v"}]
+        assert client.describe_training_job(TrainingJobName="waits")["SecondaryStatus"] == "Pending"
+        wait_for(lambda seen=seen: len(read(endpoint, "goes-on", token)[0]) > seen + 3)
     client.stop_training_job(TrainingJobName="goes-on")
     assert endpoint.ended(client, "goes-on")["TrainingJobStatus"] == "Stopped"
     lines = before[1:] + read(endpoint, "goes-on", token)[0]
@@ -122,11 +118,3 @@ def test_with_stop_jobs_it_stops_what_runs_before_it_ends_and_leaves_what_waits(
         client = endpoint.client()
         assert client.describe_training_job(TrainingJobName="stopped")["TrainingJobStatus"] == "Stopped"
         assert endpoint.ended(client, "waits")["TrainingJobStatus"] == "Completed"
-
-
-def test_a_second_endpoint_with_the_store_of_another_is_refused(endpoint: ServeProcess) -> None:
-    command = [sys.executable, "-m", "headrace", "serve", "--port", "0"]
-    environ = {**os.environ, "HEADRACE_HOME": str(endpoint.home)}
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=allowed(30))
-    assert done.returncode == 2
-    assert "another `headrace serve` uses" in done.stderr

@@ -79,7 +79,7 @@ def check(endpoint: ServeProcess, found: dict[str, object], output: str) -> None
     assert isinstance(seeds, dict)
     described = {seed: endpoint.ended(client, name) for seed, name in seeds.items()}
     assert {seed: each["TrainingJobStatus"] for seed, each in described.items()} == {
-        "000": "Completed", "001": "Completed", "002": "Stopped", "003": "Completed",
+        "000": "Completed", "001": "Completed", "002": "Stopped", **({"003": "Completed"} if SOAK else {}),
     }, [each.get("FailureReason") for each in described.values()]  # fmt: skip
     groups = [each["InstanceGroupName"] for each in described["000"]["ResourceConfig"]["InstanceGroups"]]
     assert groups == ["data_group", "dnn_group"]
@@ -91,12 +91,14 @@ def check(endpoint: ServeProcess, found: dict[str, object], output: str) -> None
     assert found["attached"] == [seeds["001"], found["model"]], "attach works for instance groups, too"
     assert "AlgorithmError" in str(found["failure"])
     assert "code 1" in str(found["failure"])
-    spot = endpoint.ended(client, str(found["spot"]))
-    assert (spot["TrainingJobStatus"], spot["EnableManagedSpotTraining"]) == ("Completed", True)
+    if SOAK:
+        spot = endpoint.ended(client, str(found["spot"]))
+        assert (spot["TrainingJobStatus"], spot["EnableManagedSpotTraining"]) == ("Completed", True)
 
 
 def test_the_cells_of_awss_notebooks_run_with_the_sdk_itself(endpoint: ServeProcess, tmp_path: Path) -> None:
     command = [str(VENV / "bin" / "python"), str(Path(__file__).with_name("sdk_cells.py")), str(CELLS)]
+    command += ["--all"] if SOAK else []
     folder, environ = folder_of_code(tmp_path), variables(endpoint)
     done = subprocess.run(command, env=environ, cwd=folder, capture_output=True, text=True, timeout=allowed(150))
     found = result_of(done)
@@ -145,15 +147,17 @@ def proxied(home: Path, folder: Path, *arguments: str) -> subprocess.CompletedPr
     )
 
 
-def test_a_cell_runs_unmodified_with_get_execution_role_and_no_configuration(tmp_path: Path) -> None:
-    (tmp_path / "home").mkdir()
-    done = proxied(tmp_path / "home", tmp_path / "cells", "--one")
-    found = result_of(done)
-    assert (done.returncode, found["role"]) == (0, "arn:aws:iam::000000000000:role/headrace"), done.stderr[-3000:]
-    assert found["account"] == "000000000000"
-    assert f"{found['name']}/output/model.tar.gz" in str(found["model"])
-    assert done.stdout.count("runs on algo-1 data_group") == 1
-    assert done.stdout.count("runs on algo-2 dnn_group") == 1
+if SOAK:  # test_a_program_that_it_runs_reaches_it_under_the_names_of_aws and the cells above hold it
+
+    def test_a_cell_runs_unmodified_with_get_execution_role_and_no_configuration(tmp_path: Path) -> None:
+        (tmp_path / "home").mkdir()
+        done = proxied(tmp_path / "home", tmp_path / "cells", "--one")
+        found = result_of(done)
+        assert (done.returncode, found["role"]) == (0, "arn:aws:iam::000000000000:role/headrace"), done.stderr[-3000:]
+        assert found["account"] == "000000000000"
+        assert f"{found['name']}/output/model.tar.gz" in str(found["model"])
+        assert done.stdout.count("runs on algo-1 data_group") == 1
+        assert done.stdout.count("runs on algo-2 dnn_group") == 1
 
 
 if SOAK:
@@ -161,7 +165,7 @@ if SOAK:
     def test_a_notebook_runs_unmodified_with_get_execution_role_and_no_configuration(tmp_path: Path) -> None:
         with serving() as endpoint:
             endpoint.end()
-            done = proxied(endpoint.home, tmp_path, "--proxied")
+            done = proxied(endpoint.home, tmp_path, "--proxied", "--all")
             found = result_of(done)
             assert done.returncode == 0
             assert found["role"] == "arn:aws:iam::000000000000:role/headrace"

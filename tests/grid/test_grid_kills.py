@@ -15,7 +15,7 @@ from controller_process import Controllers
 from effort import SOAK
 
 LINES = 10
-EVERY = 1 if SOAK else 23
+EVERY = 1 if SOAK else 31
 """At which instants it is killed."""
 
 GRID = f"""
@@ -112,7 +112,7 @@ PER_LINE = 8
 def test_real_jobs_of_this_machine_run_once_too(controllers: Controllers, tmp_path: Path) -> None:
     file = written(tmp_path, LOCAL)
     first = os.getpid() % PER_LINE + 5
-    for kill_at in range(first, 4 + 3 * PER_LINE, 1 if SOAK else 11):
+    for kill_at in range(first, 4 + 3 * PER_LINE, 1 if SOAK else 3 * PER_LINE):
         home, ledger = tmp_path / f"home{kill_at}", tmp_path / f"ledger{kill_at}"
         (tmp_path / "code" / "train.py").write_text(SCRIPT.replace("LEDGER", repr(str(ledger))))
         code, _, name = controllers.run(file, home, ledger, kill_at)
