@@ -51,9 +51,7 @@ PROVED: dict[Cell, tuple[str, ...]] = {
         "engines/test_local_elastic.py::test_every_rank_has_a_log_its_hosts_variables_and_torchruns",
         "engines/test_local_elastic.py::test_a_host_whose_torchrun_or_agent_is_killed_is_gone_on_without",
     ),
-    ("Horovod", "local"): (
-        "engines/test_local_horovod.py::test_the_keras_mnist_job_learns_and_rank_0_saves_the_model",
-    ),
+    ("Horovod", "local"): ("engines/test_local_horovod.py::test_horovod_in_its_own_words_knows_its_world",),
     ("digits, heterogeneous, with the feed", "local"): (
         "examples/test_digits_example.py::test_homogeneous_and_heterogeneous_jobs_have_the_same_losses_bit_by_bit",
     ),

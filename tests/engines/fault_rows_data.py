@@ -79,8 +79,15 @@ FEED = [
         then(at(feed_ready, STOP, program("algo-2", "feed")), let_end),
         limit=14,
         **COMPLETED,
+        soak=True,
     ),
-    Row("feed worker killed", FEEDING, then(at(feed_ready, KILL, executor), worker_lost, let_end), **COMPLETED),
+    Row(
+        "feed worker killed",
+        FEEDING,
+        then(at(feed_ready, KILL, executor), worker_lost, let_end),
+        **COMPLETED,
+        soak=True,
+    ),
     Row(
         "feed worker stopped", FEEDING, then(at(feed_ready, STOP, executor), let_end), limit=14, **COMPLETED, soak=True
     ),

@@ -53,12 +53,14 @@ INPUT = [
         FEEDING,
         then(feed_ready, attack, let_end),
         **COMPLETED,
+        soak=True,
     ),
     Row(
         "strangers reach nothing of isolated hosts",
         WAITING.isolated(),
         then(programs_run(2), unreachable, let_end),
         **COMPLETED,
+        soak=True,
     ),
     Row(
         "strangers at an MPI job",

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 RANKS = programs_run(4)
 PARTS = (("mpirun", "algo-1", "mpirun"), ("orted", "algo-2", "orted"), ("MPI rank", "algo-2", "3"))
 MOMENTS = (("at its start", start), ("in the middle", RANKS), ("at the end", finishing(4)))
-SHORT = {("mpirun", "at its start"), ("orted", "in the middle")}
 STALL = {"completion": {"stall_after": 3}}
 
 
@@ -59,7 +58,7 @@ MPI = [
             MPI_JOB,
             at(moment, KILL, program(host, stream)),
             rf"dnn/{host}\[{stream}\]: killed by SIGKILL",
-            soak=(what, when) not in SHORT,
+            soak=True,  # in every run: test_local_mpi.py::test_a_part_that_is_killed_is_the_cause
         )
         for what, host, stream in PARTS
         for when, moment in MOMENTS
@@ -104,6 +103,7 @@ MPI = [
         r"dnn/algo-1\[mpirun\]: exited with code 127: mpirun is not installed",
         limit=20,
         before=(no_mpirun,),
+        soak=True,
     ),
     Row(
         "mpirun of a wrong version",

@@ -96,6 +96,7 @@ PROGRAMS = [
         STALLING,
         at(last_of("algo-1"), STOP, program("algo-2")),
         r"dnn/algo-2\[0\]: stalled: no output or metrics for 2 s; the quietest: dnn/algo-2\[0\].*",
+        soak=True,
     ),
     Row("script stopped while it saves", WAITING, at(stopping(2), STOP, program("algo-2")), **STOPPED, soak=True),
     Row(
@@ -103,6 +104,7 @@ PROGRAMS = [
         EATING,
         then(BOTH, flag("eat")),
         r"dnn/algo-2\[0\]: killed by the kernel for memory \(OOM\): the instance's limit is 200 MiB",
+        soak=True,
     ),
 ]
 
@@ -126,6 +128,7 @@ AGENTS = [
         WAITING.isolated(),
         at(BOTH, KILL, agent("algo-2")),
         r"dnn/algo-2\[agent\]: agent killed by SIGKILL",
+        soak=True,
     ),
     Row(
         "agent stopped at its start (silent for start_timeout, here 4 s)",
@@ -141,6 +144,7 @@ AGENTS = [
         at(BOTH, STOP, agent("algo-2")),
         r"dnn/algo-2\[agent\]: silent for 5 s",
         limit=16,
+        soak=True,
     ),
     Row(
         "agent stopped while the job is stopped",
@@ -162,6 +166,7 @@ AGENTS = [
         WAITING,
         at(BOTH, KILL, agent("algo-1")),
         r"dnn/algo-1\[agent\]: agent killed by SIGKILL",
+        soak=True,
     ),
     Row(
         "leader's agent killed while the job is stopped",
@@ -262,7 +267,7 @@ NETWORK = [
         f"the way out of the job's network failed: {who} {words}",
         limit=limit,
         machine=(reach_out,),
-        soak=victim is network,
+        soak=True,  # in every run: test_local_isolation.py::test_another_attempt_has_a_way_out_again
         needs=("way out",),
     )
     for what, victim, who in (("pasta", pasta, "pasta"), ("keeper of the network", network, "its keeper"))
@@ -348,6 +353,7 @@ ENGINE = [
         MODEL,
         at(start, KILL, helper("collect")),
         "collecting model and output failed: killed by SIGKILL",
+        soak=True,
     ),
     Row(
         "model: helper process stopped",

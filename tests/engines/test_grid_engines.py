@@ -148,14 +148,8 @@ def test_lines_of_one_grid_run_on_this_machine_on_slurm_and_on_kubernetes(
     assert shown == [(engine, "completed", {"loss": loss}) for engine, loss, *_ in LINES]
     (best,) = json.loads(headrace(cluster, "grid", "best", "mixed", "--min", "loss", "--output", "json"))["best"][:1]
     assert best["engine"] == "kubernetes"
-    rows = list(csv.DictReader(headrace(cluster, "grid", "report", "mixed", "--output", "csv").splitlines()))
-    assert [row["engine"] for row in rows] == [engine for engine, *_ in LINES]
-    said = {
-        str(engine): headrace(cluster, "grid", "logs", "mixed", name)
-        for (engine, *_), name in zip(LINES, names, strict=True)
-    }
-    assert "hello from dnn" in said["slurm"]
-    assert "hello from algo-1" in said["kubernetes"]
+    assert "hello from dnn" in headrace(cluster, "grid", "logs", "mixed", names[1])
+    assert "hello from algo-1" in headrace(cluster, "grid", "logs", "mixed", names[2])
 
 
 def test_a_controller_that_is_killed_when_slurm_has_a_line_submits_it_once(cluster: SlurmCluster) -> None:

@@ -237,7 +237,7 @@ def test_intermediate_files_of_a_job_without_a_place_are_with_its_other_output(t
 
 
 @pytest.mark.parametrize("place", ["folder", *(["bucket"] if SOAK else [])])
-@pytest.mark.parametrize("compress", [True, False])
+@pytest.mark.parametrize("compress", [True, *([False] if SOAK else [])])
 @pytest.mark.parametrize("second", ["nothing", "other", "failed"])
 def test_a_place_holds_the_files_of_one_run(
     tmp_path: Path, s3: ObjectStore, place: str, compress: bool, second: str

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 from effort import SOAK
-from run_places import flag
+from run_places import WITHOUT_TORCH, flag
 from stage import assert_failed, groups, kill, said, text, until
 
 from headrace import engines
@@ -115,10 +115,9 @@ def test_prefixes_shards_and_manifests_of_both_kinds_of_source_reach_the_hosts_o
     data = put_train(s3)
     local = stage.folder / "local"
     local.mkdir()
-    for number in range(5):
+    for number in range(3):
         s3.put(f"d/{number}", str(number).encode())
-    for number in range(2):
-        (local / f"part-{number}").write_text(str(number))
+    (local / "part-0").write_text("0")
     s3.put("m.json", json.dumps([{"prefix": s3.uri("train/")}, "sub/c.txt", "a.txt"]).encode())
     (stage.folder / "m.json").write_text('[{"prefix": "here/"}, "y.txt"]')
     (stage.folder / "here").mkdir()
@@ -127,7 +126,7 @@ def test_prefixes_shards_and_manifests_of_both_kinds_of_source_reach_the_hosts_o
     manifest = {"s3_data_type": "ManifestFile", "instance_groups": ["dnn"]}
     handle = stage.start(
         LIST,
-        instance_groups=groups(dnn=2, data=3),
+        instance_groups=groups(dnn=1, data=2),
         inputs={
             "train": {"s3_data": s3.uri("train"), "instance_groups": ["dnn"]},
             "other": {"s3_data": s3.uri("other/"), "instance_groups": ["data"]},
@@ -142,10 +141,8 @@ def test_prefixes_shards_and_manifests_of_both_kinds_of_source_reach_the_hosts_o
     other = {"x.txt": "X"}
     assert found(handle) == {
         "algo-1": dnn,
-        "algo-2": dnn,
-        "algo-3": {"other": other, "remote": {"0": "0", "3": "3"}, "local": {"part-0": "0"}},
-        "algo-4": {"other": other, "remote": {"1": "1", "4": "4"}, "local": {"part-1": "1"}},
-        "algo-5": {"other": other, "remote": {"2": "2"}, "local": {}},
+        "algo-2": {"other": other, "remote": {"0": "0", "2": "2"}, "local": {"part-0": "0"}},
+        "algo-3": {"other": other, "remote": {"1": "1"}, "local": {}},
     }
     told = [event for event in handle.run.events() if isinstance(event, ChannelProgress)]
     assert [(event.files, event.files_total) for event in told if event.channel == "train"][-1] == (3, 3), "once"
@@ -228,23 +225,25 @@ def test_a_pipe_has_a_fifo_an_epoch_in_an_order_of_its_own_or_records_of_a_manif
         assert [bytes.fromhex(data) for data in host["augmented"]] == [one] * 3
 
 
-def test_a_reader_that_leaves_or_never_comes_does_not_hold_the_job(stage, s3) -> None:
-    put_train(s3)
-    script = """
-    import os
-    base = os.environ["SAGEMAKER_BASE_DIR"] + "/input/data"
-    for epoch in range(5):
-        with open(f"{base}/left_{epoch}", "rb") as file:
-            print(file.read(1))
-    print(sorted(os.listdir(base)))
-    """
-    pipe = {"s3_data": s3.uri("train/"), "input_mode": "Pipe"}
-    handle = stage.start(script, inputs={"left": pipe, "never": pipe})
-    began = time.monotonic()
-    completed(stage, handle)
-    assert time.monotonic() - began < allowed(10)
-    assert text(handle).count("b'A'") == 5
-    assert "'left_5', 'never_0']" in text(handle)
+if SOAK:  # in every run: tests/instance/test_channels_pipes.py
+
+    def test_a_reader_that_leaves_or_never_comes_does_not_hold_the_job(stage, s3) -> None:
+        put_train(s3)
+        script = """
+        import os
+        base = os.environ["SAGEMAKER_BASE_DIR"] + "/input/data"
+        for epoch in range(5):
+            with open(f"{base}/left_{epoch}", "rb") as file:
+                print(file.read(1))
+        print(sorted(os.listdir(base)))
+        """
+        pipe = {"s3_data": s3.uri("train/"), "input_mode": "Pipe"}
+        handle = stage.start(script, inputs={"left": pipe, "never": pipe})
+        began = time.monotonic()
+        completed(stage, handle)
+        assert time.monotonic() - began < allowed(10)
+        assert text(handle).count("b'A'") == 5
+        assert "'left_5', 'never_0']" in text(handle)
 
 
 @needs_fuse
@@ -435,7 +434,7 @@ def test_nothing_is_visible_while_it_is_downloaded_and_a_stop_stops_it(stage, s3
     assert_nothing_left(stage, handle)
 
 
-@pytest.mark.parametrize("fault", ["changed", "vanished"])
+@pytest.mark.parametrize("fault", ["changed", *(["vanished"] if SOAK else [])])
 def test_an_object_that_changes_or_vanishes_during_the_download_fails_the_run(stage, s3, proxy, fault) -> None:
     handle = downloading(stage, s3, proxy)
     began = time.monotonic()
@@ -453,18 +452,20 @@ def test_an_object_that_changes_or_vanishes_during_the_download_fails_the_run(st
     assert_nothing_left(stage, handle)
 
 
-def test_answers_that_always_end_too_early_fail_the_run_and_name_the_object(stage, s3, proxy) -> None:
-    for number in range(2):
-        s3.put(f"train/{number}", os.urandom(2_000_000))
-    proxy.cut_all = 100_000
-    began = time.monotonic()
-    handle = stage.start("print('ran')", inputs={"train": s3.uri("train/")})
-    assert_failed(handle, began, 30)
-    assert "channel 'train': s3://" in str(handle.cause)
-    assert_nothing_left(stage, handle)
+if SOAK:  # in every run: tests/instance/test_storage.py, and an object that changes, above
+
+    def test_answers_that_always_end_too_early_fail_the_run_and_name_the_object(stage, s3, proxy) -> None:
+        for number in range(2):
+            s3.put(f"train/{number}", os.urandom(2_000_000))
+        proxy.cut_all = 100_000
+        began = time.monotonic()
+        handle = stage.start("print('ran')", inputs={"train": s3.uri("train/")})
+        assert_failed(handle, began, 30)
+        assert "channel 'train': s3://" in str(handle.cause)
+        assert_nothing_left(stage, handle)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, *([signal.SIGTERM] if SOAK else [])])
 def test_a_killed_stage_fails_the_run(stage, s3, proxy, number) -> None:
     handle = downloading(stage, s3, proxy)
     began = time.monotonic()
@@ -509,48 +510,51 @@ def test_an_interrupted_stage_goes_on_where_it_was(tmp_path, s3) -> None:
     assert (data / "15").read_bytes() == s3.get("train/15")
 
 
-@pytest.mark.namespaces
-def test_a_full_disk_fails_the_run_and_nothing_is_half_visible(stage, s3, tmp_path) -> None:
-    for number in range(4):
-        s3.put(f"train/{number}", os.urandom(2_000_000))
-    home = tmp_path / "small"
-    home.mkdir()
-    code = stage.folder / "code"
-    code.mkdir()
-    (code / "train.py").write_text("print('ran')")
-    job = stage.folder / "job.yaml"
-    channel = s3.uri("train/")
-    job.write_text(
-        f"job_name: full\nsource_dir: {code}\nentry_point: train.py\ninstance_type: ml.c5.xlarge\ninstance_count: 1\n"
-        f"inputs: {{train: '{channel}'}}\nengines: {{local: {{address_prefix: '{stage.prefix}'}}}}\n"
-    )
-    script = 'mount -t tmpfs -o size=6m tmpfs "$1" && shift && "$@"; code=$?; ls -R "$HEADRACE_HOME"; exit $code'
-    done = subprocess.run(
-        [
-            "unshare",
-            "--mount",
-            "sh",
-            "-c",
-            script,
-            "sh",
-            str(home),
-            sys.executable,
-            "-m",
-            "headrace.cli",
-            "run",
-            str(job),
-        ],
-        env={**os.environ, "HEADRACE_HOME": str(home)},
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    said_all = done.stdout + done.stderr
-    assert done.returncode == 1, said_all
-    assert "channel 'train': 0.008 GB are to be downloaded" in said_all
-    assert "FastFile" in said_all
-    assert "channels:" not in done.stdout.split("hosts:")[-1], said_all
+if SOAK:  # in every run: the fault table's row 'disk full during the download'
+
+    @pytest.mark.namespaces
+    def test_a_full_disk_fails_the_run_and_nothing_is_half_visible(stage, s3, tmp_path) -> None:
+        for number in range(4):
+            s3.put(f"train/{number}", os.urandom(2_000_000))
+        home = tmp_path / "small"
+        home.mkdir()
+        code = stage.folder / "code"
+        code.mkdir()
+        (code / "train.py").write_text("print('ran')")
+        job = stage.folder / "job.yaml"
+        channel = s3.uri("train/")
+        job.write_text(
+            f"job_name: full\nsource_dir: {code}\nentry_point: train.py\n"
+            "instance_type: ml.c5.xlarge\ninstance_count: 1\n"
+            f"inputs: {{train: '{channel}'}}\nengines: {{local: {{address_prefix: '{stage.prefix}'}}}}\n"
+        )
+        script = 'mount -t tmpfs -o size=6m tmpfs "$1" && shift && "$@"; code=$?; ls -R "$HEADRACE_HOME"; exit $code'
+        done = subprocess.run(
+            [
+                "unshare",
+                "--mount",
+                "sh",
+                "-c",
+                script,
+                "sh",
+                str(home),
+                sys.executable,
+                "-m",
+                "headrace.cli",
+                "run",
+                str(job),
+            ],
+            env={**os.environ, "HEADRACE_HOME": str(home)},
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        said_all = done.stdout + done.stderr
+        assert done.returncode == 1, said_all
+        assert "channel 'train': 0.008 GB are to be downloaded" in said_all
+        assert "FastFile" in said_all
+        assert "channels:" not in done.stdout.split("hosts:")[-1], said_all
 
 
 @needs_fuse
@@ -558,8 +562,7 @@ def test_a_full_disk_fails_the_run_and_nothing_is_half_visible(stage, s3, tmp_pa
     ("mode", "fault"),
     [
         ("FastFile", "changed"),
-        ("Pipe", "vanished"),
-        *([("FastFile", "vanished"), ("Pipe", "changed")] if SOAK else []),
+        *([("FastFile", "vanished"), ("Pipe", "changed"), ("Pipe", "vanished")] if SOAK else []),
     ],
 )
 def test_an_object_that_goes_bad_while_it_is_served_fails_the_run(stage, s3, mode, fault) -> None:
@@ -605,16 +608,6 @@ def serving(stage, s3):
     until(said(handle, "running"))
     assert len(mount_points(handle)) == 1
     return handle
-
-
-@needs_fuse
-def test_the_death_of_the_server_fails_the_run(stage, s3) -> None:
-    handle = serving(stage, s3)
-    began = time.monotonic()
-    kill(helper_pid(handle, "serve_channels"))
-    assert_failed(handle, began)
-    assert "serving the channels failed: killed by SIGKILL" in str(handle.cause)
-    assert_nothing_left(stage, handle)
 
 
 @needs_fuse
@@ -717,6 +710,7 @@ def rows():
             "rows": {"s3_data": s3.uri("rows/"), "distribution": "ShardedByS3Key", "instance_groups": ["data"]},
         },
         data_service={"feed": {"enabled": True, "workers_per_host": 1}, "instance_groups": ["data"]},
+        environment=WITHOUT_TORCH,
     )
     completed(stage, handle)
     expected = sorted(itertools.chain.from_iterable(range(n * 10, n * 10 + 4) for n in range(5)))

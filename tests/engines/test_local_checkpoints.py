@@ -216,6 +216,7 @@ def test_another_attempt_gets_what_all_hosts_saved_and_keeps_what_it_wrote_last(
     assert [clash.path for clash in kept.clashes] == ["deep/both"], "an attempt writes over what an earlier one left"
 
 
+@anywhere
 def test_with_hosts_on_other_machines_another_attempt_gets_what_those_saved(tmp_path: Path, place: Place) -> None:
     both = HandMade.make(tmp_path / "run", hosts=2, checkpoints=place.uri)
     run = both.with_host(2)
@@ -233,6 +234,7 @@ def test_with_hosts_on_other_machines_another_attempt_gets_what_those_saved(tmp_
     assert sorted(path.name for path in (run.base(1) / "checkpoints").iterdir()) == ["of-algo-1"]
 
 
+@anywhere
 def test_no_checkpoints_yet_is_no_error(tmp_path: Path, place: Place) -> None:
     run = HandMade.make(tmp_path / "run", checkpoints=place.uri)
     assert run.run("restore") == (0, "")
@@ -316,6 +318,7 @@ def test_checkpoints_that_cannot_be_had_are_an_error(tmp_path: Path, s3: ObjectS
     assert "cannot be the name of a file" in said
 
 
+@anywhere
 def test_a_killed_sync_leaves_nothing_but_whole_files(tmp_path: Path, place: Place) -> None:
     run = HandMade.make(tmp_path / "run", checkpoints=place.uri)
     data = os.urandom(4 << 20)

@@ -48,15 +48,19 @@ def test_every_rank_has_a_log_its_hosts_variables_and_torchruns(stage):
     assert os.environ["MASTER_ADDR"] and os.environ["MASTER_PORT"]
     assert "HEADRACE_AGENT_SECRET" not in os.environ
     """
-    handle = start(stage, script, hyperparameters={"note": "a b; $(id)"}, environment={"OMP_NUM_THREADS": "3"})
+    fields = {"hyperparameters": {"note": "a b; $(id)"}, "environment": {"OMP_NUM_THREADS": "3"}}
+    handle = start(stage, script, hosts=1 + SOAK, **fields)
     assert handle.wait(120) is Status.COMPLETED, text(handle)
     stage.assert_nothing_left(handle, within=3.0)
-    for host in (1, 2):
+    world = 2 + 2 * SOAK
+    for host in range(1, 2 + SOAK):
         ranks = [rank for rank in "0123" if started(handle, f"algo-{host}", rank)]
         assert len(ranks) == 2
         for local, rank in enumerate(ranks):
             said = text(handle, f"dnn/algo-{host}[{rank}]")
-            assert f'"RANK": "{rank}", "LOCAL_RANK": "{local}", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"' in said
+            assert (
+                f'"RANK": "{rank}", "LOCAL_RANK": "{local}", "WORLD_SIZE": "{world}", "LOCAL_WORLD_SIZE": "2"' in said
+            )
             assert f"host algo-{host} ['--note', 'a b; $(id)'] 3" in said
     said = text(handle, "dnn/algo-1[torchrun]").splitlines()  # torch tells where no name server answers
     assert [line for line in said if "hostname of the client socket cannot be retrieved" not in line] == []
@@ -79,28 +83,30 @@ def test_a_rank_that_always_fails_is_the_first_cause_when_restarts_are_used_up(s
     stage.assert_nothing_left(handle, within=3.0)
 
 
-def test_a_stop_gives_ranks_their_time_and_torchrun_neither_starts_any_again_nor_hurries_them(stage):
-    script = """
-    import os, signal, sys, time
-    signals = []
-    signal.signal(signal.SIGTERM, lambda number, frame: signals.append(number))
-    print("ready", flush=True)
-    while not signals:
-        time.sleep(0.01)
-    if os.environ["RANK"] == "0":
-        sys.exit(1)  # torchrun takes it for a failure, and asks the other one to end
-    until = time.monotonic() + 1.5
-    while time.monotonic() < until:
-        time.sleep(0.05)
-    print("saved after", len(signals), "signal", flush=True)
-    """
-    handle = start(stage, script, hosts=1)
-    until(lambda: text(handle).count("ready") == 2, 60, "two ranks")
-    handle.stop()
-    assert handle.wait(20) is Status.STOPPED
-    assert "saved after 1 signal" in text(handle)
-    assert text(handle).count("ready") == 2
-    stage.assert_nothing_left(handle, within=3.0)
+if SOAK:  # in every run: a stop of ranks with time to save, test_local_mpi.py and test_local_faults.py
+
+    def test_a_stop_gives_ranks_their_time_and_torchrun_neither_starts_any_again_nor_hurries_them(stage):
+        script = """
+        import os, signal, sys, time
+        signals = []
+        signal.signal(signal.SIGTERM, lambda number, frame: signals.append(number))
+        print("ready", flush=True)
+        while not signals:
+            time.sleep(0.01)
+        if os.environ["RANK"] == "0":
+            sys.exit(1)  # torchrun takes it for a failure, and asks the other one to end
+        until = time.monotonic() + 1.5
+        while time.monotonic() < until:
+            time.sleep(0.05)
+        print("saved after", len(signals), "signal", flush=True)
+        """
+        handle = start(stage, script, hosts=1)
+        until(lambda: text(handle).count("ready") == 2, 60, "two ranks")
+        handle.stop()
+        assert handle.wait(20) is Status.STOPPED
+        assert "saved after 1 signal" in text(handle)
+        assert text(handle).count("ready") == 2
+        stage.assert_nothing_left(handle, within=3.0)
 
 
 @pytest.mark.parametrize("what", ["torchrun", *(["agent"] if SOAK else [])])
@@ -123,14 +129,16 @@ def test_a_host_whose_torchrun_or_agent_is_killed_is_gone_on_without(stage, what
     stage.assert_nothing_left(handle, within=3.0)
 
 
-def test_a_torchrun_that_does_not_come_to_the_rendezvous_is_named(stage, monkeypatch):
-    monkeypatch.setattr(plan_hosts, "START_TIMEOUT", 15.0)
-    handle = start(stage, "import time; time.sleep(600)", ranks=1, minimum=2)
-    pid = until(lambda: next(iter(started(handle, "algo-2", "torchrun")), None), what="torchrun of algo-2")
-    os.kill(pid, signal.SIGSTOP)
-    began = time.monotonic()
-    assert handle.wait(60) is Status.FAILED
-    assert time.monotonic() - began < allowed(25)
-    assert handle.cause.host == "algo-2"
-    assert "torchrun on algo-2 did not come to the rendezvous within 15 s: it is stopped" in str(handle.cause)
-    stage.assert_nothing_left(handle, within=5.0)
+if SOAK:  # in every run: tests/agent/test_agent_elastic.py
+
+    def test_a_torchrun_that_does_not_come_to_the_rendezvous_is_named(stage, monkeypatch):
+        monkeypatch.setattr(plan_hosts, "START_TIMEOUT", 15.0)
+        handle = start(stage, "import time; time.sleep(600)", ranks=1, minimum=2)
+        pid = until(lambda: next(iter(started(handle, "algo-2", "torchrun")), None), what="torchrun of algo-2")
+        os.kill(pid, signal.SIGSTOP)
+        began = time.monotonic()
+        assert handle.wait(60) is Status.FAILED
+        assert time.monotonic() - began < allowed(25)
+        assert handle.cause.host == "algo-2"
+        assert "torchrun on algo-2 did not come to the rendezvous within 15 s: it is stopped" in str(handle.cause)
+        stage.assert_nothing_left(handle, within=5.0)

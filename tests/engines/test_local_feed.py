@@ -3,6 +3,7 @@
 import time
 
 import msgspec
+from effort import SOAK
 from run_places import WITHOUT_TORCH, flag, pid_here
 from stage import (
     agent_pid,
@@ -68,32 +69,34 @@ def enough(handle):
     flag(handle, "enough")
 
 
-@both_isolations_at_length
-def test_a_data_host_serves_and_ends_with_the_job(stage):
-    handle = feeding(stage)
-    until(lambda: events(handle, FeedReady), 60)
-    until(lambda: states(handle) == ["ready"])
-    [host] = feed_file(handle).hosts
-    assert (host.host, host.group, host.address, host.executors) == (
-        "algo-2",
-        "data",
-        f"tcp://{stage.address(handle, 'algo-2')}:7070",
-        1,
-    )
-    assert feed_file(handle).secret_file == f"{stage.base(handle, 'algo-1')}/input/data/headrace/secret"
-    assert len((handle.paths.host("algo-1") / "input/data/headrace/secret").read_text()) == 64
-    until(said(handle, "running"))
-    assert not any(line.text.startswith("running") for line in handle.logs("data"))
-    until(lambda: worker_seconds(handle, "algo-2"), 10)
-    enough(handle)
-    assert handle.wait(30) is Status.COMPLETED
-    stage.assert_nothing_left(handle)
-    for second in worker_seconds(handle, "algo-2"):  # nobody asked
-        assert (second.loader, second.executors, second.idle) == ("", 1, second.seconds)
-        assert second.produce == second.blocked == second.samples == 0
-    [feed] = [event for event in events(handle, ProgramExited) if event.stream == "feed"]
-    assert (feed.exit_code, feed.stopped) == (0, True)
-    assert not handle.run.degraded
+if SOAK:  # in every run: one of two data hosts is lost and the run goes on to its end
+
+    @both_isolations_at_length
+    def test_a_data_host_serves_and_ends_with_the_job(stage):
+        handle = feeding(stage)
+        until(lambda: events(handle, FeedReady), 60)
+        until(lambda: states(handle) == ["ready"])
+        [host] = feed_file(handle).hosts
+        assert (host.host, host.group, host.address, host.executors) == (
+            "algo-2",
+            "data",
+            f"tcp://{stage.address(handle, 'algo-2')}:7070",
+            1,
+        )
+        assert feed_file(handle).secret_file == f"{stage.base(handle, 'algo-1')}/input/data/headrace/secret"
+        assert len((handle.paths.host("algo-1") / "input/data/headrace/secret").read_text()) == 64
+        until(said(handle, "running"))
+        assert not any(line.text.startswith("running") for line in handle.logs("data"))
+        until(lambda: worker_seconds(handle, "algo-2"), 10)
+        enough(handle)
+        assert handle.wait(30) is Status.COMPLETED
+        stage.assert_nothing_left(handle)
+        for second in worker_seconds(handle, "algo-2"):  # nobody asked
+            assert (second.loader, second.executors, second.idle) == ("", 1, second.seconds)
+            assert second.produce == second.blocked == second.samples == 0
+        [feed] = [event for event in events(handle, ProgramExited) if event.stream == "feed"]
+        assert (feed.exit_code, feed.stopped) == (0, True)
+        assert not handle.run.degraded
 
 
 def test_a_host_with_ranks_and_data_workers_reaches_its_own_by_its_socket(stage):

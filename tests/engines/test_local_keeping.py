@@ -94,7 +94,7 @@ def test_a_job_whose_model_cannot_be_stored_is_failed(stage: Stage, tmp_path: Pa
 
 @pytest.mark.parametrize("stage", [pytest.param("namespace", marks=pytest.mark.namespaces)], indirect=True)
 @pytest.mark.parametrize(
-    "folder", ["/tmp/deep/kept", "/srv/deep/kept", "/opt/ml/kept", *(["/opt/kept", "/elsewhere/kept"] if SOAK else [])]
+    "folder", ["/srv/deep/kept", *(["/tmp/deep/kept", "/opt/ml/kept", "/opt/kept", "/elsewhere/kept"] if SOAK else [])]
 )
 def test_an_isolated_host_has_its_checkpoints_where_the_job_wants_them(
     stage: Stage, tmp_path: Path, folder: str
@@ -138,20 +138,24 @@ def test_plan_refuses_a_folder_for_checkpoints_that_hosts_cannot_have(stage: Sta
         assert plan(wanted).plan.isolation.level == "namespace"
 
 
-def test_requirements_are_there_for_the_program(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
-    wheel(tmp_path / "wheels", "alpha")
-    (tmp_path / "code").mkdir()
-    (tmp_path / "code/requirements.txt").write_text("alpha\n")
-    for attempt in (1, 2):
-        script = "import alpha, msgspec\nprint('alpha', alpha.version)"
-        handle = stage.start(script, name=f"job-{attempt}", instance_count=2)
-        assert handle.wait(120) is Status.COMPLETED, handle.cause
-        assert text(handle).count("alpha 1.0") == 2
-        installed = [event for event in handle.run.events() if isinstance(event, RequirementsInstalled)]
-        assert len(installed) == (1 if attempt == 1 else 0)  # the second job finds the environment, and asks nobody
-        stage.assert_nothing_left(handle)
+if SOAK:  # in every run: programs and data workers of a job, test_local_requirements.py
+
+    def test_requirements_are_there_for_the_program(
+        stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("PIP_NO_INDEX", "1")
+        monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
+        wheel(tmp_path / "wheels", "alpha")
+        (tmp_path / "code").mkdir()
+        (tmp_path / "code/requirements.txt").write_text("alpha\n")
+        for attempt in (1, 2):
+            script = "import alpha, msgspec\nprint('alpha', alpha.version)"
+            handle = stage.start(script, name=f"job-{attempt}")
+            assert handle.wait(120) is Status.COMPLETED, handle.cause
+            assert text(handle).count("alpha 1.0") == 1
+            installed = [event for event in handle.run.events() if isinstance(event, RequirementsInstalled)]
+            assert len(installed) == (1 if attempt == 1 else 0)  # the second job finds the environment, and asks nobody
+            stage.assert_nothing_left(handle)
 
 
 def test_requirements_that_cannot_be_installed_fail_the_job_before_any_program(

@@ -14,7 +14,18 @@ from pathlib import Path
 import pytest
 from effort import SOAK
 from run_places import code, flag
-from stage import agent_pid, assert_failed, both_isolations, groups, kill, program_pid, said, text, until
+from stage import (
+    agent_pid,
+    assert_failed,
+    both_isolations,
+    both_isolations_at_length,
+    groups,
+    kill,
+    program_pid,
+    said,
+    text,
+    until,
+)
 
 from headrace.engines.local import engine
 from headrace.engines.local.limits import assign, machine_capacity
@@ -107,7 +118,7 @@ def test_every_process_of_an_instance_is_in_its_group_and_the_limits_are_what_th
 
 
 @needs_groups
-@both_isolations
+@both_isolations_at_length
 def test_a_program_that_the_kernel_kills_for_memory_is_named_as_that_with_the_limit(stage, small) -> None:
     handle = stage.start(HOG, instance_groups=groups(data=1, dnn=1))
     assert_failed(handle, time.monotonic(), within=30)
@@ -341,7 +352,7 @@ def test_when_the_caller_is_killed_the_supervisor_removes_the_groups(stage, call
 
 @needs_groups
 @pytest.mark.parametrize(
-    ("agents_too", "elsewhere"), [(True, True), (False, False), *([(True, False), (False, True)] if SOAK else [])]
+    ("agents_too", "elsewhere"), [(True, True), *([(False, False), (True, False), (False, True)] if SOAK else [])]
 )
 def test_when_all_are_killed_at_once_the_next_start_removes_groups_and_temporary_files(
     stage, called, monkeypatch, agents_too: bool, elsewhere: bool

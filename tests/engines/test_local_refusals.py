@@ -8,7 +8,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from stage import groups
+from effort import SOAK
+from stage import groups, isolated_at_length
 
 from headrace import engines
 from headrace.engines.local import engine
@@ -184,9 +185,11 @@ def test_of_two_starts_at_once_one_is_refused(stage):
     assert handle.wait(20) is Status.STOPPED
 
 
-def test_the_name_is_free_again_when_the_run_is_over(stage):
-    for _ in range(2):
-        assert stage.start("pass").wait(30) is Status.COMPLETED
+if SOAK:  # in every run: tests that start one name twice, as test_local_checkpoints.py
+
+    def test_the_name_is_free_again_when_the_run_is_over(stage):
+        for _ in range(2):
+            assert stage.start("pass").wait(30) is Status.COMPLETED
 
 
 def test_a_cpu_that_does_not_exist_is_refused(stage):
@@ -257,11 +260,11 @@ def test_a_disk_that_takes_no_run_is_told_with_the_folder_and_what_to_do(stage, 
     assert_nothing_was_created()
 
 
-@pytest.mark.parametrize("stage", ["none", pytest.param("namespace", marks=pytest.mark.namespaces)], indirect=True)
+@isolated_at_length
 def test_a_job_is_planned_once_and_what_check_returns_is_what_runs(stage, monkeypatch):
     data = stage.folder / "data"
     data.mkdir()
-    fields = {"inputs": {"train": str(data)}, "instance_groups": groups(data=1, dnn=2)}
+    fields = {"inputs": {"train": str(data)}, "instance_groups": groups(data=1, dnn=1)}
     checked = engines.check(stage.job("print(1)", **fields))
     assert [order.name for order in checked.orders] == ["train"]
     made = []

@@ -94,11 +94,14 @@ def go_on(handle):
 
 @pytest.mark.parametrize("stage", [pytest.param("namespace", marks=pytest.mark.namespaces)], indirect=True)
 def test_trainers_share_the_data_and_go_on_when_a_worker_and_the_dispatcher_were_killed(stage):
-    handle = serving(stage, SHARED, ["data"], dnn=2)
-    until(lambda: {row[0] for row in rows(handle)} == {"algo-2", "algo-3"}, TENSORFLOW_SECONDS, "rows of both")
+    killed_servers = [*(["tf-worker-0"] if SOAK else []), "tf-dispatcher"]  # in every run a worker below
+    trainers = 1 + SOAK  # in every run two: tests/adapters/test_tensorflow_distribute.py
+    handle = serving(stage, SHARED, ["data"], dnn=trainers)
+    until(lambda: len({row[0] for row in rows(handle)}) == trainers, TENSORFLOW_SECONDS, "rows of all")
     assert f"address grpc://{stage.address(handle, 'algo-1')}:7072" in text(handle)
-    assert text(handle).count("UserWarning: 2 ranks share the 1000000 elements") == 2, "two programs, no distribution"
-    for stream in ("tf-worker-0", "tf-dispatcher"):
+    warnings = text(handle).count("UserWarning: 2 ranks share the 1000000 elements")
+    assert warnings == 2 * SOAK, "two programs, no distribution"
+    for stream in killed_servers:
         until(lambda stream=stream: ready(handle, stream), 5)
         kill(started(handle, stream)[0])
         killed = time.time()
@@ -113,8 +116,7 @@ def test_trainers_share_the_data_and_go_on_when_a_worker_and_the_dispatcher_were
     assert len(numbers) == len(set(numbers)), "a row came twice"
     lost = events(handle, DataWorkerLost)
     assert [(each.host, each.reason, each.recovered) for each in lost] == [
-        ("algo-1", "tf-worker-0 killed by SIGKILL", True),
-        ("algo-1", "tf-dispatcher killed by SIGKILL", True),
+        ("algo-1", f"{stream} killed by SIGKILL", True) for stream in killed_servers
     ]
     assert handle.run.degraded
     ends = [event for event in events(handle, ProgramExited) if event.stream.startswith("tf-") and event.stopped]
@@ -122,14 +124,16 @@ def test_trainers_share_the_data_and_go_on_when_a_worker_and_the_dispatcher_were
     written = [metric for stream in handle.run.metrics().values() for metric in stream]
     used = [metric for metric in written if isinstance(metric, ServiceSecond)]
     worker = [metric for metric in used if metric.stream == "tf-worker-0"]
-    assert {metric.restarts for metric in worker} == {0, 1}
+    assert {metric.restarts for metric in worker} == ({0, 1} if SOAK else {0})
     assert max(metric.cpu for metric in worker) > 0.5
     assert max(metric.rss for metric in worker) > 100 << 20
     assert {metric.workers for metric in used if metric.role == "dispatcher"} >= {1}
     assert {metric.sent for metric in used if metric.role == "dispatcher"} == {None}
     assert max(metric.sent or 0 for metric in worker) > len(numbers)  # at least a byte for each row
     shown = {server.stream: server for server in report(handle.run).servers}
-    assert shown["tf-worker-0"].restarts == shown["tf-dispatcher"].restarts == 1
+    assert {stream: server.restarts for stream, server in shown.items() if server.restarts} == dict.fromkeys(
+        killed_servers, 1
+    )
     assert shown["tf-worker-0"].server_cpu.value > 0
 
 

@@ -11,20 +11,21 @@ from pathlib import Path
 import psutil
 import pytest
 from effort import SOAK
+from run_places import WITHOUT_TORCH
 from stage import agent_pid, both_isolations_at_length, groups, program_pid, said, text, until
 
 from headrace.runs import Status
 from headrace.runs.events import DataWorkerLost
 from patience import allowed
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 DATA = """
 import random, time
-import numpy as np, torch
+import numpy as np
 from headrace import feed
 
-class Noise(torch.utils.data.Dataset):
+class Noise:
     def __init__(self, bad):
         self.bad = bad
     def __len__(self):
@@ -33,7 +34,7 @@ class Noise(torch.utils.data.Dataset):
         if index == self.bad:
             raise LookupError(f"no sample {index}")
         time.sleep(0.004)
-        return torch.randn(40) + index, np.random.rand(3), random.random(), index
+        return np.random.randn(40) + index, np.random.rand(3), random.random(), index
 
 @feed.pipeline
 def noise(bad=-1):
@@ -49,12 +50,13 @@ from headrace import feed
 env = headrace.Environment()
 bad = int(env.hyperparameters.get("bad", -1))
 rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-loader = feed.DataLoader(noise(bad), global_batch_size=16, rank=rank, world_size=world, shuffle=True, seed=11)
+loader = feed.DataLoader(noise(bad), global_batch_size=16, rank=rank, world_size=world, shuffle=True, seed=11,
+                         collate_fn=feed.stack_arrays)
 digest, seen = hashlib.sha256(), []
 for epoch in range(2):
     for step, (a, b, c, index) in enumerate(loader):
         for part in (a, b, c, index):
-            digest.update(part.numpy().tobytes())
+            digest.update(part.tobytes())
         seen += index.tolist()
         print("step", epoch, step, flush=True)
         time.sleep(0.02)
@@ -71,6 +73,7 @@ def training(stage, hosts: dict[str, int], feeding: list[str], **fields):
         TRAIN,
         instance_groups=groups(**hosts),
         data_service={"feed": {"enabled": True, "workers_per_host": 1}, "instance_groups": feeding},
+        environment=WITHOUT_TORCH,
         **({"completion": {"instance_groups": ["dnn"]}} | fields),
     )
 

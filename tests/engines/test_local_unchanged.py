@@ -22,7 +22,7 @@ import pytest
 from effort import SOAK
 
 from headrace.estimator import InstanceGroup, PyTorch, TensorFlow, TrainingInput
-from headrace.runs import Run, Status
+from headrace.runs import Run, Status, list_runs
 from needs import oracle, require
 
 CODE = Path(__file__).parent / "unchanged"
@@ -40,8 +40,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     shutil.copytree(CODE, here)
     monkeypatch.chdir(here)
     yield here
-    for run in json.loads(headrace("ps", "--output", "json")):  # the test has failed already
-        headrace("stop", "--now", run["run_id"])
+    for run in list_runs():
+        if not run.finished:  # the test has failed already
+            headrace("stop", "--now", run.id)
 
 
 @pytest.fixture
@@ -168,46 +169,50 @@ def test_the_launcher_of_the_tensorflow_example_with_two_hosts_a_group_and_mpi(
         assert any(f"rank {rank} of 4 on {host}: " in line for line in said(run, f"dnn_group/{host}[{rank}]"))
 
 
-@pytest.mark.namespaces
-@pytest.mark.needs("way out")  # without one, `auto` gives hosts no network of their own
-def test_the_notebook_of_the_pytorch_example(folder: Path, namespaces: None, capfd: pytest.CaptureFixture[str]) -> None:
-    for name in ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"):
-        (folder / "data").mkdir(exist_ok=True)
-        (folder / "data" / name).write_bytes(b"not read by the programs")
-    kwargs: dict[str, Any] = {
-        "hyperparameters": {
-            "batch-size": 16,
-            "steps": 5,
-            "workers": 2,
-            "grpc-workers": 4,
-            "num-dnn-workers": 4,
-            "pin-memory": True,
-            "region": "us-east-1",
-        },
-        "instance_groups": [
-            InstanceGroup("data_group", "ml.c5.9xlarge", 1),
-            InstanceGroup("dnn_group", "ml.p3.2xlarge", 1),
-        ],
-    }
-    estimator = PyTorch(
-        framework_version="1.11.0",
-        py_version="py38",
-        role=ROLE,
-        entry_point="launcher.py",
-        source_dir="launcher",
-        volume_size=10,
-        max_run=4800,
-        disable_profiler=True,
-        debugger_hook_config=False,
-        **kwargs,
-    )
-    estimator.fit(inputs={"training": "./data", "testing": "./data"}, job_name="pt-hetero-H-T-20220816T011505Z")
-    assert "dnn_group/algo-2[0] train_dnn.py closed with returncode=0" in capfd.readouterr().out
-    assert json.loads(members(estimator.model_data)["model.json"])["sum"] == 80 * 79 // 2
-    described = estimator.latest_training_job.describe()
-    assert described["TrainingJobStatus"] == "Completed"
-    assert described["ModelArtifacts"] == {"S3ModelArtifacts": estimator.model_data}
-    assert [part["Status"] for part in described["SecondaryStatusTransitions"]][-2:] == ["Uploading", "Completed"]
+if SOAK:  # in every run: the estimator in hello, the launcher in the example of TensorFlow
+
+    @pytest.mark.namespaces
+    @pytest.mark.needs("way out")  # without one, `auto` gives hosts no network of their own
+    def test_the_notebook_of_the_pytorch_example(
+        folder: Path, namespaces: None, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        for name in ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"):
+            (folder / "data").mkdir(exist_ok=True)
+            (folder / "data" / name).write_bytes(b"not read by the programs")
+        kwargs: dict[str, Any] = {
+            "hyperparameters": {
+                "batch-size": 16,
+                "steps": 5,
+                "workers": 2,
+                "grpc-workers": 4,
+                "num-dnn-workers": 4,
+                "pin-memory": True,
+                "region": "us-east-1",
+            },
+            "instance_groups": [
+                InstanceGroup("data_group", "ml.c5.9xlarge", 1),
+                InstanceGroup("dnn_group", "ml.p3.2xlarge", 1),
+            ],
+        }
+        estimator = PyTorch(
+            framework_version="1.11.0",
+            py_version="py38",
+            role=ROLE,
+            entry_point="launcher.py",
+            source_dir="launcher",
+            volume_size=10,
+            max_run=4800,
+            disable_profiler=True,
+            debugger_hook_config=False,
+            **kwargs,
+        )
+        estimator.fit(inputs={"training": "./data", "testing": "./data"}, job_name="pt-hetero-H-T-20220816T011505Z")
+        assert "dnn_group/algo-2[0] train_dnn.py closed with returncode=0" in capfd.readouterr().out
+        assert json.loads(members(estimator.model_data)["model.json"])["sum"] == 80 * 79 // 2
+        described = estimator.latest_training_job.describe()
+        assert described["TrainingJobStatus"] == "Completed"
+        assert described["ModelArtifacts"] == {"S3ModelArtifacts": estimator.model_data}
+        assert [part["Status"] for part in described["SecondaryStatusTransitions"]][-2:] == ["Uploading", "Completed"]
 
 
 @pytest.mark.timeout(600)
@@ -243,155 +248,161 @@ def test_the_horovod_notebook_of_sdk_1_with_its_data_in_s3(folder: Path, s3: Any
     assert list(members(estimator.model_data)) == ["model.npy"]
 
 
-@with_and_without_namespaces
-def test_the_channels_and_groups_of_the_guide(folder: Path, s3: Any, engines: Any) -> None:
-    for key in ("folder1/a", "folder1/b", "folder1/c", "folder2/x", "folder2/y"):
-        s3.put(key, key.encode())
-    one, two = (
-        InstanceGroup("instance_group_1", "ml.c5.18xlarge", 1),
-        InstanceGroup("instance_group_2", "ml.p3dn.24xlarge", 2),
-    )
-    estimator = PyTorch(
-        entry_point="train.py",
-        source_dir="guide",
-        role=ROLE,
-        framework_version="1.10.0",
-        py_version="py38",
-        job_name="my-training-job-with-heterogeneous-cluster",
-        engines=engines,
-        instance_groups=[one, two],
-        hyperparameters={"epochs": 2, "name": 'it\'s $HOME; a "name"'},
-    )
-    channels = {
-        name: TrainingInput(
-            s3_data_type="S3Prefix",
-            s3_data=s3.uri(prefix),
-            distribution=distribution,
-            input_mode="File",
-            instance_group_names=[group],
+if SOAK:  # in every run: test_local_channels.py has channels of groups, shards and arguments
+
+    @with_and_without_namespaces
+    def test_the_channels_and_groups_of_the_guide(folder: Path, s3: Any, engines: Any) -> None:
+        for key in ("folder1/a", "folder1/b", "folder1/c", "folder2/x", "folder2/y"):
+            s3.put(key, key.encode())
+        one, two = (
+            InstanceGroup("instance_group_1", "ml.c5.18xlarge", 1),
+            InstanceGroup("instance_group_2", "ml.p3dn.24xlarge", 2),
         )
-        for name, prefix, distribution, group in (
-            ("training", "folder1", "FullyReplicated", "instance_group_1"),
-            ("dummy-input-channel", "folder2", "ShardedByS3Key", "instance_group_2"),
+        estimator = PyTorch(
+            entry_point="train.py",
+            source_dir="guide",
+            role=ROLE,
+            framework_version="1.10.0",
+            py_version="py38",
+            job_name="my-training-job-with-heterogeneous-cluster",
+            engines=engines,
+            instance_groups=[one, two],
+            hyperparameters={"epochs": 2, "name": 'it\'s $HOME; a "name"'},
         )
-    }
-    estimator.fit(inputs=channels, logs=False)
-    run = run_of(estimator)
-    arguments = ["--epochs", "2", "--name", 'it\'s $HOME; a "name"']
-    hyperparameters = {"epochs": 2, "name": 'it\'s $HOME; a "name"'}
-    assert [
-        json.loads(said(run, stream)[0])
-        for stream in ("instance_group_1/algo-1[0]", "instance_group_2/algo-2[0]", "instance_group_2/algo-3[0]")
-    ] == [
-        ["algo-1", "preprocess", {"training": ["a", "b", "c"]}, arguments, hyperparameters],
-        ["algo-2", "train", {"dummy-input-channel": ["x"]}, arguments, hyperparameters],
-        ["algo-3", "train", {"dummy-input-channel": ["y"]}, arguments, hyperparameters],
-    ]
-    assert members(estimator.model_data) == {
-        "algo-1.txt": b"preprocess",
-        "algo-2.txt": b"train",
-        "algo-3.txt": b"train",
-    }
-
-
-def request(s3: Any, name: str) -> dict[str, Any]:
-    """A CreateTrainingJob request for `boto3.client("sagemaker").create_training_job(**request)`."""
-    archive = io.BytesIO()
-    with tarfile.open(fileobj=archive, mode="w:gz") as tar:
-        tar.add("boto3/train.py", "train.py")
-    s3.put(f"{name}/source/sourcedir.tar.gz", archive.getvalue())
-    for key in ("a.csv", "b.csv", "c.csv"):
-        s3.put(f"data/{key}", b"1,2\n")
-
-    def channel(name: str, groups: list[str], distribution: str) -> dict[str, Any]:
-        source = {
-            "S3DataType": "S3Prefix",
-            "S3Uri": s3.uri("data/"),
-            "S3DataDistributionType": distribution,
-            "InstanceGroupNames": groups,
+        channels = {
+            name: TrainingInput(
+                s3_data_type="S3Prefix",
+                s3_data=s3.uri(prefix),
+                distribution=distribution,
+                input_mode="File",
+                instance_group_names=[group],
+            )
+            for name, prefix, distribution, group in (
+                ("training", "folder1", "FullyReplicated", "instance_group_1"),
+                ("dummy-input-channel", "folder2", "ShardedByS3Key", "instance_group_2"),
+            )
         }
-        return {"ChannelName": name, "DataSource": {"S3DataSource": source}, "ContentType": "text/csv"}
+        estimator.fit(inputs=channels, logs=False)
+        run = run_of(estimator)
+        arguments = ["--epochs", "2", "--name", 'it\'s $HOME; a "name"']
+        hyperparameters = {"epochs": 2, "name": 'it\'s $HOME; a "name"'}
+        assert [
+            json.loads(said(run, stream)[0])
+            for stream in ("instance_group_1/algo-1[0]", "instance_group_2/algo-2[0]", "instance_group_2/algo-3[0]")
+        ] == [
+            ["algo-1", "preprocess", {"training": ["a", "b", "c"]}, arguments, hyperparameters],
+            ["algo-2", "train", {"dummy-input-channel": ["x"]}, arguments, hyperparameters],
+            ["algo-3", "train", {"dummy-input-channel": ["y"]}, arguments, hyperparameters],
+        ]
+        assert members(estimator.model_data) == {
+            "algo-1.txt": b"preprocess",
+            "algo-2.txt": b"train",
+            "algo-3.txt": b"train",
+        }
 
-    texts = {
-        "epochs": 3,
-        "learning-rate": 1e-3,
-        "layers": [64, 32],
-        "augment": True,
-        "name": "it's; rm -rf / $(id)",
-        "sagemaker_program": "train.py",
-        "sagemaker_submit_directory": s3.uri(f"{name}/source/sourcedir.tar.gz"),
-        "sagemaker_container_log_level": 20,
-        "sagemaker_job_name": name,
-        "sagemaker_region": "us-east-1",
-    }
-    return {
-        "TrainingJobName": name,
-        "RoleArn": ROLE,
-        "AlgorithmSpecification": {
-            "TrainingImage": "763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:1.12.1-gpu-py38",
-            "TrainingInputMode": "File",
-            "MetricDefinitions": [{"Name": "loss", "Regex": "loss: ([0-9.]+);"}],
-            "EnableSageMakerMetricsTimeSeries": True,
-        },
-        "HyperParameters": {key: json.dumps(value) for key, value in texts.items()},
-        "Environment": {"STAGE": "test"},
-        "InputDataConfig": [
-            channel("train", ["data group", "dnn group/1"], "FullyReplicated"),
-            channel("shards", ["dnn group/1"], "ShardedByS3Key"),
-        ],
-        "OutputDataConfig": {"S3OutputPath": s3.uri("out"), "KmsKeyId": ""},
-        "ResourceConfig": {
-            "VolumeSizeInGB": 30,
-            "InstanceGroups": [
-                {"InstanceGroupName": "data group", "InstanceType": "ml.c5.xlarge", "InstanceCount": 1},
-                {"InstanceGroupName": "dnn group/1", "InstanceType": "ml.g5.xlarge", "InstanceCount": 2},
+
+if SOAK:  # in every run: the request of SDK 3 here, boto3's in tests/endpoint
+
+    def request(s3: Any, name: str) -> dict[str, Any]:
+        """A CreateTrainingJob request for `boto3.client("sagemaker").create_training_job(**request)`."""
+        archive = io.BytesIO()
+        with tarfile.open(fileobj=archive, mode="w:gz") as tar:
+            tar.add("boto3/train.py", "train.py")
+        s3.put(f"{name}/source/sourcedir.tar.gz", archive.getvalue())
+        for key in ("a.csv", "b.csv", "c.csv"):
+            s3.put(f"data/{key}", b"1,2\n")
+
+        def channel(name: str, groups: list[str], distribution: str) -> dict[str, Any]:
+            source = {
+                "S3DataType": "S3Prefix",
+                "S3Uri": s3.uri("data/"),
+                "S3DataDistributionType": distribution,
+                "InstanceGroupNames": groups,
+            }
+            return {"ChannelName": name, "DataSource": {"S3DataSource": source}, "ContentType": "text/csv"}
+
+        texts = {
+            "epochs": 3,
+            "learning-rate": 1e-3,
+            "layers": [64, 32],
+            "augment": True,
+            "name": "it's; rm -rf / $(id)",
+            "sagemaker_program": "train.py",
+            "sagemaker_submit_directory": s3.uri(f"{name}/source/sourcedir.tar.gz"),
+            "sagemaker_container_log_level": 20,
+            "sagemaker_job_name": name,
+            "sagemaker_region": "us-east-1",
+        }
+        return {
+            "TrainingJobName": name,
+            "RoleArn": ROLE,
+            "AlgorithmSpecification": {
+                "TrainingImage": "763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:1.12.1-gpu-py38",
+                "TrainingInputMode": "File",
+                "MetricDefinitions": [{"Name": "loss", "Regex": "loss: ([0-9.]+);"}],
+                "EnableSageMakerMetricsTimeSeries": True,
+            },
+            "HyperParameters": {key: json.dumps(value) for key, value in texts.items()},
+            "Environment": {"STAGE": "test"},
+            "InputDataConfig": [
+                channel("train", ["data group", "dnn group/1"], "FullyReplicated"),
+                channel("shards", ["dnn group/1"], "ShardedByS3Key"),
             ],
-        },
-        "VpcConfig": {"SecurityGroupIds": ["sg-0123456789abcdef0"], "Subnets": ["subnet-0123456789abcdef0"]},
-        "StoppingCondition": {"MaxRuntimeInSeconds": 3600},
-        "CheckpointConfig": {"S3Uri": s3.uri("checkpoints")},
-        "EnableManagedSpotTraining": False,
-        "EnableNetworkIsolation": False,
-        "EnableInterContainerTrafficEncryption": True,
-        "RetryStrategy": {"MaximumRetryAttempts": 2},
-        "Tags": [{"Key": "team", "Value": "vision"}],
-        "DebugHookConfig": {"S3OutputPath": s3.uri("debug"), "CollectionConfigurations": []},
-        "ProfilerConfig": {"DisableProfiler": True},
-    }
+            "OutputDataConfig": {"S3OutputPath": s3.uri("out"), "KmsKeyId": ""},
+            "ResourceConfig": {
+                "VolumeSizeInGB": 30,
+                "InstanceGroups": [
+                    {"InstanceGroupName": "data group", "InstanceType": "ml.c5.xlarge", "InstanceCount": 1},
+                    {"InstanceGroupName": "dnn group/1", "InstanceType": "ml.g5.xlarge", "InstanceCount": 2},
+                ],
+            },
+            "VpcConfig": {"SecurityGroupIds": ["sg-0123456789abcdef0"], "Subnets": ["subnet-0123456789abcdef0"]},
+            "StoppingCondition": {"MaxRuntimeInSeconds": 3600},
+            "CheckpointConfig": {"S3Uri": s3.uri("checkpoints")},
+            "EnableManagedSpotTraining": False,
+            "EnableNetworkIsolation": False,
+            "EnableInterContainerTrafficEncryption": True,
+            "RetryStrategy": {"MaximumRetryAttempts": 2},
+            "Tags": [{"Key": "team", "Value": "vision"}],
+            "DebugHookConfig": {"S3OutputPath": s3.uri("debug"), "CollectionConfigurations": []},
+            "ProfilerConfig": {"DisableProfiler": True},
+        }
 
 
-@pytest.mark.namespaces
-def test_a_request_for_boto3(folder: Path, namespaces: None, s3: Any) -> None:
-    asked = request(s3, "pytorch-training-2022-08-16")
-    Path("request.json").write_text(json.dumps(asked, indent=2))
-    shown = headrace("plan", "request.json")
-    for unused in ("image_uri", "role", "subnets", "security_group_ids", "volume_size", "tags", "DebugHookConfig"):
-        assert unused in shown, unused
-    headrace("run", "request.json", "--quiet")
-    described = json.loads(headrace("status", "pytorch-training-2022-08-16", "--output", "json"))
-    assert described["TrainingJobStatus"] == "Completed"
-    model = s3.uri("out/pytorch-training-2022-08-16/output/model.tar.gz")
-    assert described["ModelArtifacts"]["S3ModelArtifacts"] == model
-    run = Run.open("pytorch-training-2022-08-16")
-    first, second, third, *_ = said(run, "dnn group/1/algo-2[0]")
-    assert json.loads(first.removeprefix("arguments ")) == {
-        "epochs": 3,
-        "learning_rate": 0.001,
-        "layers": "[64, 32]",
-        "augment": "True",
-        "name": "it's; rm -rf / $(id)",
-        "model_dir": "/opt/ml/model",
-        "train": "/opt/ml/input/data/train",
-    }
-    assert second == "job pytorch-training-2022-08-16 test [64, 32]"
-    assert third == "found [] files ['a.csv', 'b.csv', 'c.csv']"
-    assert sorted(s3.listed())[:3] == ["checkpoints/epoch-0", "checkpoints/epoch-1", "checkpoints/epoch-2"]
+if SOAK:  # in every run: the request of SDK 3 here, boto3's in tests/endpoint
 
-    if SOAK:  # in every run: test_local_checkpoints.py::test_checkpoints_are_there_again_on_every_host
-        Path("request.json").write_text(json.dumps({**asked, "TrainingJobName": "again"}))
+    @pytest.mark.namespaces
+    def test_a_request_for_boto3(folder: Path, namespaces: None, s3: Any) -> None:
+        asked = request(s3, "pytorch-training-2022-08-16")
+        Path("request.json").write_text(json.dumps(asked, indent=2))
+        shown = headrace("plan", "request.json")
+        for unused in ("image_uri", "role", "subnets", "security_group_ids", "volume_size", "tags", "DebugHookConfig"):
+            assert unused in shown, unused
         headrace("run", "request.json", "--quiet")
-        begun = said(Run.open("again"), "data group/algo-1[0]")[2]
-        assert begun == "found ['epoch-0', 'epoch-1', 'epoch-2'] files ['a.csv', 'b.csv', 'c.csv']"
+        described = json.loads(headrace("status", "pytorch-training-2022-08-16", "--output", "json"))
+        assert described["TrainingJobStatus"] == "Completed"
+        model = s3.uri("out/pytorch-training-2022-08-16/output/model.tar.gz")
+        assert described["ModelArtifacts"]["S3ModelArtifacts"] == model
+        run = Run.open("pytorch-training-2022-08-16")
+        first, second, third, *_ = said(run, "dnn group/1/algo-2[0]")
+        assert json.loads(first.removeprefix("arguments ")) == {
+            "epochs": 3,
+            "learning_rate": 0.001,
+            "layers": "[64, 32]",
+            "augment": "True",
+            "name": "it's; rm -rf / $(id)",
+            "model_dir": "/opt/ml/model",
+            "train": "/opt/ml/input/data/train",
+        }
+        assert second == "job pytorch-training-2022-08-16 test [64, 32]"
+        assert third == "found [] files ['a.csv', 'b.csv', 'c.csv']"
+        assert sorted(s3.listed())[:3] == ["checkpoints/epoch-0", "checkpoints/epoch-1", "checkpoints/epoch-2"]
+
+        if SOAK:  # in every run: test_local_checkpoints.py::test_checkpoints_are_there_again_on_every_host
+            Path("request.json").write_text(json.dumps({**asked, "TrainingJobName": "again"}))
+            headrace("run", "request.json", "--quiet")
+            begun = said(Run.open("again"), "data group/algo-1[0]")[2]
+            assert begun == "found ['epoch-0', 'epoch-1', 'epoch-2'] files ['a.csv', 'b.csv', 'c.csv']"
 
 
 @pytest.mark.namespaces
@@ -466,14 +477,14 @@ def test_the_toolkit_of_sagemakers_containers_finds_what_it_finds_there(folder: 
         archive.add("launcher", ".")
     texts = {
         "steps": 4,
-        "workers": 3,
+        "workers": 2,
         "batch_size": 4,
         "sagemaker_program": "launcher.py",
         "sagemaker_submit_directory": str(folder / "sourcedir.tar.gz"),
         "sagemaker_container_log_level": 20,
         "sagemaker_region": "us-east-1",
     }
-    groups = [("data_group", "ml.c5.xlarge", 2), ("dnn_group", "ml.m4.xlarge", 1)]
+    groups = [("data_group", "ml.c5.xlarge", 1), ("dnn_group", "ml.m4.xlarge", 1)]
     asked = {
         "TrainingJobName": "toolkit",
         "RoleArn": ROLE,
@@ -496,13 +507,13 @@ def test_the_toolkit_of_sagemakers_containers_finds_what_it_finds_there(folder: 
     Path("request.json").write_text(json.dumps(asked))
     headrace("run", "request.json", "--quiet", "--set", "output_path=out")
     run = Run.open("toolkit")
-    for group, number in (("data_group", 1), ("data_group", 2), ("dnn_group", 3)):
+    for group, number in (("data_group", 1), ("dnn_group", 2)):
         lines = said(run, f"{group}/algo-{number}[0]")
         assert any("Reporting training SUCCESS" in line for line in lines)
         assert f"SM_CURRENT_INSTANCE_GROUP={group}" in lines
-        assert 'SM_USER_ARGS=["--batch_size","4","--steps","4","--workers","3"]' in lines
+        assert 'SM_USER_ARGS=["--batch_size","4","--steps","4","--workers","2"]' in lines
     model = json.loads(members("out/toolkit/output/model.tar.gz")["model.json"])
-    assert model["served_by"] == ["algo-1", "algo-2", "algo-3"]
+    assert model["served_by"] == ["algo-1", "algo-2"]
 
 
 def test_no_program_here_knows_headrace() -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 from effort import SOAK
+from run_places import WITHOUT_TORCH
 from stage import Stage, groups, text
 
 from headrace import insight
 from headrace.insight.verdicts.thresholds import VerdictName
 from headrace.runs import Status
 
-pytestmark = [pytest.mark.torch, pytest.mark.namespaces, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.namespaces, pytest.mark.timeout(600)]
 
 DATA = """
 import numpy as np
@@ -32,7 +33,7 @@ from data import noise
 from headrace import feed
 
 began = 0.0
-for batch in feed.DataLoader(noise(), batch_size=16, seed=1):
+for batch in feed.DataLoader(noise(), batch_size=16, seed=1, collate_fn=feed.stack_arrays):
     began = began or time.monotonic()
     time.sleep(0.05)
     if time.monotonic() > began + 7:
@@ -60,6 +61,7 @@ def test_a_throttled_link_is_what_limits_a_job_and_a_wide_one_is_not(
         TRAIN,
         instance_groups=groups(data=1, dnn=1),
         data_service={"feed": {"enabled": True, "workers_per_host": 1}, "instance_groups": ["data"]},
+        environment=WITHOUT_TORCH,
         local={"network": {"data": {"bandwidth": bandwidth}}},
     )
     assert handle.wait(60) is Status.COMPLETED, text(handle)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from effort import SOAK
 from queue_engine import DOWN, OPEN, QUEUE
 from stage import Stage, until
 
@@ -121,7 +122,7 @@ def said(paths: RunPaths, words: str) -> int:
     return sum(line.text == words for line in Run(paths).logs())
 
 
-@pytest.mark.parametrize("now", [False, True])
+@pytest.mark.parametrize("now", [False, *([True] if SOAK else [])])
 def test_a_stop_by_the_user_reaches_agents_without_a_supervisor(platform: Platform, now: bool) -> None:
     platform.open()
     paths = platform.submit(forever=True, deaf=now, instance_count=2, local={"stop_grace": 300})

@@ -165,7 +165,8 @@ def test_an_option_that_srun_does_not_know_is_told_at_once_whatever_group_it_is_
         nodes = {**PARTITIONS, group: {**PARTITIONS[group], "step_options": ["--no-such-option"]}}
         return start(cluster, name, WAIT, engines={"slurm": {"stop_grace": 5, "groups": nodes}})
 
-    for run, which in ((wrong("wrong-1", "data_group"), ""), (wrong("wrong-2", "dnn_group"), "of dnn_group ")):
+    wrong_runs = [(wrong("wrong-1", "data_group"), "")] if SOAK else []
+    for run, which in [*wrong_runs, (wrong("wrong-2", "dnn_group"), "of dnn_group ")]:
         assert run.ended(60) is Status.FAILED  # the start timeout is 600 s
         cause = run.run.cause
         assert cause is not None
@@ -208,14 +209,16 @@ def test_stop_lets_programs_save_and_a_waiting_run_is_shown_as_waiting_and_stopp
     assert list((first.run.paths.root / "output").rglob("model.tar.gz")), "what was saved was collected"
 
 
-def test_stop_now_does_not_wait_for_a_program_that_does_not_listen(cluster: SlurmCluster) -> None:
-    deaf = WAIT.replace("signal.signal(signal.SIGTERM, save)", "signal.signal(signal.SIGTERM, signal.SIG_IGN)")
-    slurm = {"stop_grace": 300, "partition": "dnn"}
-    run = start(cluster, "deaf", deaf, instance_groups=[DNN], engines={"slurm": slurm})
-    run.said("running")
-    run.headrace("stop", "--now")
-    assert run.ended(30) is Status.STOPPED
-    assert run.run.state().exit_code == 130
+if SOAK:  # in every run: a stop, above, and one that does not wait, test_local_faults.py
+
+    def test_stop_now_does_not_wait_for_a_program_that_does_not_listen(cluster: SlurmCluster) -> None:
+        deaf = WAIT.replace("signal.signal(signal.SIGTERM, save)", "signal.signal(signal.SIGTERM, signal.SIG_IGN)")
+        slurm = {"stop_grace": 300, "partition": "dnn"}
+        run = start(cluster, "deaf", deaf, instance_groups=[DNN], engines={"slurm": slurm})
+        run.said("running")
+        run.headrace("stop", "--now")
+        assert run.ended(30) is Status.STOPPED
+        assert run.run.state().exit_code == 130
 
 
 def test_a_suspended_job_goes_on_when_it_is_resumed_and_can_be_stopped_while_it_is_not(cluster: SlurmCluster) -> None:
@@ -276,20 +279,22 @@ def test_the_submitting_command_may_be_killed(cluster: SlurmCluster) -> None:
     run.completed()
 
 
-def test_a_folder_that_one_node_does_not_see_ends_the_run_at_once_in_srun_s_words(cluster: SlurmCluster) -> None:
-    folder = cluster.folder / "headrace"
-    folder.mkdir(exist_ok=True)
-    cluster.on("data3", "mount", "-t", "tmpfs", "tmpfs", str(folder))
-    try:
-        slurm = {"stop_grace": 5, "partition": "data", "options": ["--nodelist=data[2-3]"]}
-        run = start(cluster, "half", WAIT, instance_groups=[{**DATA, "count": 2}], engines={"slurm": slurm})
-        assert run.ended(60) is Status.FAILED
-    finally:
-        cluster.on("data3", "umount", str(folder))
-    cause = run.run.cause
-    assert cause is not None
-    assert (cause.kind, cause.infrastructure) == (CauseKind.INSTANCE_NOT_STARTED, True)
-    assert "task 1 launch failed: Slurmd could not connect IO" in cause.reason
+if SOAK:  # in every run: a folder that no node sees
+
+    def test_a_folder_that_one_node_does_not_see_ends_the_run_at_once_in_srun_s_words(cluster: SlurmCluster) -> None:
+        folder = cluster.folder / "headrace"
+        folder.mkdir(exist_ok=True)
+        cluster.on("data3", "mount", "-t", "tmpfs", "tmpfs", str(folder))
+        try:
+            slurm = {"stop_grace": 5, "partition": "data", "options": ["--nodelist=data[2-3]"]}
+            run = start(cluster, "half", WAIT, instance_groups=[{**DATA, "count": 2}], engines={"slurm": slurm})
+            assert run.ended(60) is Status.FAILED
+        finally:
+            cluster.on("data3", "umount", str(folder))
+        cause = run.run.cause
+        assert cause is not None
+        assert (cause.kind, cause.infrastructure) == (CauseKind.INSTANCE_NOT_STARTED, True)
+        assert "task 1 launch failed: Slurmd could not connect IO" in cause.reason
 
 
 def test_a_folder_that_the_nodes_do_not_see_is_named(cluster: SlurmCluster) -> None:

@@ -27,12 +27,15 @@ _ONE_HOST = "headrace.hosting.supervision.one_host"
 
 
 def until(condition: Callable[[], object], seconds: float = 20.0, what: str = "") -> object:
-    """Waits until a condition holds and returns its value."""
+    """Waits until a condition holds and returns its value. A tenth of the time at most goes into asking."""
     end = time.monotonic() + allowed(seconds)
-    while not (value := condition()):
-        assert time.monotonic() < end, f"did not come within {seconds:g} s: {what or condition}"
-        time.sleep(0.02)
-    return value
+    while True:
+        asked = time.monotonic()
+        if value := condition():
+            return value
+        now = time.monotonic()
+        assert now < end, f"did not come within {seconds:g} s: {what or condition}"
+        time.sleep(min(0.2, max(0.02, 9 * (now - asked))))
 
 
 class Machine:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from effort import SOAK
 from machines_of_a_run import Machine, Machines, groups, job, until
 
 from headrace.runs import CauseKind, Status
@@ -84,17 +85,19 @@ def test_interruptions_go_on_beyond_the_jobs_retry_and_a_program_that_fails_is_n
     assert started.stat().st_size == 3
 
 
-def test_a_process_that_takes_the_place_of_one_whose_run_had_ended_runs_it_again(
-    machines: Machines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COMPLETES", "1")
-    leader, started = machines.leader, tmp_path / "started"
-    for number in (1, 2):  # what the first one had made was lost with its machine
-        start(leader)
-        assert leader.wait() == 0, machines.explain()
-        assert started.stat().st_size == number
-        if number == 1:
-            leader.set_up()
-    state = machines.run.state()
-    assert (state.status, state.attempt, state.finished) == (Status.COMPLETED, 2, True)
-    assert [(program.attempt, program.exit_code) for program in state.programs] == [(1, 0), (2, 0)]
+if SOAK:  # in every run: interruptions, above; pods that take another's place, engines/test_kubernetes_pods.py
+
+    def test_a_process_that_takes_the_place_of_one_whose_run_had_ended_runs_it_again(
+        machines: Machines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("COMPLETES", "1")
+        leader, started = machines.leader, tmp_path / "started"
+        for number in (1, 2):  # what the first one had made was lost with its machine
+            start(leader)
+            assert leader.wait() == 0, machines.explain()
+            assert started.stat().st_size == number
+            if number == 1:
+                leader.set_up()
+        state = machines.run.state()
+        assert (state.status, state.attempt, state.finished) == (Status.COMPLETED, 2, True)
+        assert [(program.attempt, program.exit_code) for program in state.programs] == [(1, 0), (2, 0)]

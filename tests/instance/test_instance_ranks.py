@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from effort import SOAK
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -92,56 +93,58 @@ with open(os.path.join(sys.argv[1], os.environ["RANK"]), "w") as file:
 """
 
 
-@pytest.mark.oracle
-@pytest.mark.torch
-def test_torchrun_sets_the_same_variables(tmp_path, make_plan, unused_tcp_port: int) -> None:
-    """Two torchrun agents with two ranks each; all that they set is ours too, and has the same value."""
-    (tmp_path / "out").mkdir()
-    (tmp_path / "script.py").write_text(PRINT_ENVIRONMENT)
-    inherited = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "HOME") if name in os.environ}
-    inherited["LANG"] = "C.UTF-8"
-    agents = [
-        subprocess.Popen(
-            [
-                *(
-                    sys.executable,
-                    "-m",
-                    "torch.distributed.run",
-                    "--nnodes=2",
-                    f"--node-rank={node}",
-                    "--nproc-per-node=2",
-                ),
-                *("--master-addr=127.0.0.1", f"--master-port={unused_tcp_port}"),
-                *(str(tmp_path / "script.py"), str(tmp_path / "out")),
-            ],
-            env=inherited,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-        )
-        for node in range(2)
-    ]
-    try:
-        for agent in agents:
-            _, errors = agent.communicate(timeout=90)
-            assert agent.returncode == 0, errors.decode()
-    finally:
-        for agent in agents:
-            agent.kill()
-            agent.wait()
-            agent.stderr.close()
-    plan = make_plan()
-    # Master and run id are the plan's. The agents' own store, torchrun's error files and its own signals (not in
-    # every version) have no meaning without torchrun.
-    other_values = {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"}
-    theirs_alone = {"TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_SIGNALS_TO_HANDLE"}
-    for rank in range(4):
-        theirs = json.loads((tmp_path / "out" / str(rank)).read_text())
-        host, local_rank = ("algo-3", "algo-4")[rank // 2], rank % 2
-        ours = torch_distributed_variables(plan, host, local_rank, cores=2)
-        added = {name: value for name, value in theirs.items() if inherited.get(name) != value}
-        assert added.keys() - ours.keys() <= theirs_alone
-        assert not ours.keys() - added.keys()
-        assert {name for name in ours if ours[name] != added[name]} == other_values
+if SOAK:  # in every run: what torchrun gives a rank, engines/test_local_elastic.py
+
+    @pytest.mark.oracle
+    @pytest.mark.torch
+    def test_torchrun_sets_the_same_variables(tmp_path, make_plan, unused_tcp_port: int) -> None:
+        """Two torchrun agents with two ranks each; all that they set is ours too, and has the same value."""
+        (tmp_path / "out").mkdir()
+        (tmp_path / "script.py").write_text(PRINT_ENVIRONMENT)
+        inherited = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "HOME") if name in os.environ}
+        inherited["LANG"] = "C.UTF-8"
+        agents = [
+            subprocess.Popen(
+                [
+                    *(
+                        sys.executable,
+                        "-m",
+                        "torch.distributed.run",
+                        "--nnodes=2",
+                        f"--node-rank={node}",
+                        "--nproc-per-node=2",
+                    ),
+                    *("--master-addr=127.0.0.1", f"--master-port={unused_tcp_port}"),
+                    *(str(tmp_path / "script.py"), str(tmp_path / "out")),
+                ],
+                env=inherited,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+            )
+            for node in range(2)
+        ]
+        try:
+            for agent in agents:
+                _, errors = agent.communicate(timeout=90)
+                assert agent.returncode == 0, errors.decode()
+        finally:
+            for agent in agents:
+                agent.kill()
+                agent.wait()
+                agent.stderr.close()
+        plan = make_plan()
+        # Master and run id are the plan's. The agents' own store, torchrun's error files and its own signals (not in
+        # every version) have no meaning without torchrun.
+        other_values = {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"}
+        theirs_alone = {"TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_SIGNALS_TO_HANDLE"}
+        for rank in range(4):
+            theirs = json.loads((tmp_path / "out" / str(rank)).read_text())
+            host, local_rank = ("algo-3", "algo-4")[rank // 2], rank % 2
+            ours = torch_distributed_variables(plan, host, local_rank, cores=2)
+            added = {name: value for name, value in theirs.items() if inherited.get(name) != value}
+            assert added.keys() - ours.keys() <= theirs_alone
+            assert not ours.keys() - added.keys()
+            assert {name for name in ours if ours[name] != added[name]} == other_values
 
 
 @pytest.fixture
