@@ -25,6 +25,7 @@ from kube_server import NOT_IN_ROLE, Exec, Fault, KubeServer, run_process
 from kube_traces import replay
 
 from headrace import engines
+from headrace.engines.asking import AskEngine
 from headrace.engines.kubernetes import end_of_run, kubernetes_engine, lightkube_cluster, reach_run, watch_run
 from headrace.engines.kubernetes.cluster import ClusterRefused, ExecFailed, KubernetesUnreachable
 from headrace.engines.kubernetes.kube_ticket import read_leader, read_ticket, write_ticket
@@ -640,6 +641,28 @@ def test_a_cluster_that_does_not_answer_says_nothing_about_a_run(
     assert not Run(run.paths).finished
     engines.refresh(run)
     assert [line.text for line in run.logs()] == ["hello"]
+
+
+@pytest.mark.parametrize("right", [("get", "pods/exec"), *([("list", "pods"), ("delete", "jobs")] if SOAK else [])])
+def test_a_right_that_is_lost_in_mid_run_is_told_and_when_it_is_given_back_the_run_comes_to_its_end(
+    play: Play, right: tuple[str, str]
+) -> None:
+    run = play.start()
+    play.running(run)
+    engines.refresh(run)
+    play.end()
+    play.server.denied.add(right)
+    told: list[str] = []
+    ask = AskEngine(told.append, seconds=0.0)
+    assert [ask(run), ask(run)] == [True, True], "the run goes on"
+    (sentence,) = told
+    assert f"{right[1]}" in sentence
+    assert "forbidden" in sentence
+    assert "docs/kubernetes.md has the role" in sentence
+    play.server.denied.remove(right)
+    engines.refresh(run)
+    assert run.status is Status.COMPLETED
+    assert play.left() == []
 
 
 def test_another_cluster_says_nothing_about_a_run(play: Play) -> None:
