@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,8 @@ from headrace.feed import pipeline
 class Pictures:
     """Samples that depend on the index and on the random generators; the first over index 13 ends its process."""
 
-    def __init__(self, n: int = 96, kill_once: str = "", shape: Sequence[int] = (4, 3)) -> None:
-        self.n, self.shape = n, shape
+    def __init__(self, n: int = 96, kill_once: str = "", shape: Sequence[int] = (4, 3), delay: float = 0.0) -> None:
+        self.n, self.shape, self.delay = n, shape, delay
         self.kill_once = Path(kill_once) if kill_once else None
 
     def __len__(self) -> int:
@@ -31,13 +32,14 @@ class Pictures:
         if index == 13 and self.kill_once is not None and not self.kill_once.exists():
             self.kill_once.touch()
             os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(self.delay)
         image = np.random.rand(*self.shape).astype(np.float32) + index
         return {"image": image, "noise": random.random()}, index
 
 
 @pipeline
-def pictures(n: int = 96, kill_once: str = "", shape: Sequence[int] = (4, 3)) -> Pictures:
-    return Pictures(n, kill_once, shape)
+def pictures(n: int = 96, kill_once: str = "", shape: Sequence[int] = (4, 3), delay: float = 0.0) -> Pictures:
+    return Pictures(n, kill_once, shape, delay)
 
 
 class Words(Pictures):

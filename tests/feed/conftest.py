@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import feed_data
 import pytest
-from feed_servers import Pair, Server
+from feed_servers import Pair, Server, leave_out_torch
 
 from headrace.feed import DataLoader
 from headrace.feed.worker.restart_budget import RESTARTS
@@ -56,8 +55,7 @@ def own_server(tmp_path: Path) -> Iterator[Callable[..., Server]]:
 
 @pytest.fixture
 def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Servers of this test start as where there is no torch: sooner. They cannot import `feed_data`."""
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "without_torch"), prepend=os.pathsep)
+    leave_out_torch(monkeypatch)
 
 
 @pytest.fixture

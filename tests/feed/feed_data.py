@@ -7,11 +7,13 @@ import random
 import signal
 import time
 from collections import namedtuple
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from trouble_data import PanicException, Samples
 
 from headrace.feed import pipeline, rng
 
@@ -248,6 +250,38 @@ class Explicit:
 @pipeline
 def explicit() -> Explicit:
     return Explicit()
+
+
+class Capable(Samples):
+    """Samples whose last bits depend on torch's instruction set."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        values = torch.randn(1000)
+        soft = values.softmax(0)
+        return super().__getitem__(index) | {"sum": values.sum(), "exp": values.exp(), "softmax": soft}
+
+
+@pipeline
+def capable(n: int = 64) -> Capable:
+    return Capable(n, 0.002)
+
+
+@pipeline
+def threaded() -> Capable:
+    """Uses as many threads as HEADRACE_TEST_THREADS says where it is made."""
+    torch.set_num_threads(int(os.environ.get("HEADRACE_TEST_THREADS", "1")))
+    return Capable(64, 0.002)
+
+
+class PanickingLane(torch.utils.data.IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        yield from range(3)
+        raise PanicException("called `unwrap()` on a `None` value")
+
+
+@pipeline
+def panicking_lane() -> PanickingLane:
+    return PanickingLane()
 
 
 def flat(batch: Any) -> bytes:

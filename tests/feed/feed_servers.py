@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
+import pytest
 
 from headrace.feed import DataLoader
 from headrace.feed.client.server_status import inquire
@@ -56,6 +57,11 @@ def local_executors(loader: DataLoader) -> list[int]:
     """Returns the pids of a loader's own workers. This process has other children, such as servers of the session."""
     pool = next(iter(loader._sessions))._worker_pool
     return [worker.link.process.pid for worker in pool.workers()]  # type: ignore[attr-defined]
+
+
+def leave_out_torch(patch: pytest.MonkeyPatch) -> None:
+    """Servers start as where there is no torch: 3 CPU seconds sooner. They cannot import `feed_data`."""
+    patch.setenv("PYTHONPATH", str(HERE.parent / "without_torch"), prepend=os.pathsep)
 
 
 def free_port() -> int:

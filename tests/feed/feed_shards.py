@@ -1,4 +1,4 @@
-"""A pipeline over a sharded channel: every file of the folder is a shard. Feed servers import it."""
+"""A pipeline over a sharded channel: every file of the folder is a shard. Feed servers without torch import it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from headrace.feed import channel, jsonl, lane, mix, pipeline
 
@@ -33,7 +32,7 @@ class Folder:
         value = self.values[index]
         if value == self.bad:
             raise KeyError(value)
-        return torch.tensor([value, value * value]), value, {"noise": np.random.rand(2)}
+        return np.array([value, value * value]), value, {"noise": np.random.rand(2)}
 
 
 @pipeline
@@ -75,6 +74,10 @@ def in_lanes() -> Any:
 def listed(samples: list[Any]) -> list[int]:
     """A collate function: batches are made whole."""
     return [sample[1] for sample in samples]
+
+
+def as_it_is(sample: Any) -> Any:
+    return sample
 
 
 def fill(folder: Path, files: dict[str, range]) -> Path:

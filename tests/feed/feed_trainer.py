@@ -8,9 +8,9 @@ import os
 import sys
 from pathlib import Path
 
-import feed_data
+import array_data
 
-from headrace.feed import DataLoader
+from headrace.feed import DataLoader, stack_arrays
 
 
 def main(path: str, workers: str, secret: str, epochs: int) -> None:
@@ -18,7 +18,8 @@ def main(path: str, workers: str, secret: str, epochs: int) -> None:
     book = Path(path)
     lines = book.read_text().splitlines() if book.exists() else []
     options = {"workers": workers, "secret_file": secret} if workers else {"num_workers": 2}
-    with DataLoader(feed_data.noise(delay=0.002), batch_size=4, shuffle=True, seed=3, **options) as loader:
+    options |= {"batch_size": 4, "shuffle": True, "seed": 3, "collate_fn": stack_arrays}
+    with DataLoader(array_data.pictures(delay=0.002), **options) as loader:
         first = 0
         if lines:
             state = json.loads(lines[-1])["state"]
@@ -27,7 +28,7 @@ def main(path: str, workers: str, secret: str, epochs: int) -> None:
         for epoch in range(first, epochs):
             loader.set_epoch(epoch)
             for batch in loader:
-                trained = hashlib.sha256(feed_data.flat(batch)).hexdigest()
+                trained = hashlib.sha256(batch[0]["image"].tobytes() + batch[1].tobytes()).hexdigest()
                 line = json.dumps({"pid": os.getpid(), "epoch": epoch, "batch": trained, "state": loader.state_dict()})
                 with book.open("a") as file:
                     file.write(line + "\n")

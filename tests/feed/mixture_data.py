@@ -1,4 +1,4 @@
-"""Mixtures for the tests, as pipelines. Feed servers import this module."""
+"""Mixtures for the tests, as pipelines. Feed servers without torch import this module."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from headrace import feed
 
@@ -26,7 +25,7 @@ class Rows:
         return self.rows
 
     def __getitem__(self, row: int) -> Any:
-        return torch.tensor([self.source, row]), torch.rand(2), np.random.rand(), random.random()
+        return np.array([self.source, row]), np.random.rand(2), np.random.rand(), random.random()
 
 
 class Lines(Rows):
@@ -42,7 +41,7 @@ class Lines(Rows):
         return [(name, len(lines)) for name, lines in self.files.items()]
 
     def __getitem__(self, row: int) -> Any:
-        return torch.tensor([self.source, int(self.lines[row])])
+        return np.array([self.source, int(self.lines[row])])
 
 
 def made(until: Any = None, rows: int | None = None, weights: Mapping[str, float] = WEIGHTS) -> Any:

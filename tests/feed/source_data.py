@@ -1,4 +1,4 @@
-"""Shards for the tests, and pipelines over them. Feed servers import this module."""
+"""Shards for the tests, and pipelines over them. Feed servers without torch import this module."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
 
 from headrace import feed
 
@@ -45,10 +45,10 @@ def decode(row: dict[str, Any]) -> dict[str, Any]:
     """What a row holds, and a random number: 16 bytes of the contents, so that rows stack."""
     content = row["bin"]
     return {
-        "head": torch.tensor(list(content[:8].ljust(8, b"-")) + list(content[-8:].rjust(8, b"-")), dtype=torch.uint8),
+        "head": np.array([*content[:8].ljust(8, b"-"), *content[-8:].rjust(8, b"-")], np.uint8),
         "sum": sum(content),
         "row": int(row["cls"]),
-        "drawn": torch.rand(3),
+        "drawn": np.random.rand(3),
     }
 
 

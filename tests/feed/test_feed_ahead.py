@@ -20,7 +20,7 @@ from feed_servers import Server, wait_until
 from torch.utils.data import Dataset, IterableDataset
 
 from headrace.errors import FeedError
-from headrace.feed import DataLoader
+from headrace.feed import DataLoader, stack_arrays
 from headrace.feed.client.exchange import Exchange
 from headrace.feed.client.session import Session
 
@@ -108,6 +108,7 @@ def test_the_next_batch_is_begun_while_the_trainer_holds_one_and_has_not_asked(
 
 
 @pytest.mark.parametrize("over_tcp", [False, True])
+@pytest.mark.usefixtures("without_torch")
 def test_a_batch_that_takes_long_is_made_while_the_trainer_computes(
     over_tcp: bool, log: Path, own_server: Callable[..., Server]
 ) -> None:
@@ -115,7 +116,9 @@ def test_a_batch_that_takes_long_is_made_while_the_trainer_computes(
     if over_tcp:
         server = own_server(executors=1)
         options = {"workers": server.tcp, "secret_file": str(server.secret)}
-    with DataLoader(trouble_data.logged(str(log)), batch_size=10, hedge=False, verify=0, **options) as loader:
+    with DataLoader(
+        trouble_data.logged(str(log)), batch_size=10, hedge=False, verify=0, collate_fn=stack_arrays, **options
+    ) as loader:
         batches = iter(loader)
         for step in range(4):  # the trainer takes 0.8 s a step
             assert next(batches).tolist() == list(range(10 * step, 10 * step + 10))
@@ -125,6 +128,7 @@ def test_a_batch_that_takes_long_is_made_while_the_trainer_computes(
         wait_until(lambda: len(log.read_text().split()) >= made + 15, "more than a batch is made, and nobody asks")
 
 
+@pytest.mark.usefixtures("without_torch")
 def test_what_waits_behind_a_slow_sample_is_made_by_a_host_that_has_nothing_to_do(
     tmp_path: Path, log: Path, own_server: Callable[..., Server]
 ) -> None:
@@ -143,7 +147,7 @@ def test_what_waits_behind_a_slow_sample_is_made_by_a_host_that_has_nothing_to_d
 
     with DataLoader(
         trouble_data.held(str(log), 10, str(release)), workers=f"{one.tcp},{other.tcp}", secret_file=str(one.secret),
-        prefetch_factor=16, hedge=False, verify=0,
+        prefetch_factor=16, hedge=False, verify=0, collate_fn=stack_arrays,
     ) as loader:  # fmt: skip
         batches = iter(loader)
         first = [next(batches).item() for _ in range(10)]

@@ -100,7 +100,7 @@ def test_what_short_passes_tell_is_put_together(quickly: None) -> None:
         assert changes[0].because is Because.STALLED
 
 
-@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("persistent", [False, True] if SOAK else [False])
 def test_passes_that_are_too_short_to_measure_are_told_once(persistent: bool) -> None:
     with (
         DataLoader(Sleepy(4, 0.0), 4, num_workers="auto", persistent_workers=persistent) as loader,

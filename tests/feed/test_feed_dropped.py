@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import feed_data
 import psutil
 import pytest
+from effort import SOAK
 from feed_servers import Server, ask, wait_until
 from source_data import fill_tars, noted
 
@@ -39,8 +41,11 @@ LOADERS: dict[str, Callable[[Path], DataLoader]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("passes", ["none", "a part", "one", "two"])
-@pytest.mark.parametrize("kind", LOADERS)
+PASSES = ["none", "a part", "one", "two"]
+EACH_ONCE = list(zip(LOADERS, itertools.cycle(["a part", "two", "one", "a part", "none"]), strict=False))
+
+
+@pytest.mark.parametrize(("kind", "passes"), list(itertools.product(LOADERS, PASSES)) if SOAK else EACH_ONCE)
 def test_its_workers_end_with_it(kind: str, passes: str, tmp_path: Path) -> None:
     before = set(psutil.Process().children())
     loader = LOADERS[kind](fill_tars(tmp_path / "data", {"a": 40}))
@@ -63,6 +68,7 @@ def test_a_pass_keeps_its_loader() -> None:
     assert len(list(batches)) == 12
 
 
+@pytest.mark.usefixtures("without_torch")
 def test_the_next_loader_on_a_feed_server_finds_the_data_as_they_are(
     own_server: Callable[..., Server], tmp_path: Path
 ) -> None:
@@ -70,7 +76,9 @@ def test_the_next_loader_on_a_feed_server_finds_the_data_as_they_are(
 
     def keys() -> int:
         where: dict[str, Any] = {"workers": server.tcp, "secret_file": str(server.secret)}
-        loader = DataLoader(noted(str(folder), str(tmp_path / "notes")), 4, seed=1, **where)
+        loader = DataLoader(
+            noted(str(folder), str(tmp_path / "notes")), 4, seed=1, collate_fn=feed.stack_arrays, **where
+        )
         return sum(len(batch["key"]) for batch in loader)
 
     assert keys() == 10

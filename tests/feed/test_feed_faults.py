@@ -11,12 +11,13 @@ from typing import Any
 import feed_data
 import pytest
 import torch
+import trouble_data
 from feed_data import flat
 from feed_servers import Pair, Server, wait_until
 from torch.utils.data import default_collate
 
 from headrace.errors import FeedError, PipelineError, WorkerError, WorkersLost
-from headrace.feed import DataLoader
+from headrace.feed import DataLoader, stack_arrays
 from patience import allowed
 
 PLACES = ["local", "unix", "two tcp"]
@@ -127,12 +128,14 @@ def test_a_sample_that_kills_one_worker_is_made_by_another(
 
 
 @pytest.mark.parametrize("place", ["local", "unix"])
+@pytest.mark.usefixtures("without_torch")
 def test_a_sample_that_hangs_is_named_when_the_time_is_up(place: str, own_server: Callable[..., Server]) -> None:
     where: dict[str, Any] = {"num_workers": 1}
     if place != "local":
         server = own_server(executors=1)  # its executor hangs for good
         where = {"workers": server.unix_address, "secret_file": str(server.secret)}
-    loader = DataLoader(feed_data.hanging(), batch_size=8, stall_timeout=1.5, **where)
+    hanging = trouble_data.troubled("sleep", [13])
+    loader = DataLoader(hanging, batch_size=8, stall_timeout=1.5, collate_fn=stack_arrays, **where)
     batches = iter(loader)
     next(batches)
     with pytest.raises(WorkersLost, match=r"batch 1 of epoch 0 did not come within 2 s: .*indices \[8, 9"):

@@ -35,12 +35,11 @@ def in_a_child(work: Callable[[], object]) -> str:
     return told
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize(("place", "persistent"), [("local", True), *((place, False) for place in PLACES)])
 def test_a_fork_is_told_and_has_passes_of_its_own(
     loader_at: Callable[..., DataLoader], place: str, persistent: bool
 ) -> None:
-    options: dict[str, Any] = {"persistent_workers": True} if persistent and place == "local" else {}
+    options: dict[str, Any] = {"persistent_workers": True} if persistent else {}
     with loader_at(place, noise(), **options) as loader:
         whole = len(list(loader))
         batches = iter(loader)

@@ -41,7 +41,8 @@ def test_a_server_s_worker_keeps_it_unless_the_user_has_set_otherwise(
     assert of(own_server("given-back", executors=1)) > 16 * PAGES
 
 
-@pytest.mark.usefixtures("glibc")
+@pytest.mark.usefixtures("glibc", "without_torch")
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_worker_of_the_trainer_keeps_it(method: str) -> None:
-    assert faults(DataLoader(Freeing(), 4, num_workers=1, multiprocessing_context=method, verify=0)) < PAGES
+    options: dict[str, Any] = {"num_workers": 1, "multiprocessing_context": method, "collate_fn": stack_arrays}
+    assert faults(DataLoader(Freeing(), 4, verify=0, **options)) < PAGES

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import array_data
 import feed_data
 import msgspec
 import psutil
@@ -20,7 +21,7 @@ from feed_data import flat
 from feed_servers import Pair, Server, free_port, local_executors, open_descriptors, receivers, wait_until
 
 from headrace.errors import WorkersLost
-from headrace.feed import DataLoader
+from headrace.feed import DataLoader, stack_arrays
 from headrace.feed.client import keepalive, remote_pool
 from headrace.instance.launch_plan import FeedHost, FeedHosts, write_atomically
 from patience import allowed
@@ -54,7 +55,7 @@ def test_feed_servers_make_the_batches_of_this_process(
     assert remote == truth(feed_data.noise(), 2, **options)
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", PLACES if SOAK else ["unix and tcp"])
 def test_a_custom_collate_has_the_same_random_numbers_everywhere(
     place: str, pair: Pair, truth: Load, epochs: Load
 ) -> None:
@@ -160,7 +161,7 @@ def serves(address: str, loader: DataLoader) -> bool:
     }
 
 
-@pytest.mark.parametrize(("victim", "by"), [("forkserver", "unix"), ("server", "tcp")])
+@pytest.mark.parametrize(("victim", "by"), [*([("forkserver", "unix")] if SOAK else []), ("server", "tcp")])
 def test_a_whole_data_host_that_dies_in_mid_epoch_changes_nothing(
     victim: str, by: str, pair: Pair, own_server: Callable[..., Server], slow_truth: list[bytes]
 ) -> None:
@@ -179,8 +180,9 @@ def test_a_whole_data_host_that_dies_in_mid_epoch_changes_nothing(
         assert loader.stats()["workers_lost"] == 1  # the first may have been over before it was noticed
 
 
+@pytest.mark.usefixtures("without_torch")
 def test_a_server_that_is_killed_and_started_again_on_its_port_goes_on(
-    own_server: Callable[..., Server], slow_truth: list[bytes], monkeypatch: pytest.MonkeyPatch
+    own_server: Callable[..., Server], epochs: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote_pool, "RECOVER_SECONDS", 120.0)  # a crowded machine starts it slowly
     server = own_server()
@@ -189,8 +191,9 @@ def test_a_server_that_is_killed_and_started_again_on_its_port_goes_on(
         server.kill()
         server.start()
 
-    with remote(server.tcp, server) as loader:
-        assert epoch_with(loader, 3, restart) == slow_truth
+    options: dict[str, Any] = {"dataset": array_data.pictures(delay=0.004), "collate_fn": stack_arrays}
+    with remote(server.tcp, server, **options) as loader:
+        assert epoch_with(loader, 3, restart) == epochs(**options)
 
 
 def test_a_receiver_process_that_is_killed_is_replaced(pair: Pair, slow_truth: list[bytes]) -> None:
@@ -203,7 +206,7 @@ def test_a_receiver_process_that_is_killed_is_replaced(pair: Pair, slow_truth: l
         assert epoch_with(loader, 3, kill) == slow_truth
 
 
-@pytest.mark.parametrize("by", ["unix", "tcp"])
+@pytest.mark.parametrize("by", ["tcp", *(["unix"] if SOAK else [])])
 def test_a_host_that_stops_without_closing_is_noticed_and_its_work_is_asked_for_elsewhere(
     by: str, pair: Pair, own_server: Callable[..., Server], slow_truth: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,13 +241,15 @@ def test_a_trainer_that_is_busy_for_long_does_not_take_its_workers_for_dead(
 
 
 @pytest.mark.parametrize("by", ["unix", "tcp"])
+@pytest.mark.usefixtures("without_torch")
 def test_when_the_last_server_is_gone_for_good_the_error_names_it_within_ten_seconds(
     by: str, own_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if by == "unix":
         monkeypatch.setattr(remote_pool, "RECOVER_SECONDS", 1.5)
     server = own_server("only-host")
-    loader = remote(server.unix_address if by == "unix" else server.tcp, server, prefetch_factor=1)
+    options: dict[str, Any] = {"dataset": array_data.pictures(delay=0.004), "collate_fn": stack_arrays}
+    loader = remote(server.unix_address if by == "unix" else server.tcp, server, prefetch_factor=1, **options)
     batches = iter(loader)
     next(batches)
     server.process.kill()
@@ -285,16 +290,16 @@ def test_the_job_s_file_is_followed_while_hosts_come_and_go(
     loader.close()
 
 
-def test_servers_that_start_later_are_waited_for(tmp_path: Path, slow_truth: list[bytes]) -> None:
+@pytest.mark.usefixtures("without_torch")
+def test_servers_that_start_later_are_waited_for(tmp_path: Path, epochs: Load) -> None:
     port = free_port()
     started: list[Server] = []
     (tmp_path / "secret").write_text("5e" * 32)
     late = threading.Timer(1.0, lambda: started.append(Server(tmp_path, "late", port=port)))
     late.start()
-    with DataLoader(
-        SLOW, batch_size=8, shuffle=True, seed=3, workers=f"tcp://127.0.0.1:{port}", secret_file=f"{tmp_path}/secret"
-    ) as loader:
-        assert [flat(batch) for batch in loader] == slow_truth
+    options: dict[str, Any] = {"dataset": array_data.pictures(), "collate_fn": stack_arrays}
+    where = {"workers": f"tcp://127.0.0.1:{port}", "secret_file": f"{tmp_path}/secret"}
+    assert epochs(**options, **where) == epochs(**options)
     late.join()
     started[0].stop()
 
@@ -332,11 +337,13 @@ def test_a_memory_limit_smaller_than_one_batch_still_makes_progress(place: str, 
             assert [batch[row, 0].item() for batch in loader for row in range(4)] == list(range(32))
 
 
+@pytest.mark.usefixtures("without_torch")
 def test_staging_memory_smaller_than_one_batch_still_makes_progress(own_server: Callable[..., Server]) -> None:
     server = own_server(memory=1 << 16)
-    with DataLoader(feed_data.big(32), batch_size=4, workers=server.tcp, secret_file=str(server.secret)) as loader:
+    options: dict[str, Any] = {"batch_size": 8, "workers": server.tcp, "secret_file": str(server.secret)}
+    with DataLoader(array_data.wide(), collate_fn=stack_arrays, **options) as loader:  # 16 KiB a row
         for _ in range(2):
-            assert [batch[row, 0].item() for batch in loader for row in range(4)] == list(range(32))
+            assert [row for batch in loader for row in batch[0][:, 0]] == list(range(96))
 
 
 @pytest.mark.parametrize("place", ["local", "unix", "two tcp"])

@@ -26,6 +26,7 @@ from headrace.feed.sources.shard_format import Counted, Stamp, stamp_of
 from headrace.feed.sources.shard_index import IndexedShard, ShardIndex
 from objectstore import ObjectStore
 
+pytestmark = pytest.mark.usefixtures("without_torch")
 SHARDS = 60
 SECONDS = 0.05  # of a shard
 KEY = "ab-tar-cd.index"
@@ -143,7 +144,7 @@ def unshared(folder: Path) -> Path:
 
 def values(folder: Path | str, workers: str, secret: Path, seconds: float = SECONDS) -> list[int]:
     pipeline = counted_data.counted(str(folder), seconds)
-    with feed.DataLoader(pipeline, 10, workers=workers, secret_file=secret) as loader:
+    with feed.DataLoader(pipeline, 10, workers=workers, secret_file=secret, collate_fn=feed.stack_arrays) as loader:
         return [int(row) for batch in loader for row in batch]
 
 

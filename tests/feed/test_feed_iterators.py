@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from effort import SOAK
 from lane_data import share
 from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import IterableDataset
@@ -108,6 +109,7 @@ class BothStates(StateOfIterator):
 SHAPES: list[Callable[[], Any]] = [
     Generates, BeginsAgain, GoesOn, Apart, StateOfSelf, StateOfDataset, StateOfIterator, BothStates,
 ]  # fmt: skip
+BY_WORKERS = (GoesOn, StateOfDataset, BothStates)
 STATES = [StateOfSelf, StateOfDataset, StateOfIterator, BothStates]
 
 
@@ -120,8 +122,15 @@ def passes(loader: Any, count: int = 2) -> list[list[Any]]:
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
-@pytest.mark.parametrize(("workers", "batch_size"), [(0, None), (0, 1), (0, 7), (2, 1)])
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
+@pytest.mark.parametrize(
+    ("shape", "workers", "batch_size"),
+    [
+        (shape, *how)
+        for shape in SHAPES
+        for how in ((0, None), (0, 1), (0, 7), (2, 1))
+        if SOAK or not how[0] or shape in BY_WORKERS
+    ],
+)
 def test_a_pass_gives_what_torch_s_gives_whatever_iter_returns(
     shape: Any, workers: int, batch_size: int | None
 ) -> None:
@@ -133,8 +142,10 @@ def test_a_pass_gives_what_torch_s_gives_whatever_iter_returns(
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # torchdata's own, of a torch that is newer than it
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
+@pytest.mark.parametrize(
+    ("shape", "workers"),
+    [(shape, workers) for shape in SHAPES for workers in (0, 2) if SOAK or not workers or shape in BY_WORKERS],
+)
 def test_it_goes_on_from_a_state_whatever_iter_returns(shape: Any, workers: int) -> None:
     options: dict[str, Any] = {"batch_size": 3, "num_workers": workers}
     with DataLoader(shape(), **options) as loader:
@@ -215,8 +226,15 @@ def ten_times(items: list[Any]) -> list[Any]:
 
 
 @pytest.mark.filterwarnings("ignore:fast-forwarding")
-@pytest.mark.parametrize(("kind", "workers"), [(Sampler, 0), (StatefulSampler, 0), (Sampler, 1)])
-@pytest.mark.parametrize("name", SAMPLED)
+@pytest.mark.parametrize(
+    ("name", "kind", "workers"),
+    [
+        (name, *how)
+        for name in SAMPLED
+        for how in ((Sampler, 0), (StatefulSampler, 0), (Sampler, 1))
+        if SOAK or not how[1] or name in ("sampler", "batch_sampler")
+    ],
+)
 def test_a_sampler_that_is_its_own_iterator_is_begun_once_a_pass(name: str, kind: Any, workers: int) -> None:
     call, order = SAMPLED[name]
     expected = ten_times(order)

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from effort import SOAK
 from feed_data import flat
-from feed_servers import Server
-from feed_shards import counted, fill_lines, kept, mixed, often, packed, tokens_of, wanted
+from feed_servers import Server, leave_out_torch
+from feed_shards import as_it_is, counted, fill_lines, kept, mixed, often, packed, tokens_of, wanted
 
 from headrace import feed
 from headrace.errors import PipelineError, PositionError, WorkersLost
@@ -25,6 +25,7 @@ from headrace.feed.client.work_units import WorkerLoad
 from headrace.feed.identifiers import WorkerNumber
 from headrace.feed.plan.lane_draw import LaneCursor, LaneDraw, Lanes
 
+pytestmark = pytest.mark.usefixtures("without_torch")
 FILES = {
     "a0": range(0, 30),
     "b1": range(30, 83),
@@ -33,7 +34,9 @@ FILES = {
     "e0": range(134, 150),
     "f1": range(0),
 }
-OPTIONS: dict[str, Any] = {"batch_size": 4, "shuffle": True, "seed": 3, "num_shards": 8}
+OPTIONS: dict[str, Any] = {
+    "batch_size": 4, "shuffle": True, "seed": 3, "num_shards": 8, "collate_fn": feed.stack_arrays
+}  # fmt: skip
 STANDING = {
     "ac": ("a0", "c1"), "bd": ("b1", "d0"), "bd again": ("b1", "d0"), "e": ("e0", "f1"), "whole": tuple(FILES),
     "whole again": tuple(FILES), "abc": ("a0", "b1", "c1"),
@@ -50,7 +53,36 @@ def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
         with pytest.MonkeyPatch.context() as patch:
             here = fill_lines(root / f"of {name}", {file: FILES[file] for file in held})
             patch.setenv("SM_CHANNEL_TRAINING", str(here))
+            leave_out_torch(patch)
             servers[name] = Server(root, name.replace(" ", "-"), executors=1 if name == "bd again" else 2)
+    for server in servers.values():
+        server.wait_ready()
+    yield servers
+    for server in servers.values():
+        server.stop()
+
+
+def documented_code(section: str) -> list[str]:
+    """The blocks of Python in and behind a section of the documentation of the feed."""
+    text = (Path(__file__).parents[2] / "docs" / "feed.md").read_text().split(f"{section}\n")[1]
+    return [block.split("```")[0] for block in text.split("```python\n")[1:3]]
+
+
+@pytest.fixture(scope="module")
+def documented(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    """Two hosts with torch that hold different files and have the code that the documentation shows."""
+    root, servers = tmp_path_factory.mktemp("documented"), {}
+    (root / "code").mkdir()
+    head = "from headrace import feed\n\ndef is_good(row):\n    return row % 3\n\n"
+    (root / "code/docs_lanes.py").write_text(head + documented_code("### Lanes over hosts with different shards")[0])
+    head = "from pathlib import Path\nfrom torch.utils.data import Dataset\nfrom headrace import feed\n"
+    (root / "code/docs_rows.py").write_text(head + documented_code("## Sharded data")[0])
+    for name, held in (("host-0", ("a0", "c1")), ("host-1", ("b1", "d0"))):
+        with pytest.MonkeyPatch.context() as patch:
+            files = {file: FILES[file] for file in held}
+            patch.setenv("SM_CHANNEL_TRAINING", str(fill_lines(root / name, files)))
+            patch.setenv("SM_CHANNEL_ROWS", str(fill_lines(root / f"rows of {name}", files)))
+            servers[name] = Server(root, name, arguments=["--code", str(root / "code")])
     for server in servers.values():
         server.wait_ready()
     yield servers
@@ -242,8 +274,8 @@ def test_where_every_host_holds_all_it_is_as_on_a_machine_that_does(
             next(iter(loader))
 
 
-def test_documents_are_packed_and_sources_mixed_by_what_lies_together(standing: Hosts, hosts: HostsOf) -> None:
-    with served(at(standing, "ac", "bd"), packed(), batch_size=None) as loader:
+def test_documents_are_packed_and_sources_mixed_by_what_lies_together(standing: Hosts) -> None:
+    with served(at(standing, "ac", "bd"), packed(), batch_size=None, collate_fn=as_it_is) as loader:
         came = Counter(token for sequence in loader for token in sequence["tokens"].tolist() if token)
     there = [value for name in ("a0", "b1", "c1", "d0") for value in FILES[name]]
     assert came == Counter(token for value in there for token in tokens_of(value))
@@ -364,23 +396,22 @@ def test_ranks_share_the_lanes_of_all_hosts_and_another_number_of_them_goes_on(s
 EVERY_OF = {name: Counter({key: 1 for key in EVERY if key[0] in values}) for name, values in FILES.items()}
 
 
-@pytest.mark.parametrize("named", [kept, counted])
 def test_a_host_that_computes_differently_is_left_out_and_the_data_that_it_alone_holds_are_not(
-    named: Any, standing: Hosts, hosts: HostsOf, monkeypatch: pytest.MonkeyPatch
+    standing: Hosts, documented: Hosts
 ) -> None:
-    options: dict[str, Any] = {"numerics": "refuse"} | ({} if named is kept else {"num_shards": None})
-    expected = bits(served(at(standing, "bd"), named(), **options))
-    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "default")
-    [other] = hosts(other=("b1", "d0"))
+    other = documented["host-1"]  # it has torch
     told = "is not used, it computes with other libraries"
-    with served([standing["bd"], other], named(), **options) as loader, pytest.warns(UserWarning, match=told):
-        assert [flat(batch) for batch in loader] == expected
-    with (
-        served([standing["ac"], other], named(), **options) as loader,
-        pytest.warns(UserWarning, match=told),
-        pytest.raises(WorkersLost, match=r"lost: \d+ samples of '\w+.jsonl', '\w+.jsonl' were only on"),
-    ):
-        list(loader)
+    for named, lanes in ((kept, 8), (counted, None)):
+        options: dict[str, Any] = {"numerics": "refuse", "num_shards": lanes}
+        expected = bits(served(at(standing, "bd"), named(), **options))
+        with served([standing["bd"], other], named(), **options) as loader, pytest.warns(UserWarning, match=told):
+            assert [flat(batch) for batch in loader] == expected
+        with (
+            served([standing["ac"], other], named(), **options) as loader,
+            pytest.warns(UserWarning, match=told),
+            pytest.raises(WorkersLost, match=r"lost: \d+ samples of '\w+.jsonl', '\w+.jsonl' were only on"),
+        ):
+            list(loader)
 
 
 def test_ranks_that_see_other_shards_lie_together_are_told(standing: Hosts) -> None:
@@ -441,26 +472,20 @@ def test_a_shard_that_is_added_to_a_host_changes_nothing_and_one_that_is_taken_a
     assert bits(served(servers, named())) not in ([], expected), "the next one reads what is there now"
 
 
-def test_the_example_in_the_docs_runs_on_hosts_that_hold_other_files(
-    tmp_path: Path, own_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+def test_the_examples_in_the_docs_run_on_hosts_that_hold_other_files(
+    documented: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = (Path(__file__).parents[2] / "docs" / "feed.md").read_text()
-    blocks = text.split("### Lanes over hosts with different shards")[1].split("```python\n")[1:3]
-    pipeline, loading = (block.split("```")[0] for block in blocks)
-    code = tmp_path / "code"
-    code.mkdir()
-    head = "from headrace import feed\n\ndef is_good(row):\n    return row % 3\n\n"
-    (code / "docs_lanes.py").write_text(head + pipeline)
-    monkeypatch.syspath_prepend(code)
-    servers = []
-    for number, names in enumerate((("a0", "c1"), ("b1", "d0"))):
-        monkeypatch.setenv("SM_CHANNEL_TRAINING", str(fill_lines(tmp_path / str(number), {n: FILES[n] for n in names})))
-        servers.append(own_server(f"host-{number}", code=code))
-    monkeypatch.setenv("HEADRACE_FEED", ",".join(server.tcp for server in servers))
-    monkeypatch.setenv("HEADRACE_FEED_SECRET_FILE", str(servers[0].secret))
+    monkeypatch.syspath_prepend(documented["host-0"].secret.parent / "code")
+    monkeypatch.setenv("HEADRACE_FEED", ",".join(server.tcp for server in documented.values()))
+    monkeypatch.setenv("HEADRACE_FEED_SECRET_FILE", str(documented["host-0"].secret))
+    with DataLoader(importlib.import_module("docs_rows").lines("rows"), batch_size=8, shuffle=True, seed=3) as loader:
+        assert sorted(loaded(loader)) == list(range(134))
     names: dict[str, Any] = {"feed": feed, "good": importlib.import_module("docs_lanes").good}
-    exec(loading, names)
+    exec(documented_code("### Lanes over hosts with different shards")[1], names)
     with names["loader"] as loader:
-        values = sorted(value for batch in loader for value in batch.tolist())
+        assert sorted(loaded(loader)) == [value for value in range(134) if value % 3]
         assert set(loader.stats()["hosts"]) == {"host-0", "host-1"}
-    assert values == [value for value in range(134) if value % 3]
+
+
+def loaded(loader: DataLoader) -> list[int]:
+    return [value for batch in loader for value in batch.tolist()]

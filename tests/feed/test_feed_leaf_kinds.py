@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 import torch
-from feed_servers import Server
+from feed_servers import Pair
 from leaf_kinds import KINDS, Kinds, KindsInLanes, content, kinds, kinds_in_lanes, rows
 from torch.utils.data import DataLoader as TorchLoader
 
@@ -81,9 +80,8 @@ def test_every_kind_arrives_from_lanes() -> None:
         check(DataLoader(KindsInLanes(ROUNDS), size, num_workers=1, num_shards=1, collate_fn=list))
 
 
-def test_every_kind_arrives_from_a_feed_server(own_server: Callable[..., Server]) -> None:
-    server = own_server("kinds", executors=2)
-    where: dict[str, Any] = {"workers": server.tcp, "secret_file": server.secret, "collate_fn": rows}
+def test_every_kind_arrives_from_a_feed_server(pair: Pair) -> None:
+    where: dict[str, Any] = {"workers": pair.a.tcp, "secret_file": pair.secret, "collate_fn": rows}
     for size in (1, 16):
         check(DataLoader(kinds(rounds=ROUNDS), size, **where))
     check(DataLoader(kinds_in_lanes(rounds=ROUNDS), 16, num_shards=1, **where))

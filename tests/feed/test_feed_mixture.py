@@ -357,10 +357,12 @@ def test_weights_that_a_rank_sets_where_another_one_has_been_already_are_an_erro
         assert list(again)
 
 
+@pytest.mark.usefixtures("without_torch")
 def test_hosts_with_other_shards_of_the_sources_serve_what_they_have(
     tmp_path: Path, own_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = {"all": ("abc", "de"), "one": ("ac", ""), "other": ("b", "de")}  # files of web and of code
+    options = OPTIONS | {"collate_fn": feed.stack_arrays}
     servers = []
     for host, names in held.items():
         for source, files in zip(("web", "code"), names, strict=True):
@@ -370,11 +372,11 @@ def test_hosts_with_other_shards_of_the_sources_serve_what_they_have(
             )
             monkeypatch.setenv(f"SM_CHANNEL_{source.upper()}", str(tmp_path / host / source))
         if host == "all":
-            expected = [flat(batch) for batch in DataLoader(mixed_lines(), **OPTIONS)]
+            expected = [flat(batch) for batch in DataLoader(mixed_lines(), **options)]
         else:
             servers.append(own_server(host))
     workers = ",".join(server.tcp for server in servers)
-    with DataLoader(mixed_lines(), **OPTIONS, workers=workers, secret_file=str(servers[0].secret)) as loader:
+    with DataLoader(mixed_lines(), **options, workers=workers, secret_file=str(servers[0].secret)) as loader:
         assert [flat(batch) for batch in loader] == expected
         stats = loader.stats()["sources"]
     assert stats["code"]["samples"] == pytest.approx(0.3 * (8 * len(expected)), abs=3)

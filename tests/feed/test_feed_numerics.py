@@ -7,8 +7,8 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import feed_data
 import pytest
-import trouble_data
 from feed_data import flat
 from feed_servers import Pair, Server, free_port
 
@@ -33,8 +33,10 @@ def low(own_server: Start) -> Start:
 def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Server]]:
     """A server as this machine has it and one whose torch uses no vector instructions, for tests that end neither."""
     directory = tmp_path_factory.mktemp("both")
-    high = Server(directory, "high")
     with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("HEADRACE_TEST_THREADS", "2")
+        high = Server(directory, "high")
+        environment.delenv("HEADRACE_TEST_THREADS")
         environment.setenv("ATEN_CPU_CAPABILITY", "default")
         slow = Server(directory, "low")
     yield high.wait_ready(), slow.wait_ready()
@@ -60,13 +62,13 @@ def load(
 
 def test_this_machine_tells_the_instruction_sets_apart(both: tuple[Server, Server]) -> None:
     high, slow = both
-    high_batches, _, _ = load(trouble_data.capable(), high)
-    low_batches, _, _ = load(trouble_data.capable(), slow)
+    high_batches, _, _ = load(feed_data.capable(), high)
+    low_batches, _, _ = load(feed_data.capable(), slow)
     assert high_batches != low_batches
 
 
 def test_a_mix_is_warned_of_once_and_used(both: tuple[Server, Server]) -> None:
-    batches, texts, stats = load(trouble_data.capable(), *both, until_warned=True)
+    batches, texts, stats = load(feed_data.capable(), *both, until_warned=True)
     assert len(batches) == 16
     [text] = texts
     assert "workers compute with different libraries or CPUs" in text
@@ -76,14 +78,14 @@ def test_a_mix_is_warned_of_once_and_used(both: tuple[Server, Server]) -> None:
 
 
 def test_equal_servers_are_not_warned_of(pair: Pair) -> None:
-    _, texts, _ = load(trouble_data.capable(), *pair)
+    _, texts, _ = load(feed_data.capable(), *pair)
     assert texts == []
 
 
 def test_refuse_uses_only_one_kind(both: tuple[Server, Server]) -> None:
     high, slow = both
-    references = [load(trouble_data.capable(), server)[0] for server in (high, slow)]
-    batches, texts, _ = load(trouble_data.capable(), high, slow, numerics="refuse", until_warned=True)
+    references = [load(feed_data.capable(), server)[0] for server in (high, slow)]
+    batches, texts, _ = load(feed_data.capable(), high, slow, numerics="refuse", until_warned=True)
     assert batches in references
     [text] = texts
     assert "is not used, it computes with other libraries or another CPU" in text
@@ -91,24 +93,24 @@ def test_refuse_uses_only_one_kind(both: tuple[Server, Server]) -> None:
 
 def test_lowest_gives_the_bits_of_the_lowest_on_all(both: tuple[Server, Server]) -> None:
     high, slow = both
-    reference, _, _ = load(trouble_data.capable(), slow)
-    batches, texts, stats = load(trouble_data.capable(), high, slow, numerics="lowest")
+    reference, _, _ = load(feed_data.capable(), slow)
+    batches, texts, stats = load(feed_data.capable(), high, slow, numerics="lowest")
     assert batches == reference
     assert texts == []
     assert stats["slices_verified"] > 0
     assert stats["purity_failures"] == 0
-    again, _, _ = load(trouble_data.capable(), high, slow, numerics="lowest")
+    again, _, _ = load(feed_data.capable(), high, slow, numerics="lowest")
     assert again == reference, "the executors of the lower set are there already"
-    own, _, _ = load(trouble_data.capable(), high)
+    own, _, _ = load(feed_data.capable(), high)
     assert own != reference, "without the other host the server computes as it did"
 
 
 def test_a_host_that_comes_late_is_brought_down_too(own_server: Start, low: Start) -> None:
     slow, port = low(), free_port()
-    reference, _, _ = load(trouble_data.capable(), slow)
+    reference, _, _ = load(feed_data.capable(), slow)
     workers = f"{slow.tcp},tcp://127.0.0.1:{port}"
     with DataLoader(
-        trouble_data.capable(), 4, seed=3, workers=workers, secret_file=str(slow.secret), numerics="lowest"
+        feed_data.capable(), 4, seed=3, workers=workers, secret_file=str(slow.secret), numerics="lowest"
     ) as loader:
         assert [flat(batch) for batch in loader] == reference
         own_server("high", port=port)
@@ -118,13 +120,10 @@ def test_a_host_that_comes_late_is_brought_down_too(own_server: Start, low: Star
         assert {"low", "high"} == set(loader._stats.hosts)
 
 
-def test_what_cannot_be_pinned_is_refused(own_server: Start, both: tuple[Server, Server]) -> None:
-    one, _ = both
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("HEADRACE_TEST_THREADS", "2")
-        two = own_server("two")
+def test_what_cannot_be_pinned_is_refused(pair: Pair, both: tuple[Server, Server]) -> None:
+    one, two = pair.a, both[0]
     for policy in ("refuse", "lowest"):
-        batches, texts, _ = load(trouble_data.threaded(), one, two, numerics=policy, until_warned=True)
+        batches, texts, _ = load(feed_data.threaded(), one, two, numerics=policy, until_warned=True)
         assert len(batches) == 16
         [text] = texts
         assert "is not used" in text

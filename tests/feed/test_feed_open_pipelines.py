@@ -19,13 +19,14 @@ from headrace.feed.wire import messages
 from headrace.feed.worker.client_connection import ClientConnection
 from headrace.feed.worker.open_pipelines import KEPT_SECONDS, OpenPipelines
 
+pytestmark = pytest.mark.usefixtures("without_torch")
 COUNTS = {"a": 10, "b": 14, "c": 12}
 
 
 def loader_of(folder: Path, *servers: Server, **arguments: Any) -> feed.DataLoader:
     pipeline = noted(str(folder), str(folder.with_suffix(".notes")), **arguments)
     where = {"workers": ",".join(server.tcp for server in servers), "secret_file": str(servers[0].secret)}
-    return feed.DataLoader(pipeline, batch_size=4, seed=1, **where)
+    return feed.DataLoader(pipeline, batch_size=4, seed=1, collate_fn=feed.stack_arrays, **where)
 
 
 def keys(loader: feed.DataLoader) -> list[str]:

@@ -307,7 +307,7 @@ def test_loaders_that_begin_at_the_same_time_in_several_threads_are_whole() -> N
 
 
 SCRIPT = """
-import sys, torch
+import os, sys, torch
 from headrace.feed import DataLoader
 class Noise(torch.utils.data.IterableDataset):
     def __iter__(self):
@@ -320,8 +320,15 @@ class Empty:
     def __getitem__(self, index):
         return torch.empty(0)
 if __name__ == "__main__":
-    {deed}
-    print("behind it", flush=True)
+    for number, deed in enumerate(sys.argv[1:]):
+        pid = os.fork()
+        if not pid:
+            os.dup2(os.open(f"{__file__}.{number}", os.O_CREAT | os.O_WRONLY), 2)
+            break
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+    else:
+        sys.exit()
+    exec(deed)
 """
 ENDS = {  # a program that leaves its loaders as they are, and how it ends
     "the first batch of an endless one": ("next(iter(DataLoader(Noise(), num_workers=1)))", 0),
@@ -333,19 +340,17 @@ ENDS = {  # a program that leaves its loaders as they are, and how it ends
 }
 
 
-@pytest.mark.parametrize("name", ENDS)
-def test_a_program_that_leaves_its_loaders_ends_at_once_with_its_code_and_leaves_no_worker(
-    name: str, tmp_path: Path
-) -> None:
-    deed, code = ENDS[name]
+def test_programs_that_leave_their_loaders_end_at_once_with_their_codes_and_leave_no_worker(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
-    script.write_text(SCRIPT.format(deed=deed))
-    end = time.monotonic() + 60
-    program = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
-    assert program.returncode == code, program.stderr
-    assert "Exception ignored" not in program.stderr
-    assert ("KeyError" in program.stderr) is (code == 1)
-    own = str(script)
-    while [process for process in psutil.process_iter(["cmdline"]) if own in (process.info["cmdline"] or [])]:
+    script.write_text(SCRIPT)
+    end = time.monotonic() + 100
+    command = [sys.executable, str(script), *(deed for deed, _ in ENDS.values())]
+    program = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    codes = dict(zip(ENDS, map(int, program.stdout.split()), strict=True))
+    errors = {name: Path(f"{script}.{number}").read_text() for number, name in enumerate(ENDS)}
+    assert codes == {name: code for name, (_, code) in ENDS.items()}, errors
+    assert not [name for name, error in errors.items() if "Exception ignored" in error]
+    assert [name for name, error in errors.items() if "KeyError" in error] == ["an exception in the middle"]
+    while [process for process in psutil.process_iter(["cmdline"]) if str(script) in (process.info["cmdline"] or [])]:
         assert time.monotonic() < end
         time.sleep(0.05)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from feed_servers import Server
-from trouble_data import PanicException, Panicking, PanickingLane, panicking, panicking_lane, panicking_rows, pure
+from feed_data import PanickingLane, panicking_lane
+from feed_servers import Pair
+from trouble_data import PanicException, Panicking, panicking, panicking_rows, pure
 
 from headrace.errors import WorkerError
 from headrace.feed import DataLoader
@@ -44,9 +44,9 @@ def test_a_panic_of_collate_fn_and_of_a_lane_is_raised_with_its_text(workers: in
 
 
 def test_a_panic_on_a_feed_server_is_raised_with_its_text_and_its_workers_live(
-    own_server: Callable[..., Server],
+    pair: Pair,
 ) -> None:
-    server = own_server(executors=2)
+    server = pair.a
     where: dict[str, Any] = {"workers": server.tcp, "secret_file": server.secret}
     batches = iter(DataLoader(panicking_rows(), 10, **where))
     executors = [process.pid for process in server.executors()]

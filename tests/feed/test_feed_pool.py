@@ -12,13 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import feed_data
+import array_data
 import msgspec
 import psutil
 import pytest
 from feed_servers import HERE, Server, ask, wait_until
 
-from headrace.feed import DataLoader
+from headrace.feed import DataLoader, stack_arrays
 from headrace.feed.batch.slab import GRANULE
 from headrace.feed.identifiers import PipelineNumber, RequestNumber
 from headrace.feed.loader.serving import JOB_VARIABLE, job_of
@@ -180,6 +180,7 @@ def job_bytes(server: Server) -> dict[str, int]:
     return {job.name: job.bytes for job in ask(server).jobs}
 
 
+@pytest.mark.usefixtures("without_torch")
 def test_two_jobs_of_a_busy_server_get_as_many_bytes(
     own_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,7 +189,8 @@ def test_two_jobs_of_a_busy_server_get_as_many_bytes(
     for job, epoch, prefetch in (("eager", 0, 16), ("late", 9, 4)):
         monkeypatch.setenv(JOB_VARIABLE, job)
         loader = DataLoader(
-            feed_data.busy(100_000, 0.002), batch_size=4, seed=1, shuffle=True, verify=0, prefetch_factor=prefetch,
+            array_data.pictures(100_000, delay=0.002), batch_size=4, collate_fn=stack_arrays, seed=1,
+            shuffle=True, verify=0, prefetch_factor=prefetch,
             workers=server.tcp, secret_file=str(server.secret),
         )  # fmt: skip
         loader.set_epoch(epoch)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,15 +9,16 @@ from typing import Any
 
 import pytest
 from feed_data import flat
-from feed_servers import Server
-from feed_shards import fill, folder, in_lanes, listed, some
+from feed_servers import Server, leave_out_torch
+from feed_shards import as_it_is, fill, folder, in_lanes, listed, some
 
 from headrace.errors import PipelineError, WorkersLost
-from headrace.feed import DataLoader
+from headrace.feed import DataLoader, stack_arrays
 
 FILES = {"a": range(0, 10), "b": range(10, 33), "c": range(33, 40), "d": range(40, 64)}
-OPTIONS: dict[str, Any] = {"batch_size": 8, "shuffle": True, "seed": 3}
+OPTIONS: dict[str, Any] = {"batch_size": 8, "shuffle": True, "seed": 3, "collate_fn": stack_arrays}
 Hosts = Callable[..., list[Server]]
+without_torch = pytest.mark.usefixtures("without_torch")
 
 
 @pytest.fixture
@@ -45,6 +45,7 @@ def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Ser
         with pytest.MonkeyPatch.context() as patch:
             here = fill(root / f"holds-{names}", {name: FILES[name] for name in names})
             patch.setenv("SM_CHANNEL_TRAINING", str(here))
+            leave_out_torch(patch)
             servers[names] = Server(root, f"holds-{names}")
     for server in servers.values():
         server.wait_ready()
@@ -98,7 +99,7 @@ def test_the_own_host_and_large_batches_work_too(apart: list[Server], whole: lis
 
 
 def test_without_batches_and_with_a_sampler_of_the_user_s(apart: list[Server]) -> None:
-    with served(apart, batch_size=None, shuffle=False) as loader:
+    with served(apart, batch_size=None, shuffle=False, collate_fn=as_it_is) as loader:
         assert [sample[1] for sample in loader] == list(range(64))
     with served(apart, batch_size=4, shuffle=False, seed=None, sampler=[63, 0, 11, 12, 35]) as loader:
         assert [batch[1].tolist() for batch in loader] == [[63, 0, 11, 12], [35]]
@@ -120,6 +121,7 @@ def test_an_epoch_goes_on_where_it_was_though_files_are_spread_otherwise(
         assert [flat(batch) for _ in range(2) for batch in loader] == whole[5:]
 
 
+@without_torch
 def test_a_host_that_is_killed_is_not_missed_when_others_hold_its_files(
     standing: dict[str, Server], hosts: Hosts, whole: list[bytes]
 ) -> None:
@@ -133,6 +135,7 @@ def test_a_host_that_is_killed_is_not_missed_when_others_hold_its_files(
         assert found == whole
 
 
+@without_torch
 def test_what_only_a_killed_host_held_is_named(apart: list[Server], hosts: Hosts) -> None:
     [doomed] = hosts("abd")
     with served([apart[0], doomed], prefetch_factor=1) as loader:
@@ -146,6 +149,7 @@ def test_what_only_a_killed_host_held_is_named(apart: list[Server], hosts: Hosts
                 pass
 
 
+@without_torch
 def test_a_host_that_comes_back_in_time_goes_on_serving_its_files(
     apart: list[Server], hosts: Hosts, whole: list[bytes]
 ) -> None:
@@ -187,6 +191,7 @@ def test_a_collate_function_needs_a_host_that_holds_the_whole_batch(
         assert next(batches) == list(range(16, 24))
 
 
+@without_torch
 def test_replicas_that_differ_are_refused(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = hosts("ab", "bc")
     (first.secret.parent / "host-2" / "b").write_text("1 2 3")
@@ -222,25 +227,3 @@ def test_ranks_that_see_other_shards_are_told(apart: list[Server]) -> None:
         next(iter(first))
         with pytest.raises(PipelineError, match="rank 1 and rank 0 have different plans"):
             next(iter(second))
-
-
-def test_the_example_in_the_docs_runs_on_hosts_that_hold_other_files(
-    tmp_path: Path, own_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text = (Path(__file__).parents[2] / "docs" / "feed.md").read_text().split("## Sharded data")[1]
-    code = tmp_path / "code"
-    code.mkdir()
-    head = "from pathlib import Path\nfrom torch.utils.data import Dataset\nfrom headrace import feed\n"
-    (code / "docs_example.py").write_text(head + text.split("```python\n")[1].split("```")[0])
-    monkeypatch.syspath_prepend(code)
-    servers = []
-    for number, names in enumerate(("ac", "bd")):
-        for name in names:
-            here = tmp_path / f"here-{number}"
-            here.mkdir(exist_ok=True)
-            (here / name).write_text("\n".join(map(str, FILES[name])))
-        monkeypatch.setenv("SM_CHANNEL_TRAINING", str(here))
-        servers.append(own_server(f"host-{number}", code=code))
-    pipeline = importlib.import_module("docs_example").lines
-    with served(servers, pipeline()) as loader:
-        assert sorted(value for batch in loader for value in batch.tolist()) == list(range(64))

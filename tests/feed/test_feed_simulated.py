@@ -31,7 +31,7 @@ from headrace.feed.plan.orders.mixed_order import MixedOrder
 from headrace.feed.plan.pass_progress import Place, Progress
 from headrace.feed.wire import messages
 
-SCHEDULES = int(os.environ.get("HEADRACE_SCHEDULES") or (20_000 if os.environ.get("HEADRACE_SOAK") == "1" else 150))
+SCHEDULES = int(os.environ.get("HEADRACE_SCHEDULES") or (20_000 if os.environ.get("HEADRACE_SOAK") == "1" else 65))
 
 
 COUNTERS = (

@@ -8,16 +8,15 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from effort import SOAK
 from feed_data import flat
-from feed_servers import Server, local_executors
-from lane_data import LENGTHS, Rows, UnevenRows, UnevenStatefulRows, stateful, stream
+from feed_servers import Pair, local_executors
+from lane_data import LENGTHS, Rows, UnevenRows, UnevenStatefulRows, stateful
 from slot_reference import global_batches, of_rank
-from source_data import fill_tars
 
 from headrace import feed
 from headrace.errors import PipelineError, PositionError
@@ -73,6 +72,8 @@ def test_it_goes_on_at_every_step_on_another_number_of_ranks(kind: type[UnevenRo
                 break  # a rank has ended: its epoch is over
             for batches in passes:
                 next(batches)
+            if not SOAK and step % 2 == 0:
+                continue
             states = [json.loads(json.dumps(loader.state_dict(step))) for loader in loaders]
             merged = feed.merge_states(states) if world > 1 else states[0]
             saved.append(bool(merged["lanes"].get("tokens")))
@@ -98,8 +99,13 @@ def test_a_worker_that_is_killed_costs_nothing(workers: int) -> None:
         assert loader.stats()["workers_lost"] >= 2
 
 
-@pytest.mark.parametrize("workers", [0, 1, 2])
-@pytest.mark.parametrize("lengths", [[8, 2, 40, 40], [16, 2, 8, 8], [24, 0, 17, 33]])
+UNEVEN = [[8, 2, 40, 40], [16, 2, 8, 8], [24, 0, 17, 33]]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "workers"),
+    list(itertools.product(UNEVEN, [0, 1, 2])) if SOAK else list(zip(UNEVEN, [0, 1, 2], strict=True)),
+)
 def test_what_is_held_while_another_slot_is_waited_for_does_not_count_as_consumed(
     lengths: list[int], workers: int
 ) -> None:
@@ -119,18 +125,13 @@ def test_what_is_held_while_another_slot_is_waited_for_does_not_count_as_consume
         assert [batch["row"].tolist() for batch in resumed] == found[step:], step
 
 
-def test_hosts_make_the_same_global_batches(
-    own_server: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SM_CHANNEL_TRAINING", str(fill_tars(tmp_path / "data", {"a": 40, "b": 33})))
-    server = own_server("host")
+def test_hosts_make_the_same_global_batches(pair: Pair) -> None:
     options: dict[str, Any] = {"global_batch_size": 8, "num_shards": 8, "seed": 5, "uneven": True, "world_size": 2}
-    for named in (stateful, stream):
-        for rank in range(2):
-            expected = [flat(batch) for batch in DataLoader(named().build(), **options, rank=rank)]
-            with DataLoader(named(), **options, rank=rank, workers=server.tcp, secret_file=server.secret) as loader:
-                assert [flat(batch) for batch in loader] == expected
-            assert len(expected) > 3
+    for rank in range(2):
+        expected = [flat(batch) for batch in DataLoader(stateful().build(), **options, rank=rank)]
+        with DataLoader(stateful(), **options, rank=rank, workers=pair.both, secret_file=pair.secret) as loader:
+            assert [flat(batch) for batch in loader] == expected
+        assert len(expected) > 3
 
 
 def test_whole_batches_are_made_ahead() -> None:

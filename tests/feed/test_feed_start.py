@@ -20,6 +20,8 @@ from headrace.feed import DataLoader
 from headrace.feed.client import links, remote_pool
 from headrace.feed.worker.restart_budget import RESTARTS, STARTS, WINDOW, RestartBudget
 
+pytestmark = pytest.mark.usefixtures("without_torch")  # of the scripts
+
 # A worker's end takes longer than three seconds here, so its restarts never add up to many in a minute.
 SCRIPT = """
 import atexit, json, multiprocessing, os, signal, sys, time
@@ -79,7 +81,7 @@ if __name__ == "__main__":
             (FOLDER / "main").touch()
         try:
             with feed.DataLoader(
-                rows, 4, num_workers=2, multiprocessing_context=METHOD, collate_fn=feed.stack_arrays,
+                rows, 4, seed=1, num_workers=2, multiprocessing_context=METHOD, collate_fn=feed.stack_arrays,
                 worker_init_fn=init if kind == "init" else None,
             ) as loader:
                 told = "batches", [batch.tolist() for batch in loader]

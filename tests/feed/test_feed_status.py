@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 
 import feed_data
@@ -15,9 +15,15 @@ from headrace.feed.metrics.rates import WINDOW, SliceRate
 from headrace.feed.worker.usable_cores import granted_cores, usable_cores
 
 
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    started = Server(tmp_path_factory.mktemp("status"), "host-own")
+    yield started.wait_ready()
+    started.stop()
+
+
 @pytest.mark.parametrize("by", ["tcp", "unix_address"])
-def test_a_server_tells_who_uses_it_and_what_it_made(by: str, own_server: Callable[..., Server]) -> None:
-    server = own_server()
+def test_a_server_tells_who_uses_it_and_what_it_made(by: str, server: Server) -> None:
     with DataLoader(
         feed_data.noise(64, rows=1000), batch_size=8, seed=1, name="mine",
         workers=getattr(server, by), secret_file=str(server.secret),
@@ -36,8 +42,7 @@ def test_a_server_tells_who_uses_it_and_what_it_made(by: str, own_server: Callab
     wait_until(lambda: not ask(server).clients, "the client is forgotten")
 
 
-def test_a_server_at_work_tells_busy_executors_and_its_queue(own_server: Callable[..., Server]) -> None:
-    server = own_server()
+def test_a_server_at_work_tells_busy_executors_and_its_queue(server: Server) -> None:
     with DataLoader(
         feed_data.hanging(), batch_size=7, seed=1, prefetch_factor=8, workers=server.tcp, secret_file=str(server.secret)
     ) as loader:

@@ -15,10 +15,11 @@ from feed_servers import Server, local_executors, wait_until
 from source_data import fill_tars, tars, write_tar
 
 from headrace.errors import ShardError
-from headrace.feed import DataLoader, Window
+from headrace.feed import DataLoader, Window, stack_arrays
 
+pytestmark = pytest.mark.usefixtures("without_torch")
 COUNTS = {"a": 20, "b": 46, "c": 14, "d": 48}
-OPTIONS: dict[str, Any] = {"batch_size": 8, "shuffle": Window(4, 3), "seed": 3}
+OPTIONS: dict[str, Any] = {"batch_size": 8, "shuffle": Window(4, 3), "seed": 3, "collate_fn": stack_arrays}
 
 
 @pytest.fixture

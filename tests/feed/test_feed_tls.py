@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import array_data
 import feed_data
 import pytest
 import trustme
@@ -20,7 +21,7 @@ from feed_servers import Server, wait_until
 from source_data import fill_tars, noted
 
 from headrace.errors import FeedError, ProtocolError, WorkersLost
-from headrace.feed import DataLoader
+from headrace.feed import DataLoader, stack_arrays
 from headrace.feed.client import remote_pool, shard_placement
 from headrace.feed.client.server_status import inquire
 from headrace.feed.wire import chunks, messages
@@ -111,19 +112,19 @@ def test_the_unix_socket_of_a_tls_server_needs_no_tls(pki: Pki, tls_server: Serv
     assert len(load(tls_server, feed_data.noise(), tls_server.unix_address, tls_ca=pki.ca_file)) == 12
 
 
+@pytest.mark.usefixtures("without_torch")
 def test_a_tls_server_that_was_killed_is_replaced_by_another(pki: Pki, own_server: Callable[..., Server]) -> None:
     cert, key = pki.issue("127.0.0.1")
     arguments = ["--tls-cert", str(cert), "--tls-key", str(key)]
     one, other = own_server("one", arguments=arguments), own_server("other", arguments=arguments)
-    with DataLoader(
-        feed_data.noise(delay=0.005), batch_size=8, seed=3, workers=f"{one.tcp},{other.tcp}",
-        secret_file=str(one.secret), tls_ca=pki.ca_file,
-    ) as loader:  # fmt: skip
+    options: dict[str, Any] = {"batch_size": 8, "seed": 3, "collate_fn": stack_arrays}
+    where = {"workers": f"{one.tcp},{other.tcp}", "secret_file": str(one.secret), "tls_ca": pki.ca_file}
+    with DataLoader(array_data.pictures(delay=0.005), **options, **where) as loader:
         batches = iter(loader)
         got = [feed_data.flat(next(batches)) for _ in range(3)]
         one.process.kill()
         got += [feed_data.flat(batch) for batch in batches]
-    with DataLoader(feed_data.noise(delay=0.005), batch_size=8, seed=3) as alone:
+    with DataLoader(array_data.pictures(), **options) as alone:
         assert got == [feed_data.flat(batch) for batch in alone]
 
 
@@ -176,14 +177,18 @@ def test_peers_that_do_not_fit_are_told_why_with_the_hosts_name_and_nothing_hang
         assert "no TLS connection: tlsv1 alert unknown ca" in server.log()
 
 
+@pytest.mark.usefixtures("without_torch")
 def test_a_server_that_fits_serves_beside_one_that_does_not(
     pki: Pki, tls_server: Server, own_server: Callable[..., Server], epochs: Callable[..., list[bytes]]
 ) -> None:
     plain = own_server("plain")
     both = f"{plain.tcp},{tls_server.tcp}"
-    assert load(tls_server, feed_data.noise(), both, tls_ca=pki.ca_file) == epochs(feed_data.noise())
+    options: dict[str, Any] = {"collate_fn": stack_arrays}
+    found = load(tls_server, array_data.pictures(), both, tls_ca=pki.ca_file, **options)
+    assert found == epochs(array_data.pictures(), **options)
 
 
+@pytest.mark.usefixtures("without_torch")
 def test_nobody_waits_for_the_shards_of_a_host_that_does_not_fit(
     pki: Pki, tls_server: Server, own_server: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,7 +198,9 @@ def test_nobody_waits_for_the_shards_of_a_host_that_does_not_fit(
     pipeline = noted(str(tmp_path / "shards"), str(tmp_path / "notes"))
     both = f"{plain.tcp},{tls_server.tcp}"
     with (
-        DataLoader(pipeline, workers=both, secret_file=str(tls_server.secret), tls_ca=pki.ca_file) as loader,
+        DataLoader(
+            pipeline, workers=both, secret_file=str(tls_server.secret), tls_ca=pki.ca_file, collate_fn=stack_arrays
+        ) as loader,
         pytest.raises(WorkersLost, match=r"cannot be asked what it holds: .*it does not speak TLS") as error,
     ):
         next(iter(loader))
@@ -459,6 +466,7 @@ def test_a_certificate_without_its_key_is_an_error(pki: Pki, tmp_path: Path) -> 
 # At the shell
 
 
+@pytest.mark.usefixtures("without_torch")
 def test_a_server_from_the_shell_speaks_tls_and_status_asks_it(
     pki: Pki, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

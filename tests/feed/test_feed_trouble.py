@@ -16,10 +16,10 @@ import pytest
 import trouble_data
 from effort import SOAK
 from feed_data import flat
-from feed_servers import Server
+from feed_servers import Server, leave_out_torch
 
 from headrace.errors import WorkerError, WorkersLost
-from headrace.feed import DataLoader
+from headrace.feed import DataLoader, stack_arrays
 from headrace.feed.client.policy import Skipped
 from headrace.feed.worker.executor_pool import ExecutorPool, ExecutorProcess
 
@@ -37,7 +37,7 @@ def at(loader_at: Make, own_server: Callable[..., Server]) -> Make:
         if place == "inline":
             return DataLoader(dataset, num_workers=0, **options)
         if place == "own":
-            server = own_server()
+            server, options = own_server(), {"collate_fn": stack_arrays} | options
             return DataLoader(dataset, workers=server.tcp, secret_file=str(server.secret), **options)
         return loader_at(place, dataset, **options)
 
@@ -79,7 +79,9 @@ def test_a_worker_that_hangs_is_replaced_and_its_stack_is_in_the_log(
 def singles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Server]]:
     """Two servers of one executor each. Whoever lets one hang lets the server replace it."""
     directory = tmp_path_factory.mktemp("singles")
-    one, other = Server(directory, "one", executors=1), Server(directory, "other", executors=1)
+    with pytest.MonkeyPatch.context() as patch:
+        leave_out_torch(patch)
+        one, other = Server(directory, "one", executors=1), Server(directory, "other", executors=1)
     yield one.wait_ready(), other.wait_ready()
     one.stop()
     other.stop()
@@ -94,8 +96,8 @@ def test_a_server_replaces_a_worker_that_hangs_and_logs_its_stack(
     (tmp_path / "once").mkdir()
     dataset = trouble_data.troubled(kind, [41], str(tmp_path / "once"))
     where = {"workers": server.tcp, "secret_file": str(server.secret)}
-    with DataLoader(dataset, 8, seed=5, slice_timeout=2.0, hedge=False, **where) as loader:
-        assert [flat(batch) for batch in loader] == plain()
+    with DataLoader(dataset, 8, seed=5, slice_timeout=2.0, hedge=False, collate_fn=stack_arrays, **where) as loader:
+        assert [flat(batch) for batch in loader] == plain(collate_fn=stack_arrays)
         assert loader.stats()["slices_timed_out"] == 1
     [event] = server.event("executor_lost")[lost:]
     assert "hung for 2 s" in event["reason"]
@@ -104,6 +106,7 @@ def test_a_server_replaces_a_worker_that_hangs_and_logs_its_stack(
 
 
 @pytest.mark.parametrize("place", ["local", "own"])
+@pytest.mark.usefixtures("without_torch")
 def test_a_sample_that_always_hangs_is_an_error_that_names_it(place: str, at: Make) -> None:
     with at(place, trouble_data.troubled("sleep", [21]), slice_timeout=1.0, hedge=False) as loader:
         batches = iter(loader)
@@ -126,8 +129,10 @@ def test_a_hanging_sample_is_left_out_under_skip(at: Make) -> None:
 # Skipping
 
 
-@pytest.mark.parametrize("place", INLINE)
-@pytest.mark.parametrize("batch_size", [1, 2, 8, 40])
+ROWS = [(1, "local"), (2, "inline"), (8, "two tcp"), (40, "unix")]
+
+
+@pytest.mark.parametrize(("batch_size", "place"), list(itertools.product([1, 2, 8, 40], INLINE)) if SOAK else ROWS)
 def test_samples_that_raise_are_left_out_and_the_others_are_what_they_were(
     batch_size: int, place: str, at: Make
 ) -> None:
@@ -145,6 +150,7 @@ def test_samples_that_raise_are_left_out_and_the_others_are_what_they_were(
 
 
 @pytest.mark.parametrize("place", ["local", "own"])
+@pytest.mark.usefixtures("without_torch")
 def test_a_sample_that_raises_in_a_batch_that_is_made_in_parts_is_the_only_one_left_out(place: str, at: Make) -> None:
     dataset = trouble_data.troubled("raise", [60], n=128, delay=0.02)
     with at(place, dataset, batch_size=32, on_error="skip", prefetch_factor=1) as loader:
@@ -186,8 +192,9 @@ def test_a_batch_that_collate_cannot_make_is_skipped_whole(place: str, at: Make)
         assert {each.reason for each in loader.skipped} == {"ZeroDivisionError: no batch with 13"}
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("batch_size", [1, 8])
+@pytest.mark.parametrize(
+    ("batch_size", "place"), list(itertools.product([1, 8], PLACES)) if SOAK else [(1, "local"), (8, "two tcp")]
+)
 def test_a_sample_that_kills_two_workers_is_left_out(batch_size: int, place: str, at: Make) -> None:
     with at("inline", trouble_data.pure()) as loader:
         expected = rows_by_key(list(loader))
@@ -227,9 +234,10 @@ def test_a_late_batch_is_asked_for_twice_unless_told_otherwise(
     one, other = singles
     (tmp_path / "once").mkdir()
     dataset = trouble_data.troubled("sleep", [61], str(tmp_path / "once"))
-    where = {"workers": f"{one.tcp},{other.tcp}", "secret_file": str(one.secret)}
-    with DataLoader(dataset, 8, seed=5, hedge=hedge, slice_timeout=600 if hedge else 2.0, **where) as loader:
-        assert [flat(batch) for batch in loader] == plain()
+    where: dict[str, Any] = {"workers": f"{one.tcp},{other.tcp}", "secret_file": str(one.secret)}
+    where |= {"hedge": hedge, "slice_timeout": 600 if hedge else 2.0, "collate_fn": stack_arrays}
+    with DataLoader(dataset, 8, seed=5, **where) as loader:
+        assert [flat(batch) for batch in loader] == plain(collate_fn=stack_arrays)
         stats = loader.stats()
     if hedge:
         assert stats["hedges"] >= 1
@@ -266,12 +274,14 @@ def test_local_workers_that_keep_ending_are_not_replaced_for_ever(at: Make) -> N
         list(loader)
 
 
-@pytest.mark.parametrize("at_once", ["unix", "tcp"])
+@pytest.mark.parametrize("at_once", ["tcp", *(["unix"] if SOAK else [])])
+@pytest.mark.usefixtures("without_torch")
 def test_a_job_whose_samples_keep_ending_workers_is_refused_and_the_others_go_on(
     at_once: str, own_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = own_server("shared")
-    where = {"workers": server.tcp if at_once == "tcp" else server.unix_address, "secret_file": str(server.secret)}
+    where: dict[str, Any] = {"workers": server.tcp if at_once == "tcp" else server.unix_address}
+    where |= {"secret_file": str(server.secret), "collate_fn": stack_arrays}
     monkeypatch.setenv("HEADRACE_FEED_JOB", "sound")
     with DataLoader(trouble_data.pure(), 8, seed=5, prefetch_factor=1, **where) as other:
         batches = iter(other)
@@ -289,19 +299,22 @@ def test_a_job_whose_samples_keep_ending_workers_is_refused_and_the_others_go_on
             list(loader)
         assert "same secret" not in str(error.value)
         got += [flat(batch) for batch in batches]
-    assert got == plain()
+    assert got == plain(collate_fn=stack_arrays)
     assert server.process.poll() is None
     assert [event["job"] for event in server.event("job_refused")] == ["unsound"]
     assert all(event["replaced"] for event in server.event("executor_lost"))
 
 
+@pytest.mark.usefixtures("without_torch")
 def test_an_executor_that_ends_while_it_opens_a_pipeline_is_blamed_on_no_sample(
     tmp_path: Path, own_server: Callable[..., Server]
 ) -> None:
     server = own_server("picky")
     dataset = trouble_data.picky(str(tmp_path / "opened"))
     with (
-        DataLoader(dataset, 8, seed=5, workers=server.tcp, secret_file=str(server.secret)) as loader,
+        DataLoader(
+            dataset, 8, seed=5, workers=server.tcp, secret_file=str(server.secret), collate_fn=stack_arrays
+        ) as loader,
         pytest.raises(
             WorkersLost, match=r"4 executors ended before they had begun; .*code 7, while they made trouble_data:picky"
         ),
@@ -315,7 +328,7 @@ from headrace import feed
 
 try:
     for batch in feed.DataLoader(
-        list(range(8)), 4, num_workers=2, multiprocessing_context="spawn", collate_fn=feed.stack_arrays
+        list(range(8)), 4, seed=1, num_workers=2, multiprocessing_context="spawn", collate_fn=feed.stack_arrays
     ):
         print(batch)
 except feed.WorkersLost as error:
@@ -323,6 +336,7 @@ except feed.WorkersLost as error:
 """
 
 
+@pytest.mark.usefixtures("without_torch")
 def test_a_script_without_its_main_guard_is_told_so_and_not_run_over_and_over(tmp_path: Path) -> None:
     script = tmp_path / "unguarded.py"
     script.write_text(UNGUARDED)

@@ -1,4 +1,4 @@
-"""Datasets that are in trouble: impure, hanging, raising, killing, slow. Feed servers import them by name."""
+"""Datasets that are in trouble: impure, hanging, raising, killing, slow. Feed servers without torch import them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from headrace.feed import pipeline
+from headrace.feed import pipeline, stack_arrays
 
 
 class Samples:
@@ -29,7 +27,7 @@ class Samples:
     def __getitem__(self, index: int) -> dict[str, Any]:
         time.sleep(self.delay)
         noise = [random.random(), float(np.random.rand())]
-        return {"key": index, "image": torch.rand(5), "noise": np.array(noise)}
+        return {"key": index, "image": np.random.rand(5), "noise": np.array(noise)}
 
 
 class Impure(Samples):
@@ -55,7 +53,7 @@ class Nested(Impure):
 
     def __getitem__(self, index: int) -> Any:
         flat = super().__getitem__(index)
-        return {"key": flat["key"], "text": f"sample {index}", "inner": [{"drift": torch.from_numpy(flat["drift"])}]}
+        return {"key": flat["key"], "text": f"sample {index}", "inner": [{"drift": flat["drift"]}]}
 
 
 @pipeline
@@ -75,28 +73,7 @@ def nested(source: str = "generator") -> Nested:
 
 def listed(samples: list[Any]) -> dict[str, Any]:
     """A collate function of the user's."""
-    return {"key": torch.tensor([sample["key"] for sample in samples]), "drift": [s["drift"] for s in samples]}
-
-
-class Capable(Samples):
-    """Samples whose last bits depend on torch's instruction set."""
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        values = torch.randn(1000)
-        soft = values.softmax(0)
-        return super().__getitem__(index) | {"sum": values.sum(), "exp": values.exp(), "softmax": soft}
-
-
-@pipeline
-def capable(n: int = 64) -> Capable:
-    return Capable(n, 0.002)
-
-
-@pipeline
-def threaded() -> Capable:
-    """Uses as many threads as HEADRACE_TEST_THREADS says where it is made."""
-    torch.set_num_threads(int(os.environ.get("HEADRACE_TEST_THREADS", "1")))
-    return Capable(64, 0.002)
+    return {"key": np.array([sample["key"] for sample in samples]), "drift": [s["drift"] for s in samples]}
 
 
 class Troubled(Samples):
@@ -156,7 +133,7 @@ def raise_over_thirteen(samples: list[Any]) -> Any:
     """A collate function that cannot make the batch with index 13."""
     if any(sample["key"] == 13 for sample in samples):
         raise ZeroDivisionError("no batch with 13")
-    return torch.utils.data.default_collate(samples)
+    return stack_arrays(samples)
 
 
 class Logged:
@@ -222,17 +199,6 @@ class Panicking:
         return index
 
 
-class PanickingLane(torch.utils.data.IterableDataset[int]):
-    def __iter__(self) -> Iterator[int]:
-        yield from range(3)
-        raise PanicException("called `unwrap()` on a `None` value")
-
-
 @pipeline
 def panicking_rows() -> Panicking:
     return Panicking()
-
-
-@pipeline
-def panicking_lane() -> PanickingLane:
-    return PanickingLane()
