@@ -40,10 +40,34 @@ def examples() -> dict[str, str]:
 
 # One after the other in the same ranks: to import a framework takes longer than to use it.
 DRIVER = """\
-import os, pathlib, sys
+import importlib, os, pathlib, signal, socket, sys
 
 HERE = pathlib.Path(__file__).parent.absolute()
-for name in sys.argv[1:]:
+modules = sys.argv[1].split(",")
+if modules[0]:  # two ranks with torchrun's variables, forks of a process that has imported these
+    for module in modules:
+        importlib.import_module(module)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
+    variables |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0", "TORCHELASTIC_RUN_ID": "none"}
+    ranks = set()
+    for rank in range(2):
+        if child := os.fork():
+            ranks.add(child)
+        else:
+            os.environ |= variables | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            break
+    else:
+        while ranks:
+            ended, status = os.wait()
+            ranks.remove(ended)
+            if status:
+                for rank in ranks:
+                    os.kill(rank, signal.SIGKILL)
+                sys.exit(f"a rank ended with {os.waitstatus_to_exitcode(status)}")
+        sys.exit()
+for name in sys.argv[2:]:
     (HERE / name).mkdir(exist_ok=True)
     os.chdir(HERE / name)
     path = HERE / f"{name}.py"  # runpy would change sys.argv, with which Lightning starts its other ranks
@@ -51,22 +75,20 @@ for name in sys.argv[1:]:
 """
 
 
-def run(directory: Path, scripts: dict[str, str], *, torchrun: bool, seconds: float = 600) -> str:
+def run(directory: Path, scripts: dict[str, str], *, ranks_with: str = "", seconds: float = 600) -> str:
     """Runs scripts in the same two ranks, one after the other. Returns what they printed.
 
     Args:
         directory: where each has a directory of its name, in which it runs and leaves its notes.
         scripts: their texts.
-        torchrun: whether torchrun starts the ranks; else the first script does.
+        ranks_with: modules that both ranks have imported, with commas between; else the first script starts the ranks.
         seconds: how long they may take.
     """
     (directory / "data.py").write_text(examples()["data.py"] + NOTES)
     (directory / "driver.py").write_text(DRIVER)
     for name, text in scripts.items():
         (directory / f"{name}.py").write_text(text)
-    command = [sys.executable, str(directory / "driver.py"), *scripts]
-    if torchrun:
-        command[1:1] = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [sys.executable, str(directory / "driver.py"), ranks_with, *scripts]
     environment = dict(os.environ) | {
         "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(directory)]),
         "OMP_NUM_THREADS": "1",

@@ -15,6 +15,7 @@ from typing import Any
 import keras
 import psutil
 import tensorflow as tf
+from effort import SOAK
 from tensorflow.python.autograph.core import ag_ctx
 from tensorflow_table import Fork, free_port, server
 
@@ -163,7 +164,7 @@ def rest_of(iterator: Any) -> str:
 
 
 def lose_workers(address: str, workers: list[Fork], last_port: int) -> None:
-    """Kills a worker that makes the parts of all, and one that does not, in the middle of a pass."""
+    """Kills a worker that makes the parts of all in the middle of a pass."""
     workers[0].begin()
     datasets = {
         name: distribute(make(6_000), name, service=address) for name, make in (("cut", pipeline), ("one", one_part))
@@ -174,7 +175,13 @@ def lose_workers(address: str, workers: list[Fork], last_port: int) -> None:
     workers[0].kill()
     workers[1].begin()
     found["lost"] = {name: rest_of(iterator) for name, iterator in iterators.items()}
-    iterator = iter(datasets["cut"])  # the first worker, again, makes the part
+    if SOAK:
+        lose_another_worker(datasets["cut"], workers, last_port)
+
+
+def lose_another_worker(dataset: Any, workers: list[Fork], last_port: int) -> None:
+    """Kills a worker that does not make the parts of all."""
+    iterator = iter(dataset)  # the first worker, again, makes the part
     labels = labels_of([next(iterator)])
     workers[2].begin()
     deadline = time.monotonic() + 60
@@ -208,9 +215,10 @@ def main() -> None:
         lose_workers(address, workers, ports[2])
         start_again(trainers)
         fit(address)
-        break_off(address)
-        strategies(address)
         two_ranks(ranks)
+        if SOAK:
+            break_off(address)
+            strategies(address)
     finally:
         for fork in (dispatcher, *workers, *ranks, *trainers.values()):
             fork.kill()

@@ -39,7 +39,7 @@ def hugging_face(tmp_path_factory: pytest.TempPathFactory) -> Done:
         "with_trainer": examples()["with_trainer.py"],
         "details": (HERE / "hugging_face.py").read_text(),
     }
-    return Done(directory, run(directory, scripts, torchrun=True))
+    return Done(directory, run(directory, scripts, ranks_with="accelerate,transformers.trainer,torch._dynamo,pytest"))
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def lightning(tmp_path_factory: pytest.TempPathFactory) -> Done:
         "with_lightning": examples()["with_lightning.py"],
         "details": (HERE / "in_lightning.py").read_text(),
     }
-    return Done(directory, run(directory, scripts, torchrun=False))
+    return Done(directory, run(directory, scripts))
 
 
 def test_lightning_sees_every_index_once_an_epoch_in_training_and_validation(lightning: Done) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from effort import SOAK
 
 pytestmark = pytest.mark.timeout(420)
 
@@ -34,8 +35,8 @@ def test_fit_trains_and_validates_on_every_element_once_an_epoch(found):
 
 
 def test_the_pass_after_one_that_was_broken_off_is_whole(found):
-    assert found["broken off"]
     assert found["fit broken off"] == [64, 64, True]
+    assert found.get("broken off", not SOAK)
 
 
 def test_two_ranks_share_every_element_of_a_pass_also_when_one_is_a_pass_ahead(found):
@@ -43,9 +44,11 @@ def test_two_ranks_share_every_element_of_a_pass_also_when_one_is_a_pass_ahead(f
     assert found["two ranks, one broken off"] == 1
 
 
-@pytest.mark.parametrize("strategy", ["default", "mirrored"])
-def test_a_strategy_of_one_device_reads_every_element(found, strategy):
-    assert found[strategy] == [True, True]
+if SOAK:  # in every run: several, of engines (tests/engines/test_local_worlds.py)
+
+    @pytest.mark.parametrize("strategy", ["default", "mirrored"])
+    def test_a_strategy_of_one_device_reads_every_element(found, strategy):
+        assert found[strategy] == [True, True]
 
 
 @pytest.mark.parametrize("name", ["cut", "one"])
@@ -53,8 +56,10 @@ def test_a_pass_whose_worker_of_the_whole_part_is_killed_ends_with_an_error(foun
     assert f"WorkersLost: pass 1 of the dataset '{name}' ended too early" in found["lost"][name]
 
 
-def test_a_killed_worker_that_made_no_whole_part_costs_what_it_held(found):
-    assert found["other lost"] == [True, 1]
+if SOAK:  # in every run: the other worker, without which there is an error
+
+    def test_a_killed_worker_that_made_no_whole_part_costs_what_it_held(found):
+        assert found["other lost"] == [True, 1]
 
 
 def test_a_training_that_is_started_again_does_not_read_what_another_process_left(found):

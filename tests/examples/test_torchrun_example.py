@@ -81,14 +81,16 @@ def rank_of(handle, host: str) -> psutil.Process:
     return next(each for each in below if each.cmdline()[1:2] == ["train.py"])
 
 
-def test_a_fixed_world_trains() -> None:
-    handle = start("torchrun.yaml", ONE_RANK)
-    run = finish(handle)
-    assert result(handle)["accuracy"] > 0.9
-    assert result(handle)["world"] == 2
-    assert {str(program.stream) for program in run.programs} == {
-        f"homogeneousCluster/algo-{host}[{rank}]" for host, rank in ((1, 0), (2, 1))
-    }
+if SOAK:  # in every run: such worlds, of tests/engines/test_local_elastic.py
+
+    def test_a_fixed_world_trains() -> None:
+        handle = start("torchrun.yaml", ONE_RANK)
+        run = finish(handle)
+        assert result(handle)["accuracy"] > 0.9
+        assert result(handle)["world"] == 2
+        assert {str(program.stream) for program in run.programs} == {
+            f"homogeneousCluster/algo-{host}[{rank}]" for host, rank in ((1, 0), (2, 1))
+        }
 
 
 if SOAK:  # tests/engines/test_local_elastic.py holds what headrace does in every run

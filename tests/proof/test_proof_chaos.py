@@ -43,17 +43,19 @@ if SOAK:  # in every run: those of a mixture of streams, which has lanes
             assert trainer.finish()["workers_lost"] >= 1
 
 
-def test_workers_are_killed_while_a_loader_chooses_how_many_there_are(tmp_path: Path, seed: int) -> None:
-    loader = {"workers": "local", "num_workers": "auto", "persistent_workers": True}
-    with training(tmp_path, loader=loader, endless=True, dataset={"delay": 0.01}) as trainer:
-        chance, chaos = random.Random(seed), Chaos(seed, trainer)
-        for _ in repeat(0.03, 2):
-            wait_until(lambda: len(trainer.local_executors()) > 1, "the loader has added workers")
-            trainer.wait_steps(chance.randrange(1, 40))
-            chaos.kill(chance.choice(trainer.local_executors()))
-        stats = trainer.finish()
-    assert stats["workers_lost"] >= 1
-    assert stats["tuning"]["changes"], stats["tuning"]
+if SOAK:  # in every run: tests/feed/test_feed_auto.py
+
+    def test_workers_are_killed_while_a_loader_chooses_how_many_there_are(tmp_path: Path, seed: int) -> None:
+        loader = {"workers": "local", "num_workers": "auto", "persistent_workers": True}
+        with training(tmp_path, loader=loader, endless=True, dataset={"delay": 0.01}) as trainer:
+            chance, chaos = random.Random(seed), Chaos(seed, trainer)
+            for _ in repeat(0.03, 2):
+                wait_until(lambda: len(trainer.local_executors()) > 1, "the loader has added workers")
+                trainer.wait_steps(chance.randrange(1, 40))
+                chaos.kill(chance.choice(trainer.local_executors()))
+            stats = trainer.finish()
+        assert stats["workers_lost"] >= 1
+        assert stats["tuning"]["changes"], stats["tuning"]
 
 
 @pytest.mark.parametrize("method", ["best_fit", *(["concat"] if SOAK else [])])
