@@ -165,7 +165,7 @@ def test_a_folder_that_is_not_on_the_volume_fails_the_run_with_its_name(play: Pl
     assert pods.ended("algo-1", 5) == 1
 
 
-@pytest.mark.parametrize("attempts", [0, 1])
+@pytest.mark.parametrize("attempts", [1, *([0] if SOAK else [])])
 def test_a_pod_that_the_platform_ends_is_replaced_when_another_attempt_may_come(play: Play, attempts: int) -> None:
     pods = play(hosts=["algo-2"], **({"retry": {"attempts": attempts}} if attempts else {}))
     deadline = time.monotonic() + 60

@@ -137,6 +137,7 @@ def test_what_is_rewritten_in_place_all_the_time_is_never_torn(tmp_path: Path, p
             deadline = time.monotonic() + 4
             while time.monotonic() < deadline:
                 torn += [len(data) for data in place.files().values() if data not in whole]
+                over.wait(0.05)
         finally:
             over.set()
             writer.join()

@@ -37,7 +37,7 @@ def last_cpu(handle, group: str, host: str) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("instances", [64, 100] if SOAK else [8])
+@pytest.mark.parametrize("instances", [64, 100] if SOAK else [16])
 @pytest.mark.timeout(600)
 def test_a_job_of_many_instances_ends_well_with_all_its_lines_at_a_bounded_cost(stage, instances: int) -> None:
     before = children_cpu()

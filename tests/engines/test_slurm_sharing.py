@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from effort import SOAK
 from slurm_cluster import HEAD, SlurmCluster
 from slurm_stage import DATA, DNN, WAIT, end_jobs, headrace, needs_slurm, on, start, started_cluster
 from stage import text, until
@@ -36,7 +37,7 @@ def no_job_is_left(cluster: SlurmCluster) -> Iterator[None]:
     end_jobs(cluster)
 
 
-@on("", "24.11")
+@on("", *(["24.11"] if SOAK else []))
 def test_a_group_that_is_done_gives_its_node_back_while_the_others_go_on(cluster: SlurmCluster) -> None:
     end = cluster.folder / "early.end"
     run = start(cluster, "early", UNTIL, instance_groups=[DNN, DATA], environment={"END": str(end)})
