@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from effort import SOAK
 
 import needs
 from stranger import as_stranger
@@ -123,7 +124,7 @@ def test_an_ordinary_user_has_boxes_by_user_namespaces_and_keeps_his_id_there() 
 
 
 @pytest.mark.parametrize(
-    "workers", ["0", pytest.param("1", marks=[pytest.mark.namespaces, pytest.mark.needs("boxes")])]
+    "workers", ["0", *([pytest.param("1", marks=[pytest.mark.namespaces, pytest.mark.needs("boxes")])] if SOAK else [])]
 )
 def test_the_programs_of_tests_have_the_signals_of_a_terminal_whatever_pytest_was_started_with(
     tmp_path: Path, workers: str
