@@ -225,12 +225,15 @@ def test_headraces_own_loader_of_a_script_that_ends_early_tells_what_a_sample_co
     ended = judge(doctor, script(f"import headrace.feed as f; train({loader}, 1)"))
     assert value(ended, "steps") == 5
     assert value(ended, "sample_cpu") is not None
-    left = judge(doctor, script(f"import headrace.feed as f; train((x for x, _ in zip({loader}, range(5))), 1)"))
-    assert value(left, "sample_cpu") is None  # its last pass has no end
-    assert left["verdict"]["advice"] == "unknown"
-    assert left["verdict"]["reason"].endswith("the script ended before the trial was over")
-    assert left["verdict"]["notes"] == []  # and nothing about workers or the start method
-    for report in (ended, left):
+    reports = [ended]
+    if SOAK:  # feed/test_trial_watch.py has what cannot be replayed
+        left = judge(doctor, script(f"import headrace.feed as f; train((x for x, _ in zip({loader}, range(5))), 1)"))
+        assert value(left, "sample_cpu") is None  # its last pass has no end
+        assert left["verdict"]["advice"] == "unknown"
+        assert left["verdict"]["reason"].endswith("the script ended before the trial was over")
+        assert left["verdict"]["notes"] == []  # and nothing about workers or the start method
+        reports.append(left)
+    for report in reports:
         assert ["smaller --steps" in note for note in report["notes"]] == [True]
 
 

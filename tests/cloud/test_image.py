@@ -55,17 +55,7 @@ def test_the_wheel_is_this_headrace_and_pip_installs_it(tmp_path: Path) -> None:
     own_wheel.cache_clear()
     assert own_wheel() == (name, content)
     (tmp_path / name).write_bytes(content)
-    install = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "-q",
-        "--no-deps",
-        "--no-index",
-        "--target",
-        str(tmp_path / "to"),
-    ]
+    install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--no-compile"]
     subprocess.run([*install, "--target", str(tmp_path / "to"), str(tmp_path / name)], check=True)
     script = "import headrace, sys; print(headrace.__version__, headrace.__file__)"
     found = subprocess.run(

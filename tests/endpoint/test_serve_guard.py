@@ -192,7 +192,11 @@ def test_a_recorded_create_cannot_be_played_again_when_its_job_was_deleted(endpo
     import json
 
     client = endpoint.client()
-    body = json.dumps(endpoint.one_host("played", "pass"))
+    request = endpoint.one_host("played", "pass")
+    request["HyperParameters"]["sagemaker_submit_directory"] = (
+        '"s3://nowhere/code.tar.gz"'  # it fails, and starts nothing
+    )
+    body = json.dumps(request)
     head = signed(endpoint, {**LIST, "X-Amz-Target": "SageMaker.CreateTrainingJob"}, body)
     assert send(endpoint, head, body)[0] == 200
     endpoint.ended(client, "played")

@@ -19,7 +19,7 @@ from serve_process import NO_LIMITS, ROLE, ServeProcess, serving
 pytestmark = pytest.mark.namespaces
 
 REGIONS = ("us-east-1", "us-west-2", "eu-west-1", "eu-central-1") if SOAK else ("us-east-1", "us-west-2")
-HOSTS = 10 if SOAK else 2
+HOSTS = dict.fromkeys(REGIONS, 10) if SOAK else {"us-east-1": 2, "us-west-2": 1}
 NOWHERE = "ap-southeast-2"
 BUCKET = "mill-bucket"
 IMAGE = "763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:2.1-cpu"
@@ -77,7 +77,7 @@ def test_lines_run_at_the_endpoints_of_their_regions_and_the_one_without_fails_a
     job = {
         "source_dir": "code",
         "entry_point": "hello.py",
-        "instance_groups": [{"name": "workers", "type": "ml.c5.xlarge", "count": HOSTS}],
+        "instance_groups": [{"name": "workers", "type": "ml.c5.xlarge", "count": 1}],
         "distribution": {"mpi": {"enabled": True, "processes_per_host": 1}, "instance_groups": ["workers"]},
         "inputs": {"train": "s3://elsewhere/data"},
         "role": ROLE,
@@ -92,7 +92,11 @@ def test_lines_run_at_the_endpoints_of_their_regions_and_the_one_without_fails_a
         "engine": "sagemaker",
         "lines": {"file": "array.txt"},
         "in_regions": {
-            region: {"engines.sagemaker.endpoint_url": process.url, "engines.sagemaker.profile": region}
+            region: {
+                "engines.sagemaker.endpoint_url": process.url,
+                "engines.sagemaker.profile": region,
+                "instance_groups.0.count": HOSTS[region],
+            }
             for region, process in endpoints.items()
         },
         "retry": {"attempts": 1, "delay": 0},
@@ -108,7 +112,8 @@ def test_lines_run_at_the_endpoints_of_their_regions_and_the_one_without_fails_a
     for line in lines[: len(REGIONS)]:
         (attempt,) = line["attempts"]
         said = sorted(each.text for each in Run.open(attempt["run_id"]).logs() if each.text.startswith("hello"))
-        assert said == sorted(f"hello from {rank} of {HOSTS} in {line['region']}" for rank in range(HOSTS))
+        hosts = HOSTS[line["region"]]
+        assert said == sorted(f"hello from {rank} of {hosts} in {line['region']}" for rank in range(hosts))
         (name,) = [
             each["TrainingJobName"]
             for each in endpoints[line["region"]]
