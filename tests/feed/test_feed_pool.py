@@ -223,9 +223,10 @@ def test_two_jobs_of_a_busy_server_get_as_many_bytes(
 
 TRAINER = """
 import sys
-import feed_data
-from headrace.feed import DataLoader
-with DataLoader(feed_data.noise(96, rows=20_000), batch_size=4, seed=1, shuffle=True, prefetch_factor=8, verify=0,
+import array_data
+from headrace.feed import DataLoader, stack_arrays
+with DataLoader(array_data.pictures(96, shape=[20_000, 4]), batch_size=4, collate_fn=stack_arrays,
+                seed=1, shuffle=True, prefetch_factor=8, verify=0,
                 memory=16 << 20, workers=sys.argv[1], secret_file=sys.argv[2]) as loader:
     for batch in loader:
         print(*batch[1].tolist(), flush=True)
@@ -236,7 +237,7 @@ with DataLoader(feed_data.noise(96, rows=20_000), batch_size=4, seed=1, shuffle=
 
 def trainer(server: Server, job: str, how: str, log: Path) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", TRAINER, server.tcp, str(server.secret), how]
-    environment = os.environ | {JOB_VARIABLE: job, "PYTHONPATH": str(HERE)}
+    environment = os.environ | {JOB_VARIABLE: job, "PYTHONPATH": f"{os.environ['PYTHONPATH']}{os.pathsep}{HERE}"}
     with log.open("w") as out:
         return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=out, text=True)
 
@@ -246,6 +247,7 @@ def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
     return [own, *own.children(recursive=True)]
 
 
+@pytest.mark.usefixtures("without_torch")
 def test_a_job_that_is_frozen_holds_up_no_other_and_loses_nothing(
     own_server: Callable[..., Server], tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
+import array_data
 import feed_data
 import prometheus_client
 import pytest
@@ -16,7 +17,7 @@ from feed_servers import Server, free_port, wait_until
 from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.errors import FeedError
-from headrace.feed import DataLoader, prometheus
+from headrace.feed import DataLoader, prometheus, stack_arrays
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -107,13 +108,15 @@ def test_a_port_in_use_is_an_error_that_names_it() -> None:
     assert f"127.0.0.1:{exporter.port}: Address already in use" in str(error.value)
 
 
+@pytest.mark.usefixtures("without_torch")
 def test_a_feed_server_tells_its_figures_while_it_works(own_server: Callable[..., Server]) -> None:
     port = free_port()
     server = own_server(arguments=["--metrics-port", str(port)])
     with DataLoader(
-        feed_data.noise(64, rows=100), batch_size=8, seed=1, workers=server.tcp, secret_file=str(server.secret)
-    ) as loader:
-        size = sum(batch[0].nbytes for batch in loader)
+        array_data.pictures(64, shape=[100, 4]), batch_size=8, seed=1, workers=server.tcp,
+        secret_file=str(server.secret), collate_fn=stack_arrays,
+    ) as loader:  # fmt: skip
+        size = sum(batch[0]["image"].nbytes for batch in loader)
 
         def told() -> Samples:
             return scrape(port)[0]
