@@ -129,6 +129,7 @@ class Installed:
         (job / "job.json").write_text(json.dumps(document))
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "PYTHON"))}
         pip = {"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": str(self.index)}
+        pip["PIP_REQUIRE_VIRTUALENV"] = "1"  # a fault must not reach the Python of this machine
         done = subprocess.run(
             [str(self.python), "-m", "headrace", "run", "job.json"],
             env={**inherited, **pip, "HEADRACE_HOME": f"{job}/home", "HOME": f"{self.folder}/of the user"},
