@@ -465,15 +465,17 @@ if SOAK:  # in every run: tests/instance/test_storage.py, and an object that cha
         assert_nothing_left(stage, handle)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, *([signal.SIGTERM] if SOAK else [])])
-def test_a_killed_stage_fails_the_run(stage, s3, proxy, number) -> None:
-    handle = downloading(stage, s3, proxy)
-    began = time.monotonic()
-    os.kill(helper_pid(handle, "stage"), number)
-    proxy.open.set()
-    assert_failed(handle, began)
-    assert "filling the channels failed" in str(handle.cause)
-    assert_nothing_left(stage, handle)
+if SOAK:  # in every run: an object that changes, above; helpers that fail, test_local_lifecycle.py
+
+    @pytest.mark.parametrize("number", [signal.SIGKILL, *([signal.SIGTERM] if SOAK else [])])
+    def test_a_killed_stage_fails_the_run(stage, s3, proxy, number) -> None:
+        handle = downloading(stage, s3, proxy)
+        began = time.monotonic()
+        os.kill(helper_pid(handle, "stage"), number)
+        proxy.open.set()
+        assert_failed(handle, began)
+        assert "filling the channels failed" in str(handle.cause)
+        assert_nothing_left(stage, handle)
 
 
 def test_an_interrupted_stage_goes_on_where_it_was(tmp_path, s3) -> None:

@@ -205,17 +205,19 @@ def test_a_stop_between_and_in_later_attempts_ends_the_job(stage):
     stage.assert_nothing_left(handle)
 
 
-def test_what_works_beside_the_programs_is_there_in_every_attempt(stage, tmp_path, monkeypatch):
-    serve = """
-    signal.signal(signal.SIGTERM, lambda *_: (log("told"), sys.exit(0)))
-    ready()
-    log("ready")
-    while True:
-        signal.pause()
-    """
-    play(tmp_path, monkeypatch, {"stage": "log('done')", "serve_channels": serve, "sync": serve})
-    handle = stage.start(FAILS_TWICE, retry={"attempts": 2, "on": "any"})
-    assert handle.wait(40) is Status.COMPLETED
-    assert played(handle).count("stage done") == 1
-    for name in ("serve_channels", "sync"):
-        assert [line for line in played(handle) if line.startswith(name)] == [f"{name} ready", f"{name} told"] * 3
+if SOAK:  # in every run: checkpoints and channels of two attempts, hosting/test_one_host.py
+
+    def test_what_works_beside_the_programs_is_there_in_every_attempt(stage, tmp_path, monkeypatch):
+        serve = """
+        signal.signal(signal.SIGTERM, lambda *_: (log("told"), sys.exit(0)))
+        ready()
+        log("ready")
+        while True:
+            signal.pause()
+        """
+        play(tmp_path, monkeypatch, {"stage": "log('done')", "serve_channels": serve, "sync": serve})
+        handle = stage.start(FAILS_TWICE, retry={"attempts": 2, "on": "any"})
+        assert handle.wait(40) is Status.COMPLETED
+        assert played(handle).count("stage done") == 1
+        for name in ("serve_channels", "sync"):
+            assert [line for line in played(handle) if line.startswith(name)] == [f"{name} ready", f"{name} told"] * 3
