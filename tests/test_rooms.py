@@ -24,6 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "home": set(),
     "host_libraries": set(),
     "private_folders": set(),
+    "child_python": set(),
     "catalog": set(),
     "sagemaker_parameters": set(),  # SageMaker's names of hyperparameters, which both ends of the contract use
     "job": {"catalog", "sagemaker_parameters"},
@@ -203,7 +204,17 @@ MODULES = sorted(name for name in ALL if room_of(name) in MAY_IMPORT)
 
 @pytest.mark.parametrize("room", sorted(MAY_IMPORT))
 def test_a_room_imports_only_the_rooms_that_the_map_allows(room: str, imports: Imports) -> None:
-    allowed = MAY_IMPORT[room] | {"", "errors", "exit_status", "log_setup", "home", "private_folders", "_version", room}
+    allowed = MAY_IMPORT[room] | {
+        "",
+        "errors",
+        "exit_status",
+        "log_setup",
+        "home",
+        "private_folders",
+        "child_python",
+        "_version",
+        room,
+    }
     for name in MODULES:
         for found in imports[name] if room_of(name) == room else ():
             if found.name.split(".")[0] == "headrace" and (name, found.name) not in NO_IMPORT:

@@ -43,6 +43,7 @@ from headrace.agent.launchers import mpi_variables as names
 from headrace.agent.launchers.launched_ranks import END_REQUESTS, HostRanks
 from headrace.agent.launchers.mpi_remote import check_daemon, daemon_name, expand, parse_daemon
 from headrace.agent.program_specs import MPIRUN, ProgramSpec
+from headrace.child_python import module_command
 from headrace.instance.launch_plan import DistributionPlan
 from headrace.instance.ranks import world_size
 from headrace.processes.spawn import UTF8
@@ -83,7 +84,7 @@ class MpiHost:
 
     def start_mpirun(self) -> None:
         """Starts mpirun; the agent of the world's first host does."""
-        argv = [sys.executable, *UTF8, "-m", "headrace.agent.launchers.mpi_launch", self._me.name]
+        argv = module_command("headrace.agent.launchers.mpi_launch", self._me.name, options=UTF8)
         mpirun = self._programs.launch(MPIRUN, argv, self._launcher_variables())
         self._check_later(mpirun, CULPRIT_SECONDS)
 

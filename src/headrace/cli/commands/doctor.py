@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
+from headrace.child_python import module_command
 from headrace.cli.options import output_option, set_option
 from headrace.exit_status import short_exit_text, split_status
 
@@ -237,7 +238,6 @@ def _transfer(observed: Observation, folder: Path) -> tuple[Transfer | None, str
     """Measures what a batch costs over TCP, in a process of its own. Returns it, or why it could not be measured."""
     import importlib.util
     import subprocess
-    import sys
 
     import msgspec
 
@@ -255,7 +255,7 @@ def _transfer(observed: Observation, folder: Path) -> tuple[Transfer | None, str
     click.echo("doctor: measuring what such a batch costs over TCP, on loopback", err=True)
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "headrace.feed.profiler.transfer", "--batch", str(described)],
+            module_command("headrace.feed.profiler.transfer", "--batch", str(described)),
             capture_output=True, text=True, timeout=TRANSFER_SECONDS, check=True,
         )  # fmt: skip
     except subprocess.TimeoutExpired:

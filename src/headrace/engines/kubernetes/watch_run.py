@@ -14,6 +14,7 @@ import sys
 import time
 from pathlib import Path
 
+from headrace.child_python import module_command
 from headrace.engines.asking import AskEngine
 from headrace.engines.one_refresher import alone
 from headrace.hosting.supervision.run_environment import supervisor_environment
@@ -35,7 +36,7 @@ def ensure_watched(paths: RunPaths) -> None:
         if not mine:
             return
     with (paths.engine / TOLD).open("ab") as told:
-        command = [sys.executable, *UTF8, "-m", MODULE, str(paths.root)]
+        command = module_command(MODULE, str(paths.root), options=UTF8)
         subprocess.run(
             ["sh", "-c", '"$@" &', "sh", *command],  # so that it is no child of this process, which may live long
             stdin=subprocess.DEVNULL,

@@ -13,11 +13,11 @@ import logging
 import os
 import re
 import subprocess
-import sys
 import tempfile
 import zipfile
 from pathlib import Path
 
+from headrace.child_python import module_command
 from headrace.errors import EngineRefused, UsageError
 from headrace.home import home_dir
 from headrace.host_libraries import LIBRARIES
@@ -90,7 +90,7 @@ def _download(wanted: list[str], python: str, folder: Path) -> None:
     platforms = [word for name in PLATFORMS for word in ("--platform", name)]
     quiet = ["--no-input", "--disable-pip-version-check", "--quiet", "--retries", "1"]
     which = ["--only-binary", ":all:", "--implementation", "cp", "--python-version", python, *platforms]
-    command = [sys.executable, "-m", "pip", "download", *quiet, *which, "--dest", str(folder), *wanted]
+    command = module_command("pip", "download", *quiet, *which, "--dest", str(folder), *wanted)
     done = subprocess.run(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, env=dict(os.environ), check=False)
     if done.returncode:
         told = done.stderr.decode(errors="replace").strip().splitlines()

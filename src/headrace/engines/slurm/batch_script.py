@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from headrace.child_python import module_command
 from headrace.engines.slurm.components import components
 from headrace.engines.slurm.slurm_state import comment_of
 from headrace.errors import EngineRefused
@@ -14,6 +15,7 @@ from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.lifeline import PACKAGE_ENTRY
 from headrace.job import Job
 from headrace.job.model.slurm_options import SlurmNodes
+from headrace.processes.spawn import UTF8
 
 LEAD = "headrace.engines.slurm.lead"
 SIGNAL_MARGIN = 60  # Slurm looks at its time limits once a minute
@@ -70,7 +72,7 @@ def _lines(job: Job, plan: LaunchPlan, places: Places, longest: int) -> Iterator
         yield from map(_sbatch, _asked(job.slurm.nodes_of(group.name)))
     yield "trap '' USR1 USR2 INT  # until the lead takes them"
     yield f"export PYTHONPATH={shlex.quote(places.package)} {PACKAGE_ENTRY}={shlex.quote(places.package)}"
-    yield f"exec {shlex.join([places.python, '-X', 'utf8', '-m', LEAD, places.run])}"
+    yield f"exec {shlex.join(module_command(LEAD, places.run, options=UTF8, python=places.python))}"
 
 
 def _asked(nodes: SlurmNodes) -> Iterator[str]:

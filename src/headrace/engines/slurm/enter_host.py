@@ -23,6 +23,7 @@ from pathlib import Path
 
 import msgspec
 
+from headrace.child_python import module_command
 from headrace.engines.slurm.node_isolation import SAYS_SO, scratch_key, starter_on_node
 from headrace.engines.slurm.ticket import NodeStart, read_how_to_start
 from headrace.errors import HeadraceError
@@ -63,7 +64,7 @@ def main() -> int:
     plan = with_memory(plan, host.name, memory_limit())
     host = plan.host(host.name)
     log = os.open(paths.engine / f"{host.name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    words = [sys.executable, *UTF8, "-m", "headrace.agent"]
+    words = module_command("headrace.agent", options=UTF8)
     if host.name == plan.leader:
         os.dup2(os.open(paths.engine / LIFELINE, os.O_RDONLY), 0)
         words.append(OPTION)

@@ -19,6 +19,7 @@ import subprocess
 import time
 from collections.abc import Collection, Mapping
 
+from headrace.child_python import module_command
 from headrace.engines.slurm import slurm_commands
 from headrace.engines.slurm.components import components
 from headrace.engines.slurm.enter_host import LIFELINE
@@ -141,7 +142,7 @@ class SlurmInstances:
             *("--open-mode=append", "--unbuffered"),
             *self._start.step_options.get(group, ()),
             *self._start.launcher,
-            *(self._start.python, *UTF8, "-m", ENTER, str(self._paths.root), group),
+            *module_command(ENTER, str(self._paths.root), group, options=UTF8, python=self._start.python),
         ]
 
     def _open_lifeline(self) -> None:

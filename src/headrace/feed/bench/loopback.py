@@ -7,7 +7,6 @@ import secrets
 import select
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
@@ -17,6 +16,7 @@ from typing import NamedTuple
 
 import psutil
 
+from headrace.child_python import module_command
 from headrace.errors import FeedError
 
 START_SECONDS = 120.0
@@ -52,7 +52,7 @@ def feed_server(executors: int, *, code: Path | None = None, secret_file: str = 
             address = f"127.0.0.1:{probe.getsockname()[1]}"
         status, theirs = os.pipe()
         stack.callback(os.close, status)  # open to the end: the server writes what it loses
-        command = [sys.executable, "-m", "headrace.feed.serve", "--bind", address, "--executors", str(executors)]
+        command = module_command("headrace.feed.serve", "--bind", address, "--executors", str(executors))
         command += ["--secret-file", secret_file, "--status-fd", str(theirs)]
         command += ["--code", str(code)] if code is not None else []
         try:

@@ -27,6 +27,7 @@ from typing import Any
 
 import psutil
 
+from headrace.child_python import module_command
 from headrace.errors import FeedError, PipelineError
 from headrace.exit_status import exit_text, split_status
 from headrace.feed.descriptors import FULL, no_room
@@ -122,7 +123,7 @@ def start_receiver() -> ReceiverLink:
     ours, theirs = socket.socketpair()
     with ExitStack() as undo, theirs:
         undo.callback(ours.close)
-        command = [sys.executable, "-m", "headrace.feed.client.receiver"]
+        command = module_command("headrace.feed.client.receiver")
         command += ["--socket", str(theirs.fileno()), "--parent", str(os.getpid())]
         process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
         undo.pop_all()

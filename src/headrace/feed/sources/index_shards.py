@@ -16,7 +16,6 @@ import hashlib
 import os
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +23,7 @@ from pathlib import Path
 
 import msgspec
 
+from headrace.child_python import module_command
 from headrace.errors import ShardError
 from headrace.feed.sources import index_program, shard_index
 from headrace.feed.sources.index_parts import IndexParts
@@ -189,7 +189,7 @@ def _helped(kind: str, folder: Path, names: list[str], lock: Path) -> list[Outco
     paths = os.pathsep.join([source, *filter(None, [os.environ.get("PYTHONPATH")])])
     job: index_program.Job = (kind, str(folder), names, str(lock))
     done = subprocess.run(
-        [sys.executable, "-m", "headrace.feed.sources.index_program"],
+        module_command("headrace.feed.sources.index_program"),
         input=msgspec.msgpack.encode(job), capture_output=True, check=False, env=os.environ | {"PYTHONPATH": paths},
     )  # fmt: skip
     if done.returncode:

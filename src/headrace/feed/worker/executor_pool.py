@@ -13,13 +13,13 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from headrace.child_python import module_command
 from headrace.exit_status import exit_text, split_status
 from headrace.feed.identifiers import PipelineNumber, SlabNumber
 from headrace.feed.metrics.metric_file import METRICS_VARIABLE
@@ -94,7 +94,7 @@ class ExecutorPool:
         ours, theirs = socket.socketpair()
         with ExitStack() as undo, theirs:
             undo.callback(ours.close)
-            command = [sys.executable, "-m", "headrace.feed.worker.forkserver", "--socket", str(theirs.fileno())]
+            command = module_command("headrace.feed.worker.forkserver", "--socket", str(theirs.fileno()))
             command += ["--parent", str(os.getpid()), "--nice", str(self._nice)]
             for root in self._roots:
                 command += ["--code", str(root)]

@@ -9,11 +9,11 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from headrace.child_python import module_command
 from headrace.errors import HeadraceError
 from headrace.exit_status import exit_text, split_status
 from headrace.hosting.isolation.network_layout import HOSTS_SECONDS, Layout
@@ -50,9 +50,9 @@ class NamespaceStarter(AgentStarter):
         user = self._user if self._layout.user_namespace else -1
         scratch = str(scratch_dir(self._key))
         numbers = [str(number) for number in (writing, self._net, user, self._bridge)]
-        words = (sys.executable, "-S", "-m", ENTER, scratch, str(self._file), host, *numbers, "--", *argv)
+        words = module_command(ENTER, scratch, str(self._file), host, *numbers, "--", *argv, options=["-S"])
         passed = tuple(number for number in (writing, self._net, user) if number >= 0)
-        return Start(host, words, {SCRATCH: "/tmp"}, passed, reading)
+        return Start(host, tuple(words), {SCRATCH: "/tmp"}, passed, reading)
 
     def agent(self, start: Start, process: subprocess.Popen[bytes]) -> Started:
         """See `AgentStarter.agent`."""

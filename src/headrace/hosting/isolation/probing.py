@@ -6,12 +6,12 @@ import contextlib
 import functools
 import os
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import msgspec
 
+from headrace.child_python import module_command
 from headrace.hosting.isolation import filesystem, network_layout, syscalls, uplink
 from headrace.runs import runs_dir
 
@@ -107,7 +107,7 @@ def _try(user_namespace: bool, *, outward: bool = False, own_network: bool = Tru
         package = str(Path(__file__).resolve().parents[3])
         try:
             done = subprocess.run(
-                [sys.executable, "-S", "-m", PROBE, str(folder), overlay],
+                module_command(PROBE, str(folder), overlay, options=["-S"]),
                 env={**os.environ, "PYTHONPATH": package},
                 cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS, check=False,
             )  # fmt: skip

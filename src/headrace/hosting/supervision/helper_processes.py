@@ -23,9 +23,9 @@ import contextlib
 import os
 import selectors
 import signal
-import sys
 from collections.abc import Mapping
 
+from headrace.child_python import module_command
 from headrace.exit_status import exit_text
 from headrace.processes.child_report import ChildReport, read_report
 from headrace.processes.process_table import describe_exit
@@ -93,7 +93,7 @@ class HelperProcess:
             with self._log.open("ab") as log:
                 self._log_begins = log.tell()
                 self._process = spawn(
-                    [sys.executable, *UTF8, "-m", f"headrace.hosting.helpers.{name}", str(run.root)],
+                    module_command(f"headrace.hosting.helpers.{name}", str(run.root), options=UTF8),
                     env={**os.environ, **(more or {})},
                     cwd=run.root,
                     tied=True,

@@ -18,11 +18,11 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from headrace.child_python import module_command
 from headrace.errors import HeadraceError
 from headrace.exit_status import exit_text
 from headrace.hosting.supervision.agent_starter import AgentStarter, HostGroups, Start, Started
@@ -153,7 +153,7 @@ class HostAgents:
             env[FD_VARIABLE] = str(kills)
         try:
             with path.open("ab") as log:
-                start = self._starter.prepare(host.name, [sys.executable, *UTF8, "-m", "headrace.agent", OPTION])
+                start = self._starter.prepare(host.name, module_command("headrace.agent", OPTION, options=UTF8))
                 process = spawn(
                     start.argv,
                     env={**env, **start.variables},

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 
 import msgspec
 
+from headrace.child_python import module_command
 from headrace.exit_status import exit_text, split_status
 from headrace.hosting.helpers.store_record import LAST, NAME, NOW, order_of, state_file
 from headrace.hosting.supervision.helper_processes import HelperProcess, is_wanted
@@ -110,7 +110,7 @@ def _store_rest(
     """Returns why something is not stored, empty when all is."""
     with (paths.engine / f"{NAME}.log").open("ab") as log:
         process = spawn(
-            [sys.executable, *UTF8, "-m", f"headrace.hosting.helpers.{NAME}", str(paths.root), how, str(seconds)],
+            module_command(f"headrace.hosting.helpers.{NAME}", str(paths.root), how, str(seconds), options=UTF8),
             env=environment,
             cwd=paths.root,
             tied=True,

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 
+from headrace.child_python import module_command
 from headrace.errors import EngineRefused
 from headrace.exit_status import exit_text, split_status
 from headrace.hosting.supervision.run_environment import supervisor_environment
@@ -64,7 +64,7 @@ def start_supervisor(paths: RunPaths, provider: str, held: Sequence[int] = ()) -
     try:
         with (logs / "supervisor.log").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, *UTF8, "-m", SUPERVISOR, str(paths.root), str(os.getpid()), provider],
+                module_command(SUPERVISOR, str(paths.root), str(os.getpid()), provider, options=UTF8),
                 stdin=reading,
                 stdout=log,
                 stderr=log,

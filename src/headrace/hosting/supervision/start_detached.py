@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import selectors
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 
+from headrace.child_python import module_command
 from headrace.errors import EngineRefused
 from headrace.hosting.supervision.run_environment import supervisor_environment
 from headrace.hosting.supervision.start import SUPERVISOR_SECONDS, Idling
@@ -27,7 +27,7 @@ def start_keeper(paths: RunPaths, provider: str, held: Sequence[int] = ()) -> Ke
     logs.mkdir(exist_ok=True)
     with (logs / "keeper.log").open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, *UTF8, "-m", KEEPER, str(paths.root), provider],
+            module_command(KEEPER, str(paths.root), provider, options=UTF8),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 
+from headrace.child_python import module_command
 from headrace.errors import UsageError
 from headrace.hosting.isolation import syscalls
 from headrace.hosting.isolation.netlink import Netlink
@@ -60,7 +61,7 @@ def _turn(paths: RunPaths, host: str, on: bool) -> None:
         numbers = [str(opened[0]), str(opened[1] if layout.user_namespace else -1)]
         # A process of its own, because a process with threads cannot enter a user namespace.
         subprocess.run(
-            [sys.executable, "-m", PROGRAM, *numbers, host, str(int(on))],
+            module_command(PROGRAM, *numbers, host, str(int(on))),
             pass_fds=opened, capture_output=True, text=True, timeout=SECONDS, check=True,
         )  # fmt: skip
     except OSError as error:

@@ -16,8 +16,8 @@ from __future__ import annotations
 import json
 import os
 import socket
-import sys
 
+from headrace.child_python import module_command
 from headrace.engines.local.isolation.uplink_watch import WayOut
 from headrace.errors import HeadraceError
 from headrace.hosting.isolation.namespace_starter import NamespaceStarter
@@ -77,7 +77,7 @@ class NetworkStarter(NamespaceStarter, Starter):
         try:
             with end, (paths.engine / LOG).open("ab") as log:
                 self._process = spawn(
-                    [sys.executable, "-S", "-m", NETWORK, str(self._file)],
+                    module_command(NETWORK, str(self._file), options=["-S"]),
                     env=os.environ, cwd=paths.root, tied=False, stdin=end.fileno(), stderr=log,
                 )  # fmt: skip
             self._keeper = int(str(self._answer()["keeper"]))
