@@ -15,6 +15,7 @@ class Process:
     """What a kept server needs of a program that runs."""
 
     cause = Cause(CauseKind.PROGRAM_EXITED, signal=signal.SIGKILL)
+    pid = -1  # of no process: it uses no CPU time
 
     def __init__(self, end):
         self.end = end
@@ -135,10 +136,10 @@ def test_what_is_known_of_its_end_is_told_rather_than_the_signal():
     scene(play)
 
 
-def test_one_that_is_not_ready_in_time_is_killed():
+def test_one_that_does_nothing_before_it_is_ready_is_killed():
     async def play(made):
         await made.until(lambda: made.downs)
-        assert made.downs[0] == ("was not ready within 0.05 s", False)
+        assert made.downs[0] == ("was not ready: it has used no CPU time for 0.05 s", False)
 
     scene(play, ready_within=0.05)
 

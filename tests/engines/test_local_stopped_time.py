@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
@@ -12,7 +13,7 @@ from stage import groups, text, until
 
 from headrace.agent.coordinator.host_state import SILENCE_LIMIT
 from headrace.processes.process_table import look
-from headrace.processes.stopped_time import PAUSE, RunningClock, StoppedTime
+from headrace.processes.stopped_time import PAUSE, Idling, RunningClock, StoppedTime
 from headrace.runs import Status, Stream
 from observer import processes_of
 
@@ -76,6 +77,33 @@ def test_a_running_clock_stands_while_its_process_does_not_run() -> None:
         clock[0] += step
         seconds = running()
     assert seconds == pytest.approx(0.5 + 0.9 + 1.0 + 0.5)
+
+
+STARTS = {
+    "sleeps": "import time; time.sleep(60)",
+    "goes on": "import time\nwhile True: time.sleep(0.03); sum(range(20_000))",
+    "spins": "while True: pass",
+}
+
+
+@pytest.mark.parametrize(
+    ("start", "limit", "why"),
+    [
+        ("sleeps", 0.3, "was not ready: it has used no CPU time for 0.3 s"),
+        ("goes on", 1.0, ""),
+        ("spins", 0.5, "was not ready after 0.5 s of CPU time"),
+    ],
+)
+def test_a_start_is_waited_for_as_long_as_it_uses_cpu_time_and_not_too_much_of_it(start, limit, why) -> None:
+    process = subprocess.Popen(["sh", "-c", f'"{sys.executable}" -S -c "$0"; :', STARTS[start]], start_new_session=True)
+    try:
+        idling, end = Idling(process.pid), time.monotonic() + 3 * limit
+        while not (late := idling.overdue(limit)) and (why or time.monotonic() < end):
+            time.sleep(0.02)
+        assert late == why
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 UNTIL_TOLD = """

@@ -1,7 +1,8 @@
 """Time of processes that may be stopped (SIGSTOP), suspended with their job, or held up by a file system that stalls.
 
-`StoppedTime` tells how long another process has been stopped. By `RunningClock` a process tells how long others have
-been silent: while it does not run itself, it hears nobody, and everything may have been suspended together.
+`StoppedTime` tells how long another process has been stopped, `Idling` how long it has done nothing. By `RunningClock`
+a process tells how long others have been silent: while it does not run itself, it hears nobody, and everything may have
+been suspended together.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from headrace.processes.process_table import look
+from headrace.processes.process_table import TICKS, descendants, look
 
 STOPPED_STATE = "T"  # of the kernel; a process that a debugger holds has "t"
 LIMIT = 5.0
@@ -48,6 +49,42 @@ class StoppedTime:
             self._since = float("inf") if not still else now if begins_anew else self._since
             self._looked = now
         return max(0.0, now - self._since)
+
+
+class Idling:
+    """How long a process and its descendants have used no CPU time. On a busy machine a process gets little, but some.
+
+    Args:
+        pid: a child of this process that was not waited for.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._ticks: int | None = None
+        self._since = 0.0
+
+    @property
+    def used(self) -> float:
+        """CPU seconds that they had used at the last look."""
+        return (self._ticks or 0) / TICKS
+
+    def seconds(self) -> float:
+        """Returns it as of now; it is counted from the first call on."""
+        process, now = look(self._pid), time.monotonic()
+        ticks = sum(each.ticks for each in (process, *descendants(self._pid))) if process is not None else -1
+        if ticks != self._ticks:
+            self._ticks, self._since = ticks, now
+        return now - self._since
+
+    def overdue(self, limit: float) -> str:
+        """Returns why what begins will not be ready any more, in words; empty while it may.
+
+        Args:
+            limit: seconds without any CPU time, or of CPU time, that its start has at the most.
+        """
+        if self.seconds() >= limit:
+            return f"was not ready: it has used no CPU time for {limit:g} s"
+        return f"was not ready after {limit:g} s of CPU time" if self.used >= limit else ""
 
 
 class RunningClock:

@@ -1,8 +1,9 @@
 """A server that the agent keeps running: starts it, reads its status lines, starts it again when it dies, in a budget.
 
 A server that dies is started again `RESTARTS` times, after a short pause that grows. One that was ready for
-`FORGIVEN_AFTER` seconds has its budget back. When the budget is used up the server is gone for good. A server that is
-not ready in time is killed, and so is one that reports every second and has fallen silent: both count as a death.
+`FORGIVEN_AFTER` seconds has its budget back. When the budget is used up the server is gone for good. A server that
+does nothing before it is ready is killed, and so is one that reports every second and has fallen silent: both count as
+a death. A start that goes on is waited for, however little of a busy machine it gets.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import time
 from collections.abc import Callable
 
 from headrace.agent.host.process import Running
-from headrace.processes.stopped_time import RunningClock
+from headrace.processes.stopped_time import Idling, RunningClock
 from headrace.runs.cause import Cause, CauseKind
 
 _log = logging.getLogger(__name__)
@@ -23,6 +24,7 @@ _log = logging.getLogger(__name__)
 PAUSES = (0.1, 0.5, 1.0)  # seconds before the first, second and third new start
 RESTARTS = len(PAUSES)
 FORGIVEN_AFTER = 60.0
+LOOK_SECONDS = 1.0  # between two looks at one that starts
 COUNTED = 2.0  # a longer time between two looks is a pause of this process, which is nobody's silence
 _LINE_LIMIT = 1 << 16
 
@@ -35,7 +37,7 @@ class RestartedServer:
         start: starts it; gets the descriptor for its status lines and a function to call when it has ended.
         take: takes a status line of the server; raises ValueError for one that it does not understand.
         down: called when the server ended unasked, with the reason and whether it is gone for good.
-        ready_within: seconds after which a server that is not ready is killed.
+        ready_within: seconds without CPU time, or of CPU time, after which a server that is not ready is killed.
         silent_after: seconds without a status line after which a server that was ready is killed; 0 means never.
 
     Attributes:
@@ -92,8 +94,22 @@ class RestartedServer:
             if end >= 0:
                 os.close(end)
         self._loop.add_reader(self._status, self._read)
-        late = f"was not ready within {self._ready_within:g} s"
-        self._timer = self._loop.call_later(self._ready_within, self._kill, late)
+        self._await_ready(Idling(self.running.pid), time.monotonic())
+
+    def _await_ready(self, idling: Idling, begun: float, told: bool = False) -> None:
+        late = idling.overdue(self._ready_within)
+        if late:
+            self._kill(late)
+            return
+        waited = time.monotonic() - begun
+        if waited > self._ready_within and not told:
+            told = True
+            text = (
+                "%s has been starting for %.0f s, and has got %.1f s of CPU time: the machine is busy; it is waited for"
+            )
+            _log.warning(text, self._name, waited, idling.used)
+        pause = min(LOOK_SECONDS, self._ready_within / 4)
+        self._timer = self._loop.call_later(pause, self._await_ready, idling, begun, told)
 
     def ready(self) -> None:
         """Takes in that the server serves."""

@@ -27,6 +27,7 @@ from headrace.hosting.supervision.stop_orders import StopOrders
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.lifeline import StopJob
 from headrace.processes.process_table import descendants, kill_descendants, reap, send
+from headrace.processes.stopped_time import Idling
 from headrace.runs import Cause, CauseKind, RunPaths, Status
 
 _log = logging.getLogger(__name__)
@@ -110,12 +111,13 @@ class HostDuties:
                 continue
             helper = self._start_helper(name)
             self._beside.append(helper)
-            deadline = time.monotonic() + READY_SECONDS
-            while not (helper.ready or helper.ended or self._wishes) and time.monotonic() < deadline:
+            idling, late = Idling(helper.pid), ""
+            while not (helper.ready or helper.ended or self._wishes or late):
                 self._step()
+                late = idling.overdue(READY_SECONDS)
             if not (helper.ready or self._wishes):
-                late = Cause(CauseKind.HELPER_FAILED, f"{WORK[name]} failed: not ready within {READY_SECONDS:g} s")
-                return Status.FAILED, helper.failure() if helper.ended else late
+                cause = Cause(CauseKind.HELPER_FAILED, f"{WORK[name]} failed: its process {late}")
+                return Status.FAILED, helper.failure() if helper.ended else cause
         return self._wished() if self._wishes else None
 
     def _end_beside(self) -> Cause | None:

@@ -16,34 +16,13 @@ from headrace.errors import EngineRefused
 from headrace.exit_status import exit_text, split_status
 from headrace.hosting.supervision.run_environment import supervisor_environment
 from headrace.hosting.supervision.supervisor_process import ENGINE, SupervisorProcess
-from headrace.processes.process_table import look
 from headrace.processes.spawn import UTF8
+from headrace.processes.stopped_time import Idling
 from headrace.runs import Run, RunPaths, read_header
 from headrace.runs.store import ASK_ENGINE
 
 SUPERVISOR = "headrace.hosting.supervision.supervisor"
 SUPERVISOR_SECONDS = 30.0  # of no CPU time at all: on a busy machine a process gets little, but some
-
-
-class Idling:
-    """How long a process has used no CPU time.
-
-    Args:
-        pid: a child of this process that was not waited for.
-    """
-
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
-        self._ticks: int | None = None
-        self._since = 0.0
-
-    def seconds(self) -> float:
-        """Returns it as of now; it is counted from the first call on."""
-        process, now = look(self._pid), time.monotonic()
-        ticks = process.ticks if process is not None else -1
-        if ticks != self._ticks:
-            self._ticks, self._since = ticks, now
-        return now - self._since
 
 
 def start_supervisor(paths: RunPaths, provider: str, held: Sequence[int] = ()) -> SupervisorProcess:

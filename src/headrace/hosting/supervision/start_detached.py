@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from headrace.child_python import module_command
 from headrace.errors import EngineRefused
 from headrace.hosting.supervision.run_environment import supervisor_environment
-from headrace.hosting.supervision.start import SUPERVISOR_SECONDS, Idling
+from headrace.hosting.supervision.start import SUPERVISOR_SECONDS
 from headrace.hosting.supervision.supervisor_process import KeeperProcess
 from headrace.instance.lifeline import RUN_ID
 from headrace.processes.child_report import ChildReport, read_report
 from headrace.processes.process_table import pids, read_proc
 from headrace.processes.spawn import UTF8
+from headrace.processes.stopped_time import Idling
 from headrace.runs import Run, RunPaths, process_start_time, supervisor_alive
 
 KEEPER = "headrace.hosting.supervision.detached"
