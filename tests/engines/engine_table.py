@@ -179,6 +179,20 @@ def end_of_submitter(play: Play) -> None:
     play.go_on()
 
 
+def right_is_taken(play: Play) -> None:
+    """Whoever looks at the run is told what he may not do; when he may again, the job may end."""
+    running(2)(play)
+    play.platform.set_right(False)
+    play.until(lambda: "forbidden" in play.platform.headrace("status", play.run_id).stderr, "the missing right")
+    play.platform.set_right(True)
+    play.go_on()
+
+
+def removed(how: str) -> Deed:
+    """One host is removed by the platform, as people and controllers do."""
+    return after(2, lambda play: play.platform.remove(play.run, "algo-2", how))
+
+
 JOBS = [
     JobRow("hello", HELLO, said={"hello algo-1 data": 1, "hello algo-2 dnn": 1}, seconds=20),
     JobRow("MPI, 2 hosts with 2 ranks", MPI, said={"of 4": 4}, needs=("mpi4py",), seconds=30),
@@ -283,4 +297,8 @@ FAULTS = [
         ends={"kubernetes": replace(LOST, within=30)},  # pod by pod: the first that is told names its host
         said={"saving": 2},
     ),
+    FaultRow("a pod is evicted", WAITING, removed("evict"), replace(LOST, host="algo-2", within=30)),
+    FaultRow("a node is drained", WAITING, removed("drain"), replace(LOST, host="algo-2", within=30)),
+    FaultRow("a pod is deleted", WAITING, removed("delete"), replace(LOST, host="algo-2", within=30)),
+    FaultRow("a right is taken in mid-run", WAITING, right_is_taken, replace(COMPLETED, within=60)),
 ]

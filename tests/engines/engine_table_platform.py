@@ -85,6 +85,12 @@ class Platform(Protocol):
     def take_back(self, run: Run) -> None:
         """Has the scheduler take the nodes from a run, as it does for a job that is more urgent."""
 
+    def remove(self, run: Run, host: str, how: str) -> None:
+        """Has the platform remove what one host runs in: ``evict`` it, ``drain`` its node, or ``delete`` it."""
+
+    def set_right(self, given: bool) -> None:
+        """Takes the right to look into their runs from those who submit, or gives it back."""
+
     def left(self, run: Run) -> list[str]:
         """Returns what a run that has ended has left: on its nodes, with the scheduler, in the cluster; in words."""
 

@@ -50,10 +50,9 @@ def test_no_cell_is_named_that_is_not_there() -> None:
     assert {*PROVED, *ABSENT, *QUICK, *DEFECTS, *LONG} <= there
 
 
-def test_the_kept_play_on_a_real_cluster_has_every_row_and_all_hold_but_the_defects() -> None:
-    rows = {row["row"]: row["holds"] for row in json.loads(KEPT.read_bytes())["rows"]}
-    assert list(rows) == list(ROWS)
-    assert {row for row, holds in rows.items() if not holds} == {row for row, engine in DEFECTS if engine in ON_CLUSTER}
+def test_in_the_kept_play_on_a_real_cluster_every_row_holds_but_the_defects() -> None:
+    held = [row["row"] for row in json.loads(KEPT.read_bytes())["rows"] if row["holds"]]
+    assert held == [row for row in ROWS if not any((row, engine) in DEFECTS for engine in ON_CLUSTER)]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

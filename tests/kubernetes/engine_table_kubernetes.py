@@ -23,7 +23,7 @@ import psutil
 from cluster import Cluster as Nodes
 from engine_table_platform import Fields, Platform, RunsInFolder, pid_of_agent, pid_of_program
 from stage import until
-from team import FOLDER, NAMESPACE, USER_CONF, kubectl, listed
+from team import FOLDER, NAMESPACE, USER_CONF, kubectl, listed, make_team
 
 from headrace.engines.asking import AskEngine
 from headrace.engines.kubernetes.lightkube_cluster import disconnect
@@ -238,6 +238,23 @@ class KubernetesPlatform(RunsInFolder):
         finally:
             kubectl("delete", "pods", "-l", "urgent", "--wait=false")
 
+    def remove(self, run: Run, host: str, how: str) -> None:
+        pod = self._pod(run, host)
+        name = pod["metadata"]["name"]
+        if how == "delete":
+            kubectl("delete", "pod", name, "--wait=false")
+        elif how == "drain":
+            kubectl("drain", pod["spec"]["nodeName"], "--delete-emptydir-data")
+        else:
+            meta = {"name": name, "namespace": NAMESPACE}
+            eviction = {"apiVersion": "policy/v1beta1", "kind": "Eviction", "metadata": meta}
+            kubectl(
+                "create", "--raw", f"/api/v1/namespaces/{NAMESPACE}/pods/{name}/eviction", "-f", "-", given=eviction
+            )
+
+    def set_right(self, given: bool) -> None:
+        make_team("" if given else "pods/exec")
+
     def left(self, run: Run) -> list[str]:
         found = [f"on this machine: {line}" for line in _processes_of(run.id)]
         gone = {f"node{number}" for number in self._dead | self._cut}
@@ -269,7 +286,9 @@ class KubernetesPlatform(RunsInFolder):
             self._nodes.revive(node)
         self._cut.clear()
         self._dead.clear()
-        kubectl("delete", "configmaps", "-l", RUN, "--wait=false")
+        self.set_right(True)
+        kubectl("uncordon", *(f"node{node}" for node in NODES))
+        kubectl("delete", "jobs", "-l", RUN, "--wait=false")
         kubectl("delete", "pods", "-l", "urgent", "--wait=false")
         began = time.monotonic()
         while left := self._not_mended():
@@ -307,8 +326,6 @@ class KubernetesNodes:
 
     @contextmanager
     def open(self, folder: Path) -> Iterator[Platform]:
-        from team import make_team
-
         make_team()
         platform = KubernetesPlatform(folder)
         try:

@@ -36,9 +36,17 @@ def listed(what: str, *words: str) -> list[dict[str, Any]]:
     return items
 
 
-def make_team() -> str:
-    """Makes the namespace, the role and who has it. Returns the namespace's name."""
-    rules = [{"apiGroups": [rule.group], "resources": [rule.resource], "verbs": list(rule.verbs)} for rule in ROLE]
+def make_team(without: str = "") -> str:
+    """Makes the namespace, the role and who has it, or changes the role. Returns the namespace's name.
+
+    Args:
+        without: a resource to which the role gives no right.
+    """
+    rules = [
+        {"apiGroups": [rule.group], "resources": [rule.resource], "verbs": list(rule.verbs)}
+        for rule in ROLE
+        if rule.resource != without
+    ]
     rbac = "rbac.authorization.k8s.io"
     objects = [
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}},

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 from cluster import Cluster as Nodes
-from team import FOLDER, USER_CONF, kubectl
+from team import FOLDER, USER_CONF, kubectl, listed
 from traces import IMAGE, MOUNTED
 
 from headrace.engines.kubernetes.cluster import ROLE, ClusterRefused, ExecFailed, KubernetesUnreachable, Rule
 from headrace.engines.kubernetes.lightkube_cluster import LightkubeCluster
+from headrace.engines.kubernetes.objects import with_owner
 from headrace.engines.kubernetes.pod_states import PodPhase, pod_states
 
 WAITS = "trap 'exit 7' TERM; echo works; while :; do sleep 0.1; done"
@@ -30,15 +31,15 @@ def client(team: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[LightkubeClus
     kubectl("delete", "pods", "-l", "headrace/run", "--grace-period=0", "--force")
 
 
-def owner(name: str) -> dict[str, Any]:
+def owned(name: str, owner: dict[str, Any] | None = None) -> dict[str, Any]:
+    """A ConfigMap, and whose it is."""
     labels = {"headrace/run": name}
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": labels}, "data": {}}
+    made = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": labels}, "data": {}}
+    return made if owner is None else with_owner(made, owner, owner["metadata"]["uid"])
 
 
-def job(client: LightkubeCluster, name: str, script: str, **spec: object) -> dict[str, Any]:
-    """Makes an owner, and a Job that it owns."""
-    made = client.create(owner(name))
-    meta = {"name": name, "uid": made["metadata"]["uid"]}
+def job(client: LightkubeCluster, name: str, script: str, ttl: int | None = None, **spec: object) -> dict[str, Any]:
+    """Makes a Job."""
     labels = {"headrace/run": name, "headrace/host": "algo-1"}
     container = {
         "name": "host",
@@ -58,12 +59,12 @@ def job(client: LightkubeCluster, name: str, script: str, **spec: object) -> dic
     given = {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": {
-            "name": f"{name}-algo-1",
-            "labels": labels,
-            "ownerReferences": [{"apiVersion": "v1", "kind": "ConfigMap", **meta}],
+        "metadata": {"name": f"{name}-algo-1", "labels": labels},
+        "spec": {
+            "backoffLimit": 0,
+            "template": {"metadata": {"labels": labels}, "spec": pod},
+            "ttlSecondsAfterFinished": ttl,
         },
-        "spec": {"backoffLimit": 0, "template": {"metadata": {"labels": labels}, "spec": pod}},
     }
     return client.create(given)
 
@@ -90,10 +91,10 @@ def test_the_role_is_enough_and_is_asked_for(client: LightkubeCluster) -> None:
     assert all(client.may(verb, rule) for rule in ROLE for verb in rule.verbs)
     assert not client.may("delete", Rule("", "secrets", ("delete",)))
     assert client.version() == "v1.20.2"
-    assert client.create(owner("checked"), dry_run=True)
+    assert client.create(owned("checked"), dry_run=True)
     assert client.get("ConfigMap", "checked") is None
     with pytest.raises(ClusterRefused, match="forbidden"):
-        client.delete("Job", "any")
+        client.delete("ConfigMap", "any")
     other = LightkubeCluster(namespace="default")
     with pytest.raises(ClusterRefused, match="forbidden"):
         other.objects("Pod", {"headrace/run": "a"})
@@ -139,13 +140,19 @@ def test_events_say_why_there_is_no_pod(client: LightkubeCluster) -> None:
         kubectl("delete", "quota", "none")
 
 
-def test_deleting_the_owner_removes_all_that_it_owns(client: LightkubeCluster) -> None:
-    job(client, "run-owner", WAITS)
-    pod_of(client, "run-owner", PodPhase.RUNNING)
-    assert client.delete("ConfigMap", "run-owner")
-    assert not client.delete("ConfigMap", "run-owner")
-    labels = {"headrace/run": "run-owner"}
-    until(lambda: not client.objects("Job", labels) and not client.objects("Pod", labels), "all is gone", 90)
+@pytest.mark.parametrize("how", ["deleted", "ended"])
+def test_all_that_a_job_owns_goes_with_it_when_it_is_deleted_and_some_time_after_its_end(
+    client: LightkubeCluster, how: str
+) -> None:
+    name = f"run-{how}"
+    made = job(client, name, WAITS if how == "deleted" else "true", ttl=3 if how == "ended" else None)
+    client.create(owned(name, made))
+    if how == "deleted":
+        pod_of(client, name, PodPhase.RUNNING)
+        assert client.delete("Job", made["metadata"]["name"])
+        assert not client.delete("Job", "nobody")
+    left = ("pods,jobs,configmaps", "-l", f"headrace/run={name}")
+    until(lambda: not listed(*left), "all is gone", 90)
 
 
 def test_a_cut_node_is_seen_and_a_command_there_does_not_hang(client: LightkubeCluster) -> None:

@@ -24,14 +24,15 @@ Object = Mapping[str, Any]
 LOST_SECONDS = 60.0  # so long after its grace a pod that is being deleted still has no end: its node does not answer
 _NEVER = re.compile(r'violates PodSecurity "|failed quota: ')
 """What the API server says of a pod that it will not take as it is, however long its Job tries."""
-_POLICY = re.compile(r'PodSecurity "\w+:[\w.]+": (.*)', re.DOTALL)
+_POLICY = re.compile(r'(?:PodSecurity "\w+:[\w.]+"|failed quota: [^:]+): (.*)', re.DOTALL)
 _OF_POLICY = {
     r"allowPrivilegeEscalation|unrestricted capabilities|runAsNonRoot|runAsUser|seccompProfile": "user: 1000",
     r"volume": "volumes (claim)",
     r"\bprivileged \(": "privileged: false",
     r"host namespaces|hostPort": "pod, container",
+    r"must specify (?:requests|limits)\.": "resources",
 }
-"""Words of PodSecurity's standards to the key of `engines.kubernetes` with which pods pass."""
+"""Words of PodSecurity's standards and of quotas to the key of `engines.kubernetes` with which pods pass."""
 REFUSED = "PodRefused"
 """Our keyword of hosts whose pod is never made."""
 HOPELESS = frozenset({"InvalidImageName", REFUSED})
@@ -222,10 +223,12 @@ def never_made(words: str) -> bool:
 
 
 def keys_of_policy(words: str) -> str:
-    """Returns with which keys of the job file pods pass what PodSecurity says of them; empty for other words.
+    """Returns with which keys of the job file pods pass what PodSecurity or a quota says of them, or nothing.
 
     >>> keys_of_policy('would violate PodSecurity "restricted:v1.30": runAsNonRoot != true (pod or container ...)')
     'pods pass with engines.kubernetes.user: 1000 (or the same of a group)'
+    >>> keys_of_policy('pods "x" is forbidden: failed quota: small: must specify limits.memory')
+    'pods pass with engines.kubernetes.resources (or the same of a group)'
     """
     policy = _POLICY.search(words)
     keys = [f"engines.kubernetes.{key}" for word, key in _OF_POLICY.items() if policy and re.search(word, policy[1])]
