@@ -39,3 +39,28 @@ def test_a_presigned_address_is_verified_and_bound_to_its_object(version: str, s
             assert matches(signed, request, "secret", UNSIGNED) is right, changed
             assert not matches(signed, request, "another", UNSIGNED)
     client.close()
+
+
+@pytest.mark.parametrize("style", HOSTS)
+def test_a_presigned_address_of_version_2_may_be_a_buckets(style: str) -> None:
+    client = SESSION.create_client(
+        "s3", "eu-west-1", aws_access_key_id="id", aws_secret_access_key="secret",
+        endpoint_url=None if style == "virtual" else "http://127.0.0.1:7080",
+        config=Config(signature_version="s3", s3={"addressing_style": style}),
+    )  # fmt: skip
+    asked = [
+        ("list_objects_v2", "GET"),
+        ("head_bucket", "HEAD"),
+        ("get_bucket_location", "GET"),
+        ("delete_objects", "POST"),
+    ]
+    for operation, method in asked:
+        more = {"Delete": {"Objects": []}} if operation == "delete_objects" else {}
+        address = urlsplit(client.generate_presigned_url(operation, Params={"Bucket": "bucket", **more}))
+        proxied = address.hostname if style == "virtual" else ""
+        headers = Headers([("Host", address.netloc)])
+        request = HttpRequest(method, address.path, address.query, headers, proxied_host=proxied or "")
+        signed = read_signature(request)
+        assert signed is not None
+        assert matches(signed, request, "secret", UNSIGNED), operation
+    client.close()

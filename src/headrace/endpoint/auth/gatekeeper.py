@@ -97,6 +97,9 @@ class Gatekeeper:
         body_hash = self._hash_of(signed, request, read_body, refuse)
         if not matches(signed, request, key.secret, body_hash):
             raise refuse.mismatch()
+        if signed.service == "s3" and signed.version == 4 and (others := _not_signed(signed, request)):
+            words = f"There were headers present in the request which were not signed: {', '.join(others)}"
+            raise refuse.denied(words)
         if key.holder is Holder.PROGRAM and signed.service not in PROGRAM_SERVICES:
             raise refuse.denied(f"the key of a job's programs may not call {signed.service}")
         wanted = body_hash if _SHA256.fullmatch(body_hash) and not signed.in_query else ""
@@ -147,6 +150,11 @@ class Gatekeeper:
         if _SHA256.fullmatch(digest) and digest != real:
             raise refuse.mismatch()
         return real
+
+
+def _not_signed(signed: Signed, request: HttpRequest) -> list[str]:
+    """Returns the headers by which S3 does something, and which whoever made the signature does not answer for."""
+    return sorted({name.lower() for name, _ in request.headers if name.lower().startswith("x-amz-")} - {*signed.names})
 
 
 def _protocol(request: HttpRequest, service: str) -> Protocol:

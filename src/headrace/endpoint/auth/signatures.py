@@ -189,6 +189,8 @@ def _version_2(request: HttpRequest, secret: str) -> str:
     shown = [f"{name}={value}" if value else name for name, value in resources]
     bucket = bucket_of_host(request.proxied_host)  # it is signed as if the path named it
     path = request.raw_path if bucket is None else f"/{bucket}{request.raw_path}"
+    if path.count("/") == 1 and path != "/":
+        path += "/"  # of a bucket
     text = "\n".join(
         [
             request.method,

@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 from headrace.endpoint.http.http_message import HttpReply
 from headrace.endpoint.s3.file_copy import copy_bytes, md5_of
-from headrace.endpoint.s3.multipart_uploads import MultipartUploads, Part, Upload, WantedPart
-from headrace.endpoint.s3.object_checksums import COMPOSITE, FULL, HEADER, encode, make_digest
+from headrace.endpoint.s3.multipart_uploads import MultipartUploads, Part, Stated, Upload, WantedPart
+from headrace.endpoint.s3.object_checksums import COMPOSITE, FULL, HEADER, digest_of, encode, make_digest
 from headrace.endpoint.s3.object_folder import ObjectFolder
 from headrace.endpoint.s3.object_index import Known
 from headrace.endpoint.s3.object_reading import check_conditions
@@ -95,7 +95,7 @@ class MultipartOperations:
             with self._uploads.writing(upload, number, size) as (descriptor, offset, own):
                 copy_bytes(source, begin, size, descriptor, offset)
                 md5 = md5_of(descriptor, offset, size)
-                checksum = _checksum_of(descriptor, offset, size, upload.algorithm) if upload.algorithm else ""
+                checksum = encode(digest_of(upload.algorithm, descriptor, offset, size)) if upload.algorithm else ""
                 self._uploads.keep(upload, Part(number, size, md5, checksum, own, time.time()))
         finally:
             os.close(source)
@@ -119,7 +119,9 @@ class MultipartOperations:
                 raise S3Error("InvalidArgument", "PartNumber must be an integer between 1 and 10000")
             checksum = text_of(each, f"Checksum{upload.algorithm.upper()}") if upload.algorithm else ""
             wanted.append(WantedPart(int(number), text_of(each, "ETag").strip('"'), checksum))
-        info = self._uploads.complete(upload, wanted, lambda there: check_replaced(request.http, there))
+        info = self._uploads.complete(
+            upload, wanted, lambda there: check_replaced(request.http, there), _stated(request, upload)
+        )
         return self._completed(request, info.etag, dict(info.known.checksums), info.known.kind)
 
     def abort(self, request: S3Request) -> HttpReply:
@@ -220,6 +222,20 @@ def _part_number(request: S3Request) -> int:
     return request.number("partNumber", 0, 1, _MOST_PARTS)
 
 
+def _stated(request: S3Request, upload: Upload) -> Stated:
+    """Returns what a client says of the object that an upload becomes."""
+    headers = request.http.headers
+    size = headers.get("x-amz-mp-object-size")
+    if size and not (size.isascii() and size.isdigit() and len(size) < 20):
+        raise S3Error("InvalidRequest", "Value for x-amz-mp-object-size header is invalid.")
+    kind = headers.get(f"{HEADER}type").upper()
+    if kind and kind != (upload.kind or FULL):
+        raise S3Error("InvalidRequest", f"The upload was not created with the checksum type {kind}.")
+    named = (name.lower().removeprefix(HEADER) for name, _ in headers if name.lower().startswith(HEADER))
+    checksums = {name: headers[HEADER + name] for name in named if name not in ("type", "algorithm", "mode")}
+    return Stated(int(size) if size else None, checksums)
+
+
 def _copied_range(request: S3Request, size: int) -> tuple[int, int]:
     given = request.http.headers.get("x-amz-copy-source-range")
     if not given:
@@ -231,11 +247,3 @@ def _copied_range(request: S3Request, size: int) -> tuple[int, int]:
             ArgumentName="x-amz-copy-source-range", ArgumentValue=given,
         )  # fmt: skip
     return int(found[1]), int(found[2]) + 1 - int(found[1])
-
-
-def _checksum_of(descriptor: int, offset: int, size: int, algorithm: str) -> str:
-    digest, end = make_digest(algorithm), offset + size
-    while offset < end and (data := os.pread(descriptor, min(1 << 18, end - offset), offset)):
-        digest.update(data)
-        offset += len(data)
-    return encode(digest.digest())

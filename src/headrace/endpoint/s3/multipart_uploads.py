@@ -13,12 +13,12 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.endpoint.s3.file_copy import copy_bytes
-from headrace.endpoint.s3.object_checksums import decode, of_parts
+from headrace.endpoint.s3.object_checksums import check, decode, digest_of, of_parts
 from headrace.endpoint.s3.object_folder import ObjectFolder, ObjectInfo
 from headrace.endpoint.s3.object_index import Known
 from headrace.endpoint.s3.s3_errors import S3Error
@@ -62,6 +62,14 @@ class WantedPart:
     number: int
     etag: str
     checksum: str
+
+
+@dataclass(frozen=True)
+class Stated:
+    """What a client says of the object that parts become: its bytes, and checksums as headers hold them."""
+
+    size: int | None = None
+    checksums: Mapping[str, str] = field(default_factory=dict)
 
 
 class MultipartUploads:
@@ -213,17 +221,22 @@ class MultipartUploads:
             self._forget(identifier)
 
     def complete(
-        self, upload: Upload, wanted: Sequence[WantedPart], allowed: Callable[[ObjectInfo | None], None]
+        self,
+        upload: Upload,
+        wanted: Sequence[WantedPart],
+        allowed: Callable[[ObjectInfo | None], None],
+        stated: Stated = Stated(),
     ) -> ObjectInfo:
-        """Makes an object of parts.
+        """Makes an object of parts. Until it is accepted, nothing of the upload changes.
 
         Args:
             upload: that they belong to.
             wanted: the parts, by number.
             allowed: raises S3Error if the object that is there now may not be replaced.
+            stated: that the object must be.
 
         Raises:
-            S3Error: a part is missing, too small or another one, or the upload is gone.
+            S3Error: a part is missing, too small or another one, the object is another one, or the upload is gone.
         """
         with self._index.lock:
             self.find(upload.id, upload.bucket, upload.key)
@@ -233,6 +246,10 @@ class MultipartUploads:
             allowed(self._folder.info(upload.bucket, upload.key, self._index.row(upload.bucket, upload.key)))
             self._completing.add(upload.id)
         try:
+            size = sum(each.size for each in parts)
+            if stated.size not in (None, size):
+                words = f"The provided 'x-amz-mp-object-size' header does not match what was computed: {size}"
+                raise S3Error("InvalidRequest", words)
             path = self._assembled(upload, parts)
             md5s = b"".join(bytes.fromhex(each.md5) for each in parts)
             etag = f"{hashlib.md5(md5s, usedforsecurity=False).hexdigest()}-{len(parts)}"
@@ -240,10 +257,11 @@ class MultipartUploads:
             if upload.algorithm and all(each.checksum for each in parts):
                 values = [(decode(each.checksum, upload.algorithm), each.size) for each in parts]
                 checksums[upload.algorithm] = of_parts(upload.algorithm, upload.kind, values)
+            self._check_stated(stated, checksums, path, size)
             sizes = tuple(each.size for each in parts)
             known = Known(upload.known.headers, checksums, upload.kind if checksums else "FULL_OBJECT", sizes)
             with self._index.lock:
-                info = self._folder.place(path, upload.bucket, upload.key, etag, known, allowed)
+                info = self._folder.place(path, upload.bucket, upload.key, etag, known, allowed, size)
                 self._index.execute("UPDATE uploads SET completed = ? WHERE id = ?", etag, upload.id)
                 self._index.execute("DELETE FROM parts WHERE upload = ?", upload.id)
             shutil.rmtree(self._place(upload.id))
@@ -288,17 +306,32 @@ class MultipartUploads:
                 )  # fmt: skip
         return chosen
 
+    def _check_stated(self, stated: Stated, checksums: Mapping[str, str], path: Path, size: int) -> None:
+        """Checks the checksums that a client states. Those that the parts do not tell are computed."""
+        for algorithm, value in stated.checksums.items():
+            if "-" in checksums.get(algorithm, ""):  # COMPOSITE, which some clients state without the number of parts
+                if value.partition("-")[0] != checksums[algorithm].partition("-")[0]:
+                    raise S3Error("BadDigest", f"The {algorithm} you specified did not match what we received.")
+                continue
+            if algorithm in checksums:
+                digest = decode(checksums[algorithm], algorithm)
+            else:
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    digest = digest_of(algorithm, descriptor, 0, size)
+                finally:
+                    os.close(descriptor)
+            check(value, digest, algorithm)
+
     def _assembled(self, upload: Upload, parts: Sequence[Part]) -> Path:
-        """Returns the file that holds the parts one after the other, and nothing else."""
+        """Returns the file that begins with the parts, one after the other."""
         part_bytes = self._index.execute("SELECT part_bytes FROM uploads WHERE id = ?", upload.id)[0][0] or 0
         place = self._place(upload.id)
-        total = sum(each.size for each in parts)
         ready = all(
             each.file is None and each.number == at and (each.size == part_bytes or at == len(parts))
             for at, each in enumerate(parts, start=1)
         )
         if ready:
-            os.truncate(place / _DATA, total)
             return place / _DATA
         whole = place / "whole"
         with contextlib.ExitStack() as stack:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import os
 from collections.abc import Callable, Iterable, Mapping
 from importlib.util import find_spec
 from typing import Any, Protocol
@@ -120,6 +121,19 @@ def check(given: str, digest: bytes, algorithm: str) -> None:
     """
     if decode(given, algorithm) != digest:
         raise S3Error("BadDigest", f"The {algorithm.upper()} you specified did not match the calculated checksum.")
+
+
+def digest_of(algorithm: str, descriptor: int, offset: int, size: int) -> bytes:
+    """Returns the checksum of a part of a file.
+
+    Raises:
+        S3Error: the algorithm is not known here.
+    """
+    digest, end = make_digest(algorithm), offset + size
+    while offset < end and (data := os.pread(descriptor, min(1 << 18, end - offset), offset)):
+        digest.update(data)
+        offset += len(data)
+    return digest.digest()
 
 
 def of_parts(algorithm: str, kind: str, parts: Iterable[tuple[bytes, int]]) -> str:

@@ -229,7 +229,7 @@ class ObjectFolder:
 
     def place(
         self, file: Path, bucket: str, key: bytes, etag: str, known: Known,
-        allowed: Callable[[ObjectInfo | None], None] | None = None,
+        allowed: Callable[[ObjectInfo | None], None] | None = None, size: int | None = None,
     ) -> ObjectInfo:  # fmt: skip
         """Makes a file the object of a key, in one step: a reader sees the old object or the new one.
 
@@ -240,6 +240,7 @@ class ObjectFolder:
             etag: of the object.
             known: what is kept of it.
             allowed: is asked before, with the object that is there now; raises S3Error if it may not be replaced.
+            size: of the object; what the file holds behind it is cut off when nothing can refuse it any more.
 
         Raises:
             S3Error: there is no such bucket, or the key lies in a linked folder.
@@ -251,6 +252,8 @@ class ObjectFolder:
                 allowed(self.info(bucket, key, old))
             path = self._make_place(bucket, key)
             odd = None if path is not None else _odd_name(bucket, key)
+            if size is not None:
+                os.truncate(file, size)
             file.rename(path or self._odd_path(odd))
             if old is not None and old.odd and odd is None:
                 self._odd_path(old.odd).unlink(missing_ok=True)
@@ -259,8 +262,13 @@ class ObjectFolder:
             self.index.set_row(bucket, key, row)
         return info_of(key, found, row)
 
-    def remove(self, bucket: str, key: bytes) -> None:
+    def remove(self, bucket: str, key: bytes, allowed: Callable[[ObjectInfo | None], None] | None = None) -> None:
         """Removes an object, if it is there, and the folders that are empty without it.
+
+        Args:
+            bucket: its name.
+            key: of the object.
+            allowed: is asked before, with the object that is there now; raises S3Error if it may not be removed.
 
         Raises:
             S3Error: there is no such bucket, or the key lies in a linked folder.
@@ -268,6 +276,8 @@ class ObjectFolder:
         with self.index.lock:
             self.bucket_path(bucket)
             row = self.index.row(bucket, key)
+            if allowed is not None:
+                allowed(self.info(bucket, key, row))
             self.index.forget(bucket, key)
             if row is not None and row.odd:
                 self._odd_path(row.odd).unlink(missing_ok=True)

@@ -13,7 +13,7 @@ from headrace.endpoint.s3.s3_errors import S3Error, request_id
 from headrace.endpoint.s3.s3_request import S3Request, same_etag
 
 _RANGE = re.compile(r"bytes=(?:(\d{1,19})-(\d{0,19})|-(\d{1,19}))")
-_OVERRIDES = (
+OVERRIDES = (
     "content-type", "cache-control", "content-disposition", "content-encoding", "content-language", "expires"
 )  # fmt: skip
 
@@ -116,7 +116,7 @@ def _extent(request: S3Request, info: ObjectInfo) -> tuple[int, int, bool]:
 
 def _headers(request: S3Request, info: ObjectInfo, *, partial: bool) -> tuple[tuple[str, str], ...]:
     kept = {"content-type": "binary/octet-stream", **info.known.headers}
-    for name in _OVERRIDES:
+    for name in OVERRIDES:
         if given := request.query.get(f"response-{name}"):
             if not given.isprintable():
                 raise S3Error("InvalidArgument", ArgumentName=f"response-{name}")

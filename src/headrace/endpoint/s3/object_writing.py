@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from urllib.parse import unquote_to_bytes
+from xml.etree import ElementTree
 
 from headrace.endpoint.http.http_message import HttpReply
 from headrace.endpoint.s3.file_copy import copy_bytes, md5_of
+from headrace.endpoint.s3.object_checksums import HEADER, digest_of, encode
 from headrace.endpoint.s3.object_folder import KEY_BYTES, ObjectFolder, ObjectInfo
 from headrace.endpoint.s3.object_index import Known
 from headrace.endpoint.s3.object_reading import check_conditions, checksum_headers
 from headrace.endpoint.s3.s3_errors import S3Error, request_id
-from headrace.endpoint.s3.s3_request import S3Request, check_replaced, kept_headers
+from headrace.endpoint.s3.s3_request import S3Request, check_etag, check_replaced, kept_headers
 from headrace.endpoint.s3.s3_xml import Element, parse, text_of, time_text, xml_reply
 from headrace.endpoint.s3.upload_body import receive, receive_small
 
@@ -79,7 +81,12 @@ def copy_object(folder: ObjectFolder, request: S3Request) -> HttpReply:
             etag = info.etag if "-" not in info.etag else md5_of(descriptor, 0, info.size)
             headers = kept_headers(request.http) if replaces == "REPLACE" else info.known.headers
             checksums = info.known.checksums if info.known.kind == "FULL_OBJECT" else {}
-            placed = folder.place(path, request.bucket, request.key, etag, Known(headers, checksums))
+            if algorithm := request.http.headers.get(f"{HEADER}algorithm").lower():
+                checksums = {algorithm: encode(digest_of(algorithm, descriptor, 0, info.size))}
+            placed = folder.place(
+                path, request.bucket, request.key, etag, Known(headers, checksums),
+                lambda there: check_replaced(request.http, there),
+            )  # fmt: skip
     finally:
         os.close(source)
     return xml_reply("CopyObjectResult", copied(placed))
@@ -97,7 +104,7 @@ def delete_object(folder: ObjectFolder, request: S3Request) -> HttpReply:
     Raises:
         S3Error: there is no such bucket, or the object lies in a linked folder.
     """
-    folder.remove(request.bucket, request.key)
+    folder.remove(request.bucket, request.key, lambda there: check_replaced(request.http, there))
     return HttpReply(204, (("x-amz-request-id", request_id()),))
 
 
@@ -109,17 +116,28 @@ def delete_objects(folder: ObjectFolder, request: S3Request) -> HttpReply:
     """
     folder.bucket_path(request.bucket)
     wanted = parse(receive_small(request.http, _DELETE_BYTES), "Delete")
-    keys = [text_of(each, "Key") for each in wanted.findall("Object")]
-    if not 0 < len(keys) <= _DELETED_AT_ONCE or not all(keys):
+    found = {text_of(each, "Key"): each for each in wanted.findall("Object")}
+    if not 0 < len(found) <= _DELETED_AT_ONCE or not all(found):
         raise S3Error("MalformedXML")
     quiet = text_of(wanted, "Quiet").lower() == "true"
     told: list[Element] = []
-    for key in keys:
+    for key, each in found.items():
         try:
-            folder.remove(request.bucket, key.encode())
+            _remove_one(folder, request.bucket, key.encode(), each)
         except S3Error as error:
             told.append(("Error", [("Key", key), ("Code", error.code), ("Message", error.message)]))
         else:
             if not quiet:
                 told.append(("Deleted", [("Key", key)]))
     return xml_reply("DeleteResult", told)
+
+
+def _remove_one(folder: ObjectFolder, bucket: str, key: bytes, wanted: ElementTree.Element) -> None:
+    """Removes one object of a list, under the conditions that stand beside its key."""
+    if text_of(wanted, "VersionId") not in ("", "null"):
+        raise S3Error("NoSuchVersion")
+    for name in ("LastModifiedTime", "Size"):
+        if text_of(wanted, name):
+            raise S3Error("NotImplemented", f"objects are not deleted by {name} here")
+    etag = text_of(wanted, "ETag")
+    folder.remove(bucket, key, lambda there: check_etag(etag, there) if etag else None)

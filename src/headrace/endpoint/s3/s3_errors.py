@@ -55,6 +55,7 @@ _ERRORS: Mapping[str, tuple[int, str]] = {
         "The specified upload does not exist. The upload ID may be invalid, or the upload may have been aborted or "
         "completed.",
     ),
+    "NoSuchVersion": (404, "The specified version does not exist."),
     "NotImplemented": (501, "A header or query you provided implies functionality that is not implemented."),
     "NotModified": (304, ""),
     "OperationAborted": (409, "A conflicting conditional operation is currently in progress against this resource."),

@@ -6,6 +6,7 @@ import errno
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from headrace.endpoint.http.http_message import BodyProblem, ClientGone, HttpReply, HttpRequest
 from headrace.endpoint.s3.bucket_operations import BucketOperations
@@ -14,7 +15,7 @@ from headrace.endpoint.s3.multipart_operations import MultipartOperations
 from headrace.endpoint.s3.multipart_uploads import MultipartUploads
 from headrace.endpoint.s3.object_checksums import require_checksums
 from headrace.endpoint.s3.object_folder import ObjectFolder
-from headrace.endpoint.s3.object_reading import get_object
+from headrace.endpoint.s3.object_reading import OVERRIDES, get_object
 from headrace.endpoint.s3.object_writing import copy_object, delete_object, delete_objects, put_object
 from headrace.endpoint.s3.s3_errors import S3Error, error_reply
 from headrace.endpoint.s3.s3_request import S3Request, read_request
@@ -23,15 +24,32 @@ from headrace.endpoint.s3.upload_body import of_body
 Operation = Callable[[S3Request], HttpReply]
 _log = logging.getLogger(__name__)
 
-_OTHER_RESOURCES = frozenset(
-    [
-        "accelerate", "acl", "analytics", "attributes", "cors", "encryption", "intelligent-tiering", "inventory",
-        "legal-hold", "lifecycle", "logging", "metadataTable", "metrics", "notification", "object-lock",
-        "ownershipControls", "policy", "policyStatus", "publicAccessBlock", "replication", "requestPayment", "restore",
-        "retention", "select", "session", "tagging", "torrent", "versions", "website",
-    ]
-)  # fmt: skip
-"""Names in a query by which it asks for something else than the object or the bucket."""
+_SIGNING = frozenset(["awsaccesskeyid", "signature", "expires"])  # of version 2; those of version 4 begin with x-
+_LISTED = ("prefix", "delimiter", "encoding-type", "max-keys")
+_READ = ("versionId", "partNumber", *(f"response-{name}" for name in OVERRIDES))
+_REPLACES = ("if-match", "if-none-match")
+_COPIES = tuple(
+    f"x-amz-copy-source-if-{name}" for name in ("match", "none-match", "modified-since", "unmodified-since")
+)
+_CONDITIONS = ("if-", "x-amz-if-", "x-amz-copy-source-if-")
+
+
+class _Row(NamedTuple):
+    """An operation, and all that it understands: what it is not told of, it must not do in its own way.
+
+    Attributes:
+        method: of HTTP.
+        name: in the query, which makes it this one; empty: none in particular.
+        answer: answers it.
+        names: further names in its query.
+        conditions: headers with conditions that it keeps; None: all that HTTP has for reading.
+    """
+
+    method: str
+    name: str
+    answer: Operation
+    names: tuple[str, ...] = ()
+    conditions: tuple[str, ...] | None = ()
 
 
 class S3Face:
@@ -53,34 +71,39 @@ class S3Face:
         uploads = MultipartUploads(folder)
         buckets = BucketOperations(folder, KeyListing(folder), uploads, account, region)
         parts = MultipartOperations(folder, uploads)
-        # The first row that fits counts; * stands for no name in particular.
-        self._service: dict[tuple[str, str], Operation] = {("GET", "*"): buckets.list_buckets}
-        self._bucket: dict[tuple[str, str], Operation] = {
-            ("GET", "location"): buckets.bucket_location,
-            ("GET", "versioning"): buckets.bucket_versioning,
-            ("GET", "uploads"): parts.list_uploads,
-            ("GET", "list-type"): buckets.list_objects_v2,
-            ("GET", "*"): buckets.list_objects,
-            ("HEAD", "*"): buckets.head_bucket,
-            ("PUT", "*"): buckets.create_bucket,
-            ("DELETE", "*"): buckets.delete_bucket,
-            ("POST", "delete"): lambda request: delete_objects(folder, request),
-        }
-        self._object: dict[tuple[str, str], Operation] = {
-            ("GET", "uploadId"): parts.list_parts,
-            ("GET", "*"): lambda request: get_object(folder, request),
-            ("HEAD", "*"): lambda request: get_object(folder, request),
-            ("PUT", "uploadId"): lambda request: (
-                parts.upload_part_copy(request) if _copies(request) else parts.upload_part(request)
+        # The first row whose name is there counts.
+        self._service = [_Row("GET", "", buckets.list_buckets, ("max-buckets", "continuation-token", "prefix"))]
+        self._bucket = [
+            _Row("GET", "location", buckets.bucket_location),
+            _Row("GET", "versioning", buckets.bucket_versioning),
+            _Row("GET", "uploads", parts.list_uploads, (*_LISTED[:3], "key-marker", "max-uploads", "upload-id-marker")),
+            _Row(
+                "GET",
+                "list-type",
+                buckets.list_objects_v2,
+                (*_LISTED, "continuation-token", "fetch-owner", "start-after"),
             ),
-            ("PUT", "*"): lambda request: (
-                copy_object(folder, request) if _copies(request) else put_object(folder, request)
-            ),
-            ("POST", "uploads"): parts.create,
-            ("POST", "uploadId"): parts.complete,
-            ("DELETE", "uploadId"): parts.abort,
-            ("DELETE", "*"): lambda request: delete_object(folder, request),
-        }
+            _Row("GET", "", buckets.list_objects, (*_LISTED, "marker")),
+            _Row("HEAD", "", buckets.head_bucket),
+            _Row("PUT", "", buckets.create_bucket),
+            _Row("DELETE", "", buckets.delete_bucket),
+            _Row("POST", "delete", lambda request: delete_objects(folder, request)),
+        ]
+        self._object = [
+            _Row("GET", "uploadId", parts.list_parts, ("max-parts", "part-number-marker")),
+            _Row("GET", "", lambda request: get_object(folder, request), _READ, None),
+            _Row("HEAD", "", lambda request: get_object(folder, request), _READ, None),
+            _Row("PUT", "uploadId", parts.upload_part, ("partNumber",)),
+            _Row("PUT", "", lambda request: put_object(folder, request), (), _REPLACES),
+            _Row("POST", "uploads", parts.create),
+            _Row("POST", "uploadId", parts.complete, (), _REPLACES),
+            _Row("DELETE", "uploadId", parts.abort),
+            _Row("DELETE", "", lambda request: delete_object(folder, request), ("versionId",), ("if-match",)),
+        ]
+        self._copies = [
+            _Row("PUT", "uploadId", parts.upload_part_copy, ("partNumber",), _COPIES),
+            _Row("PUT", "", lambda request: copy_object(folder, request), (), (*_REPLACES, *_COPIES)),
+        ]
 
     def handle(self, request: HttpRequest, bucket_from_host: str | None) -> HttpReply:
         """Answers one request, whose sender has been verified.
@@ -129,14 +152,24 @@ class S3Face:
         self._folder.close()
 
     def _operation(self, request: S3Request) -> Operation:
+        headers, method = request.http.headers, request.http.method
         table = self._object if request.key else self._bucket if request.bucket else self._service
-        if other := next((name for name in request.query if name in _OTHER_RESOURCES), None):
-            raise S3Error("NotImplemented", f"?{other} is not implemented by headrace serve")
-        method = request.http.method
-        for (each, name), operation in table.items():
-            if each == method and (name == "*" or name in request.query):
-                return operation
-        raise S3Error("MethodNotAllowed", Method=method)
+        if request.key and "x-amz-copy-source" in headers:
+            table = self._copies
+        row = next((row for row in table if row.method == method and (not row.name or row.name in request.query)), None)
+        asked = {name for name in request.query if not (name.lower() in _SIGNING or name.lower().startswith("x-"))}
+        if other := sorted(asked - ({row.name, *row.names} if row is not None else set())):
+            raise S3Error("NotImplemented", f"?{other[0]} is not implemented by headrace serve")
+        if row is None:
+            raise S3Error("MethodNotAllowed", Method=method)
+        for name, _ in headers:
+            if (
+                row.conditions is not None
+                and name.lower().startswith(_CONDITIONS)
+                and name.lower() not in row.conditions
+            ):
+                raise S3Error("NotImplemented", Header=name)
+        return row.answer
 
     def _check_owner(self, request: HttpRequest) -> None:
         for name in ("x-amz-expected-bucket-owner", "x-amz-source-expected-bucket-owner"):
@@ -149,7 +182,3 @@ def _of_system(error: OSError) -> S3Error:
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return S3Error("AccessDenied", f"the folder of objects: {error.strerror}")
     return S3Error("InternalError", f"the folder of objects: {error.strerror or error}")
-
-
-def _copies(request: S3Request) -> bool:
-    return "x-amz-copy-source" in request.http.headers

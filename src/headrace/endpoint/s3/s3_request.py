@@ -121,7 +121,7 @@ def same_etag(given: str, etag: str) -> bool:
 
 
 def check_replaced(http: HttpRequest, there: ObjectInfo | None) -> None:
-    """Checks the conditions under which an object may be replaced.
+    """Checks the conditions under which an object may be replaced or removed.
 
     Raises:
         S3Error: one does not hold.
@@ -132,7 +132,12 @@ def check_replaced(http: HttpRequest, there: ObjectInfo | None) -> None:
         if there is not None:
             raise S3Error("PreconditionFailed", Condition="If-None-Match")
     if "if-match" in http.headers:
-        if there is None:
-            raise S3Error("NoSuchKey")
-        if not same_etag(http.headers["if-match"], there.etag):
-            raise S3Error("PreconditionFailed", Condition="If-Match")
+        check_etag(http.headers["if-match"], there)
+
+
+def check_etag(given: str, there: ObjectInfo | None) -> None:
+    """Checks that an object is there, and is the one that a client names by its ETag. Raises S3Error."""
+    if there is None:
+        raise S3Error("NoSuchKey")
+    if not same_etag(given, there.etag):
+        raise S3Error("PreconditionFailed", Condition="If-Match")

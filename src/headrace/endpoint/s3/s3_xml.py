@@ -73,10 +73,11 @@ def parse(data: bytes, name: str) -> ElementTree.Element:
     Raises:
         S3Error: it is no such document.
     """
-    if b"<!DOCTYPE" in data or b"<!ENTITY" in data:
-        raise S3Error("MalformedXML")
     try:
-        root = ElementTree.fromstring(data)
+        text = data.decode("utf-8-sig")  # whatever its first line says: in another encoding the next look sees nothing
+        if "\0" in text or "<!DOCTYPE" in text or "<!ENTITY" in text:
+            raise S3Error("MalformedXML")
+        root = ElementTree.fromstring(text)
     except (ElementTree.ParseError, ValueError, LookupError):
         raise S3Error("MalformedXML") from None
     for each in root.iter():
