@@ -361,9 +361,14 @@ def asking_nonsense(host: Server, fuzz: Fuzz) -> None:
 
 
 def out_of_turn(host: Server, fuzz: Fuzz) -> None:
-    """Asks for a batch where a handshake begins."""
+    """Asks for a batch where a handshake begins, and stays until the server hangs up: of one who has gone by then it
+    says that he has gone."""
     with connect(host, fuzz) as raw:
-        push(raw, fuzz.frame(fuzz.chance.choice(Recorded.asks)))
+        raw.settimeout(HANDSHAKE_SECONDS + 10)
+        with contextlib.suppress(OSError):
+            raw.sendall(fuzz.frame(fuzz.chance.choice(Recorded.asks)))
+            while raw.recv(1 << 16):
+                pass
 
 
 STRANGERS = [
