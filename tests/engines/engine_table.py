@@ -119,6 +119,7 @@ FAILED = End(Status.FAILED, CauseKind.PROGRAM_EXITED, 1)
 LOST = replace(FAILED, kind=CauseKind.HOST_LOST, infrastructure=True)
 STOPPED = End(Status.STOPPED, CauseKind.STOPPED, 130)
 COMPLETED = End(Status.COMPLETED, None, 0)
+REMOVED = replace(LOST, host="algo-2", within=30)
 SILENT = 20.0  # a host is silent for 5 s, then it counts as lost; then all end
 KILLED = 9
 
@@ -297,8 +298,8 @@ FAULTS = [
         ends={"kubernetes": replace(LOST, within=30)},  # pod by pod: the first that is told names its host
         said={"saving": 2},
     ),
-    FaultRow("a pod is evicted", WAITING, removed("evict"), replace(LOST, host="algo-2", within=30)),
-    FaultRow("a node is drained", WAITING, removed("drain"), replace(LOST, host="algo-2", within=30)),
-    FaultRow("a pod is deleted", WAITING, removed("delete"), replace(LOST, host="algo-2", within=30)),
+    FaultRow("a pod is evicted", WAITING, removed("evict"), REMOVED, said={"saving": 2}),
+    FaultRow("a node is drained", WAITING, removed("drain"), REMOVED, said={"saving": 2}),
+    FaultRow("a pod is deleted", WAITING, removed("delete"), REMOVED, said={"saving": 2}),
     FaultRow("a right is taken in mid-run", WAITING, right_is_taken, replace(COMPLETED, within=60)),
 ]
