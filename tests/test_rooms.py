@@ -25,6 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "host_libraries": set(),
     "private_folders": set(),
     "child_python": set(),
+    "held_file": set(),
     "catalog": set(),
     "sagemaker_parameters": set(),  # SageMaker's names of hyperparameters, which both ends of the contract use
     "job": {"catalog", "sagemaker_parameters"},
@@ -212,6 +213,7 @@ def test_a_room_imports_only_the_rooms_that_the_map_allows(room: str, imports: I
         "home",
         "private_folders",
         "child_python",
+        "held_file",
         "_version",
         room,
     }

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -64,6 +65,18 @@ def open_private(path: Path | str) -> int:
         f"{path} belongs to user {status.st_uid} and has mode {mode:o}: "
         f"it must belong to user {os.geteuid()} and be closed to all others (mode 700)"
     )
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Writes a file that only its owner can read; it appears complete or not at all. Raises OSError."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def is_private(path: Path | str) -> bool:

@@ -211,17 +211,18 @@ def test_an_unmodified_program_arrives_here(authority: ProxyAuthority, tmp_path:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     environ |= {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "no_proxy": "*", "NO_PROXY": "*"}
     environ["AWS_CONFIG_FILE"] = environ["AWS_SHARED_CREDENTIALS_FILE"] = str(tmp_path / "none")
-    proxy = Proxy(authority)
+    proxy, place = Proxy(authority), tmp_path / "certificates.pem"
+    place.write_text("what a killed server has left")
     with serving(handle, proxy=proxy) as running:
-        with proxied_child(proxy, "127.0.0.1", running.port, environ) as variables:
+        with proxied_child(proxy, "127.0.0.1", running.port, environ, place) as variables:
             bundle = Path(variables["AWS_CA_BUNDLE"])
-            assert b"PRIVATE" not in b"".join(file.read_bytes() for file in bundle.parent.iterdir())
-            assert bundle.parent.stat().st_mode & 0o777 == 0o700
+            assert b"PRIVATE" not in bundle.read_bytes()
+            assert (bundle, bundle.stat().st_mode & 0o777) == (place, 0o600)
             done = subprocess.run(
                 [sys.executable, "-c", PROGRAM, f"http://127.0.0.1:{running.port}/"],
                 env=environ | variables, capture_output=True, text=True, timeout=120, check=False,
             )  # fmt: skip
-        assert not bundle.parent.exists()
+        assert not bundle.exists()
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     assert (said["identity"], said["direct"], said["metadata"]) == ("123456789012", "direct", 200)
@@ -245,7 +246,7 @@ def test_the_bundle_has_all_that_was_trusted(authority: ProxyAuthority, tmp_path
     own = ProxyAuthority().certificate
     (tmp_path / "corporate.pem").write_bytes(b"# a comment\n" + own)
     proxy = Proxy(authority)
-    with proxied_child(proxy, "127.0.0.1", 1, {"AWS_CA_BUNDLE": str(tmp_path)}) as variables:
+    with proxied_child(proxy, "127.0.0.1", 1, {"AWS_CA_BUNDLE": str(tmp_path)}, tmp_path / "out") as variables:
         data = Path(variables["AWS_CA_BUNDLE"]).read_bytes()
         assert own.strip() in data
         assert authority.certificate.strip() in data

@@ -185,6 +185,8 @@ def test_wrong_rates_and_addresses_are_told_and_an_open_address_is_warned_of(
         assert invoke(["serve", *arguments, "--", "true"]) == 2
         return capsys.readouterr().err
 
+    certificate = ("--tls-cert", __file__, "--tls-key", __file__)
+    assert "--tls-cert is for clients of other machines" in refused(*certificate)
     rate = refused("--rate", "foo=2")
     assert "--rate foo: no operation" in rate
     assert "there is: CreateTrainingJob, DescribeTrainingJob" in rate

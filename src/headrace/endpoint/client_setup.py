@@ -5,21 +5,29 @@ The profile's keys are the endpoint's own. So a client that ignores the address,
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
-from headrace.endpoint.auth.access_keys import AccessKey, write_private
+from headrace.endpoint.auth.access_keys import AccessKey
 from headrace.endpoint.services.identities import ROLE_ARN
 from headrace.job.model.path_types import LOCAL_BUCKET
+from headrace.private_folders import write_private
 
 PROFILE = "headrace"
 BUCKET = LOCAL_BUCKET
 _CONFIG, _CREDENTIALS, _SDK = "aws-config", "aws-credentials", "sagemaker-config.yaml"
-_UNSET = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN", "AWS_ENDPOINT_URL")
+_SERVICES = ("S3", "SAGEMAKER", "SAGEMAKER_METRICS", "STS", "CLOUDWATCH", "CLOUDWATCH_LOGS")
+_UNSET = (
+    *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN", "AWS_CA_BUNDLE"),
+    *("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "AWS_ENDPOINT_URL", *(f"AWS_ENDPOINT_URL_{name}" for name in _SERVICES)),
+)
+"""Variables that count more than a profile."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +48,21 @@ class ClientSetup:
     key: AccessKey
     ca_bundle: Path | None = None
 
-    def write(self) -> None:
-        """Writes the profile and the configuration into the store, for its owner only. Raises OSError."""
+    def write(self, unless: Callable[[], bool] = lambda: False) -> None:
+        """Writes the profile and the configuration into the store, for its owner only. Raises OSError.
+
+        Args:
+            unless: asked when nobody else writes there: it is to stay as it is.
+        """
+        store = os.open(self.store, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(store, fcntl.LOCK_EX)
+            if not unless():
+                self._write()
+        finally:
+            os.close(store)
+
+    def _write(self) -> None:
         config = {"region": self.region, "endpoint_url": self.url, "output": "json"}
         if self.ca_bundle is not None:
             config["ca_bundle"] = str(self.ca_bundle)

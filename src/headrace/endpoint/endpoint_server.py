@@ -20,7 +20,7 @@ from types import FrameType
 
 import psutil
 
-from headrace.endpoint.auth.access_keys import AccessKeys, keys_of, write_private
+from headrace.endpoint.auth.access_keys import AccessKeys, keys_of
 from headrace.endpoint.auth.gatekeeper import Gatekeeper
 from headrace.endpoint.client_setup import BUCKET, ClientSetup, without_aws
 from headrace.endpoint.dispatcher import Dispatcher
@@ -40,19 +40,22 @@ from headrace.endpoint.training_jobs.images import read_rules
 from headrace.endpoint.training_jobs.job_of_request import STOP_GRACE, JobMaker
 from headrace.endpoint.training_jobs.job_queue import JobQueue
 from headrace.endpoint.training_jobs.job_runs import JobRuns
-from headrace.endpoint.training_jobs.job_store import JobStore, StoreInUse, lock_store
+from headrace.endpoint.training_jobs.job_store import LOCK, JobStore, lock_store, make_store
 from headrace.endpoint.training_jobs.throttle import Throttle, check_rates, read_rates
 from headrace.endpoint.training_jobs.training_service import TrainingJobs
 from headrace.engines.local.isolation.choice import MACHINE_NAME
 from headrace.errors import UsageError
+from headrace.held_file import is_held
 from headrace.home import home_dir
 from headrace.job.find_engine import find_engine
+from headrace.private_folders import write_private
 
 PORT = 7080
 REGION = "us-east-1"
 MOST_QUEUED = 1000
 PROGRAM_VARIABLES = "programs.env"
 """File of the store: the variables by which programs reach the endpoint, as `kubectl create secret` reads them."""
+BUNDLE = "proxy-certificates.pem"  # in the store, as long as a program runs
 _LOOK_SECONDS = 0.2
 
 
@@ -138,11 +141,9 @@ def written_setup(options: ServeOptions) -> ClientSetup:
     """
     store = options.store
     try:
-        with lock_store(store):
-            setup = setup_of(options, keys_of(store), options.port)
-            setup.write()
-    except StoreInUse:
+        make_store(store)
         setup = setup_of(options, keys_of(store), options.port)
+        setup.write(unless=lambda: is_held(store / LOCK))
     except OSError as error:
         raise UsageError(f"{store}: {error.strerror or error}", "name another folder with --store") from error
     return setup
@@ -251,7 +252,8 @@ def serve(options: ServeOptions, ready: Callable[[ClientSetup], None], command: 
             if proxy is None:
                 ended.wait()
                 return 0
-            with proxied_child(proxy, options.host, endpoint.port, environ) as variables:
+            bundle = options.store / BUNDLE
+            with proxied_child(proxy, options.host, endpoint.port, environ, bundle) as variables:
                 return _run(command, {**without_aws(environ), **_child_keys(endpoint.setup), **variables}, ended)
 
 

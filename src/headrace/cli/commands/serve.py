@@ -130,6 +130,9 @@ def command(
     if tunnel and not program:
         hint = "headrace serve --tunnel HOST -- PROGRAM"
         raise UsageError("--tunnel is for a program that headrace serve runs", hint)
+    if tls_cert is not None and program:
+        words = "--tls-cert is for clients of other machines, not for a program that headrace serve runs"
+        raise UsageError(words, "leave it out: what the program asks for does not leave this machine")
     if print_env:
         click.echo(written_setup(options).shell())
         return 0

@@ -6,7 +6,6 @@ a client that ignores the endpoint's address is refused by AWS and harms nothing
 
 from __future__ import annotations
 
-import os
 import secrets
 import string
 from enum import Enum
@@ -15,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from headrace.errors import UsageError
+from headrace.private_folders import write_private
 
 FILE = "keys.json"
 _LETTERS = string.ascii_uppercase + "234567"
@@ -71,18 +71,6 @@ def keys_of(store: Path) -> AccessKeys:
         raise UsageError(f"{path}: {error.strerror or error}", "name another folder with --store") from error
     except (msgspec.DecodeError, StopIteration) as error:
         raise UsageError(f"{path} holds no keys: {error}", "remove it; new keys are made then") from error
-
-
-def write_private(path: Path, content: bytes) -> None:
-    """Writes a file that only its owner can read; it appears complete or not at all. Raises OSError."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _make(path: Path) -> None:

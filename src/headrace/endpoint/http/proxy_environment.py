@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import ssl
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from headrace.endpoint.http.aws_names import AWS_DOMAIN
 from headrace.endpoint.http.connect_proxy import Proxy
+from headrace.private_folders import write_private
 
 _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 _BUNDLES = ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
@@ -18,7 +18,9 @@ _DIRECT = ("127.0.0.1", "localhost", "::1", "169.254.169.254", ".internal")
 
 
 @contextmanager
-def proxied_child(proxy: Proxy, address: str, port: int, environ: Mapping[str, str]) -> Iterator[dict[str, str]]:
+def proxied_child(
+    proxy: Proxy, address: str, port: int, environ: Mapping[str, str], bundle: Path
+) -> Iterator[dict[str, str]]:
     """Yields the variables for a program whose calls of AWS arrive here. The file of certificates lasts as long.
 
     Args:
@@ -27,11 +29,13 @@ def proxied_child(proxy: Proxy, address: str, port: int, environ: Mapping[str, s
         port: where the server listens.
         environ: the variables that the program would have otherwise; what they say about certificates and hosts
             without a proxy stays in force, except that no service of AWS goes around this one.
+        bundle: where the file of certificates is written; what a killed server has left there is replaced.
     """
-    with tempfile.TemporaryDirectory(prefix="headrace-ca-") as folder:
-        bundle = Path(folder) / "certificates.pem"
-        bundle.write_bytes(_bundle(proxy.authority.certificate, environ))
+    write_private(bundle, _bundle(proxy.authority.certificate, environ))
+    try:
         yield proxy_environment(proxy.url(address, port), bundle, environ)
+    finally:
+        bundle.unlink(missing_ok=True)
 
 
 def proxy_environment(url: str, bundle: Path, environ: Mapping[str, str]) -> dict[str, str]:

@@ -7,7 +7,6 @@ endpoint, the next one knows each job that a client was told of.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import sqlite3
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 from headrace.errors import UsageError
+from headrace.held_file import hold
 from headrace.private_folders import make_folders
 
 FILE = "jobs.sqlite"
@@ -104,6 +104,12 @@ class NameTaken(Exception):
     """A job of that name is there."""
 
 
+def make_store(folder: Path) -> None:
+    """Makes the folder of a store, for its owner only. Raises OSError."""
+    make_folders(folder)
+    folder.chmod(0o700)
+
+
 @contextlib.contextmanager
 def lock_store(folder: Path) -> Iterator[None]:
     """Holds a store for this process.
@@ -113,20 +119,17 @@ def lock_store(folder: Path) -> Iterator[None]:
         UsageError: it cannot be made.
     """
     try:
-        make_folders(folder)
-        folder.chmod(0o700)
-        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        make_store(folder)
+        descriptor = hold(folder / LOCK)
     except OSError as error:
         raise UsageError(f"{folder}: {error.strerror or error}", "name another folder with --store") from error
+    if descriptor is None:
+        hint = (
+            "give this one a folder of its own, `headrace serve --store FOLDER`, end the other one, or use it: "
+            '`eval "$(headrace serve --print-env)"`'
+        )
+        raise StoreInUse(f"another `headrace serve` uses {folder}", hint)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            hint = (
-                "give this one a folder of its own, `headrace serve --store FOLDER`, end the other one, or use it: "
-                '`eval "$(headrace serve --print-env)"`'
-            )
-            raise StoreInUse(f"another `headrace serve` uses {folder}", hint) from error
         yield
     finally:
         os.close(descriptor)

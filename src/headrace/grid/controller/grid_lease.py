@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from headrace.errors import StorageError, UsageError
+from headrace.held_file import hold, is_held
 from headrace.private_folders import make_folders
 
 FILE = "lease"
@@ -31,15 +31,13 @@ def grid_lease(folder: Path) -> Iterator[None]:
     """
     try:
         make_folders(folder)
-        lease = os.open(folder / FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lease = hold(folder / FILE)
     except OSError as error:
         raise StorageError(f"{folder} cannot be written: {error.strerror or error}") from error
+    if lease is None:
+        hint = f"`headrace grid status {folder.name}` shows it, `headrace grid stop {folder.name}` stops it"
+        raise GridInUse(f"another process controls the grid {folder.name}", hint)
     try:
-        try:
-            fcntl.flock(lease, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            hint = f"`headrace grid status {folder.name}` shows it, `headrace grid stop {folder.name}` stops it"
-            raise GridInUse(f"another process controls the grid {folder.name}", hint) from error
         yield
     finally:
         os.close(lease)
@@ -47,14 +45,4 @@ def grid_lease(folder: Path) -> Iterator[None]:
 
 def has_controller(folder: Path) -> bool:
     """Tells whether a process controls a grid now."""
-    try:
-        lease = os.open(folder / FILE, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(lease, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(lease)
-    return False
+    return is_held(folder / FILE)
