@@ -165,12 +165,16 @@ def test_what_loaders_asked_for_is_forgotten_when_many_others_have_been_built_si
 
 
 def test_ranks_find_the_same_name_of_their_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (JOB_VARIABLE, "MASTER_ADDR", "MASTER_PORT"):
+    for name in (JOB_VARIABLE, "MASTER_ADDR", "MASTER_PORT", "RANK", "SM_MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
     assert str(os.getpid()) in job_of("")
     assert job_of("plan") == "", "ranks that do not say where they meet are one job"
     monkeypatch.setenv("MASTER_ADDR", "h1")
     monkeypatch.setenv("MASTER_PORT", "29500")
+    assert job_of("plan") == "h1:29500"
+    monkeypatch.setenv("SM_MASTER_PORT", "29500")
+    assert str(os.getpid()) in job_of(""), "a platform tells every program, also those that have no ranks"
+    monkeypatch.setenv("RANK", "0")
     assert job_of("plan") == "h1:29500"
     monkeypatch.setenv(JOB_VARIABLE, "lr-0.1")
     assert job_of("plan") == "lr-0.1"

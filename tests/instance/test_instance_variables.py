@@ -81,6 +81,8 @@ def test_each_host_knows_itself_its_rank_and_the_master(job, make_plan, host: st
     assert variables["SM_CURRENT_HOST_RANK"] == rank
     assert variables["SM_DISTRIBUTION_HOSTS"] == '["algo-3","algo-4"]'
     assert (variables["SM_MASTER_ADDR"], variables["SM_MASTER_PORT"]) == ("127.0.1.3", "7799")
+    trains = host in ("algo-3", "algo-4")
+    assert (variables["MASTER_ADDR"], variables["MASTER_PORT"]) == ("127.0.1.3" if trains else "127.0.1.1", "7799")
 
 
 def test_without_a_distribution_the_rank_is_the_place_among_all_hosts(job, make_plan) -> None:
@@ -88,11 +90,16 @@ def test_without_a_distribution_the_rank_is_the_place_among_all_hosts(job, make_
     assert variables["SM_CURRENT_HOST_RANK"] == "2"
     assert variables["SM_DISTRIBUTION_HOSTS"] == "[]"
     assert variables["SM_MASTER_ADDR"] == "127.0.1.1"
+    assert variables["MASTER_ADDR"] == "127.0.1.3", "the first of its own group: the others run something else"
+    own = make_plan(world=(), environment={"MASTER_ADDR": "here", "MASTER_PORT": "1"})
+    variables = program_variables(job.environment("algo-3", distributions=()), own)
+    assert (variables["MASTER_ADDR"], variables["MASTER_PORT"]) == ("here", "1")
 
 
 def test_without_a_plan_hosts_are_known_by_name(job) -> None:
     variables = program_variables(job.environment("algo-1"))
     assert (variables["SM_MASTER_ADDR"], variables["SM_MASTER_PORT"]) == ("algo-3", "7777")
+    assert (variables["MASTER_ADDR"], variables["MASTER_PORT"]) == ("algo-1", "7777")
 
 
 def test_cpus_are_those_of_the_plan(job, make_plan) -> None:

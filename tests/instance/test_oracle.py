@@ -78,6 +78,12 @@ def variable(seen: Seen, name: str) -> object:
     return seen.ours["variable"][name]
 
 
+def meeting_host(seen: Seen) -> str:
+    """The first host of those that train together, else of the program's own group."""
+    world, own = hosts(seen, "distribution_hosts"), hosts(seen, "current_instance_group_hosts")
+    return (world if seen.host in world else own or hosts(seen, "hosts"))[0]
+
+
 def training_env_with_our_properties(seen: Seen, theirs: object, ours: object) -> bool:
     """Theirs, parsed, with the listed properties replaced by ours, written again: the same string."""
     values = json.loads(str(theirs))
@@ -89,6 +95,9 @@ RANK_ORDER = "their order is that of the file; ranks follow the order in which t
 OWN_CPUS = "they count the machine's CPUs; a host of the local engine may own some of them only"
 HETERO_MASTER = "theirs exists on the Python object only; a program needs it as a variable"
 SDK3 = "set by version 3 of the SDK instead of the toolkit; harmless beside its names"
+PYTORCH = (
+    "set by the service's PyTorch containers instead of the toolkit, so that programs can make a world of their own"
+)
 GETTER = "undocumented method behind a property; the property is there"
 
 DIFFERENCES = (
@@ -160,6 +169,10 @@ DIFFERENCES = (
         f"{HETERO_MASTER}; the second world of a job has the next port",
         only_ours(lambda seen: "7800" if properties(seen)["current_instance_group"] == "horovod" else "7799"),
     ),
+    Difference(
+        "variable", "MASTER_ADDR", PYTORCH, only_ours(lambda seen: meeting_host(seen).replace("algo-", "127.0.1."))
+    ),
+    Difference("variable", "MASTER_PORT", PYTORCH, only_ours(lambda seen: variable(seen, "SM_MASTER_PORT"))),
     Difference(
         "variable",
         "PATH",

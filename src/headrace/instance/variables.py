@@ -59,6 +59,9 @@ def program_variables(
         "PYTHONPATH": _search_path(env.paths().code, user, inherited),
         "PYTHONUNBUFFERED": user.get("PYTHONUNBUFFERED", "1"),
     }
+    for name, value in _meeting(env, plan, variables["SM_MASTER_PORT"]).items():
+        if name not in user:
+            variables[name] = value
     if plan and plan.job_arn:
         variables["TRAINING_JOB_ARN"] = plan.job_arn
     if env.region() and "AWS_REGION" not in user:  # an empty one is no region, and AWS's libraries would refuse it
@@ -115,6 +118,16 @@ def _cluster_variables(env: Environment, plan: LaunchPlan | None) -> dict[str, s
         "SM_MASTER_PORT": str(port),
         "SM_CURRENT_HOST_RANK": str(peers.index(env.current_host)),
     }
+
+
+def _meeting(env: Environment, plan: LaunchPlan | None, port: str) -> dict[str, str]:
+    """Where programs that make a world of their own meet, as the service's PyTorch containers say it to all: on the
+    first host. In a heterogeneous job that is the first of the program's own group, as the others run something else.
+    """
+    hosts = env.current_instance_group_hosts or env.hosts
+    if env.current_host in env.distribution_hosts:
+        hosts = env.distribution_hosts
+    return {"MASTER_ADDR": plan.host(hosts[0]).address if plan else hosts[0], "MASTER_PORT": port}
 
 
 def _sdk3_variables(env: Environment) -> dict[str, str]:

@@ -82,7 +82,8 @@ def job_of(plan: str) -> str:
     if named:
         return named[:MAX_JOB]
     meeting = [os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT")]
-    if all(meeting):
+    given = not os.environ.get("RANK") and meeting[1] == os.environ.get("SM_MASTER_PORT")  # to all, as on SageMaker
+    if all(meeting) and not given:
         return ":".join(meeting)[:MAX_JOB]
     return "" if plan else f"{socket.gethostname()[:64]}:{os.getpid()}"
 
