@@ -671,49 +671,51 @@ def marked(pid: int, mark: bytes) -> bool:
 # The data service over shards
 
 
-def test_data_workers_serve_a_sharded_channel_and_every_sample_comes_once(stage, s3) -> None:
-    for number in range(5):
-        s3.put(f"rows/part-{number}.txt", "".join(f"{number * 10 + row}\n" for row in range(4)).encode())
-    stage_code = stage.folder / "code"
-    stage_code.mkdir()
-    (stage_code / "rows.py").write_text(
-        """
-import os
-import numpy as np
-from headrace.feed import channel, pipeline
+if SOAK:  # in every run: shards on feed servers (tests/feed), and channels that are sharded
 
-class Rows:
-    def __init__(self):
-        self.files = [(path.name, [int(x) for x in path.read_text().split()]) for path in channel("rows").iterdir()]
-        self.values = [value for _, values in self.files for value in values]
-    def __len__(self):
-        return len(self.values)
-    def __getitem__(self, index):
-        return np.int64(self.values[index])
-    def __shards__(self):
-        return [(name, len(values)) for name, values in self.files]
-
-@pipeline
-def rows():
-    return Rows()
-"""
-    )
-    script = """
+    def test_data_workers_serve_a_sharded_channel_and_every_sample_comes_once(stage, s3) -> None:
+        for number in range(5):
+            s3.put(f"rows/part-{number}.txt", "".join(f"{number * 10 + row}\n" for row in range(4)).encode())
+        stage_code = stage.folder / "code"
+        stage_code.mkdir()
+        (stage_code / "rows.py").write_text(
+            """
     import os
-    from headrace.feed import DataLoader, stack_arrays
-    from rows import rows
-    loader = DataLoader(rows(), batch_size=4, shuffle=True, seed=3, collate_fn=stack_arrays)
-    print("ROWS", sorted(int(x) for batch in loader for x in batch), "SM_CHANNEL_ROWS" in os.environ)
+    import numpy as np
+    from headrace.feed import channel, pipeline
+
+    class Rows:
+        def __init__(self):
+            self.files = [(path.name, [int(x) for x in path.read_text().split()]) for path in channel("rows").iterdir()]
+            self.values = [value for _, values in self.files for value in values]
+        def __len__(self):
+            return len(self.values)
+        def __getitem__(self, index):
+            return np.int64(self.values[index])
+        def __shards__(self):
+            return [(name, len(values)) for name, values in self.files]
+
+    @pipeline
+    def rows():
+        return Rows()
     """
-    handle = stage.start(
-        script,
-        instance_groups=groups(dnn=1, data=2),
-        inputs={
-            "rows": {"s3_data": s3.uri("rows/"), "distribution": "ShardedByS3Key", "instance_groups": ["data"]},
-        },
-        data_service={"feed": {"enabled": True, "workers_per_host": 1}, "instance_groups": ["data"]},
-        environment=WITHOUT_TORCH,
-    )
-    completed(stage, handle)
-    expected = sorted(itertools.chain.from_iterable(range(n * 10, n * 10 + 4) for n in range(5)))
-    assert f"ROWS {expected} False" in text(handle)
+        )
+        script = """
+        import os
+        from headrace.feed import DataLoader, stack_arrays
+        from rows import rows
+        loader = DataLoader(rows(), batch_size=4, shuffle=True, seed=3, collate_fn=stack_arrays)
+        print("ROWS", sorted(int(x) for batch in loader for x in batch), "SM_CHANNEL_ROWS" in os.environ)
+        """
+        handle = stage.start(
+            script,
+            instance_groups=groups(dnn=1, data=2),
+            inputs={
+                "rows": {"s3_data": s3.uri("rows/"), "distribution": "ShardedByS3Key", "instance_groups": ["data"]},
+            },
+            data_service={"feed": {"enabled": True, "workers_per_host": 1}, "instance_groups": ["data"]},
+            environment=WITHOUT_TORCH,
+        )
+        completed(stage, handle)
+        expected = sorted(itertools.chain.from_iterable(range(n * 10, n * 10 + 4) for n in range(5)))
+        assert f"ROWS {expected} False" in text(handle)

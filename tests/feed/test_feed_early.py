@@ -19,7 +19,9 @@ from headrace.feed.plan.pass_progress import MAX_WINDOW, Place, Progress, packed
 WINDOW = 6
 STEPS = 20
 ROWS = 4
-EARLY = 3 + WINDOW - 2  # batches that come while batch 3 does not; one may wait behind it at the same worker
+EARLY = (
+    3 + WINDOW - 3
+)  # batches that come while batch 3 does not; two may be on their way with it, as on a busy machine
 
 
 class Gated(torch.utils.data.Dataset[Any]):
