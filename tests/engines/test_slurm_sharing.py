@@ -37,6 +37,9 @@ def no_job_is_left(cluster: SlurmCluster) -> Iterator[None]:
     end_jobs(cluster)
 
 
+STRANGERS = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+
+
 @on("", *(["24.11"] if SOAK else []))
 def test_a_group_that_is_done_gives_its_node_back_while_the_others_go_on(cluster: SlurmCluster) -> None:
     end = cluster.folder / "early.end"
@@ -50,13 +53,28 @@ def test_a_group_that_is_done_gives_its_node_back_while_the_others_go_on(cluster
     run.is_in("COMPLETED", "CANCELLED")
 
 
+def since(cluster: SlurmCluster, node: str, *user: str) -> list[str]:
+    """What came into the folders that all users of a node share, as far as a user may do anything with it."""
+    places = ("/tmp", "/var/tmp", "/dev/shm", "/run")
+    others = [word for path in (cluster.folder, "/run/slurmd") for word in ("!", "-path", f"{path}*")]
+    words = ("-mindepth", "1", "-newer", "/tmp/before", *others)
+    able = ("(", "-readable", "-o", "-writable", "-o", "-executable", ")")
+    found = cluster.on(node, *user, "find", *places, *words, *able, check=False)
+    return found.stdout.split("\n")[:-1]
+
+
 @on("")
 def test_two_runs_share_a_node_where_it_is_wished(cluster: SlurmCluster) -> None:
     asked = ["--mem=1000", "--cpus-per-task=1", "-w data1"]
     slurm = {"stop_grace": 5, "partition": "data", "exclusive": False, "options": asked}
+    cluster.on("data1", "touch", "/tmp/before")
     runs = [start(cluster, name, WAIT, instance_groups=[DATA], engines={"slurm": slurm}) for name in ("one", "two")]
     for run in runs:
         run.said("running")
+    cluster.on("data1", "touch", "/tmp/open")
+    made, reached = since(cluster, "data1"), since(cluster, "data1", *STRANGERS)
+    assert sum("headrace-" in path for path in made) > 2, "each run has temporary files on the node"
+    assert reached == ["/tmp/open"], "another user of the node reads and writes none of it"
     assert [run.nodes() for run in runs] == [["data1"], ["data1"]]
     assert not any(run.run.finished for run in runs)
     for run in runs:
