@@ -74,10 +74,12 @@ def parse(data: bytes, name: str) -> ElementTree.Element:
         S3Error: it is no such document.
     """
     try:
-        text = data.decode("utf-8-sig")  # whatever its first line says: in another encoding the next look sees nothing
-        if "\0" in text or "<!DOCTYPE" in text or "<!ENTITY" in text:
+        decoded = data.decode(
+            "utf-8-sig"
+        )  # whatever its first line says: in another encoding the next look sees nothing
+        if "\0" in decoded or "<!DOCTYPE" in decoded or "<!ENTITY" in decoded:
             raise S3Error("MalformedXML")
-        root = ElementTree.fromstring(text)
+        root = ElementTree.fromstring(decoded)
     except (ElementTree.ParseError, ValueError, LookupError):
         raise S3Error("MalformedXML") from None
     for each in root.iter():
