@@ -1,4 +1,5 @@
-"""A file that one process at a time holds, and that others look at without taking it. Standard library only.
+"""A file that one process at a time holds, and that others look at without taking it; and turns in a folder. Standard
+library only.
 
 The kernel takes it from a process that ends, however it does. With `flock` whoever looks has it for a moment, and
 refuses it to one that comes then; these are locks of open file descriptions, which can be asked for.
@@ -6,9 +7,11 @@ refuses it to one that comes then; these are locks of open file descriptions, wh
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 _FLOCK = struct.Struct("hhqqi4x")
@@ -46,6 +49,17 @@ def is_held(path: Path) -> bool:
     finally:
         os.close(descriptor)
     return bool(found[0] != fcntl.F_UNLCK)
+
+
+@contextlib.contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Waits until no other process or thread that asks for it works in the folder. Raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _whole(kind: int) -> bytes:

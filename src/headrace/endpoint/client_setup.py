@@ -5,8 +5,6 @@ The profile's keys are the endpoint's own. So a client that ignores the address,
 
 from __future__ import annotations
 
-import fcntl
-import os
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,6 +14,7 @@ import yaml
 
 from headrace.endpoint.auth.access_keys import AccessKey
 from headrace.endpoint.services.identities import ROLE_ARN
+from headrace.held_file import alone_in
 from headrace.job.model.path_types import LOCAL_BUCKET
 from headrace.private_folders import write_private
 
@@ -54,13 +53,9 @@ class ClientSetup:
         Args:
             unless: asked when nobody else writes there: it is to stay as it is.
         """
-        store = os.open(self.store, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(store, fcntl.LOCK_EX)
+        with alone_in(self.store):
             if not unless():
                 self._write()
-        finally:
-            os.close(store)
 
     def _write(self) -> None:
         config = {"region": self.region, "endpoint_url": self.url, "output": "json"}

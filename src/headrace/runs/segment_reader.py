@@ -12,7 +12,6 @@ instant goes on, and several processes may keep one copy up to date, one after t
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -23,6 +22,7 @@ from pathlib import Path
 import msgspec
 
 from headrace.errors import RecordDamaged, StorageError, UsageError
+from headrace.held_file import alone_in
 from headrace.runs.record_pieces import PieceMissing, replace_file, take_piece
 from headrace.runs.run_paths import RunPaths
 from headrace.runs.segment_bundles import COUNT, bundles_place, in_bundles, segments_of
@@ -194,7 +194,7 @@ class RecordCopy:
             RecordDamaged: a segment is missing, or is none; everything before it is copied.
             OSError: the copy cannot be written.
         """
-        with self._alone():
+        with alone_in(self.paths.root):
             copied = read_copied(self.paths)
             if copied is None:
                 raise UsageError(f"{self.paths.root} is no copy of a record")
@@ -225,15 +225,6 @@ class RecordCopy:
     def _update_all(self, copied: Copied) -> None:
         for writer in self._store.folders(writers_place(copied.place)):
             self._update(copied, writer)
-
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        directory = os.open(self.paths.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(directory, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(directory)
 
     def _update(self, copied: Copied, writer: str) -> None:
         cursor = copied.writers.setdefault(writer, WriterCursor())

@@ -8,9 +8,7 @@ machine, is given to its engine with `give_to_engine`: then whoever wants to kno
 
 from __future__ import annotations
 
-import contextlib
 import difflib
-import fcntl
 import os
 import re
 import secrets
@@ -18,7 +16,6 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,6 +23,7 @@ import msgspec
 
 from headrace._version import __version__
 from headrace.errors import RunNotFound
+from headrace.held_file import alone_in
 from headrace.runs.run_paths import RunPaths, component, decode, runs_dir
 from headrace.runs.tail import Damage
 
@@ -173,7 +171,7 @@ def adopt(paths: RunPaths) -> RunHeader:
     Raises:
         OSError, msgspec.DecodeError: if the header cannot be read or written.
     """
-    with _locked(paths):
+    with alone_in(paths.root):
         header = read_header(paths)
         if header.supervisor_pid != ASK_ENGINE:
             header = _signed(header)
@@ -187,23 +185,12 @@ def give_to_engine(paths: RunPaths) -> RunHeader:
     Raises:
         OSError, msgspec.DecodeError: if the header cannot be read or written.
     """
-    with _locked(paths):
+    with alone_in(paths.root):
         asked = msgspec.structs.replace(
             read_header(paths), supervisor_pid=ASK_ENGINE, supervisor_start_time=0.0, node=""
         )
         _write_header(paths.root, asked)
     return asked
-
-
-@contextlib.contextmanager
-def _locked(paths: RunPaths) -> Iterator[None]:
-    """Lets one process of this machine at a time change the header."""
-    directory = os.open(paths.root, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(directory, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(directory)
 
 
 def _signed(header: RunHeader) -> RunHeader:

@@ -9,7 +9,6 @@ another name. A folder in a bucket may be a symbolic link: what is behind it can
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import re
@@ -22,6 +21,7 @@ from pathlib import Path
 from headrace.endpoint.s3.object_index import Known, ObjectIndex, ObjectRow
 from headrace.endpoint.s3.s3_errors import S3Error
 from headrace.errors import UsageError
+from headrace.held_file import hold
 from headrace.private_folders import make_folders
 
 OWN = ".headrace-s3"
@@ -65,17 +65,13 @@ class ObjectFolder:
         try:
             for folder in (root, self.own, self.own / "odd", self.own / "incoming", self.own / "uploads"):
                 make_folders(folder)
-            self._lock_file = os.open(self.own / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            lock_file = hold(self.own / "lock")
         except OSError as error:
             raise UsageError(f"the folder of objects {root} cannot be used: {error.strerror or error}") from error
-        try:
-            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._lock_file)
-            raise UsageError(
-                f"another server uses the folder of objects {root}",
-                hint="stop it, or name another folder with --buckets",
-            ) from None
+        if lock_file is None:
+            words = f"another server uses the folder of objects {root}"
+            raise UsageError(words, hint="stop it, or name another folder with --buckets")
+        self._lock_file = lock_file
         self.index = ObjectIndex(self.own / "index.sqlite")
         for left in (self.own / "incoming").iterdir():
             left.unlink()
