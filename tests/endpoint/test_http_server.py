@@ -10,7 +10,7 @@ import ssl
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -28,8 +28,13 @@ QUICK = HttpLimits(
 )
 
 
+KNOWN = "GET / HTTP/1.1\nHost: h\nKey: k"
+
+
 def echo(request: HttpRequest) -> HttpReply:
-    """Says what came: method, target and body."""
+    """Says what came: method, target and body. Whoever names a key is known."""
+    if request.headers.get("key"):
+        request.prove()
     body = request.body.read_all(1 << 20)
     return HttpReply(200, (("X-Target", f"{request.raw_path}?{request.raw_query}"),), body or request.method.encode())
 
@@ -331,20 +336,71 @@ def test_one_more_connection_takes_the_place_of_the_one_that_was_idle_the_longes
         wires = [stack.enter_context(Wire(server.port)) for _ in range(3)]
         until(lambda: server.idle_connections == 3)
         for wire in (wires[1], wires[0], wires[2]):  # so wires[1] is the one
-            assert wire.ask("GET / HTTP/1.1\nHost: h")[0] == 200
+            assert wire.ask(KNOWN)[0] == 200
             until(lambda: server.idle_connections == 3)
         more = stack.enter_context(Wire(server.port))
-        assert more.ask("GET / HTTP/1.1\nHost: h")[0] == 200
+        assert more.ask(KNOWN)[0] == 200
         assert wires[1].rest() == b""
         for wire in (wires[0], wires[2], more):
-            assert wire.ask("GET / HTTP/1.1\nHost: h")[0] == 200
+            assert wire.ask(KNOWN)[0] == 200
         assert server.connections == 3
+
+
+HALF_HELLO = bytes.fromhex("16030100f8010000f40303")  # of a handshake
+SLOW = {
+    "silent": b"",
+    "half a head": b"GET / HTTP/1.1\r\nHost: h\r\nKey: k",
+    "half a body": b"PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\nabc",
+    "half a handshake": HALF_HELLO,
+    "idle after a refusal": b"GET / HTTP/1.1\r\nHost: h\r\n\r\n",
+    "replies that are not read": b"PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: 60000\r\n\r\n" + bytes(60_000),
+}
+
+
+@pytest.mark.parametrize("kind", SLOW)
+def test_whoever_has_shown_no_key_keeps_no_place_from_a_client_that_has_one(kind: str) -> None:
+    limits = HttpLimits(connections=40, kept_seconds=0.2)
+    authority = trustme.CA()
+    with contextlib.ExitStack() as stack:
+        port, client = _tls_or_plain(stack, authority, limits, secure=kind == "half a handshake")
+        known = client()
+        assert known.ask(KNOWN)[0] == 200
+        for _ in range(60):
+            sock = stack.enter_context(socket.create_connection(("127.0.0.1", port), allowed(20)))
+            sock.setblocking(False)
+            with contextlib.suppress(OSError):
+                for _ in range(200 if kind == "replies that are not read" else 1):
+                    sock.send(SLOW[kind])
+        began = time.monotonic()
+        assert client().ask(KNOWN)[0] == 200
+        assert time.monotonic() - began < allowed(4.0)  # 15 s to 75 s if each had to run into its own limit
+        assert known.ask(KNOWN)[0] == 200  # it came before all of them, and is idle
+
+
+def _tls_or_plain(
+    stack: contextlib.ExitStack, authority: trustme.CA, limits: HttpLimits, *, secure: bool
+) -> tuple[int, Callable[[], Wire]]:
+    """Returns the port of a server, and what makes a connection to it that stays open until the end."""
+    if not secure:
+        server = stack.enter_context(serving(echo, limits))
+        return server.port, lambda: stack.enter_context(Wire(server.port))
+    ours, theirs = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
+    authority.issue_cert("127.0.0.1").configure_cert(ours)
+    authority.configure_trust(theirs)
+    server = stack.enter_context(serving(echo, limits, ours))
+
+    def client() -> Wire:
+        sock = socket.create_connection(("127.0.0.1", server.port), 20)
+        return stack.enter_context(Wire(server.port, theirs.wrap_socket(sock, server_hostname="127.0.0.1")))
+
+    return server.port, client
 
 
 def test_connections_beyond_the_limit_wait_while_all_are_busy() -> None:
     go_on = threading.Event()
 
     def handle(request: HttpRequest) -> HttpReply:
+        request.prove()
         go_on.wait(20)
         return HttpReply(200)
 

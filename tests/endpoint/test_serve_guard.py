@@ -6,6 +6,7 @@ import base64
 import contextlib
 import hashlib
 import http.client
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ import botocore.exceptions
 import pytest
 from botocore.auth import SigV4Auth
 
+from patience import allowed
 from serve_process import ServeProcess, serving, wait_for
 
 JSON = "application/x-amz-json-1.1"
@@ -205,6 +207,19 @@ def test_a_recorded_create_cannot_be_played_again_when_its_job_was_deleted(endpo
     assert (status, "InvalidSignatureException" in text) == (400, True)
     assert "TrainingJobSummaries" in client.list_training_jobs(NameContains="played")
     assert client.list_training_jobs(NameContains="played")["TrainingJobSummaries"] == []
+
+
+def test_three_hundred_slow_requests_of_strangers_hold_up_no_client(endpoint: ServeProcess) -> None:
+    head = signed(endpoint, LIST)
+    lines = "".join(f"{name}: {value}\r\n" for name, value in head.items())
+    half_head = f"POST / HTTP/1.1\r\nHost: 127.0.0.1:{endpoint.port}\r\n{lines}".encode()
+    with contextlib.ExitStack() as stack:
+        for i in range(300):
+            sock = stack.enter_context(socket.create_connection(("127.0.0.1", endpoint.port), allowed(20)))
+            sock.sendall(half_head + (b"Content-Length: 9\r\n\r\n{" if i % 2 else b""))
+        began = time.monotonic()
+        assert endpoint.client().list_training_jobs()["TrainingJobSummaries"] is not None
+        assert time.monotonic() - began < allowed(5.0)  # 15 s and more if they kept their places
 
 
 def test_bodies_have_a_limit(endpoint: ServeProcess) -> None:

@@ -65,6 +65,7 @@ class Dispatcher:
             return body[0]
 
         caller = self._gatekeeper.admit(request, read_body)
+        request.prove()
         asked = f"{request.method} {request.raw_path}?{request.raw_query} {request.headers.get('x-amz-target')}"
         copied = request.headers.get("x-amz-copy-source")
         _log.debug(

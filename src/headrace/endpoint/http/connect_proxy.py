@@ -71,13 +71,19 @@ class Proxy:
         """
         return f"http://{USER}:{self.token}@{f'[{address}]' if ':' in address else address}:{port}"
 
-    def decide(self, head: RequestHead) -> Terminated | Tunnelled | Refused:
-        """Returns what is done with a request for a connection; `Tunnelled` is connected already."""
+    def decide(self, head: RequestHead, prove: Callable[[], None]) -> Terminated | Tunnelled | Refused:
+        """Returns what is done with a request for a connection; `Tunnelled` is connected already.
+
+        Args:
+            head: of the request.
+            prove: is called when its sender has shown the token.
+        """
         if not self._authorised(head):
             return Refused(HttpReply(
                 407, (("Proxy-Authenticate", 'Basic realm="headrace serve"'),),
                 b"This proxy serves the program that headrace serve started.\n",
             ))  # fmt: skip
+        prove()
         found = _AUTHORITY.fullmatch(head.raw_path)
         if found is None or not 0 < int(found[2]) < 65536:
             return _refused(400, "CONNECT needs host:port")

@@ -40,6 +40,7 @@ class HttpConnection:
         tls: for connections that begin with TLS's handshake; None without TLS.
         proxy: what is done with CONNECT; None refuses it.
         begin: is called when a request begins to come; returns False if none may begin any more.
+        prove: is called when the sender of the request is known.
         end: is called when it is answered; returns False if the connection is to be closed.
     """
 
@@ -53,6 +54,7 @@ class HttpConnection:
         tls: ssl.SSLContext | None,
         proxy: Proxy | None,
         begin: Callable[[], bool],
+        prove: Callable[[], None],
         end: Callable[[], bool],
     ) -> None:
         self._sock = sock
@@ -62,6 +64,7 @@ class HttpConnection:
         self._tls = tls
         self._proxy = proxy
         self._begin = begin
+        self._prove = prove
         self._end = end
         self._proxied_host = ""
         self._read = RequestStream(sock, limits)
@@ -130,7 +133,7 @@ class HttpConnection:
         body = StreamBody(self._read, head.length, self._limits, go_on)
         request = HttpRequest(
             head.method, head.raw_path, head.raw_query, head.headers, body, self._peer,
-            isinstance(self._sock, ssl.SSLSocket), self._proxied_host,
+            isinstance(self._sock, ssl.SSLSocket), self._proxied_host, prove=self._prove,
         )  # fmt: skip
         reply, keeps = self._reply_to(request)
         try:
@@ -191,7 +194,7 @@ class HttpConnection:
         if self._proxy is None or self._proxied_host:
             self._refuse(HttpProblem(405, "this is no proxy"))
             return False
-        decided = self._proxy.decide(head)
+        decided = self._proxy.decide(head, self._prove)
         if isinstance(decided, Refused):
             self._write.reply(decided.reply, "GET", old=False, keeps=False)
             self._linger()

@@ -17,9 +17,11 @@ class HttpLimits:
         target_bytes: the request line's target.
         headers: their number.
         body_bytes: of one request; 5 GiB is what S3 takes in one PutObject.
-        connections: open at once, each with a thread. One more takes the place of the one that was idle the longest.
+        connections: open at once, each with a thread. One more takes the place of the oldest that has shown no key,
+            else of the one that was idle the longest.
         idle_seconds: between two requests of a connection.
-        kept_seconds: how long a connection is idle at least before another one takes its place.
+        kept_seconds: how long a connection may be idle, or its sender unknown, at least, before another one takes its
+            place: in TLS's handshake, in a head, in a body that is needed to check its signature.
         head_seconds: from the first byte of a request to the end of its head; also for TLS's handshake.
         stall_seconds: without a byte, in the middle of a body or reply.
         slowest: bytes a second that a body or reply needs on average, after `pace_seconds`.

@@ -222,6 +222,7 @@ class HttpRequest:
         secure: the request came through TLS.
         proxied_host: the name that the client asked the proxy to connect it with; empty without a proxy.
         framing: checks the framing ``aws-chunked`` of the body; None when nothing of it is signed.
+        prove: is called when the sender is known; before, his connection makes room for others.
     """
 
     method: str
@@ -233,6 +234,7 @@ class HttpRequest:
     secure: bool = False
     proxied_host: str = ""
     framing: FramingCheck | None = None
+    prove: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from headrace.errors import UsageError
 
 _log = logging.getLogger(__name__)
 _BACKLOG = 256
+_CUT_OFF = 3  # times `kept_seconds`
 _NOT_OURS = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EINVAL})
 
 
@@ -49,13 +50,24 @@ def listen(address: str, port: int) -> socket.socket:
 
 
 class _Slot:
-    """The thread of a connection, and since when it has had nothing to do; None while it answers."""
+    """The place of a connection. Who has shown a key keeps it while he is answered; all others keep it if nobody waits.
+
+    Attributes:
+        connection, thread: that have it.
+        idle: no request has begun.
+        since: when the connection came; of one that has shown a key: when its last request ended, or the next one
+            began. None while a request is answered whose sender is known.
+        proven: a sender who is known has used it.
+        leaving: how often it was told to end, because its place is needed.
+    """
 
     def __init__(self) -> None:
         self.connection: HttpConnection | None = None
         self.thread: threading.Thread | None = None
-        self.idle_since: float | None = None
-        self.leaving = False  # it was idle, and its place is needed
+        self.idle = True
+        self.since: float | None = time.monotonic()
+        self.proven = False
+        self.leaving = 0
 
 
 class HttpServer:
@@ -103,7 +115,7 @@ class HttpServer:
     def idle_connections(self) -> int:
         """How many of them wait for their next request."""
         with self._changed:
-            return sum(slot.idle_since is not None for slot in self._slots)
+            return sum(slot.idle for slot in self._slots)
 
     def start(self) -> None:
         """Begins to accept connections, in threads of its own."""
@@ -143,7 +155,7 @@ class HttpServer:
 
     def _shut(self, how: int, *, only_idle: bool) -> None:
         for slot in self._slots:
-            if slot.connection is not None and not (only_idle and slot.idle_since is None):
+            if slot.connection is not None and (slot.idle or not only_idle):
                 slot.connection.shut_down(how)
 
     def _accept(self) -> None:
@@ -164,30 +176,40 @@ class HttpServer:
             self._start_connection(sock, (str(peer[0]), int(peer[1])))
 
     def _make_room(self) -> bool:
-        """Waits until there is a place, ending the connection that is idle the longest. Returns False at the end."""
+        """Waits until there is a place, ending connections of whom nobody knows yet. Returns False at the end."""
         with self._changed:
             while len(self._slots) >= self._limits.connections and not self._stopping:
-                idle = [slot for slot in self._slots if self._may_leave(slot)]
-                if idle:
-                    oldest = min(idle, key=lambda slot: slot.idle_since or 0.0)
-                    assert oldest.connection is not None
-                    oldest.leaving = True
-                    oldest.connection.shut_down(socket.SHUT_RD)
-                self._changed.wait(max(0.01, self._limits.kept_seconds / 2))
+                now = time.monotonic()
+                unknown = [slot for slot in self._slots if not slot.proven]
+                for slot in sorted(unknown or self._slots, key=lambda slot: slot.since or now):
+                    if self._told_to_leave(slot, now):
+                        break
+                self._changed.wait(max(0.01, self._limits.kept_seconds / 10))
             return not self._stopping
 
-    def _may_leave(self, slot: _Slot) -> bool:
-        if slot.leaving or slot.idle_since is None or slot.connection is None:
+    def _told_to_leave(self, slot: _Slot, now: float) -> bool:
+        """Ends a connection that has had its time: it may send no more, and is cut off if that does not help.
+
+        A request that has come whole is answered all the same: on a busy machine the client is not the slow one.
+        """
+        if slot.connection is None or slot.since is None or now - slot.since < self._limits.kept_seconds:
             return False
-        return time.monotonic() - slot.idle_since >= self._limits.kept_seconds and not slot.connection.has_input()
+        if not slot.proven and slot.leaving < 2 and now - slot.since >= _CUT_OFF * self._limits.kept_seconds:
+            slot.leaving = 2
+            slot.connection.shut_down(socket.SHUT_RDWR)
+        elif not slot.leaving and not slot.connection.has_input():
+            slot.leaving = 1
+            slot.connection.shut_down(socket.SHUT_RD)
+        else:
+            return False
+        return True
 
     def _start_connection(self, sock: socket.socket, peer: tuple[str, int]) -> None:
         slot = _Slot()
-        slot.idle_since = time.monotonic()
         slot.connection = HttpConnection(
             sock, peer, self._handle, self._limits,
             tls=self._tls, proxy=self._proxy,
-            begin=lambda: self._began(slot), end=lambda: self._ended(slot),
+            begin=lambda: self._began(slot), prove=lambda: self._proved(slot), end=lambda: self._ended(slot),
         )  # fmt: skip
         slot.thread = threading.Thread(
             target=self._serve, args=(slot,), name=f"http-{self.port}-{peer[1]}", daemon=True
@@ -217,11 +239,19 @@ class HttpServer:
 
     def _began(self, slot: _Slot) -> bool:
         with self._changed:
-            slot.idle_since = None
+            slot.idle = False
+            if slot.proven:
+                slot.since = time.monotonic()
             return not self._stopping and not slot.leaving
+
+    def _proved(self, slot: _Slot) -> None:
+        with self._changed:
+            slot.proven, slot.since = True, None
 
     def _ended(self, slot: _Slot) -> bool:
         with self._changed:
-            slot.idle_since = time.monotonic()
+            slot.idle = True
+            if slot.proven:
+                slot.since = time.monotonic()
             self._changed.notify_all()
-            return not self._stopping
+            return not self._stopping and not slot.leaving
