@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from headrace import feed
 from headrace.feed import pipeline
 
 ENDLESS = 1_000_000_000  # samples: more than any window takes
@@ -118,27 +117,6 @@ class Shaped:
 def shaped(shape: str, size: int) -> Shaped:
     """`Shaped` on a feed server."""
     return Shaped(shape, size)
-
-
-class InPlace:
-    """Batches of one array, `size` bytes of float32, which the dataset fills where they will lie (`feed.empty`)."""
-
-    def __init__(self, size: int) -> None:
-        self.source = np.ones(size // 4, np.float32)
-
-    def __len__(self) -> int:
-        return ENDLESS
-
-    def __getitem__(self, index: int) -> Any:
-        array = feed.empty(self.source.shape, self.source.dtype)
-        np.copyto(array, self.source)
-        return array
-
-
-@pipeline
-def in_place(size: int) -> InPlace:
-    """`InPlace` on a feed server."""
-    return InPlace(size)
 
 
 class Small:

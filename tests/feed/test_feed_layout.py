@@ -217,3 +217,60 @@ def test_a_slice_without_samples_has_no_layout() -> None:
             None,
             lambda _: pytest.fail("there is no row"),
         )
+
+
+class Planes:
+    """Rows of 186,624 bytes, of a size and a type that `vary` may change."""
+
+    def __init__(self, count: int, vary: Any = lambda index: (36, np.float32)) -> None:
+        self.count, self.vary = count, vary
+
+    def row(self, index: int) -> tuple[np.ndarray[Any, Any], int]:
+        edge, dtype = self.vary(index)
+        return np.full((edge, 36, 36), index, dtype), index
+
+
+class Lane(Planes, torch.utils.data.IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        yield from map(self.row, range(self.count))
+
+
+class Fetched(Planes):
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Any:
+        return self.row(index)
+
+    def __getitems__(self, keys: list[int]) -> list[Any]:
+        return [self.row(key) for key in keys]
+
+
+@pytest.mark.parametrize("kind", [Lane, Fetched])
+def test_large_rows_that_are_made_at_once_are_stacked_where_the_batch_lies(
+    kind: type[Planes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The workers are forked: with a stacking of their own that fails, batches come only without it."""
+
+    def refuse(*_: Any) -> Any:
+        raise AssertionError("stacked first, and copied then")
+
+    expected = [default_collate([kind(10).row(index) for index in range(at, min(10, at + 4))]) for at in (0, 4, 8)]
+    monkeypatch.setattr("headrace.feed.worker.slices.collated", refuse)
+    with DataLoader(kind(10), 4, num_workers=1, verify=0) as loader:
+        batches = list(loader)
+    assert [flat(batch) for batch in batches] == [flat(batch) for batch in expected]
+
+
+def test_large_rows_that_do_not_stack_alike_are_left_to_torch() -> None:
+    mixed = Lane(8, lambda index: (36, (np.float32, np.int8)[index % 2]))
+    with DataLoader(mixed, 2, num_workers=1, verify=0) as loader:
+        assert [flat(batch) for batch in loader] == [
+            flat(default_collate([mixed.row(at), mixed.row(at + 1)])) for at in range(0, 8, 2)
+        ]
+    uneven = Lane(8, lambda index: (36 + index % 2, np.float32))
+    with (
+        DataLoader(uneven, 2, num_workers=1, verify=0) as loader,
+        pytest.raises(RuntimeError, match="stack expects each tensor to be equal size"),
+    ):
+        list(loader)

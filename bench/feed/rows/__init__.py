@@ -13,7 +13,6 @@ ROWS = {
     "rows1024": "mapped_rows",
     "nested": "nested",
     "inline64": "without_workers",
-    "filled": "filled",
     "tcp19": "tcp",
     "services": "services",
     "shapes-shm19": "shapes",

@@ -1,9 +1,8 @@
 """TCP on loopback, one worker to one client, 19 MB batches of one tensor.
 
 The raw socket loop does the same work (takes fresh batches from the same dataset, sends, receives into reused buffers)
-with one process on either side. *In place* fills buffers of its own instead, as a dataset of headrace can that fills
-`feed.empty`; *send only* fills nothing and is the limit of the socket itself. headrace has four processes there:
-executor, feed server, receiver, trainer.
+with one process on either side. *In place* fills buffers of its own instead; *send only* fills nothing and is the limit
+of the socket itself. headrace has four processes there: executor, feed server, receiver, trainer.
 """
 
 from __future__ import annotations
@@ -11,19 +10,13 @@ from __future__ import annotations
 from bench.feed.contenders.grpc_stream import GrpcStream
 from bench.feed.contenders.headrace_loader import HeadraceTcp
 from bench.feed.contenders.limits import RawSocket
-from bench.feed.data import BATCH_IMAGES, IMAGE_BYTES, in_place, shaped
+from bench.feed.data import BATCH_IMAGES, IMAGE_BYTES, shaped
 from bench.feed.figures import Figure, Records, gigabytes_per_second, rate
 from bench.feed.measure import Bench
 from bench.feed.records import Record
 from bench.feed.settings import Settings
 
 TITLE = "TCP, fresh 19 MB batches, 1 worker to 1 client"
-
-
-class HeadraceInPlace(HeadraceTcp):
-    """headrace's loader over TCP, with a dataset that uses `feed.empty`."""
-
-    name = "headrace, feed.empty"
 
 
 def run(bench: Bench, settings: Settings) -> None:
@@ -33,7 +26,6 @@ def run(bench: Bench, settings: Settings) -> None:
         [
             RawSocket(size),
             HeadraceTcp(shaped(shape="one tensor", size=size), 1, batch_size=None),
-            HeadraceInPlace(in_place(size=size), 1, batch_size=None),
             GrpcStream(size, **settings.of("grpc stream", bench.row)),
             RawSocket(size, "in place"),
             RawSocket(size, "send only"),
@@ -53,7 +45,6 @@ def _trainer(record: Record) -> float:
 def figures(records: Records) -> list[Figure]:
     """Returns the lines of the table."""
     raw, filled, limit, grpc = "raw socket", "raw socket, in place", "raw socket, send only", "grpc stream"
-    ours = HeadraceInPlace.name
     found = [
         records.ratio("headrace / raw socket loop, throughput", "headrace", raw, rate, target=0.9),
         records.ratio("headrace / raw socket filled in place, throughput", "headrace", filled, rate),
@@ -61,11 +52,6 @@ def figures(records: Records) -> list[Figure]:
         records.ratio("headrace / gRPC stream, throughput", "headrace", grpc, rate),
         records.ratio(
             "headrace / gRPC stream, CPU s/GB, both sides", "headrace", grpc, _all, target=0.25, better="less"
-        ),
-        records.ratio("feed.empty / raw socket filled in place, throughput", ours, filled, rate),
-        records.ratio("feed.empty / gRPC stream, CPU s/GB, both sides", ours, grpc, _all, better="less"),
-        records.ratio(
-            "feed.empty / raw socket filled in place, CPU s/GB, both sides", ours, filled, _all, better="less"
         ),
         records.ratio(
             "headrace / raw socket loop, CPU s/GB, trainer's side",
@@ -76,7 +62,7 @@ def figures(records: Records) -> list[Figure]:
             better="less",
         ),
     ]
-    for name in ("headrace", ours, raw, filled, limit, grpc):
+    for name in ("headrace", raw, filled, limit, grpc):
         found.append(records.value(name, name, gigabytes_per_second, " GB/s"))
         found.append(records.value(f"{name}, CPU, both sides", name, _all, " s/GB", better="less"))
         found.append(records.value(f"{name}, CPU, trainer's side", name, _trainer, " s/GB", better="less"))

@@ -59,7 +59,6 @@ _EXPORTS = {
     "WorkersLost": "headrace.errors",
     "arrow": "headrace.feed.sources.open_source",
     "channel": "headrace.feed.pipelines.factory",
-    "empty": "headrace.feed.batch.row_arrays",
     "lane": "headrace.feed.pipelines.lane_info",
     "merge_states": "headrace.feed.plan.lane_state",
     "hf": "headrace.feed.sources.open_source",
@@ -92,7 +91,6 @@ __all__ = [
     "WorkersLost",
     "arrow",
     "channel",
-    "empty",
     "hf",
     "jsonl",
     "lane",
@@ -109,7 +107,6 @@ __all__ = [
 
 if TYPE_CHECKING:
     from headrace.errors import PipelineError, PositionError, ShardError, WorkerError, WorkersLost
-    from headrace.feed.batch.row_arrays import empty
     from headrace.feed.client.policy import PurityWarning, Skipped
     from headrace.feed.loader.data_loader import DataLoader
     from headrace.feed.metrics.track import track

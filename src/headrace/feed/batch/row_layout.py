@@ -20,12 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ProtocolError
-from headrace.feed.batch.pytree import LEAVES, MAX_DEPTH, Bytes, Node, align, describe, terminals
+from headrace.feed.batch.pytree import LEAVES, MAX_DEPTH, Bytes, Node, align, describe
 from headrace.feed.batch.records import name_of
 from headrace.feed.batch.tensors import is_tensor
 
 MAX_LEAVES = 10_000
-Unwritten = Callable[[list[Any], Sequence[Any]], list[int]]
 _STACK_BYTES = 128 << 10  # small rows are collected up to this size and stacked in one call
 _KEYS = frozenset({str, int, bool})  # types of keys of samples that are written row by row
 _PLAIN_ARRAYS = (np.ndarray, np.memmap)  # whose values are just their bytes
@@ -193,7 +192,7 @@ class LayoutCache:
     """The layouts of the samples that were seen, so that each is learned once."""
 
     def __init__(self) -> None:
-        self._known: dict[Any, Layout] = {}
+        self._known: dict[Any, Layout | None] = {}  # None: they do not stack
 
     def of(self, sample: Any, collate: Callable[[list[Any]], Any]) -> Layout:
         """Returns the layout of batches that `collate` makes of such samples. Raises Uneven."""
@@ -204,8 +203,14 @@ class LayoutCache:
         if signature not in self._known:
             if len(self._known) >= 64:
                 self._known.clear()
-            self._known[signature] = learn(sample, collate)
-        return self._known[signature]
+            try:
+                self._known[signature] = learn(sample, collate)
+            except Uneven:
+                self._known[signature] = None
+        layout = self._known[signature]
+        if layout is None:
+            raise Uneven
+        return layout
 
 
 class RowWriter:
@@ -217,24 +222,15 @@ class RowWriter:
         block: block of the whole batch, uint8.
         rows: rows of the whole batch.
         first: row of the first sample.
-        unwritten: given a large sample's leaves and their rows, tells by number which are to be written; None if all
-            are. It may `move` the writer.
     """
 
-    def __init__(
-        self, sample: Any, layout: Layout, block: Bytes, rows: int, first: int, unwritten: Unwritten | None = None
-    ) -> None:
+    def __init__(self, sample: Any, layout: Layout, block: Bytes, rows: int, first: int) -> None:
         self._most = layout.small_rows
         self._template = sample if self._most > 1 else None  # a large sample is let go of when it is written
         self._signature = _signature(sample) if self._most == 1 else None
         self._samples: list[Any] = []
         self._written = first
-        self._layout, self._rows, self._unwritten = layout, rows, unwritten
-        self.move(block)
-
-    def move(self, block: Bytes) -> None:
-        """Goes on in another mapping of the same memory."""
-        self._targets = self._layout.targets(block, self._rows)
+        self._targets = layout.targets(block, rows)
 
     def write(self, sample: Any) -> None:
         """Takes the next sample. Raises Uneven if it, or one before it, differs from the first one."""
@@ -253,35 +249,9 @@ class RowWriter:
             raise Uneven
         if not _columns(self._samples, self._samples[0] if alone else self._template, columns):
             raise Uneven
-        try:
-            if alone and self._unwritten is not None:
-                rows = [target[first] for target in self._targets]
-                for number in self._unwritten([column[0] for column in columns], rows):
-                    _stack(columns[number], self._targets[number][first:last])
-            else:
-                for target, column in zip(self._targets, columns, strict=True):
-                    _stack(column, target[first:last])
-        except (TypeError, ValueError, RuntimeError, OverflowError):
-            raise Uneven from None  # the collate function's own result, or its own words, for the whole batch
+        stack_rows(columns, [target[first:last] for target in self._targets])
         self._samples.clear()
         self._written = last
-
-
-def layout_of_one(node: Node, leaves: Sequence[tuple[int, Bytes]]) -> Layout | None:
-    """Returns the layout of a block that holds one tree and no rows: its `offsets(1)` are those of the leaves.
-
-    Args:
-        node, leaves: what `pytree.describe` returned.
-
-    Returns:
-        None if there are leaves that are no tensors, arrays and NumPy scalars.
-    """
-    found = [leaf for _, leaf in terminals(node) if leaf[0] in LEAVES]
-    if any(leaf[0] not in ("t", "a", "s") for leaf in found):
-        return None
-    shapes = [() if leaf[0] == "s" else tuple(leaf[2]) for leaf in found]
-    tables = [Table(leaf[1], shape, raw.size) for leaf, shape, (_, raw) in zip(found, shapes, leaves, strict=True)]
-    return Layout(node, tuple(tables))
 
 
 def columns_of(samples: list[Any]) -> list[list[Any]]:
@@ -292,24 +262,13 @@ def columns_of(samples: list[Any]) -> list[list[Any]]:
     return columns
 
 
-def stack_rows(columns: Sequence[list[Any]], targets: Sequence[Any], placed: set[tuple[int, int]]) -> None:
-    """Writes all rows of a batch, but those leaves that are in their places already. Raises Uneven.
-
-    Args:
-        columns: for each table, the leaves of all rows.
-        targets: for each table, the rows of the batch.
-        placed: leaves that are in their places, by row and table.
-    """
+def stack_rows(columns: Sequence[list[Any]], targets: Sequence[Any]) -> None:
+    """Writes all rows of a batch: for each table the leaves of all rows, and where they go. Raises Uneven."""
     try:
-        for number, (column, target) in enumerate(zip(columns, targets, strict=True)):
-            if not any((row, number) in placed for row in range(len(column))):
-                _stack(column, target)
-                continue
-            for row in range(len(column)):
-                if (row, number) not in placed:
-                    _stack(column[row : row + 1], target[row : row + 1])
+        for column, target in zip(columns, targets, strict=True):
+            _stack(column, target)
     except (TypeError, ValueError, RuntimeError, OverflowError):
-        raise Uneven from None  # the collate function's own result, or its own words
+        raise Uneven from None  # the collate function's own result, or its own words, for the whole batch
 
 
 def _stack(column: list[Any], target: Any) -> None:

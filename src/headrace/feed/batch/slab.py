@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import ctypes
 import functools
 import mmap
 import os
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import numpy as np
@@ -25,9 +24,6 @@ from headrace.feed.descriptors import FULL, keep_room
 from headrace.feed.identifiers import SlabNumber
 
 GRANULE = 64 << 10
-_MAP_FIXED = 0x10
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
 MAX_FREE = 32  # a slab costs descriptors, of which a process may have no more than 1024
 
 
@@ -107,27 +103,6 @@ class Slab:
         if not self.pinned and pinning.register(address, self.size):
             self._map.unregister = functools.partial(pinning.unregister, address)
 
-    @property
-    def address(self) -> int:
-        """Where the mapping begins in this process."""
-        return int(self.view(0).__array_interface__["data"][0])
-
-    def detach(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Leaves the mapping to arrays that somebody holds, as ordinary memory, and maps the slab anew.
-
-        The slab itself does not change. Other views of the old mapping must not be used any more. The slab's memory
-        is not freed before the last of the arrays is gone.
-
-        Args:
-            ranges: (offset, bytes) of what the arrays hold, whose content stays.
-        """
-        content = [(offset, bytes(self.memory(offset, length))) for offset, length in ranges]
-        old = self._map
-        address, self._map = self.address, _Mapping(self.descriptor, self.size)
-        _make_private(address, self.size)
-        for offset, data in content:
-            memoryview(old)[offset : offset + len(data)] = data
-
     def memory(self, offset: int, length: int) -> memoryview:
         """Returns a part of the slab as memory. Raises ProtocolError if it is not inside."""
         if offset < 0 or length < 0 or offset + length > self.size:
@@ -139,15 +114,6 @@ class Slab:
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
-
-
-def _make_private(address: int, size: int) -> None:
-    """Replaces shared memory that is mapped at an address by zeros that are this process's own."""
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
-    arguments = ctypes.c_void_p(address), ctypes.c_size_t(size), mmap.PROT_READ | mmap.PROT_WRITE, flags, -1
-    if _libc.mmap(*arguments, ctypes.c_long(0)) != address:
-        code = ctypes.get_errno()
-        raise OSError(code, f"{size} bytes of a slab cannot be made private: {os.strerror(code)}")
 
 
 Returned = collections.deque[

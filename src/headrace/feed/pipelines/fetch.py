@@ -16,9 +16,7 @@ from typing import Any
 from headrace.errors import INTERRUPTIONS, PipelineError, ProtocolError
 from headrace.feed.batch.plain_values import CONTAINERS
 from headrace.feed.batch.pytree import Bytes, is_plain_list
-from headrace.feed.batch.row_arrays import RowArrays
 from headrace.feed.batch.row_layout import Layout, LayoutCache, RowWriter, Uneven
-from headrace.feed.batch.slab import Slab
 from headrace.feed.pipelines import seeds
 from headrace.feed.pipelines.collate import collate_as_torch, reworded, stack_arrays, uneven_field
 from headrace.feed.pipelines.seeds import SampleSeeds
@@ -38,7 +36,6 @@ class Built:
         seed: seed of local workers, to which each adds its number.
         seeds, collate_seeds: set the generators, those that the dataset and an own `collate` draw from.
         layouts: those of the samples that were seen.
-        arrays: what `feed.empty` gives the dataset.
     """
 
     dataset: Any
@@ -49,7 +46,6 @@ class Built:
     seeds: SampleSeeds = field(default_factory=SampleSeeds, compare=False)
     collate_seeds: SampleSeeds = field(default_factory=SampleSeeds, compare=False)
     layouts: LayoutCache = field(default_factory=LayoutCache, compare=False)
-    arrays: RowArrays = field(default_factory=RowArrays, compare=False)
 
     @property
     def fetches(self) -> bool:
@@ -264,39 +260,20 @@ def _make_rows(
     built: Built, addresses: SampleAddresses, expected: Layout | None, block_of: Callable[[Layout], RowBlock]
 ) -> Layout:
     writer: RowWriter | None = None
-    layout, arrays = expected, built.arrays
-
-    def moved() -> None:
-        if writer is not None and layout is not None:
-            writer.move(block_of(layout).block)
-
-    if expected is not None:
-        place = block_of(expected)
-        arrays.open(place.slab, place.start, expected, place.rows, moved)
-    samples = samples_of(built, addresses)
-    try:
-        for number in range(len(addresses.rows)):
-            if layout is not None:
-                arrays.begin(place.first + number)
-            sample = next(samples)
-            if writer is None:
-                own = built.layouts.of(sample, built.collate)
-                if expected is not None and own is not expected and own != expected:
-                    raise Uneven
-                if expected is None:
-                    place = block_of(own)
-                    arrays.open(place.slab, place.start, own, place.rows, moved)
-                layout = own
-                writer = RowWriter(sample, own, place.block, place.rows, place.first, arrays.unwritten)
-            writer.write(sample)
-            del sample
-            arrays.end()
-        if writer is None or layout is None:
-            raise Uneven
-        writer.finish()
-        return layout
-    finally:
-        arrays.close()
+    layout = expected
+    for sample in samples_of(built, addresses):
+        if writer is None:
+            layout = built.layouts.of(sample, built.collate)
+            if expected is not None and layout is not expected and layout != expected:
+                raise Uneven
+            place = block_of(layout)
+            writer = RowWriter(sample, layout, place.block, place.rows, place.first)
+        writer.write(sample)
+        del sample
+    if writer is None or layout is None:
+        raise Uneven
+    writer.finish()
+    return layout
 
 
 @dataclass(frozen=True)
@@ -307,15 +284,11 @@ class RowBlock:
         block: of the whole batch.
         rows: of the whole batch.
         first: the first row that is written.
-        slab: what the block lies in, None for other memory.
-        start: where it begins there.
     """
 
     block: Bytes
     rows: int
     first: int
-    slab: Slab | None = None
-    start: int = 0
 
 
 def samples_of(built: Built, addresses: SampleAddresses) -> Iterator[Any]:

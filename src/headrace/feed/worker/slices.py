@@ -8,9 +8,8 @@ bytes of every leaf, of each row, so that a difference can be named.
 
 from __future__ import annotations
 
-import functools
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -19,8 +18,7 @@ import numpy as np
 from headrace.errors import ProtocolError
 from headrace.feed.batch import pytree
 from headrace.feed.batch.pytree import Bytes
-from headrace.feed.batch.row_arrays import LEAST_BYTES, asked
-from headrace.feed.batch.row_layout import Layout, Uneven, columns_of, decode_layout, layout_of_one, stack_rows
+from headrace.feed.batch.row_layout import Layout, Uneven, columns_of, decode_layout, stack_rows
 from headrace.feed.batch.slab import Slab
 from headrace.feed.identifiers import NO_SLAB
 from headrace.feed.pipelines.fetch import (
@@ -34,7 +32,6 @@ from headrace.feed.pipelines.fetch import (
     make_rows,
     make_whole,
 )
-from headrace.feed.wire.draws import Drawn
 from headrace.feed.wire.messages import SUM, BatchRows, Done, Failure, SliceRequest
 from headrace.feed.wire.remote_errors import remote_error
 from headrace.feed.worker.chunk_sums import ChunkSums
@@ -42,6 +39,7 @@ from headrace.feed.worker.lane_reader import LaneFailed, LaneReaders
 from headrace.feed.worker.send_buffers import is_empty, payload_of
 
 DIGEST_BYTES = 8
+LEAST_BYTES = 64 << 10  # of a row; smaller ones are collected and stacked in one call, which costs less
 
 
 def keys_of(batch: BatchRows) -> list[Any]:
@@ -154,95 +152,26 @@ class Written(NamedTuple):
     size: int
 
 
-def stacks_at_once(built: Built, request: SliceRequest) -> bool:
+def stacks_in_place(built: Built, request: SliceRequest) -> bool:
     """Returns whether samples that are made at once may be written as rows; what is compared is collated."""
-    return built.batched and built.default_collate and not request.check and not built.arrays.unstackable
+    return built.batched and built.default_collate and not request.check
 
 
-def at_once(
-    built: Built, target: _Target, start: int, rows: int, offered: int, make: Callable[[], list[Any]]
-) -> tuple[list[Any], Written | None]:
-    """Has all samples of a batch made, and writes large ones straight to their places in it.
-
-    Args:
-        built: the pipeline.
-        target: where the batch goes.
-        start: its place there.
-        rows: as many are expected.
-        offered: of these, how many `feed.empty` may give arrays of.
-        make: makes the samples.
-
-    Returns:
-        The samples, if they are to be collated; or what was written of them.
-    """
-    arrays, layout = built.arrays, built.arrays.learned
-    try:
-        if layout is not None:
-            target.block(start + layout.size(rows), keep=start)
-            arrays.open(target.slab, start, layout, rows, lambda: None)
-            arrays.begin_batch(offered)
-        samples = make()
-        written = _write_rows(built, target, start, samples, as_expected=len(samples) == rows)
-        if written is None:
-            return samples, None
-        del samples
-        arrays.end()
-        return [], written
-    finally:
-        arrays.close()
-
-
-def _write_rows(built: Built, target: _Target, start: int, samples: list[Any], *, as_expected: bool) -> Written | None:
-    arrays, rows = built.arrays, len(samples)
+def _write_rows(built: Built, target: _Target, start: int, samples: Any) -> Written | None:
+    """Stacks large samples where the batch lies, so that they are copied once. None: they are to be collated."""
     if not isinstance(samples, list) or not samples:
         return None
+    rows = len(samples)
     try:
         layout = built.layouts.of(samples[0], built.collate)
-    except Uneven:
-        arrays.unstackable = True
-        return None
-    if layout.row_bytes <= LEAST_BYTES:
-        return None
-    try:
+        if layout.row_bytes <= LEAST_BYTES:
+            return None
         columns = columns_of(samples)
-        if not as_expected or layout != arrays.learned:
-            arrays.close()
-        arrays.learned, size = layout, layout.size(rows)
-
-        def block() -> Bytes:
-            return target.block(start + size, keep=start)[start : start + size]
-
-        placed = arrays.placed(columns, layout.targets(block(), rows))
-        stack_rows(columns, layout.targets(block(), rows), placed)
+        size = layout.size(rows)
+        stack_rows(columns, layout.targets(target.block(start + size, keep=start)[start : start + size], rows))
     except Uneven:
         return None
     return Written(layout.describe(rows), size)
-
-
-def _write_one(built: Built, target: _Target, start: int, request: SliceRequest, addresses: SampleAddresses) -> Written:
-    """Makes a sample that is no row of a batch, and writes those leaves of it that are not in their places already."""
-    arrays, layout = built.arrays, built.arrays.learned
-    try:
-        if layout is not None:
-            target.block(start + max(1, layout.size(1)), keep=start)
-            arrays.open(target.slab, start, layout, 1, lambda: None)
-            arrays.begin_batch(1)
-        sample = make_whole(built, addresses)
-        node, leaves, size = pytree.describe(sample)
-        _learn(built, node, leaves, size)
-        if layout is not None and target.slab is not None and target.slab.size < start + size:
-            arrays.close()  # it goes to another slab
-        target.write_leaves(arrays.missing(leaves), start, size, summed=request.sums)
-        del sample, leaves
-        arrays.end()
-        return Written(node, size)
-    finally:
-        arrays.close()
-
-
-def _learn(built: Built, node: pytree.Node, leaves: Sequence[tuple[int, Bytes]], size: int) -> None:
-    """Notes what a sample that is no row is made of: the next one may be filled in its place."""
-    built.arrays.learned = layout_of_one(node, leaves) if size > LEAST_BYTES else None
 
 
 def _make_whole(built: Built, request: SliceRequest, target: _Target) -> Done:
@@ -253,16 +182,15 @@ def _make_whole(built: Built, request: SliceRequest, target: _Target) -> Done:
     for number, wanted in enumerate(request.batches):
         addresses = addresses_of(request, wanted)
         try:
-            if built.fetches and stacks_at_once(built, request):
-                rows = len(addresses.keys)
-                samples, written = at_once(built, target, end, rows, rows, functools.partial(fetched, built, addresses))
+            written = None
+            if built.fetches and stacks_in_place(built, request):
+                samples = fetched(built, addresses)
+                written = _write_rows(built, target, end, samples)
                 if written is None:
                     address = (addresses.seed, addresses.epoch, addresses.position)
                     batch = collated(built, samples, address, addresses.keys)
-            elif not built.batched and not request.check and asked():
-                written = _write_one(built, target, end, request, addresses)
             else:
-                written, batch = None, make_whole(built, addresses)
+                batch = make_whole(built, addresses)
         except RowFailed as failed:
             failures.append(_failure(number, failed))
             nodes.append(None)
@@ -272,8 +200,6 @@ def _make_whole(built: Built, request: SliceRequest, target: _Target) -> Done:
         else:
             node, leaves, size = pytree.describe(batch)
             target.write_leaves(leaves, end, size, summed=request.sums)
-            if not built.batched and asked():
-                _learn(built, node, leaves, size)
         if request.check:
             digests += [_digest(raw.data) for _, raw in leaves]
             digests.append(_digest(msgspec.msgpack.encode(node)))
@@ -288,25 +214,15 @@ def _make_draw(built: Built, lanes: LaneReaders, request: SliceRequest, target: 
     if draw is None:
         raise ProtocolError("samples by their keys are asked of a dataset without a count")
     done = Done(request.number, NO_SLAB, 0, [None], b"", 0.0, 0.0)
-    told: list[Drawn] = []
-
-    def make() -> list[Any]:
-        outputs, drawn = lanes.draw(request.epoch, request.seed, draw, fresh=request.check == SUM)
-        told.append(drawn)
-        return outputs
-
-    written = None
     try:
-        if draw.part or not stacks_at_once(built, request):
-            outputs = make()
-        else:  # a generator still holds the array that it has given last
-            outputs, written = at_once(built, target, 0, draw.count, draw.count - 1, make)
+        outputs, drawn = lanes.draw(request.epoch, request.seed, draw, fresh=request.check == SUM)
+        stacks = not draw.part and stacks_in_place(built, request)
+        written = _write_rows(built, target, 0, outputs) if stacks else None
         batch: Any = outputs
-        if outputs and not draw.part:
+        if outputs and not draw.part and written is None:
             batch = collated(built, outputs, (request.seed, request.epoch, wanted.position))
     except (LaneFailed, RowFailed) as failed:
         return msgspec.structs.replace(done, failures=(_failure(0, failed),))
-    [drawn] = told
     if written is not None:
         return msgspec.structs.replace(done, size=written.size, nodes=[written.node], drawn=drawn)
     if not outputs:
@@ -334,7 +250,7 @@ def _make_rows(built: Built, request: SliceRequest, target: _Target) -> Done:
         def block_of(own: Layout, place: RowBlock = place, start: int = start) -> RowBlock:
             size = max(1, own.size(place.rows))
             block = target.block(start + size, keep=start)[start : start + size]
-            return RowBlock(block, place.rows, place.first, target.slab, start)
+            return RowBlock(block, place.rows, place.first)
 
         try:
             layout = make_rows(built, addresses, layout, block_of)
