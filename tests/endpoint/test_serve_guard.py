@@ -20,7 +20,7 @@ import pytest
 from botocore.auth import SigV4Auth
 
 from patience import allowed
-from serve_process import ServeProcess, serving, wait_for
+from serve_process import BUCKET, ROLE, ServeProcess, serving, wait_for
 
 JSON = "application/x-amz-json-1.1"
 LIST = {"X-Amz-Target": "SageMaker.ListTrainingJobs", "Content-Type": JSON}
@@ -220,6 +220,64 @@ def test_three_hundred_slow_requests_of_strangers_hold_up_no_client(endpoint: Se
         began = time.monotonic()
         assert endpoint.client().list_training_jobs()["TrainingJobSummaries"] is not None
         assert time.monotonic() - began < allowed(5.0)  # 15 s and more if they kept their places
+
+
+def test_a_job_that_was_deleted_is_created_again_within_the_second(endpoint: ServeProcess) -> None:
+    client = endpoint.client()
+    request = endpoint.one_host("at-once", "pass")
+    request["HyperParameters"]["sagemaker_submit_directory"] = '"s3://nowhere/c.tar.gz"'  # it fails and starts nothing
+    time.sleep(1.0 - time.time() % 1.0)  # to the beginning of a second
+    arn = client.create_training_job(**request)["TrainingJobArn"]
+    endpoint.ended(client, "at-once")
+    client.delete_training_job(TrainingJobName="at-once")
+    assert client.create_training_job(**request)["TrainingJobArn"] == arn
+    endpoint.ended(client, "at-once")
+
+
+MISSING = {
+    "no-bucket": ("S3Prefix", "s3://nowhere/a"),
+    "no-key": ("S3Prefix", f"s3://{BUCKET}/nothing/here"),
+    "empty-folder": ("S3Prefix", f"s3://{BUCKET}/empty"),
+    "beyond-a-file": ("S3Prefix", f"s3://{BUCKET}/there/x/"),
+    "no-manifest": ("ManifestFile", f"s3://{BUCKET}/there"),
+    "no-augmented-manifest": ("AugmentedManifestFile", f"s3://{BUCKET}/there/"),
+}
+
+
+@pytest.mark.parametrize(("kind", "uri"), MISSING.values(), ids=MISSING)
+def test_an_input_that_is_not_there_is_refused_in_the_services_words(
+    kind: str, uri: str, endpoint: ServeProcess
+) -> None:
+    (endpoint.bucket / "empty").mkdir(exist_ok=True)
+    (endpoint.bucket / "there").mkdir(exist_ok=True)
+    (endpoint.bucket / "there/x").write_text("x")
+    names = {"AttributeNames": ["a"]} if kind == "AugmentedManifestFile" else {}
+    channels = [_channel("good", "S3Prefix", f"s3://{BUCKET}/the"), _channel("c", kind, uri, **names)]
+    with pytest.raises(botocore.exceptions.ClientError) as refused:
+        endpoint.client().create_training_job(**endpoint.one_host("missing", "pass", InputDataConfig=channels))
+    error = refused.value.response["Error"]
+    assert error["Code"] == "ValidationException"
+    bucket = uri.split("/")[2]
+    assert error["Message"] == (
+        f'No S3 objects found under S3 URL "{uri}" given in input data source. Please ensure that the bucket exists '
+        f'in the selected region (us-east-1), that objects exist under that S3 prefix, and that the role "{ROLE}" has '
+        f'"s3:ListBucket" permissions on bucket "{bucket}".'
+    )
+    assert endpoint.client().list_training_jobs(NameContains="missing")["TrainingJobSummaries"] == []
+
+
+@pytest.mark.parametrize(
+    "place",
+    [{"OutputDataConfig": {"S3OutputPath": "s3://nowhere/out"}}, {"CheckpointConfig": {"S3Uri": "s3://nowhere/c"}}],
+)
+def test_a_bucket_to_write_into_that_is_not_there_is_refused(place: dict[str, Any], endpoint: ServeProcess) -> None:
+    with pytest.raises(botocore.exceptions.ClientError, match=r'ValidationException.*"s3://nowhere/.*does not exist'):
+        endpoint.client().create_training_job(**endpoint.one_host("unwritten", "pass", **place))
+
+
+def _channel(name: str, kind: str, uri: str, **more: object) -> dict[str, Any]:
+    source = {"S3DataSource": {"S3DataType": kind, "S3Uri": uri, **more}}
+    return {"ChannelName": name, "DataSource": source, "InputMode": "Pipe" if more else "File"}
 
 
 def test_bodies_have_a_limit(endpoint: ServeProcess) -> None:

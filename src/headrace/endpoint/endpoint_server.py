@@ -177,7 +177,7 @@ class Endpoint:
             self._store = JobStore(options.store)
             self._s3 = S3Face(options.buckets, ACCOUNT, options.region)
             self._s3.create_bucket(BUCKET)
-            maker = JobMaker(settings, self._local_path, read_rules(options.images), STOP_GRACE)
+            maker = JobMaker(settings, self._local_path, self._first_key, read_rules(options.images), STOP_GRACE)
             runs = JobRuns(options.store, self._store, maker, options.region, _url(options, MACHINE_NAME, port))
             self._queue = JobQueue(self._store, runs, options.most_running)
             rates = read_rates(options.rates)
@@ -220,6 +220,13 @@ class Endpoint:
         """Returns the path of a key; None when the bucket is none of these, or the key has no path."""
         try:
             return self._s3.local_path(bucket, key)
+        except S3Error:
+            return None
+
+    def _first_key(self, bucket: str, prefix: str) -> str | None:
+        """Returns the first key of a bucket that begins with a prefix; None when there is none, or no such bucket."""
+        try:
+            return self._s3.first_key(bucket, prefix)
         except S3Error:
             return None
 

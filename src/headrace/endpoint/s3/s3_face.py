@@ -69,7 +69,8 @@ class S3Face:
         self._account = account
         self._folder = folder = ObjectFolder(root)
         uploads = MultipartUploads(folder)
-        buckets = BucketOperations(folder, KeyListing(folder), uploads, account, region)
+        self._listing = KeyListing(folder)
+        buckets = BucketOperations(folder, self._listing, uploads, account, region)
         parts = MultipartOperations(folder, uploads)
         # The first row whose name is there counts.
         self._service = [_Row("GET", "", buckets.list_buckets, ("max-buckets", "continuation-token", "prefix"))]
@@ -133,6 +134,11 @@ class S3Face:
     def local_path(self, bucket: str, key: str) -> Path:
         """Returns the path of an object or a prefix, see `ObjectFolder.local_path`. Raises S3Error."""
         return self._folder.local_path(bucket, key)
+
+    def first_key(self, bucket: str, prefix: str) -> str | None:
+        """Returns the first key that begins with a prefix, None when there is none. Raises S3Error: no such bucket."""
+        keys = self._listing.page(bucket, prefix.encode(), b"", b"", 1).keys
+        return keys[0].decode(errors="surrogateescape") if keys else None
 
     def link(self, bucket: str, prefix: str, folder: Path) -> None:
         """Shows a folder of the user's as a prefix of a bucket. Nothing is copied, and nothing is ever changed in it.

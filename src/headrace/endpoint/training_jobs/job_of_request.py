@@ -11,7 +11,7 @@ from headrace.endpoint.protocols import ServiceError
 from headrace.endpoint.services.service_models import refusal
 from headrace.endpoint.training_jobs.engine_settings import EngineSettings
 from headrace.endpoint.training_jobs.images import ImageRule, python_for
-from headrace.endpoint.training_jobs.local_uris import FindPath, with_local_paths
+from headrace.endpoint.training_jobs.local_uris import FindKey, FindPath, missing_places, with_local_paths
 from headrace.errors import EngineRefused, JobInvalid
 from headrace.job import Job
 from headrace.job.problems.finding import JobSource
@@ -28,12 +28,14 @@ class JobMaker:
     Args:
         settings: the engine that runs them, with its options.
         find: the endpoint's buckets.
+        find_key: their objects.
         images: which Python stands for which image.
         stop_grace: seconds between SIGTERM and SIGKILL.
     """
 
     settings: EngineSettings
     find: FindPath
+    find_key: FindKey
     images: tuple[ImageRule, ...] = ()
     stop_grace: float = field(default=STOP_GRACE)
 
@@ -55,6 +57,15 @@ class JobMaker:
             raise refusal(error.problems) from error
         except EngineRefused as error:
             raise ServiceError("ValidationException", str(error)) from error
+
+    def check_places(self, request: Mapping[str, object], region: str) -> None:
+        """Checks that what a request reads is there, and where it writes.
+
+        Raises:
+            ServiceError: with everything that is missing.
+        """
+        if missing := missing_places(request, region, self.find, self.find_key):
+            raise ServiceError("ValidationException", " ".join(missing))
 
     def note(self, request: Mapping[str, object]) -> str:
         """Returns the sentence that says what runs the programs: which Python, or the image itself."""

@@ -30,6 +30,8 @@ _OF_PROGRAMS = frozenset({"DescribeTrainingJob", "ListTrainingJobs", "ListTags",
 _UPDATED = ("ProfilerConfig", "ProfilerRuleConfigurations", "RemoteDebugConfig")
 _MOST_TAGS = 50
 _PAGE = 10
+_SIGNED_ALIKE = 1.0
+"""Seconds in which a client signs the same request in the same way: X-Amz-Date has no parts of a second."""
 _ARN = re.compile(r"arn:aws[a-z-]*:sagemaker:[a-z0-9-]*:\d{12}:([a-z-]+)/(.+)")
 _SORTED = {"Name": "TrainingJobName", "CreationTime": "CreationTime", "Status": "TrainingJobStatus"}
 _TIMES = ("CreationTime", "LastModifiedTime")
@@ -124,6 +126,7 @@ class TrainingJobs:
             raise ServiceError(
                 "InvalidSignatureException", "This request has been used; it created a job that is gone."
             )
+        self._maker.check_places(members, self._region)
         waiting = len(self._store.in_phase(Phase.QUEUED))
         if waiting >= self._most_queued:
             limit = f"The account-level service limit 'jobs that wait' is {self._most_queued} Jobs, with current"
@@ -192,12 +195,17 @@ class TrainingJobs:
         return {"TrainingJobArn": description.job_arn(self._region, job.name)}
 
     def delete(self, members: Members, _: Caller) -> dict[str, object]:
-        """DeleteTrainingJob. The name is free then; the record of the run stays where all runs are."""
+        """DeleteTrainingJob. The name is free then; the record of the run stays where all runs are.
+
+        The request that made the job may not be played again, and the same call made anew within the second has its
+        signature. So the job is there until that second is over: who creates it after this answer signs another one.
+        """
         job = self._find(members)
         status = self._runs.describe(job)["TrainingJobStatus"]
         if status not in description.ENDED:
             words = f"The request was rejected because the training job is in status {status}."
             raise ServiceError("ResourceInUse", words)
+        time.sleep(max(0.0, min(_SIGNED_ALIKE, job.created + _SIGNED_ALIKE - time.time())))
         self._runs.forget(job)
         return {}
 
