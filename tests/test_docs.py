@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
+from effort import SOAK
 
+from headrace.job.load import load_job
 from test_rooms import MAY_IMPORT, ORDER
 
 ROOT = Path(__file__).parent.parent
@@ -86,3 +91,30 @@ def test_the_tables_of_the_architecture_are_the_map_that_the_tests_hold() -> Non
     for room, described in inside.items():
         packages = [name for name in ORDER[room] if (ROOT / "src" / "headrace" / room / name).is_dir()]
         assert re.findall(rf"`{room}/(\w+)/`", described) == packages, room
+
+
+def test_what_the_readme_shows_first_can_be_copied_and_run(tmp_path: Path) -> None:
+    """Each block that begins with a file's name is that file; each other one is typed, in its place."""
+    section = (ROOT / "README.md").read_text().partition("## Is your training waiting")[2].partition("\n## ")[0]
+    blocks = re.findall(r"^```\w*\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONWARNINGS": ""}
+    said = ""
+    for block in blocks:
+        if name := re.match(r"# (\S+)\n", block):
+            text = block.replace("return 4096", "return 640")  # a tenth of the time
+            (tmp_path / name[1]).write_text(text)
+            if name[1].endswith(".py"):
+                compile(text, name[1], "exec")
+        elif SOAK:
+            done = subprocess.run(
+                ["bash", "-ec", block], check=False, cwd=tmp_path, env=environment, capture_output=True, text=True
+            )
+            assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
+            said += done.stdout
+    assert sorted(path.name for path in tmp_path.glob("*.*")) == ["data.py", "job.yaml", "train.py"]
+    assert load_job(tmp_path / "job.yaml").data_service.feed.enabled
+    if SOAK:
+        assert "step floor" in said
+        assert said.count("\nloss ") == 1, "headrace's loader, without a job"
+        assert "] loss " in said, "the job"
+        assert "to train" in said, "the report"

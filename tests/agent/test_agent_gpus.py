@@ -16,6 +16,7 @@ from agent_plans import make_plan, scripts
 
 from headrace.agent.metrics import gpus as gpus_module
 from headrace.agent.metrics.gpus import Gpus, gpus_of
+from headrace.install_hint import install_hint
 from headrace.instance.launch_plan import LaunchPlan
 from needs import require
 from nvml import build_nvml
@@ -92,7 +93,7 @@ def test_a_missing_library_a_dead_driver_and_a_missing_package_are_told_once(lib
     assert ask(None, None)["notes"] == ["no GPU figures: NVML: NVML Shared Library Not Found"]
     assert ask(None, library, FAKE_NVML_INIT="9")["notes"] == ["no GPU figures: NVML: Driver Not Loaded"]
     [note] = ask(None, library, hide="hide")["notes"]
-    assert note == "no GPU figures: nvidia-ml-py is not installed (pip install 'headrace[gpu]')"
+    assert note == f"no GPU figures: nvidia-ml-py is not installed ({install_hint('gpu')})"
 
 
 def test_a_host_without_gpus_does_not_look_for_nvml(logged) -> None:

@@ -21,6 +21,7 @@ from made_runs import DATA, DNN, lost_host, make_run, write_log
 from page_server import COMMAND, Ui, start_ui
 
 from headrace.cli.main import invoke
+from headrace.install_hint import install_hint
 from headrace.runs import EventWriter, HostSecond, LogWriter, MetricWriter, RunPaths, Status, Stream, adopt, create_run
 from headrace.runs.events import RunFinished
 from patience import allowed
@@ -326,7 +327,7 @@ def test_without_the_extra_it_says_what_to_install(tmp_path: Path, home: Path) -
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert "error: headrace ui needs uvicorn, which is not installed" in done.stderr
-    assert "hint: pip install 'headrace[ui]'" in done.stderr
+    assert f"hint: {install_hint('ui')}" in done.stderr
 
 
 def test_an_unknown_run_is_told_before_anything_is_started(ui: Ui) -> None:

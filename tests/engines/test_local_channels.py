@@ -24,6 +24,7 @@ from stage import assert_failed, groups, kill, said, text, until
 from headrace import engines
 from headrace.errors import EngineRefused, JobInvalid
 from headrace.hosting.supervision.scratch_dir import remove_scratch
+from headrace.install_hint import install_hint
 from headrace.instance.channels import mounts
 from headrace.instance.channels.stage_orders import ChannelOrder, StageOrder, write_orders
 from headrace.processes.process_table import scan
@@ -305,7 +306,7 @@ def test_an_endpoint_that_does_not_answer_is_refused_soon(stage, s3, monkeypatch
 
 def test_without_the_extra_it_is_said_how_to_get_it(stage, s3, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "botocore.session", None)
-    assert refused(stage, s3.uri("train/")).hint == "pip install 'headrace[s3]'"
+    assert refused(stage, s3.uri("train/")).hint == install_hint("s3")
 
 
 def test_a_fastfile_channel_where_nothing_can_be_mounted_is_refused_by_plan_and_start(stage, s3, monkeypatch) -> None:

@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.errors import FeedError
 from headrace.feed import DataLoader, prometheus, stack_arrays
+from headrace.install_hint import install_hint
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -148,7 +149,7 @@ def test_without_the_library_the_error_says_what_to_install() -> None:
     )  # fmt: skip
     last = done.stderr.strip().splitlines()[-2:]
     assert "Prometheus metrics need the library prometheus-client" in last[0]
-    assert last[1] == "hint: pip install 'headrace[prometheus]'"
+    assert last[1] == f"hint: {install_hint('prometheus')}"
 
 
 def test_a_server_that_is_asked_for_metrics_without_the_library_does_not_start(tmp_path: Path) -> None:
@@ -160,4 +161,4 @@ def test_a_server_that_is_asked_for_metrics_without_the_library_does_not_start(t
     )
     assert done.returncode == 1
     assert done.stderr.startswith("error: Prometheus metrics need the library prometheus-client")
-    assert "hint: pip install 'headrace[prometheus]'" in done.stderr
+    assert f"hint: {install_hint('prometheus')}" in done.stderr

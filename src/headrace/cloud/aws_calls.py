@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.catalog.aws_errors import AwsFault, fault_of
 from headrace.errors import CloudError, HeadraceError, UsageError
+from headrace.install_hint import install_hint
 
 if TYPE_CHECKING:
     from botocore.exceptions import ClientError  # type: ignore[import-untyped, unused-ignore]
@@ -50,7 +51,7 @@ class Aws:
         try:
             import boto3  # type: ignore[import-untyped, unused-ignore]
         except ImportError as error:
-            raise UsageError("boto3 is not installed", hint="pip install 'headrace[sagemaker]'") from error
+            raise UsageError("boto3 is not installed", hint=install_hint("sagemaker")) from error
         from botocore.exceptions import BotoCoreError  # type: ignore[import-untyped, unused-ignore]
 
         try:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from headrace.errors import FeedError
 from headrace.feed.wire.messages import Status
 from headrace.feed_metrics import Because
+from headrace.install_hint import install_hint
 
 try:
     from prometheus_client import CollectorRegistry, start_http_server
@@ -25,7 +26,7 @@ try:
 except ImportError as missing:
     raise FeedError(
         f"Prometheus metrics need the library prometheus-client: {missing}",
-        hint="pip install 'headrace[prometheus]'",
+        hint=install_hint("prometheus"),
     ) from missing
 
 if TYPE_CHECKING:

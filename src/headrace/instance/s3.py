@@ -1,6 +1,6 @@
 """Objects of an S3 bucket, through botocore; its errors become headrace's.
 
-botocore is an extra (`pip install 'headrace[s3]'`), imported when the first object is asked for.
+botocore is an extra (`s3`), imported when the first object is asked for.
 Credentials, region and endpoint are found as every AWS tool finds them: AWS_ACCESS_KEY_ID, AWS_PROFILE, AWS_REGION,
 AWS_ENDPOINT_URL, ~/.aws. Measured against s3fs with 400 files of 20 KB and of 500 KB: threads around botocore cost
 0.8 to 1.0 of its CPU seconds, and half of its start. Against s3transfer with one file of 200 MB, 16 MB a part: the
@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from headrace.errors import HeadraceError, ObjectChanged, ObjectMissing, StorageError, StorageUnreachable, UsageError
+from headrace.install_hint import install_hint
 
 CHUNK = 1 << 18
 PART = 16 << 20
@@ -28,7 +29,6 @@ PARTS_AT_ONCE = 4
 MOST_PARTS = 10_000  # S3's limit
 CONNECT_SECONDS = 10.0
 ATTEMPTS = 3
-INSTALL = "pip install 'headrace[s3]'"
 
 _log = logging.getLogger(__name__)
 
@@ -92,7 +92,9 @@ class S3:
             config = importlib.import_module("botocore.config")
             self._errors = importlib.import_module("botocore.exceptions")
         except ImportError as error:
-            raise UsageError(f"s3:// needs a library that is not installed: {error.name}", INSTALL) from error
+            raise UsageError(
+                f"s3:// needs a library that is not installed: {error.name}", install_hint("s3")
+            ) from error
         self._broken = (
             self._errors.ResponseStreamingError,
             self._errors.ReadTimeoutError,

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 
+from headrace.install_hint import install_hint
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.machine import VISIBLE_GPUS, visible_gpus
 from headrace.runs.metric_records import GpuUse
@@ -82,7 +83,7 @@ class Gpus:
         try:
             import pynvml  # type: ignore[import-untyped]
         except ImportError:
-            self._log_once("nvml", "no GPU figures: nvidia-ml-py is not installed (pip install 'headrace[gpu]')")
+            self._log_once("nvml", f"no GPU figures: nvidia-ml-py is not installed ({install_hint('gpu')})")
             return
         try:
             pynvml.nvmlInit()

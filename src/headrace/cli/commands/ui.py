@@ -27,15 +27,14 @@ def command(run: str | None, port: int, browse: bool) -> int:
     """
     from headrace.cli.options import open_run
     from headrace.errors import UsageError
+    from headrace.install_hint import install_hint
 
     try:
         from headrace.console.ui_server import serve
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in {"starlette", "uvicorn"}:
             raise
-        raise UsageError(
-            f"headrace ui needs {error.name}, which is not installed", hint="pip install 'headrace[ui]'"
-        ) from error
+        raise UsageError(f"headrace ui needs {error.name}, which is not installed", hint=install_hint("ui")) from error
 
     path = "/" if run is None else f"/runs/{open_run(run).id}"
 

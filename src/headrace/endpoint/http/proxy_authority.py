@@ -14,6 +14,7 @@ from datetime import datetime, timedelta, timezone
 
 from headrace.endpoint.http.aws_names import AWS_DOMAIN, is_aws_name
 from headrace.errors import UsageError
+from headrace.install_hint import install_hint
 
 _BEFORE = timedelta(hours=1)  # clocks differ
 _CONTEXTS = 512
@@ -37,7 +38,7 @@ class ProxyAuthority:
         except ImportError:
             raise UsageError(
                 "the proxy needs the library cryptography, which is not installed",
-                hint="pip install 'headrace[serve]'",
+                hint=install_hint("serve"),
             ) from None
         self._x509 = x509
         self._sha256 = hashes.SHA256()

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from headrace.endpoint.s3.s3_errors import S3Error
 from headrace.errors import UsageError
+from headrace.install_hint import install_hint
 
 HEADER = "x-amz-checksum-"
 FULL, COMPOSITE = "FULL_OBJECT", "COMPOSITE"
@@ -61,7 +62,7 @@ def require_checksums() -> None:
     for name in ("awscrt", "isal"):
         if find_spec(name) is None:
             words = f"S3 needs the library {name} for its checksums, which is not installed"
-            raise UsageError(words, hint="pip install 'headrace[serve]'")
+            raise UsageError(words, hint=install_hint("serve"))
 
 
 def _library() -> Any:

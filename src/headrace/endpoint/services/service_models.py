@@ -17,6 +17,7 @@ import msgspec
 
 from headrace.endpoint.protocols import ServiceError
 from headrace.errors import Broken, Problem, UsageError
+from headrace.install_hint import install_hint
 from headrace.job.problems.finding import JobSource
 from headrace.job.sagemaker.check import CLIENT, check_shape
 from headrace.job.sagemaker.shapes import Shape, read_shape
@@ -52,10 +53,10 @@ def request_shapes(wanted: Mapping[str, Collection[str]]) -> dict[str, dict[str,
         answer = file.read()
     _, status = os.waitpid(child, 0)
     if status:
-        raise UsageError("the models of botocore could not be read", "pip install -U 'headrace[serve]'")
+        raise UsageError("the models of botocore could not be read", install_hint("serve"))
     found = msgspec.json.decode(answer, type=dict[str, dict[str, Shape]] | str)
     if isinstance(found, str):
-        raise UsageError(found, "pip install -U 'headrace[serve]'")
+        raise UsageError(found, install_hint("serve"))
     return found
 
 

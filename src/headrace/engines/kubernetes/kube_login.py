@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from headrace.errors import EngineRefused
+from headrace.install_hint import install_hint
 
 if TYPE_CHECKING:
     from lightkube.config.kubeconfig import KubeConfig, SingleConfig
 
 VARIABLE = "KUBECONFIG"
 DEFAULT = "~/.kube/config"
-INSTALL = "pip install 'headrace[kubernetes]'"
 PLUGINS = ("client.authentication.k8s.io/v1beta1", "client.authentication.k8s.io/v1alpha1")
 PLUGIN_HINT = (
     "`kubectl config view --raw --flatten` shows the login; ask for a kubeconfig with a token or a client certificate, "
@@ -36,7 +36,7 @@ def login(context: str) -> SingleConfig:
         from lightkube.config.models import User
         from lightkube.core.exceptions import ConfigError
     except ImportError as error:
-        raise EngineRefused("lightkube is not installed", INSTALL) from error
+        raise EngineRefused("lightkube is not installed", install_hint("kubernetes")) from error
     try:
         files = kubeconfig_files()
         if not files and not context and "KUBERNETES_SERVICE_HOST" in os.environ:

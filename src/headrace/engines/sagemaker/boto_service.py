@@ -1,4 +1,4 @@
-"""Speaks to SageMaker and CloudWatch Logs with botocore (``pip install 'headrace[sagemaker]'``), imported when used.
+"""Speaks to SageMaker and CloudWatch Logs with botocore (extra `sagemaker`), imported when used.
 
 CreateTrainingJob is not left to botocore's own repetitions: a request whose answer was lost may have created the job,
 so the job is looked for by its name first. Every repetition waits, at random and longer each time, because many
@@ -31,11 +31,11 @@ from headrace.engines.sagemaker.service_calls import (
     is_over,
 )
 from headrace.errors import EngineRefused
+from headrace.install_hint import install_hint
 from headrace.instance.s3 import share_models
 
 T = TypeVar("T")
 
-INSTALL = "pip install 'headrace[sagemaker]'"
 LOG_GROUP = "/aws/sagemaker/TrainingJobs"
 CREATE_TRIES, TRIES = 8, 3
 _POINTS = 1440  # of a metric in an answer
@@ -73,7 +73,7 @@ class BotoService:
             import botocore.session
         except ImportError as error:
             message = f"the sagemaker engine needs a library that is not installed: {error.name}"
-            raise EngineRefused(message, INSTALL) from error
+            raise EngineRefused(message, install_hint("sagemaker")) from error
         self._errors: Any = botocore.exceptions
         self._sleep, self._jitter = sleep, jitter
         config = botocore.config.Config(

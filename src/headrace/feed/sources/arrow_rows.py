@@ -23,6 +23,7 @@ import numpy as np
 
 from headrace.errors import PipelineError, ShardError
 from headrace.feed.sources.shard_format import ShardPath
+from headrace.install_hint import install_hint
 
 _MS_OF_A_DAY = 86_400_000
 
@@ -32,9 +33,7 @@ def require_pyarrow() -> Any:
     try:
         import pyarrow
     except ModuleNotFoundError as error:
-        raise PipelineError(
-            "Parquet and Arrow shards need the library pyarrow", hint="pip install 'headrace[arrow]'"
-        ) from error
+        raise PipelineError("Parquet and Arrow shards need the library pyarrow", hint=install_hint("arrow")) from error
     return pyarrow
 
 

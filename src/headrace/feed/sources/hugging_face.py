@@ -10,6 +10,7 @@ from typing import Any
 
 from headrace.errors import PipelineError, ShardError
 from headrace.feed.sources.source import Source
+from headrace.install_hint import install_hint
 
 
 def require_datasets() -> Any:
@@ -17,7 +18,7 @@ def require_datasets() -> Any:
     try:
         import datasets
     except ModuleNotFoundError as error:
-        raise PipelineError("feed.hf needs the library datasets", hint="pip install 'headrace[datasets]'") from error
+        raise PipelineError("feed.hf needs the library datasets", hint=install_hint("datasets")) from error
     return datasets
 
 

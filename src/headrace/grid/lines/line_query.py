@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import StorageError, UsageError
 from headrace.grid.lines.line_table import MAX_LINES, LineTable
+from headrace.install_hint import install_hint
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import URL, Connection, Engine
@@ -88,7 +89,7 @@ def read_rows(
     try:
         import sqlalchemy
     except ImportError:
-        raise UsageError("lines of a query need SQLAlchemy", hint="pip install 'headrace[grid]'") from None
+        raise UsageError("lines of a query need SQLAlchemy", hint=install_hint("grid")) from None
     found, shown = _url(url, base, variables)
     engine = _engine(found, timeout)
     # pg8000 takes a single % for the place of a parameter, and SQLAlchemy does not double it for this driver.

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 from headrace.errors import EngineRefused
+from headrace.install_hint import install_hint
 from headrace.instance.certificates import Certificates
 from headrace.instance.launch_plan import LaunchPlan
 
@@ -35,7 +36,7 @@ def check_certificates(plan: LaunchPlan) -> None:
         except ImportError:
             raise EngineRefused(
                 "encrypt_inter_container_traffic needs the library cryptography, which is not installed",
-                hint="pip install 'headrace[tls]'",
+                hint=install_hint("tls"),
             ) from None
 
 

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from headrace.install_hint import install_hint
 from headrace.instance.channels.mountinfo import read_mounts
 
 KIND = "headrace"
@@ -21,7 +22,6 @@ KIND = "headrace"
 DEVICE = "/dev/fuse"
 LIBRARIES = ("libfuse3.so.3", "libfuse3.so.4", "libfuse.so.2")
 TOOLS = ("fusermount3", "fusermount")
-INSTALL_LIBRARY = "pip install 'headrace[fastfile]'"
 INSTALL_PACKAGE = "apt-get install fuse3"
 
 _DETACH = 2  # MNT_DETACH
@@ -31,7 +31,7 @@ _TOOL_SECONDS = 10.0
 def why_not() -> tuple[str, str]:
     """Says why no file system can be mounted here, and what to do; both are empty when one can."""
     if importlib.util.find_spec("mfusepy") is None:
-        return "the Python package mfusepy is not installed", INSTALL_LIBRARY
+        return "the Python package mfusepy is not installed", install_hint("fastfile")
     if not any(_loads(name) for name in LIBRARIES):
         return "libfuse is not installed", INSTALL_PACKAGE
     if not Path(DEVICE).exists():
