@@ -53,7 +53,7 @@ def test_from_an_index_the_name_is_enough(installed: Path) -> None:
     [
         ({"url": "file://{here}/my%20clone", "dir_info": {"editable": True}}, ["-e", "{here}/my clone[ui]"]),
         ({"url": "file://{here}/my%20clone", "dir_info": {}}, ["{here}/my clone[ui]"]),
-        ({"url": "file://{here}/headrace-9-py3-none-any.whl", "archive_info": {}}, ["{here}/headrace-9-py3-none-any.whl[ui]"]),
+        ({"url": "file://{here}/headrace-9.whl", "archive_info": {}}, ["{here}/headrace-9.whl[ui]"]),
         (
             {"url": "https://host/h.git", "vcs_info": {"vcs": "git", "commit_id": "abc"}},
             ["headrace[ui] @ git+https://host/h.git@abc"],
@@ -67,7 +67,7 @@ def test_from_elsewhere_the_command_names_that_place(
     installed: Path, tmp_path: Path, origin: dict[str, object], what: list[str]
 ) -> None:
     (tmp_path / "my clone").mkdir()
-    (tmp_path / "headrace-9-py3-none-any.whl").touch()
+    (tmp_path / "headrace-9.whl").touch()
     (installed / "direct_url.json").write_text(json.dumps(origin).replace("{here}", str(tmp_path)))
     assert shlex.split(install_hint("ui")) == [
         "pip",

@@ -38,11 +38,7 @@ def find_engine(name: str, function: str = "") -> object:
         near = difflib.get_close_matches(name, engine_names(), n=1)
         advice = f"did you mean {near[0]}?" if near else "another one comes with a package: install that"
         there = f"there is: {names}; {advice}"
-        hint = (
-            there
-            if names
-            else "headrace's metadata is missing in this Python: install headrace (a wheel, or `pip install -e CLONE`) in place of putting it on PYTHONPATH"
-        )
+        hint = there if names else "headrace is not installed in this Python, only found on its path: pip install it"
         raise EngineRefused(f"no engine is called {name!r}", hint=hint)
     if len(found) > 1:
         raise EngineRefused(
