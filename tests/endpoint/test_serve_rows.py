@@ -9,6 +9,7 @@ import importlib.util
 import json
 import shutil
 import tarfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import botocore.exceptions
 import pytest
 
+from headrace.cli.views.run_tables import show_status
 from headrace.engines.local.limits.cgroups import MEMORY, find_places
 from headrace.instance.certificates import certificate_files
 from headrace.instance.channels import mounts
@@ -23,7 +25,7 @@ from headrace.runs import Run, RunPaths
 from headrace.runs.events import HostReleased, HostStarted
 from needs import require
 from observer import control_groups
-from serve_process import BUCKET, NO_LIMITS, ServeProcess, serving, wait_for
+from serve_process import BUCKET, GROUP, NO_LIMITS, ServeProcess, serving, wait_for
 
 pytestmark = pytest.mark.namespaces
 GROUPS = "sagemaker_distribution_instance_groups"
@@ -119,6 +121,8 @@ def requests(endpoint: ServeProcess) -> dict[str, dict[str, Any]]:
                      StoppingCondition={"MaxRuntimeInSeconds": 1, "MaxWaitTimeInSeconds": 600}, **ACCEPTED),
         "again": job(endpoint, AGAIN, {"one": 1}, RetryStrategy={"MaximumRetryAttempts": 1}),
     }  # fmt: skip
+    script = RANK.format(prefix="", size="WORLD_SIZE")
+    made["apart"] = job(endpoint, script, {"data": 1, "dnn": 1}, {"sagemaker_torch_distributed_enabled": True})
     if shutil.which("mpirun"):
         script = RANK.format(prefix="OMPI_COMM_WORLD_", size="OMPI_COMM_WORLD_SIZE")
         made["ranks"] = job(endpoint, script, {"data": 1, "dnn": 1}, mpi)
@@ -250,6 +254,23 @@ def test_a_world_of_one_group_leaves_the_other_alone_whose_host_is_released_when
     assert [event.host for event in run.events() if isinstance(event, HostReleased)] == ["algo-1"]
     ended = {each.host: each.ended or 0.0 for each in run.state().hosts}
     assert ended["algo-1"] < ended["algo-2"], "its clock has stopped"
+
+
+def test_a_distribution_without_groups_is_a_world_a_group_and_log_status_and_description_say_so(
+    endpoint: ServeProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert completed(endpoint, "apart") == {"algo-1-0": "algo-1 data 0 0 1", "algo-2-0": "algo-2 dnn 0 0 1"}
+    words = "2 worlds train, each by itself: torch_distributed on data, torch_distributed on dnn"
+    show_status(run_of(endpoint, "apart"), time.time())
+    assert words in capsys.readouterr().out.replace("\n", " ")
+    transitions = endpoint.client().describe_training_job(TrainingJobName="apart")["SecondaryStatusTransitions"]
+    logs = endpoint.client("logs")
+    streams = logs.describe_log_streams(logGroupName=GROUP, logStreamNamePrefix="apart/")["logStreams"]
+    begin = {"logGroupName": GROUP, "startFromHead": True, "limit": 1}
+    first = [logs.get_log_events(**begin, logStreamName=each["logStreamName"])["events"][0] for each in streams]
+    for text in [each["message"] for each in first] + [each["StatusMessage"] for each in transitions[:2]][-1:]:
+        assert words in text
+        assert "sagemaker_distribution_instance_groups" in text
 
 
 def test_a_job_ends_at_its_time_limit_whatever_it_asked_for_that_has_no_effect_here(endpoint: ServeProcess) -> None:

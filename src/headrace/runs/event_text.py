@@ -53,6 +53,19 @@ def counted(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
+def worlds_text(worlds: Iterable[tuple[str, Iterable[str]]]) -> str:
+    """Returns that the ranks of a job train in several worlds; empty when there is one, or none.
+
+    Args:
+        worlds: kind and groups of each.
+
+    >>> worlds_text([("mpi", ["a", "b"]), ("torch_distributed", ["c"])])
+    '2 worlds train, each by itself: mpi on a and b, torch_distributed on c'
+    """
+    each = [f"{kind} on {' and '.join(groups)}" for kind, groups in worlds]
+    return f"{len(each)} worlds train, each by itself: {', '.join(each)}" if len(each) > 1 else ""
+
+
 def program(stream: str) -> str:
     """Returns the name of a program: ``rank 0``, ``feed``."""
     return f"rank {stream}" if stream.isdecimal() else stream

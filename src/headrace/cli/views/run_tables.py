@@ -11,7 +11,7 @@ from headrace.cli.views.table import columns as _table
 from headrace.cli.views.table import console
 from headrace.insight.render.plain_text import duration
 from headrace.runs import Run, RunState, read_plan
-from headrace.runs.event_text import counted, losses, record_text, silence_text
+from headrace.runs.event_text import counted, losses, record_text, silence_text, worlds_text
 from headrace.runs.events import SecondaryStatus
 from headrace.runs.lifecycle import billable_seconds, billed_seconds
 from headrace.runs.run_listing import RunLine
@@ -43,9 +43,12 @@ def show_status(run: Run, now: float) -> None:
     silent = None if state.finished else run.silent_seconds(now)
     now = run.present(now)
     second = "" if state.secondary_status.value == state.status.value else f" ({state.secondary_status.value})"
+    plan = _plan_of(run)
     degraded = f", degraded: {losses(state.lost)}" if state.degraded else ""
-    attempt = f", attempt {state.attempt}{_of_attempts(run, state.attempt)}" if state.attempt > 1 else ""
+    attempt = f", attempt {state.attempt}{_of_attempts(plan, state.attempt)}" if state.attempt > 1 else ""
     out.print(Text(f"{run.id}  {state.status.value}{second}{attempt}{degraded}", style="bold"))
+    if worlds := worlds_text((world.kind, world.groups) for world in plan.distributions):
+        out.print(Text(worlds))
     if waits := _waits(state, now):
         out.print(Text(waits))
     if silent is not None:
@@ -87,17 +90,28 @@ class _Retry(msgspec.Struct, frozen=True):
     attempts: int = 0
 
 
+class _World(msgspec.Struct, frozen=True):
+    kind: str
+    groups: tuple[str, ...]
+
+
 class _Plan(msgspec.Struct, frozen=True):
     retry: _Retry = _Retry()
+    distributions: tuple[_World, ...] = ()
 
 
-def _of_attempts(run: Run, attempt: int) -> str:
-    """Returns ``of 3``, how many attempts the job may have; nothing when its plan cannot be read, or its platform gives
-    it more: after an interruption of spot instances, for example."""
+def _plan_of(run: Run) -> _Plan:
+    """Returns what the plan of a run says; nothing when it cannot be read."""
     try:
-        most = read_plan(run.paths, _Plan).retry.attempts + 1
+        return read_plan(run.paths, _Plan)
     except (OSError, msgspec.DecodeError):
-        return ""
+        return _Plan()
+
+
+def _of_attempts(plan: _Plan, attempt: int) -> str:
+    """Returns ``of 3``, how many attempts the job may have; nothing when its plan does not tell, or its platform gives
+    it more: after an interruption of spot instances, for example."""
+    most = plan.retry.attempts + 1
     return f" of {most}" if attempt <= most else ""
 
 

@@ -15,7 +15,10 @@ from headrace.endpoint.training_jobs.local_uris import FindKey, FindPath, missin
 from headrace.errors import EngineRefused, JobInvalid
 from headrace.job import Job
 from headrace.job.problems.finding import JobSource
+from headrace.job.sagemaker.field_map import HYPERPARAMETERS, get
 from headrace.job.sagemaker.from_request import read_request
+from headrace.runs.event_text import worlds_text
+from headrace.sagemaker_parameters import GROUPS
 
 STOP_GRACE = 120.0
 """Seconds between SIGTERM and SIGKILL, the service's."""
@@ -44,8 +47,8 @@ class JobMaker:
         """Name of the engine."""
         return self.settings.engine
 
-    def check(self, request: Mapping[str, object]) -> None:
-        """Checks a request against its shape, the rules of jobs and those of the engine.
+    def check(self, request: Mapping[str, object]) -> Job:
+        """Checks a request against its shape, the rules of jobs and those of the engine. Returns its job.
 
         Raises:
             ServiceError: with everything that is wrong.
@@ -57,6 +60,7 @@ class JobMaker:
             raise refusal(error.problems) from error
         except EngineRefused as error:
             raise ServiceError("ValidationException", str(error)) from error
+        return job
 
     def check_places(self, request: Mapping[str, object], region: str) -> None:
         """Checks that what a request reads is there, and where it writes.
@@ -67,8 +71,17 @@ class JobMaker:
         if missing := missing_places(request, region, self.find, self.find_key):
             raise ServiceError("ValidationException", " ".join(missing))
 
-    def note(self, request: Mapping[str, object]) -> str:
-        """Returns the sentence that says what runs the programs: which Python, or the image itself."""
+    def note(self, request: Mapping[str, object], job: Job) -> str:
+        """Returns what the logs say first: what runs the programs, and that groups which nobody named train alone."""
+        sentences = [self._runner(request)]
+        unnamed = get(dict(request), (HYPERPARAMETERS, GROUPS)) is None
+        worlds = [(str(world.kind), world.instance_groups or ()) for world in job.distributions]
+        if unnamed and (text := worlds_text(worlds)):
+            why = "the request names no groups for its distribution, as on the service"
+            sentences.append(f"{text} ({why}; to name them, add the hyperparameter {GROUPS})")
+        return "; ".join(sentences)
+
+    def _runner(self, request: Mapping[str, object]) -> str:
         if not self.settings.shares_files:
             return f"image {_image(request) or 'none'}: programs run where the engine {self.engine} starts them"
         return python_for(_image(request), self.images)[1]

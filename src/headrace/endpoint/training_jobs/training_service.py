@@ -104,7 +104,7 @@ class TrainingJobs:
 
     def create(self, members: Members, caller: Caller) -> dict[str, object]:
         """CreateTrainingJob. The same call sent again by its client is answered as the first time."""
-        self._maker.check(members)
+        checked = self._maker.check(members)
         request = {name: value for name, value in members.items() if name not in ("TrainingJobName", "Tags")}
         given = cast("list[dict[str, str]]", members.get("Tags", []))
         now = time.time()
@@ -117,7 +117,7 @@ class TrainingJobs:
             tags={tag["Key"]: tag["Value"] for tag in given},
             phase=Phase.QUEUED,
             attempt=caller.attempt,
-            note=self._maker.note(members),
+            note=self._maker.note(members, checked),
         )
         answer: dict[str, object] = {"TrainingJobArn": description.job_arn(self._region, job.name)}
         if not self._is_new(job):
