@@ -46,6 +46,7 @@ from headrace.insight.run_cache import MOST_SECONDS, SINCE, RunCache, RunIndex
 from headrace.runs import Selector
 from headrace.runs.describe import describe
 from headrace.runs.log_pages import Cursor, LogPage, LogQuery, page_at, page_from
+from headrace.runs.run_listing import RunLine
 
 STATIC = Path(__file__).parent / "static"
 _NO_CACHE = {"cache-control": "no-cache"}  # the files may be newer after an update; they have an ETag
@@ -177,8 +178,15 @@ class _Api:
         return insight.compare([self._library.open(name).report() for name in request.query_params.getlist("run")])
 
     async def live(self, request: Request) -> Response:
+        last: list[tuple[object, News]] = []
+
         def look() -> News:
             lines = self._library.lines(time.time())
+            if not last or last[0][0] is not lines:
+                last[:] = [(lines, news_of(lines))]
+            return last[0][1]
+
+        def news_of(lines: list[RunLine]) -> News:
             state = [(line.run_id, line.secondary_status, line.degraded, line.attempt) for line in lines]
             going = sum(1 for line in lines if line.exit_code is None)
             return News(f"{hash(tuple(state)) & 0xFFFFFFFF:08x}", {"runs": len(lines), "going": going})

@@ -31,7 +31,6 @@ from headrace.runs import (
     RunHeader,
     RunPaths,
     RunState,
-    list_runs,
     read_header,
     runs_dir,
     state_of,
@@ -40,10 +39,13 @@ from headrace.runs.lifecycle import last_word
 from headrace.runs.reader import Alive
 from headrace.runs.run_listing import GroupLine, RunLine, line_of, planned_groups
 from headrace.runs.store import find_run, unreadable_headers
+from headrace.runs.tail import Tree
 
 HELD_RUNS = 256
-"""Runs whose events are held; the metrics of the last `HELD_METRICS` of them."""
+"""Runs whose events are held for their pages; the metrics of the last `HELD_METRICS` of them."""
 HELD_METRICS = 6
+ENDED_SECONDS = 60.0
+"""Between two looks of the list at the files of a run that has ended."""
 MOST_SECONDS = 1e15
 SINCE = "times are seconds since the epoch"
 _PATIENCE = 5.0  # a report of a run that grows is used again for so many times what it took to make
@@ -168,7 +170,7 @@ class RunIndex:
             OSError, msgspec.DecodeError: its header cannot be read.
         """
         with self._report_lock:
-            stamp = fingerprint(self.paths)
+            stamp = fingerprint(self.paths, "events", "metrics")
             now = time.monotonic()
             if self._report is not None:
                 known, made, took, found = self._report
@@ -207,6 +209,22 @@ class RunIndex:
             return self._columns.first if not math.isnan(self._columns.first) else self.paths.root.stat().st_mtime
 
 
+class _Listed(NamedTuple):
+    """A run in the list.
+
+    Attributes:
+        line: None when its header cannot be read.
+        follower: follows it while it goes on; None of one that has ended.
+        stamp: of the files of which the line is made.
+        due: when it is looked at again, by `time.monotonic`.
+    """
+
+    line: RunLine | None
+    follower: RunIndex | None
+    stamp: object
+    due: float
+
+
 class RunCache:
     """The runs of this machine.
 
@@ -221,6 +239,11 @@ class RunCache:
         self._lock = threading.Lock()
         self._held: OrderedDict[str, RunIndex] = OrderedDict()
         self._with_metrics: OrderedDict[str, RunIndex] = OrderedDict()
+        self._list_lock = threading.Lock()
+        self._tree = Tree(self._parent, 1, "")
+        self._directories: list[Path] = []
+        self._listed: dict[Path, _Listed | None] = {}
+        self._lines: list[RunLine] | None = None
 
     def open(self, name_or_id: str, metrics: bool = False) -> RunIndex:
         """Returns the run of that id, or the newest run of the job of that name.
@@ -236,19 +259,13 @@ class RunCache:
             return self._index(find_run(name_or_id, self._runs), metrics)
         except RunNotFound:
             # Without its header a directory is no run for the commands; the page shows what can be read of it.
-            if name_or_id not in self._names():
+            if Path(name_or_id).name != name_or_id or name_or_id[0] == "." or not (self._parent / name_or_id).is_dir():
                 raise
             return self._index(RunPaths(self._parent / name_or_id), metrics)
 
     @property
     def _parent(self) -> Path:
         return runs_dir() if self._runs is None else self._runs
-
-    def _names(self) -> list[str]:
-        try:
-            return sorted(entry.name for entry in os.scandir(self._parent) if entry.is_dir() and entry.name[0] != ".")
-        except (FileNotFoundError, NotADirectoryError):
-            return []
 
     def _index(self, paths: RunPaths, metrics: bool = False) -> RunIndex:
         with self._lock:
@@ -269,27 +286,49 @@ class RunCache:
         return index
 
     def lines(self, now: float) -> list[RunLine]:
-        """Returns all runs, oldest first, as `headrace ps --all` does; those without a readable header are left out."""
-        found = []
-        for run in list_runs(self._runs):
-            try:
-                found.append(self._index(run.paths).line(now))
-            except (OSError, msgspec.DecodeError):  # it was removed, or damaged, a moment ago; see `unreadable`
-                continue
-        return found
+        """Returns all runs, oldest first, as `headrace ps --all` does; those without a readable header are left out.
+
+        A run that goes on is followed. The record of one that has ended is read once, and again when its files have
+        changed, which is looked at every `ENDED_SECONDS`. The same list comes again where no run was looked at.
+        """
+        with self._list_lock:
+            directories, clock = self._tree.children(self._parent), time.monotonic()
+            if directories is not self._directories:
+                names = [each for each in directories if not each.name.startswith(".")]
+                self._directories, self._listed = directories, {each: self._listed.get(each) for each in names}
+                self._lines = None
+            due = [(each, run) for each, run in self._listed.items() if run is None or run.due <= clock]
+            for directory, run in due:
+                self._listed[directory] = self._look(RunPaths(directory), run, now)
+            if due or self._lines is None:
+                lines = [run.line for run in self._listed.values() if run is not None and run.line is not None]
+                self._lines = sorted(lines, key=lambda line: (line.created, line.run_id))
+            return self._lines
+
+    def _look(self, paths: RunPaths, listed: _Listed | None, now: float) -> _Listed:
+        stamp = fingerprint(paths, "events")  # before it is read
+        due = time.monotonic() + ENDED_SECONDS
+        if listed is not None and listed.follower is None and listed.stamp == stamp:
+            return listed._replace(due=due if listed.line is not None else 0.0)
+        index = (listed.follower if listed is not None else None) or RunIndex(paths, self._alive)
+        try:
+            line = index.line(now)
+        except (OSError, msgspec.DecodeError):  # it was removed, or is damaged; see `unreadable`
+            return _Listed(None, None, stamp, 0.0)
+        if line.exit_code is None or line.silent_seconds is not None:
+            return _Listed(line, index, stamp, 0.0)
+        return _Listed(line, None, stamp, due)
 
     def unreadable(self) -> list[Damage]:
         """Returns the directories among the runs whose header is missing or damaged."""
         return unreadable_headers(self._parent)
 
 
-def fingerprint(paths: RunPaths) -> tuple[tuple[str, int, int], ...]:
-    """Returns (path, size, mtime) of every file that a report is made of."""
-    return tuple(
-        (entry.path, stat.st_size, stat.st_mtime_ns)
-        for folder in ("events", "metrics")
-        for entry, stat in _files(paths.root / folder)
-    ) + tuple((str(path), *_stamp(path)) for path in (paths.header, paths.plan))
+def fingerprint(paths: RunPaths, *folders: str) -> tuple[tuple[object, ...], ...]:
+    """Returns what is another when a file of these folders of a run, its header or its plan has changed."""
+    files = [pair for folder in folders for pair in _files(paths.root / folder)]
+    stamps = ((entry.path, stat.st_ino, stat.st_size, stat.st_mtime_ns) for entry, stat in files)
+    return (*stamps, _stamp(paths.header), _stamp(paths.plan))
 
 
 def log_bytes(paths: RunPaths) -> int:
@@ -311,9 +350,9 @@ def _files(folder: Path) -> list[tuple[os.DirEntry[str], os.stat_result]]:
     return found
 
 
-def _stamp(path: Path) -> tuple[int, int]:
+def _stamp(path: Path) -> tuple[int, int, int]:
     try:
         stat = path.stat()
     except (FileNotFoundError, NotADirectoryError):
-        return (-1, 0)
-    return (stat.st_size, stat.st_mtime_ns)
+        return (-1, 0, 0)
+    return (stat.st_ino, stat.st_size, stat.st_mtime_ns)

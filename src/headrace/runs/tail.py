@@ -97,14 +97,15 @@ class Tree:
         return sorted(fresh)
 
     def _visit(self, directory: Path, depth: int, fresh: list[Path]) -> None:
-        for child in self._list(directory):
+        for child in self.children(directory):
             if depth < self._depth:
                 self._visit(child, depth + 1, fresh)
             elif child not in self._found and child.name.endswith(self._suffix):
                 self._found.add(child)
                 fresh.append(child)
 
-    def _list(self, directory: Path) -> list[Path]:
+    def children(self, directory: Path) -> list[Path]:
+        """Returns what a directory holds; the same list as before where it has not changed."""
         try:
             modified = directory.stat().st_mtime_ns
         except (FileNotFoundError, NotADirectoryError):

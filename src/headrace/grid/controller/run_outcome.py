@@ -51,6 +51,6 @@ def cost_so_far(run: Run, region: str) -> tuple[float | None, float | None]:
     Raises:
         OSError, msgspec.DecodeError: its record cannot be read.
     """
-    report = cost_report(run, region=region or None)
+    report = cost_report(run, region=region or None, by_work=False)
     seconds = [host.seconds.value for host in report.hosts if host.seconds.value is not None]
     return report.total.value, sum(seconds) if seconds else None

@@ -20,7 +20,7 @@ def run_figures(attempt: AttemptRecord) -> RunFigures | None:
         run = Run.open(attempt.run_id)
         metrics = {name: second.last for name, second in newest_values(run).items()}
         metrics.update((name, math.nan) for name in not_finite_at_the_end(run))
-        return RunFigures(metrics, cost_report(run).total.value)
+        return RunFigures(metrics, cost_report(run, by_work=False).total.value)
     except (RunNotFound, OSError, msgspec.DecodeError):
         return None
 

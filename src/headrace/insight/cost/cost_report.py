@@ -137,7 +137,7 @@ class CostReport(msgspec.Struct, frozen=True):
     billed: tuple[AttemptBilled, ...] = ()
 
 
-def cost_report(run: Run, *, region: str | None = None, now: float | None = None) -> CostReport:
+def cost_report(run: Run, *, region: str | None = None, now: float | None = None, by_work: bool = True) -> CostReport:
     """Reads a run and returns what it costs.
 
     Args:
@@ -145,6 +145,7 @@ def cost_report(run: Run, *, region: str | None = None, now: float | None = None
         region: whose prices are taken; None for where the run is, else that of the job's budget, else us-east-1, which
             a note says.
         now: until when clocks count that still run, seconds since the epoch; None for the present.
+        by_work: also by step, sample and epoch, for which all metrics of the loaders are read.
 
     Raises:
         OSError, msgspec.DecodeError: if its header cannot be read.
@@ -157,7 +158,7 @@ def cost_report(run: Run, *, region: str | None = None, now: float | None = None
     found = cost_of(
         state,
         PlannedJob() if unread else job,
-        training_of(run.loader_seconds()),
+        training_of(run.loader_seconds()) if by_work else None,
         now=moment,
         region=region,
         on=on,
