@@ -15,10 +15,9 @@ from headrace.endpoint.training_jobs.local_uris import FindKey, FindPath, missin
 from headrace.errors import EngineRefused, JobInvalid
 from headrace.job import Job
 from headrace.job.problems.finding import JobSource
-from headrace.job.sagemaker.field_map import HYPERPARAMETERS, get
+from headrace.job.sagemaker.field_map import WORLD_GROUPS, get
 from headrace.job.sagemaker.from_request import read_request
 from headrace.runs.event_text import worlds_text
-from headrace.sagemaker_parameters import GROUPS
 
 STOP_GRACE = 120.0
 """Seconds between SIGTERM and SIGKILL, the service's."""
@@ -74,11 +73,11 @@ class JobMaker:
     def note(self, request: Mapping[str, object], job: Job) -> str:
         """Returns what the logs say first: what runs the programs, and that groups which nobody named train alone."""
         sentences = [self._runner(request)]
-        unnamed = get(dict(request), (HYPERPARAMETERS, GROUPS)) is None
+        unnamed = get(dict(request), WORLD_GROUPS) is None
         worlds = [(str(world.kind), world.instance_groups or ()) for world in job.distributions]
         if unnamed and (text := worlds_text(worlds)):
             why = "the request names no groups for its distribution, as on the service"
-            sentences.append(f"{text} ({why}; to name them, add the hyperparameter {GROUPS})")
+            sentences.append(f"{text} ({why}; to name them, add the hyperparameter {WORLD_GROUPS[-1]})")
         return "; ".join(sentences)
 
     def _runner(self, request: Mapping[str, object]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from headrace.job.problems.finding import Path
+from headrace.sagemaker_parameters import GROUPS
 
 ALGORITHM = "AlgorithmSpecification"
 CHANNELS = "InputDataConfig"
@@ -12,6 +13,7 @@ ARGUMENTS = (ALGORITHM, "ContainerArguments")
 INSTANCE_GROUPS = ("ResourceConfig", "InstanceGroups")
 PREFERENCES = ("ResourceConfig", "InstancePreferences")
 METRICS = (ALGORITHM, "MetricDefinitions")
+WORLD_GROUPS = (HYPERPARAMETERS, GROUPS)
 
 VALUES: tuple[tuple[Path, Path], ...] = (
     (("TrainingJobName",), ("job_name",)),
