@@ -109,7 +109,7 @@ ORDER: dict[str, list[str]] = {
         "bench",
         "profiler",
     ],
-    "runs": ["cause", "events", "metric_records", "tail", "store", "writers", "state", "reader", "run_listing"],
+    "runs": ["cause", "events", "metric_records", "tail", "store", "writers", "state", "reader", "disk", "run_listing"],
     "agent": [
         "metrics",
         "tf_data_server",

@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from command_line import Cli
+
 from headrace.cli.views.run_screen import CLASHES, artefact_lines
 from headrace.runs import ArtefactsStored, Clash
 
@@ -21,3 +29,52 @@ def test_places_clashes_and_what_was_left_out_are_shown() -> None:
         "warning: model: left out, no files: algo-2:socket",
         "output: /o (2 files, 0.0 MiB)",
     ]
+
+
+WRITES = """
+    import os, pathlib, tempfile
+    def write(path, size):
+        path = pathlib.Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x" * size)
+    for number in range(12):
+        write(f"/tmp/outp/{number}", 100_000)
+    write("/tmp/kept/inside/k", 7)
+    write("runs/a/metrics.csv", 4)
+    write("data/once", 5)
+    for name in ("torchinductor_me/x", "matplotlib-ab/x", "pip-install-x/y", ".cache/z", "tmpab12cd_9/q", "empty"):
+        write(f"/tmp/{name}", 0 if name == "empty" else 10)
+    write("pkg/__pycache__/x.pyc", 10)
+    write(tempfile.gettempdir() + "/small", 10)
+    pathlib.Path("/tmp/outp/link").symlink_to("/etc")
+"""
+
+
+@pytest.mark.needs("namespaces")
+def test_what_is_written_and_not_kept_is_told_and_what_is_below_the_working_directory_is_listed_and_copied(
+    cli: Cli, job_file: Callable[..., str], tmp_path: Path
+) -> None:
+    job = job_file(WRITES, extra="    isolation: shared_network\nkeep: [/tmp/kept, data, /tmp/nothing]\n")
+    result = cli("run", job, "--quiet")
+    assert result.returncode == 0, result.stderr
+    told = [line.strip() for line in result.stdout.splitlines() if "algo-1" in line]
+    assert [line.partition(":")[0] for line in told] == [
+        "12 files, 1.2 MB, in /tmp/outp on algo-1 were not kept",
+        f"1 file, 4 bytes, in /opt/ml/code/runs on algo-1, below the working directory, are in {_tree(cli)}/code only",
+    ]
+    with tarfile.open(_tree(cli).parents[1] / "output" / "output.tar.gz") as archive:
+        files = sorted(member.name for member in archive if member.isfile())
+    assert files == ["algo-1/data/once", "algo-1/tmp/kept/inside/k"]
+    copied = cli("files", "small", "*/runs/*", "--to", str(tmp_path / "out"), "--output", "json")
+    assert [file["path"] for file in json.loads(copied.stdout)["files"]] == [
+        str(tmp_path / "out" / "algo-1" / "code" / "runs" / "a" / "metrics.csv")
+    ]
+    assert (tmp_path / "out" / "algo-1" / "code" / "runs" / "a" / "metrics.csv").read_bytes() == b"xxxx"
+    listed = cli("files", "small").stdout
+    assert "algo-1/code/data/once" in listed
+    assert "train.py" not in listed  # as it was sent
+
+
+def _tree(cli: Cli) -> Path:
+    (run,) = cli.runs.glob("small-*")
+    return run / "hosts" / "algo-1"

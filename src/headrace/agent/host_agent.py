@@ -58,12 +58,16 @@ from headrace.agent.program_specs import (
     programs_of,
 )
 from headrace.instance.certificates import read_certificates
+from headrace.instance.channels.mountinfo import read_mounts
 from headrace.instance.environment import Environment
-from headrace.instance.kept_files import bring_in
+from headrace.instance.kept_files import bring_in, link_kept
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.lifeline import COORDINATOR_LOST, OF_PLATFORM, AttemptOver, CommandReader, StopJob
+from headrace.instance.paths import TreePaths
 from headrace.processes.process_table import descendants
 from headrace.runs import Cause, CauseKind, EventWriter, RunPaths, Status
+from headrace.runs.disk.unkept_files import NAMED, written_since
+from headrace.runs.events import FilesLeft
 
 _log = logging.getLogger(__name__)
 
@@ -71,6 +75,7 @@ SUPERVISOR_DIED = Cause(CauseKind.ENGINE_FAILED, "the engine's supervisor died")
 ORPHAN_GRACE = 5.0  # at most this long for the programs, when the coordinator or the supervisor is lost
 FEED_GRACE = 5.0
 LAUNCHER_GRACE = 3.0  # for torchrun, mpirun and its daemons to end after the last rank; then SIGTERM and 1 s
+TEMPORARY_BYTES = 1_000_000  # in TMPDIR, which are told: what is there is meant to be temporary
 LEAVE_SECONDS = 8.0  # for the coordinator's verdict, when this host has ended
 
 
@@ -332,14 +337,46 @@ class HostAgent:
         await self._clear()
         self._programs.close_pipes()
         await asyncio.to_thread(self._bring_in)
+        await asyncio.to_thread(self._tell_files_left)
         self._context.variables.remove_scratch()
         self._client.report(HostEnded())
         self._ended.set()
 
     def _bring_in(self) -> None:
-        """What the programs leave in the host's own /tmp and linked to goes with the rest."""
+        """What the programs leave in the host's own /tmp and linked to goes with the rest, as the places to keep do."""
+        for trouble in link_kept(Path(self.me.base_dir), self.me.name, self.plan.keep):
+            _log.warning("cannot be kept: %s", trouble)
         for trouble in bring_in(Path(self.me.base_dir), lambda: time.monotonic() > self._stop_at):
             _log.warning("a link that leads out of what the host keeps stays as it is: %s", trouble)
+
+    def _tell_files_left(self) -> None:
+        """Says what the programs wrote where it goes with the host, or stays behind in its working directory."""
+        scratch = self._context.variables.scratch
+        for root, since, gone in self._context.variables.unkept:
+            try:
+                without = {mount.point for mount in read_mounts()} | self._kept() | {scratch}
+                files, size, folders = written_since(root, since, without)
+            except OSError as error:
+                _log.warning("what was written to %s could not be looked at: %s", root, error)
+                continue
+            if size >= (TEMPORARY_BYTES if str(root) == scratch else 1):
+                largest, more = tuple(folders[:NAMED]), len(folders[NAMED:])
+                self._context.events.write(
+                    FilesLeft(
+                        t=time.time(),
+                        group=self.group.name,
+                        host=self.me.name,
+                        files=files,
+                        bytes=size,
+                        folders=largest,
+                        more=more,
+                        gone=gone,
+                    )
+                )
+
+    def _kept(self) -> set[str]:
+        code = TreePaths(self.me.base_dir).code
+        return {os.path.realpath(code / place) for place in self.plan.keep}
 
     async def _end(self, programs: list[Running], at_most: float) -> None:
         limit = time.monotonic() + at_most

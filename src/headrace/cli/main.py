@@ -28,6 +28,7 @@ COMMANDS = (
     "ps",
     "status",
     "logs",
+    "files",
     "fetch",
     "wait",
     "stop",

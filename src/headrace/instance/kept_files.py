@@ -25,7 +25,7 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -234,6 +234,30 @@ def _is_device(target: str) -> bool:
 
 
 # --- in the host -----------------------------------------------------------------------------------------------------
+
+
+def link_kept(base: Path, host: str, places: Iterable[str]) -> list[str]:
+    """Links to places that the job wants to keep, from its output data: `output/data/<host>/<place>`.
+
+    Args:
+        base: the host's tree, as the host sees it.
+        host: its name.
+        places: absolute paths on the host, or paths relative to its working directory. What is not there is passed.
+
+    Returns:
+        What cannot be linked to, with the reason.
+    """
+    tree, troubles = TreePaths(base), []
+    for place in places:
+        source, link = tree.code / place, tree.output_data / host / place.lstrip("/")
+        if not os.path.exists(source):
+            continue
+        try:
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(source)
+        except OSError as error:
+            troubles.append(f"{place}: {error.strerror or error}")
+    return troubles
 
 
 def bring_in(base: Path, cancelled: Callable[[], bool]) -> list[str]:

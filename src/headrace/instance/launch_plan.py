@@ -265,6 +265,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         metric_definitions: figures that the agents find in the lines of their programs.
         job_arn: TrainingJobArn, which programs get; empty for none.
         feed_range: hosts of data workers that come and go; None where all of them serve all the time.
+        keep: places outside of what a host keeps, which go with its output.
         region: of AWS, whose instances the hosts are; empty where they are not.
     """
 
@@ -293,6 +294,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     job_arn: str = ""
     region: str = ""
     feed_range: FeedRange | None = None
+    keep: tuple[str, ...] = ()
     version: int = 1
 
     def host(self, name: str) -> HostPlan:

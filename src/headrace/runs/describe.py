@@ -131,6 +131,7 @@ def _ours(run: Run, header: RunHeader, state: RunState, now: float) -> dict[str,
         "cause": in_words(state.cause),
         "exit_code": state.exit_code,
         "artefacts": state.artefacts,
+        "files_left": state.files_left,
         "record_not_stored": state.record_not_stored,
         "billable_seconds": {
             "groups": {name: round(value, 3) for name, value in billable_seconds(state.hosts, now).items()},

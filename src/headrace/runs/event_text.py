@@ -16,6 +16,7 @@ from headrace.runs.events import (
     Event,
     FailureWritten,
     FeedReady,
+    FilesLeft,
     HostIsolated,
     HostJoined,
     HostLost,
@@ -38,6 +39,7 @@ from headrace.runs.events import (
     ServerReady,
     StatusChanged,
 )
+from headrace.runs.run_paths import RunPaths
 from headrace.runs.state import RunState
 
 _SEEN = frozenset({SecondaryStatus.TRAINING, SecondaryStatus.STOPPING})  # without being told
@@ -134,6 +136,8 @@ def sentence(event: Event) -> str:
         return record_text(event)
     if isinstance(event, HostNotCollected):
         return f"what it made, or the end of its record, is missing: {event.reason}"
+    if isinstance(event, FilesLeft):
+        return files_left(event)
     return _short(event)
 
 
@@ -164,6 +168,37 @@ def record_text(event: RecordNotStored) -> str:
     if not event.reason:
         return f"the end of the record is stored in {event.uri} once more"
     return f"the end of the record was not stored in {event.uri}: {event.reason}; `headrace wait RUN` tries it again"
+
+
+def files_left(event: FilesLeft, paths: RunPaths | None = None) -> str:
+    """Returns what was written and not kept, or is kept in the run's directory alone.
+
+    Args:
+        event: what was written.
+        paths: the run's directory; its place is told where there is one.
+
+    >>> from headrace.runs.events import LeftFolder
+    >>> files_left(FilesLeft(t=0.0, group="g", host="algo-1", files=12, bytes=34 * 10**7,
+    ...     folders=(LeftFolder("/tmp/outp", 12, 34 * 10**7),))).partition(": ")[0]
+    '12 files, 340 MB, in /tmp/outp on algo-1 were not kept'
+    """
+    names = ", ".join(folder.path for folder in event.folders)
+    more = f" and {counted(event.more, 'other folder')}" if event.more else ""
+    what = f"{counted(event.files, 'file')}, {_size(event.bytes)}, in {names}{more} on {event.host}"
+    if event.gone:
+        many = "was" if event.files == 1 else "were"
+        hint = "write to /opt/ml/model or output_path (/opt/ml/output/data), or name the place in `keep` of the job"
+        return f"{what} {many} not kept: {hint}"
+    where, run = ("the run's directory", "RUN") if paths is None else (paths.host(event.host) / "code", paths.id)
+    return f"{what}, below the working directory, are in {where} only: `headrace files {run}` lists and copies them"
+
+
+def _size(number: int) -> str:
+    """Returns bytes in words: ``340 MB``."""
+    for unit, factor in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if number >= factor:
+            return f"{number / factor:.3g} {unit}"
+    return counted(number, "byte")
 
 
 def silence_text(seconds: float) -> str:

@@ -293,6 +293,34 @@ class ArtefactsStored(_Event, frozen=True, tag="artefacts_stored"):
     versions: tuple[Version, ...] = ()
 
 
+class LeftFolder(msgspec.Struct, frozen=True):
+    """A folder as its host sees it, how many files were written in it, and their bytes."""
+
+    path: str
+    files: int
+    bytes: int
+
+
+class FilesLeft(_Event, frozen=True, tag="files_left"):
+    """Programs wrote files where nobody had asked to keep them (`headrace.runs.disk.unkept_files`).
+
+    Attributes:
+        group, host: where.
+        files, bytes: of all of them.
+        folders: the largest ones; a path below the working directory begins with it.
+        more: how many further folders there are.
+        gone: they are gone with the host; else they lie below its working directory, in the run's directory.
+    """
+
+    group: str
+    host: str
+    files: int
+    bytes: int
+    folders: tuple[LeftFolder, ...]
+    more: int = 0
+    gone: bool = True
+
+
 class CheckpointsRestored(_Event, frozen=True, tag="checkpoints_restored"):
     """Earlier checkpoints were brought to the hosts before the programs started."""
 
@@ -418,5 +446,6 @@ Event = (
     | RunFinished
     | RecordNotStored
     | HostNotCollected
+    | FilesLeft
 )
 """Any event; `msgspec.json.decode(line, type=Event)` reads one."""

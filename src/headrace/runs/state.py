@@ -16,6 +16,7 @@ from headrace.runs.events import (
     Clash,
     DataWorkerLost,
     Event,
+    FilesLeft,
     HostLost,
     JobFinished,
     JobStarted,
@@ -108,6 +109,7 @@ class RunState:
     hosts: tuple[HostTime, ...] = ()
     billed: tuple[AttemptBilled, ...] = ()
     record_not_stored: RecordNotStored | None = None
+    files_left: tuple[FilesLeft, ...] = ()
 
     @property
     def exit_code(self) -> int | None:
@@ -144,6 +146,7 @@ class _Fold:
     verdict: JobFinished | None = None
     word: RunFinished | None = None
     record_not_stored: RecordNotStored | None = None
+    files_left: list[FilesLeft] = field(default_factory=list)
     life: Lifecycle = field(default_factory=Lifecycle)
 
     def stored(self, event: ArtefactsStored) -> None:
@@ -204,10 +207,13 @@ def state_of(events: Iterable[Event], supervised: bool) -> RunState:
             fold.stored(event)
         elif isinstance(event, MetricsLeftOut):
             fold.left_out[fold.life.attempt, event.host, event.what, event.definition] = event
+        elif isinstance(event, FilesLeft):
+            fold.files_left.append(event)
         elif isinstance(event, JobStarted):
             fold.started = event.t if fold.started is None else fold.started
         elif isinstance(event, AttemptStarted):
             fold.verdict = fold.word = None
+            fold.files_left.clear()
             fold.compare_machines()
         elif isinstance(event, JobFinished):
             fold.verdict = fold.verdict or event
@@ -241,6 +247,7 @@ def state_of(events: Iterable[Event], supervised: bool) -> RunState:
         hosts=fold.life.hosts(ended),
         billed=fold.life.billed,
         record_not_stored=fold.record_not_stored,
+        files_left=tuple(fold.files_left),
     )
 
 

@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -27,6 +27,7 @@ from headrace.instance.tfconfig import tf_config
 from headrace.instance.tfdata import is_tf_data
 from headrace.instance.torchrun import torchrun_command, torchrun_variables
 from headrace.processes.oom import FD_VARIABLE
+from headrace.runs.disk.unkept_files import clock_of
 
 _log = logging.getLogger(__name__)
 
@@ -35,6 +36,7 @@ METRICS_VARIABLE = "HEADRACE_METRICS"
 TLS_CA_VARIABLE = "HEADRACE_FEED_TLS_CA"
 PROXY_OF_RANK = (sys.executable, "-I", "-S", launcher_proxy.__file__, "rank")
 """What a launcher starts in place of a rank."""
+OWN_TMP = Path("/tmp")
 _OURS = (
     SCRATCH,
     SPENT,
@@ -62,6 +64,9 @@ class HostVariables:
     Args:
         plan: the launch plan.
         host: name of the host.
+
+    Attributes:
+        unkept: once prepared, where nothing that programs write is kept: folder, its time then, whether it is lost.
     """
 
     def __init__(self, plan: LaunchPlan, host: str) -> None:
@@ -72,6 +77,7 @@ class HostVariables:
         self._python = plan.python_of(self._me.group) or sys.executable
         self._environment: Environment | None = None
         self._variables: dict[str, str] = {}
+        self.unkept: list[tuple[Path, int, bool]] = []
 
     def prepare(self) -> None:
         """Reads the host's tree; done while the other hosts are still coming. Raises what `Environment` raises."""
@@ -84,9 +90,25 @@ class HostVariables:
             variables["TMPDIR"] = str(self._scratch)
         if self._scratch is not None and os.environ.get(MACHINE_PYTHON):
             self._layer(self._python_folder(self._scratch), variables)
+        self.unkept = [*self._unkept(environment.paths().code)]
         if not self._plan.command_of(self._me.group):
             with contextlib.suppress(OSError):  # its start will report what is wrong
                 make_executable(self._plan.entry_point_of(self._me.group), environment.paths().code)
+
+    def _unkept(self, code: Path) -> Iterator[tuple[Path, int, bool]]:
+        """Yields folders where nothing is kept that is written from now on, with its clock, and whether it goes with
+        the host: /tmp of its own, and the working directory, which stays where it is a folder of the run's directory.
+        """
+        own_machine = self._scratch is None
+        folders = [(code, own_machine)]
+        if self._scratch is not None:
+            folders.append((self._scratch, True))
+        if own_machine or self._scratch == OWN_TMP / self._me.name:
+            folders.append((OWN_TMP, True))
+        for folder, gone in folders:
+            with contextlib.suppress(OSError):  # nothing can be written there
+                root = Path(os.path.realpath(folder))
+                yield root, clock_of(root), gone
 
     def _layer(self, folder: Path, variables: dict[str, str]) -> None:
         """Has the programs run in an environment of the host's own, on top of the job's Python. Raises OSError."""

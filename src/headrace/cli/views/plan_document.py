@@ -83,11 +83,13 @@ class UnusedView(msgspec.Struct, frozen=True):
 
 
 class StorageView(msgspec.Struct, frozen=True):
-    """Where model and output go, and checkpoints; an empty place is the run's own folder, or nowhere."""
+    """Where model and output go, and checkpoints; an empty place is the run's own folder, or nowhere. `keep` are other
+    places that go with the output."""
 
     output: str
     checkpoints: str
     checkpoint_path: str
+    keep: tuple[str, ...] = ()
 
 
 class RecordView(msgspec.Struct, frozen=True):
@@ -174,7 +176,7 @@ def view(
         cost=project(groups, plan.max_run, max_cost=budget.max_cost if budget else None, region=where),
         limits=limits,
         tf_data_ports=tuple(sorted({each.port for each in tf_data_servers(plan) if not each.is_dispatcher})),
-        storage=StorageView(job.output_path or "", job.checkpoint_s3_uri or "", job.checkpoint_local_path),
+        storage=StorageView(job.output_path or "", job.checkpoint_s3_uri or "", job.checkpoint_local_path, job.keep),
         submission=submission or msgspec.UNSET,
         record=None if job.record is None else RecordView(job.record.uri, job.record.interval),
         requirements=_requirements(job),

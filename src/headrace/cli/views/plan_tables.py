@@ -71,6 +71,12 @@ def _stored(plan: PlanView) -> Iterable[str]:
         yield f"requirements of {group}: {file}, installed before the start, once for all jobs with the same"
     storage = plan.storage
     yield f"model and output: {storage.output or 'output, in the folder of the run'}"
+    if storage.keep:
+        yield f"with the output: {', '.join(storage.keep)} of every host"
+    yield (
+        "other files: a host's own /tmp goes with it; what it writes below its working directory stays in the run's "
+        "folder (headrace files)"
+    )
     if storage.checkpoints:
         yield f"checkpoints: {storage.checkpoint_path} of every host, kept in {storage.checkpoints}"
     if plan.record is not None:

@@ -11,16 +11,18 @@ from headrace.insight.render.plain_text import duration
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.runs import ArtefactsStored, Event, LogLine, Metric, Run, Status, Stream, read_plan
 from headrace.runs.cause import in_words
-from headrace.runs.event_text import counted, losses, record_text, told
+from headrace.runs.event_text import counted, files_left, losses, record_text, told
 from headrace.runs.events import (
     ChannelProgress,
+    FilesLeft,
     SecondaryStatus,
     StatusChanged,
 )
-from headrace.runs.run_paths import AGENT
+from headrace.runs.run_paths import AGENT, RunPaths, by_number
 
 LAST_LINES = 10
 CLASHES = 10  # that are named
+LEFT = 6  # lines about files that are not kept
 
 
 class RunScreen:
@@ -118,6 +120,8 @@ class RunScreen:
             self._terminal.write(f"hint: {hint}")
         for line in artefact_lines(state.artefacts):
             self._terminal.write(f"  {line}")
+        for line in files_left_lines(state.files_left, run.paths):
+            self._terminal.write(f"  {line}")
         if state.record_not_stored is not None:
             self._terminal.write(f"  warning: {record_text(state.record_not_stored)}")
         self._terminal.write(f"  headrace report {run.id}")
@@ -152,6 +156,14 @@ def artefact_lines(artefacts: Iterable[ArtefactsStored]) -> Iterator[str]:
             yield f"warning: {stored.name}: {stored.clash_count - CLASHES} more files differ between hosts"
         if stored.left_out:
             yield f"warning: {stored.name}: left out, no files: {', '.join(stored.left_out[:CLASHES])}"
+
+
+def files_left_lines(left: Sequence[FilesLeft], paths: RunPaths) -> Iterator[str]:
+    """Yields what was written where nothing is kept: first what is lost, by host."""
+    for event in sorted(left, key=lambda event: (not event.gone, by_number(event.host)))[:LEFT]:
+        yield files_left(event, paths)
+    if len(left) > LEFT:
+        yield f"{len(left) - LEFT} more lines like these: headrace status {paths.id}"
 
 
 def outcome(run: Run, exit_code: int) -> dict[str, object]:

@@ -11,7 +11,7 @@ from headrace.cli.views.table import columns as _table
 from headrace.cli.views.table import console
 from headrace.insight.render.plain_text import duration
 from headrace.runs import Run, RunState, read_plan
-from headrace.runs.event_text import counted, losses, record_text, silence_text, worlds_text
+from headrace.runs.event_text import counted, files_left, losses, record_text, silence_text, worlds_text
 from headrace.runs.events import SecondaryStatus
 from headrace.runs.lifecycle import billable_seconds, billed_seconds
 from headrace.runs.run_listing import RunLine
@@ -82,6 +82,8 @@ def show_status(run: Run, now: float) -> None:
         many = "file differs" if stored.clash_count == 1 else "files differ"
         clashes = f", {stored.clash_count} {many} between hosts" if stored.clash_count else ""
         out.print(Text(f"{stored.name}: {stored.uri} ({counted(stored.files, 'file')}{clashes})"))
+    for left in state.files_left:
+        out.print(Text(files_left(left, run.paths)))
     if state.record_not_stored is not None:
         out.print(Text(f"warning: {record_text(state.record_not_stored)}"))
 

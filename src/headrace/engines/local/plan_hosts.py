@@ -93,6 +93,7 @@ def make_plan(
         start_timeout=max(START_TIMEOUT, START_SECONDS_A_HOST * len(hosts)),
         max_run=float(job.max_run),
         stall_after=job.stall_after,
+        keep=job.keep,
         encrypt=job.encrypt_inter_container_traffic,
         budget=_budget(job),
         retry=Retry(job.retry.attempts, job.retry.on == "any") if job.retry else Retry(),

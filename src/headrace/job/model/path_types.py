@@ -160,6 +160,14 @@ def _dependency(value: object) -> str:
     return text
 
 
+def _kept_place(value: object) -> str:
+    text = _plain(value, "a path on the host, such as /tmp/results")
+    path = PurePosixPath(text)
+    if ".." in path.parts or "\n" in text or not path.name or path.is_relative_to("/opt/ml/output"):
+        raise broken("must be a file or folder on the host, or below the working directory, without '..'")
+    return str(path)
+
+
 def _instance_folder(value: object) -> str:
     text = _plain(value, "an absolute path")
     if not text.startswith("/") or ".." in PurePosixPath(text).parts or "\n" in text:
@@ -189,6 +197,7 @@ def _record_place(value: object) -> str:
 
 Requirements = Annotated[str, BeforeValidator(_requirements)]
 Dependencies = Annotated[tuple[Annotated[str, BeforeValidator(_dependency)], ...], AsList]
+KeptPlaces = Annotated[tuple[Annotated[str, BeforeValidator(_kept_place)], ...], AsList]
 OutputPath = Annotated[str, BeforeValidator(_output)]
 RecordPlace = Annotated[str, BeforeValidator(_record_place)]
 InstanceFolder = Annotated[str, BeforeValidator(_instance_folder)]
