@@ -1,32 +1,18 @@
-"""Workers that compute with another instruction set or library: told, refused or brought down to the lowest."""
+"""Workers that compute with another instruction set or library: told or refused."""
 
 from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import feed_data
 import pytest
 from feed_data import flat
-from feed_servers import Pair, Server, free_port
+from feed_servers import Pair, Server
 
 from headrace.feed import DataLoader
-
-Start = Callable[..., Server]
-
-
-@pytest.fixture
-def low(own_server: Start) -> Start:
-    """Starts a server whose torch uses no vector instructions."""
-
-    def start(name: str = "low", **options: Any) -> Server:
-        with pytest.MonkeyPatch.context() as environment:
-            environment.setenv("ATEN_CPU_CAPABILITY", "default")
-            return own_server(name, **options)
-
-    return start
 
 
 @pytest.fixture(scope="module")
@@ -91,40 +77,9 @@ def test_refuse_uses_only_one_kind(both: tuple[Server, Server]) -> None:
     assert "is not used, it computes with other libraries or another CPU" in text
 
 
-def test_lowest_gives_the_bits_of_the_lowest_on_all(both: tuple[Server, Server]) -> None:
-    high, slow = both
-    reference, _, _ = load(feed_data.capable(), slow)
-    batches, texts, stats = load(feed_data.capable(), high, slow, numerics="lowest")
-    assert batches == reference
-    assert texts == []
-    assert stats["slices_verified"] > 0
-    assert stats["purity_failures"] == 0
-    again, _, _ = load(feed_data.capable(), high, slow, numerics="lowest")
-    assert again == reference, "the executors of the lower set are there already"
-    own, _, _ = load(feed_data.capable(), high)
-    assert own != reference, "without the other host the server computes as it did"
-
-
-def test_a_host_that_comes_late_is_brought_down_too(own_server: Start, low: Start) -> None:
-    slow, port = low(), free_port()
-    reference, _, _ = load(feed_data.capable(), slow)
-    workers = f"{slow.tcp},tcp://127.0.0.1:{port}"
-    with DataLoader(
-        feed_data.capable(), 4, seed=3, workers=workers, secret_file=str(slow.secret), numerics="lowest"
-    ) as loader:
-        assert [flat(batch) for batch in loader] == reference
-        own_server("high", port=port)
-        slow.process.kill()
-        loader.set_epoch(0)
-        assert [flat(batch) for batch in loader] == reference
-        assert {"low", "high"} == set(loader._stats.hosts)
-
-
-def test_what_cannot_be_pinned_is_refused(pair: Pair, both: tuple[Server, Server]) -> None:
-    one, two = pair.a, both[0]
-    for policy in ("refuse", "lowest"):
-        batches, texts, _ = load(feed_data.threaded(), one, two, numerics=policy, until_warned=True)
-        assert len(batches) == 16
-        [text] = texts
-        assert "is not used" in text
-        assert "threads: " in text
+def test_another_number_of_threads_is_another_kind(pair: Pair, both: tuple[Server, Server]) -> None:
+    batches, texts, _ = load(feed_data.threaded(), pair.a, both[0], numerics="refuse", until_warned=True)
+    assert len(batches) == 16
+    [text] = texts
+    assert "is not used" in text
+    assert "threads: " in text

@@ -156,10 +156,10 @@ def test_a_pipeline_is_let_go_of_after_a_minute_or_when_another_loader_opens_it(
     assert pipelines.let_go(2000.1 + KEPT_SECONDS) == [fresh]
 
 
-def test_a_pipeline_that_is_opened_again_for_other_processors_is_let_go_of() -> None:
+def test_a_pipeline_whose_number_is_opened_again_with_another_is_let_go_of() -> None:
     pipelines, one = OpenPipelines(), client()
     number = pipelines.enter(one, opening("one"), 0.0)
-    again = pipelines.enter(one, msgspec.structs.replace(opening("one"), capability="avx2"), 1.0)
+    again = pipelines.enter(one, msgspec.structs.replace(opening("one"), lanes=2), 1.0)
     assert again != number
     assert pipelines.let_go(1.1 + KEPT_SECONDS) == [number]
     assert pipelines.number(one, PipelineNumber(1)) == again

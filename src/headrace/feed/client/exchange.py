@@ -8,15 +8,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 
-import msgspec
-
 from headrace.errors import PipelineError, ProtocolError
 from headrace.feed.client.assembly import Assembly
 from headrace.feed.client.failed_rows import FailedRows
 from headrace.feed.client.idle_workers import IdleWorkers
 from headrace.feed.client.layout_probe import LayoutProbe
 from headrace.feed.client.links import Link
-from headrace.feed.client.numerics import Admission, Numerics
+from headrace.feed.client.numerics import Numerics
 from headrace.feed.client.policy import BatchSkipped, Policy, PurityWarning, SessionStats
 from headrace.feed.client.request import (
     CheckAgain,
@@ -91,7 +89,6 @@ class Exchange:
         now = self._now()
         self.greet(now)
         self._dismiss()
-        self._settle_numerics(now)
         self._settle_shards(now)
         self._ask(now)
         arrivals = self._worker_pool.exchange(min(pause, self._worker_pool.patience))
@@ -270,25 +267,14 @@ class Exchange:
         if not self.placement.opened(worker, message, self._now()):
             return
         self.length = self.placement.length
-        self._judged(worker, self._numerics.opened(worker.number, worker.name, message.numerics, self._now()))
-
-    def _judged(self, worker: Worker, admission: Admission) -> None:
+        admission = self._numerics.opened(worker.number, worker.name, message.numerics)
         if admission.warning:
             self._warn(admission.warning, UserWarning)
-        if admission.refused:
+        if admission.used:
+            self._serve(worker)
+        else:
             self._worker_pool.refuse(worker, admission.warning)
             self.placement.refused(worker.number)
-        elif admission.reopen:
-            pinned = msgspec.structs.replace(self._opening, capability=admission.reopen)
-            worker.link.post(pinned, worker.route)
-        elif admission.ready:
-            self._serve(worker)
-
-    def _settle_numerics(self, now: float) -> None:
-        for number, admission in self._numerics.settle(now, self._worker_pool.expected()):
-            worker = self._worker_pool.worker(number)
-            if worker is not None:
-                self._judged(worker, admission)
 
     def _settle_shards(self, now: float) -> None:
         if self.placement.settle(now):

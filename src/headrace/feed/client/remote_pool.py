@@ -63,11 +63,6 @@ class RemotePool(WorkerPool):
             found.append(self._receiver)
         return found
 
-    def expected(self) -> int:
-        """Returns how many hosts may come."""
-        endpoints = self._endpoints.current()
-        return sum(endpoint.state != "lost" and endpoint.address not in self._refused for endpoint in endpoints)
-
     def absent(self) -> list[str]:
         """Returns the hosts that are not ready, the lost ones included, and not those that are left out."""
         known = {

@@ -200,10 +200,6 @@ class WorkerPool(abc.ABC):
         """Seconds after which `maintain` should be called again."""
         return PATIENCE
 
-    def expected(self) -> int:
-        """Returns how many workers may come, those that are there included."""
-        return len(self._workers)
-
     def absent(self) -> list[str]:
         """Returns the names of those that should serve, and are not ready."""
         return []

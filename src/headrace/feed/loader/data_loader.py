@@ -118,8 +118,7 @@ class DataLoader(Places, KnownData, TorchHabits):
             it in `skipped`; ``"raise"`` raises.
         verify: share of the slices after the first 8 that are made twice, on different workers, and compared; 0 for
             none, 1 for all. A difference gives a `PurityWarning`. Nothing is compared when there is but one worker.
-        numerics: what to do about workers with other libraries or instruction sets: ``"warn"``, ``"refuse"`` them, or
-            use the ``"lowest"`` instruction set on all.
+        numerics: what to do about workers with other libraries or instruction sets: ``"warn"``, or ``"refuse"`` them.
         hedge: whether a batch that is late is asked for a second time, of an idle worker.
         device: where batches arrive: their tensors are copied there on a side stream, one batch ahead; None for the
             host.

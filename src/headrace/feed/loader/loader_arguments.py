@@ -265,8 +265,8 @@ def make_policy(
     """Checks what is headrace's own. Raises ValueError."""
     if on_error not in ("raise", "skip"):
         raise ValueError(f'on_error must be "raise" or "skip", got {on_error!r}')
-    if numerics not in ("warn", "refuse", "lowest"):
-        raise ValueError(f'numerics must be "warn", "refuse" or "lowest", got {numerics!r}')
+    if numerics not in ("warn", "refuse"):
+        raise ValueError(f'numerics must be "warn" or "refuse", got {numerics!r}')
     if not isinstance(verify, (int, float)) or not 0 <= verify <= 1:
         raise ValueError(f"verify is a share of the slices and must lie in [0, 1], got {verify!r}")
     if not isinstance(slice_timeout, (int, float)) or slice_timeout <= 0:

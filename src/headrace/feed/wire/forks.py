@@ -10,14 +10,10 @@ class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Fork(_Message, frozen=True):
-    """Feed server to fork server: become executor number `number` on the socket that comes along.
-
-    `capability`: the instruction set for torch's kernels, empty for the host's own.
-    """
+    """Feed server to fork server: become executor number `number` on the socket that comes along."""
 
     number: int
     of: int
-    capability: str = ""
 
 
 class Forked(_Message, frozen=True):

@@ -27,7 +27,7 @@ from headrace.feed.wire.forks import Exited, Fork, Forked
 from headrace.feed.wire.mixing import Mixing
 from headrace.feed.wire.server_state import ClientStatus, ExecutorStatus, JobStatus
 
-VERSION = 4
+VERSION = 5
 MAX_SHARDS = 65_536  # of a worker
 MAX_KEY = 1024  # characters of a shard's key
 ShardKey = Annotated[str, msgspec.Meta(max_length=MAX_KEY)]
@@ -99,7 +99,6 @@ class Open(_Message, frozen=True):
         batched: False for `batch_size=None`.
         plan: plan fingerprint; must be equal for all ranks that use this `loader` of the job.
         loader: name of the loader.
-        capability: the instruction set for torch's CPU kernels (its ATEN_CPU_CAPABILITY), empty for the host's own.
         lanes: how many a dataset without a count is read in; 0 for a dataset with rows by number.
         shards: feed server to executor: what its host has announced; shards that it has got since are left out.
         job: which job of those that share the server; empty for all that do not say.
@@ -115,7 +114,6 @@ class Open(_Message, frozen=True):
     batched: bool
     loader: str = ""
     plan: str = ""
-    capability: str = ""
     shards: list[tuple[str, int]] = []
     lanes: int = 0
     job: str = ""

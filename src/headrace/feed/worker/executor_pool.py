@@ -41,7 +41,6 @@ class ExecutorProcess:
     Attributes:
         opened: the pipelines that it was told to open.
         opening: those of them of which it has not answered how that went.
-        capability: torch's instruction set, empty for the host's own.
         hung: why it is being ended.
         killed: whether it was sent SIGKILL for that.
         slices: made by this process.
@@ -56,7 +55,6 @@ class ExecutorProcess:
     slabs: set[SlabNumber] = field(default_factory=set)
     requests: collections.deque[ServerRequest] = field(default_factory=collections.deque)
     dead: bool = False
-    capability: str = ""
     hung: str = ""
     killed: bool = False
     slices: int = 0
@@ -111,16 +109,13 @@ class ExecutorPool:
             undo.pop_all()
         return FramedConnection(ours), process
 
-    def alive(self, capability: str | None = None) -> list[ExecutorProcess]:
-        """Returns the executors that run, of one instruction set or of all."""
-        return [
-            executor for executor in self.executors.values()
-            if not executor.dead and (capability is None or executor.capability == capability)
-        ]  # fmt: skip
+    def alive(self) -> list[ExecutorProcess]:
+        """Returns the executors that run."""
+        return [executor for executor in self.executors.values() if not executor.dead]
 
-    def choose(self, request: ServerRequest, capability: str) -> ExecutorProcess | None:
+    def choose(self, request: ServerRequest) -> ExecutorProcess | None:
         """Returns who is given a slice; None while nobody has room. A lane stays with one, or its successor."""
-        alive, avoid, draw = self.alive(capability), request.message.avoid, request.message.draw
+        alive, avoid, draw = self.alive(), request.message.avoid, request.message.draw
         others = [executor for executor in alive if executor.number != avoid and len(executor.requests) < 2 * DEPTH]
         free = [executor for executor in alive if len(executor.requests) < DEPTH]
         fit = others if avoid >= 0 and others else free  # the executor that made a slice cannot check it
@@ -139,29 +134,22 @@ class ExecutorPool:
         """Nobody goes on with the lanes of a pipeline."""
         self._lanes = {lane: number for lane, number in self._lanes.items() if lane[0] != pipeline}
 
-    def ensure(self, capability: str) -> None:
-        """Starts executors that use another instruction set than the host's own, if there are none yet."""
-        if not any(executor.capability == capability for executor in self.executors.values()):
-            first = len(self.executors)
-            for number in range(first, first + self.size):
-                self.start(number, capability)
-
     def signal(self, executor: ExecutorProcess, number: int) -> None:
         """Sends an executor a signal. One that has ended meanwhile is none: the word of that is on its way."""
         if executor.pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(executor.pid, number)
 
-    def start(self, number: int, capability: str = "") -> ExecutorProcess:
+    def start(self, number: int) -> ExecutorProcess:
         """Starts executor `number`; it can be given tasks at once."""
         ours, theirs = socket.socketpair()
         with ExitStack() as undo, theirs:
             undo.callback(ours.close)
-            self.forkserver.send(Fork(number, self.size, capability), descriptors=[theirs.fileno()])
+            self.forkserver.send(Fork(number, self.size), descriptors=[theirs.fileno()])
             undo.pop_all()
         before = self.executors.get(number)
         restarts = before.restarts + 1 if before is not None else 0
-        executor = ExecutorProcess(number, FramedConnection(ours), capability=capability, restarts=restarts)
+        executor = ExecutorProcess(number, FramedConnection(ours), restarts=restarts)
         self.executors[number] = executor
         return executor
 

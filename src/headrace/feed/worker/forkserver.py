@@ -71,8 +71,6 @@ class ForkServer:
                 restore_limit()
                 connection = socket.socket(fileno=os.dup(descriptor))  # the lowest number: of many, this one's is high
                 os.close(descriptor)
-                if message.capability:  # torch reads it when it first needs a kernel, which is after this fork
-                    os.environ["ATEN_CPU_CAPABILITY"] = message.capability.lower()
                 executor_main(connection, message.number, message.of, self._roots)
                 status = 0
             except BaseException:  # noqa: BLE001 - the end of a forked child: report and leave without the parent's exits

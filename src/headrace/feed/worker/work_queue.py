@@ -129,8 +129,7 @@ class WorkQueue:
             return
         waiting = self._pipelines.waiting.setdefault(number, [])
         waiting.append((client, message.pipeline))
-        self._pool.ensure(message.capability)
-        alive = self._pool.alive(message.capability)
+        alive = self._pool.alive()
         if len(waiting) == 1 and alive:  # otherwise it is introduced to the executor that is on its way
             self._introduce(min(alive, key=lambda executor: len(executor.requests)), number)
 
@@ -309,7 +308,7 @@ class WorkQueue:
         full: set[str] = set()  # jobs that get nothing now
         short = False
         while (request := self._queue.first(full)) is not None:
-            executor = self._pool.choose(request, self._pipelines[request.pipeline].message.capability)
+            executor = self._pool.choose(request)
             if executor is None:
                 if request.message.draw is None:
                     full.add(request.client.job)
@@ -419,9 +418,8 @@ class WorkQueue:
         opening = charge is not None and charge[1] in executor.opening
         budget = self._restarts if charge is None else self._charged.setdefault(charge, RestartBudget())
         # One that somebody kills while others serve the pipeline says nothing of whether it can be made.
-        others = charge is not None and any(
-            charge[1] in other.opened - other.opening for other in self._pool.alive(executor.capability)
-        )
+        alive = self._pool.alive()
+        others = charge is not None and any(charge[1] in other.opened - other.opening for other in alive)
         allowed = budget.spend(time.monotonic(), begun=not opening or (status < 0 and others))
         replaced = allowed or charge is not None
         self._tell(event="executor_lost", pid=executor.pid, status=status, hung=hung, reason=reason, replaced=replaced)
@@ -440,12 +438,11 @@ class WorkQueue:
             if charge is None:
                 raise ExecutorsLost(ended)
             self._give_up(charge, ended, opening=opening)
-        fresh = self._pool.start(executor.number, executor.capability)
+        fresh = self._pool.start(executor.number)
         for number in list(self._pipelines.waiting):
-            capability = self._pipelines[number].message.capability
             if number in executor.opened:
                 self._retry_open(fresh, number, reason)
-            elif capability == executor.capability and not any(number in other.opened for other in self._pool.alive()):
+            elif not any(number in other.opened for other in self._pool.alive()):
                 self._introduce(fresh, number)
 
     def _worked_for(self, executor: ExecutorProcess) -> _Charge | None:
