@@ -6,6 +6,7 @@ import base64
 import contextlib
 import hashlib
 import http.client
+import importlib.util
 import socket
 import threading
 import time
@@ -273,6 +274,22 @@ def test_an_input_that_is_not_there_is_refused_in_the_services_words(
 def test_a_bucket_to_write_into_that_is_not_there_is_refused(place: dict[str, Any], endpoint: ServeProcess) -> None:
     with pytest.raises(botocore.exceptions.ClientError, match=r'ValidationException.*"s3://nowhere/.*does not exist'):
         endpoint.client().create_training_job(**endpoint.one_host("unwritten", "pass", **place))
+
+
+def test_the_mpi_driver_of_sdk_3_is_refused_where_it_finds_no_ssh_with_the_way_out(endpoint: ServeProcess) -> None:
+    (endpoint.bucket / "drivers").mkdir(exist_ok=True)
+    script = endpoint.bucket / "drivers/sm_train.sh"
+    request = endpoint.one_host("ssh", "pass")
+    request["AlgorithmSpecification"] |= {"ContainerEntrypoint": ["/bin/bash"]}
+    request["InputDataConfig"] = [_channel("sm_drivers", "S3Prefix", f"s3://{BUCKET}/drivers/")]
+    script.write_text("$SM_PYTHON_CMD /opt/ml/input/data/sm_drivers/distributed_drivers/mpi_driver.py\n")
+    assert importlib.util.find_spec("paramiko") is None, "the environment of the tests has no SSH client"
+    with pytest.raises(botocore.exceptions.ClientError, match=r"no paramiko.*sagemaker_mpi_enabled.*Torchrun"):
+        endpoint.client().create_training_job(**request)
+    script.write_text("$SM_PYTHON_CMD /opt/ml/input/data/sm_drivers/distributed_drivers/torchrun_driver.py\n")
+    request["OutputDataConfig"] = {"S3OutputPath": "s3://nowhere/out"}  # it starts nothing
+    with pytest.raises(botocore.exceptions.ClientError, match="nowhere"):
+        endpoint.client().create_training_job(**request)
 
 
 def _channel(name: str, kind: str, uri: str, **more: object) -> dict[str, Any]:

@@ -306,8 +306,9 @@ ENABLED = {"sagemaker_mpi_enabled": True, "sagemaker_torch_distributed_enabled":
         (ENABLED, {}, "one"),
         ({}, {"InputDataConfig": [{"ChannelName": "c", "DataSource": {"FileSystemDataSource": FILES}}]}, "folder"),
         ({}, {"InputDataConfig": [channel("c", "x", S3Uri="file:///data")]}, "pattern"),
+        ({}, {"HyperParameters": {}}, "container_entry_point"),
     ],
-    ids=["smdistributed", "parameter-server", "two-distributions", "efs", "file"],
+    ids=["smdistributed", "parameter-server", "two-distributions", "efs", "file", "no-entrypoint"],
 )
 def test_what_is_not_there_is_refused_with_what_to_use_instead(
     endpoint: ServeProcess, world: dict[str, object], more: dict[str, Any], words: str

@@ -66,6 +66,15 @@ def version_of(python: str) -> str:
     return done.stdout.strip()
 
 
+def has_module(python: str, name: str) -> bool:
+    """Tells whether an interpreter finds a module. One that does not run has none."""
+    code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({name!r}) is None)"
+    try:
+        return subprocess.run([python, "-c", code], capture_output=True, timeout=_SECONDS, check=False).returncode == 0
+    except (OSError, subprocess.SubprocessError):
+        return False
+
+
 def python_for(image: str, rules: Iterable[ImageRule]) -> tuple[str, str]:
     """Returns the interpreter for an image (empty for headrace's own), and a sentence that says so."""
     rule = next((each for each in rules if each.fits(image)), None)

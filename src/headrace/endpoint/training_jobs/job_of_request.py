@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,17 +11,24 @@ from typing import cast
 from headrace.endpoint.protocols import ServiceError
 from headrace.endpoint.services.service_models import refusal
 from headrace.endpoint.training_jobs.engine_settings import EngineSettings
-from headrace.endpoint.training_jobs.images import ImageRule, python_for
-from headrace.endpoint.training_jobs.local_uris import FindKey, FindPath, missing_places, with_local_paths
+from headrace.endpoint.training_jobs.images import ImageRule, has_module, python_for
+from headrace.endpoint.training_jobs.local_uris import FindKey, FindPath, missing_places, path_of, with_local_paths
 from headrace.errors import EngineRefused, JobInvalid
 from headrace.job import Job
 from headrace.job.problems.finding import JobSource
-from headrace.job.sagemaker.field_map import WORLD_GROUPS, get
+from headrace.job.sagemaker.field_map import CHANNELS, WORLD_GROUPS, get
 from headrace.job.sagemaker.from_request import read_request
 from headrace.runs.event_text import worlds_text
 
 STOP_GRACE = 120.0
 """Seconds between SIGTERM and SIGKILL, the service's."""
+_DRIVERS, _DRIVER_SCRIPT, _MPI_DRIVER, _SSHD = "sm_drivers", "sm_train.sh", "mpi_driver.py", "/usr/sbin/sshd"
+_MPI_HINT = (
+    "It connects hosts by SSH. headrace's own MPI needs none: keep `distributed` and `source_code` out of ModelTrainer "
+    'and give it hyperparameters={"sagemaker_program": "train.py", "sagemaker_submit_directory": '
+    '"s3://BUCKET/sourcedir.tar.gz", "sagemaker_mpi_enabled": True, "sagemaker_mpi_num_of_processes_per_host": 2}; '
+    "or use distributed=Torchrun()"
+)
 
 
 @dataclass(frozen=True)
@@ -62,13 +70,33 @@ class JobMaker:
         return job
 
     def check_places(self, request: Mapping[str, object], region: str) -> None:
-        """Checks that what a request reads is there, and where it writes.
+        """Checks that what a request reads is there, and where it writes, and what the drivers that it brings need.
 
         Raises:
             ServiceError: with everything that is missing.
         """
         if missing := missing_places(request, region, self.find, self.find_key):
             raise ServiceError("ValidationException", " ".join(missing))
+        if self.settings.shares_files and (lacking := self._lacking_for_mpi(request)):
+            raise ServiceError("ValidationException", f"{_MPI_DRIVER}: {' and '.join(lacking)}. {_MPI_HINT}")
+
+    def _lacking_for_mpi(self, request: Mapping[str, object]) -> list[str]:
+        """Returns what the MPI driver of SDK 3 needs and would not find; nothing when a request does not bring it."""
+        channels = request.get(CHANNELS)
+        for channel in channels if isinstance(channels, list) else []:
+            if channel.get("ChannelName") != _DRIVERS:
+                continue
+            folder = str(get(channel, ("DataSource", "S3DataSource", "S3Uri")))
+            path = path_of(f"{folder.rstrip('/')}/{_DRIVER_SCRIPT}", self.find)
+            script = path.read_text(errors="replace") if path is not None and path.is_file() else ""
+            if f"/{_MPI_DRIVER}" not in script:
+                continue
+            python = python_for(_image(request), self.images)[0] or sys.executable
+            lacking = [] if Path(_SSHD).exists() else [f"there is no {_SSHD}"]
+            if "install -r" not in script and not has_module(python, "paramiko"):
+                lacking.append(f"{python} has no paramiko")
+            return lacking
+        return []
 
     def note(self, request: Mapping[str, object], job: Job) -> str:
         """Returns what the logs say first: what runs the programs, and that groups which nobody named train alone."""

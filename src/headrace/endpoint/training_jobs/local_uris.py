@@ -69,7 +69,7 @@ def with_local_paths(data: Mapping[str, object], find: FindPath) -> dict[str, ob
         if key in found:
             found[key] = _written(found[key], find)
     code = found.get("source_dir")
-    path = _path(code, find)
+    path = path_of(code, find)
     if path is not None and path.is_file():
         found["source_dir"] = str(path)
     channels = found.get("inputs")
@@ -79,7 +79,7 @@ def with_local_paths(data: Mapping[str, object], find: FindPath) -> dict[str, ob
 
 
 def _written(uri: object, find: FindPath) -> object:
-    path = _path(uri, find)
+    path = path_of(uri, find)
     return uri if path is None else str(path)
 
 
@@ -87,7 +87,7 @@ def _channel(channel: object, find: FindPath) -> object:
     if not isinstance(channel, Mapping) or channel.get("s3_data_type", "S3Prefix") != "S3Prefix":
         return channel
     uri = str(channel.get("s3_data", ""))
-    path = _path(uri, find)
+    path = path_of(uri, find)
     if path is None or not path.is_dir() or (not uri.endswith("/") and _has_siblings(path)):
         return channel
     return {**channel, "s3_data": str(path)}
@@ -98,7 +98,8 @@ def _has_siblings(path: Path) -> bool:
     return any(each.name.startswith(path.name) for each in path.parent.iterdir() if each != path)
 
 
-def _path(uri: object, find: FindPath) -> Path | None:
+def path_of(uri: object, find: FindPath) -> Path | None:
+    """Returns the path of an address, whether something is there or not; None for what has none."""
     bucket, key = _split(uri)
     return find(bucket, key) if bucket else None
 

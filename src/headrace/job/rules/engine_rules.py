@@ -114,7 +114,7 @@ def _program(data: Data, engine: str) -> Iterator[Finding]:
             yield Finding(("source_dir",), message, hint="name the folder that holds the code")
         return
     extras = mapping(data, "request_extras", "AlgorithmSpecification")
-    hint = "name the code and what it runs: source_dir and entry_point, or give a command"
+    hint = "name the code and what it runs: source_dir and entry_point, or a command (container_entry_point)"
     if data.get("image_uri"):
         message = f"the image brings the program, {_unfit(engine)}"
         yield Finding(("image_uri",), message, show(data["image_uri"]), hint)
