@@ -96,6 +96,8 @@ def test_every_row_of_the_published_result_tables_is_there(compared: Comparison)
         ("data_wait", ""),
         ("cpu", "data_group"),
         ("cpu", "dnn_group"),
+        ("cpu_per_1000_samples", "data_group"),
+        ("cpu_per_1000_samples", "dnn_group"),
         ("cost_per_hour", ""),
         ("cost_per_1000_samples", ""),
         ("cost_per_step", ""),

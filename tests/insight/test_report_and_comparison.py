@@ -11,6 +11,7 @@ import pytest
 
 from headrace.errors import UsageError
 from headrace.insight import FORMULAS, Comparison, Report, compare, cost_report, report
+from headrace.insight.advise.validity import first_of_all
 from headrace.insight.figures.figure import percentile, spread_of
 from headrace.insight.figures.missing_files import absent, why_unread
 from headrace.insight.render.html import report_page
@@ -318,7 +319,9 @@ def test_a_comparison_gives_every_figure_its_ratio_to_the_first_run(tmp_path: Pa
     assert rows["samples_per_second", ""][1] == (approx(200), approx(2.4))
     assert rows["data_wait", ""][1] == (approx(25), approx(0.5))
     assert rows["cpu", "dnn"][1] == (approx(50), 1.0)
-    assert [key for key in rows if key[1]] == [("cpu", "dnn"), ("cpu", "data")]
+    named = [(name, group) for name in ("cpu", "cpu_per_1000_samples") for group in ("dnn", "data")]
+    assert [key for key in rows if key[1]] == named
+    assert rows["cpu_per_1000_samples", "dnn"][1] == (approx(1000 * 1.0 / 200), approx(1 / 2.4))
     assert found.rows[1].cells[0].figure.spread is not None
     assert any("different numbers of samples" in note for note in found.notes)
     assert msgspec.json.decode(msgspec.json.encode(found), type=Comparison) == found
@@ -392,3 +395,32 @@ def test_a_file_that_cannot_be_read_is_told_in_words_of_the_user(tmp_path: Path)
         make_it()
         assert report(Run(run.paths)).unread.endswith(f": {words}")
     assert why_unread(msgspec.DecodeError("x")) == "it holds no complete record (x)"
+
+
+def busy_host(t: float, cpu: float, busy: float) -> HostSecond:
+    return msgspec.structs.replace(host(t, cpu), busy=busy)
+
+
+def test_a_run_whose_cores_others_had_is_not_judged_by_its_times(tmp_path: Path) -> None:
+    """Two cores: the run had 0.4 of them, its other host on the same machine 0.2, and programs beside it the rest."""
+    hosts = {
+        Stream("dnn", "algo-1", "host"): [busy_host(101.0 + n, 0.4 * n, 50 + 2.0 * n) for n in range(4)],
+        Stream("data", "algo-2", "host"): [busy_host(101.0 + n, 0.2 * n, 50 + 2.0 * n) for n in range(4)],
+    }
+    quiet = report(make(tmp_path / "quiet", "q", {RANK0: seconds(SLOW), **HOSTS}))
+    run = make(tmp_path / "busy", "b", {RANK0: seconds(SLOW), **hosts})
+    plan = run.paths.root / "plan.json"
+    plan.write_text(json.dumps({**json.loads(plan.read_text()), "hosts": [{"name": "algo-1"}, {"name": "algo-2"}]}))
+    busy = report(run)
+    crowd = "the machine was busy with something else: other programs had 70 % of the cores of dnn/algo-1, its own 20 %"
+    assert crowd in busy.verdict.sentence
+    assert busy.verdict.name is quiet.verdict.name, "the waits are what they are"
+    assert "run it again while nothing else runs there" in busy.verdict.next
+    assert "something else" not in quiet.verdict.sentence
+    assert first_of_all(busy.verdict).startswith(f"It cannot be told whether CPU hosts would help, because {crowd}")
+    compared = compare([quiet, busy])
+    assert any("busy with something else in b" in line for line in compared.summary)
+    row = next(row for row in compared.rows if row.name == "cpu_per_1000_samples" and row.group == "dnn")
+    assert row.cells[0].figure.value == pytest.approx(1000 * 1.0 / (250 / 3))  # 1 CPU second a second
+    assert row.cells[1].figure.value == pytest.approx(1000 * 0.4 / (250 / 3))
+    assert f"{busy.run_id}: {crowd}" in compared.notes

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
+from headrace.agent.metrics.counters import busy_seconds
 from headrace.insight.figures.figure import FORMULAS, Figure, Window
 from headrace.insight.figures.host_usage import UseFigures
 from headrace.insight.figures.instance_groups import GroupReport, group_report
 from headrace.insight.figures.logged_values import value_reports
+from headrace.insight.verdicts.evidence import crowded
+from headrace.processes.process_table import TICKS
 from headrace.runs import GpuUse, HostSecond, Stream, ValueSecond
 
 WINDOW = Window(101.0, 103.0)
@@ -135,7 +140,7 @@ def test_every_figure_has_a_name_that_is_its_field_and_a_formula() -> None:
     found = group(counters(1, 2, 3, 4))
     for each in (found, *found.by_host):
         names = [name for name in each.__struct_fields__ if isinstance(getattr(each, name), Figure)]
-        assert len(names) == 10
+        assert len(names) == 11
         assert [getattr(each, name).name for name in names] == names
         assert set(names) <= FORMULAS.keys()
 
@@ -173,3 +178,29 @@ def test_a_metric_has_the_figures_of_all_its_programs() -> None:
 def test_a_metric_that_was_found_but_is_not_in_the_plan_is_shown_all_the_same() -> None:
     [found] = value_reports([], {Stream("g", "algo-1", "values"): [value(1, "0", 5)]})
     assert (found.name, found.last.value) == ("loss", 5)
+
+
+def test_cpu_of_others_is_what_the_cores_did_beyond_the_run_s_own_hosts() -> None:
+    own = [second(100 + n, cpu=0.5 * n, busy=7000 + 1.9 * n) for n in range(5)]  # two cores, 1.4 of them to others
+    found = group(own, [second(100 + n, cpu=0.1 * n, busy=0.1 * n) for n in range(5)])
+    assert found.by_host[0].others.value == pytest.approx(70.0)
+    assert found.others.value == pytest.approx(35.0)
+    streams = {Stream("g", "algo-1", "host"): own}
+    beside = group_report(
+        "g", ["algo-1"], streams, WINDOW, {"algo-1": 1.3}
+    )  # 1.3 of them are another host's of the run
+    assert beside.others.value == pytest.approx(5.0)
+    assert "do not tell" in group(counters(1, 2, 3, 4)).others.note
+    assert crowded([found]) == (
+        "the machine was busy with something else: other programs had 70 % of the cores of g/algo-1, its own 25 %"
+    )
+    assert crowded([beside]) == ""
+    assert crowded([group([second(100 + n, cpu=0.1 * n, busy=1.0 * n) for n in range(5)])]) == "", "a core was free"
+
+
+def test_the_kernel_s_table_gives_the_seconds_of_some_cpus_with_what_a_hypervisor_took(tmp_path: Path) -> None:
+    table = tmp_path / "stat"
+    table.write_text("cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 100 10 1 5000 70 2 3 84 50 0\ncpu1 1 1 1 1 1 1 1 1 0 0\nintr 1\n")
+    assert busy_seconds({0}, str(table)) == pytest.approx(200 / TICKS)
+    assert busy_seconds({0, 1}, str(table)) == pytest.approx(206 / TICKS)
+    assert busy_seconds({0, 7}, str(table)) is None, "a CPU that it does not name"

@@ -41,6 +41,8 @@ class HostSecond(msgspec.Struct, frozen=True, kw_only=True, tag_field="metric", 
         t: seconds since the epoch, UTC.
         cpu: CPU seconds (user + system) of all processes of the host since its start, ended ones included.
         cores: CPUs that the host may use.
+        busy: CPU seconds that these were not idle since the machine's start, whoever used them, with those that its
+            hypervisor gave to others.
         rss: resident bytes of its live processes, shared pages counted once a process.
         processes: live processes.
         memory: bytes of memory that the host may use.
@@ -66,6 +68,7 @@ class HostSecond(msgspec.Struct, frozen=True, kw_only=True, tag_field="metric", 
     written: int | None = None
     gpus: tuple[GpuUse, ...] = ()
     disk: float | None = None
+    busy: float | None = None
 
 
 class ValueSecond(msgspec.Struct, frozen=True, kw_only=True, tag_field="metric", tag="value"):

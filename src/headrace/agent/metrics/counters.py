@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from headrace.instance.isolation_level import is_loopback
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.processes.oom import FD_VARIABLE
-from headrace.processes.process_table import Process, read_proc
+from headrace.processes.process_table import TICKS, Process, read_proc
 
 _log = logging.getLogger(__name__)
 
@@ -113,3 +113,17 @@ def used_memory(path: Path) -> int:
     if b"total_rss" in lines:  # v1, where the names without `total` leave groups below out
         return int(lines[b"total_rss"]) + int(lines[b"total_shmem"])
     return int(lines[b"anon"]) + int(lines[b"shmem"])
+
+
+def busy_seconds(cpus: Collection[int], table: str = "/proc/stat") -> float | None:
+    """Returns the CPU seconds that some CPUs were not idle since the start of the machine, with those that a hypervisor
+    gave to others; None where the kernel does not tell.
+
+    Args:
+        cpus: their ids.
+        table: a file in the form of /proc/stat.
+    """
+    rows = (line.split() for line in read_proc(table).splitlines() if line.startswith(b"cpu"))
+    # user, nice, system, idle, iowait, irq, softirq, steal; guest time is in user time already
+    ticks = [sum(map(int, (*row[1:4], *row[6:9]))) for row in rows if row[0][3:].isdigit() and int(row[0][3:]) in cpus]
+    return sum(ticks) / TICKS if len(ticks) == len(cpus) else None

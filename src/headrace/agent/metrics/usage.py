@@ -16,7 +16,15 @@ import logging
 import os
 import time
 
-from headrace.agent.metrics.counters import DiskBytes, disk_share, has_network, memory_file, network_bytes, used_memory
+from headrace.agent.metrics.counters import (
+    DiskBytes,
+    busy_seconds,
+    disk_share,
+    has_network,
+    memory_file,
+    network_bytes,
+    used_memory,
+)
 from headrace.agent.metrics.gpus import Gpus
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.paths import base_directory
@@ -42,7 +50,7 @@ class UsageSampler:
         me = plan.host(host)
         self._writer = writer
         self._gpus = gpus
-        self._cores = len(me.cpus) or len(os.sched_getaffinity(0))
+        self._cpus = frozenset(me.cpus or os.sched_getaffinity(0))
         self._limit = me.memory or os.sysconf("SC_PHYS_PAGES") * PAGE
         self._tree = ProcessTree(os.getpid())
         self._cpu = 0.0
@@ -61,7 +69,7 @@ class UsageSampler:
         second = HostSecond(
             t=time.time(),
             cpu=self._cpu,
-            cores=self._cores,
+            cores=len(self._cpus),
             rss=sum(process.resident for process in family),
             processes=sum(process.state != "Z" for process in family),
             memory=self._limit,
@@ -72,6 +80,7 @@ class UsageSampler:
             written=disk and disk[1],
             gpus=self._gpus.latest(),
             disk=disk_share(self._base),
+            busy=busy_seconds(self._cpus),
         )
         self._writer.write(second)
         return second

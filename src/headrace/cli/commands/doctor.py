@@ -99,6 +99,8 @@ def command(
     import tempfile
     from pathlib import Path
 
+    import msgspec
+
     from headrace.cli.options import echo_json
     from headrace.errors import UsageError
     from headrace.feed.profiler.run_profiled import Command
@@ -130,10 +132,12 @@ def command(
             raise UsageError(
                 f"cannot start {script[0]}: {error.strerror}", hint="give the command as a shell would take it"
             ) from error
+        crowded = _Crowd()
         try:
             code = _watch(running, folder, spec.steps)
         finally:
             running.close()
+        note = "" if running.ended_by_us else crowded.note()
         if code is None:
             click.echo("doctor: stopped; nothing was judged", err=True)
             return INTERRUPTED
@@ -145,6 +149,7 @@ def command(
         found = report(observed, script, code, stopped=over and not full, transfer=transfer, no_transfer=why_not)
     if found is None:
         raise _nothing(observed)
+    found = msgspec.structs.replace(found, notes=(*found.notes, note) if note else found.notes)
     if output == "json":
         echo_json(found)
     else:
@@ -152,6 +157,44 @@ def command(
 
         show_trial(found)
     return 0
+
+
+class _Crowd:
+    """What other programs have of the cores that this process may use, while a command runs."""
+
+    def __init__(self) -> None:
+        self._before = self._look()
+
+    @staticmethod
+    def _look() -> tuple[float, float, float] | None:
+        """Returns wall seconds, CPU seconds of the cores whoever uses them, and those of children that have ended."""
+        import os
+        import resource
+        import time
+
+        from headrace.agent.metrics.counters import busy_seconds
+
+        busy, own = busy_seconds(os.sched_getaffinity(0)), resource.getrusage(resource.RUSAGE_CHILDREN)
+        return None if busy is None else (time.monotonic(), busy, own.ru_utime + own.ru_stime)
+
+    def note(self) -> str:
+        """Returns what to say of the time since this was made; empty where the command had its cores."""
+        import os
+
+        from headrace.insight.verdicts.thresholds import CPU_BUSY, OTHERS
+
+        now = self._look()
+        if self._before is None or now is None:
+            return ""
+        seconds, busy, own = (after - before for after, before in zip(now, self._before, strict=True))
+        whole = max(seconds, 1e-6) * len(os.sched_getaffinity(0)) / 100
+        others = (busy - own) / whole
+        if others < OTHERS or busy / whole < CPU_BUSY:
+            return ""
+        return (
+            f"the machine was busy with something else: other programs had {others:.0f} % of its cores, the command "
+            f"{own / whole:.0f} %; step time, data wait and worker time are not the script's alone, CPU times are"
+        )
 
 
 def _engine(name: str, output: str) -> int:

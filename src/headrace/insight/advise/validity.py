@@ -25,6 +25,11 @@ def explains(step: Range, predicted: float) -> bool:
 
 def first_of_all(verdict: Verdict | None) -> str:
     """Returns what has to be mended before data hosts are thought of, in sentences; empty when nothing has."""
+    if verdict is not None and verdict.crowded:
+        return (
+            f"It cannot be told whether CPU hosts would help, because {verdict.crowded}. Run it again while nothing "
+            "else runs there."
+        )
     if verdict is None or not (verdict.workers_idle or verdict.name in (VerdictName.SKEWED, VerdictName.STALLED)):
         return ""
     why = "a wait for the workers" if verdict.workers_idle else "equal ranks whose steps do not stop"

@@ -63,6 +63,11 @@ FORMULAS: dict[str, str] = {
         "100 * CPU seconds (user + system) of all processes of the group's hosts / (seconds * cores that these hosts "
         "may use); 100 % means that all its own cores were busy"
     ),
+    "others": (
+        "100 * CPU seconds of the cores that the group's hosts may use which went to programs that are none of the "
+        "run's, of this machine or (steal) of others of its hypervisor / (seconds * these cores)"
+    ),
+    "cpu_per_1000_samples": "1000 * CPU seconds a second of the group's hosts / samples a second",
     "max_rss": "largest sum of resident bytes over the processes of one host of the group, whole run",
     "memory": (
         "largest 100 * bytes in use / bytes that the host may use, over the hosts and seconds of the whole run; in "

@@ -27,6 +27,7 @@ class UseFigures(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         cpu: share of their own cores that was busy, %.
+        others: share of their cores that other programs than the run's had, %.
         max_rss: largest sum of resident bytes of one host.
         memory: largest share of its memory that one host used, %.
         network_received, network_sent: bytes/s through their network devices, all hosts together.
@@ -37,6 +38,7 @@ class UseFigures(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     cpu: Figure
+    others: Figure
     max_rss: Figure
     memory: Figure
     network_received: Figure
@@ -48,16 +50,20 @@ class UseFigures(msgspec.Struct, frozen=True, kw_only=True):
     gpu_power: Figure
 
 
-def usage_figures(hosts: Hosts, window: Window | None, note: str = "") -> dict[str, Figure]:
+def usage_figures(
+    hosts: Hosts, window: Window | None, note: str = "", beside: Sequence[float] = ()
+) -> dict[str, Figure]:
     """Returns the figures of `UseFigures`, by its fields. Pure.
 
     Args:
         hosts: their records.
         window: the training window, None if there is none.
         note: what to know about every figure, e.g. which hosts are missing.
+        beside: CPU seconds a second that the run's other hosts used of the cores of each; 0 by default.
     """
     return {
         "cpu": _cpu(hosts, window, note),
+        "others": _others(hosts, window, note, beside or [0.0] * len(hosts)),
         "max_rss": _largest("max_rss", "bytes", hosts, lambda second: second.rss, _NO_METRICS, note),
         "memory": _largest(
             "memory", "%", hosts, _memory_share, "the memory of its hosts is not known", _beside(note, hosts)
@@ -106,6 +112,31 @@ def _cpu(hosts: Hosts, window: Window | None, note: str) -> Figure:
     value = 100 * used / capacity
     busy, cores = ([[pair[n] for pair in seconds] for seconds in parts] for n in (0, 1))
     return Figure("cpu", "%", value, _span(inside), spread, note, share_range(busy, cores, value))
+
+
+def cpu_rate(found: Sequence[HostSecond], window: Window | None) -> float:
+    """Returns the CPU seconds a second that a host's programs used in a window; 0 where that was not measured."""
+    within = found if window is None else _within(found, window)
+    seconds = within[-1].t - within[0].t if within else 0.0
+    return (within[-1].cpu - within[0].cpu) / seconds if seconds > 0 else 0.0
+
+
+def _others(hosts: Hosts, window: Window | None, note: str, beside: Sequence[float]) -> Figure:
+    if not hosts or window is None:
+        return missing("others", "%", _NO_WINDOW if hosts else _NO_METRICS)
+    taken = cores = 0.0
+    inside: list[HostSecond] = []
+    for found, known in zip(hosts, beside, strict=True):
+        busy = [(second, second.busy) for second in _within(found, window) if second.busy is not None]
+        if len(busy) < 2 or busy[-1][0].t <= busy[0][0].t:
+            return missing(
+                "others", "%", "the host's records do not tell how busy its cores were" if not busy else _TOO_FEW
+            )
+        (first, low), (last, high) = busy[0], busy[-1]
+        taken += max(0.0, (high - low - last.cpu + first.cpu) / (last.t - first.t) - known)
+        cores += last.cores
+        inside += [second for second, _ in busy]
+    return Figure("others", "%", min(100.0, 100 * taken / cores), _span(inside), note=note)
 
 
 def _rate(

@@ -41,7 +41,11 @@ class GroupReport(UseFigures, frozen=True, kw_only=True):
 
 
 def group_report(
-    name: str, hosts: Sequence[str], seconds: Mapping[Stream, Sequence[HostSecond]], window: Window | None
+    name: str,
+    hosts: Sequence[str],
+    seconds: Mapping[Stream, Sequence[HostSecond]],
+    window: Window | None,
+    beside: Mapping[str, float] | None = None,
 ) -> GroupReport:
     """Returns the figures of one group. Pure.
 
@@ -50,7 +54,9 @@ def group_report(
         hosts: its hosts.
         seconds: metrics of its hosts.
         window: the training window, None if there is none.
+        beside: CPU seconds a second that the run's other hosts used of the cores of a host, by its name.
     """
+    beside = beside or {}
     records = {stream.host: found for stream, found in sorted(seconds.items()) if found}
     unmeasured = [host for host in hosts if host not in records]
     note = f"without {', '.join(unmeasured)}, which wrote no metrics" if unmeasured else ""
@@ -59,16 +65,18 @@ def group_report(
         name=name,
         hosts=tuple(hosts),
         cores=sum(found[-1].cores for found in measured) if measured and not unmeasured else None,
-        by_host=tuple(_host_report(name, host, records.get(host, ()), window) for host in hosts),
-        **usage_figures(measured, window, note),
+        by_host=tuple(_host_report(name, host, records.get(host, ()), window, beside) for host in hosts),
+        **usage_figures(measured, window, note, [beside.get(host, 0.0) for host in records]),
     )
 
 
-def _host_report(group: str, host: str, found: Sequence[HostSecond], window: Window | None) -> HostReport:
+def _host_report(
+    group: str, host: str, found: Sequence[HostSecond], window: Window | None, beside: Mapping[str, float]
+) -> HostReport:
     return HostReport(
         group=group,
         host=host,
         cores=found[-1].cores if found else None,
         gpus=tuple(sorted({f"{gpu.index}: {gpu.name}" for second in found for gpu in second.gpus})),
-        **usage_figures([found] if found else [], window),
+        **usage_figures([found] if found else [], window, beside=[beside.get(host, 0.0)] if found else []),
     )

@@ -20,6 +20,17 @@ class PlannedGroup(msgspec.Struct, frozen=True):
     feed_executors: int = 0
 
 
+class PlannedHost(msgspec.Struct, frozen=True):
+    """One host. `cpus`: those that it may use; empty for all."""
+
+    name: str
+    cpus: tuple[int, ...] = ()
+
+    def shares_with(self, other: PlannedHost) -> bool:
+        """Returns whether two hosts of one machine may use the same CPU."""
+        return not (self.cpus and other.cpus) or not set(self.cpus).isdisjoint(other.cpus)
+
+
 class PlannedBudget(msgspec.Struct, frozen=True):
     """The budget."""
 
@@ -37,6 +48,7 @@ class PlannedRun(msgspec.Struct, frozen=True):
     """The job without what concerns its costs."""
 
     groups: tuple[PlannedGroup, ...] = ()
+    hosts: tuple[PlannedHost, ...] = ()
     completion_groups: tuple[str, ...] = ()
     metric_definitions: tuple[PlannedMetric, ...] = ()
 

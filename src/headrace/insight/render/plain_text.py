@@ -21,6 +21,8 @@ TITLES = {
     "compute": "compute",
     "queue": "queue",
     "cpu": "CPU",
+    "others": "CPU of others",
+    "cpu_per_1000_samples": "CPU of 1,000 samples",
     "gpu_use": "GPU",
     "gpu": "GPU",
     "max_rss": "max RSS",

@@ -143,13 +143,27 @@ def _training(report: Report, name: str, unit: str) -> Figure:
 
 
 def _group_rows(reports: Sequence[Report]) -> Iterable[Row]:
-    """CPU use of every group, and GPU use of the groups that have a GPU in one of the runs."""
+    """CPU use of every group, what samples cost of it, what other programs had of its cores, and its GPU use."""
     names = dict.fromkeys(group.name for report in reports for group in report.groups)
     yield from (_row("cpu", [_of_group(report, name, "cpu", "%") for report in reports], group=name) for name in names)
-    for name in names:
-        figures = [_of_group(report, name, "gpu_use", "%") for report in reports]
-        if any(figure.value is not None for figure in figures):
-            yield _row("gpu_use", figures, group=name)
+    for what in ("cpu_per_1000_samples", "others", "gpu_use"):
+        for name in names:
+            figures = [
+                _cpu_of_samples(report, name) if what == "cpu_per_1000_samples" else _of_group(report, name, what, "%")
+                for report in reports
+            ]
+            if any(figure.value is not None for figure in figures):
+                yield _row(what, figures, group=name)
+
+
+def _cpu_of_samples(report: Report, group: str) -> Figure:
+    """What a group's hosts spend on 1,000 samples: other programs make it no greater, however long they make a step."""
+    name, unit = "cpu_per_1000_samples", "s"
+    cpu, rate = _of_group(report, group, "cpu", "%"), _training(report, "samples_per_second", "1/s").value
+    cores = next((known.cores for known in report.groups if known.name == group), None)
+    if cpu.value is None or cores is None or not rate:
+        return missing(name, unit, cpu.note if cpu.value is None else _NO_METRICS)
+    return Figure(name, unit, 1000 * cpu.value / 100 * cores / rate, cpu.window)
 
 
 def _of_group(report: Report, group: str, name: str, unit: str) -> Figure:
@@ -228,7 +242,13 @@ def _summary(reports: Sequence[Report], rows: dict[str, Row]) -> list[str]:
                 False: "no difference beyond the noise of the steps",
                 None: f"{how}; whether that is noise is {NOT_KNOWN}",
             }[cell.differs]
-            found.append(f"{report.run_id} against {reports[0].run_id}, {what}: {words}")
+            crowd = " or ".join(one.run_id for one in (reports[0], report) if one.verdict.crowded)
+            but = (
+                f"; but the machine was busy with something else in {crowd}: compare the CPU of 1,000 samples"
+                if crowd
+                else ""
+            )
+            found.append(f"{report.run_id} against {reports[0].run_id}, {what}: {words}{but}")
     return found
 
 
@@ -239,6 +259,7 @@ def _notes(reports: Sequence[Report]) -> list[str]:
         for report in reports
         if report.status is not Status.COMPLETED
     ]
+    notes += [f"{report.run_id}: {report.verdict.crowded}" for report in reports if report.verdict.crowded]
     loaders = {report.training.loader for report in reports if report.training is not None}
     if len(loaders) > 1:
         notes.append(f"the runs' main loaders have different names: {', '.join(sorted(loaders))}")

@@ -11,6 +11,7 @@ import msgspec
 from headrace.insight.cost.cost_report import CostReport, cost_of
 from headrace.insight.figures.data_workers import WorkersReport, workers_reports
 from headrace.insight.figures.figure import FORMULAS, Figure, Window, missing
+from headrace.insight.figures.host_usage import cpu_rate
 from headrace.insight.figures.instance_groups import GroupReport, group_report
 from headrace.insight.figures.loaders import LoaderReport, Training, by_loader, loader_report, training_of
 from headrace.insight.figures.logged_values import ValueReport, value_reports
@@ -23,12 +24,13 @@ from headrace.insight.verdicts.evidence import (
     Usage,
     VerdictInputs,
     beside_of,
+    crowded,
     made_beside,
     rank_times,
     silence_of,
     supply_of,
 )
-from headrace.insight.verdicts.warmup import long_warm_up, with_warm_up
+from headrace.insight.verdicts.warmup import long_warm_up, with_others, with_warm_up
 from headrace.runs import (
     Damage,
     HostSecond,
@@ -215,7 +217,7 @@ def judge(
         notes.append(f"degraded: {losses(state.lost)} while the job went on")
     if not (state.finished or waits):
         notes.append("the run is still going on: the figures are of now")
-    groups = _groups(plan, state, hosts, window)
+    groups = _groups(plan, state, hosts, window, one_machine=header.engine == "local")
     found_workers = workers_reports(workers, window)
     ranks = {} if training is None else training.ranks
     beside = training is not None and made_beside(training.name, ranks, workers, servers, window)
@@ -230,20 +232,23 @@ def judge(
         status=state.status,
         cause=in_words(state.cause),
         degraded=state.degraded,
-        verdict=with_warm_up(
-            verdict(
-                VerdictInputs(
-                    ranks=rank_times(ranks),
-                    supply=supply_of(found_workers, "" if training is None else training.name),
-                    beside=beside_of(ranks, groups) if beside else None,
-                    usage=_usage(groups),
-                    silence=silence_of(state.status, state.cause, completion_programs(state, plan), loaders, now),
-                    window=window,
-                    servers=any(servers.values()),
-                    not_started=waits,
-                )
+        verdict=with_others(
+            with_warm_up(
+                verdict(
+                    VerdictInputs(
+                        ranks=rank_times(ranks),
+                        supply=supply_of(found_workers, "" if training is None else training.name),
+                        beside=beside_of(ranks, groups) if beside else None,
+                        usage=_usage(groups),
+                        silence=silence_of(state.status, state.cause, completion_programs(state, plan), loaders, now),
+                        window=window,
+                        servers=any(servers.values()),
+                        not_started=waits,
+                    )
+                ),
+                long_warm_up(ranks),
             ),
-            long_warm_up(ranks),
+            crowded(groups),
         ),
         time_to_train=time_to_train(state, plan),
         training=None if training is None else training.report,
@@ -297,6 +302,8 @@ def _groups(
     state: RunState,
     hosts: Mapping[Stream, Sequence[HostSecond]],
     window: Window | None,
+    *,
+    one_machine: bool,
 ) -> tuple[GroupReport, ...]:
     members: dict[str, list[str]] = {group.name: list(group.hosts) for group in plan.groups}
     if not members:
@@ -304,8 +311,15 @@ def _groups(
             known = members.setdefault(stream.group, [])
             if stream.host not in known:
                 known.append(stream.host)
+    rates = {stream.host: cpu_rate(found, window) for stream, found in hosts.items()} if one_machine else {}
+    beside = {
+        host.name: sum(
+            rates.get(other.name, 0.0) for other in plan.hosts if other is not host and host.shares_with(other)
+        )
+        for host in plan.hosts
+    }
     return tuple(
-        group_report(name, names, {s: found for s, found in hosts.items() if s.group == name and found}, window)
+        group_report(name, names, {s: found for s, found in hosts.items() if s.group == name and found}, window, beside)
         for name, names in members.items()
     )
 

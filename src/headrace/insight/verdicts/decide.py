@@ -81,6 +81,7 @@ class Verdict(msgspec.Struct, frozen=True):
         evidence: the figures that decided, each with its window and, where the steps allow one, its confidence range.
         window: where they were measured.
         formula: the rule that applied, with its thresholds.
+        crowded: which host lost its cores to programs that are none of the run's, in words; empty if none did.
         notes: what else to know, e.g. that the confidence range crosses a threshold.
     """
 
@@ -95,6 +96,7 @@ class Verdict(msgspec.Struct, frozen=True):
     window: Window | None = None
     formula: str = ""
     notes: tuple[str, ...] = ()
+    crowded: str = ""
 
 
 def verdict(found: VerdictInputs) -> Verdict:

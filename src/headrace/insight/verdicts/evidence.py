@@ -13,7 +13,7 @@ import msgspec
 from headrace.insight.figures.data_workers import Workers, WorkersReport
 from headrace.insight.figures.figure import WARM_UP_RECORDS, Figure, Window
 from headrace.insight.figures.instance_groups import GroupReport
-from headrace.insight.verdicts.thresholds import CROWDED, RESTING
+from headrace.insight.verdicts.thresholds import CPU_BUSY, CROWDED, OTHERS, RESTING
 from headrace.runs import Cause, CauseKind, LoaderSecond, Program, ServiceSecond, Status, Stream
 
 
@@ -235,6 +235,30 @@ def beside_of(ranks: Mapping[Stream, Sequence[LoaderSecond]], groups: Sequence[G
         found.append(Beside(host.cpu.value, name, short_of_cores(used, host.cores, count, gpus=gpus), rests))
     worst = max(found, key=lambda one: (one.short, one.cpu or 0.0), default=Beside(None))
     return msgspec.structs.replace(worst, resting=bool(found) and all(one.resting for one in found))
+
+
+def crowded(groups: Sequence[GroupReport]) -> str:
+    """Returns which host had its cores full and a good part of them lost to programs that are none of the run's: that
+    which lost most, in words; empty if none had.
+
+    Args:
+        groups: every group with its hosts.
+    """
+    lost = {
+        f"{host.group}/{host.host}": (host.others.value, host.cpu.value)
+        for group in groups
+        for host in group.by_host
+        if host.others.value is not None and host.cpu.value is not None
+    }
+    full = {name: shares for name, shares in lost.items() if shares[0] >= OTHERS and sum(shares) >= CPU_BUSY}
+    if not full:
+        return ""
+    name = max(full, key=lambda host: full[host])
+    others, own = full[name]
+    return (
+        f"the machine was busy with something else: other programs had {others:.0f} % of the cores of {name}, "
+        f"its own {own:.0f} %"
+    )
 
 
 def short_of_cores(used: float, cores: int, ranks: int, *, gpus: bool) -> bool:

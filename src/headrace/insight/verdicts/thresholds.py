@@ -40,6 +40,10 @@ GPU_LOW = 70.0
 GPU_BUSY = CPU_BUSY = 90.0
 """% use from which a GPU or a CPU counts as saturated: SageMaker Debugger's CPUBottleneck."""
 
+OTHERS = 10.0
+"""% of a host's cores that programs have which are none of the run's, from which, with all these cores busy, its times
+are not those of the job alone."""
+
 STALL_SECONDS = 60.0
 """Seconds without a step below which nothing is called a standstill: saving a checkpoint takes as long."""
 
@@ -104,6 +108,12 @@ NEXT_MISSING = (
     "find out in its log why that server of tf.data.service was lost: TensorFlow's client ends no epoch without it"
 )
 """What to do about a run that waited for a server of tf.data.service until it was ended."""
+
+NEXT_CROWDED = (
+    "run it again while nothing else runs there; of this run only CPU times (CPU of 1,000 samples) tell what the job "
+    "costs"
+)
+"""What to do about a run whose cores were used by other programs too."""
 
 NEXT_APART = (
     "make batches apart from the ranks, with headrace.feed.DataLoader or tf.data.service (`data_service`), or train "

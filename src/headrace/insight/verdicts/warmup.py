@@ -1,4 +1,8 @@
-"""A warm-up that was long, because a step stood still in the first second: what the figures leave out. Pure."""
+"""What a verdict says of times that do not stand for the job. Pure.
+
+A warm-up was long, because a step stood still in the first second, and the figures leave it out; or other programs had
+the cores.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ import msgspec
 
 from headrace.insight.figures.figure import WARM_UP_RECORDS
 from headrace.insight.verdicts.decide import Verdict
-from headrace.insight.verdicts.thresholds import LONG_WARM_UP
+from headrace.insight.verdicts.thresholds import LONG_WARM_UP, NEXT_CROWDED, VerdictName
 from headrace.runs import LoaderSecond, Stream
 
 _MOST = 50.0  # % of a run's step time: from here on the figures speak of its smaller part
@@ -64,3 +68,16 @@ def with_warm_up(found: Verdict, left: WarmUp | None) -> Verdict:
         return found
     more = f"; but {left}" if left.share >= _MOST else ""
     return msgspec.structs.replace(found, sentence=found.sentence + more, notes=(*found.notes, str(left)))
+
+
+def with_others(found: Verdict, crowd: str) -> Verdict:
+    """Returns a verdict that says first of all that its times are not those of the job alone.
+
+    Args:
+        found: as the times would have it.
+        crowd: see `headrace.insight.verdicts.evidence.crowded`; empty for a job that had its cores.
+    """
+    if not crowd or found.name is VerdictName.STALLED:
+        return found
+    sentence = f"{found.sentence}; but {crowd}"
+    return msgspec.structs.replace(found, sentence=sentence, next=NEXT_CROWDED, crowded=crowd)
