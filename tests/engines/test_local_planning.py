@@ -7,7 +7,8 @@ import pytest
 
 from headrace.engines.local.limits.assign import Machine
 from headrace.engines.local.plan_hosts import feed_executors, make_plan
-from headrace.engines.planning.prepare_run import moved_paths
+from headrace.engines.planning.code_size import code_notes
+from headrace.engines.planning.prepare_run import bring_job_code, digest_of_code, moved_paths
 from headrace.errors import JobInvalid, UsageError
 from headrace.hosting.inputs.source_code import code_digest, snapshot
 from headrace.instance.isolation_level import NAMESPACE, Isolation
@@ -244,3 +245,65 @@ def test_a_second_world_beyond_the_last_port_is_refused():
 
 def test_the_arn_of_the_programs_is_that_of_the_description():
     assert plan(instance_groups=[group("a", 1)]).job_arn == job_arn("job")
+
+
+IGNORED = """
+# a comment
+data/
+!data/kept
+/out
+*.ckpt
+sub/*.tmp
+"""
+
+
+@pytest.mark.parametrize("names", [(".gitignore",), (".headraceignore", ".gitignore")])
+def test_what_an_ignore_file_names_is_neither_copied_nor_counted_nor_digested(tmp_path: Path, names) -> None:
+    source = tmp_path / "source"
+    for name in ("train.py", "data/big", "data/kept", "out", "in/out", "a.ckpt", "sub/b.ckpt", "sub/c.tmp", "c.tmp"):
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_bytes(b"x" * 1000)
+    (source / "data" / "big").write_bytes(b"")
+    os.truncate(source / "data" / "big", 60_000_000)
+    (tmp_path / "library").mkdir()
+    (source / "linked").symlink_to(tmp_path / "library")
+    (tmp_path / "library" / "w.ckpt").write_bytes(b"")
+    (tmp_path / "library" / "w.py").write_bytes(b"")
+    first, *rest = names
+    (source / first).write_text(IGNORED)
+    for name in rest:
+        (source / name).write_text("train.py\n")  # does not count beside the other one
+    job = one_host_job(tmp_path, "source")
+    paths = RunPaths(tmp_path / "runs" / "one")
+    paths.root.mkdir(parents=True)
+    bring_job_code(job, paths)
+    copied = {str(path.relative_to(paths.code)) for path in paths.code.rglob("*") if path.is_file()}
+    assert copied == {*names, "train.py", "in/out", "c.tmp", "linked/w.py"}
+    digest = digest_of_code(job)
+    (source / "sub" / "b.ckpt").write_bytes(b"another")
+    assert digest_of_code(job) == digest
+    notes = [*code_notes(job, paths.root.parent)]
+    assert not any("warning" in note for note in notes)
+    assert len(notes) == (first == ".gitignore")  # what was not written for headrace is told
+    (source / ".headraceignore").write_text("")
+    warning, *_ = code_notes(job, paths.root.parent)
+    assert "60 MB, of these data 60 MB" in warning
+
+
+def test_an_entry_point_that_an_ignore_file_leaves_out_is_refused_with_the_file(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "train.py").write_text("")
+    (tmp_path / "source" / ".gitignore").write_text("*.py\n")
+    paths = RunPaths(tmp_path / "runs" / "one")
+    paths.root.mkdir(parents=True)
+    with pytest.raises(UsageError, match=r"train\.py: .*\.gitignore leaves it out"):
+        bring_job_code(one_host_job(tmp_path, "source"), paths)
+
+
+def one_host_job(base: Path, source_dir: str) -> Job:
+    return Job(
+        "one",
+        source_dir=str(base / source_dir),
+        entry_point="train.py",
+        instance_groups=[group("one", 1, "ml.m5.xlarge")],
+    )

@@ -65,8 +65,10 @@ def command(
     from headrace import engines
     from headrace.cli.options import echo_json
     from headrace.cli.views.plan_document import view
+    from headrace.engines.planning.code_size import code_notes
     from headrace.engines.planning.engine_job import EngineJob
     from headrace.job import load_job
+    from headrace.runs import runs_dir
 
     prices = region if engine == "sagemaker" else priced_region(region)
     loaded = load_job(job, with_job_options(overrides, engine, role, region, output))
@@ -74,6 +76,8 @@ def command(
         _render(loaded, engine, Path(folder), output.format)
         return
     planned = engines.plan(loaded, engine)
+    for note in code_notes(loaded, runs_dir()):
+        click.echo(f"headrace: {note}", err=True)
     submission: Submission | None = getattr(planned, "submission", None)
     python, pods = "python", {}
     if isinstance(planned, EngineJob):

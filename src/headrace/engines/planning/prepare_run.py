@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from headrace.engines.planning.code_size import check_entry_points, code_notes, ignored_in
 from headrace.engines.planning.plan_artefacts import prepare_artefacts
 from headrace.engines.planning.plan_channels import prepare_channels, tree_channels
 from headrace.engines.planning.plan_requirements import plan_environments
@@ -23,6 +25,8 @@ from headrace.instance.paths import DEFAULT_BASE
 from headrace.job import Job
 from headrace.job.model.path_types import is_archive
 from headrace.runs import RunPaths, runs_dir
+
+_log = logging.getLogger(__name__)
 
 
 def prepare(
@@ -85,13 +89,19 @@ def bring_job_code(job: Job, paths: RunPaths, runs: Path | None = None) -> None:
     """
     archive, left_out = is_archive(job.source_dir), runs or paths.root.parent
     beside = (*job.scripts, *job.dependencies)
-    bring_code(job.source_dir, job.base_path, beside, paths.code, leave_out=left_out, archive=archive)
+    for note in code_notes(job, left_out):
+        _log.warning("%s", note)
+    bring_code(
+        job.source_dir, job.base_path, beside, paths.code, leave_out=left_out, archive=archive, ignored_in=ignored_in
+    )
+    check_entry_points(job, paths.code)
 
 
 def digest_of_code(job: Job) -> str:
     """Returns what tells the content of the job's code from any other. Raises UsageError and OSError."""
     beside = (*job.scripts, *job.dependencies)
-    return code_digest(job.source_dir, job.base_path, beside, runs_dir(), archive=is_archive(job.source_dir))
+    archive = is_archive(job.source_dir)
+    return code_digest(job.source_dir, job.base_path, beside, runs_dir(), archive=archive, ignored_in=ignored_in)
 
 
 def write_trees(

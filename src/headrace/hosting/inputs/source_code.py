@@ -7,7 +7,7 @@ import hashlib
 import os
 import shutil
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from headrace.errors import UsageError
@@ -16,10 +16,29 @@ from headrace.instance import storage
 from headrace.instance.storage import Store
 
 SKIPPED = (".git", "__pycache__", ".venv*", ".headrace")
+Ignored = Callable[[str, bool], bool]
+"""Tells of a name inside a folder of code, and whether it is that of a folder, whether it is left out."""
+
+
+def copy_all(name: str, is_folder: bool) -> bool:
+    """Says of nothing that it is left out."""
+    return False
+
+
+def nothing_ignored(folder: Path) -> Ignored:
+    """Returns rules by which all that a folder of code holds is copied."""
+    return copy_all
 
 
 def bring_code(
-    source: str, base: Path, dependencies: Sequence[str], target: Path, leave_out: Path, *, archive: bool
+    source: str,
+    base: Path,
+    dependencies: Sequence[str],
+    target: Path,
+    leave_out: Path,
+    *,
+    archive: bool,
+    ignored_in: Callable[[Path], Ignored] = nothing_ignored,
 ) -> None:
     """Makes the folder of the code.
 
@@ -30,6 +49,7 @@ def bring_code(
         target: the new folder; its parent exists.
         leave_out: a folder that is not copied, wherever it is met.
         archive: whether the source is an archive; one of ``s3://`` always is.
+        ignored_in: returns what a folder of code says is left out of it.
 
     Raises:
         UsageError: an archive that cannot be used, or a dependency with the name of something in the code.
@@ -47,14 +67,14 @@ def bring_code(
     elif archive:
         unpack(storage.local_path(source, base), target, source)
     elif source:
-        snapshot(base / source, target, leave_out)
+        snapshot(base / source, target, leave_out, ignored_in(base / source))
     else:
         target.mkdir()
     for dependency in dependencies:
-        _add(base / dependency, target, leave_out)
+        _add(base / dependency, target, leave_out, ignored_in)
 
 
-def _add(dependency: Path, target: Path, leave_out: Path) -> None:
+def _add(dependency: Path, target: Path, leave_out: Path, ignored_in: Callable[[Path], Ignored]) -> None:
     name = Path(os.path.normpath(dependency)).name  # as the user calls it, also where it is a symlink
     if os.path.lexists(target / name):
         raise UsageError(
@@ -62,16 +82,24 @@ def _add(dependency: Path, target: Path, leave_out: Path) -> None:
             "rename one of them",
         )
     if dependency.is_dir():
-        snapshot(dependency, target / name, leave_out)
+        snapshot(dependency, target / name, leave_out, ignored_in(dependency))
     else:
         shutil.copy2(dependency, target / name)
 
 
-def code_digest(source: str, base: Path, dependencies: Sequence[str], leave_out: Path, *, archive: bool) -> str:
+def code_digest(
+    source: str,
+    base: Path,
+    dependencies: Sequence[str],
+    leave_out: Path,
+    *,
+    archive: bool,
+    ignored_in: Callable[[Path], Ignored] = nothing_ignored,
+) -> str:
     """Returns what tells the content of a job's code from any other, without a copy of it; of ``s3://`` its name.
 
     Args:
-        source, base, dependencies, leave_out, archive: as `bring_code` has them.
+        source, base, dependencies, leave_out, archive, ignored_in: as `bring_code` has them.
 
     Raises:
         UsageError, OSError: it cannot be read.
@@ -79,7 +107,7 @@ def code_digest(source: str, base: Path, dependencies: Sequence[str], leave_out:
     digest = hashlib.sha256(source.encode() if storage.is_s3(source) else b"")
     named = [] if storage.is_s3(source) else [storage.local_path(source, base) if archive else base / source]
     for path in (*(named if source else ()), *(base / dependency for dependency in dependencies)):
-        files = _entries(path, leave_out) if path.is_dir() else [(Path(path.name), path, None)]
+        files = entries_of(path, leave_out, ignored_in(path)) if path.is_dir() else [(Path(path.name), path, None)]
         for name, file, link in files:
             content = os.fsencode(link) if link is not None else b"" if file.is_dir() else file.read_bytes()
             mode = 0 if link is not None else file.stat().st_mode & 0o111
@@ -87,22 +115,23 @@ def code_digest(source: str, base: Path, dependencies: Sequence[str], leave_out:
     return digest.hexdigest()
 
 
-def snapshot(source: Path, target: Path, leave_out: Path) -> None:
+def snapshot(source: Path, target: Path, leave_out: Path, ignored: Ignored = copy_all) -> None:
     """Copies a directory of code, so that a run keeps what it ran, and no program writes into the user's folders.
 
-    Left out: version control, caches, virtual environments, the directory of all runs, and what is neither file nor
-    directory nor symlink. A symlink that leads out of the directory becomes what it leads to.
+    Left out: what is ignored, version control, caches, virtual environments, the directory of all runs, and what is
+    neither file nor directory nor symlink. A symlink that leads out of the directory becomes what it leads to.
 
     Args:
         source: the user's directory.
         target: where the copy goes; it must not exist.
         leave_out: a directory that is not copied, wherever it is met.
+        ignored: what else is left out.
 
     Raises:
         UsageError: a symlink that leads to a folder above it.
     """
     target.mkdir()
-    for name, path, link in _entries(source, leave_out):
+    for name, path, link in entries_of(source, leave_out, ignored):
         copy = target / name
         if link is not None:
             copy.symlink_to(link)
@@ -112,30 +141,35 @@ def snapshot(source: Path, target: Path, leave_out: Path) -> None:
             shutil.copy2(path, copy)
 
 
-def _entries(source: Path, leave_out: Path, above: tuple[Path, ...] = ()) -> Iterator[tuple[Path, Path, str | None]]:
+def entries_of(
+    source: Path, leave_out: Path, ignored: Ignored, above: tuple[Path, ...] = ()
+) -> Iterator[tuple[Path, Path, str | None]]:
     """Yields what is copied of a directory, folders before what they hold: its name, its path, and of a link its text.
 
     Args:
         source: the directory.
-        leave_out: as `snapshot` has it.
+        leave_out, ignored: as `snapshot` has them.
         above: the directories, resolved, whose links have led here.
     """
     root, runs = Path(os.path.realpath(source)), os.path.realpath(leave_out)
     for folder, names, files in os.walk(source, onerror=_raise):
         here = Path(folder)
         names[:] = sorted(name for name in names if not _skipped(name) and os.path.realpath(here / name) != runs)
+        left_out: set[str] = set()
         for name in names + sorted(files):
             path = here / name
             inside, mode = path.relative_to(source), path.lstat().st_mode
-            if stat.S_ISLNK(mode):
-                yield from _linked(path, inside, root, leave_out, above)
+            if ignored(inside.as_posix(), stat.S_ISDIR(mode)):
+                left_out.add(name)
+            elif stat.S_ISLNK(mode):
+                yield from _linked(path, inside, root, leave_out, ignored, above)
             elif stat.S_ISDIR(mode) or (stat.S_ISREG(mode) and not _skipped(name)):
                 yield inside, path, None
-        names[:] = [name for name in names if not (here / name).is_symlink()]
+        names[:] = [name for name in names if name not in left_out and not (here / name).is_symlink()]
 
 
 def _linked(
-    path: Path, inside: Path, root: Path, leave_out: Path, above: tuple[Path, ...]
+    path: Path, inside: Path, root: Path, leave_out: Path, ignored: Ignored, above: tuple[Path, ...]
 ) -> Iterator[tuple[Path, Path, str | None]]:
     """Yields what is copied for a symlink: itself where it stays in the directory or leads nowhere, else its target."""
     link = os.readlink(path)  # noqa: PTH115  (Path.readlink is the same)
@@ -153,7 +187,8 @@ def _linked(
                 "let the link lead to what the code needs, or take it out",
             )
         yield inside, path, None
-        for name, file, text in _entries(path, leave_out, (*above, root)):
+        below = lambda name, is_folder: ignored(f"{inside.as_posix()}/{name}", is_folder)  # noqa: E731
+        for name, file, text in entries_of(path, leave_out, below, (*above, root)):
             yield inside / name, file, text
     elif target.is_file():
         yield inside, path, None
