@@ -38,6 +38,12 @@ def wait_until(condition: Callable[[], object], what: str, seconds: float = 15.0
         time.sleep(0.01)
 
 
+def write_secret(path: Path, digits: str = "5e" * 32) -> None:
+    """Makes the file of a secret as the tests' servers have it, which only this user may read."""
+    path.touch(0o600)
+    path.write_text(digits)
+
+
 def open_descriptors() -> int:
     """Returns how many descriptors this process has open."""
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
@@ -105,7 +111,7 @@ class Server:
         self.unix = f"@{self.mark}"
         self.secret = directory / "secret"
         if not self.secret.exists():
-            self.secret.write_text("5e" * 32)
+            write_secret(self.secret)
         self._log = directory / f"{self.mark}.log"
         self._executors, self._memory, self._arguments = executors, memory, arguments
         self._status = -1

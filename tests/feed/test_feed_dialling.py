@@ -15,7 +15,7 @@ from headrace.feed.client import receiver as receiver_module
 from headrace.feed.client.receiver import Receiver
 from headrace.feed.wire import messages
 from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
-from headrace.feed.wire.handshake import challenge, welcome
+from headrace.feed.wire.handshake import challenge, session_keys, welcome
 
 SECRET = bytes.fromhex("5e" * 32)
 
@@ -75,6 +75,8 @@ def test_a_host_whose_answer_was_not_requested_is_left_and_the_reason_names_the_
             [hello] = [frame.message for frame in host.wait(10)]
             assert isinstance(hello, messages.Hello)
             host.send(welcome(SECRET, offered, hello, "far", 1))
+            keys = session_keys(SECRET, offered, hello)
+            host.trust(keys.server, keys.client)
             assert isinstance(rank.wait(10)[0].message, messages.Welcome)
             host.send(messages.Cancelled(77))
             [down] = [frame.message for frame in rank.wait(10)]

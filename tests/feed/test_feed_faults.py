@@ -13,7 +13,7 @@ import pytest
 import torch
 import trouble_data
 from feed_data import flat
-from feed_servers import Pair, Server, wait_until
+from feed_servers import Pair, Server, wait_until, write_secret
 from torch.utils.data import default_collate
 
 from headrace.errors import FeedError, PipelineError, WorkerError, WorkersLost
@@ -217,7 +217,7 @@ def test_the_same_rank_may_make_another_loader_of_the_name_while_the_first_is_op
 
 def test_a_wrong_secret_is_told_within_seconds(pair: Pair, tmp_path: Path) -> None:
     wrong = tmp_path / "wrong"
-    wrong.write_text("00" * 32)
+    write_secret(wrong, "00" * 32)
     for address in (pair.a.tcp, pair.a.unix_address):
         begun = time.monotonic()
         with (

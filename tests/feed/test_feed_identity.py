@@ -18,7 +18,7 @@ import psutil
 import pytest
 from effort import SOAK
 from feed_data import flat
-from feed_servers import Pair, Server, free_port, local_executors, open_descriptors, receivers, wait_until
+from feed_servers import Pair, Server, free_port, local_executors, open_descriptors, receivers, wait_until, write_secret
 
 from headrace.errors import WorkersLost
 from headrace.feed import DataLoader, stack_arrays
@@ -294,7 +294,7 @@ def test_the_job_s_file_is_followed_while_hosts_come_and_go(
 def test_servers_that_start_later_are_waited_for(tmp_path: Path, epochs: Load) -> None:
     port = free_port()
     started: list[Server] = []
-    (tmp_path / "secret").write_text("5e" * 32)
+    write_secret(tmp_path / "secret")
     late = threading.Timer(1.0, lambda: started.append(Server(tmp_path, "late", port=port)))
     late.start()
     options: dict[str, Any] = {"dataset": array_data.pictures(), "collate_fn": stack_arrays}

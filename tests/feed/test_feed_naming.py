@@ -12,6 +12,7 @@ from typing import Any
 import feed_data
 import msgspec
 import pytest
+from feed_servers import write_secret
 
 from headrace import feed
 from headrace.errors import FeedError, PipelineError
@@ -158,7 +159,7 @@ def test_a_channel_is_found_by_variable_or_directory_and_its_absence_names_what_
 @pytest.fixture
 def secret(tmp_path: Path) -> Path:
     path = tmp_path / "secret"
-    path.write_text("ab" * 32)
+    write_secret(path, "ab" * 32)
     return path
 
 
@@ -237,7 +238,7 @@ def test_the_workers_come_from_the_argument_then_from_the_job_else_they_are_loca
 
 def test_a_pipeline_of_the_script_itself_is_refused_for_remote_workers_with_what_to_do(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
-    secret.write_text("5e" * 32)
+    write_secret(secret)
     where = {"workers": "tcp://127.0.0.1:1", "secret_file": str(secret)}
     with pytest.raises(PipelineError, match="defined in the script itself") as error:
         DataLoader(Pipeline("__main__:train_set"), **where)

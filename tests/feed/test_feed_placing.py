@@ -10,6 +10,7 @@ import socket
 from pathlib import Path
 
 import pytest
+from feed_servers import write_secret
 
 from headrace.errors import WorkersLost
 from headrace.feed.client.assembly import Assembly
@@ -169,7 +170,7 @@ def test_a_host_that_feed_json_calls_ready_after_it_was_connected_to_is_not_abse
         fresh.write_text(json.dumps(document))
         fresh.rename(tmp_path / "feed.json")
 
-    (tmp_path / "secret").write_text("5e" * 32)
+    write_secret(tmp_path / "secret")
     write("starting")
     endpoints = Endpoints(str(tmp_path / "feed.json"))
     worker_pool = RemotePool(endpoints, "test", 0, 1)

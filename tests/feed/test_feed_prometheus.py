@@ -13,7 +13,7 @@ import array_data
 import feed_data
 import prometheus_client
 import pytest
-from feed_servers import Server, free_port, wait_until
+from feed_servers import Server, free_port, wait_until, write_secret
 from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.errors import FeedError
@@ -153,7 +153,7 @@ def test_without_the_library_the_error_says_what_to_install() -> None:
 
 
 def test_a_server_that_is_asked_for_metrics_without_the_library_does_not_start(tmp_path: Path) -> None:
-    (tmp_path / "secret").write_text("5e" * 32)
+    write_secret(tmp_path / "secret")
     code = BLOCK + "sys.argv[1:] = ['--bind', '127.0.0.1:0', '--executors', '1', '--secret-file', sys.argv[1], "
     code += "'--metrics-port', '0']; from headrace.feed.serve import main; sys.exit(main())"
     done = subprocess.run(

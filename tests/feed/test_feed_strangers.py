@@ -5,26 +5,31 @@ from __future__ import annotations
 import os
 import random
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import feed_data
 import psutil
 import pytest
 from feed_data import flat
-from feed_servers import Pair, Server, wait_until
+from feed_servers import Pair, Server, free_port, wait_until
 
 from headrace.errors import ProtocolError, WorkersLost
 from headrace.feed import DataLoader
 from headrace.feed.batch.slab import Slab
 from headrace.feed.client import remote_pool
+from headrace.feed.client.server_status import inquire
 from headrace.feed.wire import messages
+from headrace.feed.wire.chunks import CHUNK_HEADER, DATA, checksum
+from headrace.feed.wire.endpoints import Endpoints
 from headrace.feed.wire.forks import Fork
 from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
-from headrace.feed.wire.frames import FIELDS, MAGIC, WIRE_VERSION
+from headrace.feed.wire.frames import CHECK, FIELDS, HEADER_BYTES, MAGIC, WIRE_VERSION, OtherVersion, Seal, write_header
 from headrace.feed.wire.handshake import (  # fmt: skip
     HANDSHAKE_SECONDS,
     ClientHandshake,
@@ -57,7 +62,7 @@ def shake_hands(secret: bytes, server: Server, by: str = "tcp") -> tuple[FramedC
     try:
         while handshake.welcome is None:
             for frame in channel.wait(5):
-                handshake.step(frame.message, channel.send)
+                handshake.hear(frame.message, channel)
     except BaseException:
         channel.close()
         raise
@@ -107,7 +112,14 @@ def test_a_client_and_a_server_that_hold_the_secret_believe_each_other() -> None
 def test_every_field_of_a_hello_is_covered_by_its_proof() -> None:
     offered = challenge()
     hello = answer(SECRET, offered, "c", 1, 2)
-    for change in ({"client": "d"}, {"rank": 0}, {"world_size": 3}, {"nonce": os.urandom(32)}, {"mac": b""}):
+    for change in (
+        {"client": "d"},
+        {"rank": 0},
+        {"world_size": 3},
+        {"nonce": os.urandom(32)},
+        {"mac": b""},
+        {"dialled": "h:1"},
+    ):
         changed = messages.Hello(**({f: getattr(hello, f) for f in hello.__struct_fields__} | change))
         assert check_answer(SECRET, offered, changed) == "wrong secret"
     assert check_answer(SECRET, challenge(), hello) == "wrong secret", "a replayed hello is worth nothing"
@@ -118,7 +130,7 @@ def test_a_short_nonce_is_refused() -> None:
     import headrace.feed.wire.handshake as auth
 
     offered = challenge()
-    mac = auth._mac(SECRET, "client", messages.VERSION, offered.nonce, b"x", "c", 0, 1)
+    mac = auth._mac(SECRET, "client", messages.VERSION, offered.nonce, b"x", "c", 0, 1, "")
     assert check_answer(SECRET, offered, messages.Hello(messages.VERSION, b"x", mac, "c")) == "wrong secret"
 
 
@@ -159,6 +171,141 @@ def test_a_second_challenge_is_not_answered() -> None:
         client.step(challenge(), lambda _: pytest.fail("it answered"))
 
 
+RELAY = """
+import socket, sys, threading
+listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+print("ready", flush=True)
+
+def pump(source, target):
+    while data := source.recv(65536):
+        target.sendall(data)
+    target.shutdown(socket.SHUT_WR)
+
+while True:
+    client, server = listener.accept()[0], socket.create_connection(("127.0.0.1", int(sys.argv[2])))
+    for pair in ((client, server), (server, client)):
+        threading.Thread(target=pump, args=pair, daemon=True).start()
+"""
+
+
+@contextmanager
+def relay(server: Server, port: int) -> Iterator[None]:
+    """A process of somebody else, which passes on what comes to its port."""
+    command = [sys.executable, "-c", RELAY, str(port), str(server.port)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        try:
+            yield
+        finally:
+            process.kill()
+
+
+def test_a_relay_between_trainer_and_server_is_refused_and_sees_no_sample(pair: Pair) -> None:
+    port = free_port()
+    with (
+        relay(pair.a, port),
+        DataLoader(feed_data.noise(), workers=f"tcp://127.0.0.1:{port}", secret_file=str(pair.a.secret)) as loader,
+        pytest.raises(WorkersLost, match=rf"it dialled 127.0.0.1:{port}, and came to 127.0.0.1:{pair.a.port}"),
+    ):
+        next(iter(loader))
+
+
+def test_a_forwarded_port_serves_where_the_server_is_told_of_it(own_server: Callable[..., Server]) -> None:
+    port = free_port()
+    server = own_server("behind", arguments=["--advertise", f"127.0.0.1:{port}"])
+    with relay(server, port):
+        [answer] = inquire(Endpoints(f"tcp://127.0.0.1:{port}", str(server.secret)))
+    assert answer.status is not None, answer.reason
+
+
+@pytest.mark.parametrize("by", ["tcp", "unix"])
+def test_a_proof_for_another_socket_of_the_server_is_worth_nothing(by: str, pair: Pair) -> None:
+    """A relay from the Unix socket to the port, or back, is no way round."""
+    with closing(FramedConnection(connect(pair.a, by))) as channel:
+        other = pair.a.unix_address if by == "tcp" else f"127.0.0.1:{pair.a.port}"
+        handshake = ClientHandshake(SECRET, "test")
+        [offered] = channel.wait(5)
+        handshake.step(offered.message, channel.send, dialled=other)
+        [refused] = channel.wait(5)
+        with pytest.raises(RefusedByServer, match=f"it dialled {other}"):
+            handshake.step(refused.message, channel.send)
+
+
+@pytest.mark.parametrize("fault", ["no seal", "a frame again", "a changed byte"])
+def test_a_frame_that_the_holder_of_the_secret_has_not_sent_ends_the_connection(fault: str, pair: Pair) -> None:
+    channel, handshake = shake_hands(SECRET, pair.a)
+    with closing(channel):
+        raw, body = channel._stream._socket, messages.encode(messages.Ping())
+        assert handshake.keys is not None
+        seal = None if fault == "no seal" else Seal(handshake.keys.client)
+        frame = write_header(body, seal=seal) + body
+        if fault == "a changed byte":
+            frame = frame[:-1] + bytes([frame[-1] ^ 1])
+        raw.sendall(frame)
+        if fault == "a frame again":
+            assert isinstance(channel.wait(5)[0].message, messages.Pong)
+            raw.sendall(frame)
+        with pytest.raises(ConnectionClosed):
+            channel.wait(5)
+    wait_until(lambda: "its seal is wrong" in pair.a.log(), "the server says why")
+
+
+def sealed_pair() -> tuple[FramedConnection, FramedConnection, bytearray]:
+    """Two ends of a TCP connection whose frames are sealed, and the memory that payloads to the second one go to."""
+    memory = bytearray(1000)
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        one = FramedConnection(socket.create_connection(listener.getsockname()))
+        other = FramedConnection(listener.accept()[0], sink=lambda _, size: [memoryview(memory)[:size]])
+    one.trust(b"1" * 32, b"2" * 32)
+    other.trust(b"2" * 32, b"1" * 32)
+    return one, other, memory
+
+
+@pytest.mark.parametrize("with_sum", [False, True])
+def test_a_changed_byte_of_a_batch_is_found_also_when_its_sum_is_made_anew(with_sum: bool) -> None:
+    one, other, memory = sealed_pair()
+    between, away = socket.socketpair()  # what the attacker holds: what one sent, and what he makes of it
+    payload = os.urandom(1000)
+    with closing(one), closing(other), closing(between), closing(away):
+        one.send(messages.Cancelled(1), payload=[memoryview(payload)])
+        assert other.wait(5)[0].message == messages.Cancelled(1)
+        assert memory == payload
+        one.send(messages.Cancelled(2), payload=[memoryview(payload)])
+        raw, size = other._stream._socket, HEADER_BYTES + len(messages.encode(messages.Cancelled(2)))
+        sent = bytearray(raw.recv(1 << 16))
+        sent[-1] ^= 1
+        if with_sum:
+            sent[size : size + CHUNK_HEADER.size] = CHUNK_HEADER.pack(1000, DATA, checksum(memoryview(sent)[-1000:]))
+        away.sendall(sent)
+        other._stream._socket = between
+        with pytest.raises(ProtocolError, match="a damaged chunk of 1000 bytes"):
+            other.wait(5)
+        raw.close()
+
+
+def test_what_is_taken_from_the_queue_before_it_left_leaves_no_gap_in_the_seals() -> None:
+    one, other, memory = sealed_pair()
+    with closing(one), closing(other):
+        one._stream.send = lambda *_: (_ for _ in ()).throw(BlockingIOError)  # type: ignore[method-assign]
+        one.send(messages.Ping())
+        one.send(messages.Cancelled(1), payload=[memoryview(memory)], key="unwanted")
+        one.send(messages.Cancelled(2))
+        assert one.abort("unwanted")
+        del one._stream.send
+        one.drain(5)
+        received = [frame.message for frame in other.wait(5)]
+        assert received == [messages.Ping(), messages.Cancelled(2)]
+
+
+def test_a_peer_of_another_version_is_told_to_install_the_same() -> None:
+    ours, theirs = socket.socketpair()
+    with closing(FramedConnection(ours)) as channel, closing(theirs):
+        theirs.sendall(FIELDS.pack(MAGIC, WIRE_VERSION - 1, 0, 0, 0, 40, 0) + bytes(40))
+        with pytest.raises(OtherVersion, match=f"wire version {WIRE_VERSION - 1}, this is {WIRE_VERSION}: install"):
+            channel.wait(5)
+
+
 # On a real server, while a good client works
 
 
@@ -188,7 +335,7 @@ def test_garbage_is_refused_and_logged_once(by: str, pair: Pair) -> None:
     chance = random.Random(seed)
 
     def header(size: int, payload: int) -> bytes:
-        return FIELDS.pack(MAGIC, WIRE_VERSION, 0, 0, 0, size, payload) + bytes(4)
+        return FIELDS.pack(MAGIC, WIRE_VERSION, 0, 0, 0, size, payload) + bytes(CHECK.size)
 
     pieces = [
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\0" * 100, header(1 << 31, 0),
@@ -232,7 +379,7 @@ def test_a_recorded_hello_is_refused_on_another_connection(pair: Pair) -> None:
     channel = FramedConnection(connect(pair.a, "tcp"))
     handshake = ClientHandshake(SECRET, "test")
     [frame] = channel.wait(5)
-    handshake.step(frame.message, recorded.append)
+    handshake.step(frame.message, recorded.append, dialled=f"127.0.0.1:{pair.a.port}")
     channel.send(recorded[0])
     assert isinstance(channel.wait(5)[0].message, messages.Welcome)
     channel.close()

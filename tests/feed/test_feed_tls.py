@@ -17,7 +17,7 @@ import array_data
 import feed_data
 import pytest
 import trustme
-from feed_servers import Server, wait_until
+from feed_servers import Server, wait_until, write_secret
 from source_data import fill_tars, noted
 
 from headrace.errors import FeedError, ProtocolError, WorkersLost
@@ -160,7 +160,7 @@ def test_peers_that_do_not_fit_are_told_why_with_the_hosts_name_and_nothing_hang
     secret = server.secret
     if fault == "other secret":
         secret = tmp_path / "other-secret"
-        secret.write_text("aa" * 32)
+        write_secret(secret, "aa" * 32)
     with (
         DataLoader(feed_data.noise(), workers=server.tcp, secret_file=str(secret), tls_ca=ca) as loader,
         pytest.raises(WorkersLost, match=words) as error,
@@ -449,7 +449,7 @@ def test_a_ca_that_cannot_be_read_is_an_error_before_anything_is_dialled(text: s
     ca = tmp_path / "ca.pem"
     if text is not None:
         ca.write_text(text)
-    (tmp_path / "secret").write_text("5e" * 32)
+    write_secret(tmp_path / "secret")
     with pytest.raises(FeedError, match=r"cannot read the CA of the feed servers from .*ca.pem"):
         Endpoints("tcp://h1:7070", str(tmp_path / "secret"), str(ca))
 
@@ -457,7 +457,7 @@ def test_a_ca_that_cannot_be_read_is_an_error_before_anything_is_dialled(text: s
 def test_a_certificate_without_its_key_is_an_error(pki: Pki, tmp_path: Path) -> None:
     from headrace.feed.serve import ServeOptions, serve
 
-    (tmp_path / "secret").write_text("5e" * 32)
+    write_secret(tmp_path / "secret")
     cert, _ = pki.issue("127.0.0.1")
     with pytest.raises(FeedError, match="TLS needs a certificate and its private key"):
         serve(ServeOptions("127.0.0.1:0", 1, tmp_path / "secret", tls_cert=cert))
@@ -470,7 +470,7 @@ def test_a_certificate_without_its_key_is_an_error(pki: Pki, tmp_path: Path) -> 
 def test_a_server_from_the_shell_speaks_tls_and_status_asks_it(
     pki: Pki, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "secret").write_text("5e" * 32)
+    write_secret(tmp_path / "secret")
     (tmp_path / "secret").chmod(0o600)
     monkeypatch.setenv("HEADRACE_FEED_SECRET_FILE", str(tmp_path / "secret"))
     cert, key = pki.issue("127.0.0.1")

@@ -328,7 +328,7 @@ def test_a_payload_that_is_stopped_ends_its_frame_and_what_follows_arrives(
 GARBAGE = {
     "text": (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", "not a headrace peer: the frame begins with b'GE'"),
     "wrong magic": (header(magic=b"RH"), "begins with b'RH'"),
-    "wrong version": (header(version=1), "a peer speaks wire version 1, this is 4"),
+    "wrong version": (header(version=1), "a peer speaks wire version 1, this is 5: install the same headrace"),
     "oversize message": (header(size=MAX_MESSAGE + 1), "at most 67108864 are allowed"),
     "payload without a sink": (header(size=1, payload=1), "a payload of 1 bytes is not allowed"),
     "oversize payload": (header(size=1, payload=MAX_PAYLOAD + 1), "not allowed"),

@@ -268,7 +268,7 @@ def wrong_secret(host: Server, fuzz: Fuzz) -> None:
     try:
         while True:
             for frame in channel.wait(10):
-                handshake.step(frame.message, channel.send)
+                handshake.hear(frame.message, channel)
     except (ProtocolError, ConnectionClosed):
         channel.close()
     assert handshake.welcome is None
@@ -292,7 +292,7 @@ def after_the_handshake(host: Server, fuzz: Fuzz) -> None:
     try:
         while handshake.welcome is None:
             for frame in channel.wait(10):
-                handshake.step(frame.message, channel.send)
+                handshake.hear(frame.message, channel)
         for _ in range(fuzz.chance.randrange(1, 8)):
             descriptors = [slab.descriptor] * fuzz.chance.choice([0, 0, 0, 1, 1, 4])
             channel.send(fuzz.message(), descriptors=descriptors if unix else [])
@@ -347,9 +347,8 @@ def asking_nonsense(host: Server, fuzz: Fuzz) -> None:
                     for _ in range(asks):
                         channel.send(fuzz.bent(fuzz.chance.choice(Recorded.asks)))
                 elif isinstance(frame.message, (messages.Challenge, messages.Welcome)):
-                    handshake.step(frame.message, channel.send)
+                    handshake.hear(frame.message, channel)
                     if handshake.welcome is not None:
-                        channel.trust()
                         channel.send(Recorded.opening)
                 else:
                     answers += 1

@@ -37,6 +37,7 @@ from headrace.feed.wire.endpoints import read_secret, split_address
 from headrace.feed.wire.framed_connection import ConnectionClosed
 from headrace.feed.wire.messages import Status
 from headrace.feed.wire.tls import ServerTls, server_tls
+from headrace.feed.wire.transport import socket_address
 from headrace.feed.worker.executor_pool import ExecutorPool
 from headrace.feed.worker.feed_server import FeedServer
 
@@ -59,6 +60,7 @@ class ServeOptions:
         memory: limit of the staging slabs, bytes.
         metrics: ``ip:port`` or ``port`` (of loopback) for Prometheus; empty for none.
         tls_cert, tls_key: certificate and private key, PEM; with them TCP connections are TLS.
+        advertised: ``ip:port`` that clients dial where that is another one than the server's, through a forwarded port.
     """
 
     bind: str
@@ -73,6 +75,7 @@ class ServeOptions:
     metrics: str = ""
     tls_cert: Path | None = None
     tls_key: Path | None = None
+    advertised: tuple[str, ...] = ()
 
 
 def listen_tcp(address: str) -> socket.socket:
@@ -127,7 +130,16 @@ def serve(options: ServeOptions, ready: Callable[[str, int], None] | None = None
         watch = _metrics(options.metrics, stack) if options.metrics else None
         pool = stack.enter_context(closing(ExecutorPool(options.executors, options.code, options.nice)))
         server = FeedServer(
-            listeners, secret, pool, options.host, options.status_fd, options.memory, watch, tls, MetricFile()
+            listeners,
+            secret,
+            pool,
+            options.host,
+            options.status_fd,
+            options.memory,
+            watch,
+            tls,
+            MetricFile(),
+            [_advertised(address) for address in options.advertised],
         )
         try:
             server.run(ready=None if ready is None else lambda: ready(ip, port))
@@ -141,6 +153,13 @@ def _tls(options: ServeOptions) -> ServerTls | None:
     if options.tls_cert is None or options.tls_key is None:
         raise FeedError("TLS needs a certificate and its private key", hint="--tls-cert FILE --tls-key FILE")
     return server_tls(options.tls_cert, options.tls_key)
+
+
+def _advertised(address: str) -> str:
+    try:
+        return socket_address(split_address(address))
+    except ValueError:
+        raise FeedError(f"cannot advertise {address}: its host is no IP address", "e.g. 10.0.0.5:7070") from None
 
 
 def _metrics(address: str, stack: ExitStack) -> Callable[[Status], None]:
@@ -171,10 +190,11 @@ def _arguments() -> ServeOptions:
     parser.add_argument("--metrics-port", default="", help="port, or ip:port, for Prometheus")
     parser.add_argument("--tls-cert", type=Path, default=None, help="certificate, PEM; with it TCP is TLS")
     parser.add_argument("--tls-key", type=Path, default=None, help="its private key, PEM")
+    parser.add_argument("--advertise", action="append", default=[], help="ip:port that clients dial to get here")
     given = parser.parse_args()
     return ServeOptions(
         given.bind, given.executors, given.secret_file, tuple(given.code), given.nice, given.host, given.unix,
-        given.status_fd, given.memory, given.metrics_port, given.tls_cert, given.tls_key,
+        given.status_fd, given.memory, given.metrics_port, given.tls_cert, given.tls_key, tuple(given.advertise),
     )  # fmt: skip
 
 

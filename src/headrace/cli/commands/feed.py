@@ -112,6 +112,12 @@ def secret(file: Path | None) -> None:
 @click.option("--host-name", help="Name of this host in messages. Default: its own.")
 @click.option("--tls-cert", type=click.Path(path_type=Path), help="Certificate, PEM: connections are TLS 1.3.")
 @click.option("--tls-key", type=click.Path(path_type=Path), help="Its private key, PEM.")
+@click.option(
+    "--advertise",
+    multiple=True,
+    metavar="IP:PORT",
+    help="Address that trainers dial to get here, where it is another one: a forwarded port. May be repeated.",
+)
 @click.option("--metrics-port", default="", metavar="[IP:]PORT", help="Serve metrics for Prometheus there.")
 @click.option(
     "--output",
@@ -129,6 +135,7 @@ def serve(
     host_name: str | None,
     tls_cert: Path | None,
     tls_key: Path | None,
+    advertise: tuple[str, ...],
     metrics_port: str,
     output: str,
 ) -> None:
@@ -145,7 +152,6 @@ def serve(
     """
     from headrace.feed.serve import ServeOptions
     from headrace.feed.serve import serve as run
-    from headrace.feed.wire.endpoints import require_private
     from headrace.feed.worker.usable_cores import usable_cores
 
     if secret_file is None:
@@ -154,7 +160,6 @@ def serve(
             hint=f"headrace feed secret FILE, then --secret-file FILE or {SECRET_VARIABLE}=FILE; the same file on all "
             "hosts",
         )
-    require_private(secret_file)
     host = host_name or socket.gethostname()
     options = ServeOptions(
         bind=bind,
@@ -167,6 +172,7 @@ def serve(
         metrics=metrics_port,
         tls_cert=tls_cert,
         tls_key=tls_key,
+        advertised=advertise,
     )
 
     def ready(ip: str, port: int) -> None:

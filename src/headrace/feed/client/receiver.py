@@ -38,7 +38,7 @@ from headrace.feed.identifiers import NO_SLAB, RequestNumber, RouteNumber, SlabN
 from headrace.feed.wire import messages
 from headrace.feed.wire.endpoints import split_address
 from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
-from headrace.feed.wire.frames import Frame
+from headrace.feed.wire.frames import Frame, OtherVersion
 from headrace.feed.wire.handshake import HANDSHAKE_SECONDS, ClientHandshake, RefusedByServer, refusal
 from headrace.feed.wire.tls import ClientTls, client_tls
 from headrace.feed.wire.transport import TlsRefused, configure_tcp
@@ -311,14 +311,13 @@ class Receiver:
         except (ConnectionClosed, OSError) as error:  # OSError: no descriptor or memory for what it sends
             self._down(host, str(error) or "connection closed")
         except ProtocolError as error:
-            self._down(host, str(error), refused=isinstance(error, (RefusedByServer, TlsRefused)))
+            self._down(host, str(error), refused=isinstance(error, (RefusedByServer, TlsRefused, OtherVersion)))
 
     def _answer(self, host: HostLink, frame: Frame) -> None:
         message = frame.message
         if host.handshake.welcome is None:
-            host.handshake.step(message, host.channel.send, host.channel.binding)
+            host.handshake.hear(message, host.channel)
             if host.handshake.welcome is not None:
-                host.channel.trust()
                 self._rank.send(host.handshake.welcome, route=host.route)
             return
         if isinstance(message, messages.Pong):

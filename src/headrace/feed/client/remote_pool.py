@@ -169,13 +169,11 @@ class RemotePool(WorkerPool):
             worker.handshake.welcome = message
         else:
             try:
-                worker.handshake.step(message, worker.link.channel.send)
+                worker.handshake.hear(message, worker.link.channel)
             except RefusedByServer:
                 self._refuse(worker)
                 raise
         if worker.handshake.welcome is not None:
-            if not worker.link.shared:
-                worker.link.channel.trust()
             if worker.endpoint is not None:
                 self._delay.pop(worker.endpoint.address, None)
                 if worker.endpoint.address not in self._unserved:

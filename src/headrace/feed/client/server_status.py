@@ -89,7 +89,6 @@ def _converse(channel: FramedConnection, secret: bytes, deadline: float) -> mess
             frame.discard()
             if isinstance(frame.message, messages.Status) and handshake.welcome is not None:
                 return frame.message
-            handshake.step(frame.message, channel.send, channel.binding)
+            handshake.hear(frame.message, channel)
             if handshake.welcome is not None:
-                channel.trust()
                 channel.send(messages.StatusRequest())

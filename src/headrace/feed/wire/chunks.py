@@ -10,8 +10,10 @@ core's own cache: then it costs a fifth of what it costs later. So who writes th
 and who sends them passes the sums on. After an abort nothing more of the payload comes: the sender was told that it is
 not wanted.
 
-It guards against broken memory, drivers and middle boxes, not against an attacker: that is what TLS is for. TLS
-authenticates every byte, so behind it chunks have no sum; anywhere else such a chunk is refused.
+On a sealed connection (see `frames.Seal`) the header has the stamp of its fields and the sum in the sum's place: who
+changes bytes on the way cannot make a sum for them. XXH3 is made against broken memory, drivers and middle boxes; that
+somebody on the way finds other bytes of the same sum is what TLS is for. A MAC of all bytes costs more than TLS does.
+TLS authenticates every byte, so behind it chunks have no sum; anywhere else such a chunk is refused.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from typing import NamedTuple
 import xxhash
 
 from headrace.errors import ProtocolError
+from headrace.feed.wire.frames import Seal
 
 CHUNK = 2048 << 10
 HOT = 256 << 10  # divides CHUNK
@@ -64,6 +67,10 @@ def read_sums(sums: bytes, payload: Iterable[memoryview]) -> list[int]:
     return [total for (total,) in SUM.iter_unpack(sums)]
 
 
+def _stamped(length: int, kind: int, total: int, seal: Seal | None) -> int:
+    return total if seal is None else seal.stamp(CHUNK_HEADER.pack(length, kind, total))
+
+
 def read_header(raw: memoryview, *, summed: bool = True) -> ChunkHeader:
     """Reads a chunk header of a peer. Raises ProtocolError if it is not sound, or has no sum where one is due."""
     header = ChunkHeader(*CHUNK_HEADER.unpack(raw))
@@ -82,12 +89,20 @@ class ChunkWriter:
         pieces: the payload, as byte memory.
         sums: of its chunks, if they are known.
         summed: whether chunks have sums.
+        seal: of the connection, if it has one.
     """
 
-    def __init__(self, pieces: Iterable[memoryview], sums: Iterable[int] = (), *, summed: bool = True) -> None:
+    def __init__(
+        self,
+        pieces: Iterable[memoryview],
+        sums: Iterable[int] = (),
+        *,
+        summed: bool = True,
+        seal: Seal | None = None,
+    ) -> None:
         self._pieces = collections.deque(pieces)
         self._sums = collections.deque(sums)
-        self._summed = summed
+        self._summed, self._seal = summed, seal
         self.bytes = sum(piece.nbytes for piece in self._pieces)
 
     def __bool__(self) -> bool:
@@ -108,12 +123,13 @@ class ChunkWriter:
     def _header(self, chunk: memoryview) -> bytes:
         if not self._summed:
             return CHUNK_HEADER.pack(chunk.nbytes, UNSUMMED, 0)
-        return CHUNK_HEADER.pack(chunk.nbytes, DATA, self._sums.popleft() if self._sums else checksum(chunk))
+        total = self._sums.popleft() if self._sums else checksum(chunk)
+        return CHUNK_HEADER.pack(chunk.nbytes, DATA, _stamped(chunk.nbytes, DATA, total, self._seal))
 
     def abort(self) -> memoryview:
         """Drops what has not been cut. Returns the chunk that ends the payload for the peer."""
         self._pieces.clear()
-        return memoryview(CHUNK_HEADER.pack(0, ABORT, 0))
+        return memoryview(CHUNK_HEADER.pack(0, ABORT, _stamped(0, ABORT, 0, self._seal)))
 
 
 class ChunkReader:
@@ -122,11 +138,12 @@ class ChunkReader:
     Args:
         targets: memory to receive into, in the order and the sizes of the sender's pieces.
         summed: whether every chunk must have a sum.
+        seal: of the connection, if it has one.
     """
 
-    def __init__(self, targets: Iterable[memoryview], *, summed: bool = True) -> None:
+    def __init__(self, targets: Iterable[memoryview], *, summed: bool = True, seal: Seal | None = None) -> None:
         self._targets = collections.deque(targets)
-        self._summed = summed
+        self._summed, self._seal = summed, seal
         self._header = memoryview(bytearray(CHUNK_HEADER.size))
         self._header_filled = 0
         self._chunk: ChunkHeader | None = None
@@ -173,6 +190,8 @@ class ChunkReader:
     def _begin(self, chunk: ChunkHeader) -> None:
         self._header_filled = self._filled = 0
         if chunk.kind == ABORT:
+            if chunk.total != _stamped(0, ABORT, 0, self._seal):
+                raise ProtocolError("a payload that its sender has not stopped: the seal is wrong")
             self.aborted = True
             self._targets.clear()
         elif chunk.length > self._targets[0].nbytes:
@@ -181,7 +200,7 @@ class ChunkReader:
             self._chunk = chunk
 
     def _finish(self, target: memoryview, chunk: ChunkHeader) -> None:
-        if chunk.kind == DATA and self._sum.intdigest() != chunk.total:
+        if chunk.kind == DATA and chunk.total != _stamped(*chunk[:2], self._sum.intdigest(), self._seal):
             raise ProtocolError(f"a damaged chunk of {chunk.length} bytes")
         self._chunk = None
         self._sum.reset()

@@ -127,9 +127,15 @@ def _endpoint(address: str) -> Endpoint:
 
 
 def read_secret(path: str | Path) -> bytes:
-    """Reads a secret: hexadecimal digits. Raises FeedError if it cannot be read, or is shorter than 16 bytes."""
+    """Reads a secret: hexadecimal digits.
+
+    Raises:
+        FeedError: it cannot be read, or is shorter than 16 bytes; or it is this user's own file, and others may read or
+            write it, as ssh refuses such a key.
+    """
     try:
-        secret = bytes.fromhex(Path(path).read_text())
+        with Path(path).open() as file:
+            secret, status = bytes.fromhex(file.read()), os.fstat(file.fileno())
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "it does not hold hexadecimal digits"
         raise FeedError(
@@ -140,18 +146,12 @@ def read_secret(path: str | Path) -> bytes:
             f"the feed's secret in {path} has {len(secret)} bytes, at least {MIN_SECRET} are needed",
             hint="make a new file, the same for all hosts: headrace feed secret FILE",
         )
-    return secret
-
-
-def require_private(path: str | Path) -> None:
-    """Raises FeedError as `read_secret`, or if others may read or write a secret file of this user's, as ssh does."""
-    read_secret(path)
-    found = Path(path).stat()
-    if found.st_uid == os.geteuid() and found.st_mode & 0o077:
+    if status.st_uid == os.geteuid() and status.st_mode & 0o077:
         raise FeedError(
-            f"others than you may read or write the feed's secret in {path}: its mode is {found.st_mode & 0o777:04o}",
+            f"others than you may read or write the feed's secret in {path}: its mode is {status.st_mode & 0o777:04o}",
             hint=f"chmod 600 {path}; if others may have read it, make a new one: headrace feed secret FILE",
         )
+    return secret
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -30,7 +30,7 @@ from headrace.feed.descriptors import FULL, Descriptors, duplicates, keep_room
 from headrace.feed.identifiers import NO_ROUTE, RouteNumber
 from headrace.feed.wire import messages
 from headrace.feed.wire.chunks import ChunkReader, ChunkWriter
-from headrace.feed.wire.frames import HEADER_BYTES, Frame, Header, read_header, write_header
+from headrace.feed.wire.frames import HEADER_BYTES, Frame, Header, Seal, check_begin, read_header, write_header
 from headrace.feed.wire.messages import Message
 from headrace.feed.wire.tls import ClientTls, ServerTls
 from headrace.feed.wire.transport import MAX_DESCRIPTORS, ByteStream, PlainStream, TlsStream
@@ -55,14 +55,26 @@ Sink = Callable[[Frame, int], Sequence[memoryview]]
 
 @dataclass
 class _Outgoing:
-    """A frame on its way out: `parts` go next, then chunks of `payload`."""
+    """A frame on its way out: `parts` go next, then chunks of `payload`. Its header is made when it begins."""
 
+    body: bytes
+    route: RouteNumber
+    count: int
+    seal: Seal | None
     parts: collections.deque[memoryview]
     payload: ChunkWriter
     descriptors: Descriptors
     sent: Callable[[], None] | None
     key: Hashable
     begun: bool = False
+
+    def begin(self) -> None:
+        """Makes the header: what was taken from the queue before has no number of its seal."""
+        self.begun = True
+        header = write_header(
+            self.body, descriptors=self.count, route=self.route, payload=self.payload.bytes, seal=self.seal
+        )
+        self.parts.append(memoryview(header + self.body))
 
 
 class FramedConnection:
@@ -97,6 +109,8 @@ class FramedConnection:
         self._filled = 0
         self._frame: Frame | None = None
         self._payload: ChunkReader | None = None
+        self._seal_sent: Seal | None = None
+        self._seal_received: Seal | None = None
         self.bytes_received = self.bytes_sent = 0
         self._frames_received = 0
 
@@ -119,10 +133,22 @@ class FramedConnection:
         """Whether payloads carry sums: not behind TLS, which has its own."""
         return not self._stream.authentic
 
-    def trust(self) -> None:
-        """The peer has proved itself: every message is taken from now on."""
+    @property
+    def addresses(self) -> tuple[str, str]:
+        """This end's address and the other's, as the kernel has them."""
+        return self._stream.addresses
+
+    def trust(self, sent: bytes = b"", received: bytes = b"") -> None:
+        """The peer has proved itself: every message is taken from now on.
+
+        Args:
+            sent, received: keys for the seals of the two directions. Where nobody else reaches the bytes, behind TLS
+                and on a Unix socket, there are no seals.
+        """
         self._decode_message = messages.decode
         self._max_message = MAX_MESSAGE
+        if sent and not self._stream.closed_to_others:
+            self._seal_sent, self._seal_received = Seal(sent), Seal(received)
 
     @property
     def signs_of_life(self) -> int:
@@ -196,10 +222,10 @@ class FramedConnection:
         """
         body = messages.encode(message)
         pieces = (part.cast("B") for part in payload if part.nbytes)
-        chunks = ChunkWriter(pieces, sums, summed=self.summed)
-        header = write_header(body, descriptors=len(descriptors), route=route, payload=chunks.bytes)
-        parts = collections.deque([memoryview(header + body)])
-        self._outgoing.append(_Outgoing(parts, chunks, duplicates(descriptors), sent, key))
+        seal = self._seal_sent
+        chunks = ChunkWriter(pieces, sums, summed=self.summed, seal=seal)
+        copies, parts = duplicates(descriptors), collections.deque[memoryview]()
+        self._outgoing.append(_Outgoing(body, route, len(descriptors), seal, parts, chunks, copies, sent, key))
         if self._stream.ready:  # a TLS handshake is the owner's to drive, who hears of its end
             self.flush()
 
@@ -241,9 +267,11 @@ class FramedConnection:
 
     def _send_some(self, outgoing: _Outgoing) -> bool:
         parts = outgoing.parts
-        if not parts or (not outgoing.begun and outgoing.payload):
+        begins = not outgoing.begun
+        if begins:
+            outgoing.begin()
+        if begins or not parts:
             parts.extend(outgoing.payload.cut())
-        outgoing.begun = True
         count = self._stream.send(list(itertools.islice(parts, _IOV_MAX)), outgoing.descriptors)
         self.bytes_sent += count
         outgoing.descriptors.close()
@@ -270,6 +298,8 @@ class FramedConnection:
             OSError: no descriptor is left for one that came.
         """
         frames: list[Frame] = []
+        if self._max_message == MAX_HANDSHAKE:
+            limit = 1  # it may decide how the next one is taken
         try:
             # What TLS has decrypted is not left behind, nor a frame half read: no poll would report them.
             while self._broken is None and (len(frames) < limit or self._stream.pending or self._lengths is not None):
@@ -313,7 +343,7 @@ class FramedConnection:
             self._frame = self._decode(self._lengths)
             if self._lengths.payload:
                 targets = self._payload_targets(self._frame, self._lengths.payload)
-                self._payload = ChunkReader(targets, summed=self.summed)
+                self._payload = ChunkReader(targets, summed=self.summed, seal=self._seal_received)
         if self._payload is not None:
             while not self._payload.complete:
                 self._payload.advance(self._recv_into)
@@ -333,6 +363,7 @@ class FramedConnection:
         self.bytes_received += len(data)
         self._header += data
         if len(self._header) < HEADER_BYTES:
+            check_begin(self._header)
             return
         header = read_header(self._header)
         self._header.clear()
@@ -347,7 +378,7 @@ class FramedConnection:
         self._filled = 0
 
     def _decode(self, header: Header) -> Frame:
-        header.verify(self._body)
+        header.verify(self._body, self._seal_received)
         try:
             message = self._decode_message(self._body)
         except (msgspec.DecodeError, ValueError, RecursionError, MemoryError) as error:

@@ -1,13 +1,15 @@
 """Frames as values: the header that every message travels behind, and what has come of one.
 
     magic "HR" | version u8 | descriptors u8 | route u16 | reserved u16 | message length u32 | payload length u64 |
-    CRC-32 u32 of the header's other fields and the message
+    check u64 of the header's other fields and the message
 
-all little-endian. `route` is used between a client and its receiver process to name a host.
+all little-endian. `route` is used between a client and its receiver process to name a host. The check is a CRC-32, or,
+where others may reach the bytes, the stamp of the connection's `Seal`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import struct
 import zlib
@@ -20,11 +22,37 @@ from headrace.feed.identifiers import NO_ROUTE, RouteNumber
 from headrace.feed.wire.messages import Message
 
 FIELDS = struct.Struct("<2sBBHHIQ")
-CHECK = struct.Struct("<I")
+CHECK = struct.Struct("<Q")
 HEADER_BYTES = FIELDS.size + CHECK.size
 MAGIC = b"HR"
 TLS_RECORD = b"\x16\x03"  # how a TLS handshake begins
-WIRE_VERSION = 4
+WIRE_VERSION = 5
+
+
+class OtherVersion(ProtocolError):
+    """The peer is of another version of headrace; asking again will not help."""
+
+
+class Seal:
+    """Stamps what one end of a connection sends, one thing after the other: a MAC with a running number.
+
+    Nobody without the key can make, change, repeat, leave out or reorder what is stamped.
+
+    Args:
+        key: of this direction of this connection.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._count = 0
+
+    def stamp(self, *parts: bytes | bytearray) -> int:
+        """Returns the next stamp, 64 bits: a peer has one try."""
+        mac = hashlib.blake2b(CHECK.pack(self._count), key=self._key, digest_size=CHECK.size)
+        for part in parts:
+            mac.update(part)
+        self._count += 1
+        return int.from_bytes(mac.digest(), "little")
 
 
 @dataclass
@@ -54,36 +82,58 @@ class Frame:
 
 
 class Header(NamedTuple):
-    """A frame's header. Lengths in bytes; `check`: what the message's CRC goes on from, and must end at."""
+    """A frame's header. Lengths in bytes; `fields`: all but the check, as they came."""
 
     descriptors: int
     route: RouteNumber
     message: int
     payload: int
-    check: tuple[int, int]
+    fields: bytes
+    check: int
 
-    def verify(self, body: bytes | bytearray) -> None:
+    def verify(self, body: bytes | bytearray, seal: Seal | None = None) -> None:
         """Raises ProtocolError if header and message are not as they were sent."""
-        begun, expected = self.check
-        if zlib.crc32(body, begun) != expected:
-            raise ProtocolError("a damaged frame: its check sum is wrong")
+        if _check(seal, self.fields, body) != self.check:
+            raise ProtocolError(
+                "a frame that the holder of the secret has not sent, or not now: its seal is wrong"
+                if seal is not None
+                else "a damaged frame: its check sum is wrong"
+            )
 
 
-def write_header(message: bytes, *, descriptors: int = 0, route: RouteNumber = NO_ROUTE, payload: int = 0) -> bytes:
+def _check(seal: Seal | None, fields: bytes, message: bytes | bytearray) -> int:
+    return zlib.crc32(message, zlib.crc32(fields)) if seal is None else seal.stamp(fields, message)
+
+
+def write_header(
+    message: bytes,
+    *,
+    descriptors: int = 0,
+    route: RouteNumber = NO_ROUTE,
+    payload: int = 0,
+    seal: Seal | None = None,
+) -> bytes:
     """Returns the header of a frame for an encoded message."""
     fields = FIELDS.pack(MAGIC, WIRE_VERSION, descriptors, route, 0, len(message), payload)
-    return fields + CHECK.pack(zlib.crc32(message, zlib.crc32(fields)))
+    return fields + CHECK.pack(_check(seal, fields, message))
+
+
+def check_begin(raw: bytes | bytearray) -> None:
+    """Raises ProtocolError if this is not how a header begins."""
+    if raw[:2] == TLS_RECORD[: len(raw)]:
+        raise ProtocolError("the peer speaks TLS, this end does not")
+    if raw[:2] != MAGIC[: len(raw)]:
+        raise ProtocolError(f"not a headrace peer: the frame begins with {bytes(raw[:2])!r}")
 
 
 def read_header(raw: bytes | bytearray) -> Header:
     """Reads a header. Raises ProtocolError if the peer is no headrace process, or one of another version."""
-    fields = raw[: FIELDS.size]
-    magic, version, descriptors, route, _, message, payload = FIELDS.unpack(fields)
-    if magic == TLS_RECORD:
-        raise ProtocolError("the peer speaks TLS, this end does not")
-    if magic != MAGIC:
-        raise ProtocolError(f"not a headrace peer: the frame begins with {magic!r}")
+    fields = bytes(raw[: FIELDS.size])
+    check_begin(raw)
+    _, version, descriptors, route, _, message, payload = FIELDS.unpack(fields)
     if version != WIRE_VERSION:
-        raise ProtocolError(f"a peer speaks wire version {version}, this is {WIRE_VERSION}")
+        raise OtherVersion(
+            f"a peer speaks wire version {version}, this is {WIRE_VERSION}: install the same headrace on both ends"
+        )
     (expected,) = CHECK.unpack(raw[FIELDS.size :])
-    return Header(descriptors, route, message, payload, (zlib.crc32(fields), expected))
+    return Header(descriptors, route, message, payload, fields, expected)

@@ -8,8 +8,11 @@ side trusts a message before it has checked the other's MAC.
     client -> server   Hello(version, client nonce, HMAC-SHA256(secret, "client" || fields), ...)
     server -> client   Welcome(HMAC-SHA256(secret, "server" || nonces), ...)
 
-Under TLS the key of these MACs is the secret bound to the server's certificate: a third party in the middle, with
-another certificate of the same CA, cannot pass the proofs on.
+A third party in the middle cannot pass the proofs on. Under TLS their key is the secret bound to the server's
+certificate. Without, the client's proof holds the address that it has dialled, and the server takes it only if the
+connection came to that address, or to one that it is told to be reached by (`advertised`).
+
+What follows on a TCP connection without TLS is sealed (`frames.Seal`), with keys made of secret and nonces.
 """
 
 from __future__ import annotations
@@ -17,11 +20,13 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from typing import NamedTuple
 
 import msgspec
 
 from headrace.errors import ProtocolError
+from headrace.feed.wire.framed_connection import FramedConnection
 from headrace.feed.wire.messages import VERSION, Challenge, Hello, Message, Refused, Welcome
 
 NONCE_BYTES = 32
@@ -41,6 +46,19 @@ def bind(secret: bytes, binding: bytes) -> bytes:
     return hmac.new(secret, b"headrace tls" + binding, hashlib.sha256).digest() if binding else secret
 
 
+class SessionKeys(NamedTuple):
+    """Keys of a connection's seals, one for each direction."""
+
+    client: bytes
+    server: bytes
+
+
+def session_keys(secret: bytes, offered: Challenge, hello: Hello) -> SessionKeys:
+    """Derives the keys of a connection from its handshake."""
+    nonces = (offered.nonce, hello.nonce)
+    return SessionKeys(_mac(secret, "client frames", *nonces), _mac(secret, "server frames", *nonces))
+
+
 def refusal(message: Refused) -> RefusedByServer:
     """Returns what is raised when a server refuses, in the handshake or later."""
     return RefusedByServer(f"the feed server refuses this client: {message.reason}")
@@ -51,22 +69,37 @@ def challenge() -> Challenge:
     return Challenge(VERSION, os.urandom(NONCE_BYTES))
 
 
-def answer(secret: bytes, offered: Challenge, client: str, rank: int = 0, world_size: int = 1) -> Hello:
+def answer(
+    secret: bytes, offered: Challenge, client: str, rank: int = 0, world_size: int = 1, dialled: str = ""
+) -> Hello:
     """Makes a client's answer. Raises RefusedByServer if the server speaks another version."""
     if offered.version != VERSION:
         raise RefusedByServer(f"the feed server speaks protocol {offered.version}, this client {VERSION}")
     nonce = os.urandom(NONCE_BYTES)
-    mac = _mac(secret, "client", VERSION, offered.nonce, nonce, client, rank, world_size)
-    return Hello(VERSION, nonce, mac, client, rank, world_size)
+    mac = _mac(secret, "client", VERSION, offered.nonce, nonce, client, rank, world_size, dialled)
+    return Hello(VERSION, nonce, mac, client, rank, world_size, dialled)
 
 
-def check_answer(secret: bytes, offered: Challenge, hello: Hello) -> str:
-    """Returns why a client is refused, or an empty string."""
+def check_answer(secret: bytes, offered: Challenge, hello: Hello, reached: Collection[str] = ()) -> str:
+    """Returns why a client is refused, or an empty string.
+
+    Args:
+        secret: see `bind`.
+        offered: what this connection was offered.
+        hello: what it answered.
+        reached: addresses that it may have dialled; none under TLS, where they do not matter.
+    """
     if hello.version != VERSION:
         return f"this feed server speaks protocol {VERSION}, the client {hello.version}"
-    expected = _mac(secret, "client", VERSION, offered.nonce, hello.nonce, hello.client, hello.rank, hello.world_size)
+    fields = (hello.client, hello.rank, hello.world_size, hello.dialled)
+    expected = _mac(secret, "client", VERSION, offered.nonce, hello.nonce, *fields)
     if len(hello.nonce) != NONCE_BYTES or not hmac.compare_digest(expected, hello.mac):
         return "wrong secret"
+    if reached and hello.dialled not in reached:
+        return (
+            f"it dialled {hello.dialled}, and came to {' or '.join(reached)}: whoever is between could read and change "
+            f"all that is sent. If that is meant, start the server with --advertise {hello.dialled}, or with TLS"
+        )
     return ""
 
 
@@ -83,15 +116,17 @@ class ClientHandshake:
         self._identity = (client, rank, world_size)
         self._challenge: Challenge | None = None
         self._hello: Hello | None = None
+        self.keys: SessionKeys | None = None
         self.welcome: Welcome | None = None
 
-    def step(self, message: Message, send: Callable[[Message], None], binding: bytes = b"") -> None:
+    def step(self, message: Message, send: Callable[[Message], None], binding: bytes = b"", dialled: str = "") -> None:
         """Takes one message from the server.
 
         Args:
             message: what came.
             send: sends the answer.
             binding: of the connection's TLS, see `transport`.
+            dialled: the address that the connection leads to.
 
         Raises:
             ProtocolError: the server refuses, or cannot prove itself.
@@ -102,7 +137,7 @@ class ClientHandshake:
             self._challenge = message
             self._secret = bind(self._secret, binding)
             client, rank, world_size = self._identity
-            self._hello = answer(self._secret, message, client, rank, world_size)
+            self._hello = answer(self._secret, message, client, rank, world_size, dialled)
             send(self._hello)
             return
         if isinstance(message, Welcome) and self._challenge is not None and self._hello is not None:
@@ -111,6 +146,13 @@ class ClientHandshake:
             )
             if not hmac.compare_digest(expected, message.mac):
                 raise ProtocolError("the feed server could not prove that it holds the secret")
+            self.keys = session_keys(self._secret, self._challenge, self._hello)
             self.welcome = message
             return
         raise ProtocolError(f"an unexpected {type(message).__name__} in the handshake")
+
+    def hear(self, message: Message, channel: FramedConnection) -> None:
+        """Takes one message from the server of a connection, as `step`, and trusts it when it has proved itself."""
+        self.step(message, channel.send, channel.binding, channel.addresses[1])
+        if self.keys is not None:
+            channel.trust(*self.keys)

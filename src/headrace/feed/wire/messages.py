@@ -46,7 +46,7 @@ class Challenge(_Message, frozen=True):
 
 
 class Hello(_Message, frozen=True):
-    """A client's answer. `plan` is its plan fingerprint, equal on all ranks; `loader` its name."""
+    """A client's answer. `dialled`: the address that its connection leads to, as its kernel has it."""
 
     version: int
     nonce: bytes
@@ -54,6 +54,7 @@ class Hello(_Message, frozen=True):
     client: str
     rank: int = 0
     world_size: int = 1
+    dialled: str = ""
 
 
 class Welcome(_Message, frozen=True):

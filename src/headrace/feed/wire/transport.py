@@ -15,6 +15,7 @@ import array
 import contextlib
 import errno
 import hashlib
+import ipaddress
 import os
 import socket
 import ssl
@@ -70,6 +71,7 @@ class ByteStream(abc.ABC):
 
     ready = True
     authentic = False  # whether what arrives is surely what was sent
+    closed_to_others = False  # whether nobody between the ends can read or change it
     wants_write = False
     pending = 0
     binding = b""
@@ -81,6 +83,11 @@ class ByteStream(abc.ABC):
     def fileno(self) -> int:
         """Descriptor of the socket, -1 when closed."""
         return self._socket.fileno()
+
+    @property
+    def addresses(self) -> tuple[str, str]:
+        """This end's address and the other's, as the kernel has them. Raises OSError when it is not connected."""
+        return socket_address(self._socket.getsockname()), socket_address(self._socket.getpeername())
 
     def error(self) -> int:
         """Returns, and clears, the socket's pending error number."""
@@ -119,6 +126,10 @@ class PlainStream(ByteStream):
     """A socket as it is."""
 
     _expected = 1
+
+    def __init__(self, connection: socket.socket) -> None:
+        super().__init__(connection)
+        self.closed_to_others = connection.family == socket.AF_UNIX
 
     def expect(self, size: int) -> None:
         """See ByteStream. The kernel then wakes the receiver once for many packets."""
@@ -164,6 +175,7 @@ class TlsStream(ByteStream):
 
     ready = False
     authentic = True
+    closed_to_others = True
 
     def expect(self, size: int) -> None:
         """See ByteStream. Bytes on the wire and bytes inside are not the same here, so nothing is set."""
@@ -266,6 +278,15 @@ class TlsStream(ByteStream):
         """Sends a last message to a peer that has not begun to speak TLS."""
         with contextlib.suppress(OSError):
             socket.socket.send(self._socket, data, socket.MSG_NOSIGNAL)
+
+
+def socket_address(name: tuple[str, int] | str | bytes) -> str:
+    """Returns a socket's name as a text that both ends have of it. Raises ValueError if the host is no IP address."""
+    if not isinstance(name, tuple):
+        return f"unix:{os.fsdecode(name)}".replace("\0", "@")
+    host = ipaddress.ip_address(name[0].partition("%")[0])  # the zone is each host's own
+    mapped = host.ipv4_mapped if isinstance(host, ipaddress.IPv6Address) else None
+    return f"[{host}]:{name[1]}" if mapped is None and host.version == 6 else f"{mapped or host}:{name[1]}"
 
 
 def _records(parts: Sequence[memoryview]) -> Iterator[memoryview]:

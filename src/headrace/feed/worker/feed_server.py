@@ -59,6 +59,7 @@ class FeedServer:
         watch: called once a second with what the server is doing, or None.
         tls: for the connections over TCP, or None.
         metrics: where a line a second goes.
+        advertised: further addresses that its clients dial, each leads to one of the listeners.
     """
 
     def __init__(
@@ -72,9 +73,10 @@ class FeedServer:
         watch: Callable[[messages.Status], None] | None = None,
         tls: ServerTls | None = None,
         metrics: MetricFile | None = None,
+        advertised: Sequence[str] = (),
     ) -> None:
         self._selector = selectors.DefaultSelector()
-        self._secret = secret
+        self._secret, self._advertised = secret, advertised
         self._pool = pool
         self._host = host
         self._log = ServerLog(host)
@@ -347,14 +349,16 @@ class FeedServer:
         if not isinstance(message, messages.Hello):
             raise ProtocolError("it spoke before it proved that it holds the secret")
         secret = handshake.bind(self._secret, client.channel.binding)
-        why = handshake.check_answer(secret, client.challenge, message)
+        reached = () if client.channel.binding else (client.channel.addresses[0], *self._advertised)
+        why = handshake.check_answer(secret, client.challenge, message, reached)
         if why:
             client.send(messages.Refused(why))
             self._close(client, why)
             return
         client.hello = message
         client.name = f"{message.client} ({client.name})"
-        client.channel.trust()
         if not client.local:
             self._work.links.begin(client.channel)
         client.send(handshake.welcome(secret, client.challenge, message, self._host, self._pool.size))
+        keys = handshake.session_keys(secret, client.challenge, message)
+        client.channel.trust(keys.server, keys.client)
