@@ -95,7 +95,6 @@ FORMATS = {
     "runs/log_pages.py": "what a reader of logs searches",
     "runs/store.py": "/proc",
     "runs/writers.py": "newlines of what programs print",
-    "runs/old_records.py": "records of version 1, whose causes are sentences",
     "grid/lines/line_file.py": "comments in files of lines",
     "endpoint/http/request_head.py": "HTTP",
     "endpoint/s3/upload_body.py": "the framing aws-chunked",
@@ -112,13 +111,6 @@ FORMATS = {
 """Where text is a format (`ANY_TEXT`); a path that ends with / is a folder."""
 
 EXPECTED = {
-    "runs/old_records.py": {  # the one reader of sentences
-        "old.reason in _WHOLE",
-        "old.reason.startswith(beginning)",
-        "old.reason.removeprefix(beginning)",
-        "old.reason.partition(_THEN_STALLED)",
-        "_EXITED.fullmatch(old.reason)",
-    },
     "agent/coordinator/first_cause.py": {  # other programs: what ranks and launchers print when they fail
         "text in said",
         "line.startswith('error: ')",

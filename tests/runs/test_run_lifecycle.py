@@ -163,6 +163,27 @@ def test_records_of_earlier_versions_are_read():
     assert (state.status, state.secondary_status, state.hosts) == (Status.COMPLETED, S.COMPLETED, ())
 
 
+def test_a_record_of_before_the_first_release_says_so(tmp_path: Path):
+    run = Run(create_run("j", runs=tmp_path))
+    line = {"event": "run_finished", "t": 1.0, "status": "Failed", "cause": {"reason": "stalled: no line for 5 s"}}
+    run.paths.events("engine").parent.mkdir()
+    run.paths.events("engine").write_bytes(msgspec.json.encode(line) + b"\n")
+    run.paths.header.write_bytes(msgspec.json.encode(msgspec.structs.replace(run.header, version=1)))
+    assert run.status is Status.FAILED
+    assert [damage.reason for damage in run.damage] == [
+        "a record of version 1, from before the first release: its causes are not read"
+    ]
+
+
+def test_a_cause_of_a_kind_that_only_a_newer_headrace_knows_is_read_with_its_detail(tmp_path: Path):
+    run = Run(create_run("j", runs=tmp_path))
+    line = {"event": "run_finished", "t": 1.0, "status": "Failed", "cause": {"kind": "eaten", "detail": "by a grue"}}
+    run.paths.events("engine").parent.mkdir()
+    run.paths.events("engine").write_bytes(msgspec.json.encode(line) + b"\n")
+    assert run.cause == Cause(CauseKind.UNKNOWN, "by a grue")
+    assert (str(run.cause), run.damage) == ("by a grue", [])
+
+
 def test_a_run_is_described_as_the_service_describes_a_training_job(tmp_path: Path):
     paths = create_run("j", runs=tmp_path, created=0.5)
     request = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,16 +14,15 @@ import msgspec
 
 from headrace.errors import UsageError
 from headrace.feed_metrics import LoaderSecond, WorkerSecond
-from headrace.runs import old_records
-from headrace.runs.cause import Cause, CauseKind
-from headrace.runs.events import ArtefactsStored, Event, JobFinished, RunFinished, Status
+from headrace.runs.cause import Cause
+from headrace.runs.events import ArtefactsStored, Event, Status
 from headrace.runs.lifecycle import last_word
 from headrace.runs.log_lines import LogFollower, LogLine, Selector, parse_selector, stream_of
 from headrace.runs.metric_records import HostSecond, Metric, PlatformMinute, ServiceSecond, ValueSecond
 from headrace.runs.run_paths import HOST, PLATFORM, VALUES, RunPaths, Stream
 from headrace.runs.segment_reader import read_copied
 from headrace.runs.state import Program, RunState, state_of
-from headrace.runs.store import RunHeader, find_run, is_copy, list_paths, read_header, supervisor_alive
+from headrace.runs.store import RECORD_VERSION, RunHeader, find_run, is_copy, list_paths, read_header, supervisor_alive
 from headrace.runs.tail import Damage, Newer, TailSet, Told, Tree, UnknownKind
 
 POLL_SECONDS = 0.08
@@ -57,20 +57,7 @@ def _decoder(kinds: UnionType, field: str) -> Callable[[bytes], Any]:
     return decoded
 
 
-def _event_decoder() -> Callable[[bytes], Event]:
-    """Returns the decoder of events, of this version and of earlier ones."""
-    decode = _decoder(Event, "event")
-
-    def decoded(line: bytes) -> Event:
-        event: Event = decode(line)
-        if isinstance(event, JobFinished | RunFinished) and event.cause and event.cause.kind is CauseKind.UNKNOWN:
-            return msgspec.structs.replace(event, cause=old_records.read_cause(line) or event.cause)
-        return event
-
-    return decoded
-
-
-_decode_event = _event_decoder()
+_decode_event = _decoder(Event, "event")
 _decode_metric = _decoder(Metric, "metric")
 
 
@@ -182,6 +169,10 @@ class Run:
             count = sum(files.values())
             records = f"{count} record{'' if count == 1 else 's'} of {kind}"
             newer.append(Damage(str(self.paths.root), 0, f"{records} left out: written by a newer headrace"))
+        with contextlib.suppress(OSError, msgspec.DecodeError):  # without a header there is no version
+            if (version := self.header.version) < RECORD_VERSION:
+                told = f"a record of version {version}, from before the first release: its causes are not read"
+                newer.append(Damage(str(self.paths.root), 0, told))
         return [*self._damage, *newer]
 
     @property

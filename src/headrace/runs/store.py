@@ -34,8 +34,7 @@ _TIME_OF_JOB = re.compile(r"-\d{4}(-\d\d){5}-\d{3}$")  # the end of a job name t
 
 
 RECORD_VERSION = 2
-"""1: a cause is a sentence, and what the search for metrics left out is told in the agents' logs only (`old_records`).
-2: a cause has a kind, and `metrics_left_out` is an event."""
+"""Of what this headrace writes and reads. In version 1, which was never released, a cause was a sentence."""
 
 
 ASK_ENGINE = 0

@@ -35,19 +35,16 @@ from headrace.runs import (
     Damage,
     HostSecond,
     LoaderSecond,
-    LogFollower,
     Program,
     Run,
     RunHeader,
     RunState,
-    Selector,
     ServiceSecond,
     Status,
     Stream,
     ValueSecond,
     WorkerSecond,
     of_kind,
-    old_records,
 )
 from headrace.runs.cause import CauseInWords, in_words
 from headrace.runs.event_text import losses, not_started, sentence, silence_text
@@ -160,16 +157,9 @@ def report(run: Run) -> Report:
     first = (*((unread,) if unread else ()), *(() if silent is None else (silence_text(silent),)))
     types = {group.name: group.instance_type for group in plan.groups}
     platform = platform_uses(of_kind(metrics, PlatformMinute), types)
-    notes = (*first, *found.notes, *_left_out(run, plan, state))
+    left_out = (f"{Stream(each.group, each.host, AGENT)}: {sentence(each)}" for each in state.left_out)
+    notes = (*first, *found.notes, *left_out)
     return msgspec.structs.replace(found, notes=notes, unread=unread, platform=platform)
-
-
-def _left_out(run: Run, plan: PlannedJob, state: RunState) -> tuple[str, ...]:
-    """Returns what the search for metrics left out."""
-    if plan.metric_definitions and run.header.version < 2:
-        agents = LogFollower(run.paths, Selector(None, None, AGENT), run.on_damage)
-        return old_records.left_out(agents.poll(final=True))
-    return tuple(f"{Stream(each.group, each.host, AGENT)}: {sentence(each)}" for each in state.left_out)
 
 
 def judge(
