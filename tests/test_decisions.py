@@ -106,6 +106,7 @@ FORMATS = {
     "cli/log_filter.py": "durations, times and patterns of `headrace logs`",
     "cli/commands/feed.py": "sizes",
     "cli/views/terminal.py": "control sequences of terminals",
+    "install_hint.py": "requirements of an installed distribution",
     "adapters/tensorflow_likeness.py": "TensorFlow's graphs",
 }
 """Where text is a format (`ANY_TEXT`); a path that ends with / is a folder."""

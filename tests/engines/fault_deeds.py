@@ -15,7 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.engines.local.isolation.cut_links import cut as cut_cable
+from cut_links import cut as cut_cable
+
 from headrace.runs.events import FeedReady, JobStopping, SecondaryStatus, StatusChanged
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -12,13 +13,14 @@ import threading
 import time
 from pathlib import Path
 
+import cut_links
 import pytest
+from cut_links import cut, heal
 from effort import SOAK
 from machine import Machine
 from run_places import flag
 from stage import agent_pid, assert_failed, groups, kill, said, text, until
 
-from headrace.engines.local.isolation.cut_links import cut, heal
 from headrace.errors import UsageError
 from headrace.hosting.isolation.network_layout import MACHINE_NAME
 from headrace.processes.process_table import descendants
@@ -351,7 +353,7 @@ assert sorted(os.listdir(plain)) == sorted({"algo-1", "algo-2", "new"} - {me})
 STRANGERS_JOB = """
 import os, signal, sys, time
 from headrace import engines
-from headrace.engines.local.isolation.cut_links import cut
+from cut_links import cut
 from headrace.job import Job
 from headrace.runs import read_header
 from headrace.runs.events import HostStarted
@@ -390,6 +392,7 @@ def test_root_is_not_needed(stage, machine, tmp_path_factory, ending):
         wait = "import time\ntime.sleep(600)" if ending == "killed" else ""
         (home / "code" / "train.py").write_text(f"{SPOIL}{textwrap.dedent(TALK)}\n{wait}")
         (home / "job.py").write_text(STRANGERS_JOB)
+        shutil.copy(cut_links.__file__, home)
         package = str(Path(sys.modules["headrace"].__file__).parents[1])
         env = {**os.environ, "HOME": name, "HEADRACE_HOME": f"{name}/home", "PYTHONPATH": package,
                "PYTHONDONTWRITEBYTECODE": "1"}  # fmt: skip

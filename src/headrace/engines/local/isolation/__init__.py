@@ -6,7 +6,6 @@ With level `none` and `shared_network` hosts are addresses of 127.0.0.0/8, with 
     start_agents  the supervisor's side: the job's network, then the agents
     uplink_watch  notices that the way out has closed
     clashes       what hosts share below level `namespace`, and jobs may trip over
-    cut_links     cuts and heals the cable of an instance of a running job
 
 This package imports nothing when it is imported.
 """

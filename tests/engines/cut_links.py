@@ -13,14 +13,12 @@ import socket
 import subprocess
 import sys
 
-from headrace.child_python import module_command
 from headrace.errors import UsageError
 from headrace.hosting.isolation import syscalls
 from headrace.hosting.isolation.netlink import Netlink
 from headrace.hosting.isolation.network_layout import FILE, LINKS, Layout
 from headrace.runs import RunPaths
 
-PROGRAM = "headrace.engines.local.isolation.cut_links"
 SECONDS = 20.0
 
 
@@ -61,7 +59,7 @@ def _turn(paths: RunPaths, host: str, on: bool) -> None:
         numbers = [str(opened[0]), str(opened[1] if layout.user_namespace else -1)]
         # A process of its own, because a process with threads cannot enter a user namespace.
         subprocess.run(
-            module_command(PROGRAM, *numbers, host, str(int(on))),
+            [sys.executable, __file__, *numbers, host, str(int(on))],
             pass_fds=opened, capture_output=True, text=True, timeout=SECONDS, check=True,
         )  # fmt: skip
     except OSError as error:
