@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,29 @@ DEFAULT = "eth0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n"
 
 def route(destination: str, mask: str) -> str:
     return f"eth0\t{destination}\t00000000\t0001\t0\t0\t0\t{mask}\t0\t0\t0\n"
+
+
+DROPS = {"data": "tcp flags & psh == psh drop", "everything": "meta l4proto tcp drop"}
+
+
+@pytest.mark.namespaces
+@pytest.mark.needs("way out")
+@pytest.mark.parametrize(
+    ("dropped", "step"), [("data", "have a byte back from"), *([("everything", "connect to")] if SOAK else [])]
+)
+def test_a_way_out_that_connects_and_carries_no_data_is_none(dropped: str, step: str, monkeypatch) -> None:
+    rules = f"table ip broken {{ chain out {{ type filter hook forward priority 0; {DROPS[dropped]}; }}; }}"
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:  # the process that makes the network has another /tmp
+        nft = Path(folder, "nft")
+        nft.write_text(f"#!/bin/sh\n{{ cat; echo '{rules}'; }} | {uplink.program('nft')} -f -\n")
+        nft.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+        probing.examine.cache_clear()
+        try:
+            assert f"could not {step} this machine" in probing.examine().outward
+            assert choose("auto").level == SHARED_NETWORK
+        finally:
+            probing.examine.cache_clear()
 
 
 @pytest.mark.parametrize(
