@@ -33,7 +33,8 @@ from headrace.grid.report.grid_page import grid_markdown, grid_page
 from headrace.grid.report.grid_report import GridReport, report_grid
 from headrace.grid.report.grid_sheets import grid_csv
 from headrace.grid.report.line_result import LineResult, RunFigures
-from headrace.runs import Cause, CauseKind, Status, create_run
+from headrace.grid.report.read_report import without_objective
+from headrace.runs import Cause, CauseKind, MetricWriter, Status, Stream, ValueSecond, create_run
 from headrace.runs.events import HostStarted, InstancesStarted, SecondaryStatus, StatusChanged
 
 MOST = Objective("accuracy", "max")
@@ -301,3 +302,17 @@ def test_best_needs_a_metric_and_says_when_no_line_has_it(tmp_path: Path, monkey
     none = ask("best", "g", "--max", "accuracy", "--output", "json")
     assert none.exit_code == 1
     assert json.loads(none.stdout)["best"] == []
+
+
+def test_a_run_that_completed_without_the_objective_s_metric_says_which_one_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path))
+    paths = create_run("g-k")
+    with MetricWriter(paths.metrics(Stream("g", "algo-1", "values"))) as out:
+        out.write(ValueSecond(t=1.0, name="accuracy", stream="0", count=1, last=0.5, low=0.5, high=0.5, total=0.5))
+    completed = attempt(1, run_id=paths.root.name)
+    assert without_objective(completed, "accuracy") == ""
+    assert "without the objective's metric 'acuracy'" in without_objective(completed, "acuracy")
+    assert "did you mean 'accuracy'?" in without_objective(completed, "acuracy")
+    assert without_objective(attempt(1, run_id="elsewhere"), "acuracy") == "", "no record here"

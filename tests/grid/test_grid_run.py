@@ -259,11 +259,38 @@ def test_code_that_was_edited_is_a_change_and_lines_that_have_not_run_get_it(bes
     (beside.folder / "code" / "train.py").write_text("print(2)")
     said = beside.ask("run", str(beside.file), code=2)
     assert "or the code: lines that have not begun get the new one; 2 of 2 lines have begun with the old one" in said
+    assert "2 of 2 lines are over and do not run again: --again lets them" in said
     beside.run("--yes")
     assert len(beside.platform("submitted")) == 2
     beside.write([1, 2, 3])
     beside.run("--yes")
     assert len(beside.platform("submitted")) == 3
+    lines = beside.run("--again")
+    assert {line["state"] for line in lines.values()} == {"completed"}
+    assert [len(line["attempts"]) for line in lines.values()] == [2, 2, 2]
+    assert len(beside.platform("submitted")) == 6
+
+
+def test_an_objective_that_is_none_of_the_job_s_metrics_is_refused_before_anything_starts(beside: Beside) -> None:
+    (beside.folder / "job.yaml").write_text(JOB[:-1] + ', metric_definitions: [{name: accuracy, regex: "acc=(.*)"}]}')
+    beside.write([1])
+    with beside.file.open("a") as file:
+        file.write("objective: {metric: acuracy, goal: max}\n")
+    for command in ("plan", "run"):
+        said = beside.ask(command, str(beside.file), code=2)
+        assert "objective.metric: must be a metric of the job" in said
+        assert "did you mean 'accuracy'?" in said
+    assert beside.platform("submitted") == []
+
+
+def test_what_keeps_lines_waiting_is_told_once_and_the_plan_says_how_long_it_assumes_they_run(beside: Beside) -> None:
+    beside.write([1, 2, 3, 4])
+    beside.file.write_text(beside.file.read_text().replace("second: 100", "second: 100, parallel: 1"))
+    assert "when every job runs as long as is expected of it (24:00:00 at most, its max_run" in beside.ask(
+        "plan", str(beside.file)
+    )
+    said = beside.ask("run", str(beside.file))
+    assert said.count("it and others wait until lines that run are over, because limits.parallel is 1") == 1
 
 
 def read_started() -> int:

@@ -126,6 +126,24 @@ def test_a_stop_closes_what_waits_stops_what_runs_and_starts_nothing(
     assert early.stopping == ""
 
 
+def test_the_first_line_that_a_limit_holds_back_is_named_with_the_limit() -> None:
+    lines = [line(index, engine="slurm") for index in range(3)]
+    of = {each.key: 2 for each in lines}
+    local = [replace(each, engine="local") for each in lines]
+    found = next_actions(Situation(grid(*local), 1.0, hosts=of, local_hosts=2), Limits())
+    assert found.held == (
+        lines[1].key,
+        "limits.local_hosts is 2, one a CPU of this machine: 2 hosts run here, and this line has 2",
+    )
+    assert next_actions(Situation(grid(*lines), 1.0), Limits(parallel=2)).held == (lines[2].key, "limits.parallel is 2")
+    per_region = Limits(per_region={lines[0].region: 1})
+    assert next_actions(Situation(grid(*lines), 1.0), per_region).held == (
+        lines[1].key,
+        f"limits.per_region of {lines[0].region} is 1",
+    )
+    assert next_actions(Situation(grid(*lines), 1.0), Limits(local_hosts=9)).held is None
+
+
 def test_a_line_waits_until_its_pause_is_over() -> None:
     paused = replace(line(0), not_before=10.0)
     assert next_actions(Situation(grid(paused), 9.9), Limits()).start == ()

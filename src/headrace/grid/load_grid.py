@@ -67,7 +67,20 @@ def load_grid(path: str | os.PathLike[str], variables: Mapping[str, str] = os.en
     unknown = _unknown_engines(lines)
     if unknown:
         raise JobInvalid(unknown)
-    return Grid(file, template, lines, template.made(lines))
+    grid = Grid(file, template, lines, template.made(lines))
+    _check_objective(grid, os.fspath(path))
+    return grid
+
+
+def _check_objective(grid: Grid, name: str) -> None:
+    """Refuses an objective that no line's metric definitions have; where none has any, nothing is known."""
+    names = {str(each.get("name", "")) for data in grid.jobs for each in data.get("metric_definitions") or ()}
+    if grid.file.objective is None or not names or grid.file.objective.metric in names:
+        return
+    metric = grid.file.objective.metric
+    message = "must be a metric of the job: its metric_definitions name it"
+    hint = suggestion(metric, sorted(names))
+    raise JobInvalid((Problem("objective.metric", message, show(metric), name, hint=hint),))
 
 
 def _unknown_engines(lines: tuple[Line, ...]) -> tuple[Problem, ...]:

@@ -100,13 +100,14 @@ def used_up(grid: GridRecord, now: float) -> str:
     return ""
 
 
-def changes_text(changes: GridChanges, known: GridRecord, file: str) -> str:
+def changes_text(changes: GridChanges, known: GridRecord, file: str, *, again: bool = False) -> str:
     """Returns what a grid's file says now in another way, a line each.
 
     Args:
         changes: what is another.
         known: the grid as its journal has it.
         file: the grid's file now.
+        again: lines that are over run again.
     """
     said = [f"{known.name} was started before, at {_when(known.created)}; since then {file} has changed:"]
     if changes.file:
@@ -127,6 +128,10 @@ def changes_text(changes: GridChanges, known: GridRecord, file: str) -> str:
         said.append(
             f"  the job, or what is another in a region, or the code: lines that have not begun get the new one{kept}"
         )
+    over = sum(1 for line in known.lines if line.in_file and line.state.over and line.attempts)
+    if over:
+        run = "run again" if again else "do not run again: --again lets them"
+        said.append(f"  {over} of {len(known.lines)} lines are over and {run}")
     for what, pair, unit in (("budget", changes.budget, f" {CURRENCY}"), ("deadline", changes.deadline, " s")):
         if pair is not None:
             before, now = ("none" if each is None else f"{each:g}{unit}" for each in pair)

@@ -14,7 +14,7 @@ from headrace.grid.placement.candidate import Candidate, Copy, Refused
 from headrace.grid.plan_grid import GridPlan, PlannedLine
 from headrace.grid.report.grid_report import counted
 from headrace.insight.cost.billing import amount
-from headrace.insight.render.plain_text import MISSING
+from headrace.insight.render.plain_text import MISSING, duration
 
 _COPY_NUMBERS = ("GB", "objects", "cost", "hours")
 
@@ -52,7 +52,10 @@ def show_plan(plan: GridPlan, shown: int, why: bool) -> None:
     out.print(totals)
     more = sum(region.unpriced for region in plan.regions)
     besides = f", and {counted(more)} of unknown price" if more else ""
-    out.print(Text(f"{amount(plan.cost)} {CURRENCY} when every job runs as long as is expected of it{besides}"))
+    longest = max((each.placed.chosen.seconds for each in plan.lines if each.placed.chosen), default=0.0)
+    long = f"{duration(longest)} at most, its max_run or placement.run_seconds"
+    expected = f"when every job runs as long as is expected of it ({long})"
+    out.print(Text(f"{amount(plan.cost)} {CURRENCY} {expected}{besides}"))
     for line in sources(price for each in plan.lines for price in _prices(each)):
         out.print(Text(line))
     notes(out, list(_notes(plan)))

@@ -40,6 +40,7 @@ def controlling(
     confirm: Callable[[GridChanges, GridRecord], bool],
     look: Callable[[Grid, GridPlan], object] = _silent,
     measure: bool = False,
+    again: bool = False,
     told: Told = _silent,
     told_copy: Callable[[CopyRecord], object] = _silent,
     instant: Instant = nothing_happens,
@@ -51,6 +52,7 @@ def controlling(
         confirm: is asked whether to go on when the file says something else than the journal.
         look: is given the grid and its plan before anything is taken or written, and may refuse them.
         measure: data of unknown size are listed in S3 first, so that they can be copied.
+        again: lines that are over run again too.
         told, told_copy, instant: see `GridController`.
 
     Raises:
@@ -90,6 +92,8 @@ def controlling(
                     raise GridUnchanged("the changes were not confirmed: nothing was started", hint)
                 check_first_of_each(grid, jobs, wanted)
                 journal.revise(wanted)
+        if again:
+            journal.retry((line.key for line in wanted.lines), also_completed=True)
         journal.take(_this_process())
         made = GridController(journal, jobs, plan, told=told, told_copy=told_copy, instant=instant)
         with contextlib.closing(made) as controller:

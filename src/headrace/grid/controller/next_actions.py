@@ -22,6 +22,7 @@ class Actions:
 
     Attributes:
         start: keys of lines of which the next attempt is started, in this order.
+        held: the first line that could start and for which a limit leaves no room, and which, in words; or neither.
         resolve: keys of lines whose attempt was written down by a controller that was killed: it is looked for, and
             started if it is not there.
         copy: copies that begin, as (place, region).
@@ -33,6 +34,7 @@ class Actions:
     """
 
     start: tuple[str, ...] = ()
+    held: tuple[str, str] | None = None
     resolve: tuple[str, ...] = ()
     copy: tuple[tuple[str, str], ...] = ()
     stop: tuple[str, ...] = ()
@@ -93,8 +95,10 @@ def next_actions(situation: Situation, limits: Limits) -> Actions:
         and line.not_before <= situation.now
         and all(copies[each].state is CopyState.DONE for each in line.waits_for)
     ]
+    start, held = _within(situation, ready, limits)
     return Actions(
-        start=_within(situation, ready, limits),
+        start=start,
+        held=held,
         resolve=unknown,
         copy=_copies(situation, waiting),
         stop=stop,
@@ -112,27 +116,36 @@ def _why_stop(situation: Situation) -> str:
     return BY_BUDGET if grid.budget is not None and situation.spent >= grid.budget else ""
 
 
-def _within(situation: Situation, ready: list[LineRecord], limits: Limits) -> tuple[str, ...]:
-    """Returns the lines of these that the limits leave room for."""
+def _within(
+    situation: Situation, ready: list[LineRecord], limits: Limits
+) -> tuple[tuple[str, ...], tuple[str, str] | None]:
+    """Returns the lines of these that the limits leave room for, and the first one that they leave none for, with the
+    limit in words."""
     going = [line for line in situation.grid.lines if line.state in (LineState.STARTING, LineState.RUNNING)]
     going += [line for line in situation.grid.lines if line.state is LineState.WAITING and line.key in situation.busy]
     total = len(going)
     regions = Counter(_region(line) for line in going)
     local = sum(situation.hosts.get(line.key, 1) for line in going if line.engine == LOCAL)
     found: list[str] = []
+    held: list[tuple[str, str]] = []
     for line in ready:
         hosts = situation.hosts.get(line.key, 1) if line.engine == LOCAL else 0
         if limits.parallel is not None and total >= limits.parallel:
+            held.append((line.key, f"limits.parallel is {limits.parallel}"))
             break
         if regions[line.region] >= limits.per_region.get(line.region, total + 1):
+            held.append((line.key, f"limits.per_region of {line.region} is {limits.per_region[line.region]}"))
             continue
         if hosts and local and local + hosts > situation.local_hosts:
+            why = "" if limits.local_hosts else ", one a CPU of this machine"
+            allowed = f"limits.local_hosts is {situation.local_hosts}{why}"
+            held.append((line.key, f"{allowed}: {local} hosts run here, and this line has {hosts}"))
             continue
         found.append(line.key)
         total += 1
         regions[line.region] += 1
         local += hosts
-    return tuple(found)
+    return tuple(found), held[0] if held else None
 
 
 def _region(line: LineRecord) -> str:

@@ -257,15 +257,17 @@ class Journal:
             else:
                 database.executemany("UPDATE lines SET stop_asked = ? WHERE key = ?", [(t, key) for key in keys])
 
-    def retry(self, keys: Iterable[str]) -> int:
-        """Lets lines that failed or were stopped wait again, with one attempt more. Returns how many there were."""
+    def retry(self, keys: Iterable[str], *, also_completed: bool = False) -> int:
+        """Lets lines that failed or were stopped (or have completed) wait again, with one attempt more. Returns how
+        many there were."""
+        last = LineState.COMPLETED if also_completed else LineState.STOPPED
         with self._write("retry") as database:
             count = 0
             for key in keys:
                 count += database.execute(
                     "UPDATE lines SET state = ?, not_before = 0, extra_attempts = extra_attempts + 1, reason = '', "
-                    "stop_asked = NULL WHERE key = ? AND in_file = 1 AND state IN (?, ?)",
-                    (LineState.WAITING.value, key, LineState.FAILED.value, LineState.STOPPED.value),
+                    "stop_asked = NULL WHERE key = ? AND in_file = 1 AND state IN (?, ?, ?)",
+                    (LineState.WAITING.value, key, LineState.FAILED.value, LineState.STOPPED.value, last.value),
                 ).rowcount
             if count:
                 database.execute("UPDATE copies SET state = 'waiting', reason = '' WHERE state = 'failed'")

@@ -29,11 +29,13 @@ def totals(report: GridReport) -> tuple[str, ...]:
         f"cost: {amount(report.cost)} {report.currency}"
     )  # fmt: skip
     more = f", {counted(report.unpriced)} of unknown cost besides" if report.unpriced else ""
+    longest = max((each.planned_seconds or 0.0 for each in report.lines if each.planned_cost), default=0.0)
+    assumed = f" for {duration(longest)} a line at most (max_run, or placement.run_seconds)" if longest else ""
     limit = f", budget {amount(report.budget)} {report.currency}" if report.budget is not None else ""
     took = "for" if report.ended is None else "took"
     goes = "it goes on " if report.ended is None else ""
     return (
-        f"{spent}{more}, planned {amount(report.planned_cost)} {report.currency}{limit}",
+        f"{spent}{more}, planned {amount(report.planned_cost)} {report.currency}{assumed}{limit}",
         f"{goes}{took} {span(report.seconds)}",
     )
 

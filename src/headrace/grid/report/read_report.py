@@ -18,6 +18,7 @@ from headrace.grid.report.best_lines import Objective
 from headrace.grid.report.grid_report import GridReport, report_grid
 from headrace.grid.report.line_result import RunFigures
 from headrace.grid.report.run_figures import run_figures
+from headrace.job.problems.finding import suggestion
 
 
 def read_report(
@@ -47,6 +48,21 @@ def read_report(
         notes.append(f"no process controls the grid: nothing more begins until headrace grid run {record.file}")
     found = report_grid(record, objective, figures, time.time())
     return msgspec.structs.replace(found, notes=(*notes, *found.notes))
+
+
+def without_objective(attempt: AttemptRecord, metric: str) -> str:
+    """Returns what to say of a run that has completed without the objective's metric; empty when it has it, or has no
+    record here.
+
+    Args:
+        attempt: whose run it is.
+        metric: of the objective.
+    """
+    found = run_figures(attempt)
+    if found is None or metric in found.metrics:
+        return ""
+    hint = suggestion(metric, sorted(found.metrics)) if found.metrics else "it has no metric at all"
+    return f"it has completed without the objective's metric {metric!r}: no line can be ranked so; {hint}"
 
 
 def objective_in(path: Path) -> Objective | None:

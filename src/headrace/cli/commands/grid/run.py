@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headrace.cli.views.grid_progress import GridProgress
     from headrace.grid.controller.grid_changes import GridChanges
     from headrace.grid.controller.grid_controller import GridController
-    from headrace.grid.journal.grid_record import GridRecord
+    from headrace.grid.journal.grid_record import GridRecord, LineRecord
     from headrace.grid.load_grid import Grid
     from headrace.grid.plan_grid import GridPlan
 
@@ -44,8 +44,11 @@ class _Terminated(KeyboardInterrupt):
 @click.option(
     "--measure", is_flag=True, help="First list data of unknown size in S3, so that they can be copied; at each start."
 )
+@click.option("--again", is_flag=True, help="Lines that are over run again too, with the code and job of now.")
 @output_option
-def command(file: str, yes: bool, digest: str, on_interrupt: str | None, measure: bool, output: str) -> int:
+def command(
+    file: str, yes: bool, digest: str, on_interrupt: str | None, measure: bool, again: bool, output: str
+) -> int:
     """Run the grid of ARRAY.yaml: place its lines, copy data, start each line's job, watch it, try again what may work.
 
     What is done is written down first. If this command ends, however it does, runs go on, and the same command goes on
@@ -58,22 +61,26 @@ def command(file: str, yes: bool, digest: str, on_interrupt: str | None, measure
     Examples:
       headrace grid run array.yaml
       headrace grid run array.yaml --yes
+      headrace grid run array.yaml --again
       headrace grid run array.yaml --on-interrupt stop
     """
     from headrace.cli.views.grid_progress import GridProgress
     from headrace.grid.controller.control_grid import controlling
     from headrace.grid.journal.grid_record import LineState
+    from headrace.grid.report.read_report import without_objective
 
     choice = on_interrupt or ("ask" if sys.stdin.isatty() and sys.stderr.isatty() else "leave")
 
     def confirm(changes: GridChanges, known: GridRecord) -> bool:
         from headrace.cli.views.grid_status_tables import changes_text
 
-        click.echo(changes_text(changes, known, str(Path(file).absolute())), err=True)
+        click.echo(changes_text(changes, known, str(Path(file).absolute()), again=again), err=True)
         return yes or (sys.stdin.isatty() and click.confirm("Go on with that?", err=True))
 
     def look(grid: Grid, plan: GridPlan) -> None:
         from headrace.errors import UsageError
+
+        objective[0] = grid.file.objective.metric if grid.file.objective else ""
         from headrace.grid.journal.journal_file import journal_path
         from headrace.grid.places.check_places import check_places
 
@@ -83,10 +90,19 @@ def command(file: str, yes: bool, digest: str, on_interrupt: str | None, measure
         if not journal_path(plan.name).exists():  # its first start: is everything there that it reads?
             check_places(grid, plan, only_missing=True)
 
+    objective = [""]  # its metric, until a line has completed
+
+    def told(line: LineRecord, trouble: str) -> None:
+        progress.line(line, trouble)
+        if objective[0] and line.state is LineState.COMPLETED and line.attempt is not None and not trouble:
+            metric, objective[0] = objective[0], ""
+            if words := without_objective(line.attempt, metric):
+                progress.line(line, words)
+
     with (
         GridProgress() as progress,
         controlling(
-            file, confirm=confirm, look=look, measure=measure, told=progress.line, told_copy=progress.copy
+            file, confirm=confirm, look=look, measure=measure, again=again, told=told, told_copy=progress.copy
         ) as controller,
         _told_sigterm(),
     ):
