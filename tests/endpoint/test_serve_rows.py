@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import shutil
 import tarfile
 import time
@@ -78,6 +79,13 @@ while first:
 """
 
 
+VARIABLES = """
+import json, os, pathlib
+group = os.environ["SM_CURRENT_INSTANCE_GROUP"]
+pathlib.Path(os.environ["SM_MODEL_DIR"], group).write_text(json.dumps(list(os.environ)))
+"""
+
+
 @pytest.fixture(scope="module")
 def module_endpoint() -> Iterator[ServeProcess]:
     with serving(*NO_LIMITS, "--max-running", "10") as process:
@@ -123,6 +131,8 @@ def requests(endpoint: ServeProcess) -> dict[str, dict[str, Any]]:
     }  # fmt: skip
     script = RANK.format(prefix="", size="WORLD_SIZE")
     made["apart"] = job(endpoint, script, {"data": 1, "dnn": 1}, {"sagemaker_torch_distributed_enabled": True})
+    variables = {"sagemaker_torch_distributed_enabled": True, GROUPS: ["dnn"], "batch-size": 8}
+    made["variables"] = job(endpoint, VARIABLES, {"data": 1, "dnn": 1}, variables, InputDataConfig=channels[:1])
     if shutil.which("mpirun"):
         script = RANK.format(prefix="OMPI_COMM_WORLD_", size="OMPI_COMM_WORLD_SIZE")
         made["ranks"] = job(endpoint, script, {"data": 1, "dnn": 1}, mpi)
@@ -254,6 +264,27 @@ def test_a_world_of_one_group_leaves_the_other_alone_whose_host_is_released_when
     assert [event.host for event in run.events() if isinstance(event, HostReleased)] == ["algo-1"]
     ended = {each.host: each.ended or 0.0 for each in run.state().hosts}
     assert ended["algo-1"] < ended["algo-2"], "its clock has stopped"
+
+
+def test_the_table_of_variables_is_what_programs_see(endpoint: ServeProcess) -> None:
+    plain, rank = (set(json.loads(completed(endpoint, "variables")[group])) for group in ("data", "dnn"))
+    page = (Path(__file__).parents[2] / "docs/sagemaker.md").read_text()
+    table = page.partition("## Variables")[2].partition("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| `")]
+    here = {name: state for names, _, state in rows for name in re.findall(r"`([A-Z]\w+)(?:<|`)", names)}
+    prefixes = tuple(re.findall(r"`(\w+_)<", table))
+
+    def stands(name: str, seen: set[str]) -> bool:
+        return any(other.startswith(name) for other in seen) if name in prefixes else name in seen
+
+    states = {"always": (True, True), "`torch_distributed`": (False, True)}
+    for name, state in here.items():
+        expected = states.get(state, (False, False) if state.startswith("no: ") else None)
+        if expected is not None:
+            assert (stands(name, plain), stands(name, rank)) == expected, (name, state)
+    ours = [name for name in plain | rank if name.startswith(("SM_", "SAGEMAKER_", "TRAINING_JOB_", "MASTER_"))]
+    assert [name for name in ours if name not in here and not name.startswith(prefixes)] == []
+    assert len(here) > 90, "the table was read"
 
 
 def test_a_distribution_without_groups_is_a_world_a_group_and_log_status_and_description_say_so(
