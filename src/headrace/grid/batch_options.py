@@ -68,7 +68,6 @@ class BatchOptions(Part):
         attempts: how often Batch starts a child at most.
         timeout: seconds after which Batch ends an attempt; None for no limit: every training job has its own.
         environment: further variables of the children.
-        service_queues: queue for SageMaker's service jobs, by region.
     """
 
     queue: Name | None = None
@@ -86,7 +85,6 @@ class BatchOptions(Part):
     attempts: Annotated[int, BeforeValidator(whole(1, 10))] = 3
     timeout: Seconds | None = None
     environment: Annotated[dict[str, Name], AsMapping] = Field(default_factory=dict)
-    service_queues: Annotated[dict[Region, Name], AsMapping] = Field(default_factory=dict)
 
     def changed(self, given: Mapping[str, object]) -> BatchOptions:
         """Returns the same with other values.

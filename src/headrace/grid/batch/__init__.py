@@ -11,7 +11,6 @@ retry_rules     exit codes of a child, and what Batch does after each
     batch_requests  the job definition and the submission, as the API takes them
     export_batch    all of it as files
     submit_array    stores the bundle and submits the array job, once
-    service_jobs    the lines as SageMaker service jobs in place of an array; `submit_service_jobs`
     read_bundle     what a child needs of the bundle
     run_step        what a child does
 """

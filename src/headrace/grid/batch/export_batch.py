@@ -39,8 +39,6 @@ class BatchExport:
         definition: the RegisterJobDefinition request.
         submission: the SubmitJob request.
         copying: the SubmitJob request of the job that makes copies, before which no child begins; None without copies.
-        images: URI of the image of each line's training job.
-        options: what the user says of AWS Batch.
         unheeded: parts of the grid's file that count for `headrace grid run` only.
     """
 
@@ -52,8 +50,6 @@ class BatchExport:
     definition: Request
     submission: Request
     copying: Request | None
-    images: tuple[str, ...]
-    options: BatchOptions
     unheeded: tuple[str, ...] = ()
 
     @property
@@ -110,8 +106,6 @@ def export_batch(
         definition=job_definition(names, options),
         submission=submit_job(names, options, array, len(plan.lines)),
         copying=submit_copies(names, options) if frozen.copies else None,
-        images=tuple(each.image for each in frozen.planned),
-        options=options,
         unheeded=tuple(part for part in _ELSEWHERE if part in grid.file.model_fields_set),
     )
 

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from headrace.cli.commands.cloud.actions import account_options, dry_run_option, progress
 from headrace.cli.commands.grid.batch_export import exported, queue_options
 from headrace.cli.options import echo_json, output_option
-
-if TYPE_CHECKING:
-    from headrace.grid.batch.export_batch import BatchExport
 
 
 @click.command("submit", short_help="Run it on AWS Batch: one child of an array job a line.")
@@ -23,11 +18,6 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Submit it once more when an earlier submission has failed: its failed lines run again.",
 )
-@click.option(
-    "--service-jobs",
-    is_flag=True,
-    help="SageMaker service jobs in place of an array job: no containers wait, and headrace's agents are not there.",
-)
 @dry_run_option
 @output_option
 def command(
@@ -37,7 +27,6 @@ def command(
     region: str | None,
     profile: str | None,
     again: bool,
-    service_jobs: bool,
     dry_run: bool,
     output: str,
 ) -> None:
@@ -52,7 +41,7 @@ def command(
       headrace grid submit array.yaml --dry-run
       headrace grid submit array.yaml --queue training --bundle s3://my-bucket/grids
       aws batch describe-jobs --jobs $(headrace grid submit array.yaml)
-      headrace grid submit array.yaml --service-jobs --dry-run --output json
+      headrace grid submit array.yaml --dry-run --output json
     """
     from contextlib import closing
 
@@ -61,9 +50,6 @@ def command(
 
     export = exported(file, queue, bundle, region, profile)
     names = export.names
-    if service_jobs:
-        _submit_services(export, profile, again, dry_run, output)
-        return
     with closing(Aws(names.region, profile)) as aws:
         done = submit_array(export, aws, profile or "", progress, again=again, dry_run=dry_run)
     if output == "json":
@@ -84,28 +70,3 @@ def command(
         if not done.submits:
             progress(f"{names.job} was submitted before: {done.status}")
         click.echo(done.job_id)
-
-
-def _submit_services(export: BatchExport, profile: str | None, again: bool, dry_run: bool, output: str) -> None:
-    from contextlib import closing
-
-    from headrace.cloud.aws_calls import Aws
-    from headrace.grid.batch.frozen_copies import check_copied
-    from headrace.grid.batch.grid_bundle import GRID, read_frozen_grid
-    from headrace.grid.batch.service_jobs import service_jobs
-    from headrace.grid.batch.submit_array import store_bundle
-    from headrace.grid.batch.submit_service_jobs import submit_service_jobs
-
-    if again:
-        raise click.BadParameter("service jobs are retried by Batch", param_hint="--again")
-    jobs = service_jobs(export.bundle, export.names, export.options, export.images)
-    check_copied(read_frozen_grid(export.bundle[GRID], GRID).copies)  # no container of ours would make them
-    uploads = store_bundle(export, profile or "", progress, dry_run=dry_run)
-    with closing(Aws(export.names.region, profile)) as aws:
-        found = submit_service_jobs(jobs, aws, progress, dry_run=dry_run)
-    if output == "json":
-        listed = [{"job_id": job_id, **each._asdict()} for job_id, each in zip(found, jobs, strict=True)]
-        echo_json({"dry_run": dry_run, "uploads": uploads, "jobs": listed})
-        return
-    for job_id, each in zip(found, jobs, strict=True):
-        click.echo(f"{each.request['jobName']} {job_id or 'would be submitted to ' + each.request['jobQueue']}")
