@@ -48,6 +48,12 @@ def make_folders(path: Path) -> None:
         raise NotADirectoryError(f"{path} is not a folder")
 
 
+def make_closed(path: Path) -> None:
+    """Makes a folder, and closes it to other users when it was there. Raises OSError."""
+    make_folders(path)
+    path.chmod(0o700)
+
+
 def open_private(path: Path | str) -> int:
     """Returns a descriptor of a folder that is this user's alone; it goes with an exec.
 

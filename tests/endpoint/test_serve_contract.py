@@ -77,7 +77,7 @@ def test_an_entrypoint_runs_as_it_is_on_hosts_that_have_the_paths_ports_and_keys
         "ContainerEntrypoint": ["/bin/sh", "-c", 'exec python "$0" "$@"'],
         "ContainerArguments": ARGUMENTS,
     }
-    request["Environment"] = {"MINE": "it is"}
+    request["Environment"] = {"MINE": "it is", "TOLD": f"s3://{BUCKET}/told"}  # so it may write there
     request["HyperParameters"]["depth"] = "3"
     both = {"InstanceGroupNames": ["data", "dnn"]}
     request["InputDataConfig"] = [

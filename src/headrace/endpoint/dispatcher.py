@@ -10,8 +10,10 @@ import dataclasses
 import logging
 from collections.abc import Callable, Mapping
 
+from headrace.endpoint.auth.access_keys import Holder
 from headrace.endpoint.auth.checked_body import HashedBody
 from headrace.endpoint.auth.gatekeeper import Caller, Gatekeeper
+from headrace.endpoint.auth.job_rights import JobRights
 from headrace.endpoint.auth.signatures import Malformed, read_signature
 from headrace.endpoint.http.aws_names import bucket_of_host
 from headrace.endpoint.http.http_message import BodyProblem, HttpReply, HttpRequest
@@ -21,8 +23,9 @@ from headrace.endpoint.services.operations import Service
 BODY_BYTES = 2 << 20
 """Of a request that is not for S3. The greatest CreateTrainingJob that the limits allow has about half of it."""
 
-S3Face = Callable[[HttpRequest, "str | None"], HttpReply]
-"""Answers a request of S3 whose signature is right; with the bucket, when the host's name holds it."""
+S3Face = Callable[[HttpRequest, "str | None", "JobRights | None"], HttpReply]
+"""Answers a request of S3 whose signature is right; with the bucket, when the host's name holds it, and with what the
+caller may do, None for all."""
 
 _log = logging.getLogger(__name__)
 
@@ -34,12 +37,20 @@ class Dispatcher:
         gatekeeper: lets requests in.
         services: by the names that requests are signed for.
         s3: answers what is for S3.
+        find_job: returns name and rights of the job of a uid; None when there is none.
     """
 
-    def __init__(self, gatekeeper: Gatekeeper, services: Mapping[str, Service], s3: S3Face) -> None:
+    def __init__(
+        self,
+        gatekeeper: Gatekeeper,
+        services: Mapping[str, Service],
+        s3: S3Face,
+        find_job: Callable[[str], tuple[str, JobRights] | None],
+    ) -> None:
         self._gatekeeper = gatekeeper
         self._services = services
         self._s3 = s3
+        self._find_job = find_job
 
     def handle(self, request: HttpRequest) -> HttpReply:
         """Answers a request. Raises `HttpProblem` as the body does."""
@@ -66,13 +77,22 @@ class Dispatcher:
 
         caller = self._gatekeeper.admit(request, read_body)
         request.prove()
+        rights = None if caller.holder is Holder.USER else JobRights(everywhere=True)
+        if caller.job:
+            if (job := self._find_job(caller.job)) is None:
+                protocol = _protocol(request)
+                raise ServiceError(
+                    "AccessDenied" if protocol in (Protocol.S3, Protocol.QUERY) else "AccessDeniedException",
+                    "the job of this key is not there any more", 403 if protocol is Protocol.S3 else 400,
+                )  # fmt: skip
+            caller, rights = dataclasses.replace(caller, job=job[0]), job[1]
         asked = f"{request.method} {request.raw_path}?{request.raw_query} {request.headers.get('x-amz-target')}"
         copied = request.headers.get("x-amz-copy-source")
         _log.debug(
             "%s asks %s: %s%s", caller.holder.value, caller.service, asked.strip(), f" of {copied}" if copied else ""
         )
         if caller.service == "s3":
-            return self._s3(_with_checked_body(request, caller), bucket_of_host(request.proxied_host))
+            return self._s3(_with_checked_body(request, caller), bucket_of_host(request.proxied_host), rights)
         service = self._services.get(caller.service)
         if service is None:
             known = ", ".join(sorted([*self._services, "s3"]))

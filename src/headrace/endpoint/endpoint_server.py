@@ -22,6 +22,7 @@ import psutil
 
 from headrace.endpoint.auth.access_keys import AccessKeys, keys_of
 from headrace.endpoint.auth.gatekeeper import Gatekeeper
+from headrace.endpoint.auth.job_rights import JobRights, rights_of
 from headrace.endpoint.client_setup import BUCKET, ClientSetup, without_aws
 from headrace.endpoint.dispatcher import Dispatcher
 from headrace.endpoint.http.aws_names import is_aws_name, is_region
@@ -40,7 +41,7 @@ from headrace.endpoint.training_jobs.images import read_rules
 from headrace.endpoint.training_jobs.job_of_request import STOP_GRACE, JobMaker
 from headrace.endpoint.training_jobs.job_queue import JobQueue
 from headrace.endpoint.training_jobs.job_runs import JobRuns
-from headrace.endpoint.training_jobs.job_store import LOCK, JobStore, lock_store, make_store
+from headrace.endpoint.training_jobs.job_store import LOCK, JobStore, lock_store
 from headrace.endpoint.training_jobs.throttle import Throttle, check_rates, read_rates
 from headrace.endpoint.training_jobs.training_service import TrainingJobs
 from headrace.engines.local.isolation.choice import MACHINE_NAME
@@ -48,7 +49,7 @@ from headrace.errors import UsageError
 from headrace.held_file import is_held
 from headrace.home import home_dir
 from headrace.job.find_engine import find_engine
-from headrace.private_folders import write_private
+from headrace.private_folders import make_closed, write_private
 
 PORT = 7080
 REGION = "us-east-1"
@@ -141,7 +142,7 @@ def written_setup(options: ServeOptions) -> ClientSetup:
     """
     store = options.store
     try:
-        make_store(store)
+        make_closed(store)
         setup = setup_of(options, keys_of(store), options.port)
         setup.write(unless=lambda: is_held(store / LOCK))
     except OSError as error:
@@ -178,7 +179,7 @@ class Endpoint:
             self._s3 = S3Face(options.buckets, ACCOUNT, options.region)
             self._s3.create_bucket(BUCKET)
             maker = JobMaker(settings, self._local_path, self._first_key, read_rules(options.images), STOP_GRACE)
-            runs = JobRuns(options.store, self._store, maker, options.region, _url(options, MACHINE_NAME, port))
+            runs = JobRuns(options.store, self._store, maker, options.region, _url(options, MACHINE_NAME, port), keys)
             self._queue = JobQueue(self._store, runs, options.most_running)
             rates = read_rates(options.rates)
             jobs = TrainingJobs(self._store, runs, self._queue, maker, Throttle(rates), options.region, MOST_QUEUED)
@@ -186,7 +187,8 @@ class Endpoint:
             check_rates(rates, training.operations)
             services = with_shapes((training, logs(runs, options.region), monitoring(runs), sts(), iam()))
             gatekeeper = Gatekeeper(keys, _names(options.host))
-            self.handle = Dispatcher(gatekeeper, {each.name: each for each in services}, self._s3.handle).handle
+            by_name = {each.name: each for each in services}
+            self.handle = Dispatcher(gatekeeper, by_name, self._s3.handle, self._find_job).handle
             self._server = HttpServer(self.handle, listener, tls=_tls(options), proxy=proxy)
             self.setup.write()
         except BaseException:
@@ -215,6 +217,12 @@ class Endpoint:
                 self._s3.close()
         if left:
             raise UsageError(f"these jobs have not ended: {', '.join(left)}", "headrace ps; headrace stop RUN --now")
+
+    def _find_job(self, uid: str) -> tuple[str, JobRights] | None:
+        """Returns the name of a job and what its key may do."""
+        job = self._store.of_uid(uid)
+        default = frozenset({BUCKET, f"sagemaker-{self._options.region}-{ACCOUNT}"})
+        return None if job is None else (job.name, rights_of(job.request, job.name, default))
 
     def _local_path(self, bucket: str, key: str) -> Path | None:
         """Returns the path of a key; None when the bucket is none of these, or the key has no path."""

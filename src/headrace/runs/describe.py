@@ -23,6 +23,7 @@ from headrace.runs.state import RunState
 from headrace.runs.store import RunHeader
 
 _DEPTH = 50
+_SECRET = "AWS_SECRET_ACCESS_KEY"
 _NOT_DESCRIBED = ("TrainingJobName", "Tags")  # the service has other operations for tags
 
 
@@ -156,6 +157,8 @@ def _request(run: Run) -> dict[str, object]:
         return {}
     if not isinstance(request, dict) or not _is_flat(request):
         return {}
+    if isinstance(variables := request.get("Environment"), dict) and _SECRET in variables:
+        request["Environment"] = {**variables, _SECRET: "..."}
     return {name: value for name, value in request.items() if name not in _NOT_DESCRIBED}
 
 

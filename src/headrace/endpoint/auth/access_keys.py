@@ -1,11 +1,13 @@
-"""The two keys of an endpoint: the user's own, and that of the programs of his jobs, which may not start jobs.
+"""The keys of an endpoint: the user's own; that of those who carry the data of his jobs; and one of each job.
 
-They are made once, at random, and lie in the store in a file that only its owner may read. No AWS account knows them:
-a client that ignores the endpoint's address is refused by AWS and harms nothing.
+The first two are made once, at random, and lie in the store in a file that only its owner may read. No AWS account
+knows them: a client that ignores the endpoint's address is refused by AWS and harms nothing. The key of a job follows
+from the second one and the job's uid, so it is the same after the endpoint was started again.
 """
 
 from __future__ import annotations
 
+import hmac
 import secrets
 import string
 from enum import Enum
@@ -21,18 +23,19 @@ _LETTERS = string.ascii_uppercase + "234567"
 
 
 class Holder(str, Enum):
-    """Who has a key."""
+    """Who has a key: the user, or a job's programs and those who carry its data."""
 
     USER = "user"
     PROGRAM = "program"
 
 
-class AccessKey(msgspec.Struct, frozen=True):
-    """One key: who has it, its id and its secret."""
+class AccessKey(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One key: who has it, its id and its secret; of a job's programs, the uid of the job."""
 
     holder: Holder
     key_id: str
     secret: str
+    job: str = ""
 
     def __repr__(self) -> str:
         return f"AccessKey({self.holder.value}, {self.key_id})"
@@ -51,7 +54,13 @@ class AccessKeys:
 
     def find(self, key_id: str) -> AccessKey | None:
         """Returns the key of that id."""
-        return self._by_id.get(key_id)
+        uid = key_id.removeprefix(self.program.key_id).lower() if key_id.startswith(self.program.key_id) else ""
+        return self.of_job(uid) if uid else self._by_id.get(key_id)
+
+    def of_job(self, uid: str) -> AccessKey:
+        """Returns the key of the programs of a job."""
+        secret = hmac.digest(self.program.secret.encode(), uid.encode(errors="replace"), "sha256").hex()
+        return AccessKey(Holder.PROGRAM, f"{self.program.key_id}{uid.upper()}", secret, uid)
 
 
 def keys_of(store: Path) -> AccessKeys:

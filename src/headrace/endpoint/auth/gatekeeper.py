@@ -43,6 +43,7 @@ class Caller:
         body_hash: SHA-256 that the body must have, in hex; empty when the body is not signed.
         attempt: the id that the client gave the call; it is the same when the client sends it again.
         chunks: the signatures that the chunks of the body must have; None when they are not signed.
+        job: of whose programs the key is: its uid, and its name once it was looked up; empty of other keys.
     """
 
     holder: Holder
@@ -53,6 +54,11 @@ class Caller:
     body_hash: str
     attempt: str = ""
     chunks: ChunkSignatures | None = None
+    job: str = ""
+
+    def owns(self, job: str) -> bool:
+        """Tells whether the job of that name is the caller's: the user's are all, of a job's programs their own."""
+        return self.holder is Holder.USER or (bool(self.job) and job == self.job)
 
 
 class Gatekeeper:
@@ -105,7 +111,9 @@ class Gatekeeper:
         wanted = body_hash if _SHA256.fullmatch(body_hash) and not signed.in_query else ""
         attempt = request.headers.get("amz-sdk-invocation-id")[:_ATTEMPT_LETTERS]
         chunks = ChunkSignatures(signed, key.secret) if body_hash in _SIGNED_CHUNKS and not signed.in_query else None
-        return Caller(key.holder, key.key_id, signed.service, signed.region, signed.signature, wanted, attempt, chunks)
+        return Caller(
+            key.holder, key.key_id, signed.service, signed.region, signed.signature, wanted, attempt, chunks, key.job
+        )  # fmt: skip
 
     def _check_origin(self, request: HttpRequest, refuse: _Refusals) -> None:
         named = request.headers.get_all("host")

@@ -123,6 +123,8 @@ def delete_objects(folder: ObjectFolder, request: S3Request) -> HttpReply:
     told: list[Element] = []
     for key, each in found.items():
         try:
+            if request.rights is not None and not request.rights.writes(request.bucket, key.encode()):
+                raise S3Error("AccessDenied")
             _remove_one(folder, request.bucket, key.encode(), each)
         except S3Error as error:
             told.append(("Error", [("Key", key), ("Code", error.code), ("Message", error.message)]))

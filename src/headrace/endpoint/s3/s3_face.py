@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from headrace.endpoint.auth.job_rights import JobRights
 from headrace.endpoint.http.http_message import BodyProblem, ClientGone, HttpReply, HttpRequest
 from headrace.endpoint.s3.bucket_operations import BucketOperations
 from headrace.endpoint.s3.key_listing import KeyListing
@@ -16,7 +17,7 @@ from headrace.endpoint.s3.multipart_uploads import MultipartUploads
 from headrace.endpoint.s3.object_checksums import require_checksums
 from headrace.endpoint.s3.object_folder import ObjectFolder
 from headrace.endpoint.s3.object_reading import OVERRIDES, get_object
-from headrace.endpoint.s3.object_writing import copy_object, delete_object, delete_objects, put_object
+from headrace.endpoint.s3.object_writing import copy_object, copy_source, delete_object, delete_objects, put_object
 from headrace.endpoint.s3.s3_errors import S3Error, error_reply
 from headrace.endpoint.s3.s3_request import S3Request, read_request
 from headrace.endpoint.s3.upload_body import of_body
@@ -106,16 +107,19 @@ class S3Face:
             _Row("PUT", "", lambda request: copy_object(folder, request), (), (*_REPLACES, *_COPIES)),
         ]
 
-    def handle(self, request: HttpRequest, bucket_from_host: str | None) -> HttpReply:
+    def handle(self, request: HttpRequest, bucket_from_host: str | None, rights: JobRights | None = None) -> HttpReply:
         """Answers one request, whose sender has been verified.
 
         Args:
             request: what was asked.
             bucket_from_host: the bucket that the Host header names; None if the path names it.
+            rights: what the sender may do; None: all.
         """
         try:
-            asked = read_request(request, bucket_from_host)
+            asked = read_request(request, bucket_from_host, rights)
             self._check_owner(request)
+            if rights is not None and not _allowed(asked, rights):
+                raise S3Error("AccessDenied")
             return self._operation(asked)(asked)
         except S3Error as error:
             return error_reply(request, error)
@@ -181,6 +185,22 @@ class S3Face:
         for name in ("x-amz-expected-bucket-owner", "x-amz-source-expected-bucket-owner"):
             if request.headers.get(name, self._account) != self._account:
                 raise S3Error("AccessDenied")
+
+
+def _allowed(request: S3Request, rights: JobRights) -> bool:
+    """Tells whether the sender may do what a request asks for. Keys that stand in its body are looked at there."""
+    method, bucket, key, query = request.http.method, request.bucket, request.key, request.query
+    if key and method in ("GET", "HEAD") and "uploadId" not in query:
+        return rights.reads(bucket, key)
+    if key:
+        copies = "x-amz-copy-source" in request.http.headers
+        return rights.writes(bucket, key) and (not copies or rights.reads(*copy_source(request)))
+    if method == "GET" and bucket and not {"location", "versioning"} & query.keys():
+        prefix = query.get("prefix", "").encode()
+        return rights.writes(bucket, prefix) if "uploads" in query else rights.reads(bucket, prefix)
+    if method == "PUT":
+        return bucket in rights.default
+    return bool(bucket) and method != "DELETE" and rights.knows(bucket)
 
 
 def _of_system(error: OSError) -> S3Error:

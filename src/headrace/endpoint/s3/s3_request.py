@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, unquote_to_bytes
 
+from headrace.endpoint.auth.job_rights import JobRights
 from headrace.endpoint.http.http_message import HttpRequest
 from headrace.endpoint.s3.object_folder import KEY_BYTES, ObjectInfo
 from headrace.endpoint.s3.s3_errors import S3Error
@@ -31,12 +32,14 @@ class S3Request:
         bucket: empty if the request is about none.
         key: UTF-8; empty if the request is about the bucket.
         query: parameters, the first of each name.
+        rights: what the sender may do; None: all.
     """
 
     http: HttpRequest
     bucket: str
     key: bytes
     query: Mapping[str, str]
+    rights: JobRights | None = None
 
     def number(self, name: str, default: int, least: int, most: int) -> int:
         """Returns a number of the query.
@@ -55,12 +58,13 @@ class S3Request:
         return int(given)
 
 
-def read_request(http: HttpRequest, bucket_from_host: str | None) -> S3Request:
+def read_request(http: HttpRequest, bucket_from_host: str | None, rights: JobRights | None = None) -> S3Request:
     """Reads a request.
 
     Args:
         http: as it came.
         bucket_from_host: the bucket that the Host header names; None if the path names it.
+        rights: what the sender may do; None: all.
 
     Raises:
         S3Error: it is malformed, or asks for what is not done here.
@@ -86,7 +90,7 @@ def read_request(http: HttpRequest, bucket_from_host: str | None) -> S3Request:
             raise S3Error("NotImplemented", Header=name)
     if query.get("versionId", "null") != "null":
         raise S3Error("InvalidArgument", "Invalid version id specified", ArgumentName="versionId")
-    return S3Request(http, bucket, key, query)
+    return S3Request(http, bucket, key, query, rights)
 
 
 def kept_headers(http: HttpRequest) -> dict[str, str]:

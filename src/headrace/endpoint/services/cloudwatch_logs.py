@@ -82,13 +82,13 @@ class _CloudWatchLogs:
         group = {"logGroupName": GROUP, "creationTime": 0, "arn": f"{arn}:*", "logGroupArn": arn, "storedBytes": 0}
         return {"logGroups": [group] if GROUP.startswith(prefix) and pattern in GROUP else []}
 
-    def describe_log_streams(self, members: Members, _: Caller) -> dict[str, object]:
+    def describe_log_streams(self, members: Members, caller: Caller) -> dict[str, object]:
         _check_group(members)
         prefix = str(members.get("logStreamNamePrefix", ""))
         by_time = members.get("orderBy") == "LastEventTime"
         if by_time and prefix:
             raise ServiceError(WRONG, "Cannot order by LastEventTime with a logStreamNamePrefix.")
-        entries = [self._described(stream) for stream in self._matching(prefix)]
+        entries = [self._described(stream) for stream in self._matching(prefix, caller)]
         key = "lastEventTimestamp" if by_time else "logStreamName"
         entries.sort(key=lambda entry: (entry[key], entry["logStreamName"]), reverse=bool(members.get("descending")))
         page, token = _page(entries, members, _STREAMS)
@@ -107,9 +107,9 @@ class _CloudWatchLogs:
             "storedBytes": 0,
         }
 
-    def get_log_events(self, members: Members, _: Caller) -> dict[str, object]:
+    def get_log_events(self, members: Members, caller: Caller) -> dict[str, object]:
         _check_group(members)
-        log = self._stream(str(members["logStreamName"])).log
+        log = self._stream(str(members["logStreamName"]), caller).log
         start, end = _times(members)
         limit = _number(members, "limit", _MOST_EVENTS)
         token = members.get("nextToken")
@@ -136,13 +136,13 @@ class _CloudWatchLogs:
             "nextBackwardToken": f"b/{begin:056d}/s",
         }
 
-    def filter_log_events(self, members: Members, _: Caller) -> dict[str, object]:
+    def filter_log_events(self, members: Members, caller: Caller) -> dict[str, object]:
         _check_group(members)
         names, prefix = members.get("logStreamNames"), members.get("logStreamNamePrefix")
         if names and prefix:
             raise ServiceError(WRONG, "logStreamNames and logStreamNamePrefix cannot both be given")
-        streams = [self._stream(name) for name in names] if isinstance(names, list) and names else None
-        streams = self._matching(str(prefix or "")) if streams is None else streams
+        streams = [self._stream(name, caller) for name in names] if isinstance(names, list) and names else None
+        streams = self._matching(str(prefix or ""), caller) if streams is None else streams
         wanted = _pattern(str(members.get("filterPattern", "")))
         start, end = _times(members)
         limit = _number(members, "limit", _MOST_EVENTS)
@@ -164,14 +164,16 @@ class _CloudWatchLogs:
                 found.append({**_shown(event), "logStreamName": stream.name, "eventId": _event_id(stream, event)})
         return {"events": found, "searchedLogStreams": []}
 
-    def _matching(self, prefix: str) -> list[LogStream]:
-        """Returns the streams whose names begin with a text."""
+    def _matching(self, prefix: str, caller: Caller) -> list[LogStream]:
+        """Returns the streams of the caller's jobs whose names begin with a text."""
         job, slash, _ = prefix.partition("/")
         names = [job] if slash else [name for name in self._source.job_names() if name.startswith(prefix)]
-        return [stream for name in names for stream in self._source.streams(name) if stream.name.startswith(prefix)]
+        owned = [name for name in names if caller.owns(name)]
+        return [stream for name in owned for stream in self._source.streams(name) if stream.name.startswith(prefix)]
 
-    def _stream(self, name: str) -> LogStream:
-        for stream in self._source.streams(name.partition("/")[0]):
+    def _stream(self, name: str, caller: Caller) -> LogStream:
+        job = name.partition("/")[0]
+        for stream in self._source.streams(job) if caller.owns(job) else ():
             if stream.name == name:
                 return stream
         raise ServiceError("ResourceNotFoundException", "The specified log stream does not exist.")

@@ -48,7 +48,7 @@ class RunSource(Protocol):
 def monitoring(source: RunSource) -> Service:
     """Returns the service."""
 
-    def get_metric_statistics(members: Members, _: Caller) -> dict[str, object]:
+    def get_metric_statistics(members: Members, caller: Caller) -> dict[str, object]:
         name, unit = str(members["MetricName"]), members.get("Unit")
         begin, end, period = (float(str(members[key])) for key in ("StartTime", "EndTime", "Period"))
         kinds = members.get("Statistics")
@@ -60,7 +60,7 @@ def monitoring(source: RunSource) -> Service:
             raise ServiceError(_WRONG, "The parameter Period must be 1, 5, 10, 30 or a multiple of 60.")
         if (end - begin) / period > _MOST_POINTS * 1000:
             raise ServiceError("InvalidParameterCombination", "You have requested too many datapoints.")
-        own, figures = _find(source, members, name)
+        own, figures = _find(source, members, name, caller)
         wanted = "None" if own else "Percent"
         if unit not in (None, wanted):
             return {"Label": name, "Datapoints": []}
@@ -114,14 +114,17 @@ def statistics(figures: Iterable[Figures], period: float) -> list[tuple[datetime
     ]
 
 
-def _find(source: RunSource, members: Members, name: str) -> tuple[bool, Iterator[Figures]]:
+def _find(source: RunSource, members: Members, name: str, caller: Caller) -> tuple[bool, Iterator[Figures]]:
     """Returns the values that a request names, and whether they are of a metric that the job defines."""
     dimensions = members.get("Dimensions")
     given = {each["Name"]: each["Value"] for each in dimensions} if isinstance(dimensions, list) else {}
     if members.get("Namespace") != NAMESPACE or len(given) != 1:
         return True, iter(())
     job, _, host = str(given.get("Host", "")).partition("/")
-    run = source.run_of(str(given.get("TrainingJobName", job)))
+    job = str(given.get("TrainingJobName", job))
+    if not caller.owns(job):
+        raise ServiceError("AccessDenied", "the key of a job's programs reads the metrics of their own job")
+    run = source.run_of(job)
     if run is None:
         return True, iter(())
     return ("Host" not in given), _of_host(run, host, name) if "Host" in given else _of_job(run, name)

@@ -140,8 +140,9 @@ class JobMaker:
         if local and self.engine == "local":
             data["engines"] = {"local": {**local, **engines["local"]}}
         given = cast("Mapping[str, str]", data.get("environment", {}))
-        data["environment"] = {**variables, **given}
-        return Job.from_source(data, JobSource(names=read.names), base_path, look=False)
+        job = Job.from_source(data, JobSource(names=read.names), base_path, look=False)
+        # After the check: a request may have as many variables as a job may.
+        return job.model_copy(update={"environment": {**variables, **given}})
 
 
 def _image(request: Mapping[str, object]) -> str:

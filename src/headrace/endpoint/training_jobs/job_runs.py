@@ -12,10 +12,12 @@ import shutil
 import threading
 import time
 from pathlib import Path
+from typing import cast
 
 import msgspec
 
 from headrace import engines
+from headrace.endpoint.auth.access_keys import AccessKeys
 from headrace.endpoint.services.cloudwatch_logs import LogStream
 from headrace.endpoint.services.merged_log import MergedLog
 from headrace.endpoint.training_jobs import description
@@ -49,14 +51,18 @@ class JobRuns:
         maker: makes jobs of requests.
         region: of the endpoint.
         address: of the endpoint, as programs with a network of their own call it.
+        keys: of which programs get that of their job.
     """
 
-    def __init__(self, folder: Path, store: JobStore, maker: JobMaker, region: str, address: str) -> None:
+    def __init__(
+        self, folder: Path, store: JobStore, maker: JobMaker, region: str, address: str, keys: AccessKeys
+    ) -> None:
         self._folder = folder
         self._store = store
         self._maker = maker
         self._region = region
         self._address = address
+        self._keys = keys
         self._ask = AskEngine()
         self._lock = threading.Lock()
         self._locks: dict[str, threading.RLock] = {}
@@ -88,19 +94,23 @@ class JobRuns:
         base_path = self._folder / _UIDS / job.uid
         tags = [{"Key": key, "Value": value} for key, value in job.tags.items()]
         request = {**job.request, "TrainingJobName": job.name, **({"Tags": tags} if tags else {})}
-        made = self._maker.make(request, base_path, {})
+        key = self._keys.of_job(job.uid)
+        variables = {"AWS_ACCESS_KEY_ID": key.key_id, "AWS_SECRET_ACCESS_KEY": key.secret}
+        if "AWS_ACCESS_KEY_ID" in cast("dict[str, str]", job.request.get("Environment", {})):
+            variables = {}  # its programs call somebody else
+        made = self._maker.make(request, base_path, variables)
         isolation = engines.plan(made, self._maker.engine).plan.isolation
         named = next((word for word in made.command or () if Path(word).is_relative_to(TREE)), None)
         if named is not None and isolation.level == NOT_ISOLATED:
             hint = "leave out --set engines.ENGINE.isolation=none; `headrace doctor` says what works on a machine"
             raise EngineRefused(f"{named}: hosts have no /opt/ml of their own ({isolation.why})", hint)
         if isolation.own_network and not isolation.outward:  # no program would reach this endpoint
-            made = self._maker.make(request, base_path, {}, {"isolation": "shared_network"})
+            made = self._maker.make(request, base_path, variables, {"isolation": "shared_network"})
         elif isolation.own_network:
             # The helpers of a run have this process's variables; in a network of their own, programs need another name.
             # A job with an entrypoint of its own may bring agents of its own, whose ports are free on the service.
             ports = {"ports": OWN_PORTS} if made.command else None
-            made = self._maker.make(request, base_path, {"AWS_ENDPOINT_URL": self._address}, ports)
+            made = self._maker.make(request, base_path, {**variables, "AWS_ENDPOINT_URL": self._address}, ports)
         return engines.start(made, self._maker.engine, detach=True)
 
     def resume(self, job: StoredJob) -> None:

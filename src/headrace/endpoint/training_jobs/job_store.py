@@ -20,7 +20,7 @@ from typing import NamedTuple, cast
 
 from headrace.errors import UsageError
 from headrace.held_file import hold
-from headrace.private_folders import make_folders
+from headrace.private_folders import make_closed
 
 FILE = "jobs.sqlite"
 LOCK = "lock"
@@ -104,12 +104,6 @@ class NameTaken(Exception):
     """A job of that name is there."""
 
 
-def make_store(folder: Path) -> None:
-    """Makes the folder of a store, for its owner only. Raises OSError."""
-    make_folders(folder)
-    folder.chmod(0o700)
-
-
 @contextlib.contextmanager
 def lock_store(folder: Path) -> Iterator[None]:
     """Holds a store for this process.
@@ -119,7 +113,7 @@ def lock_store(folder: Path) -> Iterator[None]:
         UsageError: it cannot be made.
     """
     try:
-        make_store(folder)
+        make_closed(folder)
         descriptor = hold(folder / LOCK)
     except OSError as error:
         raise UsageError(f"{folder}: {error.strerror or error}", "name another folder with --store") from error
@@ -193,6 +187,11 @@ class JobStore:
         with self._lock:
             found = self._database.execute("SELECT 1 FROM signatures WHERE signature = ?", (signature,))
             return found.fetchone() is not None
+
+    def of_uid(self, uid: str) -> StoredJob | None:
+        """Returns the job of that uid."""
+        found = self._rows("SELECT * FROM jobs WHERE uid = ?", uid)
+        return found[0] if found else None
 
     def find(self, name: str) -> StoredJob | None:
         """Returns the job of that name."""

@@ -44,11 +44,11 @@ class PutMetrics:
         """Returns them, by name."""
         return {"BatchPutMetrics": self.put, "BatchGetMetrics": self.get}
 
-    def put(self, members: Members, _: Caller) -> Mapping[str, object]:
+    def put(self, members: Members, caller: Caller) -> Mapping[str, object]:
         """BatchPutMetrics. What cannot be kept is told with its place in the list, and the others are kept."""
         given = cast("list[dict[str, object]]", members["MetricData"])
         job = self._job_of(str(members["TrialComponentName"]))
-        if job is None:
+        if job is None or not caller.owns(job.name):
             return _errors(range(len(given)), "VALIDATION_ERROR")
         room = MOST_VALUES - self._store.metric_count(job)
         if room < len(given):
@@ -58,16 +58,18 @@ class PutMetrics:
         wrong = [place for place, each in enumerate(values) if each is None]
         return _errors(wrong, "VALIDATION_ERROR") if wrong else {}
 
-    def get(self, members: Members, _: Caller) -> Mapping[str, object]:
+    def get(self, members: Members, caller: Caller) -> Mapping[str, object]:
         """BatchGetMetrics: of each query the values by time or by step."""
         queries = cast("list[dict[str, object]]", members["MetricQueries"])
-        return {"MetricQueryResults": [self._answer(query) for query in queries]}
+        return {"MetricQueryResults": [self._answer(query, caller) for query in queries]}
 
-    def _answer(self, query: Mapping[str, object]) -> dict[str, object]:
+    def _answer(self, query: Mapping[str, object], caller: Caller) -> dict[str, object]:
         arn, axis, period = (str(query[name]) for name in ("ResourceArn", "XAxisType", "Period"))
         kind, _, name = arn.rpartition(":")[2].partition("/")
         job = self._store.find(name) if kind == "training-job" else self._job_of(name)
         by_step = axis == "IterationNumber"
+        if job is not None and not caller.owns(job.name):
+            job = None
         if job is None or by_step != (period == "IterationNumber"):
             words = "no such training job" if job is None else "Period and XAxisType do not fit"
             return {"Status": "ValidationError", "Message": words, "XAxisValues": [], "MetricValues": []}

@@ -97,6 +97,10 @@ class TrainingJobs:
                 who = f"arn:aws:sts::{ACCOUNT}:assumed-role/{ROLE_NAME}/{caller.holder.value}"
                 words = f"User: {who} is not authorized to perform: sagemaker:{name} (the key of a job's programs)"
                 raise ServiceError("AccessDeniedException", words)
+            job = _named(members)
+            if job and not caller.owns(job):
+                words = f"the key of a job's programs may ask {name} of their own job, not of {job[:63]}"
+                raise ServiceError("AccessDeniedException", words)
             self._throttle.take(name)
             return operation(members, caller)
 
@@ -160,10 +164,11 @@ class TrainingJobs:
         found = self._runs.describe(self._find(members))
         return {name: value for name, value in found.items() if name != "SessionChainingConfig"}
 
-    def list(self, members: Members, _: Caller) -> dict[str, object]:
-        """ListTrainingJobs, the newest first unless it says otherwise."""
+    def list(self, members: Members, caller: Caller) -> dict[str, object]:
+        """ListTrainingJobs, the newest first unless it says otherwise: those of the caller."""
         keeps = _filter(members)
-        lines = (description.summary(self._runs.describe(job)) for job in self._store.all())
+        owned = (job for job in self._store.all() if caller.owns(job.name))
+        lines = (description.summary(self._runs.describe(job)) for job in owned)
         found = [line for line in lines if keeps(line)]
         key = _SORTED[str(members.get("SortBy", "CreationTime"))]
         order = str(members.get("SortOrder", "Descending"))
@@ -250,6 +255,12 @@ class TrainingJobs:
         if status in description.ENDED:
             words = f"The request was rejected because the training job is in status {status}."
             raise ServiceError(INVALID, words)
+
+
+def _named(members: Members) -> str:
+    """Returns the name of the job that a request is about; empty when it is about none, or looked for elsewhere."""
+    arn = _ARN.fullmatch(str(members.get("ResourceArn", "")))
+    return str(members.get("TrainingJobName", "")) or (arn[2] if arn is not None else "")
 
 
 def _tags(tags: Mapping[str, str]) -> list[dict[str, str]]:
