@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tarfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,6 +35,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_the_buckets_of_the_estimators_are_the_users_alone(there: bool, folder: Path) -> None:
+    before = os.umask(0)
+    try:
+        if there:
+            (folder / "home" / "buckets").mkdir(parents=True)
+        sagemaker.Session().upload_data("data/train.npz", key_prefix="mnist")
+    finally:
+        os.umask(before)
+    assert (folder / "home" / "buckets").stat().st_mode & 0o777 == 0o700
 
 
 def test_the_notebooks_upload_train_and_find_their_model(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import signal
 import socket
@@ -83,6 +84,37 @@ def test_the_first_page_gives_a_cookie_that_no_script_and_no_other_site_gets(ui:
 def test_only_names_of_this_machine_are_answered(ui: Ui, host: str, status: int) -> None:
     answer = ui.client.get(ui.url("/api/runs"), headers={"host": host})
     assert answer.status_code in ({status} | ({400} if not host else set()))
+
+
+def test_a_browser_is_told_no_token_but_a_file_of_the_users_alone_that_is_good_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    browser, told = tmp_path / "browser", tmp_path / "told"
+    browser.write_text(f'#!/bin/sh\nprintf %s "$1" > {told}.part && mv {told}.part {told}\n')
+    browser.chmod(0o700)
+    monkeypatch.setenv("BROWSER", f"{browser} %s")
+    before = os.umask(0)
+    try:
+        ui = start_ui(tmp_path / "home", "--open")
+    finally:
+        os.umask(before)
+    try:
+        deadline = time.monotonic() + allowed(20)
+        while not told.exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        page = Path(told.read_text().removeprefix("file://"))
+        assert (page.stat().st_mode & 0o777, page.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+        token = page.read_text().partition("token=")[2].partition('"')[0]
+        assert token not in told.read_text()
+        assert token != ui.token
+        first = ui.client.get(f"{ui.base}/", params={"token": token})
+        assert first.status_code == 200
+        assert ui.client.get(f"{ui.base}/api/runs").status_code == 200  # by its cookie
+        ui.client.cookies.clear()
+        assert ui.client.get(f"{ui.base}/", params={"token": token}).status_code == 403
+    finally:
+        assert ui.stop() == 0
+    assert not page.exists()
 
 
 def test_nothing_can_be_changed_and_no_file_outside_is_served(ui: Ui, made: RunPaths) -> None:

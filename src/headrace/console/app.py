@@ -63,7 +63,9 @@ class _Files(StaticFiles):
         return response
 
 
-def make_app(library: RunCache, token: str, port: int, stopping: Callable[[], bool] = lambda: False) -> ASGIApp:
+def make_app(
+    library: RunCache, token: str, port: int, stopping: Callable[[], bool] = lambda: False, once: str = ""
+) -> ASGIApp:
     """Returns the page as an ASGI application.
 
     Args:
@@ -71,6 +73,7 @@ def make_app(library: RunCache, token: str, port: int, stopping: Callable[[], bo
         token: what every request needs.
         port: where it will listen.
         stopping: whether the server is about to end.
+        once: a token for one request, see `Guard`.
     """
     api = _Api(library, stopping)
     grids = GridAnswers(stopping)
@@ -96,7 +99,7 @@ def make_app(library: RunCache, token: str, port: int, stopping: Callable[[], bo
         Route("/api/grids/{grid}/live", functools.partial(_or_error, grids.live)),
         Mount("/static", _Files(directory=STATIC)),
     ]
-    return Guard(Starlette(routes=routes), token, port)
+    return Guard(Starlette(routes=routes), token, port, once)
 
 
 async def _page(name: str, request: Request) -> Response:

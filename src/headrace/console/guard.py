@@ -1,7 +1,8 @@
 """Access control of the page: every request needs its token, and gets 403 without it.
 
-The address that `headrace ui` prints holds the token. The first page answers with a cookie (HttpOnly, SameSite=Strict)
-and its script takes the token out of the address bar. Further:
+The address that `headrace ui` prints holds the token; a browser that it starts gets another one, for one use, in a file
+that is this user's alone, since everybody sees the command line of a process. The first page answers with a cookie
+(HttpOnly, SameSite=Strict) and its script takes the token out of the address bar. Further:
 
 * the Host header must name this machine by 127.0.0.1, localhost or ::1, so no other name can be made to point here
   (DNS rebinding);
@@ -41,11 +42,13 @@ class Guard:
         app: the page.
         token: the token.
         port: where it listens; cookies of pages on other ports have other names.
+        once: another token, for the first request that brings it; empty for none.
     """
 
-    def __init__(self, app: ASGIApp, token: str, port: int) -> None:
+    def __init__(self, app: ASGIApp, token: str, port: int, once: str = "") -> None:
         self._app = app
         self._token = token.encode()
+        self._once = once.encode()
         self._cookie = f"{COOKIE}-{port}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -67,6 +70,8 @@ class Guard:
         if _host(headers.get("host", "")) not in HOSTS:
             return PlainTextResponse("This page answers to 127.0.0.1 and localhost only.\n", 403)
         known = given if given is not None else self._from_cookie(headers)
+        if given and self._once and secrets.compare_digest(given.encode(), self._once):
+            self._once, known = b"", self._token.decode()
         if known is None or not secrets.compare_digest(known.encode(), self._token):
             return PlainTextResponse(_REFUSED, 403)
         if given is None and headers.get("sec-fetch-site", "none") not in {"same-origin", "none"}:

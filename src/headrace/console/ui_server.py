@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import signal
 import socket
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from pathlib import Path
 from urllib.parse import quote
 
 import uvicorn
@@ -14,7 +16,9 @@ import uvicorn
 from headrace.console.app import make_app
 from headrace.engines.asking import AskEngine
 from headrace.errors import EngineRefused
+from headrace.home import home_dir
 from headrace.insight.run_cache import RunCache
+from headrace.private_folders import make_closed, write_private
 
 ADDRESS = "127.0.0.1"
 
@@ -38,30 +42,49 @@ def _ended_by_signals(server: uvicorn.Server) -> Generator[None, None, None]:
             signal.signal(number, handler)
 
 
-def serve(port: int, path: str, ready: Callable[[str], None]) -> None:
+def serve(port: int, path: str, ready: Callable[[str], None], browse: Callable[[str], object] | None = None) -> None:
     """Serves the page until SIGINT or SIGTERM.
 
     Args:
         port: where to listen on 127.0.0.1; 0 takes one that is free.
         path: first page, e.g. ``/`` or ``/runs/RUN``.
         ready: told the address, with its token, as soon as it can be opened.
+        browse: opens an address in a browser; None: nobody does.
 
     Raises:
         EngineRefused: the port is in use.
     """
-    token = secrets.token_urlsafe(24)
+    token, once = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
     with _listen(port) as listener:
         bound = int(listener.getsockname()[1])
         server: _Server | None = None
-        app = make_app(RunCache(alive=AskEngine()), token, bound, lambda: server is not None and server.should_exit)
+        stopping = lambda: server is not None and server.should_exit  # noqa: E731
+        app = make_app(RunCache(alive=AskEngine()), token, bound, stopping, once if browse else "")
         config = uvicorn.Config(
             app, log_level="error", access_log=False, lifespan="off", ws="none", server_header=False,
             timeout_graceful_shutdown=3, http="h11", loop="asyncio",
         )  # fmt: skip
         server = _Server(config)
         with _ended_by_signals(server):
-            ready(f"http://{ADDRESS}:{bound}{quote(path)}?token={token}")
-            server.run(sockets=[listener])
+            address = f"http://{ADDRESS}:{bound}{quote(path)}?token="
+            ready(f"{address}{token}")
+            with contextlib.ExitStack() as stack:
+                if browse is not None:
+                    browse(stack.enter_context(_redirect(f"{address}{once}", bound)).as_uri())
+                server.run(sockets=[listener])
+
+
+@contextmanager
+def _redirect(address: str, port: int) -> Generator[Path, None, None]:
+    """A page of this user's alone that leads to an address: the command line of a browser has the page's name only."""
+    folder = home_dir() / "ui"
+    make_closed(folder)
+    page = folder / f"{port}.html"
+    write_private(page, f'<meta http-equiv="refresh" content="0; url={address}">\n'.encode())
+    try:
+        yield page
+    finally:
+        page.unlink(missing_ok=True)
 
 
 def _listen(port: int) -> socket.socket:

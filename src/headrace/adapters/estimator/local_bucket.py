@@ -16,6 +16,7 @@ from headrace.home import home_dir
 from headrace.instance import storage
 from headrace.instance.storage import Store
 from headrace.job.model.path_types import LOCAL_BUCKET
+from headrace.private_folders import make_closed
 
 NAME = LOCAL_BUCKET
 MANIFESTS = f"{NAME}.manifests"
@@ -31,9 +32,11 @@ def place_of(uri: str) -> str:
 
     Raises:
         StorageError: a key that cannot be a path.
+        OSError: the folder of the buckets cannot be made, or closed to other users.
     """
     if not storage.is_s3(uri) or uri.split("/")[2] != NAME:
         return uri
+    make_closed(buckets_dir())
     folder = buckets_dir() / NAME
     key = uri.removeprefix(f"s3://{NAME}").strip("/")
     return str(storage.inside(folder, key) if key else folder)

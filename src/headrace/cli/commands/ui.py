@@ -15,7 +15,8 @@ def command(run: str | None, port: int, browse: bool) -> int:
     """Show all runs, or RUN (a run id or a job name: its newest run), on a web page, live.
 
     The page is on this machine only, needs nothing from the network, and reads the runs without changing them. Its
-    address holds a token; without it nothing can be seen. For the runs of another machine: `ssh -L
+    address holds a token; without it nothing can be seen. A browser gets a file
+    of yours that leads there. For the runs of another machine: `ssh -L
     8000:127.0.0.1:8000 HOST`, and there `headrace ui --port 8000 --no-open`.
 
     It ends with Ctrl-C, exit code 0.
@@ -41,10 +42,8 @@ def command(run: str | None, port: int, browse: bool) -> int:
     def ready(address: str) -> None:
         click.echo(f"headrace ui: {address}")
         click.echo("Ctrl-C ends it", err=True)
-        if browse:
-            import webbrowser
 
-            webbrowser.open(address)
+    import webbrowser
 
-    serve(port, path, ready)
+    serve(port, path, ready, webbrowser.open if browse else None)
     return 0

@@ -107,7 +107,7 @@ class ObjectFolder:
             raise S3Error("InvalidBucketName", BucketName=bucket)
         with self.index.lock:
             try:
-                (self.root / bucket).mkdir()
+                (self.root / bucket).mkdir(mode=0o700)
             except FileExistsError:
                 return False
             return True
