@@ -6,6 +6,8 @@ import io
 import json
 import re
 import sys
+from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 import msgspec
@@ -18,11 +20,11 @@ from headrace.catalog.prices import Price, price_of
 from headrace.cli.views.advise_tables import milliseconds, show_advised
 from headrace.errors import UsageError
 from headrace.insight import VerdictName, cost_report, report
-from headrace.insight.advise.advisor import DEFAULT_TYPES, Advised, advised, judge_clusters
+from headrace.insight.advise.advisor import DEFAULT_TYPES, Advised, _other_step, advised, judge_clusters
 from headrace.insight.advise.calibrate import measure
 from headrace.insight.advise.clusters import SAME, Candidate, cores_per_vcpu, frontier
 from headrace.insight.advise.measured_inputs import GroupFacts, Measured
-from headrace.insight.cost.billing import amount
+from headrace.insight.cost.billing import age_text, amount
 from headrace.insight.figures.figure import Figure, Window
 from headrace.insight.figures.planned_job import PlannedGroup
 from headrace.insight.performance_model import Range, Workload, exactly
@@ -439,6 +441,28 @@ def test_what_the_run_cost_is_what_its_report_says(tmp_path: Path) -> None:
     assert one.cost is not None
     steps = found.measured.steps * (one.step.value - found.now.step.value)
     assert one.cost.value == pytest.approx(cost(one.price_per_hour or 0, money.total.window.seconds + steps))
+
+
+def test_a_step_time_that_is_not_the_report_s_says_why(tmp_path: Path) -> None:
+    hosts = {Stream(one.group, one.host, "host"): host(0.5) for one in (recorded_rank(0), FEED)}
+    run = record(tmp_path, "late", {recorded_rank(0): loader(0.5), FEED: feed(0.9, 0.0), **hosts})
+    (run.paths.root / "job.json").write_text("{}")
+    assert not [note for note in advised(run).notes if "the report's step time" in note]
+    judged = report(run)
+    later = msgspec.structs.replace(advised(run).measured.step, value=1.1 * advised(run).measured.step.value)
+    assert judged.training is not None
+    said = _other_step(msgspec.structs.replace(advised(run).measured, step=later), judged)
+    assert said.startswith(f"the report's step time, {judged.training.step_time.value:.1f} ms, counts the time before")
+
+
+def test_old_prices_are_called_old_with_their_years_and_the_command_that_brings_newer_ones() -> None:
+    old = [found for name in (DATA, "ml.c5.18xlarge") if (found := price_of(name)) is not None]
+    years = {price.as_of[:4] for price in old}
+    said = age_text(old, date(2030, 1, 1))
+    assert said.startswith(f"OLD prices, of {min(years)}")
+    assert "`headrace prices update --region us-east-1`" in said
+    new = [replace(price, as_of="2029-06") for price in old]
+    assert age_text([*new, None], date(2030, 1, 1)) == ""
 
 
 def test_prices_are_those_of_the_option_else_of_the_budget_else_a_note_says_whose(tmp_path: Path) -> None:

@@ -176,3 +176,16 @@ def test_the_range_holds_the_value_and_grows_with_what_is_unknown(work: Workload
     found = predict(work, [msgspec.structs.replace(own, trains=True), wide])
     assert found.step.low <= found.step.value * (1 + 1e-9)
     assert found.step.value <= found.step.high * (1 + 1e-9)
+
+
+@given(WORKLOADS, POOLS, POOLS, st.floats(1, 10), st.floats(1, 10))
+def test_a_range_is_never_upside_down_where_samples_are_dear_when_ranks_are_cheap(
+    work: Workload, own: Pool, beside: Pool, ranks: float, samples: float
+) -> None:
+    """As `calibrate` has it of hosts that train: the high end of a sample belongs to the low CPU time of the ranks."""
+    cpu, rest = own.cpu.value, work.trainer_cpu.value
+    both = msgspec.structs.replace(work, trainer_cpu=Range(rest * ranks, rest, rest / ranks))
+    trains = msgspec.structs.replace(own, trains=True, cpu=Range(cpu / samples, cpu, cpu * samples))
+    for pools in ([trains], [trains, beside]):
+        step = predict(both, pools).step
+        assert step.low <= step.value <= step.high

@@ -129,7 +129,9 @@ def predict(workload: Workload, pools: Sequence[Pool]) -> Prediction:
     step = max(value)
     limit = COMPUTE if compute >= step else NETWORK if wire > making else WORKERS
     wait = 1.0 if math.isinf(step) else 1 - compute / step
-    return Prediction(Range(max(low), step, max(high)), compute, making, wire, limit, wait)
+    # Where samples are dear when the ranks are cheap, the ends of the costs need not be those of the step.
+    ends = (max(low), step, max(high))
+    return Prediction(Range(min(ends), step, max(ends)), compute, making, wire, limit, wait)
 
 
 def rate(executors: float, cores: float, cpu: float, pause: float) -> float:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
+
 from rich.text import Text
 
-from headrace.cli.views.cost_tables import sources
 from headrace.cli.views.table import columns, console
 from headrace.insight.advise.advisor import Advised
 from headrace.insight.advise.clusters import Candidate
-from headrace.insight.cost.billing import amount
+from headrace.insight.cost.billing import age_text, amount, origin
 from headrace.insight.figures.figure import Figure, Spread
 from headrace.insight.performance_model import Range
 from headrace.insight.render.plain_text import MISSING, quantity, spread
@@ -23,6 +24,8 @@ def show_advised(found: Advised, *, everything: bool) -> None:
     """
     out = console()
     out.print(Text(found.run_id, style="bold"))
+    if age := age_text(found.prices, datetime.now(timezone.utc).date()):
+        out.print(Text(age))
     out.print()
     now = found.now
     unit = f"{found.currency}/1000 samples"
@@ -71,8 +74,8 @@ def show_advised(found: Advised, *, everything: bool) -> None:
     out.print(Text(f"model: {milliseconds(now.predicted.value)} for this run's own cluster, measured {error} of that"))
     for text in found.assumptions:
         out.print(Text(f"assumed: {text}"))
-    for line in sources(found.prices):
-        out.print(Text(line))
+    for price in found.prices:
+        out.print(Text(origin(price)))
     for text in found.notes:
         out.print(Text(f"note: {text}"))
     out.print(Text("note: [a .. b]: measured, 10th to 90th percentile of the seconds; predicted, what follows from it"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime, timezone
 
 from rich.text import Text
 
@@ -10,7 +11,7 @@ from headrace.catalog.price_update import PriceChange
 from headrace.catalog.prices import Price
 from headrace.cli.views.table import columns, console, notes
 from headrace.insight import CostReport, Figure, Projection
-from headrace.insight.cost.billing import amount, origin
+from headrace.insight.cost.billing import age_text, amount, origin
 from headrace.insight.render.plain_text import MISSING, number, spread
 
 _OF_CLOCKS = ("cost", "billable_seconds", "cost_platform")
@@ -116,8 +117,10 @@ def show_projection(cost: Projection) -> None:
 
 
 def sources(prices: Iterable[Price | None]) -> list[str]:
-    """Returns one line a price: its source, its date and its status."""
-    return list(dict.fromkeys(origin(price) for price in prices if price is not None))
+    """Returns one line a price: its source, its date and its status; before them that some are old, if they are."""
+    known = [price for price in prices if price is not None]
+    age = age_text(known, datetime.now(timezone.utc).date())
+    return [*([age] if age else []), *dict.fromkeys(origin(price) for price in known)]
 
 
 def _listed(price: Price | None) -> str:

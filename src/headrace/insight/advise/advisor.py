@@ -32,7 +32,7 @@ from headrace.insight.cost.cost_report import cost_of
 from headrace.insight.figures.figure import Figure, Window
 from headrace.insight.figures.planned_job import PlannedJob, planned_job
 from headrace.insight.performance_model import RATE_FORMULA, Range, predict
-from headrace.insight.reports.run_report import report, time_to_train
+from headrace.insight.reports.run_report import Report, report, time_to_train
 from headrace.insight.verdicts.decide import Verdict
 from headrace.runs import HostSecond, LoaderSecond, Run, ServiceSecond, WorkerSecond, of_kind
 from headrace.runs.event_text import not_started
@@ -185,6 +185,9 @@ class _Job(msgspec.Struct, frozen=True):
 _jobs = msgspec.json.Decoder(_Job)
 
 
+_SAME_STEP = 0.005
+
+
 def advised(
     run: Run,
     *,
@@ -217,7 +220,7 @@ def advised(
     names = dict.fromkeys([*measured.instance_types, *types])
     on = datetime.fromtimestamp(run.header.created, timezone.utc).date()  # as the report does: one run, one price
     prices = [price for name in names if (price := price_of(name, where, on=on)) is not None]
-    state = run.state()
+    state, judged = run.state(), report(run)
     trained = time_to_train(state, plan).value
     feed = job.data_service.feed
     found = judge_clusters(
@@ -232,9 +235,22 @@ def advised(
         cost_of_run=None
         if trained is None or unread
         else cost_of(state, plan, None, now=run.present(time.time()), region=where, on=on).total,
-        verdict=report(run).verdict,
+        verdict=judged.verdict,
     )
-    return msgspec.structs.replace(found, notes=(*(note for note in (unread, unnamed) if note), *found.notes))
+    more = (unread, unnamed, _other_step(measured, judged))
+    return msgspec.structs.replace(found, notes=(*(note for note in more if note), *found.notes))
+
+
+def _other_step(measured: Measured, judged: Report) -> str:
+    """Returns why a report has another step time than the advice, where it has; empty else."""
+    told = None if judged.training is None else judged.training.step_time.value
+    own = 1000 * measured.step.value
+    if told is None or abs(told - own) <= _SAME_STEP * own:
+        return ""
+    return (
+        f"the report's step time, {told:.1f} ms, counts the time before the data workers of all hosts were ready, too; "
+        f"the {own:.1f} ms here, on which the model rests, do not"
+    )
 
 
 def measured_of(

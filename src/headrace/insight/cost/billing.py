@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 
 import msgspec
 
 from headrace.catalog.cost import cost
-from headrace.catalog.prices import CURRENCY, Price, price_of, regions
+from headrace.catalog.prices import CURRENCY, Price, last_day, price_of, regions
 from headrace.insight.cost.platform_bill import PlatformBill
 from headrace.insight.figures.figure import Figure, Spread, Window, missing
 from headrace.insight.figures.loaders import LoaderReport
@@ -19,6 +20,7 @@ from headrace.runs.describe import billed
 from headrace.runs.event_text import not_started
 from headrace.runs.lifecycle import HostTime
 
+_OLD_DAYS = 366
 NOT_STARTED = "the events hold no start of its instances"
 
 
@@ -138,6 +140,18 @@ def origin(price: Price) -> str:
     how = f"{price.status}: {price.rule}" if price.rule else price.status
     what = f"{price.instance_type} in {price.region}: {price.price:g} {price.unit}, {price.term}"
     return f"price of {what}, as of {price.as_of}, {how}; source: {price.source}"
+
+
+def age_text(prices: Iterable[Price | None], today: date) -> str:
+    """Returns that prices are old, of which years, and how newer ones come; empty where none is older than a year."""
+    known = [price for price in prices if price is not None]
+    old = [price for price in known if (today - last_day(price.as_of)).days > _OLD_DAYS]
+    if not old:
+        return ""
+    years = sorted({price.as_of[:4] for price in old})
+    span = years[0] if len(years) == 1 else f"{years[0]} to {years[-1]}"
+    regions = " ".join(f"--region {region}" for region in sorted({price.region for price in old}))
+    return f"OLD prices, of {span}: `headrace prices update {regions}` asks AWS for those of today"
 
 
 def platform(bill: Bill, groups: Sequence[PlannedGroup]) -> Figure:
