@@ -14,7 +14,7 @@ import pytest
 from command_line import Cli
 
 from headrace import __version__
-from headrace.cli.main import COMMANDS
+from headrace.cli.main import COMMANDS, invoke
 from headrace.runs import create_run
 
 HEAVY = {"torch", "grpc", "pydantic", "rich", "numpy", "msgspec", "psutil", "yaml", "asyncio", "tensorflow"}
@@ -100,6 +100,27 @@ def test_a_field_of_the_job_file_that_is_given_as_an_option_is_answered_with_how
         assert "hint: a field of the job file is given as `--set job_name=...`" in told
     for other in (["run", "job.yaml", "--no-such", "x"], ["ps", "--job-name", "mine"]):
         assert "--set" not in cli(*other).stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["--epochs", "3"], "`--set hyperparameters.epochs=3`"),
+        (["--batch-size=8"], "`--set hyperparameters.batch-size=8`"),
+        (["--note", "a b", "--quiet"], "`--set hyperparameters.note='a b'`"),
+        (["--flag", "--quiet"], "`--set hyperparameters.flag=...`"),
+        (["--shift", "-1"], "`--set hyperparameters.shift=-1`"),
+        (["--dry-run"], "`headrace plan JOB`"),
+    ],
+)
+def test_an_option_of_the_program_or_of_other_tools_is_answered_with_how_it_is_given_here(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], hint: str
+) -> None:
+    for command in ("run", "plan"):
+        assert invoke([command, "job.yaml", *arguments]) == 2
+        assert hint in capsys.readouterr().err
+    assert invoke(["run", "job.yaml", "--quite"]) == 2
+    assert "hyperparameters" not in capsys.readouterr().err, "a slip of the pen"
 
 
 def test_all_problems_of_a_job_file_are_shown_one_a_line_and_nothing_starts(

@@ -224,6 +224,7 @@ def test_logs_can_be_searched_cut_and_begun_later(cli: Cli) -> None:
         "dnn/algo-1[0] step 4 of 1",
     ]
     assert cli("logs", "j", "--tail", "2", "--grep", "of 1", "-f").stdout.count("\n") == 2
+    assert cli("logs", "j", "--tail", "3").stdout.splitlines() == cli("logs", "j").stdout.splitlines()[-3:]
     assert cli("logs", "j", "--tail", "0").stdout == ""
     assert cli("logs", "j", "--since", "2026-11-20T19:00:03Z").stdout.count("\n") == 4
     assert cli("logs", "j", "--since", "100d").stdout.count("\n") == 10 or time.time() > NOW + 100 * 86400

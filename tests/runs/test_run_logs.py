@@ -205,6 +205,21 @@ def test_a_tail_that_is_left_in_the_middle_goes_on_where_it_stopped(tmp_path: Pa
     assert list(tail.lines()) == []
 
 
+def test_the_last_lines_are_read_from_the_end_and_damage_in_them_has_its_number(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    lines = [b"x" * size for size in (0, 3, CHUNK - 1, CHUNK, CHUNK + 1, 0, 0, 7)]
+    path.write_bytes(b"\n".join(lines) + b"\ntor")
+    for last in range(len(lines) + 2):
+        tail = Tail(path, last)
+        assert list(tail.lines()) == lines[len(lines) - min(last, len(lines)) :], last
+        assert tail.line == len(lines)
+    assert list(Tail(tmp_path / "none", 2).lines()) == []
+    with path.open("wb") as file:
+        file.seek(1 << 40)  # a hole: reading it would take hours
+        file.write(b"\na\nb\n")
+    assert list(Tail(path, 2).lines()) == [b"a", b"b"]
+
+
 def test_a_line_longer_than_many_chunks_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(b"x" * (5 * CHUNK + 3) + b"\nend\n")

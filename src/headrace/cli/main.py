@@ -11,6 +11,7 @@ import difflib
 import importlib
 import io
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 
@@ -141,7 +142,7 @@ def invoke(arguments: Sequence[str] | None = None) -> int:
         return USAGE
     except click.ClickException as error:
         click.echo(f"error: {error.format_message()}", err=True)
-        click.echo(f"hint: {_help_hint(error)}", err=True)
+        click.echo(f"hint: {_help_hint(error, sys.argv[1:] if arguments is None else arguments)}", err=True)
         return USAGE if isinstance(error, click.UsageError | click.FileError) else FAILED
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
@@ -166,17 +167,35 @@ def _silence_output() -> None:
         os.close(null)
 
 
-def _help_hint(error: click.ClickException) -> str:
+def _help_hint(error: click.ClickException, arguments: Sequence[str]) -> str:
     context = error.ctx if isinstance(error, click.UsageError) else None
     found = f"see `{context.command_path if context else 'headrace'} --help`"
     if context is None or not isinstance(error, click.NoSuchOption):
         return found
     from headrace.job.model.fields import JobFields
 
-    field = error.option_name.lstrip("-").replace("-", "_")
-    if field in JobFields.model_fields and any("--set" in each.opts for each in context.command.params):
+    name = error.option_name.lstrip("-")
+    field = name.replace("-", "_")
+    if not any("--set" in each.opts for each in context.command.params):
+        return found
+    if field == "dry_run":
+        return f"`headrace plan JOB` shows what would run where, and starts nothing; {found}"
+    if field in JobFields.model_fields:
         return f"a field of the job file is given as `--set {field}=...`; {found}"
+    if error.option_name.startswith("--") and not name.startswith("no-") and not error.possibilities:
+        value = _value_of(error.option_name, arguments)
+        return f"an argument of the program is a hyperparameter: `--set hyperparameters.{name}={value}`; {found}"
     return found
+
+
+def _value_of(option: str, arguments: Sequence[str]) -> str:
+    """Returns what was given for an option that nobody knows, as a shell takes it; ``...`` when that is not clear."""
+    for index, word in enumerate(arguments):
+        if word.startswith(f"{option}="):
+            return shlex.quote(word.removeprefix(f"{option}="))
+        if word == option and index + 1 < len(arguments) and not arguments[index + 1].startswith("--"):
+            return shlex.quote(arguments[index + 1])
+    return "..."
 
 
 def main() -> None:

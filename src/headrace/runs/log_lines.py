@@ -109,11 +109,12 @@ class LogFollower:
         paths: the run.
         selector: which streams.
         on_damage: told of what is left out.
+        last: of the lines that a stream has at first, give the last so many only; None for all.
     """
 
-    def __init__(self, paths: RunPaths, selector: Selector, on_damage: Told) -> None:
+    def __init__(self, paths: RunPaths, selector: Selector, on_damage: Told, last: int | None = None) -> None:
         self._selector = selector
-        self._set = TailSet(Tree(paths.root / "logs", 3, ".log"), self._decoder, on_damage)
+        self._set = TailSet(Tree(paths.root / "logs", 3, ".log"), self._decoder, on_damage, last)
         self._held: list[LogLine] = []
 
     def _decoder(self, path: Path) -> Callable[[bytes], LogLine] | None:

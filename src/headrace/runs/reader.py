@@ -292,6 +292,7 @@ class Run:
         selector: Selector | str | None = None,
         follow: bool = False,
         on_idle: Callable[[], None] | None = None,
+        last: int | None = None,
     ) -> Iterator[LogLine]:
         """Yields log lines of all selected streams, merged by time.
 
@@ -300,12 +301,13 @@ class Run:
             follow: wait for further lines and streams until the run has finished and all is read. When the engine
                 was killed the iteration ends too; `status` and `cause` then say so.
             on_idle: called before every wait for further lines, e.g. to flush what was shown.
+            last: of the lines that a stream has now, only the last so many; None for all.
 
         Raises:
             UsageError: if no stream matches in a run that has finished.
         """
         chosen = _selector(selector)
-        follower = LogFollower(self.paths, chosen, self.on_damage)
+        follower = LogFollower(self.paths, chosen, self.on_damage, last)
         if follow:
             yield from self._follow(follower, on_idle)
         else:

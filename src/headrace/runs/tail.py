@@ -25,15 +25,18 @@ T = TypeVar("T")
 class Tail:
     """The complete lines of one file that may grow or not exist yet.
 
+    Args:
+        path: the file.
+        last: of the lines that it has at first, give the last so many only; None for all.
+
     Attributes:
         path: the file.
-        line: number of the last line given, from 1.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, last: int | None = None) -> None:
         self.path = path
-        self.line = 0
-        self._read = 0
+        self._given = 0
+        self._read = self._begin = _place_of_last(path, last) if last is not None else 0
         self._parts: list[bytes] = []
         self._ready: deque[bytes] = deque()
 
@@ -69,8 +72,37 @@ class Tail:
 
     def _drain(self) -> Iterator[bytes]:
         while self._ready:
-            self.line += 1
+            self._given += 1
             yield self._ready.popleft()
+
+    @property
+    def line(self) -> int:
+        """Number of the last line given, from 1. Asking reads what was passed over at the beginning."""
+        with self.path.open("rb") as file:
+            chunks = (file.read(min(CHUNK, self._begin - at)) for at in range(0, self._begin, CHUNK))
+            return self._given + sum(chunk.count(b"\n") for chunk in chunks)
+
+
+def _place_of_last(path: Path, lines: int) -> int:
+    """Returns where the last complete lines of a file begin: 0 when it has fewer, or cannot be read now."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            end, breaks = file.seek(0, os.SEEK_END), lines + 1  # the break before the first of them counts too
+            while end > 0:
+                begin = max(0, end - CHUNK)
+                file.seek(begin)
+                chunk = file.read(end - begin)
+                count = chunk.count(b"\n")
+                if count >= breaks:
+                    place = len(chunk)
+                    for _ in range(breaks):
+                        place = chunk.rindex(b"\n", 0, place)
+                    return begin + place + 1
+                breaks -= count
+                end = begin
+    except OSError:  # reading its lines tells
+        return 0
+    return 0
 
 
 class Tree:
@@ -178,10 +210,18 @@ class TailSet(Generic[T]):
         decoder: makes the decoder of a file from its path; None leaves the file out. The decoder raises UnknownKind,
             and ValueError or msgspec.DecodeError for a damaged line.
         on_damage: told of what is left out.
+        last: of the lines that a file has at first, give the last so many only; None for all.
     """
 
-    def __init__(self, tree: Tree, decoder: Callable[[Path], Callable[[bytes], T] | None], on_damage: Told) -> None:
+    def __init__(
+        self,
+        tree: Tree,
+        decoder: Callable[[Path], Callable[[bytes], T] | None],
+        on_damage: Told,
+        last: int | None = None,
+    ) -> None:
         self._tree = tree
+        self._last = last
         self._decoder = decoder
         self._on_damage = on_damage
         self._newer: dict[tuple[str, str], int] = {}
@@ -193,7 +233,8 @@ class TailSet(Generic[T]):
         for path in self._tree.new():
             decode = self._decoder(path)
             if decode is not None:
-                self._tails[path] = (Tail(path), decode)
+                self._tails[path] = (Tail(path, self._last), decode)
+        self._last = None  # what comes later is new, from its first line on
 
     @property
     def paths(self) -> list[Path]:

@@ -89,7 +89,7 @@ def command(
         terminal.flush()
 
     every = agent or chosen.name == AGENT
-    lines = run.logs(chosen, follow=follow, on_idle=idle)
+    lines = run.logs(chosen, follow=follow, on_idle=idle, last=None if pattern else tail)
     wanted.take(line for line in lines if every or line.stream.name != AGENT)
     idle()
     if not (shown or every or pattern or since or tail is not None):
