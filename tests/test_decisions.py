@@ -104,7 +104,7 @@ FORMATS = {
     "endpoint/training_jobs/images.py": "--image-map",
     "endpoint/training_jobs/throttle.py": "--rate",
     "cli/log_filter.py": "durations, times and patterns of `headrace logs`",
-    "cli/commands/feed.py": "sizes",
+    "cli/commands/feed/__init__.py": "sizes",
     "cli/views/terminal.py": "control sequences of terminals",
     "install_hint.py": "requirements of an installed distribution",
     "adapters/tensorflow_likeness.py": "TensorFlow's graphs",

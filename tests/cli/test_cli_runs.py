@@ -37,6 +37,7 @@ from headrace.runs.events import (
     SecondaryStatus,
     StatusChanged,
 )
+from headrace.runs.store import process_start_time
 
 RANK = Stream("dnn", "algo-1", "0")
 FEED = Stream("data", "algo-2", "feed")
@@ -307,3 +308,26 @@ def test_a_run_by_which_an_endpoint_plays_the_service_is_not_listed_twice(cli: C
         mine.id: "", earlier.id: mine.id, served.id: mine.id, other.id: "",
     }  # fmt: skip
     assert cli("ps", "--all").stdout.count(f"plays the service for {mine.id}") == 2
+
+
+def test_runs_that_have_ended_are_removed_by_id_or_by_a_rule_and_others_stay(cli: Cli) -> None:
+    old, new, going = make(cli, "one"), make(cli, "one"), make(cli, "two", finished=False)
+    give_to_nobody = json.loads(going.header.read_text()) | {"supervisor_pid": os.getpid(), "node": ""}
+    going.header.write_text(json.dumps(give_to_nobody | {"supervisor_start_time": process_start_time(os.getpid())}))
+    assert "B" in cli("ps", "--all").stdout.splitlines()[1].split()[-1]
+    refused = cli("rm", "one")
+    assert refused.returncode == 2
+    assert "'one' is not the id of a run\nhint: name the run, such as " in refused.stderr
+    assert old.id in refused.stderr
+    refused = cli("rm", old.id, going.id)
+    assert f"error: {going.id} goes on" in refused.stderr
+    assert old.header.is_file(), "none was removed"
+    dry = cli("prune", "--older", "1h", "--keep", "1", "--dry-run").stdout
+    assert dry.startswith("would remove one-")
+    assert len([*cli.runs.iterdir()]) == 3
+    removed = json.loads(cli("prune", "--keep", "1", "--output", "json").stdout)
+    (left,) = {old.id, new.id} - {run["run_id"] for run in removed["runs"]}
+    assert removed["bytes"] > 0
+    assert sorted(path.name for path in cli.runs.iterdir()) == sorted([left, going.id])
+    assert cli("rm", left).stdout.startswith(f"removed {left}, ")
+    assert [path.name for path in cli.runs.iterdir()] == [going.id]

@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
+def age_seconds(text: str) -> float | None:
+    """Returns the seconds of an age: ``30s``, ``10m``, ``2h``, ``1d``; None for another text."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
+    return float(match[1]) * _UNITS[match[2]] if match else None
+
+
 def parse_since(text: str, now: float) -> float:
     """Returns a time in seconds since the epoch.
 
@@ -30,9 +36,9 @@ def parse_since(text: str, now: float) -> float:
     Raises:
         UsageError: it is neither.
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
-    if match:
-        return now - float(match[1]) * _UNITS[match[2]]
+    age = age_seconds(text)
+    if age is not None:
+        return now - age
     try:
         when = datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith("Z") else text)
     except ValueError:

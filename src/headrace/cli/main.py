@@ -33,6 +33,8 @@ COMMANDS = (
     "fetch",
     "wait",
     "stop",
+    "rm",
+    "prune",
     "timeline",
     "metrics",
     "report",

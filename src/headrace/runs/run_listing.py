@@ -33,6 +33,7 @@ class RunLine(msgspec.Struct, frozen=True):
         degraded: the data service lost workers or servers while the job went on.
         groups: its instance groups, as planned; empty when there is no readable plan.
         silent_seconds: for how long a copy that is not complete has had nothing new; None of every other run.
+        bytes: what its directory takes on disk; None where nobody has looked.
         serves: the run for which this one is the service's side, on an endpoint of this machine; empty for all others.
     """
 
@@ -50,6 +51,7 @@ class RunLine(msgspec.Struct, frozen=True):
     degraded: bool = False
     groups: tuple[GroupLine, ...] = ()
     silent_seconds: float | None = None
+    bytes: int | None = None
     serves: str = ""
 
 

@@ -15,8 +15,9 @@ def command(every: bool, output: str) -> None:
 
     Runs of every engine are listed; a platform is asked what became of those that have not ended. A run whose engine
     was killed is shown as Failed. A run by which `headrace serve` plays the service for another one
-    that is listed is shown with --all only. With --all, standard error names the runs whose header cannot
-    be read; the list leaves them out.
+    that is listed is shown with --all only. With --all, every run has its size on disk (`headrace rm` and
+    `headrace prune` remove runs), and standard error names the runs whose header cannot be read; the list leaves them
+    out.
 
     \b
     Examples:
@@ -31,6 +32,7 @@ def command(every: bool, output: str) -> None:
     from headrace.cli.views.run_tables import show_runs
     from headrace.engines.served_runs import served_runs
     from headrace.runs import list_runs
+    from headrace.runs.disk.remove_runs import size_of
     from headrace.runs.run_listing import run_line
     from headrace.runs.store import unreadable_headers
 
@@ -38,6 +40,8 @@ def command(every: bool, output: str) -> None:
     serves = served_runs(found)
     runs = [run for run in found if every or not (run.finished or run.id in serves)]
     lines = [msgspec.structs.replace(run_line(run, time.time()), serves=serves.get(run.id, "")) for run in runs]
+    if every:
+        lines = [msgspec.structs.replace(line, bytes=size_of(run.paths)) for line, run in zip(lines, runs, strict=True)]
     if output == "json":
         echo_json(lines)
     else:

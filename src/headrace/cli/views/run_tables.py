@@ -9,7 +9,7 @@ from rich.text import Text
 
 from headrace.cli.views.table import columns as _table
 from headrace.cli.views.table import console
-from headrace.insight.render.plain_text import duration
+from headrace.insight.render.plain_text import duration, size_text
 from headrace.runs import Run, RunState, read_plan
 from headrace.runs.event_text import counted, files_left, losses, record_text, silence_text, worlds_text
 from headrace.runs.events import SecondaryStatus
@@ -23,7 +23,8 @@ def show_runs(lines: list[RunLine], every: bool) -> None:
     if not lines:
         out.print("no run yet" if every else "no run is going on (headrace ps --all lists those that have ended)")
         return
-    shown = _table(("run", "status", "", "hosts", "started", "ran for"), right=("hosts", "ran for"))
+    size = ("size",) if every else ()
+    shown = _table(("run", "status", "", "hosts", "started", "ran for", *size), right=("hosts", "ran for", *size))
     for line in lines:
         attempt = f"attempt {line.attempt}" if line.attempt > 1 else ""
         going = line.silent_seconds is not None and line.exit_code is None
@@ -32,7 +33,8 @@ def show_runs(lines: list[RunLine], every: bool) -> None:
         serves = f"plays the service for {line.serves}" if line.serves else ""
         second = ", ".join(word for word in (status, attempt, silent, serves) if word)
         hosts, took = str(line.hosts or "-"), duration(line.seconds)
-        shown.add(line.run_id, line.status, second, hosts, moment(line.created), took)
+        takes = [size_text(line.bytes)] if line.bytes is not None else size and ["-"]
+        shown.add(line.run_id, line.status, second, hosts, moment(line.created), took, *takes)
     out.print(shown)
 
 

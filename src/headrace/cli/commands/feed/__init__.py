@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.cli.commands import feed_bench
+from headrace.cli.commands.feed import bench
 from headrace.cli.options import output_option
 from headrace.errors import UsageError
 
@@ -49,7 +49,7 @@ def command() -> None:
     """
 
 
-command.add_command(feed_bench.command)
+command.add_command(bench.command)
 
 
 @command.command("secret", short_help="Make the secret that servers and trainers share.")
