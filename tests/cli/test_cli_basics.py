@@ -119,8 +119,6 @@ def test_an_option_of_the_program_or_of_other_tools_is_answered_with_how_it_is_g
     for command in ("run", "plan"):
         assert invoke([command, "job.yaml", *arguments]) == 2
         assert hint in capsys.readouterr().err
-    assert invoke(["run", "job.yaml", "--quite"]) == 2
-    assert "hyperparameters" not in capsys.readouterr().err, "a slip of the pen"
 
 
 def test_all_problems_of_a_job_file_are_shown_one_a_line_and_nothing_starts(

@@ -184,7 +184,7 @@ def _help_hint(error: click.ClickException, arguments: Sequence[str]) -> str:
         return f"`headrace plan JOB` shows what would run where, and starts nothing; {found}"
     if field in JobFields.model_fields:
         return f"a field of the job file is given as `--set {field}=...`; {found}"
-    if error.option_name.startswith("--") and not name.startswith("no-") and not error.possibilities:
+    if error.option_name.startswith("--") and not name.startswith("no-"):
         value = _value_of(error.option_name, arguments)
         return f"an argument of the program is a hyperparameter: `--set hyperparameters.{name}={value}`; {found}"
     return found
