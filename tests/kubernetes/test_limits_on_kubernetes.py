@@ -52,7 +52,7 @@ def test_a_user_with_few_rights_has_a_home_and_all_goes_by_itself_when_nobody_lo
 ) -> None:
     play = Play(platform, f"few-rights-{watched}".lower())
     job = platform.fitted(AS_USER.document(play.name, platform.folder), "")
-    job["engines"]["kubernetes"] |= {"user": 1234, "linger": 1, "ttl": 5}
+    job["engines"]["kubernetes"] |= {"user": 1234, "linger": 60 if watched else 1, "ttl": 5}
     platform.fitted = lambda given, python="": given  # it fits already
     play.submit(job)
     if watched:
