@@ -75,6 +75,28 @@ def test_what_is_written_and_not_kept_is_told_and_what_is_below_the_working_dire
     assert "train.py" not in listed  # as it was sent
 
 
+def test_the_model_of_an_earlier_run_is_replaced_only_after_a_word_and_not_where_the_job_refuses(
+    cli: Cli, job_file: Callable[..., str], tmp_path: Path
+) -> None:
+    save = """
+        import os, pathlib, sys
+        pathlib.Path(os.environ["SM_MODEL_DIR"], "m").write_text(str(sys.argv))
+    """
+    job = job_file(save, extra="    isolation: none\noutput_path: out\n")
+    first = cli("run", job, "--quiet")
+    assert (first.returncode, "earlier run" in first.stderr) == (0, False)
+    model = tmp_path / "out" / "small" / "output" / "model.tar.gz"
+    content = model.read_bytes()
+    told = f"{model.parent} holds model.tar.gz of an earlier run of this name"
+    refused = cli("run", job, "--quiet", "--set", "earlier_output=refuse")
+    assert refused.returncode == 2
+    assert f"error: output_path: {told}" in refused.stderr
+    assert model.read_bytes() == content
+    again = cli("run", job, "--quiet", "--set", "hyperparameters.epochs=3")
+    assert (again.returncode, told in again.stderr) == (0, True)
+    assert model.read_bytes() != content
+
+
 def _tree(cli: Cli) -> Path:
     (run,) = cli.runs.glob("small-*")
     return run / "hosts" / "algo-1"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import logging
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from headrace.errors import EngineRefused, StorageError, UsageError
-from headrace.hosting.helpers.artefacts import COLLECT, RESTORE, SYNC, ArtefactPlan, HostArtefacts
+from headrace.errors import EngineRefused, ObjectMissing, StorageError, UsageError
+from headrace.hosting.helpers.artefacts import COLLECT, EARLIER, RESTORE, SYNC, ArtefactPlan, HostArtefacts
 from headrace.instance import storage
 from headrace.instance.kept_files import CHECKPOINT_CONFIG
 from headrace.instance.launch_plan import LaunchPlan, write_atomically
@@ -16,6 +17,8 @@ from headrace.instance.paths import DEFAULT_BASE, TreePaths
 from headrace.instance.s3 import AS_ENVIRONMENT, S3Access
 from headrace.job import Job
 from headrace.runs import RunPaths
+
+_log = logging.getLogger(__name__)
 
 DEFAULT_CHECKPOINTS = PurePosixPath(DEFAULT_BASE, "checkpoints")
 TAKEN = (
@@ -28,7 +31,7 @@ def plan_artefacts(job: Job, plan: LaunchPlan, paths: RunPaths, hosts: Collectio
     """Returns what is kept where, of the hosts of one machine; see `prepare_artefacts`."""
     output = str(paths.output)
     if job.output_path is not None:
-        output = storage.join(_absolute(job.output_path, job.base_path), plan.job_name, "output")
+        output = _output_of(job, job.output_path)
     checkpoints = "" if job.checkpoint_s3_uri is None else _absolute(job.checkpoint_s3_uri, job.base_path)
     config = job.request_extras.get("OutputDataConfig")
     compression = config.get("CompressionType") if isinstance(config, Mapping) else None
@@ -83,7 +86,7 @@ def check_checkpoint_folder(job: Job, isolated: bool) -> None:
 
 
 def check_places(job: Job, elsewhere: Collection[object] = (), access: S3Access = AS_ENVIRONMENT) -> None:
-    """Checks that what the job keeps can be written to its place.
+    """Checks that what the job keeps can be written to its place, and says what of an earlier run it will replace.
 
     Args:
         job: the job.
@@ -91,7 +94,7 @@ def check_places(job: Job, elsewhere: Collection[object] = (), access: S3Access 
         access: how S3 is reached.
 
     Raises:
-        EngineRefused: it cannot.
+        EngineRefused: it cannot, or must not.
     """
     places = {
         "output_path": job.output_path,
@@ -103,8 +106,42 @@ def check_places(job: Job, elsewhere: Collection[object] = (), access: S3Access 
             for key, place in places.items():
                 if place is not None and key not in elsewhere:
                     store.check_writable(_absolute(place, job.base_path))
+            if job.output_path is not None and "output_path" not in elsewhere:
+                _tell_earlier(job, store, _output_of(job, job.output_path))
     except (StorageError, UsageError) as error:
         raise EngineRefused(error.message, error.hint) from error
+
+
+def _tell_earlier(job: Job, store: storage.Store, output: str) -> None:
+    """Says what a run of the same name has left at the place of the output. Raises EngineRefused if that must stay."""
+    names = [*_earlier(store, output)]
+    if not names:
+        return
+    what = f"output_path: {output} holds {' and '.join(names)} of an earlier run of this name"
+    other = "name another job_name or output_path"
+    if job.earlier_output == "refuse":
+        raise EngineRefused(f"{what}, and the job has earlier_output: refuse", hint=f"{other}, or move it away")
+    _log.warning(
+        "warning: %s, which this run replaces at its end, also when it fails; to keep it %s "
+        "(`earlier_output: refuse` in the job file refuses such a start)",
+        what,
+        other,
+    )
+
+
+def _earlier(store: storage.Store, output: str) -> Iterator[str]:
+    for archive, folder in EARLIER:
+        try:
+            store.look(storage.join(output, archive))
+            yield archive
+        except ObjectMissing:
+            pass
+        if not storage.is_s3(output) and Path(output, folder).exists():
+            yield folder
+
+
+def _output_of(job: Job, place: str) -> str:
+    return storage.join(_absolute(place, job.base_path), job.job_name, "output")
 
 
 def prepare_artefacts(job: Job, plan: LaunchPlan, paths: RunPaths, hosts: Collection[str] | None = None) -> None:

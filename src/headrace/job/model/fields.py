@@ -207,6 +207,7 @@ class JobFields(Part):
         checkpoint_s3_uri: where checkpoints are kept: ``s3://`` URI, ``file://`` URI or path.
         checkpoint_local_path: folder inside the instance that is kept there.
         output_path: where model and output go: ``s3://`` URI, ``file://`` URI or path; by default the run's folder.
+        earlier_output: what becomes of the model and output that an earlier run of the name has left there.
         keep: places outside of these folders, which go with the output: paths on the host or of its working directory.
         record: where else the record of the run is kept.
         encrypt_inter_container_traffic: whether connections between hosts are under TLS.
@@ -256,6 +257,7 @@ class JobFields(Part):
     checkpoint_s3_uri: path_types.OutputPath | None = None
     checkpoint_local_path: path_types.InstanceFolder = path_types.CHECKPOINT_FOLDER
     output_path: path_types.OutputPath | None = None
+    earlier_output: field_types.EarlierOutput = "replace"
     keep: path_types.KeptPlaces = ()
     record: Record | None = None
     encrypt_inter_container_traffic: field_types.Flag = False

@@ -36,6 +36,7 @@ _BEYOND = {
     "data_service": "headrace's agents start it",
     "completion": "headrace's agents decide it",
     "budget": "headrace's agents stop the job",
+    "earlier_output": "headrace's engines look before the start",
     "keep": "headrace's agents put it into the output",
     "record": "headrace's engines store it",
     "framework_version": "it chooses an image; the request names the image",
