@@ -22,6 +22,7 @@ from pathlib import Path
 
 OPEN_TO_OTHERS = 0o077
 _EVERYBODY_WRITES = 0o002
+_OTHERS_WRITE = 0o022
 _ROOT = 0
 
 
@@ -83,6 +84,11 @@ def write_private(path: Path, content: bytes) -> None:
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def only_ours(status: os.stat_result) -> bool:
+    """Tells whether nobody but this user and root can have written to a file or folder (of a link: no)."""
+    return status.st_uid in (os.geteuid(), _ROOT) and not status.st_mode & _OTHERS_WRITE
 
 
 def is_private(path: Path | str) -> bool:

@@ -15,9 +15,11 @@ from threading import Thread
 import counted_data
 import pytest
 from feed_servers import Server, free_port, wait_until
+from source_data import fill_tars
 
 from headrace import feed
-from headrace.feed.sources import index_mail, index_parts
+from headrace.errors import ShardError
+from headrace.feed.sources import index_mail, index_parts, shard_index
 from headrace.feed.sources.index_mail import IndexMail
 from headrace.feed.sources.index_parts import IndexParts
 from headrace.feed.sources.index_program import Outcome, index_one
@@ -256,7 +258,69 @@ def test_large_parts_are_divided_and_shards_that_are_too_large_are_left_out(
     for number, (_, part) in enumerate(parts):
         path = tmp_path / str(number)
         path.write_bytes(part)
-        index = ShardIndex.read(path)
+        index = ShardIndex.open(path)
         assert index is not None
         found += index.entries
     assert sorted(found) == ["a", "b", "d", "e"]
+
+
+# An index that somebody else has written
+
+
+@pytest.fixture
+def tars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of ten rows, with an index beside them that says of each shard that it has two."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    true, false = (fill_tars(tmp_path / name, {"a.tar": rows, "b.tar": rows}) for name, rows in (("t", 5), ("f", 2)))
+    indexes = []
+    for folder in (true, false):
+        assert len(feed.tar(folder)) in (10, 4)
+        index = ShardIndex.open(next((folder / FOLDER).iterdir()))
+        assert index is not None
+        indexes.append(index)
+    [entries, others] = [index.entries for index in indexes]
+    forged = {name: IndexedShard(entries[name].counted, others[name].rows, indexes[1].packed(name)) for name in entries}
+    shard_index.write(next((true / FOLDER).iterdir()), forged)
+    assert len(feed.tar(true)) == 4, "what this user has written is believed"
+    return true
+
+
+def of_others(path: Path, how: str) -> None:
+    if how == "another user's":
+        os.chown(path, 65534, 65534, follow_symlinks=False)
+    elif how == "a link":
+        path.rename(path.with_name("real"))
+        path.symlink_to("real")
+    elif how == "a fifo":
+        path.unlink()
+        os.mkfifo(path)
+    else:
+        path.chmod({"open to all": 0o666, "open to a group": 0o664}[how])
+
+
+@pytest.mark.parametrize("how", ["open to all", "open to a group", "another user's", "a link", "a fifo"])
+def test_an_index_that_others_can_have_written_is_not_believed(how: str, tars: Path) -> None:
+    if how == "another user's" and os.geteuid():
+        pytest.skip("only root gives files away")
+    of_others(next((tars / FOLDER).iterdir()), how)
+    assert [row["__key__"] for row in feed.tar(tars)] == [row["__key__"] for row in feed.tar(tars)]
+    assert len(feed.tar(tars)) == 10
+    [index] = [path for path in (tars / FOLDER).iterdir() if path.suffix == ".index"]
+    assert index.stat().st_mode & 0o777 == 0o644, "this user's own is there now"
+
+
+def test_no_index_is_kept_in_a_folder_that_others_write_to(tars: Path, tmp_path: Path) -> None:
+    (tars / FOLDER).chmod(0o777)
+    next((tars / FOLDER).iterdir()).chmod(0o666)
+    before = files(tars)
+    assert len(feed.tar(tars)) == 10
+    assert files(tars) == before
+    assert len(list((tmp_path / "cache").rglob("*.index"))) == 1
+
+
+@pytest.mark.parametrize("size", [0, 40, -1])
+def test_an_index_that_is_cut_while_it_is_open_is_an_error_and_no_signal(size: int, tars: Path) -> None:
+    source, path = feed.tar(tars), next((tars / FOLDER).iterdir())
+    os.truncate(path, size if size >= 0 else path.stat().st_size - 1)
+    with pytest.raises(ShardError, match=r"the index .* is damaged: the part of"):
+        list(source)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from headrace.feed.sources import shard_index
 from headrace.feed.sources.shard_index import IndexedShard
-from headrace.private_folders import is_private, open_private
+from headrace.private_folders import is_private, open_private, write_private
 
 VARIABLE = "HEADRACE_FEED_INDEX_PARTS"
 MAX_PART = 4 << 20  # bytes; a shard whose columns are larger is counted by every host for itself
@@ -107,8 +107,6 @@ class IndexMail:
         """
         if not KEY.fullmatch(key):
             raise ValueError(f"no key of an index: {key[:MAX_KEY]!r}")
-        name = f"{key}.{secrets.token_hex(8)}"
         with contextlib.suppress(OSError):  # then this host counts these shards itself
             os.close(open_private(self.folder))
-            (self._in / name).write_bytes(part)
-            (self._in / name).rename(self._in / f"{name}{_END}")
+            write_private(self._in / f"{key}.{secrets.token_hex(8)}{_END}", part)

@@ -107,7 +107,7 @@ class IndexParts:
             if known in self._seen or path.name.startswith(f"{self._own}-"):
                 continue
             self._seen.add(known)
-            found = ShardIndex.read(path)
+            found = ShardIndex.open(path)
             for name in found.entries if found is not None else ():
                 if name in self.taken or name not in self._stamps or found is None:
                     continue

@@ -1,7 +1,8 @@
 """Finds the index of a folder of shards, or makes it: only of shards that are new or changed, in several processes.
 
 It is kept beside the shards (`.headrace-index`), or, where that cannot be written, and for objects of S3, in the
-user's cache directory ($XDG_CACHE_HOME/headrace, by default ~/.cache/headrace). Of several processes of a host that
+user's cache directory ($XDG_CACHE_HOME/headrace, by default ~/.cache/headrace). An index that others can have written
+is not believed, and none is kept in a folder that they can write to. Of several processes of a host that
 find none, one makes it and the others wait, as long as it goes on: the one that indexes touches the lock at every
 shard. Where files cannot be locked, each makes it, and the last one's stays. Hosts that share the folder make it
 together, and so do hosts whose feed servers open it for the same job (`index_parts`).
@@ -31,7 +32,7 @@ from headrace.feed.sources.index_program import Outcome, index_one
 from headrace.feed.sources.s3_objects import ObjectFolder
 from headrace.feed.sources.shard_format import Stamp, stamp_of
 from headrace.feed.sources.shard_index import IndexedShard, ShardIndex
-from headrace.private_folders import check_way
+from headrace.private_folders import check_way, only_ours
 
 FOLDER = ".headrace-index"
 _ALONE_SECONDS = 0.5  # about what it costs to start helpers
@@ -64,7 +65,9 @@ def find_index(kind: str, folder: Path | ObjectFolder, pattern: str, names: Sequ
     for home in homes:
         try:
             check_way(home)
-            home.mkdir(parents=True, exist_ok=True)
+            home.mkdir(mode=0o755, parents=True, exist_ok=True)
+            if not only_ours(home.lstat()):
+                raise PermissionError("other users can write to it, or have made it")
             lock = home / f"{file}.{_host()}.lock"
             with _locked(lock):
                 return _fresh([home], file, stamps) or _make(kind, folder, homes, home / file, stamps, lock)

@@ -156,7 +156,7 @@ def pack(columns: Columns) -> bytes:
     return b"".join([header, *parts])
 
 
-def unpack(packed: memoryview) -> Columns:
+def unpack(packed: bytes) -> Columns:
     """Returns the columns that `pack` made bytes of, as views of these."""
     size = int.from_bytes(packed[:_ALIGN], "little")
     begin = _ALIGN + size + -size % _ALIGN

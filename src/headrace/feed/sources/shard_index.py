@@ -2,6 +2,9 @@
 
     mark | number of this file | length of the table | table | its digest | what was packed of every shard
 
+It is believed only if nobody but this user and root can have written it, and read piece by piece: a file that is cut
+while it is mapped would end the process.
+
 The table says of every shard what it was when it was counted, and how many rows it has. A file is written
 beside its place and moved there, so no reader sees half of one. One that is cut off, damaged or of another version is
 taken for none; a shard's own part is compared with its check sum when the shard is opened for the first time.
@@ -14,9 +17,10 @@ copied (its own number tells), so its shards were, too; or mode, owner or names 
 from __future__ import annotations
 
 import hashlib
-import mmap
 import os
+import stat
 import tempfile
+import weakref
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,6 +37,7 @@ from headrace.feed.sources.shard_format import (
     sample_of,
     unpack,
 )
+from headrace.private_folders import only_ours
 
 _MARK = b"headrace index 5"  # 5: numbers of files, and times of change of status
 _ALIGN = 8
@@ -73,54 +78,51 @@ _TABLE = msgspec.msgpack.Decoder(dict[str, Entry])
 
 
 class ShardIndex:
-    """An index file that is open; its bytes are shared by all processes that have it open.
+    """An index file that is open. It may be replaced or removed meanwhile.
 
     Attributes:
         entries: by the shards' names.
         copied: whether the file is a copy of the one that was written.
     """
 
-    def __init__(
-        self, path: Path, entries: dict[str, Entry], data: mmap.mmap | bytes, begin: int, *, copied: bool
-    ) -> None:
-        self._path, self._data, self._begin = path, data, begin
+    def __init__(self, path: Path, entries: dict[str, Entry], descriptor: int, begin: int, *, copied: bool) -> None:
+        self._path, self._descriptor, self._begin = path, descriptor, begin
         self.entries, self.copied = entries, copied
-        self._sound: set[str] = set()
 
     @classmethod
     def open(cls, path: Path) -> ShardIndex | None:
-        """Opens an index file. Returns None if there is none, or none that is whole."""
+        """Opens an index file. Returns None if there is none, none that is whole, or others can have written it."""
         try:
-            with path.open("rb") as file:
-                data, number = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), _number_of(file.fileno())
-        except (OSError, ValueError):  # ValueError: it is empty
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
             return None
-        found = cls._parsed(path, data, number)
+        try:
+            found = cls._parsed(path, descriptor)
+        except (OSError, msgspec.DecodeError):
+            found = None
         if found is None:
-            data.close()
+            os.close(descriptor)
+        else:
+            weakref.finalize(found, os.close, descriptor)
         return found
 
     @classmethod
-    def read(cls, path: Path) -> ShardIndex | None:
-        """As `open`, of a file that others may remove: its bytes are copied."""
-        try:
-            with path.open("rb") as file:
-                return cls._parsed(path, file.read(), _number_of(file.fileno()))
-        except OSError:
+    def _parsed(cls, path: Path, descriptor: int) -> ShardIndex | None:
+        status, first = os.fstat(descriptor), len(_MARK) + 2 * _ALIGN
+        if not stat.S_ISREG(status.st_mode) or not only_ours(status):
             return None
-
-    @classmethod
-    def _parsed(cls, path: Path, data: mmap.mmap | bytes, number: bytes) -> ShardIndex | None:
-        first = len(_MARK) + 2 * _ALIGN
-        end = first + int.from_bytes(data[first - _ALIGN : first], "little")
-        table, digest = data[first:end], data[end : end + _DIGEST]
-        if data[: len(_MARK)] != _MARK or digest != _digest(table):
+        head = os.pread(descriptor, first, 0)
+        size = int.from_bytes(head[first - _ALIGN :], "little")
+        if head[: len(_MARK)] != _MARK or size > status.st_size:
+            return None
+        table, digest = os.pread(descriptor, size, first), os.pread(descriptor, _DIGEST, first + size)
+        if digest != _digest(table):
             return None
         entries = _TABLE.decode(table)
-        begin = end + _DIGEST
-        if len(data) != begin + sum(entry.length for entry in entries.values()):
+        begin = first + size + _DIGEST
+        if status.st_size != begin + sum(entry.length for entry in entries.values()):
             return None
-        return cls(path, entries, data, begin, copied=data[len(_MARK) : first - _ALIGN] != number)
+        return cls(path, entries, descriptor, begin, copied=head[len(_MARK) : first - _ALIGN] != _number_of(descriptor))
 
     def __reduce__(self) -> tuple[object, ...]:
         return _reopened, (self._path, self._told())
@@ -128,15 +130,15 @@ class ShardIndex:
     def _told(self) -> dict[str, tuple[tuple[int, ...], str]]:
         return {name: (entry.counted.stamp[:2], entry.digest) for name, entry in self.entries.items()}
 
-    def packed(self, name: str) -> memoryview:
+    def packed(self, name: str) -> bytes:
         """Returns the columns of a shard, packed. Raises ShardError if they are damaged."""
         entry = self.entries[name]
-        begin = self._begin + entry.offset
-        found = memoryview(self._data)[begin : begin + entry.length]
-        if name not in self._sound:
-            if zlib.crc32(found) != entry.sum:
-                raise ShardError(f"the index {self._path} is damaged: the part of {name}", "remove this file")
-            self._sound.add(name)
+        try:
+            found = os.pread(self._descriptor, entry.length, self._begin + entry.offset)
+        except OSError as error:
+            raise ShardError(f"the index {self._path} cannot be read: {error.strerror}") from error
+        if zlib.crc32(found) != entry.sum:
+            raise ShardError(f"the index {self._path} is damaged: the part of {name}", "remove this file")
         return found
 
     def columns(self, name: str) -> Columns:
@@ -163,7 +165,7 @@ class ShardIndex:
             explained = before.stamp.inode == stamp.inode and before.attributes != counted.attributes
             if not (elsewhere or self.copied or explained) or sample_of(path) != before.sample:
                 return None
-        return IndexedShard(counted, entry.rows, bytes(self.packed(name)))
+        return IndexedShard(counted, entry.rows, self.packed(name))
 
 
 def _number_of(descriptor: int) -> bytes:
