@@ -100,7 +100,9 @@ def test_every_port_of_tf_data_is_told(tmp_path, workers, ports, words):
         engines={"local": {"ports": ports}},
     )
     shown = plan_document.view(job, make_plan(job, RunPaths(tmp_path / "run"), Machine((0, 1)), "py"))
-    assert plan_document.used_ports(shown) == f"ports: control {ports.get('control', 7071)}, {words}"
+    assert plan_document.used_ports(shown) == (
+        f"ports: control {ports.get('control', 7071)}, {words} (tf.data's on all addresses, without authentication)"
+    )
 
 
 def test_elastic_worlds_and_their_ports_are_told(tmp_path):

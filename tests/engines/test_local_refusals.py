@@ -52,7 +52,7 @@ def test_a_port_that_tensorflow_takes_on_all_addresses_is_refused_wherever_it_is
     job = stage.job(
         SLEEP,
         instance_groups=groups(dnn=1, data=1),
-        data_service={"tf_data": {"enabled": True}, "instance_groups": ["data"]},
+        data_service={"tf_data": {"enabled": True, "open_ports": True}, "instance_groups": ["data"]},
         local={"ports": {"tf_data": base}},
     )
     with socket.create_server((f"{stage.prefix}.9", base + 1)), pytest.raises(EngineRefused) as refused:
@@ -123,6 +123,22 @@ def test_a_port_on_all_addresses_meets_the_same_one_on_any_address_of_another_jo
         assert first.hold(here, named=False) == ""
         assert second.hold(server, named=False) == second.hold(there, named=False) == "another job has it"
         assert second.hold(there, named=True) == "", "on another address, as the job file says"
+
+
+@pytest.mark.parametrize("level", ["none", "shared_network"])
+def test_servers_of_tensorflow_that_everybody_reaches_are_refused_unless_the_job_file_says_so(stage, level):
+    fields = {"enabled": True} if level == "none" else {"enabled": True, "open_ports": False}
+    job = stage.job(
+        SLEEP,
+        instance_groups=groups(dnn=1, data=1),
+        data_service={"tf_data": fields, "instance_groups": ["data"]},
+        local={"isolation": level},
+    )
+    with pytest.raises(JobInvalid, match="on all addresses of this machine, without authentication") as refused:
+        engines.start(job)
+    assert refused.value.problems[0].field == "data_service.tf_data"
+    assert "open_ports: true" in refused.value.problems[0].hint
+    assert_nothing_was_created()
 
 
 def test_jobs_without_isolation_that_start_at_once_on_the_same_addresses_have_ports_of_their_own(stage):

@@ -61,7 +61,7 @@ def serving(stage, script, service, dnn=1, **fields):
     return stage.start(
         script,
         instance_groups=groups(data=1, dnn=dnn),
-        data_service={"tf_data": {"enabled": True}, "instance_groups": service},
+        data_service={"tf_data": {"enabled": True, "open_ports": True}, "instance_groups": service},
         completion={"instance_groups": ["dnn"]},
         environment={"TF_USE_LEGACY_KERAS": "1"},  # these trainers have no model, and are imported without Keras
         **fields,
@@ -200,7 +200,7 @@ def pretending(stage, data, dnn, service=("data", "dnn")):
     return stage.start(
         "import time\nprint('up', flush=True)\ntime.sleep(120)",
         instance_groups=two,
-        data_service={"tf_data": {"enabled": True}, "instance_groups": list(service)},
+        data_service={"tf_data": {"enabled": True, "open_ports": True}, "instance_groups": list(service)},
         completion={"instance_groups": ["dnn"]},
         local={"ports": {"tf_data": 20000 + os.getpid() % 10000}},
     )

@@ -332,6 +332,8 @@ def used_ports(plan: PlanView) -> str:
         words.append(f"tf.data dispatcher {plan.ports.tf_data}")
         workers = format_cpu_set(plan.tf_data_ports).replace("-", " to ").replace(",", " and ")
         words.append(f"tf.data {'workers' if len(plan.tf_data_ports) > 1 else 'worker'} {workers}")
+        if not plan.isolation.own_network:
+            words[-1] += " (tf.data's on all addresses, without authentication)"
     if any(world.kind != MPI for world in plan.distributions):
         words.append(f"ranks {plan.ports.master}" + (" and next" if len(plan.distributions) > 1 else ""))
     return f"ports: {', '.join(words)}"

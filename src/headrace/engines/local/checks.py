@@ -1,4 +1,4 @@
-"""Checks that this machine can start a job: TensorFlow, mpirun. Nothing is created here."""
+"""Checks that this machine can start a job: TensorFlow and its ports, mpirun. Nothing is created here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from headrace.engines.planning.plan_requirements import requirements_file
-from headrace.errors import EngineRefused
+from headrace.errors import EngineRefused, JobInvalid
 from headrace.instance.launch_plan import MPI, LaunchPlan
 from headrace.job import Job
 
@@ -34,6 +34,22 @@ def check_tensorflow(job: Job) -> None:
             f"tf.data.service needs TensorFlow, which {sys.executable} of {', '.join(groups)} does not have",
             hint="install it there (pip install tensorflow), or name it in a file of requirements",
         )
+
+
+def check_open_ports(job: Job, plan: LaunchPlan) -> None:
+    """Checks that servers of tf.data.service are in a network of the job's own, or that the job file says otherwise.
+
+    Raises:
+        JobInvalid: they would listen on all addresses of this machine.
+    """
+    if job.tf_data is None or job.tf_data.open_ports or plan.isolation.own_network:
+        return
+    message = (
+        "the servers of tf.data.service would listen on all addresses of this machine, without authentication: "
+        f"who reaches a port reads and writes your files ({plan.isolation.words()})"
+    )
+    hint = "engines.local.isolation: namespace gives hosts a network of their own; or write open_ports: true here"
+    raise JobInvalid((job.problem(("data_service", "tf_data"), message, hint=hint),))
 
 
 def missing_mpirun(job: Job, plan: LaunchPlan) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from headrace.engines.engine_logs import log_documents
 from headrace.engines.handle import Handle
 from headrace.engines.local import local_capabilities
 from headrace.engines.local.checked_job import CheckedJob
-from headrace.engines.local.checks import check_tensorflow
+from headrace.engines.local.checks import check_open_ports, check_tensorflow
 from headrace.engines.local.isolation.choice import choose
 from headrace.engines.local.isolation_plan import arrange
 from headrace.engines.local.limits.cgroups import RECORD, REMOVE_SECONDS, find_places, sweep
@@ -71,6 +71,7 @@ def _check(job: Job) -> CheckedJob:
     checked = _work_out(job)
     check_certificates(checked.plan)
     check_tensorflow(job)
+    check_open_ports(job, checked.plan)
     check_places(job)
     check_channels(checked.orders)
     return checked

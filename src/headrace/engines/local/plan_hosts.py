@@ -151,7 +151,11 @@ def _feed_range(job: Job) -> FeedRange | None:
 
 def _tf_data(job: Job) -> TfDataPlan | None:
     options = job.tf_data
-    return None if options is None else TfDataPlan(job.tf_data_groups, **options.model_dump(exclude={"enabled"}))
+    return (
+        None
+        if options is None
+        else TfDataPlan(job.tf_data_groups, **options.model_dump(exclude={"enabled", "open_ports"}))
+    )
 
 
 def _worlds(job: Job) -> tuple[DistributionPlan, ...]:

@@ -78,6 +78,8 @@ class TfData(Part):
         worker_timeout: seconds of silence after which the dispatcher counts a worker as missing; None: TensorFlow's.
         job_gc_timeout: seconds after which a dataset that is no longer read is dropped; None: TensorFlow's.
         job_gc_check_interval: seconds between the checks for that; None: TensorFlow's.
+        open_ports: whether its servers may listen on all addresses of a machine that others use too. They know no
+            authentication: who reaches a port reads and writes the user's files.
     """
 
     enabled: field_types.Flag
@@ -86,6 +88,7 @@ class TfData(Part):
     worker_timeout: field_types.Seconds | None = None
     job_gc_timeout: field_types.Seconds | None = None
     job_gc_check_interval: field_types.Seconds | None = None
+    open_ports: field_types.Flag = False
 
 
 class DataService(Part):
