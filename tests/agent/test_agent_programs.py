@@ -1,5 +1,7 @@
 """What runs on a host, and where the data workers are."""
 
+import re
+
 import msgspec
 from agent_plans import Ports, make_plan, ranks, scripts, workers
 
@@ -14,6 +16,8 @@ from headrace.agent.program_specs import (
     programs_of,
 )
 from headrace.instance.launch_plan import MULTI_WORKER_MIRRORED, TORCH_DISTRIBUTED, DistributionPlan, Elastic, FeedHost
+
+SECRET = b"secret"
 
 
 def test_a_plain_group_has_one_script():
@@ -40,7 +44,7 @@ def test_a_data_host_has_a_feed_server_and_nothing_else():
 def test_a_host_with_both_starts_the_feed_first_and_nices_it():
     plan = make_plan(ranks("dnn", "algo-1", feed=3), world=("dnn",))
     assert [spec.stream for spec in programs_of(plan, "algo-1")] == ["feed", "0", "1"]
-    argv = feed_argv(plan, "algo-1", 9)
+    argv = feed_argv(plan, "algo-1", SECRET, 9)
     options = dict(zip(argv[2::2], argv[3::2], strict=True))
     assert options["--bind"] == "127.78.1.1:7070"
     assert options["--executors"] == "3"
@@ -50,18 +54,23 @@ def test_a_host_with_both_starts_the_feed_first_and_nices_it():
 
 def test_the_name_of_the_socket_fits_into_its_address():
     plan = make_plan(scripts("dnn", "algo-1"))
-    assert feed_socket(plan, "algo-1") == "@headrace/job-1/algo-1"
+    name = feed_socket(plan, "algo-1", SECRET)
+    assert re.fullmatch("@headrace/job-1/algo-1/[0-9a-f]{20}", name)
+    assert name != feed_socket(plan, "algo-1", b"other"), "nobody else knows it before it is taken"
     long = msgspec.structs.replace(plan, run_id="x" * 200)
-    assert len(feed_socket(long, "algo-1")) <= 108
-    assert feed_socket(long, "algo-1") != feed_socket(long, "algo-2")
+    assert len(feed_socket(long, "algo-1", SECRET)) <= 108
+    assert feed_socket(long, "algo-1", SECRET) != feed_socket(long, "algo-2", SECRET)
 
 
 def test_a_host_reaches_its_own_workers_by_socket_and_others_by_tcp():
     plan = make_plan(scripts("dnn", "algo-1", "algo-2", feed=1))
     feed = tuple(FeedHost(f"algo-{n}", "dnn", f"tcp://127.78.1.{n}:7070", 1, "ready") for n in (1, 2))
-    written = feed_hosts_for(plan, "algo-2", Orders(feed_generation=4, feed=feed))
+    written = feed_hosts_for(plan, "algo-2", Orders(feed_generation=4, feed=feed), SECRET)
     assert written.generation == 4
-    assert [host.address for host in written.hosts] == ["tcp://127.78.1.1:7070", "unix:@headrace/job-1/algo-2"]
+    assert [host.address for host in written.hosts] == [
+        "tcp://127.78.1.1:7070",
+        f"unix:{feed_socket(plan, 'algo-2', SECRET)}",
+    ]
 
 
 def elastic(*groups, minimum=1, **fields):

@@ -35,7 +35,7 @@ def run(scenario, tmp_path):
     """Runs a scenario with an open port; it gets the agent and a function that starts a proxy."""
     secret = tmp_path / "secret"
     secret.write_text(SECRET.hex() + "\n")
-    name = abstract_socket(f"test-{os.getpid()}-{os.urandom(4).hex()}", "algo-1", "agent")
+    name = abstract_socket(SECRET, f"test-{os.getpid()}-{os.urandom(4).hex()}", "algo-1", "agent")
     started = []
 
     def start(*arguments, **variables):
@@ -208,7 +208,7 @@ def test_a_request_that_makes_no_sense_is_refused_in_words(tmp_path):
 
 
 def test_the_name_fits_into_an_address():
-    assert abstract_socket("job-1", "algo-1", "agent") == "@headrace/job-1/algo-1/agent"
-    long = abstract_socket("x" * 200, "algo-1")
+    assert abstract_socket(SECRET, "job-1", "algo-1", "agent").startswith("@headrace/job-1/algo-1/agent/")
+    long = abstract_socket(SECRET, "x" * 200, "algo-1")
     assert len(long) <= 108
-    assert long != abstract_socket("x" * 200, "algo-2")
+    assert long != abstract_socket(SECRET, "x" * 200, "algo-2")

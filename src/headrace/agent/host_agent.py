@@ -213,7 +213,7 @@ class HostAgent:
             self._feed_generation = orders.feed_generation
             _log.debug("feed hosts, list %d: %s", orders.feed_generation, [each.host for each in orders.feed])
             try:
-                write_feed_file(self.plan, self.me.name, orders)
+                write_feed_file(self.plan, self.me.name, orders, self._context.secret)
             except OSError as error:
                 _log.warning("cannot write feed.json: %s", error)
         if orders.stop is not None:

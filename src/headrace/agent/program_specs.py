@@ -16,6 +16,7 @@ is its global rank, ``torchrun``, ``mpirun``, ``orted`` (a daemon of mpirun), ``
 from __future__ import annotations
 
 import hashlib
+import hmac
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -165,25 +166,29 @@ def feed_hosts(plan: LaunchPlan) -> tuple[HostPlan, ...]:
     return tuple(host for host in plan.hosts if plan.group(host.group).feed_executors)
 
 
-def abstract_socket(*parts: str) -> str:
-    """Returns the name of an abstract Unix socket, ``@`` first: the parts, or their digest if they are too long."""
+def abstract_socket(secret: bytes, *parts: str) -> str:
+    """Returns the name of an abstract Unix socket, ``@`` first: the parts, or their digest if they are too long.
+
+    Everybody may take such a name, so its end is known to nobody before the socket is there but to who has the secret.
+    """
     name = "/".join(("headrace", *parts))
+    name += "/" + hmac.new(secret, name.encode(), hashlib.sha256).hexdigest()[:20]
     if len(name.encode()) > ABSTRACT_NAME_LIMIT:
         name = "headrace/" + hashlib.sha256(name.encode()).hexdigest()[:40]
     return f"@{name}"
 
 
-def feed_socket(plan: LaunchPlan, host: str) -> str:
+def feed_socket(plan: LaunchPlan, host: str, secret: bytes) -> str:
     """Returns the name of a feed server's socket, see `abstract_socket`."""
-    return abstract_socket(plan.run_id, host)
+    return abstract_socket(secret, plan.run_id, host)
 
 
-def agent_socket(plan: LaunchPlan, host: str) -> str:
+def agent_socket(plan: LaunchPlan, host: str, secret: bytes) -> str:
     """Returns the name of the socket on which an agent serves launchers, see `abstract_socket`."""
-    return abstract_socket(plan.run_id, host, "agent")
+    return abstract_socket(secret, plan.run_id, host, "agent")
 
 
-def feed_argv(plan: LaunchPlan, host: str, status_fd: int) -> list[str]:
+def feed_argv(plan: LaunchPlan, host: str, secret: bytes, status_fd: int) -> list[str]:
     """Returns the arguments of the feed server after the interpreter."""
     me = plan.host(host)
     group = plan.group(me.group)
@@ -192,7 +197,7 @@ def feed_argv(plan: LaunchPlan, host: str, status_fd: int) -> list[str]:
     return [
         *("-m", "headrace.feed.serve"),
         *("--bind", f"{me.address}:{plan.ports.feed}"),
-        *("--unix", feed_socket(plan, host)),
+        *("--unix", feed_socket(plan, host, secret)),
         *("--executors", str(group.feed_executors)),
         *("--secret-file", str(channel_dir(me.base_dir) / SECRET_NAME)),
         *("--code", f"{me.base_dir}/code"),
@@ -204,7 +209,7 @@ def feed_argv(plan: LaunchPlan, host: str, status_fd: int) -> list[str]:
     ]
 
 
-def service_argv(plan: LaunchPlan, host: str, stream: str, folder: str, status_fd: int) -> list[str]:
+def service_argv(plan: LaunchPlan, host: str, stream: str, folder: str, secret: bytes, status_fd: int) -> list[str]:
     """Returns the arguments of a server of the data service after the interpreter.
 
     Args:
@@ -212,9 +217,12 @@ def service_argv(plan: LaunchPlan, host: str, stream: str, folder: str, status_f
         host: where it runs.
         stream: which one.
         folder: where the host keeps state that lives as long as the host.
+        secret: the job's secret.
         status_fd: descriptor for its status lines.
     """
-    return feed_argv(plan, host, status_fd) if stream == FEED else _tf_data_argv(plan, host, stream, folder, status_fd)
+    if stream == FEED:
+        return feed_argv(plan, host, secret, status_fd)
+    return _tf_data_argv(plan, host, stream, folder, status_fd)
 
 
 def _tf_data_argv(plan: LaunchPlan, host: str, stream: str, folder: str, status_fd: int) -> list[str]:

@@ -144,7 +144,9 @@ class HostServices:
     def _starter(self, stream: str) -> Callable[[int, Callable[[], None]], Running]:
         def start(status_fd: int, on_end: Callable[[], None]) -> Running:
             self._last_status.pop(stream, None)
-            argv = service_argv(self._context.plan, self._context.host, stream, self._folder, status_fd)
+            argv = service_argv(
+                self._context.plan, self._context.host, stream, self._folder, self._context.secret, status_fd
+            )
             return self._programs.launch_service(stream, argv, status_fd, on_end)
 
         return start

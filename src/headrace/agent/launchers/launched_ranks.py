@@ -46,7 +46,7 @@ class HostRanks:
         self.running: dict[str, Running] = {}
         self._programs = programs
         self._serve = serve
-        self._name = agent_socket(context.plan, context.host)
+        self._name = agent_socket(context.plan, context.host, context.secret)
         self._socket = LauncherSocket(self._name, context.secret, self._served)
         self._checks: list[asyncio.TimerHandle] = []
 

@@ -236,8 +236,8 @@ def _argv(job: Job, plan: LaunchPlan, host: HostPlan, spec: ProgramSpec, python:
     """The command line of a program; where a launcher starts a proxy of a rank, the rank's own command line stands."""
     python = plan.python_of(host.group) or python
     if spec.is_service:
-        # The last two arguments are a descriptor that exists only once the agent runs, and so does the folder.
-        return [python, *service_argv(plan, host.name, spec.stream, "$TMPDIR", 0)[:-2]]
+        # A descriptor, the last two arguments, exists only once the agent runs; so do the folder, and the secret.
+        return [python, *service_argv(plan, host.name, spec.stream, "$TMPDIR", b"", 0)[:-2]]
     folder = job.base_path / job.source_dir
     if job.scripts:
         folder = (job.base_path / job.entry_point_of(host.group)).parent
