@@ -62,6 +62,19 @@ def test_progress_says_nothing_about_rates_that_are_old() -> None:
     assert now.text(1, 30.0) == "1.0 s  10 steps"
 
 
+def test_a_program_that_is_silent_for_a_minute_is_told_on_the_progress_line() -> None:
+    now = Progress()
+    assert now.text(300, 300.0) == "5:00", "no program has started"
+    now.add(A, second(10.0))
+    now.heard(20.0)
+    assert now.text(79, 79.0) == "1:19  10 steps"
+    assert now.text(240, 220.0) == "4:00  10 steps  no output and no step for 3:20"
+    now.add(A, HostSecond(t=220, cpu=1, cores=1, rss=1, processes=1))
+    assert "3:20" in now.text(240, 220.0), "that a host is there is no sign of life of its programs"
+    now.add(A, second(220.0))
+    assert "no output" not in now.text(240, 220.0)
+
+
 def test_progress_shows_a_channel_until_all_of_it_is_there() -> None:
     now = Progress()
     now.staged(ChannelProgress(t=0.0, channel="train", files=3, files_total=9, bytes=2_000_000, bytes_total=7_400_000))

@@ -8,6 +8,7 @@ from headrace.insight.render.plain_text import duration
 from headrace.runs import LoaderSecond, Metric, Stream
 from headrace.runs.events import ChannelProgress
 
+_SILENT = 60.0  # seconds without output or step from which the line says so
 _RECENT = 5.0  # seconds after which the last record of a rank says nothing about now
 
 
@@ -27,6 +28,11 @@ class Progress:
     _last: dict[tuple[str, Stream], LoaderSecond] = field(default_factory=dict)
     _loader: str = ""
     _download: ChannelProgress | None = None
+    _heard: float = 0.0
+
+    def heard(self, t: float) -> None:
+        """Takes a sign of life of a program, of the time `t`: its start, a line, a step."""
+        self._heard = max(self._heard, t)
 
     def staged(self, event: ChannelProgress) -> None:
         """Takes the progress of a channel; a complete one is not shown any more."""
@@ -36,6 +42,7 @@ class Progress:
         """Takes in one metric."""
         if not isinstance(metric, LoaderSecond):
             return
+        self.heard(metric.t)
         key = (metric.loader, stream)
         self._steps[key] = self._steps.get(key, 0) + metric.steps
         self._last[key] = metric
@@ -68,4 +75,6 @@ class Progress:
             if any(second.samples for second in recent):
                 parts.append(f"{sum(s.samples / s.step for s in recent):.1f} samples/s")
             parts.append(f"data wait {100 * sum(s.wait for s in recent) / sum(s.step for s in recent):.1f} %")
+        if self._heard and now - self._heard >= _SILENT:
+            parts.append(f"no output and no step for {duration(now - self._heard)}")
         return "  ".join(parts)

@@ -15,6 +15,7 @@ from headrace.runs.event_text import counted, files_left, losses, record_text, t
 from headrace.runs.events import (
     ChannelProgress,
     FilesLeft,
+    ProgramStarted,
     SecondaryStatus,
     StatusChanged,
 )
@@ -65,6 +66,8 @@ class RunScreen:
             self._progress.part = event.message
         elif isinstance(event, ChannelProgress):
             self._progress.staged(event)
+        elif isinstance(event, ProgramStarted):
+            self._progress.heard(event.t)
         text = told(event)
         if text and not first:
             self._say(text)
@@ -75,6 +78,8 @@ class RunScreen:
 
     def log(self, line: LogLine) -> None:
         """Shows a line of a program."""
+        if line.stream.name != AGENT:
+            self._progress.heard(line.t)
         if not self._quiet and (self._verbose or line.stream.name != AGENT):
             self._terminal.log(line)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -17,13 +18,17 @@ from headrace.insight.doctor.offload_decision import (
     decide,
     local_capacity,
 )
-from headrace.insight.doctor.probe_records import Loader, LoaderTrial, Observation, Phase, RankTrial, Step
+from headrace.insight.doctor.probe_records import Batch, Loader, LoaderTrial, Observation, Phase, RankTrial, Step
 from headrace.insight.figures.figure import Figure, Window, missing, spread_of
 from headrace.insight.performance_model import RATE_FORMULA
 
 LEAST_STEPS = 3
 """Fewer measured steps than this are no measurement."""
 
+_BEYOND_WAIT = 1.25
+_MANY_BYTES = 4_000_000
+_FLOATS = {"float32": (4, "<f4"), "float64": (8, "<f8")}
+"""Bytes of an element, and NumPy's name of it."""
 _CUT_SHORT = (
     "the script ended before the trial was over, so its step floor is an estimate: a whole trial takes {}; "
     "give it more data or epochs, or a smaller --steps"
@@ -262,7 +267,11 @@ def _rank_report(
         _known("batch", size, ("bytes", 1.0), "no batch was kept", window),
     ]
     cuda = any(phase.cuda for phase in trial.phases.values())
-    notes = ("CUDA: data wait may overlap with the device's work; the gain does not count that",) if cuda else ()
+    notes = (
+        *(("CUDA: data wait may overlap with the device's work; the gain does not count that",) if cuda else ()),
+        *gain_note(case.wait / case.step, case.gain),
+        *float_note(trial.batch),
+    )
     return RankReport(
         rank=rank.rank.rank,
         pid=rank.rank.pid,
@@ -273,6 +282,52 @@ def _rank_report(
         notes=notes,
         chosen=ChosenWorkers(case.workers, trial.loader.workers) if trial.loader.auto else None,
     )
+
+
+def gain_note(wait: float, gain: float) -> tuple[str, ...]:
+    """Returns why a gain is clearly more than the data wait explains; nothing where it is not.
+
+    Args:
+        wait: share of the step, 0 to 1.
+        gain: step time / step floor.
+    """
+    alone = 1 / (1 - wait) if wait < 1 else gain
+    if gain <= _BEYOND_WAIT * alone:
+        return ()
+    return (
+        f"without its data wait, {100 * wait:.1f} %, a step would be {alone:.2f}x as fast, and with kept batches it is "
+        f"{gain:.2f}x: while batches are made, their workers take CPU time from the training, too",
+    )
+
+
+def float_note(batch: Batch | None) -> tuple[str, ...]:
+    """Returns that a batch would be smaller with bytes in place of floats; nothing where they are few, or no images."""
+    floats = dict.fromkeys(_FLOATS, 0)
+    for kind, size in _arrays([] if batch is None else batch.tree):
+        floats[kind] += size
+    worst = max(floats, key=lambda kind: floats[kind])
+    if batch is None or floats[worst] < _MANY_BYTES or 2 * floats[worst] < batch.bytes:
+        return ()
+    times = _FLOATS[worst][0]
+    return (
+        f"{floats[worst] / 1e6:.1f} MB of a batch are {worst}: if these are images, send uint8 and normalise on the "
+        f"device (`x.float().div_(255)` ...), for 1/{times} of the bytes",
+    )
+
+
+def _arrays(node: Sequence[object]) -> Iterable[tuple[str, int]]:
+    """Returns kind and bytes of the arrays of floats with three dimensions or more, as `describe` has them."""
+    kind, *rest = node or [""]
+    if kind in ("t", "a"):
+        dtype, shape = rest
+        names = [name for name, (_, also) in _FLOATS.items() if dtype in (name, also)]
+        if names and isinstance(shape, list) and len(shape) >= 3:
+            yield names[0], math.prod(shape) * _FLOATS[names[0]][0]
+    elif kind in ("l", "d"):
+        children = rest[0]
+        nodes = children.values() if isinstance(children, dict) else children
+        for child in nodes if isinstance(nodes, Iterable) else ():
+            yield from _arrays(child)
 
 
 def _known(name: str, value: float | None, unit: tuple[str, float], why: str, window: Window | None) -> Figure:
