@@ -15,6 +15,7 @@ import pytest
 from command_line import Cli
 from effort import SOAK
 
+from headrace.job.rules.local_files import as_module
 from headrace.runs import Run, Status
 from patience import allowed
 
@@ -152,6 +153,45 @@ def test_a_script_without_source_dir_that_misses_its_neighbour_is_told_to_name_t
         "hint: helper lies beside train.py, but without source_dir the script alone is copied: "
         "give source_dir 'small-code' and entry_point 'train.py'\n"
     ) in result.stdout
+
+
+def test_a_script_that_imports_with_a_dot_is_told_how_it_is_started_as_a_module_and_runs_so(
+    cli: Cli, job_file: JobFile, tmp_path: Path
+) -> None:
+    path = job_file("from .helper import word; print(word)")
+    (tmp_path / "small-code").rename(tmp_path / "small")
+    Path(path).write_text(Path(path).read_text().replace("source_dir: small-code", "source_dir: small"))
+    (tmp_path / "small" / "helper.py").write_text("word = 'found'")
+    result = cli("run", path)
+    assert result.returncode == 1
+    hint = "hint: a script that imports with a dot is started as a module of its package: "
+    assert f"{hint}give source_dir '.' and entry_point '-m small.train'\n" in result.stdout
+    again = cli("run", path, "--set", "source_dir=.", "--set", "entry_point=-m small.train")
+    assert again.returncode == 0, again.stdout
+    assert "found" in again.stdout
+
+
+@pytest.mark.parametrize(
+    ("source_dir", "entry_point", "expected"),
+    [
+        ("code", "pkg/main.py", ("code", "-m pkg.main")),
+        ("code/pkg", "main.py", ("code", "-m pkg.main")),
+        ("file://code/pkg", "main.py", ("code", "-m pkg.main")),
+        ("pkg", "main.py", (".", "-m pkg.main")),
+        (".", "main.py", ("..", "-m base.main")),
+        ("", "code/pkg/main.py", ("code", "-m pkg.main")),
+        ("code", "pkg/sub/main.py", ("code", "-m pkg.sub.main")),
+        ("s3://bucket/code.tar.gz", "main.py", None),
+        ("code", "main.sh", None),
+        ("code", "-m pkg.main", None),
+    ],
+)
+def test_the_module_of_a_script_is_named_from_the_folder_that_holds_its_package(
+    source_dir: str, entry_point: str, expected: tuple[str, str] | None, tmp_path: Path
+) -> None:
+    lines = ["Traceback", "ImportError: attempted relative import with no known parent package"]
+    assert as_module([entry_point], source_dir, tmp_path / "base", lines) == expected
+    assert as_module([entry_point], source_dir, tmp_path / "base", ["ImportError: other"]) is None
 
 
 def test_ctrl_c_once_stops_the_job_in_order(

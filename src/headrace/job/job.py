@@ -278,6 +278,13 @@ class Job(Structure):
         Args:
             lines: the last output of the program that failed.
         """
+        entry_points = dict.fromkeys(self.entry_point_of(group.instance_group_name) for group in self.groups)
+        if as_module := local_files.as_module(entry_points, self.source_dir, self.base_path, lines):
+            source_dir, entry_point = as_module
+            return (
+                "a script that imports with a dot is started as a module of its package: "
+                f"give source_dir {source_dir!r} and entry_point {entry_point!r}"
+            )
         found = local_files.left_beside(self.scripts, self.base_path, self.dependencies, lines)
         if found is None:
             return ""

@@ -18,6 +18,7 @@ from headrace.job.rules.kubernetes_rules import is_in_volume
 from headrace.job.rules.raw_access import as_names, mapping
 
 _MISSED = re.compile(r"\bModuleNotFoundError: No module named '(\w+)")  # as Python's tracebacks end
+_RELATIVE = "attempted relative import with no known parent package"
 _ON_PODS = (
     "pods do not see the folders of this machine: for the kubernetes engine give an s3:// URI, "
     "or a path below the mount_path of one of engines.kubernetes.volumes"
@@ -113,6 +114,36 @@ def left_beside(
             for name in (f"{module}.py", module):
                 if name not in copied and os.path.exists((base / script).with_name(name)):
                     return name, script
+    return None
+
+
+def as_module(
+    entry_points: Iterable[str], source_dir: str, base: FilePath, lines: Sequence[str]
+) -> tuple[str, str] | None:
+    """Finds how a script is started whose relative import failed: as a module of its package.
+
+    Args:
+        entry_points: of a job and its groups.
+        source_dir: of the job.
+        base: what it is relative to.
+        lines: the last output of the program.
+
+    Returns:
+        `source_dir` and `entry_point`; None when no relative import failed, or it is not known in which folder.
+    """
+    if not any(_RELATIVE in line for line in lines):
+        return None
+    for entry_point in entry_points:
+        folder = FilePath(path_types.local_form(source_dir))
+        if not entry_point.endswith(".py") or "://" in path_types.local_form(source_dir):
+            continue
+        script = FilePath(entry_point)
+        if not source_dir:  # the script alone was copied
+            folder, script = script.parent, FilePath(script.name)
+        if len(script.parts) == 1:
+            package = folder.name if folder.name not in ("", "..") else (base / folder).resolve().name
+            folder, script = FilePath(os.path.normpath(folder / "..")), FilePath(package, script)
+        return str(folder), f"-m {'.'.join(script.with_suffix('').parts)}"
     return None
 
 
