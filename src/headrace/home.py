@@ -9,6 +9,8 @@ from headrace.errors import UsageError
 from headrace.private_folders import check_way
 
 HOME_VARIABLE = "HEADRACE_HOME"
+RUNS = "runs"
+"""The directory of all runs of a home."""
 
 
 def home_dir() -> Path:

@@ -161,7 +161,7 @@ def resume(run: Run) -> None:
     Raises:
         HeadraceError, OSError: it cannot go on now.
     """
-    engine = find(run.header.engine)
+    engine = _engine_of(run)
     if hasattr(engine, "resume"):
         engine.resume(run)
 
@@ -195,7 +195,7 @@ def stop(run: Run, now: bool = False) -> bool:
     Returns:
         Whether it was still running.
     """
-    return find(run.header.engine, "stop").stop(run, now)
+    return _engine_of(run, "stop").stop(run, now)
 
 
 def refresh(run: Run) -> None:
@@ -206,9 +206,10 @@ def refresh(run: Run) -> None:
     seconds.
 
     Raises:
+        EngineRefused: this user has not started the run here.
         HeadraceError, OSError: the platform cannot be asked now. That says nothing about the run.
     """
-    find(run.header.engine, "refresh").refresh(run)
+    _engine_of(run, "refresh").refresh(run)
 
 
 def alive(run: Run) -> bool:
@@ -219,23 +220,24 @@ def alive(run: Run) -> bool:
     Raises:
         HeadraceError, OSError: as `refresh` does.
     """
-    return find(run.header.engine, "alive").alive(run)
+    return _engine_of(run, "alive").alive(run)
 
 
 def logs(run: Run) -> tuple[Document, ...]:
     """Returns what a run's platform has of it now: logs of supervisors and agents, what the scheduler or the cluster
     says of its job. It is the second source, for whoever must find out why the record says what it says.
 
-    Of a copy of a record only the logs that were copied are returned: the platform is not asked.
+    Of a copy of a record, and of somebody else's, only the logs that lie in it are returned: the platform is not asked.
 
     Raises:
         EngineRefused: the engine has none.
         HeadraceError, OSError: the platform cannot be asked now, or a log cannot be read.
     """
     from headrace.engines.engine_logs import log_documents
+    from headrace.own_runs import started_here
     from headrace.runs.store import is_copy
 
-    if is_copy(run.paths):
+    if is_copy(run.paths) or not started_here(run.paths.root):
         return log_documents(run.paths)
     engine = find(run.header.engine)
     if not hasattr(engine, "logs"):
@@ -254,6 +256,14 @@ def capabilities(engine: str = "local") -> tuple[Capability, ...]:
     if not hasattr(found, "capabilities"):
         raise EngineRefused(f"the engine {engine!r} does not say what works in it", hint="ask whoever made it")
     return found.capabilities()
+
+
+def _engine_of(run: Run, function: str = "") -> Engine:
+    """Returns the engine of a run that this user has started here; no other run makes an engine do anything."""
+    from headrace.own_runs import require_started_here
+
+    require_started_here(run.paths.root, f"the engine {run.header.engine!r} is asked nothing")
+    return find(run.header.engine, function)
 
 
 def find(name: str, function: str = "") -> Engine:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from headrace import engines
 from headrace.errors import HeadraceError
 from headrace.instance.storage import Store
+from headrace.own_runs import require_started_here
 from headrace.runs import Run
 from headrace.runs.lifecycle import last_word
 from headrace.runs.segment_reader import RecordCopy, read_copied
@@ -102,4 +103,5 @@ class AskEngine:
         copied = read_copied(run.paths)
         if copied is None or copied.complete:
             return True
+        require_started_here(run.paths.root, "nothing is fetched for somebody else's copy")
         return RecordCopy(self._store, run.paths).update().complete

@@ -10,6 +10,7 @@ from headrace import engines
 from headrace.errors import HeadraceError
 from headrace.hosting.supervision.record_storing import BY_STOP, place_of_rest, store_rest
 from headrace.hosting.supervision.run_environment import supervisor_environment
+from headrace.own_runs import started_here
 from headrace.runs import Run
 from headrace.runs.lifecycle import last_word
 from headrace.runs.store import ASK_ENGINE, is_copy, supervisor_alive
@@ -21,8 +22,8 @@ def store_late(run: Run, seconds: float, told: Callable[[str], None], unwanted: 
     """Stores what is left of a run's record. If that fails, the run's state says so, as after the run.
 
     Args:
-        run: the run; nothing is done while it goes on, its supervisor lives, or when it is a copy. While its platform
-            still has it, its own supervisor stores the rest there: that is waited for.
+        run: the run; nothing is done while it goes on, its supervisor lives, when it is a copy or somebody else's.
+            While its platform still has it, its own supervisor stores the rest there: that is waited for.
         seconds: at most so many.
         told: gets a sentence when there is something to store.
         unwanted: says whether to break off.
@@ -33,7 +34,7 @@ def store_late(run: Run, seconds: float, told: Callable[[str], None], unwanted: 
     deadline = time.monotonic() + seconds
     header = run.header
     answers = header.supervisor_pid != ASK_ENGINE and supervisor_alive(header)
-    if is_copy(run.paths) or answers or last_word(run.events()) is None:
+    if is_copy(run.paths) or not started_here(run.paths.root) or answers or last_word(run.events()) is None:
         return
     try:
         while header.supervisor_pid == ASK_ENGINE and place_of_rest(run.paths) and engines.alive(run):

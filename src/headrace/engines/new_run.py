@@ -14,6 +14,8 @@ from headrace.engines.asking import AskEngine
 from headrace.errors import EngineRefused, NameInUse, StorageError
 from headrace.instance.files import hint
 from headrace.job import Job
+from headrace.own_runs import started_here
+from headrace.private_folders import make_folders
 from headrace.runs import Run, RunPaths, create_run, runs_dir
 from headrace.runs.store import is_copy, list_paths_of
 
@@ -35,6 +37,8 @@ def check_name(job_name: str, engine: str = "") -> None:
     at_service = engine in AT_A_SERVICE
     alive = AskEngine()
     for paths in list_paths_of(job_name):
+        if not started_here(paths.root):
+            continue
         run = Run(paths, alive)
         try:
             same = run.header.job_name == job_name and (run.header.engine in AT_A_SERVICE) is at_service
@@ -88,7 +92,7 @@ def _refused(what: str, error: OSError) -> EngineRefused:
 def _name_taken(job_name: str, engine: str) -> Iterator[None]:
     """Checks the name once more, with no other start on this machine between the check and the new run."""
     try:
-        runs_dir().mkdir(parents=True, exist_ok=True)
+        make_folders(runs_dir())
         directory = os.open(runs_dir(), os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
         raise _refused(f"no runs can be kept in {runs_dir()}", error) from error

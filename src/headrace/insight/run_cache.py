@@ -23,6 +23,7 @@ from headrace.insight.timeseries import charts
 from headrace.insight.timeseries.buckets import Grid
 from headrace.insight.timeseries.chart_data import Metrics
 from headrace.insight.timeseries.columns import Columns
+from headrace.own_runs import started_here
 from headrace.runs import (
     Damage,
     EventFollower,
@@ -89,7 +90,7 @@ class RunIndex:
         self._events = EventFollower(paths, self.run.on_damage)
         self._metrics = MetricFollower(paths, self.run.on_damage)
         self._columns = Columns()
-        self._facts: tuple[object, RunHeader, tuple[GroupLine, ...]] | None = None
+        self._facts: tuple[object, RunHeader, tuple[GroupLine, ...], bool] | None = None
         self._word = False
         self._state: tuple[tuple[int, bool], RunState] | None = None
         self._report_lock = threading.Lock()
@@ -118,9 +119,11 @@ class RunIndex:
         with self._lock:
             stamps = (_stamp(self.paths.header), _stamp(self.paths.plan))
             if self._facts is None or self._facts[0] != stamps:
-                self._facts = (stamps, read_header(self.paths), planned_groups(self.paths))
+                foreign = not started_here(self.paths.root)
+                self._facts = (stamps, read_header(self.paths), planned_groups(self.paths), foreign)
+            _, header, groups, foreign = self._facts
             run = self.run
-            return line_of(self._facts[1], self.state(), self._facts[2], run.present(now), run.silent_seconds(now))
+            return line_of(run.id, header, self.state(), groups, run.present(now), run.silent_seconds(now), foreign)
 
     def timeline(self, now: float) -> Timeline:
         """Returns its lanes and events; a run with a damaged header has them, too."""

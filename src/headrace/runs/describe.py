@@ -14,6 +14,7 @@ import math
 import time
 from datetime import datetime, timezone
 
+from headrace.own_runs import started_here
 from headrace.runs.cause import in_words
 from headrace.runs.events import MetricsLeftOut
 from headrace.runs.lifecycle import billable_seconds
@@ -63,7 +64,10 @@ def describe(run: Run) -> dict[str, object]:
     if model:
         found["ModelArtifacts"] = {"S3ModelArtifacts": model}
     ours = _ours(run, header, state, now)
-    return {**found, "headrace": {**ours, "silent_seconds": run.silent_seconds(clock)}}
+    return {
+        **found,
+        "headrace": {**ours, "silent_seconds": run.silent_seconds(clock), "foreign": not started_here(run.paths.root)},
+    }
 
 
 def job_arn(job_name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from headrace.own_runs import started_here
 from headrace.runs.reader import Run
 from headrace.runs.run_paths import RunPaths
 from headrace.runs.state import RunState
@@ -34,6 +35,7 @@ class RunLine(msgspec.Struct, frozen=True):
         groups: its instance groups, as planned; empty when there is no readable plan.
         silent_seconds: for how long a copy that is not complete has had nothing new; None of every other run.
         bytes: what its directory takes on disk; None where nobody has looked.
+        foreign: this user has not started, or fetched, it here: it is only read.
         serves: the run for which this one is the service's side, on an endpoint of this machine; empty for all others.
     """
 
@@ -52,6 +54,7 @@ class RunLine(msgspec.Struct, frozen=True):
     groups: tuple[GroupLine, ...] = ()
     silent_seconds: float | None = None
     bytes: int | None = None
+    foreign: bool = False
     serves: str = ""
 
 
@@ -69,15 +72,22 @@ def planned_groups(paths: RunPaths) -> tuple[GroupLine, ...]:
 
 def run_line(run: Run, now: float) -> RunLine:
     """Returns the line of a run. Raises OSError or msgspec.DecodeError when its header cannot be read."""
-    return line_of(run.header, run.state(), planned_groups(run.paths), run.present(now), run.silent_seconds(now))
+    silent, foreign = run.silent_seconds(now), not started_here(run.paths.root)
+    return line_of(run.id, run.header, run.state(), planned_groups(run.paths), run.present(now), silent, foreign)
 
 
 def line_of(
-    header: RunHeader, state: RunState, groups: tuple[GroupLine, ...], now: float, silent_seconds: float | None
+    run_id: str,
+    header: RunHeader,
+    state: RunState,
+    groups: tuple[GroupLine, ...],
+    now: float,
+    silent_seconds: float | None,
+    foreign: bool,
 ) -> RunLine:
     """Returns the line of a run, from values alone."""
     return RunLine(
-        run_id=header.run_id,
+        run_id=run_id,
         job_name=header.job_name,
         engine=header.engine,
         status=state.status.value,
@@ -91,4 +101,5 @@ def line_of(
         degraded=state.degraded,
         groups=groups,
         silent_seconds=silent_seconds,
+        foreign=foreign,
     )

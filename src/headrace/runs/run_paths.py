@@ -1,6 +1,7 @@
 """Where things lie in a run's directory.
 
     <runs>/<run id>/
+        started                               who has started it: see `own_runs`
         run.json                              header: written once by the engine (see `RunHeader`)
         job.yaml, job.json                    the job as the user wrote it, and as it was understood
         request.json                          the same in the words of a CreateTrainingJob request
@@ -26,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from headrace.home import home_dir
+from headrace.home import RUNS, home_dir
 
 AGENT = "agent"
 """Log stream of a host's agent: its own notes."""
@@ -40,7 +41,7 @@ VALUES = "values"
 
 def runs_dir() -> Path:
     """Returns the directory of all runs: $HEADRACE_HOME/runs, by default ~/.headrace/runs. Raises UsageError."""
-    return home_dir() / "runs"
+    return home_dir() / RUNS
 
 
 def component(name: str) -> str:

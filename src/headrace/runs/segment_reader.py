@@ -23,6 +23,8 @@ import msgspec
 
 from headrace.errors import RecordDamaged, StorageError, UsageError
 from headrace.held_file import alone_in
+from headrace.own_runs import enter_run, require_started_here
+from headrace.private_folders import make_folders
 from headrace.runs.record_pieces import PieceMissing, replace_file, take_piece
 from headrace.runs.run_paths import RunPaths
 from headrace.runs.segment_bundles import COUNT, bundles_place, in_bundles, segments_of
@@ -100,21 +102,22 @@ def read_copied(paths: RunPaths) -> Copied | None:
         ) from error
 
 
-def open_copy(store: ObjectStore, run_id: str, place: str, runs: Path) -> RunPaths:
+def open_copy(store: ObjectStore, run_id: str, place: str, runs: Path, entered: bool = False) -> RunPaths:
     """Returns the directory of a run's copy. A new one appears in one step, with the run's header in it.
 
     Args:
         store: where the record is.
         run_id, place: of the run (`find_record`).
         runs: directory of runs.
+        entered: a new copy is entered among this user's runs, one that is there must be; see `own_runs`.
 
     Raises:
-        UsageError: the directory is there and is no copy of that record, or cannot be made.
+        UsageError: the directory is there and is no copy of that record or somebody else's, or cannot be made.
         StorageError: the record cannot be read, or has no header yet.
     """
     paths = RunPaths(runs.absolute() / run_id)
     if not paths.root.exists():
-        _make(store, paths, place)
+        _make(store, paths, place, entered)
     copied = read_copied(paths)
     if copied is None:
         what = (
@@ -123,6 +126,8 @@ def open_copy(store: ObjectStore, run_id: str, place: str, runs: Path) -> RunPat
         raise UsageError(f"{paths.root} is {what}", ELSEWHERE)
     if copied.place != place:
         raise UsageError(f"{paths.root} is a copy of {copied.place}", ELSEWHERE)
+    if entered:
+        require_started_here(paths.root, "nothing is added to a copy of somebody else's")
     return paths
 
 
@@ -133,23 +138,23 @@ def _is_record(paths: RunPaths) -> bool:
         return False
 
 
-def _make(store: ObjectStore, paths: RunPaths, place: str) -> None:
+def _make(store: ObjectStore, paths: RunPaths, place: str, entered: bool) -> None:
     for writer in store.folders(writers_place(place)):
         folder = writers_place(place, writer)
         for name in store.names(folder)[:1]:
             header, pieces = decode(store.read(joined(folder, name)), joined(folder, name))
             for piece, data in zip(header.pieces, pieces, strict=True):
                 if piece.path == HEADER:
-                    _appear(paths, Copied(place, writer), bytes(data))
+                    _appear(paths, Copied(place, writer), bytes(data), entered)
                     return
     raise StorageError(f"{place} has no header of a run yet", "try again in some seconds")
 
 
-def _appear(paths: RunPaths, copied: Copied, header: bytes) -> None:
+def _appear(paths: RunPaths, copied: Copied, header: bytes, entered: bool) -> None:
     runs = paths.root.parent
     staging = runs / f".{paths.id}.{os.getpid()}"
     try:
-        runs.mkdir(parents=True, exist_ok=True)
+        make_folders(runs)
         staging.mkdir(mode=0o700)
     except (FileExistsError, NotADirectoryError) as error:
         raise UsageError(f"{runs} is not a folder", ELSEWHERE) from error
@@ -158,6 +163,8 @@ def _appear(paths: RunPaths, copied: Copied, header: bytes) -> None:
     try:
         (staging / COPIED).write_bytes(msgspec.json.encode(copied))
         (staging / HEADER).write_bytes(header)
+        if entered:
+            enter_run(staging)
         with contextlib.suppress(FileExistsError, NotADirectoryError):
             staging.rename(paths.root)
     except OSError:

@@ -24,6 +24,8 @@ import msgspec
 from headrace._version import __version__
 from headrace.errors import RunNotFound
 from headrace.held_file import alone_in
+from headrace.own_runs import enter_run
+from headrace.private_folders import make_folders
 from headrace.runs.run_paths import RunPaths, component, decode, runs_dir
 from headrace.runs.tail import Damage
 
@@ -121,7 +123,8 @@ def create_run(
     base_path: str = "",
     run_id: str = "",
 ) -> RunPaths:
-    """Makes a new run's directory (mode 0700) with its header. The calling process answers for it until `adopt`.
+    """Makes a new run's directory (mode 0700) with its header, and enters it among this user's runs. The calling
+    process answers for it until `adopt`.
 
     Args:
         job_name: TrainingJobName.
@@ -140,7 +143,7 @@ def create_run(
     parent = _parent(runs)
     now = time.time() if created is None else created
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now))
-    parent.mkdir(parents=True, exist_ok=True)
+    make_folders(parent)
     given = run_id
     while True:
         run_id = given or f"{component(job_name)}-{stamp}-{secrets.token_hex(2)}"
@@ -151,6 +154,7 @@ def create_run(
                 run_id, job_name, engine, now, __version__, 0, 0.0, version=RECORD_VERSION, base_path=base_path
             )
             _write_header(staging, _signed(header))
+            enter_run(staging)
             staging.rename(parent / run_id)
         except OSError:
             # A run's directory is never empty, so a rename to an id that is taken fails: try another.

@@ -87,15 +87,17 @@ def command(record: str, into: str | None, follow: bool, every: float, output: s
 def _copy_of(store: Store, record: str, runs: Path) -> RunPaths:
     """Returns the copy that is asked for, which is made if it is not there."""
     from headrace.errors import UsageError
+    from headrace.own_runs import require_started_here
     from headrace.runs.segment_reader import open_copy, read_copied
     from headrace.runs.segments import find_record
     from headrace.runs.store import find_run
 
     if "://" in record:
-        return open_copy(store, *find_record(store, record), runs)
+        return open_copy(store, *find_record(store, record), runs, entered=True)
     paths = find_run(record, runs)
     if read_copied(paths) is None:
         raise UsageError(f"{paths.root} is the record itself, and no copy", "every command reads it as it is")
+    require_started_here(paths.root, "nothing is added to a copy of somebody else's")
     return paths
 
 

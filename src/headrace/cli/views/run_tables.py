@@ -10,6 +10,7 @@ from rich.text import Text
 from headrace.cli.views.table import columns as _table
 from headrace.cli.views.table import console
 from headrace.insight.render.plain_text import duration, size_text
+from headrace.own_runs import started_here
 from headrace.runs import Run, RunState, read_plan
 from headrace.runs.event_text import counted, files_left, losses, record_text, silence_text, worlds_text
 from headrace.runs.events import SecondaryStatus
@@ -30,8 +31,9 @@ def show_runs(lines: list[RunLine], every: bool) -> None:
         going = line.silent_seconds is not None and line.exit_code is None
         silent = f"nothing new for {duration(line.silent_seconds or 0.0)}" if going else ""
         status = line.secondary_status if line.secondary_status != line.status else ""
+        foreign = "not started here" if line.foreign else ""
         serves = f"plays the service for {line.serves}" if line.serves else ""
-        second = ", ".join(word for word in (status, attempt, silent, serves) if word)
+        second = ", ".join(word for word in (status, attempt, silent, serves, foreign) if word)
         hosts, took = str(line.hosts or "-"), duration(line.seconds)
         takes = [size_text(line.bytes)] if line.bytes is not None else size and ["-"]
         shown.add(line.run_id, line.status, second, hosts, moment(line.created), took, *takes)
@@ -55,6 +57,8 @@ def show_status(run: Run, now: float) -> None:
         out.print(Text(waits))
     if silent is not None:
         out.print(Text(silence_text(silent)))
+    if not started_here(run.paths.root):
+        out.print(Text("not started here by this user: its record is only read, and nobody is asked about it"))
     if state.failure_reason:
         out.print(Text(f"failure reason: {state.failure_reason}"))
     if state.cause is not None and str(state.cause) != state.failure_reason:

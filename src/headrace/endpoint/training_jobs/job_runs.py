@@ -26,6 +26,7 @@ from headrace.endpoint.training_jobs.job_store import JobStore, Phase, StoredJob
 from headrace.engines.asking import AskEngine
 from headrace.engines.handle import Handle
 from headrace.errors import EngineRefused, HeadraceError
+from headrace.own_runs import started_here
 from headrace.runs import EndOfRun, Run, RunPaths, runs_dir
 from headrace.runs.run_listing import planned_groups
 from headrace.runs.store import list_paths, read_header
@@ -117,7 +118,7 @@ class JobRuns:
         """Takes up a job that was being started when the endpoint ended: its run goes on, or it is queued again."""
         base_path = str(self._folder / _UIDS / job.uid)
         deadline = time.monotonic() + _ADOPT_SECONDS
-        found = [paths for paths in list_paths() if _base_path(paths) == base_path]
+        found = [paths for paths in list_paths() if _base_path(paths) == base_path and started_here(paths.root)]
         run = Run(found[-1], self._ask) if found else None
         while run is not None and not run.supervised and not run.events() and time.monotonic() < deadline:
             time.sleep(0.1)  # a process that was started for it may still be on its way

@@ -33,6 +33,7 @@ from headrace.hosting.supervision.start_detached import await_keeper, start_keep
 from headrace.hosting.supervision.supervisor_process import stop_run
 from headrace.instance.launch_plan import LaunchPlan, plan_text
 from headrace.job import Job
+from headrace.own_runs import started_here
 from headrace.runs import Run, RunPaths, runs_dir, supervisor_alive
 
 
@@ -90,7 +91,8 @@ def start(job: Job, detach: bool = False) -> Handle:
     """
     checked = _check(job)
     # Of runs whose supervisor and caller were killed together, perhaps a moment ago.
-    sweep(find_places(), runs_dir().glob(f"*/{RECORD}"), REMOVE_SECONDS)
+    left = [record for record in runs_dir().glob(f"*/{RECORD}") if started_here(record.parents[1])]
+    sweep(find_places(), left, REMOVE_SECONDS)
     sweep_leftovers()
     with _choose_ports(checked) as ports:
         ports.check()

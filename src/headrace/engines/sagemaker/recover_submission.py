@@ -75,12 +75,11 @@ def take_up_run(planned: SageMakerJob, tags: dict[str, str]) -> RunPaths | None:
         message = f"there is another training job called {latest.name}"
         raise NameTaken(NAME_TAKEN, message, "it was not made of this job: choose another job_name, or wait")
     job = planned.asked
-    paths = RunPaths(runs_dir().resolve() / run_id)
+    paths = RunPaths(runs_dir().absolute() / run_id)
     with contextlib.suppress(FileExistsError):
         create_run(
             job.job_name,
             "sagemaker",
-            runs_dir().resolve(),
             created=found["CreationTime"].timestamp(),  # it may have ended by now
             base_path=str(job.base_path),
             run_id=run_id,

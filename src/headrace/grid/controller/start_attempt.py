@@ -19,6 +19,7 @@ from headrace.engines.planning.prepare_run import digest_of_code
 from headrace.errors import NameInUse
 from headrace.job import Job
 from headrace.job.model.platform_options import Tag
+from headrace.own_runs import started_here
 from headrace.runs import CauseKind, Run, RunPaths
 from headrace.runs.lifecycle import last_word
 from headrace.runs.store import is_copy, list_paths_of
@@ -116,7 +117,7 @@ def find_attempt(job_name: str, engine: str, request: str) -> Run | None:
         HeadraceError, OSError: its engine cannot be asked now.
     """
     for paths in reversed(list_paths_of(job_name)):
-        if is_copy(paths):
+        if is_copy(paths) or not started_here(paths.root):
             continue
         run = _asking(paths)
         asked = digest_of_run(paths)

@@ -21,8 +21,8 @@ LINKS = "links"  # in the area: links of the user's folders, as views of them ne
 
 
 def channel_area(paths: RunPaths) -> Path:
-    """Returns the stage area of a run; it need not exist."""
-    return (paths.root / FOLDER).resolve()
+    """Returns the stage area of a run; it need not exist. A link in its place is not followed."""
+    return paths.root.resolve() / FOLDER
 
 
 def remove_channels(paths: RunPaths) -> None:
@@ -44,6 +44,8 @@ def remove_channels(paths: RunPaths) -> None:
 
 def remove_views(paths: RunPaths) -> None:
     """Removes what the hosts of a run have written to their channels, when none of them runs."""
+    if channel_area(paths).is_symlink():
+        return
     folder = channel_area(paths) / VIEWS
     for here, names, _ in os.walk(folder):
         for name in names:  # an overlay's own folders are closed to everybody but root

@@ -10,6 +10,7 @@ from headrace.hosting.inputs import virtual_environments
 from headrace.hosting.inputs.channel_area import channel_area, remove_channels
 from headrace.hosting.inputs.requirements import ENVIRONMENTS, environments_dir
 from headrace.hosting.supervision.scratch_dir import remove_scratch, sweep_scratch
+from headrace.own_runs import started_here
 from headrace.runs import RunPaths, list_runs
 
 
@@ -22,9 +23,9 @@ def remove_leftovers(paths: RunPaths) -> None:
 
 
 def sweep_leftovers() -> None:
-    """Removes what runs have left whose every process was killed."""
+    """Removes what runs of this user have left whose every process was killed."""
     virtual_environments.sweep(environments_dir())
     sweep_scratch()
     for run in list_runs():
-        if channel_area(run.paths).is_dir() and not run.supervised:
+        if channel_area(run.paths).is_dir() and started_here(run.paths.root) and not run.supervised:
             remove_leftovers(run.paths)
