@@ -24,6 +24,7 @@ from headrace.job.model.cpu_set import format_cpu_set
 from headrace.job.problems.finding import JobSource
 from headrace.job.with_data_hosts import data_group_name, data_groups, with_data_hosts
 from headrace.own_runs import require_started_here
+from headrace.record_files import read_json
 from headrace.runs import Run, Status, read_plan
 
 WHOLE = 0.05
@@ -109,7 +110,7 @@ def _job(run: Run) -> Job:
             hint="run the job once more, then verify that run",
         )
     require_started_here(run.paths.root, "--verify does not run its job")
-    data = msgspec.json.decode(run.paths.job.read_bytes(), type=dict[str, object])
+    data = read_json(run.paths.job, msgspec.json.Decoder(dict[str, object]))
     return Job.from_source(data, JobSource(str(run.paths.job)), Path(run.header.base_path), look=False)
 
 

@@ -3,9 +3,11 @@ directory. What the programs of the job print is in the run's logs, not here."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from headrace.engines.documents import Document
+from headrace.record_files import open_record
 from headrace.runs import RunPaths
 
 MOST = 4 << 20  # bytes of one log that are read
@@ -20,12 +22,12 @@ def log_documents(paths: RunPaths) -> tuple[Document, ...]:
     Raises:
         OSError: one cannot be read.
     """
-    files = [file for file in sorted(paths.engine.glob("*.log")) if file.stat().st_size]
+    files = [file for file in sorted(paths.engine.glob("*.log")) if file.lstat().st_size]
     return tuple(Document(f"{paths.engine.name}/{file.name}", _text(file)) for file in files)
 
 
 def _text(file: Path) -> str:
-    with file.open("rb") as opened:
+    with os.fdopen(open_record(file), "rb") as opened:
         size = opened.seek(0, 2)
         opened.seek(max(0, size - MOST))
         text = opened.read(MOST).decode(errors="replace")

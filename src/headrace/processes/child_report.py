@@ -40,5 +40,5 @@ def read_report(line: bytes | str) -> ChildReport | None:
     """Returns the report that a line holds; None when it holds none."""
     try:
         return ChildReport(**json.loads(line)["child_report"])
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         return None

@@ -15,6 +15,7 @@ import time
 from datetime import datetime, timezone
 
 from headrace.own_runs import started_here
+from headrace.record_files import read_record
 from headrace.runs.cause import in_words
 from headrace.runs.events import MetricsLeftOut
 from headrace.runs.lifecycle import billable_seconds
@@ -156,7 +157,7 @@ def _seconds_of_hosts(state: RunState, now: float) -> dict[str, float]:
 def _request(run: Run) -> dict[str, object]:
     """The run's request.json: what was asked for, in the service's terms."""
     try:
-        request = json.loads(run.paths.request.read_bytes())
+        request = json.loads(read_record(run.paths.request))
     except (OSError, ValueError, RecursionError):  # the run is described without its request
         return {}
     if not isinstance(request, dict) or not _is_flat(request):

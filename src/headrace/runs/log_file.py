@@ -16,6 +16,8 @@ from typing import BinaryIO
 
 import msgspec
 
+from headrace.record_files import LINE_BYTES as LONGEST
+from headrace.record_files import open_record
 from headrace.runs.log_lines import KINDS, parse_line
 from headrace.runs.run_paths import Stream
 
@@ -81,7 +83,7 @@ class LogFile:
 
     def __init__(self, path: Path, stream: Stream) -> None:
         self.stream = stream
-        self._file: BinaryIO = path.open("rb", buffering=0)
+        self._file: BinaryIO = os.fdopen(open_record(path), "rb", buffering=0)
         end = os.fstat(self._file.fileno()).st_size
         self.size = self._line_start(end)
         self.position = 0
@@ -147,18 +149,23 @@ class LogFile:
         return math.inf
 
     def _line_start(self, at: int) -> int:
-        """Returns the beginning of the line that holds a byte: what follows the last newline before it."""
-        piece = 4096
-        while at > 0:
+        """Returns the beginning of the line that holds a byte: what follows the last newline before it.
+
+        A line that is longer than any of a record begins where it is as long.
+        """
+        piece, first = 4096, max(0, at - LONGEST)
+        while at > first:
             begin, piece = max(0, at - piece), CHUNK
             newline = self._read(begin, at - begin).rfind(b"\n")
             if newline >= 0:
                 return begin + newline + 1
             at = begin
-        return 0
+        return at
 
     def _line_end(self, at: int) -> int:
-        while at < self.size:
+        """Returns the end of a line. One that is longer than any of a record ends where the file does."""
+        last = min(self.size, at + LONGEST)
+        while at < last:
             chunk = self._read(at, min(CHUNK, self.size - at))
             newline = chunk.find(b"\n")
             if newline >= 0:

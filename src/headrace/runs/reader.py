@@ -14,6 +14,7 @@ import msgspec
 
 from headrace.errors import UsageError
 from headrace.feed_metrics import LoaderSecond, WorkerSecond
+from headrace.record_files import decode_record
 from headrace.runs.cause import Cause
 from headrace.runs.events import ArtefactsStored, Event, Status
 from headrace.runs.lifecycle import last_word
@@ -28,6 +29,7 @@ from headrace.runs.tail import Damage, Newer, TailSet, Told, Tree, UnknownKind
 POLL_SECONDS = 0.08
 _AFTER_DEATH = 0.5  # silence after which a run without a supervisor is taken as read
 _AFTER_DEATH_MAX = 5.0
+_any: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 _KIND = 60  # characters of the name of an unknown kind that are shown
 
 Alive = Callable[["Run"], bool]
@@ -41,14 +43,14 @@ def _decoder(kinds: UnionType, field: str) -> Callable[[bytes], Any]:
         kinds: the types that are known.
         field: which holds the tag of a record's type.
     """
-    decode = msgspec.json.Decoder(kinds).decode
+    decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(kinds)
     known = {kind.__struct_config__.tag for kind in get_args(kinds)}
 
     def decoded(line: bytes) -> Any:
         try:
-            return decode(line)
+            return decode_record(decoder, line)
         except msgspec.ValidationError:
-            found = msgspec.json.decode(line)  # whole, or it is damaged
+            found = decode_record(_any, line)  # whole, or it is damaged
             tag = found.get(field) if isinstance(found, dict) else None
             if isinstance(tag, str) and tag not in known:
                 raise UnknownKind(f"{field} {tag[:_KIND]!r}") from None

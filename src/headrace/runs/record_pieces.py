@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from collections import deque
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import msgspec
 
+from headrace.record_files import open_record, read_record
 from headrace.runs.run_paths import RunPaths
 from headrace.runs.segments import EVENTS, GROWING, WHOLE, Piece
 from headrace.runs.tail import Tree
@@ -99,11 +101,11 @@ class NewPieces:
         for name in self._whole:
             path = self._paths.root / name
             try:
-                status = path.stat()
+                status = path.lstat()
                 version = status.st_mtime_ns, status.st_size, status.st_ino
-                if self._looked.get(name) == version:
+                if self._looked.get(name) == version or not stat.S_ISREG(status.st_mode):
                     continue
-                data = path.read_bytes()
+                data = read_record(path)
             except FileNotFoundError:  # not written yet
                 continue
             self._looked[name] = version
@@ -119,16 +121,20 @@ class NewPieces:
             return None, False
         sent = known.sent.get(name, 0)
         try:
-            left = path.stat().st_size - sent
+            status = path.lstat()
         except FileNotFoundError:  # somebody removed it: what the copy has stays
             return None, False
-        if left <= 0:
+        left = status.st_size - sent
+        if left <= 0 or not stat.S_ISREG(status.st_mode):  # a link that a program has put there leads elsewhere
             return None, False
         size = min(left, PIECE_BYTES, room)
         if not size:
             return None, True
-        with path.open("rb", buffering=0) as file:
-            data = os.pread(file.fileno(), size, sent)
+        descriptor = open_record(path)
+        try:
+            data = os.pread(descriptor, size, sent)
+        finally:
+            os.close(descriptor)
         cut = data.rfind(b"\n") + 1
         if cut and not (last and size == left):
             data = data[:cut]
@@ -159,7 +165,8 @@ def take_piece(root: Path, piece: Piece, content: bytes | memoryview) -> int:
         replace_file(path, content)
         return 0
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o644)
     try:
         size = os.fstat(descriptor).st_size
         if piece.offset > size:

@@ -25,6 +25,7 @@ from headrace.errors import RecordDamaged, StorageError, UsageError
 from headrace.held_file import alone_in
 from headrace.own_runs import enter_run, require_started_here
 from headrace.private_folders import make_folders
+from headrace.record_files import read_json
 from headrace.runs.record_pieces import PieceMissing, replace_file, take_piece
 from headrace.runs.run_paths import RunPaths
 from headrace.runs.segment_bundles import COUNT, bundles_place, in_bundles, segments_of
@@ -93,7 +94,7 @@ def read_copied(paths: RunPaths) -> Copied | None:
         UsageError: that cannot be read.
     """
     try:
-        return _DECODER.decode((paths.root / COPIED).read_bytes())
+        return read_json(paths.root / COPIED, _DECODER)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, msgspec.DecodeError) as error:

@@ -21,6 +21,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from headrace.errors import RecordDamaged, RunNotFound
+from headrace.record_files import decode_record
 from headrace.runs.store import job_name_of
 
 SEGMENTS = "segments"
@@ -141,7 +142,7 @@ def header_and_rest(
     """
     line, _, _ = data.partition(b"\n")
     try:
-        header = decoder.decode(line)
+        header = decode_record(decoder, bytes(line))
     except msgspec.DecodeError as error:
         raise RecordDamaged(f"{uri} is no {what}: {error}", "is the place right?") from error
     if header.version > VERSION:

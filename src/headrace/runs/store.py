@@ -26,6 +26,7 @@ from headrace.errors import RunNotFound
 from headrace.held_file import alone_in
 from headrace.own_runs import enter_run
 from headrace.private_folders import make_folders
+from headrace.record_files import read_json
 from headrace.runs.run_paths import RunPaths, component, decode, runs_dir
 from headrace.runs.tail import Damage
 
@@ -217,7 +218,7 @@ def read_header(paths: RunPaths) -> RunHeader:
     Raises:
         OSError, msgspec.DecodeError: if it is missing or damaged.
     """
-    return _headers.decode(paths.header.read_bytes())
+    return read_json(paths.header, _headers)
 
 
 def read_plan(paths: RunPaths, part: type[P]) -> P:
@@ -226,7 +227,7 @@ def read_plan(paths: RunPaths, part: type[P]) -> P:
     Raises:
         OSError, msgspec.DecodeError: if it is missing or damaged.
     """
-    return _plan_decoder(part).decode(paths.plan.read_bytes())
+    return read_json(paths.plan, _plan_decoder(part))
 
 
 # msgspec resolves a type when its first decoder is made; two threads that do it at once crash the interpreter.

@@ -16,6 +16,8 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from headrace.record_files import LINE_BYTES, check_kind, open_record
+
 CHUNK = 256 << 10
 _SETTLED = 1.0  # seconds after which a directory's mtime tells its changes apart
 
@@ -31,6 +33,7 @@ class Tail:
 
     Attributes:
         path: the file.
+        given_up: a line was longer than `LINE_BYTES`, so neither it nor anything behind it is read.
     """
 
     def __init__(self, path: Path, last: int | None = None) -> None:
@@ -38,6 +41,8 @@ class Tail:
         self._given = 0
         self._read = self._begin = _place_of_last(path, last) if last is not None else 0
         self._parts: list[bytes] = []
+        self._part_bytes = 0
+        self.given_up = False
         self._ready: deque[bytes] = deque()
 
     def lines(self) -> Iterator[bytes]:
@@ -50,12 +55,14 @@ class Tail:
         """
         yield from self._drain()
         try:
-            size = self.path.stat().st_size
+            status = self.path.lstat()
         except (FileNotFoundError, NotADirectoryError):
             return
-        if size <= self._read:
+        check_kind(self.path, status)
+        size = status.st_size
+        if size <= self._read or self.given_up:
             return
-        with self.path.open("rb", buffering=0) as file:
+        with os.fdopen(open_record(self.path), "rb", buffering=0) as file:
             file.seek(self._read)
             while self._read < size:
                 chunk = file.read(min(CHUNK, size - self._read))
@@ -64,10 +71,14 @@ class Tail:
                 self._read += len(chunk)
                 first, *others = chunk.split(b"\n")
                 self._parts.append(first)
+                self._part_bytes += len(first)
+                if self._part_bytes > LINE_BYTES:
+                    self._parts, self.given_up = [], True
+                    return
                 if others:
                     self._ready.append(b"".join(self._parts))
                     self._ready.extend(others[:-1])
-                    self._parts = [others[-1]]
+                    self._parts, self._part_bytes = [others[-1]], len(others[-1])
                 yield from self._drain()
 
     def _drain(self) -> Iterator[bytes]:
@@ -78,7 +89,7 @@ class Tail:
     @property
     def line(self) -> int:
         """Number of the last line given, from 1. Asking reads what was passed over at the beginning."""
-        with self.path.open("rb") as file:
+        with os.fdopen(open_record(self.path), "rb") as file:
             chunks = (file.read(min(CHUNK, self._begin - at)) for at in range(0, self._begin, CHUNK))
             return self._given + sum(chunk.count(b"\n") for chunk in chunks)
 
@@ -86,8 +97,9 @@ class Tail:
 def _place_of_last(path: Path, lines: int) -> int:
     """Returns where the last complete lines of a file begin: 0 when it has fewer, or cannot be read now."""
     try:
-        with path.open("rb", buffering=0) as file:
+        with os.fdopen(open_record(path), "rb", buffering=0) as file:
             end, breaks = file.seek(0, os.SEEK_END), lines + 1  # the break before the first of them counts too
+            seen = end
             while end > 0:
                 begin = max(0, end - CHUNK)
                 file.seek(begin)
@@ -99,7 +111,10 @@ def _place_of_last(path: Path, lines: int) -> int:
                         place = chunk.rindex(b"\n", 0, place)
                     return begin + place + 1
                 breaks -= count
+                seen = end if count else seen
                 end = begin
+                if seen - end > LINE_BYTES:  # no line of a record: reading from the beginning tells
+                    return 0
     except OSError:  # reading its lines tells
         return 0
     return 0
@@ -112,6 +127,9 @@ class Tree:
         root: directory, which need not exist yet.
         depth: path components of a file below `root`.
         suffix: how the name of a file ends.
+
+    Attributes:
+        unreadable: folders that cannot be listed, and why.
     """
 
     def __init__(self, root: Path, depth: int, suffix: str) -> None:
@@ -121,6 +139,7 @@ class Tree:
         self._known: dict[Path, int] = {}
         self._children: dict[Path, list[Path]] = {}
         self._found: set[Path] = set()
+        self.unreadable: dict[Path, str] = {}
 
     def new(self) -> list[Path]:
         """Returns the files that were not there before, in the order of their names."""
@@ -142,11 +161,17 @@ class Tree:
             modified = directory.stat().st_mtime_ns
         except (FileNotFoundError, NotADirectoryError):
             return []
+        except OSError as error:
+            self.unreadable[directory] = error.strerror or str(error)
+            return []
         if self._known.get(directory) == modified:
             return self._children[directory]
         try:
             self._children[directory] = [Path(entry.path) for entry in os.scandir(directory)]
         except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            self.unreadable[directory] = error.strerror or str(error)
             return []
         # Two changes within one tick of the file system's clock have the same mtime: trust only an old one.
         if time.time() - modified / 1e9 > _SETTLED:
@@ -235,6 +260,8 @@ class TailSet(Generic[T]):
             if decode is not None:
                 self._tails[path] = (Tail(path, self._last), decode)
         self._last = None  # what comes later is new, from its first line on
+        for folder, why in self._tree.unreadable.items():
+            self._unread(folder, 0, f"cannot be read: {why}")
 
     @property
     def paths(self) -> list[Path]:
@@ -256,7 +283,13 @@ class TailSet(Generic[T]):
                     self._on_damage(Newer(*key, self._newer[key]))
                 except (ValueError, msgspec.DecodeError) as error:
                     self._on_damage(Damage(str(tail.path), tail.line, f"damaged line left out ({error})"))
+            if tail.given_up and tail.path not in self._unreadable:
+                reason = f"a line of more than {LINE_BYTES} bytes: what follows is left out"
+                self._unread(tail.path, tail.line + 1, reason)
         except OSError as error:
-            if tail.path not in self._unreadable:
-                self._unreadable.add(tail.path)
-                self._on_damage(Damage(str(tail.path), 0, f"cannot be read: {error.strerror or error}"))
+            self._unread(tail.path, 0, f"cannot be read: {error.strerror or error}")
+
+    def _unread(self, path: Path, line: int, reason: str) -> None:
+        if path not in self._unreadable:
+            self._unreadable.add(path)
+            self._on_damage(Damage(str(path), line, reason))

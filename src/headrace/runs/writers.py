@@ -149,7 +149,8 @@ class AppendFile:
         if self._descriptor >= 0:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(self.path, flags, 0o644)
         try:
             self.size = os.fstat(descriptor).st_size
             # An earlier writer of this file may have been killed in the middle of a record.

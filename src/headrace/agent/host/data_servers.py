@@ -17,6 +17,7 @@ from headrace.agent.program_specs import FEED, programs_of, service_argv
 from headrace.exit_status import split_status
 from headrace.instance.tfdata import DISPATCHER
 from headrace.processes.process_table import TICKS, look
+from headrace.record_files import decode_record
 from headrace.runs import MetricWriter
 from headrace.runs.cause import Cause, CauseKind
 from headrace.runs.metric_records import ServiceSecond
@@ -152,7 +153,7 @@ class HostServices:
         return start
 
     def _take_feed(self, line: bytes) -> None:
-        status = _feed_status.decode(line)
+        status = decode_record(_feed_status, line)
         if status.event == "ready":
             self._servers[FEED].ready()
             self._context.report(FeedUp(status.executors))
@@ -168,7 +169,7 @@ class HostServices:
 
     def _tf_server(self, stream: str) -> RestartedServer:
         def take(line: bytes) -> None:
-            status = _tf_status.decode(line)
+            status = decode_record(_tf_status, line)
             if status.event == "ready":
                 self._servers[stream].ready()
                 self._context.report(ServerUp(stream, status.version))

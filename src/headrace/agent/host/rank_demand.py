@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
 import msgspec
 
 from headrace.agent.control.control_messages import Demand
+from headrace.record_files import decode_record, open_record
 from headrace.runs import LoaderSecond
 
 TAIL = 4096  # bytes, several lines
 FRESH_SECONDS = 10.0
 
-_decode = msgspec.json.Decoder(LoaderSecond).decode
+_decoder = msgspec.json.Decoder(LoaderSecond)
 
 
 def latest_demand(path: Path) -> Demand | None:
@@ -23,15 +25,15 @@ def latest_demand(path: Path) -> Demand | None:
         path: its metric file, which it appends to.
     """
     try:
-        with path.open("rb") as file:
+        with os.fdopen(open_record(path), "rb") as file:
             file.seek(0, 2)
             file.seek(max(0, file.tell() - TAIL))
             lines = file.read().split(b"\n")[1:-1]  # the first may be cut off, the last be under way
-    except FileNotFoundError:
+    except OSError:  # not there yet, or none that a loader has written
         return None
     for line in reversed(lines):
         try:
-            second = _decode(line)
+            second = decode_record(_decoder, line)
         except msgspec.DecodeError:
             continue  # another kind of record
         if second.needed is None or not second.steps:

@@ -28,6 +28,7 @@ def command(runs: tuple[str, ...], output: str) -> None:
     """
     from headrace.cli.options import ask_engines
     from headrace.errors import EngineRefused, UsageError
+    from headrace.own_runs import started_here
     from headrace.runs import Run
     from headrace.runs.store import find_run, list_paths_of
 
@@ -38,7 +39,7 @@ def command(runs: tuple[str, ...], output: str) -> None:
         if paths.id != run_id:
             others = ", ".join(each.id for each in list_paths_of(run_id)[-3:])
             raise UsageError(f"{run_id!r} is not the id of a run", hint=f"name the run, such as {others or paths.id}")
-        if not Run(paths, alive).finished:
+        if started_here(paths.root) and not Run(paths, alive).finished:
             raise EngineRefused(f"{paths.id} goes on", hint=f"stop it first: headrace stop {paths.id}")
         chosen.append(paths)
     remove(chosen, output, dry_run=False)

@@ -9,6 +9,7 @@ import msgspec
 
 from headrace.engines.submitting_process import may_live
 from headrace.instance.launch_plan import write_atomically
+from headrace.record_files import read_json
 from headrace.runs import RunPaths
 
 TICKET, LEADER = "ticket.json", "leader_pod"
@@ -64,7 +65,10 @@ def write_ticket(paths: RunPaths, ticket: Ticket) -> None:
 
 def read_ticket(paths: RunPaths) -> Ticket:
     """Reads the ticket. Raises OSError, msgspec.DecodeError."""
-    return msgspec.json.decode((paths.engine / TICKET).read_bytes(), type=Ticket)
+    return read_json(paths.engine / TICKET, _decoder)
+
+
+_decoder = msgspec.json.Decoder(Ticket)
 
 
 def write_leader(paths: RunPaths, uid: str) -> None:

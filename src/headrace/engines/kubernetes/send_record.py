@@ -19,6 +19,7 @@ import base64
 import contextlib
 import hashlib
 import itertools
+import os
 import sys
 import time
 import zlib
@@ -29,6 +30,7 @@ import msgspec
 
 from headrace.engines.kubernetes.pod_words import ASKED, FETCHED, is_whole, touch
 from headrace.engines.platform_news import WRITER
+from headrace.record_files import decode_record, open_record
 from headrace.runs import RunPaths
 from headrace.runs.events import RunFinished
 from headrace.runs.record_pieces import BATCH_BYTES, Known, NewPieces
@@ -105,7 +107,7 @@ def digests(root: Path, sizes: Mapping[str, int]) -> dict[str, str]:
     found = {}
     for name, size in sizes.items():
         found[name] = ""
-        with contextlib.suppress(FileNotFoundError), (root / name).open("rb") as file:
+        with contextlib.suppress(FileNotFoundError), os.fdopen(open_record(root / name), "rb") as file:
             digest, left = hashlib.sha256(), size
             while left and (data := file.read(min(left, 1 << 20))):
                 digest.update(data)
@@ -128,7 +130,7 @@ def _without_end(piece: Piece, data: bytes) -> tuple[Piece, bytes] | None:
 
 def _is_end(line: bytes) -> bool:
     try:
-        _END.decode(line)
+        decode_record(_END, line)
     except msgspec.DecodeError:
         return False
     return True
@@ -194,7 +196,7 @@ def _send(paths: RunPaths, path: str, offset: str) -> int:
     if not is_output(path):
         raise ValueError(f"{path!r} is no file that the run has made")
     left = OUTPUT_BYTES
-    with (paths.root / path).open("rb", buffering=0) as file:
+    with os.fdopen(open_record(paths.root / path), "rb", buffering=0) as file:
         file.seek(int(offset))
         while left and (data := file.read(min(left, CHUNK_BYTES))):
             _write(paths, data)

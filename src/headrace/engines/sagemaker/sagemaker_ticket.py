@@ -14,6 +14,7 @@ from headrace.engines.sagemaker.service_calls import ServiceAccess
 from headrace.engines.submitting_process import may_live
 from headrace.instance.launch_plan import write_atomically
 from headrace.instance.s3 import S3Access
+from headrace.record_files import read_json
 from headrace.runs import Cause, RunPaths
 
 TICKET = "ticket.json"
@@ -98,7 +99,10 @@ def write_ticket(paths: RunPaths, ticket: ServiceTicket) -> None:
 
 def read_ticket(paths: RunPaths) -> ServiceTicket:
     """Reads the ticket. Raises OSError, msgspec.DecodeError."""
-    return msgspec.json.decode((paths.engine / TICKET).read_bytes(), type=ServiceTicket)
+    return read_json(paths.engine / TICKET, _decoder)
+
+
+_decoder = msgspec.json.Decoder(ServiceTicket)
 
 
 def training_job_name(run_id: str, attempt: int = 1) -> str:

@@ -18,6 +18,7 @@ import msgspec
 from headrace.engines.platform_news import WRITER
 from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket
 from headrace.instance.storage import Store
+from headrace.record_files import decode_record
 from headrace.runs import Run, RunPaths
 from headrace.runs.events import RunFinished
 from headrace.runs.lifecycle import last_word
@@ -104,7 +105,7 @@ def _place_of_end(copy: RunPaths) -> int | None:
     with (copy.root / LEADERS).open("rb") as lines:
         for line in lines:
             with contextlib.suppress(msgspec.DecodeError):  # another event
-                _LINE.decode(line)
+                decode_record(_LINE, line)
                 found = place
             place += len(line)
     return found

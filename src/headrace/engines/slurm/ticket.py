@@ -15,6 +15,7 @@ import msgspec
 
 from headrace.instance.isolation_level import NO_ISOLATION
 from headrace.instance.launch_plan import write_atomically
+from headrace.record_files import read_json
 from headrace.runs import RunPaths
 
 NOT_KNOWN = 0  # no job of Slurm has this id
@@ -94,7 +95,10 @@ def write_ticket(paths: RunPaths, ticket: Ticket) -> None:
 
 def read_ticket(paths: RunPaths) -> Ticket:
     """Reads the ticket. Raises OSError, msgspec.DecodeError."""
-    return msgspec.json.decode((paths.engine / TICKET).read_bytes(), type=Ticket)
+    return read_json(paths.engine / TICKET, _decoder)
+
+
+_decoder = msgspec.json.Decoder(Ticket)
 
 
 def write_placement(paths: RunPaths, placement: Placement) -> None:

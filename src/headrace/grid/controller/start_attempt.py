@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -20,6 +21,7 @@ from headrace.errors import NameInUse
 from headrace.job import Job
 from headrace.job.model.platform_options import Tag
 from headrace.own_runs import started_here
+from headrace.record_files import read_json
 from headrace.runs import CauseKind, Run, RunPaths
 from headrace.runs.lifecycle import last_word
 from headrace.runs.store import is_copy, list_paths_of
@@ -146,11 +148,14 @@ def _has_end(run: Run) -> bool:
     return last_word(run.events()) is not None
 
 
+_json: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
+
+
 def digest_of_run(paths: RunPaths) -> str:
     """Returns the digest of the request that a run was made of; empty when it has none."""
     for name in _ASKED:
         try:
-            data = msgspec.json.decode((paths.root / name).read_bytes())
+            data = read_json(paths.root / name, _json)
         except (OSError, msgspec.DecodeError):
             continue
         for tag in data.get("tags") or () if isinstance(data, dict) else ():

@@ -34,6 +34,7 @@ from headrace.insight.figures.planned_job import PlannedJob, planned_job
 from headrace.insight.performance_model import RATE_FORMULA, Range, predict
 from headrace.insight.reports.run_report import Report, report, time_to_train
 from headrace.insight.verdicts.decide import Verdict
+from headrace.record_files import read_json
 from headrace.runs import HostSecond, LoaderSecond, Run, ServiceSecond, WorkerSecond, of_kind
 from headrace.runs.event_text import not_started
 from headrace.runs.events import FeedReady
@@ -313,7 +314,7 @@ def _plan(run: Run) -> tuple[PlannedJob, str]:
 
 def _job(run: Run) -> _Job:
     try:
-        found = _jobs.decode(run.paths.job.read_bytes())
+        found = read_json(run.paths.job, _jobs)
         found.limits  # noqa: B018 (a bandwidth that is none)
     except (OSError, msgspec.DecodeError, ValueError) as error:
         raise not_enough(f"its job cannot be read: {error}") from error
