@@ -84,6 +84,11 @@ def log_to_stderr(text: str) -> None:
         logging.getLogger(PACKAGE).warning("%s", error)
 
 
+def tell_user(text: str) -> None:
+    """Says something to whoever starts a run, on standard error: what a log would keep from him."""
+    print(f"headrace: {text}", file=sys.stderr, flush=True)
+
+
 def levels_of_environment(at_least: int) -> dict[str, int]:
     """Returns the levels of $HEADRACE_LOG for a log that has all records from a level on anyway.
 

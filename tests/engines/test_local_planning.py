@@ -258,7 +258,7 @@ sub/*.tmp
 
 
 @pytest.mark.parametrize("names", [(".gitignore",), (".headraceignore", ".gitignore")])
-def test_what_an_ignore_file_names_is_neither_copied_nor_counted_nor_digested(tmp_path: Path, names) -> None:
+def test_what_an_ignore_file_names_is_neither_copied_nor_counted_nor_digested(tmp_path: Path, names, capsys) -> None:
     source = tmp_path / "source"
     for name in ("train.py", "data/big", "data/kept", "out", "in/out", "a.ckpt", "sub/b.ckpt", "sub/c.tmp", "c.tmp"):
         (source / name).parent.mkdir(parents=True, exist_ok=True)
@@ -277,6 +277,7 @@ def test_what_an_ignore_file_names_is_neither_copied_nor_counted_nor_digested(tm
     paths = RunPaths(tmp_path / "runs" / "one")
     paths.root.mkdir(parents=True)
     bring_job_code(job, paths)
+    assert ("leaves out" in capsys.readouterr().err) == (first == ".gitignore")
     copied = {str(path.relative_to(paths.code)) for path in paths.code.rglob("*") if path.is_file()}
     assert copied == {*names, "train.py", "in/out", "c.tmp", "linked/w.py"}
     digest = digest_of_code(job)

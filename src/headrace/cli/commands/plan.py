@@ -68,6 +68,7 @@ def command(
     from headrace.engines.planning.code_size import code_notes
     from headrace.engines.planning.engine_job import EngineJob
     from headrace.job import load_job
+    from headrace.log_setup import tell_user
     from headrace.runs import runs_dir
 
     prices = region if engine == "sagemaker" else priced_region(region)
@@ -77,7 +78,7 @@ def command(
         return
     planned = engines.plan(loaded, engine)
     for note in code_notes(loaded, runs_dir()):
-        click.echo(f"headrace: {note}", err=True)
+        tell_user(note)
     submission: Submission | None = getattr(planned, "submission", None)
     python, pods = "python", {}
     if isinstance(planned, EngineJob):

@@ -68,7 +68,7 @@ def code_notes(job: Job, runs: Path) -> Iterator[str]:
         total = sum(sizes.values())
         if total > MUCH:
             largest = sorted(sizes.items(), key=lambda item: -item[1])[:NAMED]
-            names = ", ".join(f"{name} {size / 1e6:.0f} MB" for name, size in largest)
+            names = ", ".join(f"{name} {size / 1e6:.0f} MB" for name, size in largest if size > total / 100)
             yield (
                 f"warning: {folder} goes to the run as code, {total / 1e6:.0f} MB, of these {names}; "
                 f"data belong into `inputs`, and what a run does not need into {folder / IGNORE_FILES[0]} "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
@@ -16,9 +15,8 @@ from headrace.instance.launch_plan import LaunchPlan, write_atomically
 from headrace.instance.paths import DEFAULT_BASE, TreePaths
 from headrace.instance.s3 import AS_ENVIRONMENT, S3Access
 from headrace.job import Job
+from headrace.log_setup import tell_user
 from headrace.runs import RunPaths
-
-_log = logging.getLogger(__name__)
 
 DEFAULT_CHECKPOINTS = PurePosixPath(DEFAULT_BASE, "checkpoints")
 TAKEN = (
@@ -121,11 +119,9 @@ def _tell_earlier(job: Job, store: storage.Store, output: str) -> None:
     other = "name another job_name or output_path"
     if job.earlier_output == "refuse":
         raise EngineRefused(f"{what}, and the job has earlier_output: refuse", hint=f"{other}, or move it away")
-    _log.warning(
-        "warning: %s, which this run replaces at its end, also when it fails; to keep it %s "
-        "(`earlier_output: refuse` in the job file refuses such a start)",
-        what,
-        other,
+    tell_user(
+        f"warning: {what}, which this run replaces at its end, also when it fails; to keep it {other} "
+        "(`earlier_output: refuse` in the job file refuses such a start)"
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -24,9 +23,8 @@ from headrace.instance.launch_plan import HostPlan, LaunchPlan, plan_text, write
 from headrace.instance.paths import DEFAULT_BASE
 from headrace.job import Job
 from headrace.job.model.path_types import is_archive
+from headrace.log_setup import tell_user
 from headrace.runs import RunPaths, runs_dir
-
-_log = logging.getLogger(__name__)
 
 
 def prepare(
@@ -90,7 +88,7 @@ def bring_job_code(job: Job, paths: RunPaths, runs: Path | None = None) -> None:
     archive, left_out = is_archive(job.source_dir), runs or paths.root.parent
     beside = (*job.scripts, *job.dependencies)
     for note in code_notes(job, left_out):
-        _log.warning("%s", note)
+        tell_user(note)
     bring_code(
         job.source_dir, job.base_path, beside, paths.code, leave_out=left_out, archive=archive, ignored_in=ignored_in
     )
