@@ -19,9 +19,9 @@ SESSION = botocore.session.Session()
 
 
 @contextmanager
-def s3_serving(root: Path) -> Iterator[tuple[HttpServer, S3Face]]:
+def s3_serving(root: Path, region: str = "us-east-1") -> Iterator[tuple[HttpServer, S3Face]]:
     """A face over a folder, served."""
-    face = S3Face(root, ACCOUNT)
+    face = S3Face(root, ACCOUNT, region)
     try:
         with serving(lambda request: face.handle(request, None)) as server:
             yield server, face

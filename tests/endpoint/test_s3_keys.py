@@ -12,6 +12,8 @@ import pytest
 from botocore.exceptions import ClientError
 from s3_server import ACCOUNT, s3_client, s3_serving
 
+from headrace.endpoint.auth.access_keys import keys_of
+from headrace.endpoint.endpoint_server import Endpoint, ServeOptions
 from headrace.endpoint.http.aws_names import bucket_of_host
 from headrace.endpoint.s3.object_folder import OWN
 from headrace.endpoint.s3.s3_errors import S3Error
@@ -239,6 +241,25 @@ def test_a_reader_sees_the_old_object_or_the_new_one(face: tuple[Any, S3Face]) -
         seen.add(data[:1] + found["ETag"].encode())
     writer.join()
     assert len(seen) <= 2  # one ETag for each
+
+
+@pytest.mark.parametrize("fails", ["index", "endpoint"])
+def test_a_server_that_cannot_be_had_keeps_neither_its_port_nor_its_folders(fails: str, tmp_path: Path) -> None:
+    root, store = tmp_path / "buckets", tmp_path / "store"
+    S3Face(root).close()
+    index = root / OWN / "index.sqlite"
+    kept = index.read_bytes()
+    if fails == "index":
+        index.write_bytes(b"no database" * 100)
+        with pytest.raises(Exception, match="database"):
+            S3Face(root)
+        index.write_bytes(kept)
+    else:
+        store.mkdir(mode=0o700)
+        options = ServeOptions(port=0, store=store, buckets=root, rates=["Nothing=1"])
+        with pytest.raises(UsageError, match="Nothing"):
+            Endpoint(options, keys_of(store))
+    S3Face(root).close()  # in the same process
 
 
 def test_what_was_put_is_there_after_a_restart(root: Path) -> None:

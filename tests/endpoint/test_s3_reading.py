@@ -134,6 +134,7 @@ def test_parameters_of_presigned_requests(served: tuple[Any, int]) -> None:
         ("GET", f"/{BUCKET}?list-type=2&max-keys=-1", 400, "InvalidArgument"),
         ("GET", f"/{BUCKET}?list-type=2&max-keys=x", 400, "InvalidArgument"),
         ("GET", f"/{BUCKET}?list-type=2&continuation-token=%21", 400, "InvalidArgument"),
+        ("GET", f"/{BUCKET}?list-type=2&continuation-token=", 400, "InvalidArgument"),
         ("GET", f"/{BUCKET}?list-type=2&encoding-type=x", 400, "InvalidArgument"),
         ("GET", f"/{BUCKET}/k?versionId=abc", 400, "InvalidArgument"), ("GET", "/../etc/passwd", 404, "NoSuchBucket"),
         ("GET", f"/{BUCKET}?{'a&' * 200}", 400, "InvalidURI"), ("DELETE", "/", 405, "MethodNotAllowed"),
@@ -146,6 +147,37 @@ def test_what_is_not_done_is_said_in_the_words_of_s3(
         found, headers, body = wire.ask(f"{method} {target} HTTP/1.1\nHost: h")
         assert (found, headers["content-type"]) == (status, "application/xml")
         assert f"<Code>{code}</Code>".encode() in body
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "asked", "code"),
+    [
+        ("us-east-1", "", ""), ("us-east-1", "eu-west-1", ""), ("us-east-1", "EU", ""), ("eu-west-1", "eu-west-1", ""),
+        ("us-east-1", "us-east-1", "InvalidLocationConstraint"), ("us-east-1", "nowhere", "InvalidLocationConstraint"),
+        ("eu-west-1", "us-east-1", "InvalidLocationConstraint"),
+        ("eu-west-1", "", "IllegalLocationConstraintException"),
+        ("eu-west-1", "eu-west-2", "IllegalLocationConstraintException"),
+    ],
+)  # fmt: skip
+def test_a_bucket_is_created_where_the_service_would(endpoint: str, asked: str, code: str, tmp_path: Path) -> None:
+    body = f"<CreateBucketConfiguration><LocationConstraint>{asked}</LocationConstraint></CreateBucketConfiguration>"
+    with s3_serving(tmp_path, endpoint) as (server, _), Wire(server.port) as wire:
+        data = body.encode() if asked else b""
+        status, _, answer = wire.ask(f"PUT /new-bucket HTTP/1.1\nHost: h\nContent-Length: {len(data)}", data)
+        assert status == (400 if code else 200)
+        assert f"<Code>{code}</Code>".encode() in answer or not code
+        assert wire.ask("HEAD /new-bucket HTTP/1.1\nHost: h")[0] == (404 if code else 200)
+
+
+def test_a_page_behind_a_token_does_not_say_where_the_list_began(served: tuple[Any, int]) -> None:
+    client, _ = served
+    for key in ("s1", "s2", "s3"):
+        client.put_object(Bucket=BUCKET, Key=key, Body=b"")
+    first = client.list_objects_v2(Bucket=BUCKET, Prefix="s", StartAfter="s1", MaxKeys=1)
+    assert (first["StartAfter"], [found["Key"] for found in first["Contents"]]) == ("s1", ["s2"])
+    token = first["NextContinuationToken"]
+    second = client.list_objects_v2(Bucket=BUCKET, Prefix="s", StartAfter="s1", ContinuationToken=token)
+    assert ("StartAfter" in second, [found["Key"] for found in second["Contents"]]) == (False, ["s3"])
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,7 @@ def test_a_job_that_boto3_creates_runs_in_pods_and_reaches_the_endpoints_s3(clus
             "in-pods", PROGRAM, InputDataConfig=[{"ChannelName": "train", "DataSource": {"S3DataSource": source}}]
         )
         request["AlgorithmSpecification"]["MetricDefinitions"] = [{"Name": "loss", "Regex": "loss=([0-9.]+);"}]
+        request["Environment"] = {"TOLD": f"s3://{BUCKET}/told"}  # so it may write there
         client.create_training_job(**request)
         found = endpoint.ended(client, "in-pods")
         assert found["TrainingJobStatus"] == "Completed", (

@@ -83,6 +83,7 @@ def test_a_job_that_boto3_creates_runs_on_the_nodes_of_the_partitions_and_reache
         },
         "InputDataConfig": [{"ChannelName": "train", "DataSource": {"S3DataSource": source}}],
         "OutputDataConfig": {"S3OutputPath": "s3://headrace-local/out"},
+        "Environment": {"TOLD": "s3://headrace-local/told"},  # so it may write there
         "ResourceConfig": {
             "InstanceGroups": [
                 {"InstanceGroupName": "data", "InstanceType": "ml.c5.xlarge", "InstanceCount": 1},

@@ -174,9 +174,12 @@ class Endpoint:
         listener = listen(options.host, options.port)
         port = int(listener.getsockname()[1])
         self.setup = setup_of(options, keys, port)
-        try:
+        with contextlib.ExitStack() as made:  # what is given back when the rest cannot be had
+            made.callback(listener.close)
             self._store = JobStore(options.store)
+            made.callback(self._store.close)
             self._s3 = S3Face(options.buckets, ACCOUNT, options.region)
+            made.callback(self._s3.close)
             self._s3.create_bucket(BUCKET)
             maker = JobMaker(settings, self._local_path, self._first_key, read_rules(options.images), STOP_GRACE)
             runs = JobRuns(options.store, self._store, maker, options.region, _url(options, MACHINE_NAME, port), keys)
@@ -191,9 +194,7 @@ class Endpoint:
             self.handle = Dispatcher(gatekeeper, by_name, self._s3.handle, self._find_job).handle
             self._server = HttpServer(self.handle, listener, tls=_tls(options), proxy=proxy)
             self.setup.write()
-        except BaseException:
-            listener.close()
-            raise
+            made.pop_all()
 
     @property
     def port(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 
+from headrace.endpoint.http.aws_names import is_region
 from headrace.endpoint.http.http_message import HttpReply
 from headrace.endpoint.s3.key_listing import KeyListing, Page
 from headrace.endpoint.s3.multipart_uploads import MultipartUploads
@@ -53,16 +54,28 @@ class BucketOperations:
         """Answers CreateBucket.
 
         Raises:
-            S3Error: it is there, or cannot have that name.
+            S3Error: it is there, or cannot have that name or region.
         """
         data = receive_small(request.http, _CONFIGURATION_BYTES) if _has_body(request) else b""
         region = text_of(parse(data, "CreateBucketConfiguration"), "LocationConstraint") if data.strip() else ""
+        self._check_region(region)
         if not self._folder.create_bucket(request.bucket):
             _, there = self._folder.index.bucket(request.bucket, self._region)
             if (region or DEFAULT_REGION) != DEFAULT_REGION or there != DEFAULT_REGION:
                 raise S3Error("BucketAlreadyOwnedByYou", BucketName=request.bucket)
         self._folder.index.bucket(request.bucket, region or DEFAULT_REGION)
         return HttpReply(200, (("x-amz-request-id", request_id()), ("Location", f"/{request.bucket}")))
+
+    def _check_region(self, region: str) -> None:
+        """Checks where a bucket is to be, as the service does in the endpoint's region."""
+        if region and (region == DEFAULT_REGION or not (region == "EU" or is_region(region))):
+            raise S3Error("InvalidLocationConstraint", LocationConstraint=region)
+        if DEFAULT_REGION != self._region != region:
+            raise S3Error(
+                "IllegalLocationConstraintException",
+                f"The {region or 'unspecified'} location constraint is incompatible for the region specific endpoint "
+                "this request was sent to.",
+            )
 
     def head_bucket(self, request: S3Request) -> HttpReply:
         """Answers HeadBucket.
@@ -148,7 +161,7 @@ class BucketOperations:
             head.append(("ContinuationToken", token))
         if page.more:
             head.append(("NextContinuationToken", base64.urlsafe_b64encode(page.last).decode()))
-        if start:
+        if start and token is None:
             head.append(("StartAfter", key_text(start.encode(), encoded=encoded)))
         owner = query.get("fetch-owner") == "true"
         return xml_reply("ListBucketResult", [*head, *self._contents(request, page, owner=owner)])
@@ -206,6 +219,8 @@ def _delimiter(request: S3Request, *, encoded: bool) -> list[Element]:
 
 def _from_token(token: str) -> bytes:
     try:
+        if not token:
+            raise ValueError
         return base64.b64decode(token, altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
         raise S3Error(

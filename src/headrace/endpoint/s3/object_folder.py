@@ -72,9 +72,13 @@ class ObjectFolder:
             words = f"another server uses the folder of objects {root}"
             raise UsageError(words, hint="stop it, or name another folder with --buckets")
         self._lock_file = lock_file
-        self.index = ObjectIndex(self.own / "index.sqlite")
-        for left in (self.own / "incoming").iterdir():
-            left.unlink()
+        try:
+            self.index = ObjectIndex(self.own / "index.sqlite")
+            for left in (self.own / "incoming").iterdir():
+                left.unlink()
+        except BaseException:
+            os.close(lock_file)
+            raise
 
     def close(self) -> None:
         """Ends the use of the folder."""

@@ -27,6 +27,8 @@ _ERRORS: Mapping[str, tuple[int, str]] = {
     "InvalidArgument": (400, "Invalid Argument"),
     "InvalidBucketName": (400, "The specified bucket is not valid."),
     "InvalidDigest": (400, "The Content-MD5 or checksum value that you specified is not valid."),
+    "IllegalLocationConstraintException": (400, "The location constraint is incompatible for the endpoint's region."),
+    "InvalidLocationConstraint": (400, "The specified location-constraint is not valid"),
     "InvalidPart": (
         400,
         "One or more of the specified parts could not be found.  The part may not have been uploaded, or the specified "
