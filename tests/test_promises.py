@@ -23,7 +23,8 @@ SUITES = {
     "sagemaker-training-toolkit", "torchx", "submitit", "Kubeflow Trainer", "SkyPilot", "Hydra", "Ray Tune",
 }  # fmt: skip
 WITHOUT_PROMISES = {  # pages that explain, measure or lead to others
-    "architecture", "benchmarks", "glossary", "index", "promises", "tensorflow-tutorial", "when-not",
+    "architecture", "benchmarks", "glossary", "index", "promises", "security", "tensorflow-tutorial",
+    "when-not",
 }  # fmt: skip
 
 
@@ -90,6 +91,12 @@ def test_a_promise_is_held_by_a_test_of_the_normal_run(promise: Promise) -> None
 def test_every_page_that_promises_is_there() -> None:
     pages = {path.stem for path in DOCS.glob("*.md")} - WITHOUT_PROMISES
     assert pages - {Path(promise.page).stem for promise in promises()} == set()
+
+
+def test_what_the_page_of_security_says_is_held_by_the_tests_that_it_names() -> None:
+    named = re.findall(r"`([\w/]+\.py::\w+)`", (DOCS / "security.md").read_text())
+    assert len(named) > 20
+    assert [test for test in named if not is_in_the_normal_run(test)] == []
 
 
 def test_the_whole_page_is_read() -> None:
