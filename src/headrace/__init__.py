@@ -21,14 +21,16 @@ _EXPORTS = {
     "InstanceGroup": "headrace.job",
     "TrainingInput": "headrace.job",
     "HeadraceError": "headrace.errors",
+    "log": "headrace.feed.metrics.value_log",
     "track": "headrace.feed",
 }
 
-__all__ = ["Environment", "HeadraceError", "InstanceGroup", "Job", "TrainingInput", "__version__", "track"]
+__all__ = ["Environment", "HeadraceError", "InstanceGroup", "Job", "TrainingInput", "__version__", "log", "track"]
 
 if TYPE_CHECKING:
     from headrace.errors import HeadraceError
     from headrace.feed import track
+    from headrace.feed.metrics.value_log import log
     from headrace.instance import Environment
     from headrace.job import InstanceGroup, Job, TrainingInput
 

@@ -139,3 +139,27 @@ class WorkerSecond(msgspec.Struct, frozen=True, kw_only=True, tag_field="metric"
     sent: int = 0
     sending: float = 0.0
     because: Because | None = None
+
+
+class ValueSecond(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="metric", tag="value"):
+    """A figure that the job's metric definitions found in a program's log, or that it gave to `headrace.log`, summed up
+    over about one second.
+
+    Attributes:
+        t: end of the window, seconds since the epoch, UTC.
+        name: of the metric.
+        stream: the program that printed it: a rank's number.
+        count: how many there were.
+        last, low, high, total: the last, least and greatest of them, and their sum.
+        step: of the training, of the last of them; None where nobody said.
+    """
+
+    t: float
+    name: str
+    stream: str
+    count: int
+    last: float
+    low: float
+    high: float
+    total: float
+    step: int | None = None

@@ -297,3 +297,16 @@ def test_a_program_that_fails_is_a_fault_and_one_that_was_stopped_is_not() -> No
 @pytest.mark.parametrize("supervised", [True, False])
 def test_a_run_whose_engine_was_killed_ends_with_its_last_event(supervised: bool) -> None:
     assert life(STARTED, supervised=supervised)[-1][2] == (None if supervised else 5)
+
+
+def test_a_metric_that_comes_every_few_seconds_is_a_line_and_stands_until_the_next_one() -> None:
+    def value(t: float, of: float) -> ValueSecond:
+        return ValueSecond(t=t, name="loss", stream="0", count=1, last=of, low=of, high=of, total=of)
+
+    program = Stream("dnn", "algo-2", "values")
+    found = charts_of([(program, value(T + t, of)) for t, of in ((2.5, 3.0), (6.5, 2.0))])
+    values = line_of(found, "value:loss", "rank 0")
+    shown = [each for each in values if each is not None]
+    assert len(shown) >= 4, "as many as there are buckets from the first one on, and not two"
+    assert sorted(set(shown), reverse=True) == [3.0, 2.0]
+    assert shown == sorted(shown, reverse=True)

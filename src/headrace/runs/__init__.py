@@ -3,7 +3,7 @@
 What shows or judges a job reads this and nothing else, so it works after the job, without its engine and offline.
 """
 
-from headrace.feed_metrics import LoaderSecond, WorkerSecond
+from headrace.feed_metrics import LoaderSecond, ValueSecond, WorkerSecond
 from headrace.runs.cause import Cause, CauseKind
 from headrace.runs.events import (
     ArtefactsStored,
@@ -14,7 +14,7 @@ from headrace.runs.events import (
     Status,
 )
 from headrace.runs.log_lines import LogFollower, LogLine, Selector, parse_selector
-from headrace.runs.metric_records import GpuUse, HostSecond, Metric, ServiceSecond, ValueSecond
+from headrace.runs.metric_records import GpuUse, HostSecond, Metric, ServiceSecond
 from headrace.runs.reader import EndOfRun, EventFollower, MetricFollower, Run, list_runs, of_kind
 from headrace.runs.run_paths import RunPaths, Stream, runs_dir
 from headrace.runs.state import Program, RunState, state_of

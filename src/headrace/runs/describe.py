@@ -14,12 +14,12 @@ import math
 import time
 from datetime import datetime, timezone
 
+from headrace.feed_metrics import ValueSecond
 from headrace.own_runs import started_here
 from headrace.record_files import read_record
 from headrace.runs.cause import in_words
 from headrace.runs.events import MetricsLeftOut
 from headrace.runs.lifecycle import billable_seconds
-from headrace.runs.metric_records import ValueSecond
 from headrace.runs.reader import Run
 from headrace.runs.state import RunState
 from headrace.runs.store import RunHeader

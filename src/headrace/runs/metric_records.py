@@ -2,8 +2,9 @@
 
 `LoaderSecond` is written by a training process (headrace.feed's DataLoader, any loader wrapped by `headrace.track`, a
 framework's callback) into the file named by HEADRACE_METRICS, `WorkerSecond` by a feed server, and by a training
-process that has data workers of its own: `headrace.feed_metrics` defines both. `HostSecond`, `ValueSecond` and
-`ServiceSecond` are written by the host's agent; `PlatformMinute` by an engine, out of what its platform measured.
+process that has data workers of its own, `ValueSecond` by `headrace.log` and by the host's agent:
+`headrace.feed_metrics` defines them. `HostSecond` and `ServiceSecond` are written by the agent; `PlatformMinute` by an
+engine, out of what its platform measured.
 
 Fields with a default came later than the others: a record without them says that they were not measured.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import msgspec
 
-from headrace.feed_metrics import LoaderSecond, WorkerSecond
+from headrace.feed_metrics import LoaderSecond, ValueSecond, WorkerSecond
 
 
 class GpuUse(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -69,27 +70,6 @@ class HostSecond(msgspec.Struct, frozen=True, kw_only=True, tag_field="metric", 
     gpus: tuple[GpuUse, ...] = ()
     disk: float | None = None
     busy: float | None = None
-
-
-class ValueSecond(msgspec.Struct, frozen=True, kw_only=True, tag_field="metric", tag="value"):
-    """A figure that the job's metric definitions found in a program's log, summed up over about one second.
-
-    Attributes:
-        t: end of the window, seconds since the epoch, UTC.
-        name: of the metric definition.
-        stream: the program that printed it: a rank's number.
-        count: how many were found.
-        last, low, high, total: the last, least and greatest of them, and their sum.
-    """
-
-    t: float
-    name: str
-    stream: str
-    count: int
-    last: float
-    low: float
-    high: float
-    total: float
 
 
 class ServiceSecond(msgspec.Struct, frozen=True, kw_only=True, tag_field="metric", tag="service"):

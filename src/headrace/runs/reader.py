@@ -13,14 +13,14 @@ from typing import Any, TypeVar, get_args
 import msgspec
 
 from headrace.errors import UsageError
-from headrace.feed_metrics import LoaderSecond, WorkerSecond
+from headrace.feed_metrics import LoaderSecond, ValueSecond, WorkerSecond
 from headrace.record_files import decode_record
 from headrace.runs.cause import Cause
 from headrace.runs.events import ArtefactsStored, Event, Status
 from headrace.runs.lifecycle import last_word
 from headrace.runs.log_lines import LogFollower, LogLine, Selector, parse_selector, stream_of
-from headrace.runs.metric_records import HostSecond, Metric, PlatformMinute, ServiceSecond, ValueSecond
-from headrace.runs.run_paths import HOST, PLATFORM, VALUES, RunPaths, Stream
+from headrace.runs.metric_records import HostSecond, Metric, PlatformMinute, ServiceSecond
+from headrace.runs.run_paths import HOST, PLATFORM, RunPaths, Stream
 from headrace.runs.segment_reader import read_copied
 from headrace.runs.state import Program, RunState, state_of
 from headrace.runs.store import RECORD_VERSION, RunHeader, find_run, is_copy, list_paths, read_header, supervisor_alive
@@ -286,8 +286,9 @@ class Run:
         return of_kind(self.metrics(Selector(name=PLATFORM)), PlatformMinute)
 
     def value_seconds(self) -> dict[Stream, list[ValueSecond]]:
-        """Returns what the job's metric definitions found, by host."""
-        return of_kind(self.metrics(Selector(name=VALUES)), ValueSecond)
+        """Returns what the job's metric definitions found, by host, and what programs gave to `headrace.log`, by
+        program."""
+        return of_kind(self.metrics(), ValueSecond)
 
     def logs(
         self,

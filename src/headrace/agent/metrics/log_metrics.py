@@ -23,10 +23,9 @@ from dataclasses import dataclass
 from types import FrameType
 
 from headrace.instance.launch_plan import MetricDefinition
-from headrace.runs import EventWriter, MetricWriter
+from headrace.runs import EventWriter, MetricWriter, ValueSecond
 from headrace.runs.event_text import sentence
 from headrace.runs.events import LeftOut, MetricsLeftOut
-from headrace.runs.metric_records import ValueSecond
 
 _log = logging.getLogger(__name__)
 

@@ -280,8 +280,8 @@ def _values(columns: Columns, grid: Grid) -> Iterator[Chart]:
             table = columns.table(key)
             low, high = extremes(grid, table["t"], table["low"], table["high"])
             mean = ratio(grid, table["t"], table["total"], table["count"])
-            lines.append(line_of(f"rank {key.source}", key.stream.group, mean, low, high))
-        formula = "mean of what the metric definition found in the log; range: least and greatest"
+            lines.append(line_of(f"rank {key.source}", key.stream.group, *map(_held, (mean, low, high))))
+        formula = "mean of what was found or logged, until the next one comes; range: least and greatest"
         yield from chart_of(f"value:{name}", name, "1", formula, lines)
 
 
@@ -289,6 +289,12 @@ _CHARTS: tuple[Callable[[Columns, Grid], Iterator[Chart]], ...] = (
     cpu_by_group, _step_shares, gpu_by_group, _step_time, _queue, _bytes, _samples, _workers, _services, _memory,
     _gpu_memory, _disk, _values,
 )  # fmt: skip
+
+
+def _held(values: Floats) -> Floats:
+    """Returns values of which each stands until the next one comes: a line through buckets of which few have one."""
+    place = np.maximum.accumulate(np.where(np.isnan(values), -1, np.arange(len(values))))
+    return np.where(place < 0, np.nan, values[place])
 
 
 def chart_of(name: str, title: str, unit: str, formula: str, lines: Iterable[Line]) -> Iterator[Chart]:

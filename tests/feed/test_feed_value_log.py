@@ -1,0 +1,62 @@
+"""`headrace.log`: what a script hands over is in its run, once, and outside a job nothing happens."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import headrace
+from headrace.insight import report
+from headrace.runs import Run, Stream, create_run
+from headrace.runs.describe import newest_values
+
+RANK = Stream("dnn", "algo-1", "3")
+SCRIPT = """
+import sys
+import headrace
+for i in range(1000):
+    headrace.log({"loss": 1000.0 - i, "accuracy": i}, step=i)
+headrace.log({"loss": float("nan")}, step=1000)
+headrace.log({"loss": float("inf")}, step=1001)
+print(sorted({"torch", "grpc", "numpy", "pydantic"} & set(sys.modules)))
+"""
+
+
+def logged(script: str, file: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "HEADRACE_METRICS": file}
+    return subprocess.run(
+        [sys.executable, "-c", script], env=environment, check=True, capture_output=True, text=True, timeout=60
+    )
+
+
+def test_what_a_script_logs_is_summed_up_and_stands_in_report_charts_and_final_metrics(tmp_path: Path) -> None:
+    paths = create_run("logs", runs=tmp_path)
+    file = paths.metrics(RANK)
+    file.parent.mkdir(parents=True)
+    done = logged(SCRIPT, str(file))
+    assert done.stdout == "[]\n", "it loads no library"
+    assert done.stderr == "headrace.log: loss is nan at step 1000; such values are not recorded\n", "once"
+    assert len(file.read_text().splitlines()) <= 2 * 10, "a record a second, not one a value"
+    run = Run(paths)
+    assert not run.damage
+    values = {value.name: value for value in report(run).values}
+    assert {name: value.count.value for name, value in values.items()} == {"loss": 1000, "accuracy": 1000}
+    loss = values["loss"]
+    assert (loss.last.value, loss.min.value, loss.max.value, loss.mean.value) == (1.0, 1.0, 1000.0, 500.5)
+    assert loss.programs == ("dnn/algo-1[3]",)
+    newest = newest_values(run)
+    assert (newest["loss"].last, newest["loss"].step, newest["accuracy"].last) == (1.0, 999, 999.0)
+
+
+def test_outside_a_job_it_only_checks_its_arguments(tmp_path: Path) -> None:
+    assert logged(SCRIPT, "").stderr == ""
+    assert list(tmp_path.iterdir()) == []
+    headrace.log({"loss": 1})
+    with pytest.raises(TypeError, match="'loss' must be a number, not 'much'"):
+        headrace.log({"loss": "much"})
+    with pytest.raises(TypeError, match="the name of a metric must be a text that is not empty, not 7"):
+        headrace.log({7: 1.0})  # type: ignore[dict-item]
