@@ -85,6 +85,19 @@ def test_nothing_is_cut_on_a_terminal_of_any_width_or_on_a_pipe(show: Show, cli:
             assert _squeezed(cell) in here, (arguments, cell)
 
 
+@pytest.mark.parametrize("width", [100, 130, 0])
+def test_figures_of_runs_with_long_names_are_lines_of_a_table_in_a_hundred_columns(
+    show: Show, cli: Cli, width: int
+) -> None:
+    names = [make(cli, f"a-job-with-a-rather-long-name-to-be-shown-{index}").id for index in range(2)]
+    shown = show(width, "compare", *names)
+    for letter, name in zip("AB", names, strict=True):
+        assert re.search(rf"^{letter} +{name}", shown, re.MULTILINE)
+    rows = [line for line in shown.splitlines() if line.startswith("step time")]
+    counts = [row.count("100.0 ms") for row in rows]
+    assert counts == ([1, 1] if width == 100 else [2]), "side by side where there is room"
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 def test_every_number_that_a_table_takes_from_the_json_is_shown(show: Show, width: int) -> None:
     prices = json.loads(show(width, "prices", "--output", "json"))

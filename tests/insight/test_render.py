@@ -18,7 +18,7 @@ from headrace.insight.render.html import comparison_page, report_page
 from headrace.insight.render.markdown import comparison_markdown, report_markdown
 from headrace.insight.render.plain_text import number, quantity, spread
 from headrace.insight.render.svg import HEIGHT, WIDTH, Trace, chart, nice_ticks
-from headrace.insight.render.tables import comparison_sheets, report_sheets, stacked_sheets
+from headrace.insight.render.tables import comparison_sheets, letter, report_sheets, stacked_sheets
 from headrace.insight.timeseries.chart_data import Line, Metrics
 from headrace.insight.timeseries.columns import Columns
 from headrace.insight.timeseries.summary import MOST_POINTS, read_charts, report_charts
@@ -136,10 +136,15 @@ def test_many_runs_stand_one_below_the_other_with_the_same_cells(compared: Compa
     assert (len(verdicts.rows), below.columns) == (2, ("figure", "run", "value", "spread", "ratio", ""))
     for wide, first, second in zip(beside.rows, below.rows[::2], below.rows[1::2], strict=True):
         assert wide == (first[0], *first[2:4], *second[2:])
-        assert (first[1], second[:2]) == (compared.runs[0].run_id, (first[0], compared.runs[1].run_id))
+        assert (first[1], second[:2]) == ("A", (first[0], "B"))
         assert first[4:] == ("", "")
     assert {below.rows[y][x] for y, x in below.marked} == {beside.rows[y][x] for y, x in beside.marked}
     assert len(below.marked) == len(beside.marked) > 0
+    assert [row[:2] for row in verdicts.rows] == [("A", compared.runs[0].run_id), ("B", compared.runs[1].run_id)]
+
+
+def test_the_letters_of_runs_go_on_behind_z() -> None:
+    assert [letter(index) for index in (0, 25, 26, 51, 52, 701, 702)] == ["A", "Z", "AA", "AZ", "BA", "ZZ", "AAA"]
 
 
 def test_gpu_use_is_compared_where_there_is_a_gpu(tmp_path: Path) -> None:

@@ -10,7 +10,9 @@ from headrace.insight import Comparison, Report, Verdict
 from headrace.insight.render.plain_text import HOW, number, standing
 from headrace.insight.render.tables import Sheet, comparison_sheets, report_sheets, stacked_sheets
 
-_BESIDE = 2  # runs whose figures stand in columns; of more the rows would be wider than any terminal
+_BESIDE = (
+    2  # runs whose figures stand in columns, where there is room; of more the rows would be wider than any terminal
+)
 
 
 def show_report(report: Report, out: Console) -> None:
@@ -37,18 +39,24 @@ def _verdict(verdict: Verdict, out: Console) -> None:
 
 def show_sheet(sheet: Sheet, out: Console) -> None:
     """Prints one table; what is marked is bold."""
+    out.print()
+    out.print(_table(sheet))
+
+
+def _table(sheet: Sheet) -> Columns:
     table = Columns(sheet.columns, sheet.right)
     for y, cells in enumerate(sheet.rows):
         table.add(*(Text(cell, style="bold" if (y, x) in sheet.marked else "") for x, cell in enumerate(cells)))
-    out.print()
-    out.print(table)
+    return table
 
 
 def show_comparison(comparison: Comparison, out: Console) -> None:
     """Prints runs side by side."""
-    beside = len(comparison.runs) <= _BESIDE
-    for sheet in comparison_sheets(comparison) if beside else stacked_sheets(comparison):
-        show_sheet(sheet, out)
+    verdicts, figures = comparison_sheets(comparison)
+    if len(comparison.runs) > _BESIDE or not _table(figures).fits(out.width):
+        verdicts, figures = stacked_sheets(comparison)
+    show_sheet(verdicts, out)
+    show_sheet(figures, out)
     out.print()
     for line in comparison.summary:
         out.print(Text(line))

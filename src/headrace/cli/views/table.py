@@ -63,11 +63,11 @@ class Columns:
         every = [*head, *self.rows]
         if not every:
             return
-        widths = [max(_width(cell) for cell in column) for column in zip_longest(*every, fillvalue=Text())]
+        widths, narrowest = self._widths(every)
         room = options.max_width - sum(widths[:-1]) - _GAP * (len(widths) - 1)
         if room >= widths[-1]:
             lines = self._lines(every, widths)
-        elif len(widths) - 1 not in self.right and room >= max(_FOLDED, *(_word(row[-1]) for row in every)):
+        elif room >= narrowest:
             folded = [(*row[:-1], Text("\n").join(row[-1].wrap(console, room))) for row in every]
             lines = self._lines(folded, [*widths[:-1], room])
         else:
@@ -75,6 +75,18 @@ class Columns:
         for line in lines:
             line.no_wrap, line.overflow = True, "ignore"
             yield line
+
+    def _widths(self, every: Sequence[Sequence[Text]]) -> tuple[list[int], int]:
+        """Returns the widths of the columns, and how narrow the last one may be, whose cells can be folded."""
+        widths = [max(_width(cell) for cell in column) for column in zip_longest(*every, fillvalue=Text())]
+        folds = len(widths) - 1 not in self.right
+        return widths, max(_FOLDED, *(_word(row[-1]) for row in every)) if folds else widths[-1]
+
+    def fits(self, width: int) -> bool:
+        """Tells whether the rows can stand as lines in so many columns of a terminal."""
+        every = [tuple(Text(name) for name in self.names), *self.rows]
+        widths, narrowest = self._widths(every)
+        return sum(widths[:-1]) + _GAP * (len(widths) - 1) + min(widths[-1], narrowest) <= width
 
     def _lines(self, rows: Iterable[Sequence[Text]], widths: Sequence[int]) -> Iterator[Text]:
         """Yields the rows as they stand side by side."""

@@ -129,27 +129,35 @@ def stacked_sheets(comparison: Comparison) -> list[Sheet]:
     rows: list[tuple[str, ...]] = []
     for name, *cells in figures.rows:
         values = [(*cells[:2], "", ""), *(tuple(cells[n : n + 4]) for n in range(2, len(cells), 4))]
-        rows += [(name, run.run_id, *value) for run, value in zip(comparison.runs, values, strict=True)]
+        rows += [(name, letter(index), *value) for index, value in enumerate(values)]
     marked = frozenset((y, x) for y, row in enumerate(rows) for x, cell in enumerate(row) if cell == BEYOND)
     columns = ("figure", "run", "value", "spread", "ratio", "")
     return [verdicts, Sheet(figures.title, columns, tuple(rows), frozenset({2, 4}), marked)]
 
 
+def letter(index: int) -> str:
+    """Returns the letters that stand for a run in wide tables: A, B, ... Z, AA, AB ..."""
+    return (letter(index // 26 - 1) if index >= 26 else "") + chr(ord("A") + index % 26)
+
+
 def comparison_sheets(comparison: Comparison) -> list[Sheet]:
-    """Returns runs side by side: a column a run, and beside it what changed against the first."""
+    """Returns runs side by side: a column a run, and beside it what changed against the first.
+
+    The verdicts say which letter stands for which run: names of runs are wider than their figures.
+    """
     columns, right = [""], set()
-    for index, run in enumerate(comparison.runs):
+    for index in range(len(comparison.runs)):
         right.add(len(columns))
-        columns += [run.run_id, "spread"]
+        columns += [letter(index), "spread"]
         if index:
             right.add(len(columns))
             columns += ["ratio", ""]
     shown = [row for row in comparison.rows if any(cell.figure.value is not None for cell in row.cells)]
     rows = [_compared(row) for row in shown]
     marked = {(y, x) for y, row in enumerate(rows) for x, cell in enumerate(row) if cell == BEYOND}
-    verdicts = tuple((run.run_id, run.verdict.sentence) for run in comparison.runs)
+    verdicts = tuple((letter(i), run.run_id, run.verdict.sentence) for i, run in enumerate(comparison.runs))
     return [
-        Sheet("verdicts", ("run", "verdict"), verdicts),
+        Sheet("verdicts", ("", "run", "verdict"), verdicts),
         Sheet("figures", tuple(columns), tuple(rows), frozenset(right), frozenset(marked)),
     ]
 
