@@ -155,6 +155,7 @@ check: $(VENV)/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python scripts/code_lines.py src/headrace
 
 format: $(VENV)/ready
 	$(BIN)/ruff check --fix .
