@@ -83,7 +83,7 @@ def test_logs_are_merged_by_time_with_their_place(cli: Cli) -> None:
     result = cli("logs", "j")
     assert result.returncode == 0
     assert result.stdout == (
-        "dnn/algo-1[0] step 1\ndata/algo-2[feed] serving\ndnn/algo-1[0] d\xe9j\xe0 \x1b[31mred\x1b[0m [2K\n"
+        "dnn/algo-1[0] step 1\ndata/algo-2[feed] serving\ndnn/algo-1[0] d\xe9j\xe0 \x1b[31mred\x1b[0m \\u001b[2K\n"
     )
     assert cli("logs", "j/data", "--timestamps").stdout == "2026-11-20T19:01:03.000000Z data/algo-2[feed] serving\n"
     assert cli("logs", "j/dnn/algo-1/0", "-f").stdout.count("\n") == 2

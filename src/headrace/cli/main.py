@@ -19,6 +19,7 @@ import click
 
 from headrace._version import __version__
 from headrace.cli.options import FAILED, USAGE, failed_by
+from headrace.cli.views.terminal import VisibleStream
 from headrace.errors import HeadraceError
 from headrace.log_setup import VARIABLE, log_to_stderr
 
@@ -204,11 +205,14 @@ def main() -> None:
     """Entry point of the script `headrace`.
 
     A character that the terminal's or the pipe's encoding does not have is written as its escape (``\\xfc``): a name
-    that cannot be shown must not end a job.
+    that cannot be shown must not end a job. Control characters are shown as escapes, too: see `VisibleStream`.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is not None:  # it may be closed
+            setattr(sys, name, VisibleStream(getattr(sys, name)))
     sys.exit(invoke())
 
 

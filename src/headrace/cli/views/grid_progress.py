@@ -8,12 +8,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 from rich.text import Text
 
 from headrace.catalog.prices import CURRENCY
+from headrace.cli.views.table import PlainConsole
+from headrace.cli.views.terminal import painted
 from headrace.grid.journal.grid_record import CopyRecord, CopyState, GridRecord, LineRecord, LineState
 from headrace.grid.report.grid_report import counted
 from headrace.insight.cost.billing import amount
@@ -33,7 +34,7 @@ class GridProgress:
     """Tells of lines and copies as they change, on standard error. Any thread may call it."""
 
     def __init__(self) -> None:
-        self._console = Console(stderr=True, highlight=False)
+        self._console = PlainConsole(file=painted(sys.stderr), highlight=False)
         self._status: Status | None = None
         self._closed = 0
 

@@ -14,7 +14,10 @@ from typing import TextIO
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions
+from rich.segment import Segment
 from rich.text import Text
+
+from headrace.cli.views.terminal import painted, visible
 
 _GAP = 2
 _FOLDED = 30  # characters; a narrower column of words is hard to read
@@ -24,17 +27,28 @@ NO_LIMIT = 1_000_000
 """Characters a line where there is no terminal: more than any row has."""
 
 
-class _Console(Console):
-    """Raises when the reader is gone: rich would exit with code 1, and headrace has its own code for that."""
+class PlainConsole(Console):
+    """Shows the control characters of what it prints.
+
+    It raises when the reader is gone: rich would exit with code 1, and headrace has its own code for that.
+    """
+
+    def _render_buffer(self, buffer: Iterable[Segment]) -> str:
+        """Returns what is written: the one place through which everything goes."""
+        return super()._render_buffer(
+            part if part.control else Segment(visible(part.text), part.style) for part in buffer
+        )
 
     def on_broken_pipe(self) -> None:
+        """Raises what `headrace.cli.main` ends by."""
         raise BrokenPipeError
 
 
 def console(file: TextIO | None = None) -> Console:
     """Returns a console on standard output, or on a file. Outside a terminal nothing is wrapped or cut."""
     screen = file is None and sys.stdout.isatty()
-    return _Console(file=file, width=None if screen else NO_LIMIT, highlight=False, soft_wrap=not screen)
+    out = painted(sys.stdout) if file is None else file
+    return PlainConsole(file=out, width=None if screen else NO_LIMIT, highlight=False, soft_wrap=not screen)
 
 
 @dataclass

@@ -1,4 +1,9 @@
-"""Writing log lines for people: a colour a group, a progress line below them, no control characters."""
+"""Writing for people: log lines with a colour a group, a progress line below them, and no control characters.
+
+What a command shows comes from records, names and messages that anybody may have written. One function makes their
+control characters visible, wherever they are written: standard output and error are a `VisibleStream`, and what
+headrace itself paints goes around it (`painted`). Colours of a program's own lines stay.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,7 @@ import re
 import shutil
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
 
@@ -16,17 +22,57 @@ if TYPE_CHECKING:
 COLOURS = (36, 35, 33, 32, 34)
 """ANSI colours of groups, in the order of their first line."""
 
-_CONTROL = re.compile(r"\x1b\[[0-9;]*m|[\x00-\x08\x0b-\x1f\x7f]")
+_COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _ERASE = "\r\x1b[2K"
 
 
-def plain(text: str) -> str:
-    """Removes what would move the cursor; colours of the program stay.
+def visible(text: str) -> str:
+    """Returns text in which control characters (but tab and newline), and those that turn the direction of a text,
+    stand as their escapes. Those are JSON's, so a document stays what it is.
 
-    >>> plain("a\\x1b[2Kb\\rc")
-    'a[2Kbc'
+    >>> visible("a\\x1b[2Kb\\rc")
+    'a\\\\u001b[2Kb\\\\u000dc'
     """
-    return _CONTROL.sub(lambda match: match[0] if match[0].endswith("m") else "", text)
+    return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def coloured(text: str) -> str:
+    """Returns text as `visible` does, but for its colours."""
+    parts = _COLOUR.split(text)
+    return "".join(part if at % 2 else visible(part) for at, part in enumerate(parts))
+
+
+class VisibleStream:
+    """Standard output or error, on which control characters are visible.
+
+    Args:
+        painted: the stream itself, on which headrace writes its own colours and progress lines.
+    """
+
+    def __init__(self, painted: TextIO) -> None:
+        self.painted = painted
+
+    def write(self, text: str) -> int:
+        """Writes text."""
+        self.painted.write(visible(text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Writes lines."""
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> object:
+        if name in {"buffer", "raw"}:  # whoever writes bytes would go around it
+            raise AttributeError(name)
+        return getattr(self.painted, name)
+
+
+def painted(stream: TextIO) -> TextIO:
+    """Returns where headrace writes its own colours for what a stream shows: text from elsewhere is made visible before
+    it gets there."""
+    return stream.painted if isinstance(stream, VisibleStream) else stream
 
 
 @dataclass
@@ -48,7 +94,7 @@ class Terminal:
     @classmethod
     def standard(cls, err: bool = False) -> Terminal:
         """Returns the terminal on standard output, or on standard error; respects NO_COLOR and TERM=dumb."""
-        out = sys.stderr if err else sys.stdout
+        out = painted(sys.stderr if err else sys.stdout)
         interactive = out.isatty() and os.environ.get("TERM", "") != "dumb"
         return cls(out, interactive, interactive and not os.environ.get("NO_COLOR"))
 
@@ -65,14 +111,14 @@ class Terminal:
         if timestamps:
             fraction = f"{line.t % 1:.6f}"[1:] if line.t % 1 < 0.9999995 else ".999999"
             when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(int(line.t))) + fraction + "Z "
-        text = plain(line.text)
+        text = coloured(line.text)
         if self.colour and "\x1b[" in text:
             text += "\x1b[0m"
-        self.write(f"{when}{self.paint(line.stream.group, str(line.stream))} {text}")
+        self.write(f"{when}{self.paint(line.stream.group, visible(str(line.stream)))} {text}")
 
     def write(self, text: str) -> None:
         """Writes one line above the progress line."""
-        self.out.write(f"{_ERASE if self._below else ''}{text}\n{self._below}")
+        self.out.write(f"{_ERASE if self._below else ''}{coloured(text)}\n{self._below}")
         if not self.interactive:
             return
         self.out.flush()
@@ -82,6 +128,7 @@ class Terminal:
         if not self.interactive:
             return
         width = shutil.get_terminal_size().columns or 80  # Python 3.10 says 0 for a terminal of unknown size
+        text = visible(text)
         cut = text if len(text) < width else text[: max(0, width - 1)]
         if cut != self._below:
             self.out.write(f"{_ERASE}{cut}")
