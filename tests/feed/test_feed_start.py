@@ -18,6 +18,9 @@ from feed_servers import Pair
 from headrace.errors import WorkersLost
 from headrace.feed import DataLoader
 from headrace.feed.client import links, remote_pool
+from headrace.feed.client.remote_pool import RemotePool
+from headrace.feed.client.worker_pool import RECOVER_SECONDS, START_SECONDS
+from headrace.feed.wire.endpoints import Endpoints
 from headrace.feed.worker.restart_budget import RESTARTS, STARTS, WINDOW, RestartBudget
 
 pytestmark = pytest.mark.usefixtures("without_torch")  # of the scripts
@@ -208,3 +211,31 @@ def test_what_needs_no_worker_processes_works_in_a_daemonic_process(pair: Pair) 
         expected = [flat(batch) for batch in loader]
     loaders = [{"num_workers": 0}, {"workers": pair.mixed, "secret_file": pair.secret}]
     assert in_a_daemonic_process(loaders) == [expected, expected]
+
+
+def test_a_server_that_its_job_still_starts_is_waited_for_and_one_that_is_ready_or_lost_is_not(tmp_path: Path) -> None:
+    secret, file = tmp_path / "secret", tmp_path / "feed.json"
+    secret.write_text("ab" * 32)
+    secret.chmod(0o600)
+
+    def write(state: str) -> None:
+        host = {"host": "algo-2", "group": "data", "address": "unix:@nobody-listens", "executors": 1, "state": state}
+        new = tmp_path / state
+        new.write_text(json.dumps({"generation": 1, "secret_file": str(secret), "hosts": [host]}))
+        new.replace(file)
+
+    write("starting")
+    pool = RemotePool(Endpoints(str(file)), "client", 0, 1)
+    for now in (1.0, 100.0, 1_000.0):  # seconds: imports on a busy machine take what they take
+        pool.maintain(now)
+    write("ready")
+    pool.maintain(2_000.0)
+    pool.maintain(2_000.0 + START_SECONDS)
+    with pytest.raises(WorkersLost, match="no data worker is left"):
+        pool.maintain(2_001.0 + START_SECONDS)
+    write("starting")
+    pool.maintain(3_000.0)
+    write("lost")
+    pool.maintain(3_001.0)
+    with pytest.raises(WorkersLost, match="no data worker is left"):
+        pool.maintain(3_001.0 + RECOVER_SECONDS)

@@ -90,7 +90,7 @@ def make_plan(
         environment=dict(job.environment),
         ports=Ports(**job.local.ports.model_dump(exclude_none=True)),
         stop_grace=job.local.stop_grace,
-        start_timeout=max(START_TIMEOUT, START_SECONDS_A_HOST * len(hosts)),
+        start_timeout=job.local.start_timeout or max(START_TIMEOUT, START_SECONDS_A_HOST * len(hosts)),
         max_run=float(job.max_run),
         stall_after=job.stall_after,
         keep=job.keep,

@@ -72,6 +72,10 @@ class RemotePool(WorkerPool):
         }
         return [endpoint.name for endpoint in self._endpoints.current() if endpoint.address not in known]
 
+    def starting(self) -> set[str]:
+        """See WorkerPool."""
+        return {endpoint.name for endpoint in self._endpoints.current() if endpoint.state == "starting"}
+
     def refused(self, now: float) -> set[str]:
         """See WorkerPool."""
         long = {address for address, since in self._refused.items() if now - since > REFUSED_SECONDS}
@@ -114,9 +118,12 @@ class RemotePool(WorkerPool):
         if any(worker.handshake is not None and worker.handshake.welcome for worker in serving):
             self._was_connected, self._alone_since = True, None
             return
+        if self.starting():  # however long it takes on a busy machine: who starts it says when it is lost
+            self._alone_since = None
+            return
         self._alone_since = self._alone_since or now
-        starting = self._receiver is not None and not self._receiver.channel.bytes_received
-        allowed = RECOVER_SECONDS if self._was_connected and not starting else START_SECONDS
+        begins = self._receiver is not None and not self._receiver.channel.bytes_received
+        allowed = RECOVER_SECONDS if self._was_connected and not begins else START_SECONDS
         unused = {
             worker.endpoint.address
             for worker in self._workers.values()

@@ -168,6 +168,9 @@ class ShardPlacement:
                 hint=REFUSED_HINT,
             )
         if absent:
+            starting = self._worker_pool.starting()
+            if starting.intersection(absent):
+                self._since = now
             if now - self._since > START_SECONDS:
                 raise WorkersLost(
                     f"{', '.join(absent)} did not open the pipeline within {START_SECONDS:.0f} s, so nobody knows "

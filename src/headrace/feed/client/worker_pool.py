@@ -229,6 +229,10 @@ class WorkerPool(abc.ABC):
     def link_lost(self, link: Link, reason: str, now: float) -> list[Worker]:
         """A connection broke. Returns the workers that went with it."""
 
+    def starting(self) -> set[str]:
+        """Returns the hosts whose servers start, as the job says that watches them; it says when one is lost."""
+        return set()
+
     def handshake(self, worker: Worker, message: messages.Message) -> None:
         """Takes a message of a server's handshake. Local executors have none."""
         raise ProtocolError(f"an unexpected {type(message).__name__} from {worker.name}")

@@ -43,6 +43,7 @@ class LocalOptions(Part):
         cpu_sets: CPU ids of a group, e.g. ``0-3,5``.
         cpu_shares: weight of a group; the machine's CPUs are divided in proportion.
         stop_grace: seconds between SIGTERM and SIGKILL.
+        start_timeout: seconds within which the agents of all hosts must have started; None: 60, or 2 a host.
         address_prefix: host algo-n has the address ``<address_prefix>.n``.
         ports: TCP ports.
         isolation: ``namespace``: every host has its own file system, processes and network; ``shared_network``: all
@@ -56,6 +57,7 @@ class LocalOptions(Part):
     cpu_sets: Annotated[dict[str, field_types.CpuSet], field_types.AsMapping] = Field(default_factory=dict)
     cpu_shares: Annotated[dict[str, field_types.CpuShare], field_types.AsMapping] = Field(default_factory=dict)
     stop_grace: field_types.StopGrace = 30.0
+    start_timeout: field_types.Seconds | None = None
     address_prefix: field_types.AddressPrefix = "127.0.1"
     ports: LocalPorts = LocalPorts()
     isolation: field_types.Isolation = "auto"
