@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -10,17 +11,21 @@ from typing import Any
 
 import pytest
 from effort import SOAK, repeat
-from feed_servers import Server, free_port, wait_until
+from feed_servers import Server, wait_until
 from training import HERE, feed_hosts, remote, training
 
+PORTS = range(21_000, 21_000 + (400 if SOAK else 20))  # of 127.0.0.21, where nobody else listens
 BIG = {"floats": 4096, "delay": 0.001}  # 16 KB a sample: most bytes are payload
+
+
+_ports = itertools.cycle(PORTS)
 
 
 class FaultProxy:
     """One `fault_proxy.py` in front of a feed server."""
 
     def __init__(self, directory: Path, target: Server, **options: Any) -> None:
-        self.port = free_port()
+        self.port = next(_ports)
         self._log = directory / f"proxy-{self.port}"
         command = [sys.executable, str(HERE / "fault_proxy.py"), "--listen", f"127.0.0.21:{self.port}"]
         command += ["--target", f"{target.address}:{target.port}"]
@@ -50,7 +55,8 @@ class FaultProxy:
 @pytest.fixture(scope="module")
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Server]]:
     """Two feed servers that all tests of this file share: what happens on the way does them no harm."""
-    with feed_hosts(tmp_path_factory.mktemp("hosts")) as started:
+    told = [f"--advertise=127.0.0.21:{port}" for port in PORTS]
+    with feed_hosts(tmp_path_factory.mktemp("hosts"), arguments=told) as started:
         yield started
 
 

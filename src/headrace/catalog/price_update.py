@@ -10,6 +10,7 @@ from pathlib import Path
 from headrace.catalog.aws_price_list import is_offer_file, offer_prices
 from headrace.catalog.prices import Price, own_list, own_prices, parse, price_of, table_text
 from headrace.errors import UsageError
+from headrace.private_folders import make_folders
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ def write_list(rows: Sequence[Price], today: str) -> Path:
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     text = table_text(rows, f"price list of `headrace prices update`, {today}; remove this file to have headrace's own")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(path.parent)
         with partial.open("w", encoding="utf-8") as file:
             file.write(text)
             file.flush()

@@ -21,6 +21,7 @@ from headrace.child_python import module_command
 from headrace.errors import EngineRefused, UsageError
 from headrace.home import home_dir
 from headrace.host_libraries import LIBRARIES
+from headrace.private_folders import make_folders
 
 _log = logging.getLogger(__name__)
 
@@ -64,7 +65,7 @@ def downloaded_libraries(python: str) -> Path:
     archive = home_dir() / FOLDER / f"{key}-{python}.zip"
     if archive.is_file():
         return archive
-    archive.parent.mkdir(parents=True, exist_ok=True)
+    make_folders(archive.parent)
     _log.warning("the image may lack libraries: their wheels for Python %s are downloaded, once", python)
     with tempfile.TemporaryDirectory(dir=archive.parent, prefix=".new-") as folder:
         _download(wanted, python, Path(folder))

@@ -32,7 +32,7 @@ from headrace.feed.sources.index_program import Outcome, index_one
 from headrace.feed.sources.s3_objects import ObjectFolder
 from headrace.feed.sources.shard_format import Stamp, stamp_of
 from headrace.feed.sources.shard_index import IndexedShard, ShardIndex
-from headrace.private_folders import check_way, only_ours
+from headrace.private_folders import check_way, make_folders, only_ours
 
 FOLDER = ".headrace-index"
 _ALONE_SECONDS = 0.5  # about what it costs to start helpers
@@ -65,7 +65,9 @@ def find_index(kind: str, folder: Path | ObjectFolder, pattern: str, names: Sequ
     for home in homes:
         try:
             check_way(home)
-            home.mkdir(mode=0o755, parents=True, exist_ok=True)
+            if not home.parent.is_dir():
+                make_folders(home.parent)
+            home.mkdir(mode=0o755, exist_ok=True)
             if not only_ours(home.lstat()):
                 raise PermissionError("other users can write to it, or have made it")
             lock = home / f"{file}.{_host()}.lock"
