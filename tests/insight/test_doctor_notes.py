@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+import torch
 
 from headrace.feed.profiler.batches import describe
 from headrace.insight.doctor.doctor_report import float_note, gain_note
@@ -20,8 +22,6 @@ def test_a_gain_beyond_the_data_wait_is_explained() -> None:
 
 @pytest.mark.parametrize(("dtype", "part"), [("float32", "1/4"), ("float64", "1/8"), ("uint8", ""), ("float16", "")])
 def test_large_batches_of_floats_are_told_to_be_bytes(dtype: str, part: str) -> None:
-    np = pytest.importorskip("numpy")
-    torch = pytest.importorskip("torch")
     images = np.zeros((32, 3, 224, 224), dtype)
     for value in ((images, 1), {"image": torch.from_numpy(images), "label": torch.zeros(32)}):
         notes = float_note(Batch(pid=1, loader=0, bytes=images.nbytes + 256, tree=describe(value)))
