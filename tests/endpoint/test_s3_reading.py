@@ -154,19 +154,22 @@ def test_what_is_not_done_is_said_in_the_words_of_s3(
     [
         ("us-east-1", "", ""), ("us-east-1", "eu-west-1", ""), ("us-east-1", "EU", ""), ("eu-west-1", "eu-west-1", ""),
         ("us-east-1", "us-east-1", "InvalidLocationConstraint"), ("us-east-1", "nowhere", "InvalidLocationConstraint"),
-        ("eu-west-1", "us-east-1", "InvalidLocationConstraint"),
+        ("eu-west-1", "us-east-1", "IllegalLocationConstraintException"),
         ("eu-west-1", "", "IllegalLocationConstraintException"),
         ("eu-west-1", "eu-west-2", "IllegalLocationConstraintException"),
     ],
 )  # fmt: skip
 def test_a_bucket_is_created_where_the_service_would(endpoint: str, asked: str, code: str, tmp_path: Path) -> None:
     body = f"<CreateBucketConfiguration><LocationConstraint>{asked}</LocationConstraint></CreateBucketConfiguration>"
-    with s3_serving(tmp_path, endpoint) as (server, _), Wire(server.port) as wire:
-        data = body.encode() if asked else b""
-        status, _, answer = wire.ask(f"PUT /new-bucket HTTP/1.1\nHost: h\nContent-Length: {len(data)}", data)
-        assert status == (400 if code else 200)
-        assert f"<Code>{code}</Code>".encode() in answer or not code
-        assert wire.ask("HEAD /new-bucket HTTP/1.1\nHost: h")[0] == (404 if code else 200)
+    scope = f"Credential=K/20260101/{endpoint}/s3/aws4_request, SignedHeaders=host;x-amz-date, Signature=0"
+    signed = f"\nx-amz-date: 20260101T000000Z\nAuthorization: AWS4-HMAC-SHA256 {scope}"
+    for bucket, region, head in (("of-the-endpoint", endpoint, ""), ("of-the-signature", "us-west-2", signed)):
+        with s3_serving(tmp_path, region) as (server, _), Wire(server.port) as wire:
+            data = body.encode() if asked else b""
+            status, _, answer = wire.ask(f"PUT /{bucket} HTTP/1.1\nHost: h\nContent-Length: {len(data)}{head}", data)
+            assert status == (400 if code else 200)
+            assert f"<Code>{code}</Code>".encode() in answer or not code
+            assert wire.ask(f"HEAD /{bucket} HTTP/1.1\nHost: h")[0] == (404 if code else 200)
 
 
 def test_a_page_behind_a_token_does_not_say_where_the_list_began(served: tuple[Any, int]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 
+from headrace.endpoint.auth.signatures import Malformed, read_signature
 from headrace.endpoint.http.aws_names import is_region
 from headrace.endpoint.http.http_message import HttpReply
 from headrace.endpoint.s3.key_listing import KeyListing, Page
@@ -58,24 +59,13 @@ class BucketOperations:
         """
         data = receive_small(request.http, _CONFIGURATION_BYTES) if _has_body(request) else b""
         region = text_of(parse(data, "CreateBucketConfiguration"), "LocationConstraint") if data.strip() else ""
-        self._check_region(region)
+        _check_region(region, _signed_region(request) or self._region)
         if not self._folder.create_bucket(request.bucket):
             _, there = self._folder.index.bucket(request.bucket, self._region)
             if (region or DEFAULT_REGION) != DEFAULT_REGION or there != DEFAULT_REGION:
                 raise S3Error("BucketAlreadyOwnedByYou", BucketName=request.bucket)
         self._folder.index.bucket(request.bucket, region or DEFAULT_REGION)
         return HttpReply(200, (("x-amz-request-id", request_id()), ("Location", f"/{request.bucket}")))
-
-    def _check_region(self, region: str) -> None:
-        """Checks where a bucket is to be, as the service does in the endpoint's region."""
-        if region and (region == DEFAULT_REGION or not (region == "EU" or is_region(region))):
-            raise S3Error("InvalidLocationConstraint", LocationConstraint=region)
-        if DEFAULT_REGION != self._region != region:
-            raise S3Error(
-                "IllegalLocationConstraintException",
-                f"The {region or 'unspecified'} location constraint is incompatible for the region specific endpoint "
-                "this request was sent to.",
-            )
 
     def head_bucket(self, request: S3Request) -> HttpReply:
         """Answers HeadBucket.
@@ -195,6 +185,27 @@ class BucketOperations:
 
     def _owner(self) -> list[Element]:
         return [("ID", self._account), ("DisplayName", "headrace")]
+
+
+def _signed_region(request: S3Request) -> str:
+    """Returns the region that a request is signed for, whose endpoint its client means; empty when that is none."""
+    try:
+        signed = read_signature(request.http)
+    except Malformed:
+        signed = None
+    return signed.region if signed is not None and is_region(signed.region) else ""
+
+
+def _check_region(region: str, endpoint: str) -> None:
+    """Checks where a bucket is to be, as the service does at the endpoint of a region. Raises S3Error."""
+    if DEFAULT_REGION != endpoint != region:
+        raise S3Error(
+            "IllegalLocationConstraintException",
+            f"The {region or 'unspecified'} location constraint is incompatible for the region specific endpoint "
+            "this request was sent to.",
+        )
+    if region and (region == DEFAULT_REGION or not (region == "EU" or is_region(region))):
+        raise S3Error("InvalidLocationConstraint", LocationConstraint=region)
 
 
 def _has_body(request: S3Request) -> bool:
