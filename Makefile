@@ -14,6 +14,7 @@
 # make bench-advise   how far the predictions of `headrace advise` are off, on this machine
 # make bench-serve   what `headrace serve` adds to a job, its CPU a poll, its S3, its memory
 # make bench-s3   what objects cost `headrace serve`, beside moto's server
+# make oracle   moto's own tests of S3, from its source package, against the S3 of `headrace serve`; bench/results/s3-moto.json has them all
 # make bench-tfdata   managed tf.data service and headrace's feed against a service started by hand
 # make horovod   builds .venv-horovod, for examples/horovod-mnist and its test; make openmpi5 likewise .venv-openmpi5
 # make kubernetes   the table of engines on a real Kubernetes cluster of this machine, built from Debian's source (as root, on
@@ -29,6 +30,7 @@ DEMO := .venv-demo
 # make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
 TORCH_INDEX ?=
 ORACLE := .venv-oracle
+ORACLE_TESTS := .oracle-tests
 PEERS := .venv-bench
 MOSAIC := .venv-mosaic
 # What follows `python -m bench.feed`: rows, or another command; see docs/benchmarks.md.
@@ -73,7 +75,7 @@ BARE_USER_TESTS := tests/test_apart.py tests/runs/test_run_state.py tests/agent/
   $(addprefix tests/cli/test_cli_run_job.py::,test_a_job_runs_to_its_end_and_exits_with_0 test_ctrl_c_once_stops_the_job_in_order) \
   tests/engines/test_local_run.py::test_three_hosts_run_the_entry_point_and_leave_nothing
 
-.PHONY: sagemaker-sdk sagemaker-sdk3 demo test test-bare test-fast soak check bench bench-feed bench-shards bench-resume bench-advise bench-serve bench-s3 bench-tfdata docs format clean horovod openmpi5 kubernetes
+.PHONY: oracle sagemaker-sdk sagemaker-sdk3 demo test test-bare test-fast soak check bench bench-feed bench-shards bench-resume bench-advise bench-serve bench-s3 bench-tfdata docs format clean horovod openmpi5 kubernetes
 .DELETE_ON_ERROR:
 
 $(VENV)/ready: pyproject.toml constraints.txt
@@ -181,6 +183,11 @@ bench-serve: $(VENV)/ready
 
 bench-s3: $(VENV)/ready
 	$(BIN)/python bench/s3.py --signed
+
+oracle: $(VENV)/ready
+	$(BIN)/python -m pip download -q --no-deps --no-binary :all: -d $(ORACLE_TESTS) "$$($(BIN)/python -m pip freeze | grep '^moto==')"
+	$(BIN)/python -m pip install -q --no-deps --target $(ORACLE_TESTS)/libraries freezegun
+	PYTHONPATH=$(CURDIR)/$(ORACLE_TESTS)/libraries $(BIN)/python bench/moto_suite.py $(ORACLE_TESTS)/moto-*.tar.gz --out bench/results/s3-moto.json
 
 bench-tfdata: $(VENV)/ready
 	$(BIN)/python -m bench.tfdata
