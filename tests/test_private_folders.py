@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import headrace
+from headrace.cli.main import invoke
 from headrace.errors import UsageError
 from headrace.feed.sources.index_mail import IndexMail
 from headrace.home import home_dir
@@ -223,3 +224,27 @@ def test_places_that_all_users_share_are_used_in_one_way() -> None:
 def test_another_way_is_found(line: str) -> None:
     assert SUSPECT.search(line)
     assert len(other_ways("x.py", line)) == 1
+
+
+@pytest.mark.parametrize(
+    "arguments", [["ps"], ["run", "job.yaml"], ["logs", "a"], ["serve"], ["grid", "status", "g"], ["prices"]]
+)
+@pytest.mark.parametrize("kind", ["file", "below a file", "closed"])
+def test_a_home_that_is_no_folder_that_one_may_enter_is_an_error_with_a_hint_in_every_command(
+    kind: str, arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = tmp_path / "home"
+    if kind == "closed":
+        home.mkdir(mode=0)
+        if os.access(home, os.X_OK):
+            pytest.skip("root enters every folder")
+    else:
+        home.touch()
+    (tmp_path / "train.py").touch()
+    (tmp_path / "job.yaml").write_text("entry_point: train.py\ninstance_type: ml.m5.large\ninstance_count: 1\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HEADRACE_HOME", str(home / "deep" if kind == "below a file" else home))
+    assert invoke(arguments) == 2
+    error, hint = capsys.readouterr().err.splitlines()[-2:]
+    assert error.startswith(f"error: headrace keeps nothing in {home}")
+    assert hint == "hint: set HEADRACE_HOME to a folder that you may write to"

@@ -18,15 +18,26 @@ def home_dir() -> Path:
 
     Raises:
         UsageError: the user has no home folder, as in a container whose user is a number only; or another user has put
-            it into a place where everybody may write.
+            it into a place where everybody may write; or it is no folder that this user may enter.
     """
     hint = f"set {HOME_VARIABLE} to a folder that you may write to"
     try:
         home = Path(os.environ.get(HOME_VARIABLE) or Path.home() / ".headrace")
         check_way(home)
+        _enter(home)
     except RuntimeError as error:
         what = f"there is no home folder: HOME is not set, and /etc/passwd does not know user {os.getuid()}"
         raise UsageError(what, hint) from error
-    except PermissionError as error:
-        raise UsageError(f"headrace keeps nothing in {home}: {error}", hint) from error
+    except (PermissionError, NotADirectoryError) as error:
+        raise UsageError(f"headrace keeps nothing in {home}: {error.strerror or error}", hint) from error
     return home
+
+
+def _enter(folder: Path) -> None:
+    """Raises PermissionError or NotADirectoryError: it is there, and is no folder that this user may enter."""
+    try:
+        os.stat(f"{folder}/.")  # noqa: PTH116  (Path drops the point, by which the folder itself is entered)
+    except (PermissionError, NotADirectoryError):
+        raise
+    except OSError:  # it is missing, or can be nobody's folder: who keeps something there makes it, or is told
+        pass
