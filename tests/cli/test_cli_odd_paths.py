@@ -227,3 +227,25 @@ def test_a_user_without_a_home_is_told_to_name_one(place: Place) -> None:
         assert "hint: set HEADRACE_HOME" in done.stderr
     done = place.python("-c", program, "ps", user=UNKNOWN, HEADRACE_HOME=str(place.home / "kept"))
     assert done.returncode == 0, done.stderr
+
+
+def test_data_that_the_user_may_not_read_are_told_before_anything_starts(place: Place) -> None:
+    data = place.home / "data"
+    (data / "more").mkdir(parents=True)
+    (data / "lost+found").mkdir()
+    for name in ("a", "more/b"):
+        (data / name).touch()
+    (data / "dangling").symlink_to("nothing")
+    (data / "lost+found").chmod(0)
+    try:
+        for mode, closed in ((0o644, ""), (0, "more/b")):
+            (data / "more" / "b").chmod(mode)
+            done = place.python("-m", "headrace", "plan", place.job(inputs={"training": "data"}))
+            told = f"must be data that you may read; {data / closed} is closed to you" in done.stderr
+            assert (told, done.returncode) == (bool(closed), 2 if closed else 0), done.stderr
+        data.chmod(0o311)
+        done = place.python("-m", "headrace", "plan", place.job(inputs={"training": "data"}))
+        assert f"must be data that you may read; {data} is closed to you" in done.stderr
+    finally:
+        data.chmod(0o755)
+        (data / "lost+found").chmod(0o755)

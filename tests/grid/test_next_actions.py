@@ -13,7 +13,7 @@ from headrace.engines.planning.plan_artefacts import check_places
 from headrace.errors import EngineRefused, EngineUnreachable, JobInvalid, NameInUse, StorageError
 from headrace.grid.controller.attempt_failure import failure_of_run, failure_of_start, next_try
 from headrace.grid.controller.line_jobs import attempt_name
-from headrace.grid.controller.next_actions import BY_BUDGET, BY_DEADLINE, BY_REQUEST, Situation, next_actions
+from headrace.grid.controller.next_actions import BY_BUDGET, BY_DEADLINE, BY_REQUEST, Held, Situation, next_actions
 from headrace.grid.controller.rate_limit import RateLimit
 from headrace.grid.journal.grid_record import (
     AttemptRecord,
@@ -130,18 +130,15 @@ def test_the_first_line_that_a_limit_holds_back_is_named_with_the_limit() -> Non
     lines = [line(index, engine="slurm") for index in range(3)]
     of = {each.key: 2 for each in lines}
     local = [replace(each, engine="local") for each in lines]
-    found = next_actions(Situation(grid(*local), 1.0, hosts=of, local_hosts=2), Limits())
-    assert found.held == (
-        lines[1].key,
-        "limits.local_hosts is 2, one a CPU of this machine: 2 hosts run here, and this line has 2",
-    )
-    assert next_actions(Situation(grid(*lines), 1.0), Limits(parallel=2)).held == (lines[2].key, "limits.parallel is 2")
-    per_region = Limits(per_region={lines[0].region: 1})
-    assert next_actions(Situation(grid(*lines), 1.0), per_region).held == (
-        lines[1].key,
-        f"limits.per_region of {lines[0].region} is 1",
-    )
-    assert next_actions(Situation(grid(*lines), 1.0), Limits(local_hosts=9)).held is None
+    here = next_actions(Situation(grid(*local), 1.0, hosts=of, local_hosts=2), Limits()).held
+    words = "limits.local_hosts is 2, one a CPU of this machine: 2 hosts run here, and this line has 2"
+    assert here == Held(lines[1].key, "local_hosts", words)
+    parallel = next_actions(Situation(grid(*lines), 1.0), Limits(parallel=2)).held
+    assert parallel == Held(lines[2].key, "parallel", "limits.parallel is 2")
+    region = lines[0].region
+    found = next_actions(Situation(grid(*lines), 1.0), Limits(per_region={region: 1})).held
+    assert found == Held(lines[1].key, f"per_region.{region}", f"limits.per_region of {region} is 1")
+    assert next_actions(Situation(grid(*lines), 1.0), Limits()).held is None
 
 
 def test_a_line_waits_until_its_pause_is_over() -> None:

@@ -164,10 +164,10 @@ class GridController:
             line = self._lines[key]
             if self._rate("start", line.engine, line.region, self._limits.starts_per_second).take(now):
                 self._do(key, partial(self._runner.start, line))
-        if actions.held is not None and (limit := actions.held[1].partition(":")[0]) not in self._held:
-            self._held.add(limit)
-            words = f"it and others wait until lines that run are over, because {actions.held[1]}"
-            self._trouble(actions.held[0], words)
+        if actions.held is not None and actions.held.limit not in self._held:
+            self._held.add(actions.held.limit)
+            words = f"it and others wait until lines that run are over, because {actions.held.words}"
+            self._trouble(actions.held.key, words)
         for place, region in actions.copy:
             self._copy(place, region)
         self._look(now, actions.stopped)

@@ -17,12 +17,27 @@ LOCAL = "local"
 
 
 @dataclass(frozen=True)
+class Held:
+    """A line that could start and for which a limit leaves no room.
+
+    Attributes:
+        key: of the line.
+        limit: key of the grid's file.
+        words: what the limit is.
+    """
+
+    key: str
+    limit: str
+    words: str
+
+
+@dataclass(frozen=True)
 class Actions:
     """What is done next.
 
     Attributes:
         start: keys of lines of which the next attempt is started, in this order.
-        held: the first line that could start and for which a limit leaves no room, and which, in words; or neither.
+        held: the first line that a limit holds back.
         resolve: keys of lines whose attempt was written down by a controller that was killed: it is looked for, and
             started if it is not there.
         copy: copies that begin, as (place, region).
@@ -34,7 +49,7 @@ class Actions:
     """
 
     start: tuple[str, ...] = ()
-    held: tuple[str, str] | None = None
+    held: Held | None = None
     resolve: tuple[str, ...] = ()
     copy: tuple[tuple[str, str], ...] = ()
     stop: tuple[str, ...] = ()
@@ -116,30 +131,29 @@ def _why_stop(situation: Situation) -> str:
     return BY_BUDGET if grid.budget is not None and situation.spent >= grid.budget else ""
 
 
-def _within(
-    situation: Situation, ready: list[LineRecord], limits: Limits
-) -> tuple[tuple[str, ...], tuple[str, str] | None]:
-    """Returns the lines of these that the limits leave room for, and the first one that they leave none for, with the
-    limit in words."""
+def _within(situation: Situation, ready: list[LineRecord], limits: Limits) -> tuple[tuple[str, ...], Held | None]:
+    """Returns the lines of these that the limits leave room for, and the first one that they leave none for."""
     going = [line for line in situation.grid.lines if line.state in (LineState.STARTING, LineState.RUNNING)]
     going += [line for line in situation.grid.lines if line.state is LineState.WAITING and line.key in situation.busy]
     total = len(going)
     regions = Counter(_region(line) for line in going)
     local = sum(situation.hosts.get(line.key, 1) for line in going if line.engine == LOCAL)
     found: list[str] = []
-    held: list[tuple[str, str]] = []
+    held: list[Held] = []
     for line in ready:
         hosts = situation.hosts.get(line.key, 1) if line.engine == LOCAL else 0
         if limits.parallel is not None and total >= limits.parallel:
-            held.append((line.key, f"limits.parallel is {limits.parallel}"))
+            held.append(Held(line.key, "parallel", f"limits.parallel is {limits.parallel}"))
             break
         if regions[line.region] >= limits.per_region.get(line.region, total + 1):
-            held.append((line.key, f"limits.per_region of {line.region} is {limits.per_region[line.region]}"))
+            words = f"limits.per_region of {line.region} is {limits.per_region[line.region]}"
+            held.append(Held(line.key, f"per_region.{line.region}", words))
             continue
         if hosts and local and local + hosts > situation.local_hosts:
             why = "" if limits.local_hosts else ", one a CPU of this machine"
             allowed = f"limits.local_hosts is {situation.local_hosts}{why}"
-            held.append((line.key, f"{allowed}: {local} hosts run here, and this line has {hosts}"))
+            words = f"{allowed}: {local} hosts run here, and this line has {hosts}"
+            held.append(Held(line.key, "local_hosts", words))
             continue
         found.append(line.key)
         total += 1

@@ -10,6 +10,7 @@ import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path as FilePath
 
 from headrace.job.model import path_types
@@ -24,6 +25,8 @@ _ON_PODS = (
     "or a path below the mount_path of one of engines.kubernetes.volumes"
 )
 _ON_VOLUME = "only pods have it, by a volume of the job: use --engine kubernetes, or name a folder of this machine"
+_LOOKED_AT = 1000
+"""Files of a channel that are looked at: a check of a job takes milliseconds."""
 PREPARE = "prepare.py"
 """A script of this name beside data that are missing is taken for the one that makes them: the hint names it."""
 
@@ -52,6 +55,24 @@ def missing(
             for finding in _is("file" if manifest else "folder", path, text, there):
                 hint = _ON_VOLUME if is_in_volume(pods, text) else _ON_PODS
                 yield finding if finding.hint or not pods else replace(finding, hint=hint)
+            if closed := _closed(there):
+                message = f"must be data that you may read; {closed} is closed to you"
+                yield Finding(path, message, repr(text), "`ls -ld` shows its owner and mode; chmod or chown opens it")
+
+
+def _closed(place: FilePath) -> FilePath | None:
+    """Returns what of a channel's data this user may not read: the place itself, or the first such file of those looked
+    at. Folders below that are closed, as ``lost+found`` is, are passed over."""
+    if os.path.isfile(place):
+        return place if not os.access(place, os.R_OK) else None
+    if os.path.isdir(place) and not os.access(place, os.R_OK | os.X_OK):
+        return place
+    files = (FilePath(folder, name) for folder, _, names in os.walk(place) for name in sorted(names))
+    return next((file for file in islice(files, _LOOKED_AT) if not _readable(file)), None)
+
+
+def _readable(file: FilePath) -> bool:
+    return os.access(file, os.R_OK) or not os.path.isfile(file)  # a link to nothing is no data
 
 
 def _code(data: Mapping[str, object], base: FilePath, broken: frozenset[Path], images: bool) -> Iterator[Finding]:
