@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.errors import EngineRefused
+from headrace.errors import EngineRefused, HeadraceError
+from headrace.hosting.inputs.requirements import environments_dir
+from headrace.hosting.inputs.virtual_environments import make
 from headrace.own_runs import MARK, require_started_here, started_here
 from headrace.runs import RunPaths, create_run
 from stranger import as_stranger
@@ -163,6 +165,19 @@ def test_a_run_is_made_in_no_list_that_others_may_write(tmp_path: Path) -> None:
     with pytest.raises(PermissionError, match="closed to all others"):
         create_run("mine", runs=tmp_path / "home" / "runs")
     assert list((tmp_path / "home" / "runs").iterdir()) == []
+
+
+def test_nobody_else_lists_the_names_of_runs_and_environments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "deep" / "home"))
+    before = os.umask(0)
+    try:
+        create_run("mine")
+        with (tmp_path / "log").open("wb") as log, pytest.raises((HeadraceError, OSError)):
+            make(environments_dir() / "named", tmp_path / "none.txt", tmp_path, log, base=str(tmp_path / "no python"))
+    finally:
+        os.umask(before)
+    home = tmp_path / "deep" / "home"
+    assert [oct(path.stat().st_mode & 0o777) for path in (home, home / "runs", home / "environments")] == ["0o700"] * 3
 
 
 @pytest.mark.needs("root")

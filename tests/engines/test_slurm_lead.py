@@ -18,7 +18,8 @@ from headrace.engines.slurm.ticket import (
     NodeStart,
     Placement,
     StopRequest,
-    read_start,
+    forget_variables,
+    read_variables,
     write_placement,
     write_start,
     write_stop_request,
@@ -112,8 +113,10 @@ def test_a_stop_that_came_before_the_lead_could_take_it_is_not_lost_and_counts_o
 def test_variables_of_the_submitting_machine_stay_there_and_the_file_is_the_users_alone(paths: RunPaths) -> None:
     given = {"PATH": "/bin", "AWS_SECRET_ACCESS_KEY": "x", "SLURM_JOB_ID": "3", "DISPLAY": ":0", "TMPDIR": "/tmp/me"}
     write_start(paths, NodeStart((), "python", {}), given)
-    assert read_start(paths)[1] == {"PATH": "/bin", "AWS_SECRET_ACCESS_KEY": "x"}
+    assert read_variables(paths) == {"PATH": "/bin", "AWS_SECRET_ACCESS_KEY": "x"}
     assert (paths.engine / "environment.json").stat().st_mode & 0o777 == 0o600
+    forget_variables(paths)
+    assert read_variables(paths) == {}
 
 
 def test_jobs_that_may_share_nodes_have_ports_of_their_own() -> None:

@@ -35,9 +35,11 @@ from headrace.engines.slurm.ticket import (
     NOT_KNOWN,
     NodeStart,
     Placement,
-    read_start,
+    forget_variables,
+    read_how_to_start,
     read_stop_request,
     read_ticket,
+    read_variables,
     restarts,
     write_placement,
     write_ticket,
@@ -77,8 +79,8 @@ RECORD_SECONDS_AGAIN = 5.0  # the same when another lead goes on with it; Slurm 
 def main() -> int:
     """Entry point. Returns 0 if the job is complete."""
     paths = RunPaths(Path(sys.argv[1]))
-    start, variables = read_start(paths)
-    for name, value in variables.items():
+    start = read_how_to_start(paths)
+    for name, value in read_variables(paths).items():
         if name not in os.environ or not name.startswith("SLURM"):
             os.environ[name] = value
     log_to_stderr(os.environ.get(VARIABLE, ""))  # into engine/slurm.log
@@ -94,11 +96,14 @@ def main() -> int:
         cause = Cause(CauseKind.INSTANCE_NOT_STARTED, str(error), infrastructure=True)
     if cause:
         return _fail(paths, cause)
+    if not plan.retry.attempts:
+        forget_variables(paths)
     _without_caller()
     signals = LeadSignals(paths, job_id, plan.stop_grace)
     status = Supervisor(paths, 0, PROVIDER, signals.orders, signals.early).run()
     if status is Status.IN_PROGRESS:
         return _queue_again(paths, job_id)
+    forget_variables(paths)
     return 0 if status is Status.COMPLETED else 1
 
 
@@ -106,6 +111,7 @@ def _fail(paths: RunPaths, cause: Cause) -> int:
     with EventWriter(paths.events(ENGINE)) as events:
         events.write(run_finished(Status.FAILED, cause))
     store_rest(paths, RECORD_SECONDS)
+    forget_variables(paths)
     return 1
 
 

@@ -39,11 +39,13 @@ from headrace.engines.slurm.slurm_state import (
     why_waiting,
 )
 from headrace.engines.slurm.ticket import (
+    ENVIRONMENT,
     NOT_KNOWN,
     TICKET,
     NodeStart,
     StopRequest,
     Ticket,
+    forget_variables,
     read_stop_request,
     read_ticket,
     write_start,
@@ -56,6 +58,7 @@ from headrace.hosting.supervision.run_environment import supervisor_environment
 from headrace.job import Job
 from headrace.runs import Cause, CauseKind, Run, RunPaths, Status, give_to_engine, runs_dir
 from headrace.runs.events import SecondaryStatus, StatusChanged
+from headrace.runs.lifecycle import last_word
 
 _log = logging.getLogger(__name__)
 
@@ -222,7 +225,9 @@ def stop(run: Run, now: bool = False) -> bool:
         SlurmUnreachable: Slurm does not answer, or not for this job.
     """
     with _hint("not stopped: the run goes on; try again"), _asking_for(run) as ticket:
-        return _stop(run, ticket, now)
+        going = _stop(run, ticket, now)
+    _forget_after_end(run)
+    return going
 
 
 def _stop(run: Run, ticket: Ticket | None, now: bool) -> bool:
@@ -259,6 +264,13 @@ def refresh(run: Run) -> None:
     """
     with _asking_for(run) as ticket:
         _refresh(run, ticket)
+    _forget_after_end(run)
+
+
+def _forget_after_end(run: Run) -> None:
+    """Removes what only the lead would have needed, of a run that the lead could not end."""
+    if (run.paths.engine / ENVIRONMENT).exists() and last_word(run.events()) is not None:
+        forget_variables(run.paths)
 
 
 def _refresh(run: Run, ticket: Ticket | None) -> None:

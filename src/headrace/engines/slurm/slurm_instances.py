@@ -27,7 +27,7 @@ from headrace.engines.slurm.node_isolation import scratch_key
 from headrace.engines.slurm.slurm_commands import SlurmUnreachable
 from headrace.engines.slurm.slurm_complaints import is_launch_failed, why_no_agents
 from headrace.engines.slurm.slurm_state import Termination, said_by_slurm, why_terminated
-from headrace.engines.slurm.ticket import read_placement, read_start, restarts
+from headrace.engines.slurm.ticket import read_how_to_start, read_placement, restarts
 from headrace.exit_status import exit_text
 from headrace.hosting.supervision.attempt_end import AttemptEnd
 from headrace.hosting.supervision.instances import Outcome, cause_of
@@ -70,7 +70,7 @@ class SlurmInstances:
     def __init__(self, plan: LaunchPlan, paths: RunPaths) -> None:
         self._plan = plan
         self._paths = paths
-        self._start, _ = read_start(paths)
+        self._start = read_how_to_start(paths)
         self._end = AttemptEnd(paths, plan.stop_grace)
         self._components = components(plan)
         self._job_id = int(os.environ["SLURM_JOB_ID"])

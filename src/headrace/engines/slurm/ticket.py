@@ -3,7 +3,7 @@
 engine/ticket.json        the Slurm job, by which the run is found again, and where and as whom Slurm is asked for it
 engine/nodes.json         how the lead starts the agents
 engine/placement.json     the nodes of the latest attempt; the lead's alone, which may begin before sbatch has returned
-engine/environment.json   the variables of the user who submitted the job, mode 0600
+engine/environment.json   the variables of the user who submitted the job, mode 0600, until no attempt will need them
 engine/stop.json          that a person has asked to stop the run: its signal may come before the lead can take it
 """
 
@@ -121,9 +121,17 @@ def write_start(paths: RunPaths, start: NodeStart, variables: Mapping[str, str])
     write_atomically(paths.engine / ENVIRONMENT, msgspec.json.encode(kept), mode=0o600)
 
 
-def read_start(paths: RunPaths) -> tuple[NodeStart, dict[str, str]]:
-    """Reads what `write_start` wrote. Raises OSError, msgspec.DecodeError."""
-    return read_how_to_start(paths), msgspec.json.decode((paths.engine / ENVIRONMENT).read_bytes(), type=dict[str, str])
+def read_variables(paths: RunPaths) -> dict[str, str]:
+    """Reads the user's variables; none when they are not kept any more. Raises OSError, msgspec.DecodeError."""
+    try:
+        return msgspec.json.decode((paths.engine / ENVIRONMENT).read_bytes(), type=dict[str, str])
+    except FileNotFoundError:
+        return {}
+
+
+def forget_variables(paths: RunPaths) -> None:
+    """Removes the user's variables, secrets among them, when no attempt will need them any more."""
+    (paths.engine / ENVIRONMENT).unlink(missing_ok=True)
 
 
 def read_how_to_start(paths: RunPaths) -> NodeStart:

@@ -25,6 +25,7 @@ from headrace.home import home_dir
 from headrace.instance.launch_plan import write_atomically
 from headrace.instance.storage import Store, join
 from headrace.job import Job
+from headrace.private_folders import make_folders
 
 
 class BundledLine(NamedTuple):
@@ -97,5 +98,5 @@ def _read(store: Store, place: str) -> bytes:
 
 
 def _write(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folders(path.parent)
     write_atomically(path, content)

@@ -26,6 +26,7 @@ from headrace.agent.host.host_python import python_on_top
 from headrace.errors import HeadraceError
 from headrace.instance.files import told
 from headrace.instance.variables import inherited_search_path
+from headrace.private_folders import make_folders
 from headrace.processes.spawn import spawn
 
 MADE = ".made"
@@ -78,7 +79,7 @@ def make(
     """
     made = environment.parent / MADE
     with told(str(environment), "written"):
-        made.mkdir(parents=True, exist_ok=True)
+        make_folders(made)
         with _lock(environment):
             if is_made(environment):
                 return False
