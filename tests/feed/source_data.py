@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import io
+import os
 import random
 import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from headrace import feed
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def write_tar(path: Path, rows: Sequence[Mapping[str, bytes]], form: int = tarfile.PAX_FORMAT) -> Path:
@@ -39,6 +43,20 @@ def fill_tars(folder: Path, counts: Mapping[str, int]) -> Path:
     for shard, count in counts.items():
         write_tar(folder / f"{shard}.tar", tar_rows(shard, count))
     return folder
+
+
+def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Returns a list to which every `pread` of a tar in this process adds its size. The index beside it does not."""
+    reads: list[int] = []
+    pread = os.pread
+
+    def read(descriptor: int, size: int, at: int) -> bytes:
+        if Path(f"/proc/self/fd/{descriptor}").readlink().suffix == ".tar":
+            reads.append(size)
+        return pread(descriptor, size, at)
+
+    monkeypatch.setattr(os, "pread", read)
+    return reads
 
 
 def decode(row: dict[str, Any]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from feed_servers import wait_until
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
-from source_data import fill_tars, tar_rows, write_tar
+from source_data import count_reads, fill_tars, tar_rows, write_tar
 
 from headrace import errors, feed
 from headrace.errors import PipelineError, ShardError
@@ -88,9 +88,7 @@ def test_a_row_follows_the_one_before_without_a_read_of_its_own(
 ) -> None:
     rows = [{"__key__": f"{row}", "txt": b"%d" % row * 50} for row in range(200)]
     source = feed.tar(write_tar(tmp_path / "s.tar", rows).parent)
-    reads: list[int] = []
-    pread = os.pread
-    monkeypatch.setattr(os, "pread", lambda fd, size, at: reads.append(size) or pread(fd, size, at))
+    reads = count_reads(monkeypatch)
     assert list(source) == rows
     assert len(reads) == 1
     del reads[:]

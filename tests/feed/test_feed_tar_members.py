@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from source_data import count_reads
 
 from headrace import feed
 from headrace.errors import ShardError
@@ -96,9 +97,7 @@ def test_a_row_whose_members_are_far_apart_is_read_by_its_members_alone(
     members = [(f"{row}.{name}", bytes([row]) * size) for name in ("jpg", "raw") for row in range(8)]
     write(tmp_path / "a.tar", members)
     source = feed.tar(tmp_path)
-    reads: list[int] = []
-    pread = os.pread
-    monkeypatch.setattr(os, "pread", lambda fd, size, at: reads.append(size) or pread(fd, size, at))
+    reads = count_reads(monkeypatch)
     assert source[3] == {"__key__": "3", "jpg": b"\3" * size, "raw": b"\3" * size}
     assert reads == [size, size]
 
