@@ -204,6 +204,11 @@ def test_nothing_to_measure_is_an_error_that_says_why(
     assert "hint: " in done.stderr
 
 
+def of_the_trial(report: dict[str, Any]) -> list[str]:
+    """The notes of a report but that other programs, such as other tests, had the machine."""
+    return [note for note in report["notes"] if "busy with something else" not in note]
+
+
 def test_too_few_steps_are_an_error_and_some_are_a_verdict_with_an_estimated_floor(
     doctor: Callable[..., CompletedProcess[str]], script: Callable[[str], str]
 ) -> None:
@@ -215,7 +220,7 @@ def test_too_few_steps_are_an_error_and_some_are_a_verdict_with_an_estimated_flo
         assert value(report, "data_wait") > 50
         floor = report["ranks"][0]["figures"]["step_floor"]
         assert "estimated, batches were not replayed: the script ended" in floor["note"]
-        assert ["the script ended before the trial was over" in note for note in report["notes"]] == [True]
+        assert ["the script ended before the trial was over" in note for note in of_the_trial(report)] == [True]
 
 
 def test_headraces_own_loader_of_a_script_that_ends_early_tells_what_a_sample_costs_or_what_to_do(
@@ -234,7 +239,7 @@ def test_headraces_own_loader_of_a_script_that_ends_early_tells_what_a_sample_co
         assert left["verdict"]["notes"] == []  # and nothing about workers or the start method
         reports.append(left)
     for report in reports:
-        assert ["smaller --steps" in note for note in report["notes"]] == [True]
+        assert ["smaller --steps" in note for note in of_the_trial(report)] == [True]
 
 
 def test_the_command_itself_may_be_missing(doctor: Callable[..., CompletedProcess[str]]) -> None:
