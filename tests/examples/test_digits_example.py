@@ -6,7 +6,9 @@ import gzip
 import importlib.util
 import io
 import json
+import os
 import struct
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -136,3 +138,23 @@ if SOAK:  # the first steps, and that they learn, are in every run
         load("prepare").main(EXAMPLE / "data")
         _, result = run("heterogeneous.yaml", [])
         assert result["accuracy"] > 0.95  # type: ignore[operator]
+
+    @pytest.mark.slow
+    @pytest.mark.timeout(1800)
+    def test_on_a_machine_whose_cores_are_busy_a_job_is_slower_and_nothing_else(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        require("2 cores")
+        monkeypatch.setenv("HEADRACE_HOME", str(tmp_path))
+        little = ["hyperparameters.epochs=1", f"inputs.training={write_few(tmp_path / 'digits', 10 * 64)}"]
+        busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * (os.cpu_count() or 2))]
+        try:
+            both, mixed = run("heterogeneous.yaml", little)
+        finally:
+            for each in busy:
+                each.kill()
+                each.wait()
+        _, alone = run("homogeneous.yaml", little)
+        assert mixed["losses"] == alone["losses"]
+        assert not both.degraded
+        assert [program.attempt for program in both.programs] == [1] * 3, "no server was started again"
