@@ -73,7 +73,8 @@ FAST_TESTS := tests/test_rooms.py tests/test_promises.py tests/test_defects.py t
 BARE_OPTIONS ?=
 BARE_USER_TESTS := tests/test_apart.py tests/runs/test_run_state.py tests/agent/test_agent_tfdata.py tests/cli/test_cli_odd_paths.py \
   $(addprefix tests/cli/test_cli_run_job.py::,test_a_job_runs_to_its_end_and_exits_with_0 test_ctrl_c_once_stops_the_job_in_order) \
-  tests/engines/test_local_run.py::test_three_hosts_run_the_entry_point_and_leave_nothing
+  tests/engines/test_local_run.py::test_three_hosts_run_the_entry_point_and_leave_nothing \
+  tests/test_private_folders.py::test_a_home_that_is_no_folder_that_one_may_enter_is_an_error_with_a_hint_in_every_command
 
 .PHONY: oracle sagemaker-sdk sagemaker-sdk3 demo test test-bare test-fast soak check bench bench-feed bench-shards bench-resume bench-advise bench-serve bench-s3 bench-tfdata docs format clean horovod openmpi5 kubernetes
 .DELETE_ON_ERROR:

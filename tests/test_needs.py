@@ -104,9 +104,13 @@ def test_a_run_lists_what_was_skipped_with_the_command_that_would_bring_it(tmp_p
 @pytest.mark.parametrize("user", [False, True])
 def test_in_the_bare_box_nothing_is_there_that_a_package_brings(user: bool) -> None:
     options = ["--user", "--no-namespaces"] if user else []
+    env = {
+        name: value for name, value in os.environ.items() if name != "HEADRACE_HOME"
+    }  # this user's, closed to others
     done = subprocess.run(
-        [*BARE, *options, sys.executable, "-c", LOOK], cwd=ROOT, capture_output=True, text=True, check=True, timeout=120
-    )
+        [*BARE, *options, sys.executable, "-c", LOOK],
+        cwd=ROOT, env=env, capture_output=True, text=True, check=True, timeout=120,
+    )  # fmt: skip
     rows, uid, refused = json.loads(done.stdout.splitlines()[-1])
     of_the_system = {"ip", "nsenter"}  # every Debian has them
     assert [name for name, why in rows.items() if not why and name not in of_the_system] == []
