@@ -76,6 +76,13 @@ def started_here(directory: Path) -> bool:
     return mark.st_nlink == 2 if os.path.samestat(mark, entry) else content == _identity(mark)
 
 
+def leave_list(directory: Path) -> None:
+    """Takes a run that is about to be removed out of the list, if it is in it. Raises OSError."""
+    if started_here(directory):
+        _, token = _read(directory / MARK, 2 * _TOKEN_BYTES)
+        (_list_folder(directory) / token.decode()).unlink()
+
+
 def require_started_here(directory: Path, what: str) -> None:
     """Raises EngineRefused for a run that this user has not started here.
 

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import UsageError
+from headrace.own_runs import started_here
 from headrace.runs import RunPaths, create_run
 from headrace.runs.disk.remove_runs import EndedRun, remove_run, size_of, to_prune
 
 
-def test_a_run_goes_with_all_that_is_in_it_and_nothing_outside(tmp_path: Path) -> None:
+def test_a_run_goes_with_all_that_is_in_it_and_nothing_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths, other = create_run("one", runs=tmp_path / "runs"), create_run("one", runs=tmp_path / "runs")
     outside = tmp_path / "outside"
     (outside / "folder").mkdir(parents=True)
@@ -25,7 +26,8 @@ def test_a_run_goes_with_all_that_is_in_it_and_nothing_outside(tmp_path: Path) -
     (tree / "code" / "closed" / "inside" / "link").symlink_to(outside)
     os.mkfifo(tree / "fifo")
     with socket.socket(socket.AF_UNIX) as bound:
-        bound.bind(os.path.relpath(tree / "socket"))
+        monkeypatch.chdir(tree)  # a socket's path is short
+        bound.bind("socket")
     os.link(outside / "folder" / "file", tree / "hard")
     (tree / "code" / "closed" / "inside").chmod(0)
     (tree / "code" / "closed").chmod(0)
@@ -34,6 +36,8 @@ def test_a_run_goes_with_all_that_is_in_it_and_nothing_outside(tmp_path: Path) -
     assert [path.name for path in (tmp_path / "runs").iterdir()] == [other.id]
     assert (outside / "folder" / "file").read_text() == "stays"
     assert (outside / "folder" / "file").stat().st_mode == before
+    assert started_here(other.root)
+    assert len([*(tmp_path / f"started-{os.geteuid()}").iterdir()]) == 1, "the list of own runs has the other one"
 
 
 def test_a_link_in_the_place_of_a_run_is_not_followed(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from headrace.errors import UsageError
 from headrace.held_file import alone_in
+from headrace.own_runs import leave_list
 from headrace.runs.run_paths import RunPaths
 from headrace.runs.store import job_name_of
 
@@ -75,6 +76,7 @@ def remove_run(paths: RunPaths) -> None:
         gone = f".{paths.root.name}.removed-{secrets.token_hex(4)}"
         with alone_in(paths.root):
             os.rename(paths.root.name, gone, src_dir_fd=parent, dst_dir_fd=parent)
+        leave_list(paths.root.with_name(gone))
         _open_up(gone, parent)
         shutil.rmtree(f"/proc/self/fd/{parent}/{gone}")
     finally:
