@@ -145,13 +145,17 @@ def test_temporary_files_of_programs_go_with_the_run(stage):
 
 def test_the_users_variables_and_headraces_reach_the_program(stage):
     script = """
-    import json, os
-    json.dump(dict(os.environ), open("seen.json", "w"))
+    import json, os, sys
+    json.dump({**os.environ, "ARGUMENTS": sys.argv[1:]}, open("seen.json", "w"))
     """
-    handle = stage.start(script, environment={"COLOUR": "blue"})
+    handle = stage.start(
+        script, environment={"COLOUR": "blue"}, hyperparameters={"epochs": 3}, hyperparameters_as="file"
+    )
     assert handle.wait(30) is Status.COMPLETED
     seen = json.loads((code(handle) / "seen.json").read_text())
     assert seen["COLOUR"] == "blue"
+    assert seen.pop("ARGUMENTS") == []
+    assert json.loads(seen["SM_HPS"]) == {"epochs": 3}
     assert seen["HEADRACE_RUN_ID"] == handle.id
     assert seen["HEADRACE_METRICS"].endswith("/homogeneousCluster/algo-1/0.jsonl")
     assert seen["SAGEMAKER_BASE_DIR"] == str(handle.paths.host("algo-1"))

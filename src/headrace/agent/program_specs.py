@@ -158,7 +158,8 @@ def program_argv(plan: LaunchPlan, group: str, arguments: Sequence[str], python:
         python: the interpreter.
         code: directory with the code; None when it is not known yet (see `entry.kind_of`).
     """
-    return list(plan.command_of(group)) or entry_command(plan.entry_point_of(group), arguments, python, code)
+    given = arguments if plan.arguments else ()
+    return list(plan.command_of(group)) or entry_command(plan.entry_point_of(group), given, python, code)
 
 
 def feed_hosts(plan: LaunchPlan) -> tuple[HostPlan, ...]:

@@ -265,6 +265,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         metric_definitions: figures that the agents find in the lines of their programs.
         job_arn: TrainingJobArn, which programs get; empty for none.
         feed_range: hosts of data workers that come and go; None where all of them serve all the time.
+        arguments: whether programs get their hyperparameters as arguments, besides the file of them.
         keep: places outside of what a host keeps, which go with its output.
         region: of AWS, whose instances the hosts are; empty where they are not.
     """
@@ -295,6 +296,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     region: str = ""
     feed_range: FeedRange | None = None
     keep: tuple[str, ...] = ()
+    arguments: bool = True
     version: int = 1
 
     def host(self, name: str) -> HostPlan:

@@ -94,6 +94,7 @@ def make_plan(
         max_run=float(job.max_run),
         stall_after=job.stall_after,
         keep=job.keep,
+        arguments=job.hyperparameters_as == "arguments",
         encrypt=job.encrypt_inter_container_traffic,
         budget=_budget(job),
         retry=Retry(job.retry.attempts, job.retry.on == "any") if job.retry else Retry(),

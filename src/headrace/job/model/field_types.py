@@ -411,6 +411,7 @@ _IDS = WithJsonSchema({"type": ["string", "integer"]})  # YAML reads one id as a
 CpuSet = Annotated[str, BeforeValidator(_id_set("CPU")), _IDS]
 GpuSet = Annotated[str, BeforeValidator(_id_set("GPU")), _IDS]
 CpuShare = Annotated[float, BeforeValidator(_cpu_share)]
+HyperparametersAs = Annotated[Literal["arguments", "file"], _OneOf()]
 EarlierOutput = Annotated[Literal["replace", "refuse"], _OneOf()]
 RetryOn = Annotated[Literal["infrastructure", "any"], _OneOf()]
 Isolation = Annotated[Literal["auto", "none", "shared_network", "namespace"], _OneOf()]

@@ -195,6 +195,7 @@ class JobFields(Part):
         dependencies: files and folders that are put beside the code.
         requirements: file of packages inside `source_dir`; by default its ``requirements.txt``, if there.
         hyperparameters: become the program's arguments.
+        hyperparameters_as: ``file`` gives the program no arguments, which everybody on its machine may read.
         environment: variables of every program.
         instance_groups: groups of machines.
         instance_type: the one type of machine of a job without groups.
@@ -243,6 +244,7 @@ class JobFields(Part):
     hyperparameters: Annotated[
         dict[field_types.HyperparameterKey, field_types.HyperparameterValue], field_types.AsMapping
     ] = Field(default_factory=dict)
+    hyperparameters_as: field_types.HyperparametersAs = "arguments"
     environment: Annotated[dict[field_types.VariableName, field_types.VariableValue], field_types.AsMapping] = Field(
         default_factory=dict
     )

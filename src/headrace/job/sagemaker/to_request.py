@@ -35,6 +35,7 @@ _BEYOND = {
     "requirements": "a container installs requirements.txt of the code",
     "data_service": "headrace's agents start it",
     "completion": "headrace's agents decide it",
+    "hyperparameters_as": "headrace's agents start the program",
     "budget": "headrace's agents stop the job",
     "earlier_output": "headrace's engines look before the start",
     "keep": "headrace's agents put it into the output",
