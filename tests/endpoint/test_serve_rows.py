@@ -80,9 +80,10 @@ while first:
 
 
 VARIABLES = """
-import json, os, pathlib
+import json, os, pathlib, time
 group = os.environ["SM_CURRENT_INSTANCE_GROUP"]
 pathlib.Path(os.environ["SM_MODEL_DIR"], group).write_text(json.dumps(list(os.environ)))
+time.sleep(2.0 if group == "dnn" else 0.0)
 """
 
 

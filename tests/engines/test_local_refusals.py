@@ -16,7 +16,7 @@ from headrace.engines.local import engine
 from headrace.engines.local.limits.assign import Machine
 from headrace.engines.local.plan_hosts import make_plan
 from headrace.engines.local.ports import ANY, ChosenPorts, NeededPort, choose_ports
-from headrace.errors import EngineRefused, JobInvalid
+from headrace.errors import EngineRefused, JobInvalid, UsageError
 from headrace.instance.isolation_level import NAMESPACE, NO_ISOLATION, Isolation
 from headrace.instance.launch_plan import Ports, read_plan
 from headrace.runs import RunPaths, Status, list_runs, runs_dir
@@ -231,7 +231,7 @@ def test_an_unknown_engine_is_refused_with_those_there_are(stage):
 def test_a_home_that_cannot_be_written_is_refused(stage, monkeypatch):
     (stage.folder / "file").touch()
     monkeypatch.setenv("HEADRACE_HOME", str(stage.folder / "file"))
-    with pytest.raises(EngineRefused) as refused:
+    with pytest.raises(UsageError) as refused:
         engines.start(stage.job(SLEEP))
     assert "HEADRACE_HOME" in refused.value.hint
 

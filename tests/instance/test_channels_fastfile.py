@@ -14,6 +14,7 @@ import pytest
 from channel_store import FakeStore
 
 from headrace.errors import HeadraceError, ObjectChanged
+from headrace.install_hint import install_hint
 from headrace.instance.channels import blocks, mounts
 from headrace.instance.channels.blocks import BLOCK, Blocks
 from headrace.instance.channels.object_listing import Item
@@ -111,7 +112,7 @@ def test_the_file_system_shows_shares_and_refuses_to_be_written(store, pool) -> 
 @pytest.mark.parametrize(
     ("breaks", "words", "hint"),
     [
-        ({"find_spec": lambda _: None}, "mfusepy is not installed", "headrace[fastfile]"),
+        ({"find_spec": lambda _: None}, "mfusepy is not installed", install_hint("fastfile")),
         ({"LIBRARIES": ("libnothing.so",)}, "libfuse is not installed", "fuse3"),
         ({"DEVICE": "/nonexistent"}, "no /nonexistent", "modprobe fuse"),
         ({"TOOLS": ("no-such-tool",)}, "fusermount3 is not installed", "fuse3"),
