@@ -29,8 +29,10 @@ JobFile = Callable[..., str]
 SLOW = """
     import pathlib, sys, time
     print("training", flush=True)
-    while not pathlib.Path("enough").exists():
-        time.sleep(0.02)
+    def wait_for_the_end():
+        while not pathlib.Path("enough").exists():
+            time.sleep(0.02)
+    wait_for_the_end()
     print("done", flush=True)
     sys.exit(CODE)
 """
@@ -85,6 +87,21 @@ def test_a_detached_run_is_listed_followed_and_waited_for(cli: Cli, detached: Ca
     assert "dnn/algo-1[0] done" in rest
     assert cli("ps").stdout.startswith("no run is going on")
     assert "Completed" in cli("ps", "--all").stdout
+
+
+def test_the_stacks_of_a_run_say_where_its_programs_are(cli: Cli, detached: Callable[..., Run]) -> None:
+    run = detached()
+    follower = cli.start("logs", run.id, "-f")
+    assert follower.stdout is not None
+    assert follower.stdout.readline() == "dnn/algo-1[0] training\n"
+    (program,) = json.loads(cli("stacks", "small/dnn/algo-1/0", "--output", "json").stdout)["programs"]
+    assert program["stream"] == "dnn/algo-1[0]"
+    assert "wait_for_the_end (train.py" in program["stacks"], program
+    finish(run)
+    follower.communicate(timeout=20)
+    assert cli("wait", "small").returncode == 0
+    over = cli("stacks", "small")
+    assert (over.returncode, over.stderr.splitlines()[-1]) == (2, "hint: it has ended")
 
 
 @pytest.mark.parametrize("how", ["stopped", *(["fails"] if SOAK else [])])

@@ -30,6 +30,7 @@ COMMANDS = (
     "ps",
     "status",
     "logs",
+    "stacks",
     "files",
     "fetch",
     "wait",

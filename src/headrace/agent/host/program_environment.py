@@ -16,6 +16,7 @@ import msgspec
 from headrace.agent.host import launcher_proxy
 from headrace.agent.host.host_python import FOLDER, python_on_top, variables_of
 from headrace.agent.program_specs import ProgramSpec, feed_hosts, program_argv
+from headrace.feed.metrics.metric_file import METRICS_VARIABLE
 from headrace.instance import Environment, hyperparameter_arguments, program_variables, torch_distributed_variables
 from headrace.instance.certificates import certificate_files
 from headrace.instance.entry_command import make_executable
@@ -32,7 +33,6 @@ from headrace.runs.disk.unkept_files import clock_of
 _log = logging.getLogger(__name__)
 
 FEED_VARIABLE = "HEADRACE_FEED"
-METRICS_VARIABLE = "HEADRACE_METRICS"
 TLS_CA_VARIABLE = "HEADRACE_FEED_TLS_CA"
 PROXY_OF_RANK = (sys.executable, "-I", "-S", launcher_proxy.__file__, "rank")
 """What a launcher starts in place of a rank."""
