@@ -171,6 +171,8 @@ def test_the_list_shows_all_runs_and_filters_them(tab: Tab) -> None:
     expect(rows.first).to_contain_text("heterogeneous")
     expect(rows.first).to_contain_text("Completed")
     expect(rows.first.locator(".group")).to_have_count(2)
+    for at, colour in enumerate(("--c0", "--c1")):  # as on the page of the run, whatever other runs are listed
+        expect(rows.first.locator(".group").nth(at)).to_have_attribute("style", re.compile(re.escape(f"var({colour})")))
     expect(rows.first).to_contain_text("USD")
     expect(page.locator("tr", has_text="failing")).to_contain_text("CUDA out of memory")
     page.get_by_label("Stopped").check(force=True)

@@ -60,7 +60,7 @@ function draw(entry) {
       el("small", { class: "mono" }, line.run_id)),
     el("td", {}, statusBadge(line), line.attempt > 1 ? ` attempt ${line.attempt}` : null,
       line.cause && line.status === "Failed" ? el("span", { class: "why", title: line.cause }, line.cause) : null),
-    el("td", {}, line.groups.map((group) => groupBlock(group))),
+    el("td", {}, line.groups.map(groupBlock)),
     el("td", { "data-label": "started", class: "number", title: `${moment(line.created)} UTC` }, ago(line.created, Date.now() / 1000)),
     el("td", { "data-label": "ran for", class: "number right" }, duration(line.seconds)),
     ...(entry.cells ?? ["verdict", "data wait", "cost so far"].map((label) => el("td", { class: label === "verdict" ? "" : "right", "data-label": label }, el("span", { class: "muted" }, "…")))));

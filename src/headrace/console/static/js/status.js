@@ -23,19 +23,12 @@ export function verdictBadge(verdict) {
 /** Returns the colour of the n-th group or line. */
 export const colour = (index) => `var(--c${index % 8})`;
 
-const known = [];
-
-/** Returns a number for a group's name, the same on the whole page. */
-function groupNumber(name) {
-  if (!known.includes(name)) known.push(name);
-  return known.indexOf(name);
-}
-
-/** Returns an instance group as a small block: a bar a host, its name, number and type. */
-export function groupBlock(group) {
+/** Returns an instance group as a small block: a bar a host, its name, number and type; the n-th of its run, in whose colour
+ * all pages show it. */
+export function groupBlock(group, index) {
   const hosts = group.hosts.length;
   const bars = Array.from({ length: Math.min(hosts, 12) }, () => el("i"));
   const type = group.instance_type.replace(/^ml\./, "");
-  return el("span", { class: "group", colour: colour(groupNumber(group.name)), title: `${group.name}: ${hosts} × ${group.instance_type}` },
+  return el("span", { class: "group", colour: colour(index), title: `${group.name}: ${hosts} × ${group.instance_type}` },
     el("span", { class: "hosts", "aria-hidden": "true" }, bars), `${group.name} `, el("span", { class: "muted" }, `${hosts} × ${type}`));
 }
