@@ -75,7 +75,7 @@ function best() {
   const rank = new Map(report.best.map((index, at) => [index, at + 1]));
   const rows = chosen.sort((a, b) => rank.get(a) - rank.get(b)).map((index) => byIndex.get(index)).map((line) => el("tr", {},
     el("td", { class: "right" }, String(rank.get(line.index))),
-    el("td", {}, el("a", { href: runOf(line) }, line.job_name), el("small", {}, said(line))),
+    el("td", {}, el("a", { href: runOf(line) }, said(line) || line.job_name), el("small", { class: "mono" }, line.job_name)),
     el("td", { class: "number right" }, number(line.metrics[metric], "")),
     el("td", { class: "number right" }, money(line.cost)),
     el("td", {}, report.front.includes(line.index) ? "not beaten in both" : "")));
@@ -88,9 +88,9 @@ function best() {
 const metrics = () => [...new Set(report.lines.flatMap((line) => Object.keys(line.metrics)))].sort();
 
 function row(line, names) {
-  const run = runOf(line);
+  const run = runOf(line), label = said(line) || line.job_name;
   return el("tr", { "data-line": line.index },
-    el("td", {}, run ? el("a", { href: run }, line.job_name) : line.job_name, el("small", {}, `${place(line)}: ${said(line)}`)),
+    el("td", {}, run ? el("a", { href: run }, label) : label, el("small", { class: "mono" }, `${place(line)}: ${line.job_name}`)),
     el("td", {}, stateBadge(line.state), line.attempts > 1 ? ` attempt ${line.attempts}` : null),
     el("td", {}, line.engine), el("td", { class: "place" }, line.region || "–"),
     el("td", { class: "number right" }, line.seconds === null ? "–" : duration(line.seconds)),
