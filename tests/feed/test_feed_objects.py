@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -117,59 +115,6 @@ def test_lines_and_row_groups_too(s3: ObjectStore, tmp_path: Path) -> None:
     assert list(feed.parquet(uri, columns=columns)) == list(feed.parquet(folder, columns=columns))
 
 
-def _arrow(folder: Path) -> None:
-    folder.mkdir()
-    rows = [{"id": row, "tokens": [row] * (row % 4), "word": f"w{row % 5}", "none": None} for row in range(60)]
-    table = pa.Table.from_pylist(rows).set_column(
-        2, "word", pa.array([row["word"] for row in rows]).dictionary_encode()
-    )
-    with pa.ipc.new_file(folder / "a.arrow", table.schema) as writer:
-        writer.write_table(table, max_chunksize=7)
-    with pa.ipc.new_stream(folder / "b.arrow", table.schema) as writer:
-        writer.write_table(table.slice(0, 40), max_chunksize=16)
-    changing = [pa.DictionaryArray.from_arrays([0, 1, 0], words) for words in (["p", "q"], ["p", "q", "r"], ["x", "y"])]
-    schema = pa.schema({"word": changing[0].type})
-    (folder / "words").mkdir()
-    with pa.ipc.new_stream(
-        folder / "words" / "c.arrow", schema, options=pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
-    ) as writer:
-        for words in changing:
-            writer.write_batch(pa.RecordBatch.from_arrays([words], schema=schema))
-
-
-def plain(row: Any) -> Any:
-    return {name: value.tolist() if hasattr(value, "tolist") else value for name, value in row.items()}
-
-
-def test_record_batches_are_read_one_by_one(s3: ObjectStore, proxy: FlakyS3, tmp_path: Path) -> None:
-    folder = tmp_path / "texts"
-    _arrow(folder)
-    uri = upload(s3, folder)
-    here, there = feed.arrow(folder), feed.arrow(uri, memory=1)
-    assert there.counts == here.counts == [("a.arrow", 60), ("b.arrow", 40)]
-    assert there.shard_digests == here.shard_digests
-    assert list(map(plain, there)) == list(map(plain, here))
-    assert [row["word"] for row in feed.arrow(uri + "/words/")] == list("pqppqpxyx")
-    options: dict[str, Any] = {"batch_size": 8, "shuffle": feed.Window(8, 4), "seed": 3, "collate_fn": list}
-    with DataLoader(there.map(plain), **options, num_workers=2) as served:
-        assert list(served) == list(DataLoader(here.map(plain), **options))
-    s3_objects._blocks.clear()
-    kept = feed.arrow(uri)
-    assert kept[3]["id"] == 3
-    before = proxy.requests["GET"]
-    assert [row["id"] for row in (kept[number] for number in range(7))] == list(range(7))
-    assert proxy.requests["GET"] == before, "a batch stays decoded"
-
-
-def test_an_arrow_object_that_was_changed_is_named(s3: ObjectStore, tmp_path: Path) -> None:
-    _arrow(tmp_path / "texts")
-    source = feed.arrow(upload(s3, tmp_path / "texts"), memory=1)
-    assert source[0]["id"] == 0
-    s3.put("data/b.arrow", b"x" * (tmp_path / "texts" / "b.arrow").stat().st_size)
-    with pytest.raises(ShardError, match=r"s3://.*/data/b\.arrow was changed since its rows were counted"):
-        source[70]
-
-
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])
 def test_an_object_of_another_kind_that_was_changed_is_named(s3: ObjectStore, tmp_path: Path, kind: str) -> None:
     (tmp_path / "rows").mkdir()
@@ -194,31 +139,15 @@ def test_without_credentials_it_says_what_to_set(tmp_path: Path, monkeypatch: py
             monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("HOME", str(tmp_path))
-    for opened in (feed.tar, feed.parquet, feed.jsonl, feed.arrow, feed.hf):
+    for opened in (feed.tar, feed.parquet, feed.jsonl):
         with pytest.raises(UsageError, match=r"no AWS credentials were found\nhint: set AWS_ACCESS_KEY_ID"):
             opened("s3://bucket/prefix/")
 
 
-@pytest.mark.parametrize("cut", [3, 12, 400, -1, -8, -20])
-@pytest.mark.parametrize("name", ["a.arrow", "b.arrow"])
-def test_a_broken_arrow_object_is_named(s3: ObjectStore, tmp_path: Path, name: str, cut: int) -> None:
-    folder = tmp_path / "texts"
-    _arrow(folder)
-    whole = (folder / name).read_bytes()
-    s3.put(f"data/{name}", whole[:cut])
-    if name == "b.arrow" and cut == -8:  # the mark of the end is not needed
-        assert len(feed.arrow(s3.uri("data"))) == 40
-        return
-    with pytest.raises(ShardError, match=rf"data/{name} is no Arrow file, or is broken"):
-        feed.arrow(s3.uri("data"))
-
-
-def test_a_dataset_that_was_saved_to_s3(s3: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = Path(__file__).with_name("hugging_face_objects_program.py")
-    command = [sys.executable, str(program), str(tmp_path), s3.uri("saved")]
-    monkeypatch.setenv("USE_TORCH", "0")  # the library imports it else
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize("opened", [feed.arrow, feed.hf])
+def test_arrow_files_are_refused_where_they_cannot_be_mapped(opened: Any) -> None:
+    with pytest.raises(ShardError, match=r"in S3\nhint: bring them to the hosts by a channel"):
+        opened("s3://bucket/prefix/")
 
 
 def test_the_index_is_kept_and_rows_share_requests(s3: ObjectStore, proxy: FlakyS3, folder: Path) -> None:

@@ -180,6 +180,28 @@ def test_rows_of_arrow_files_and_streams_lie_in_mapped_memory(tmp_path: Path) ->
         feed.arrow(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["a.arrow", "b.arrow"])
+def test_an_arrow_file_that_is_cut_anywhere_is_named_and_never_shorter(tmp_path: Path, name: str) -> None:
+    require("pyarrow")
+    import pyarrow
+
+    table = pyarrow.Table.from_pylist([{"id": row, "word": f"w{row}"} for row in range(40)])
+    path = tmp_path / name
+    make = pyarrow.ipc.new_file if name == "a.arrow" else pyarrow.ipc.new_stream
+    with make(path, table.schema) as writer:
+        writer.write_table(table, max_chunksize=16)
+    whole = path.read_bytes()
+    for cut in range(1, len(whole), 1 if SOAK else 211):
+        path.write_bytes(whole[:cut])
+        try:
+            rows = [row["id"] for row in feed.arrow(tmp_path)]
+        except ShardError as error:
+            assert f"{name} is no Arrow file, or is broken" in str(error)  # noqa: PT017
+        else:  # batches that are whole: as much as a writer that was stopped between two has written
+            assert name == "b.arrow", cut
+            assert rows in [list(range(count)) for count in (0, 16, 32, 40)], cut
+
+
 def test_a_dataset_of_hugging_face_on_disk_is_a_source(tmp_path: Path) -> None:
     require("datasets")
     program = Path(__file__).with_name("hugging_face_rows.py")

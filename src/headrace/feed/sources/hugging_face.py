@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -66,19 +65,9 @@ class HuggingFaceRows(Source):
 
 
 def _digest_of(dataset: Any) -> str:
-    stored = dataset.with_format("arrow")
-    return dataset_digest(dataset.features, len(dataset), lambda row: stored[row])
-
-
-def dataset_digest(features: Any, rows: int, stored: Callable[[int], Any]) -> str:
-    """Returns a digest of the columns, and of the first, middle and last row as they are stored.
-
-    Args:
-        features: of the dataset.
-        rows: how many.
-        stored: returns a row as an Arrow table.
-    """
-    digest = hashlib.blake2b(repr(features).encode(), digest_size=8, person=b"shard")
+    """Returns a digest of the columns, and of the first, middle and last row as they are stored."""
+    stored, rows = dataset.with_format("arrow"), len(dataset)
+    digest = hashlib.blake2b(repr(dataset.features).encode(), digest_size=8, person=b"shard")
     for row in sorted({0, rows // 2, rows - 1}) if rows else ():
-        digest.update(repr(stored(row).to_pylist()).encode())
+        digest.update(repr(stored[row].to_pylist()).encode())
     return digest.hexdigest()

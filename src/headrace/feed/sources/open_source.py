@@ -11,10 +11,10 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from headrace.errors import ShardError
 from headrace.feed.sources.arrow_rows import require_pyarrow
 from headrace.feed.sources.arrow_shards import ArrowFormat
 from headrace.feed.sources.hugging_face import HuggingFaceRows
-from headrace.feed.sources.hugging_face_objects import HuggingFaceObjects
 from headrace.feed.sources.json_lines import JsonLinesFormat
 from headrace.feed.sources.parquet_shards import ParquetFormat
 from headrace.feed.sources.s3_objects import SCHEME
@@ -73,33 +73,39 @@ def parquet(
     return ShardFiles(folder, pattern, "parquet", ParquetFormat(columns, memory))
 
 
-def arrow(folder: Folder, pattern: str = "*.arrow", *, memory: int = _MEMORY) -> Source:
+def arrow(folder: Folder, pattern: str = "*.arrow") -> Source:
     """Opens Arrow files, of the file or the stream form. A row is a dict of column to value, as with `parquet`.
 
     Args:
-        folder: of the shards, or ``s3://bucket/prefix/``.
+        folder: of the shards, on a disk: they are mapped into memory.
         pattern: that their names match, as in a shell: hidden files only by a dot.
-        memory: limit of the record batches of objects that a process keeps, bytes; files are mapped.
 
     Raises:
-        ShardError: no shard matches, or one is broken.
+        ShardError: no shard matches, or one is broken, or they are objects of S3.
         PipelineError: pyarrow is not installed.
     """
     require_pyarrow()
-    return ShardFiles(folder, pattern, "arrow", ArrowFormat(memory))
+    _refuse_objects("feed.arrow", folder)
+    return ShardFiles(folder, pattern, "arrow", ArrowFormat())
 
 
-def hf(dataset: Any, *, memory: int = _MEMORY) -> Source:
+def hf(dataset: Any) -> Source:
     """Opens a dataset of Hugging Face's library. A row is what the dataset's features and format make of it.
 
     Args:
-        dataset: a `datasets.Dataset`, or what `save_to_disk` wrote: a folder, or ``s3://bucket/prefix/``.
-        memory: limit of the record batches of objects that a process keeps, bytes; files are mapped.
+        dataset: a `datasets.Dataset`, or the folder that `save_to_disk` wrote.
 
     Raises:
         PipelineError: it has no count (`streaming=True`), or the library is not installed.
-        ShardError: the folder holds no dataset.
+        ShardError: the folder holds no dataset, or is none of a disk.
     """
-    if isinstance(dataset, str) and dataset.startswith(SCHEME):
-        return HuggingFaceObjects(dataset, memory)
+    _refuse_objects("feed.hf", dataset)
     return HuggingFaceRows(dataset)
+
+
+def _refuse_objects(what: str, folder: Any) -> None:
+    if isinstance(folder, str) and folder.startswith(SCHEME):
+        raise ShardError(
+            f"{what} maps Arrow files of a disk, and {folder} is in S3",
+            hint="bring them to the hosts by a channel in File mode, or write Parquet, which is read there",
+        )
