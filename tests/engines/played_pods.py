@@ -166,6 +166,8 @@ def play_pods(job: Job, folder: Path, user: int = 0, hosts: Sequence[str] | None
     """Prepares a run of a job and starts its pods; of some hosts, when they are named."""
     paths = create_run(job.job_name, "kubernetes", base_path=str(job.base_path))
     paths = RunPaths(paths.root.resolve())
+    for folder_above in (paths.root.parent, paths.root.parent.parent):
+        folder_above.chmod(0o711)  # in a pod the runtime makes them, as the way to what is mounted
     planned = plan_kubernetes_job(job, paths).in_run(paths)
     pods = Pods(planned, prepare_kubernetes_run(planned, paths), folder, user)
     pods.open()
