@@ -239,12 +239,14 @@ def test_the_json_form_has_the_keys_of_the_job_file_and_every_default(load: Call
         "source_dir": "code",
         "entry_point": "train.py",
         "hyperparameters": {"a": None},
+        "hyperparameters_as": "arguments",
         "instance_type": "ml.c5.xlarge",
         "instance_count": 1,
         "input_mode": "File",
         "inputs": {"training": {"s3_data": "data", "distribution": "FullyReplicated", "s3_data_type": "S3Prefix"}},
         "checkpoint_local_path": "/opt/ml/checkpoints",
         "stopping_condition": {"max_run": 86400},
+        "earlier_output": "replace",
         "engines": {
             "local": {
                 "stop_grace": 30.0,
