@@ -253,7 +253,8 @@ def test_local_workers_are_hedged_too(factor: int | None, tmp_path: Path, at: Ma
     dataset = trouble_data.troubled("sleep", [61], str(tmp_path))
     with at("local", dataset, slice_timeout=600, prefetch_factor=factor, stall_timeout=60) as loader:
         assert [flat(batch) for batch in loader] == plain()  # either of the two that were asked sleeps for an hour
-        assert loader.stats()["hedges"] >= 1
+        if factor is None:  # else it may have been taken back before it was late, which is no hedge
+            assert loader.stats()["hedges"] >= 1
 
 
 def test_a_signal_to_an_executor_that_has_ended_and_of_which_the_server_does_not_know_is_no_error() -> None:
