@@ -19,15 +19,14 @@ room may import this module.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import stat
 from pathlib import Path
 
 from headrace.errors import EngineRefused
 from headrace.home import RUNS, home_dir
 from headrace.private_folders import make_folders, open_private
+from headrace.record_files import open_record
 
 MARK = "started"  # in the directory of a run
 _TOKEN_BYTES = 16
@@ -61,26 +60,32 @@ def enter_run(directory: Path) -> None:
 
 def started_here(directory: Path) -> bool:
     """Tells whether this user has started, or fetched, a run here."""
-    try:
-        mark, token = _read(directory / MARK, 2 * _TOKEN_BYTES)
-        if not _TOKEN.fullmatch(token):
-            return False
-        entries = open_private(_list_folder(directory))
-        try:
-            entry, content = _read(token.decode(), len(_identity(mark)), dir_fd=entries)
-        finally:
-            os.close(entries)
-    except OSError:
-        return False
-    # A third name would be one that somebody else's archive has given it.
-    return mark.st_nlink == 2 if os.path.samestat(mark, entry) else content == _identity(mark)
+    return _entry_of(directory) is not None
 
 
 def leave_list(directory: Path) -> None:
     """Takes a run that is about to be removed out of the list, if it is in it. Raises OSError."""
-    if started_here(directory):
-        _, token = _read(directory / MARK, 2 * _TOKEN_BYTES)
-        (_list_folder(directory) / token.decode()).unlink()
+    if (entry := _entry_of(directory)) is not None:
+        entry.unlink()
+
+
+def _entry_of(directory: Path) -> Path | None:
+    """Returns the entry of a run in the list; None when it has none, or one that is another's."""
+    try:
+        mark, token = _read(directory / MARK, 2 * _TOKEN_BYTES)
+        if not _TOKEN.fullmatch(token):
+            return None
+        folder = _list_folder(directory)
+        entries = open_private(folder)
+        try:
+            entry, content = _read(Path(f"/proc/self/fd/{entries}", token.decode()), len(_identity(mark)))
+        finally:
+            os.close(entries)
+    except OSError:
+        return None
+    # A third name would be one that somebody else's archive has given it.
+    ours = mark.st_nlink == 2 if os.path.samestat(mark, entry) else content == _identity(mark)
+    return folder / token.decode() if ours else None
 
 
 def require_started_here(directory: Path, what: str) -> None:
@@ -103,14 +108,10 @@ def _list_folder(directory: Path) -> Path:
     return (runs.parent if runs.name == RUNS else home_dir()) / f"started-{os.geteuid()}"
 
 
-def _read(path: Path | str, size: int, dir_fd: int | None = None) -> tuple[os.stat_result, bytes]:
+def _read(path: Path, size: int) -> tuple[os.stat_result, bytes]:
     """Returns a file's status and content, one byte more than `size` at most. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=dir_fd)
-    with contextlib.closing(os.fdopen(descriptor, "rb", buffering=0)) as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(f"{path} is no regular file")
-        return status, file.read(size + 1)
+    with os.fdopen(open_record(path), "rb", buffering=0) as file:
+        return os.fstat(file.fileno()), file.read(size + 1)
 
 
 def _identity(status: os.stat_result) -> bytes:

@@ -66,12 +66,11 @@ def _copy(file: RunFile, target: Path) -> Path:
     import os
     import shutil
 
+    from headrace.record_files import open_record
+
     copy = target / _name(file)
     copy.parent.mkdir(parents=True, exist_ok=True)
-    with (
-        open(os.open(file.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as source,  # noqa: PTH123
-        copy.open("xb") as copied,
-    ):
+    with os.fdopen(open_record(file.path), "rb") as source, copy.open("xb") as copied:
         shutil.copyfileobj(source, copied)
         status = os.fstat(source.fileno())
     copy.chmod(status.st_mode & 0o777)

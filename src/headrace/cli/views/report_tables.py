@@ -10,9 +10,8 @@ from headrace.insight import Comparison, Report, Verdict
 from headrace.insight.render.plain_text import HOW, number, standing
 from headrace.insight.render.tables import Sheet, comparison_sheets, report_sheets, stacked_sheets
 
-_BESIDE = (
-    2  # runs whose figures stand in columns, where there is room; of more the rows would be wider than any terminal
-)
+_BESIDE = 2
+"""Runs whose figures stand in columns, where there is room; of more the rows would be wider than any terminal."""
 
 
 def show_report(report: Report, out: Console) -> None:

@@ -74,9 +74,8 @@ def parse(data: bytes, name: str) -> ElementTree.Element:
         S3Error: it is no such document.
     """
     try:
-        decoded = data.decode(
-            "utf-8-sig"
-        )  # whatever its first line says: in another encoding the next look sees nothing
+        # Whatever its first line says: in another encoding the next look sees nothing.
+        decoded = data.decode("utf-8-sig")
         if "\0" in decoded or "<!DOCTYPE" in decoded or "<!ENTITY" in decoded:
             raise S3Error("MalformedXML")
         root = ElementTree.fromstring(decoded)

@@ -1,4 +1,4 @@
-"""Rows of Arrow record batches as Python values, and batches that stay decoded: what Parquet and Arrow shards share.
+"""Rows of Arrow record batches as Python values: what Parquet and Arrow shards share.
 
 Every value can travel from a worker, so that rows are the same wherever they are read. Numbers, strings, bytes, lists,
 structs (dicts) and maps (lists of pairs) become Python's; what Python's own types would cut short, or what cannot
@@ -15,14 +15,12 @@ travel, becomes
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from headrace.errors import PipelineError, ShardError
-from headrace.feed.sources.shard_format import ShardPath
 from headrace.install_hint import install_hint
 
 _MS_OF_A_DAY = 86_400_000
@@ -71,40 +69,6 @@ class RowsOfBatch:
             except (ValueError, ArithmeticError, require_pyarrow().ArrowException) as error:
                 return f"column {name!r}, of the type {column.type}, cannot be read: {error}"
         return ""
-
-
-class Rows(Protocol):
-    """Rows of a decoded batch."""
-
-    def row(self, number: int) -> Any:
-        """Returns a row."""
-
-
-class DecodedBatches:
-    """Decoded record batches, or row groups, of all shards of a source: the last used ones, within a limit of bytes.
-
-    One that is larger than the limit is kept until the next one is needed.
-    """
-
-    def __init__(self, limit: int) -> None:
-        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-            raise ValueError(f"memory must be a number of bytes, an integer of at least 1, got {limit!r}")
-        self._limit = limit
-        self._held: OrderedDict[tuple[ShardPath, int], tuple[Rows, int]] = OrderedDict()
-        self._bytes = 0
-
-    def rows(self, path: ShardPath, number: int, decode: Callable[[], tuple[Rows, int]]) -> Rows:
-        """Returns the rows of a batch, decoded if they are not there."""
-        found = self._held.get((path, number))
-        if found is None:
-            found = self._held[path, number] = decode()
-            self._bytes += found[1]
-            while self._bytes > self._limit and len(self._held) > 1:
-                _, (_, size) = self._held.popitem(last=False)
-                self._bytes -= size
-        else:
-            self._held.move_to_end((path, number))
-        return found[0]
 
 
 Read = Callable[[Any], Any]

@@ -14,7 +14,6 @@ import numpy as np
 from headrace.errors import ShardError
 from headrace.feed.sources.arrow_rows import RowsOfBatch, require_pyarrow
 from headrace.feed.sources.byte_ranges import CountedFile
-from headrace.feed.sources.s3_objects import ObjectPath
 from headrace.feed.sources.shard_format import Columns, Counted, Reader, ShardPath
 
 _FILE_MARK = b"ARROW1"
@@ -59,7 +58,7 @@ class _MappedBatches:
 
 def _mapped(path: ShardPath) -> list[Any]:
     """Returns the record batches of a file. Raises ShardError."""
-    assert not isinstance(path, ObjectPath), "`feed.arrow` takes no objects"
+    assert isinstance(path, Path), "`feed.arrow` takes no objects"
     pyarrow = require_pyarrow()
     try:
         with path.open("rb") as file:

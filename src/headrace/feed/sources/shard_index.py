@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 import tempfile
 import weakref
 import zlib
@@ -38,6 +37,7 @@ from headrace.feed.sources.shard_format import (
     unpack,
 )
 from headrace.private_folders import only_ours
+from headrace.record_files import open_record
 
 _MARK = b"headrace index 5"  # 5: numbers of files, and times of change of status
 _ALIGN = 8
@@ -93,7 +93,7 @@ class ShardIndex:
     def open(cls, path: Path) -> ShardIndex | None:
         """Opens an index file. Returns None if there is none, none that is whole, or others can have written it."""
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            descriptor = open_record(path)
         except OSError:
             return None
         try:
@@ -109,7 +109,7 @@ class ShardIndex:
     @classmethod
     def _parsed(cls, path: Path, descriptor: int) -> ShardIndex | None:
         status, first = os.fstat(descriptor), len(_MARK) + 2 * _ALIGN
-        if not stat.S_ISREG(status.st_mode) or not only_ours(status):
+        if not only_ours(status):
             return None
         head = os.pread(descriptor, first, 0)
         size = int.from_bytes(head[first - _ALIGN :], "little")

@@ -158,11 +158,6 @@ def check_content(grid: FrozenGrid, name: str, content: bytes, source: str) -> b
     return content
 
 
-def read_jobs(content: bytes) -> list[dict[str, Any]]:
-    """Returns the keys of all lines' jobs, from the content of `JOBS`."""
-    return [json.loads(line) for line in gzip.decompress(content).splitlines()]
-
-
 def read_job(content: bytes, index: int) -> dict[str, Any]:
     """Returns the keys of a line's job.
 
