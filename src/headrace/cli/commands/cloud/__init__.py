@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from headrace.cli.commands.cloud import image, role, vpc
+from headrace.cli.commands.cloud import image, stacks
 
 
 @click.group("cloud", short_help="What SageMaker needs of your AWS account: network, role, image.")
@@ -26,5 +26,5 @@ def command() -> None:
     """
 
 
-for _each in (vpc, role, image):
-    command.add_command(_each.command)
+for _command in (stacks.vpc, stacks.role, image.command):
+    command.add_command(_command)

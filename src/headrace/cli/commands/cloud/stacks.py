@@ -1,0 +1,305 @@
+"""`headrace cloud vpc` and `headrace cloud role`: stacks of CloudFormation, with the same four commands each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import click
+
+from headrace.cli.commands.cloud.actions import (
+    account_options,
+    dry_run_option,
+    name_option,
+    progress,
+    to_option,
+    update_option,
+    write,
+    writes_files,
+)
+from headrace.cli.options import echo_json, output_option
+
+if TYPE_CHECKING:
+    from headrace.cloud.stack_template import StackTemplate
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+class StackKind(NamedTuple):
+    """A kind of stack.
+
+    Attributes:
+        name: ``vpc`` or ``role``.
+        options: what can be chosen of it, in the order of ``--help``.
+        template: makes its template of the options' values, by name.
+        job_lines: makes keys of the job file of its outputs.
+    """
+
+    name: str
+    options: tuple[Callable[[Any], Any], ...]
+    template: Callable[..., StackTemplate]
+    job_lines: Callable[[Mapping[str, str]], dict[str, object]]
+
+    def choices(self, command: F) -> F:
+        """Adds the options to a command."""
+        for option in reversed(self.options):
+            command = option(command)
+        return command
+
+
+def _stack_group(kind: StackKind, short_help: str, described: Callable[[], None]) -> click.Group:
+    name = f"headrace-{kind.name}"
+
+    @click.group(kind.name, invoke_without_command=True, short_help=short_help, help=described.__doc__)
+    @to_option
+    @kind.choices
+    @update_option
+    @dry_run_option
+    @output_option
+    @click.pass_context
+    def group(context: click.Context, /, folder: Path | None, **asked: Any) -> None:
+        if writes_files(context, folder):
+            assert folder is not None
+            _write_stack(kind, folder, **asked)
+
+    @group.command("create", short_help="Create it, and print the lines for the job file.")
+    @name_option(name)
+    @kind.choices
+    @account_options
+    @update_option
+    @dry_run_option
+    @output_option
+    def create(**asked: Any) -> None:
+        """Create it as a CloudFormation stack, wait for it, and print the lines for the job file.
+
+        One that is there with the same content is left as it is; with another one it is an error, or changed
+        (--update). When a resource cannot be created, all is undone, and the error names it. Ctrl-C ends the
+        waiting, not the creation. A role and its policy are named after the stack, and belong to no region.
+        """
+        _create_stack(kind, **asked)
+
+    @group.command("show", short_help="Print the lines for the job file again.")
+    @click.argument("name", default=name)
+    @account_options
+    @output_option
+    def show(**asked: Any) -> None:
+        """Print the lines for the job file of the stack NAME."""
+        _show_stack(kind, **asked)
+
+    @group.command("remove", short_help="Remove it with all that it consists of.")
+    @click.argument("name")
+    @account_options
+    @dry_run_option
+    @output_option
+    def remove(**asked: Any) -> None:
+        """Remove the stack NAME, and wait until it is gone. Only what headrace made is removed.
+
+        A policy that is still attached to somebody cannot be removed: detach it first.
+        """
+        _remove_stack(kind, **asked)
+
+    return group
+
+
+def _vpc_template(
+    cidr: str, zone: tuple[str, ...], traffic: str, port: tuple[str, ...], encrypted: bool, bucket: tuple[str, ...]
+) -> StackTemplate:
+    from headrace.cloud.port_ranges import own_ports
+    from headrace.cloud.vpc_template import Traffic, VpcOptions, vpc_stack
+
+    return vpc_stack(VpcOptions(cidr, zone, Traffic(traffic), own_ports(port), encrypted, bucket))
+
+
+def _vpc_lines(outputs: Mapping[str, str]) -> dict[str, object]:
+    from headrace.cloud.vpc_template import job_lines
+
+    return job_lines(outputs)
+
+
+def _role_template(
+    bucket: tuple[str, ...], data: tuple[str, ...], image: tuple[str, ...], kms_key: tuple[str, ...], vpc: bool
+) -> StackTemplate:
+    from headrace.cloud.role_template import RoleOptions, read_prefix, role_stack
+    from headrace.errors import UsageError
+
+    if not bucket:
+        raise UsageError(
+            "--bucket is missing: where jobs keep code, data and output", hint="--bucket s3://my-bucket/jobs"
+        )
+    storage, read = tuple(map(read_prefix, bucket)), tuple(map(read_prefix, data))
+    return role_stack(RoleOptions(storage, read, image, kms_key, vpc))
+
+
+def _role_lines(outputs: Mapping[str, str]) -> dict[str, object]:
+    from headrace.cloud.role_template import job_lines
+
+    return job_lines(outputs)
+
+
+def _vpc_help() -> None:
+    """A VPC for jobs on SageMaker: by itself a CloudFormation template in a folder; `create` makes it.
+
+    Two subnets in two availability zones, a route to S3 and none to anywhere else, and a security group whose members
+    reach each other on the ports that headrace uses. Nothing outside reaches them.
+
+    A distribution over several hosts needs more: NCCL, Gloo and MPI choose ports themselves (--traffic collectives);
+    EFA needs all (--traffic all). Programs in it have no way to PyPI: requirements must be in the image or in S3.
+
+    \b
+    Examples:
+      headrace cloud vpc --to infrastructure
+      headrace cloud vpc create --dry-run
+      headrace cloud vpc create --traffic collectives --bucket my-bucket >> job.yaml
+      headrace cloud vpc create --region eu-west-1 --zone eu-west-1a --zone eu-west-1b
+      headrace cloud vpc show
+      headrace cloud vpc remove headrace-vpc --dry-run
+    """
+
+
+def _role_help() -> None:
+    """A role for jobs on SageMaker that may do what they need: by itself a template in a folder; `create` makes it.
+
+    SageMaker takes the role. It allows objects of the buckets or prefixes that you name, the logs and metrics of
+    training jobs, and their images; network interfaces with --vpc, keys with --kms-key. A second policy is for who
+    submits: training jobs, giving them this role, the same objects, the logs. Attach it to users or roles of yours.
+
+    \b
+    Examples:
+      headrace cloud role --to infrastructure --bucket s3://my-bucket/jobs
+      headrace cloud role create --bucket s3://my-bucket/jobs --data s3://datasets/imagenet --vpc --dry-run
+      headrace cloud role create --bucket s3://my-bucket/jobs --vpc >> job.yaml
+      headrace cloud role create --bucket s3://my-bucket/jobs --vpc --update
+      headrace cloud role remove headrace-role
+    """
+
+
+_VPC_OPTIONS = (
+    click.option(
+        "--cidr", metavar="CIDR", default="10.0.0.0/16", show_default=True, help="Addresses of the VPC, /16 to /27."
+    ),
+    click.option(
+        "--zone", multiple=True, metavar="ZONE", help="Availability zone; twice.  [default: the region's first two]"
+    ),
+    click.option(
+        "--traffic",
+        type=click.Choice(["headrace", "collectives", "all"]),
+        default="headrace",
+        show_default=True,
+        help="Between hosts: headrace's ports; also those that NCCL, Gloo and MPI choose; all, as EFA needs it.",
+    ),
+    click.option("--port", multiple=True, metavar="N[-M]", help="Port of the job's own programs. May be repeated."),
+    click.option(
+        "--encrypted", is_flag=True, help="For jobs with encrypt_inter_container_traffic: let IPsec through too."
+    ),
+    click.option("--bucket", multiple=True, metavar="BUCKET", help="Lead to this bucket of S3 only. May be repeated."),
+)
+_ROLE_OPTIONS = (
+    click.option(
+        "--bucket",
+        multiple=True,
+        metavar="URI",
+        help="Bucket or prefix of code, data, checkpoints, output. May be repeated.",
+    ),
+    click.option("--data", multiple=True, metavar="URI", help="Bucket or prefix that is only read. May be repeated."),
+    click.option(
+        "--image",
+        multiple=True,
+        metavar="URI",
+        help="Image in ECR that jobs use. May be repeated.  [default: AWS's own of PyTorch and TensorFlow]",
+    ),
+    click.option("--kms-key", multiple=True, metavar="ARN", help="Key that jobs use. May be repeated."),
+    click.option("--vpc", is_flag=True, help="Jobs have `subnets`: allow network interfaces."),
+)
+
+
+def _write_stack(kind: StackKind, folder: Path, update: bool, dry_run: bool, output: str, **chosen: Any) -> None:
+    stack = kind.template(**chosen)
+    template, parameters = folder / f"{stack.kind}.yaml", folder / f"{stack.kind}-parameters.json"
+    files = {template.name: stack.text.encode()}
+    then = f"aws cloudformation create-stack --stack-name headrace-{stack.kind} --template-body file://{template}"
+    if stack.parameters:
+        files[parameters.name] = stack.parameters_text.encode()
+        then += f" --parameters file://{parameters}"
+    if stack.capabilities:
+        then += f" --capabilities {' '.join(stack.capabilities)}"
+    write(files, folder, update=update, dry_run=dry_run, output=output, then=then)
+
+
+def _create_stack(
+    kind: StackKind,
+    name: str,
+    region: str | None,
+    profile: str | None,
+    update: bool,
+    dry_run: bool,
+    output: str,
+    **chosen: Any,
+) -> None:
+    from headrace.cli.views.cloud_tables import made_document, show_made
+    from headrace.cloud.aws_calls import Aws
+    from headrace.cloud.stack_template import check_name
+    from headrace.cloud.stacks import Stacks
+
+    stack = kind.template(**chosen)
+    check_name(name)
+    with closing(Aws(region, profile)) as aws:
+        stacks = Stacks(aws.client("cloudformation"), progress)
+        where = {"kind": stack.kind, "name": name, "region": aws.region, "account": aws.account}
+        if dry_run:
+            plan = stacks.intend(stack, name, update=update)
+            document = made_document(where, plan.outcome, plan.found, kind.job_lines) | {
+                "dry_run": True,
+                "resources": stack.resources,
+                "differences": list(plan.differences),
+            }
+        else:
+            document = made_document(where, *stacks.create(stack, name, update=update), kind.job_lines)
+    echo_json(document) if output == "json" else show_made(document)
+
+
+def _show_stack(kind: StackKind, name: str, region: str | None, profile: str | None, output: str) -> None:
+    from headrace.cli.views.cloud_tables import made_document, show_made
+    from headrace.cloud.aws_calls import Aws
+    from headrace.cloud.stack_template import check_name
+    from headrace.cloud.stacks import Stacks
+
+    with closing(Aws(region, profile)) as aws:
+        found, resources = Stacks(aws.client("cloudformation"), progress).removable(check_name(name), kind.name)
+        where = {"kind": kind.name, "name": name, "region": aws.region, "account": aws.account}
+    document = made_document(where, found.status, found, kind.job_lines)
+    if output == "json":
+        echo_json(document | {"parameters": found.parameters, "resources": list(resources)})
+    else:
+        show_made(document)
+
+
+def _remove_stack(
+    kind: StackKind, name: str, region: str | None, profile: str | None, dry_run: bool, output: str
+) -> None:
+    from headrace.cli.views.cloud_tables import show_removed
+    from headrace.cloud.aws_calls import Aws
+    from headrace.cloud.stack_template import check_name
+    from headrace.cloud.stacks import Outcome, Stacks
+
+    with closing(Aws(region, profile)) as aws:
+        stacks = Stacks(aws.client("cloudformation"), progress)
+        _, resources = stacks.removable(check_name(name), kind.name)
+        where = {"kind": kind.name, "name": name, "region": aws.region, "account": aws.account}
+        if not dry_run:
+            stacks.remove(name, kind.name)
+    document = where | {"outcome": Outcome.REMOVED.value, "dry_run": dry_run, "resources": list(resources)}
+    echo_json(document) if output == "json" else show_removed(document)
+
+
+vpc = _stack_group(
+    StackKind("vpc", _VPC_OPTIONS, _vpc_template, _vpc_lines),
+    "A network of your own, which leads to S3 only.",
+    _vpc_help,
+)
+role = _stack_group(
+    StackKind("role", _ROLE_OPTIONS, _role_template, _role_lines),
+    "The role of jobs, and a policy for who submits them.",
+    _role_help,
+)
