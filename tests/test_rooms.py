@@ -46,6 +46,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     # insight: `Handle.report`; feed: the cores that a pod may use
     "insight": {"runs", "catalog"},
+    "measuring": {"feed"},
     "adapters": {"feed", "instance", "job", "runs", "sagemaker_parameters"},
     "console": {"job", "instance", "runs", "catalog", "engines", "insight", "agent", "feed", "grid"},
     "grid": {"job", "engines", "runs", "insight", "catalog", "cloud", "instance"},
@@ -62,13 +63,14 @@ MAY_IMPORT: dict[str, set[str]] = {
         "insight",
         "agent",
         "feed",
+        "measuring",
         "console",
         "endpoint",
         "cloud",
         "grid",
     },
 }
-INSTANCE_SIDE = ["instance", "feed", "agent", "runs", "processes", "hosting"]
+INSTANCE_SIDE = ["instance", "feed", "measuring", "agent", "runs", "processes", "hosting"]
 INSTANCE_LIBRARIES = {*LIBRARIES, "torch"}
 OPTIONAL_LIBRARIES = {  # extras; nothing else needs them
     "agent/metrics/gpus.py": {"pynvml"},
@@ -108,8 +110,6 @@ ORDER: dict[str, list[str]] = {
         "tuning",
         "loader",
         "serve",
-        "bench",
-        "profiler",
     ],
     "runs": ["cause", "events", "metric_records", "tail", "store", "writers", "state", "reader", "disk", "run_listing"],
     "agent": [

@@ -40,8 +40,8 @@ from bench.feed.surroundings import describe
 from torch import nn
 
 from headrace.feed import DataLoader
-from headrace.feed.bench.contenders import endless
-from headrace.feed.bench.loopback import feed_server
+from headrace.measuring.contenders import endless
+from headrace.measuring.loopback import feed_server
 
 LOCAL, REMOTE = 4, 12
 PREFETCH = 2

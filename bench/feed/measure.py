@@ -24,7 +24,7 @@ from typing import Any
 import psutil
 from bench.feed.records import Record
 
-from headrace.feed.bench.windows import take_for
+from headrace.measuring.windows import take_for
 
 RECEIVER = "headrace.feed.client.receiver"
 LEAST = 5  # batches in a window

@@ -1,4 +1,4 @@
-"""The servers of the peers, on loopback; `headrace.feed.bench.loopback` has headrace's."""
+"""The servers of the peers, on loopback; `headrace.measuring.loopback` has headrace's."""
 
 from __future__ import annotations
 

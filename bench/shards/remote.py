@@ -12,7 +12,7 @@ from bench.shards.settings import Settings
 from bench.shards.work import ROWS, TEXTS
 
 from headrace import feed
-from headrace.feed.bench.loopback import feed_server
+from headrace.measuring.loopback import feed_server
 
 ROOT = Path(__file__).resolve().parents[2]
 

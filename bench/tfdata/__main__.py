@@ -27,8 +27,8 @@ from typing import Any
 from bench.feed.servers import ROOT, Program
 from bench.feed.surroundings import describe
 
-from headrace.feed.bench.loopback import feed_server
 from headrace.job import load_job
+from headrace.measuring.loopback import feed_server
 from headrace.runs import Status
 
 HERE = Path(__file__).parent

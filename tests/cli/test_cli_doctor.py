@@ -159,7 +159,7 @@ def test_until_the_replay_the_script_gets_the_same_batches_and_random_numbers(
     assert [line.split()[0] for line in watched] == [line.split()[0] for line in alone[:TO_END]]  # passes keep length
 
 
-if SOAK:  # feed/test_trial_watch.py has it, in one process
+if SOAK:  # measuring/test_trial_watch.py has it, in one process
 
     def test_full_lets_the_script_go_on_to_its_end(
         doctor: Callable[..., CompletedProcess[str]], script: Callable[[str], str]
@@ -231,7 +231,7 @@ def test_headraces_own_loader_of_a_script_that_ends_early_tells_what_a_sample_co
     assert value(ended, "steps") == 5
     assert value(ended, "sample_cpu") is not None
     reports = [ended]
-    if SOAK:  # feed/test_trial_watch.py has what cannot be replayed
+    if SOAK:  # measuring/test_trial_watch.py has what cannot be replayed
         left = judge(doctor, script(f"import headrace.feed as f; train((x for x, _ in zip({loader}, range(5))), 1)"))
         assert value(left, "sample_cpu") is None  # its last pass has no end
         assert left["verdict"]["advice"] == "unknown"
@@ -248,7 +248,7 @@ def test_the_command_itself_may_be_missing(doctor: Callable[..., CompletedProces
     assert done.stderr.startswith("error: cannot start no-such-command: No such file or directory\nhint: ")
 
 
-if SOAK:  # feed/test_trial_watch.py has it, in one process
+if SOAK:  # measuring/test_trial_watch.py has it, in one process
 
     def test_short_epochs_of_the_training_loader_are_put_together_and_the_other_loaders_are_listed(
         doctor: Callable[..., CompletedProcess[str]], script: Callable[[str], str]
@@ -270,7 +270,7 @@ if SOAK:  # feed/test_trial_watch.py has it, in one process
         assert value(report, "data_wait") > 50
 
 
-if SOAK:  # feed/test_trial_watch.py has it, in one process
+if SOAK:  # measuring/test_trial_watch.py has it, in one process
 
     def test_an_iterable_dataset_is_measured_and_its_capacity_said_to_be_unknown(
         doctor: Callable[..., CompletedProcess[str]], script: Callable[[str], str]

@@ -21,7 +21,7 @@ QUICK = ("--rounds", "2", "--seconds", "0.05", "--shape", "150 KB")
 
 @pytest.mark.torch
 def test_the_bench_measures_every_contender_and_keeps_the_windows(cli: Cli) -> None:
-    from headrace.feed.bench.windows import CONTENDERS, SHAPES, Window, summarise
+    from headrace.measuring.windows import CONTENDERS, SHAPES, Window, summarise
 
     result = cli("feed", "bench", *QUICK, "--output", "json", timeout=110)
     assert result.returncode == 0, result.stderr
@@ -46,7 +46,7 @@ def test_the_bench_measures_every_contender_and_keeps_the_windows(cli: Cli) -> N
 def test_the_bench_as_csv_has_one_line_a_window_and_as_text_a_table(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from headrace.feed.bench import windows
+    from headrace.measuring import windows
 
     measured = [windows.Window("150 KB", each, 1, 10, 1_505_280, 0.05, 0.1) for each in windows.CONTENDERS]
     monkeypatch.setattr(windows, "measure", lambda *_: measured)
@@ -92,7 +92,7 @@ def test_a_shape_that_is_not_known_is_an_error_that_names_those_that_are(cli: Cl
 
 @pytest.mark.torch
 def test_a_summary_is_medians_over_rounds_and_ratios_within_a_round() -> None:
-    from headrace.feed.bench.windows import TORCH, Window, summarise
+    from headrace.measuring.windows import TORCH, Window, summarise
 
     ours = [Window("s", "ours", number, batches, batches * 10**9, 1.0, 2.0) for number, batches in enumerate((4, 9, 6))]
     torch = [Window("s", TORCH, number, batches, batches * 10**9, 1.0, 2.0) for number, batches in enumerate((2, 3, 6))]

@@ -7,7 +7,7 @@ from typing import Any
 
 from bench.feed.measure import Contender
 
-from headrace.feed.bench.contenders import torch_loader
+from headrace.measuring.contenders import torch_loader
 
 
 class TorchLoader(Contender):

@@ -30,7 +30,7 @@ The sub-packages, in the order in which they import each other:
     tuning         executors, and batches ahead, chosen while the loader runs (executor_rule: no I/O)
     loader         the `DataLoader`, and one pass over it
     serve          the program that a data worker's host runs
-    bench, profiler, prometheus      measures of the machine, of a script, of servers and loaders
+    prometheus                       metrics of servers and loaders
 
 The way of a batch: loader -> plan -> client.session -> scheduler -> exchange -> a worker's slices -> exchange ->
 assembly -> loader.

@@ -14,9 +14,9 @@ from headrace.exit_status import short_exit_text, split_status
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from headrace.feed.profiler.run_profiled import Command
     from headrace.insight.doctor.offload_decision import Transfer
     from headrace.insight.doctor.probe_records import Observation
+    from headrace.measuring.run_profiled import Command
 
 POLL_SECONDS = 0.1
 INTERRUPTED = 130
@@ -103,10 +103,10 @@ def command(
 
     from headrace.cli.options import echo_json
     from headrace.errors import UsageError
-    from headrace.feed.profiler.run_profiled import Command
-    from headrace.feed.profiler.spool import Spec
     from headrace.insight.doctor.doctor_report import report
     from headrace.insight.doctor.probe_records import read_trial
+    from headrace.measuring.run_profiled import Command
+    from headrace.measuring.spool import Spec
 
     if engine and (script or job or overrides):
         raise UsageError("--engine is for doctor alone", hint="leave out --job, --set and the command, or --engine")
@@ -298,7 +298,7 @@ def _transfer(observed: Observation, folder: Path) -> tuple[Transfer | None, str
     click.echo("doctor: measuring what such a batch costs over TCP, on loopback", err=True)
     try:
         done = subprocess.run(
-            module_command("headrace.feed.profiler.transfer", "--batch", str(described)),
+            module_command("headrace.measuring.transfer", "--batch", str(described)),
             capture_output=True, text=True, timeout=TRANSFER_SECONDS, check=True,
         )  # fmt: skip
     except subprocess.TimeoutExpired:

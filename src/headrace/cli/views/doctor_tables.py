@@ -5,11 +5,11 @@ from __future__ import annotations
 from rich.text import Text
 
 from headrace.cli.views.table import Columns, console
-from headrace.feed.profiler.watch import STOPPED
 from headrace.insight.doctor.doctor_report import RankReport, TrialReport, advice_lines
 from headrace.insight.doctor.offload_decision import Advice
 from headrace.insight.figures.figure import Figure
 from headrace.insight.render.plain_text import number, spread
+from headrace.measuring.watch import STOPPED
 
 TITLES = {
     "steps": "measured steps",

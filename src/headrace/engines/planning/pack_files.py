@@ -23,7 +23,7 @@ _SUBMITTING = (  # what speaks to a cluster, and what makes the objects that are
     "cluster",
 )
 NOT_ON_HOSTS = (
-    *("adapters/estimator/", "feed/bench/", "feed/profiler/"),
+    "adapters/estimator/",
     *(f"engines/kubernetes/{module}.py" for module in _SUBMITTING),
 )
 START = "__main__.py"

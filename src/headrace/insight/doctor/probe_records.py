@@ -1,6 +1,6 @@
 """What the probe of a trial has written, read back: one folder, one file of JSON lines a process.
 
-The records are made by `headrace.feed.profiler.watch` and `.hooks`; each has a `kind`. A line that is not complete
+The records are made by `headrace.measuring.watch` and `.hooks`; each has a `kind`. A line that is not complete
 yet, or that a killed process has cut, is left out.
 """
 
@@ -123,7 +123,7 @@ class Phase(_Record, frozen=True, tag="phase"):
 
 
 class Batch(_Record, frozen=True, tag="batch"):
-    """What a batch is made of; `tree` as `headrace.feed.profiler.batches.describe` gives it."""
+    """What a batch is made of; `tree` as `headrace.measuring.batches.describe` gives it."""
 
     loader: int
     bytes: int

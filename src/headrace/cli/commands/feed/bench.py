@@ -13,7 +13,7 @@ import click
 from headrace.errors import UsageError
 
 if TYPE_CHECKING:
-    from headrace.feed.bench.windows import Summary
+    from headrace.measuring.windows import Summary
 
 FIGURES = (
     "batches/s and GB/s are medians over the rounds, [low .. high] their range; CPU s/GB counts all processes;\n"
@@ -43,7 +43,7 @@ def command(rounds: int, seconds: float, chosen: tuple[str, ...], output: str) -
         raise UsageError("the feed's loader needs torch, which is not installed", hint="pip install torch")
     from headrace.cli.options import echo_json
     from headrace.cli.views.terminal import Terminal
-    from headrace.feed.bench.windows import SHAPES, machine, measure, summarise
+    from headrace.measuring.windows import SHAPES, machine, measure, summarise
 
     unknown = sorted(set(chosen) - {shape.name for shape in SHAPES})
     if unknown:

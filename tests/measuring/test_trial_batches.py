@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from headrace.feed.profiler.batches import Uncopyable, bytes_of, describe, hand_out, keep, rows_of
-from headrace.feed.profiler.transfer import make
+from headrace.measuring.batches import Uncopyable, bytes_of, describe, hand_out, keep, rows_of
+from headrace.measuring.transfer import make
 
 Pair = namedtuple("Pair", ["a", "b"])
 

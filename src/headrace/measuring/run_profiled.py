@@ -19,8 +19,8 @@ from typing import IO
 
 import psutil
 
-from headrace.feed.profiler import spool
 from headrace.feed.worker.parent_death import die_with_parent
+from headrace.measuring import spool
 
 BOOTSTRAP = Path(__file__).parent / "bootstrap"
 UNWIND_SECONDS = 120.0

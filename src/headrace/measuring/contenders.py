@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from headrace.child_python import module_command
-from headrace.feed.bench.loopback import START_SECONDS, feed_server
 from headrace.feed.loader.data_loader import DataLoader
 from headrace.feed.pipelines.factory import Pipeline
+from headrace.measuring.loopback import START_SECONDS, feed_server
 
 Stream = Iterator[Any]
 
@@ -76,7 +76,7 @@ def raw_socket(size: int) -> Iterator[Stream]:
     """Receives `size` bytes at a time from a process on this machine that sends the same bytes again and again."""
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         port = listener.getsockname()[1]
-        command = module_command("headrace.feed.bench.contenders", "--send", str(port), str(size))
+        command = module_command("headrace.measuring.contenders", "--send", str(port), str(size))
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
         try:
             listener.settimeout(START_SECONDS)

@@ -23,8 +23,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from headrace.feed.metrics.step_timing import Step, StepTiming
-from headrace.feed.profiler.batches import Uncopyable, bytes_of, describe, hand_out, keep, rows_of
-from headrace.feed.profiler.facts import (
+from headrace.measuring.batches import Uncopyable, bytes_of, describe, hand_out, keep, rows_of
+from headrace.measuring.facts import (
     cuda,
     facts,
     is_data_worker,
@@ -35,7 +35,7 @@ from headrace.feed.profiler.facts import (
     training,
     wait_until_children_are_quiet,
 )
-from headrace.feed.profiler.spool import Spec, Spool
+from headrace.measuring.spool import Spec, Spool
 
 LOADER_VARIABLE = "HEADRACE_TRIAL_LOADER"
 CACHE_STEPS = 8

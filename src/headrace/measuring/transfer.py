@@ -1,6 +1,6 @@
 """What it costs to bring one batch from another host: measured on loopback, with the feed itself.
 
-    python -m headrace.feed.profiler.transfer --batch FILE
+    python -m headrace.measuring.transfer --batch FILE
 
 FILE holds a batch's description (see `batches.describe`). A real feed server is started on 127.0.0.1, one executor
 serves a ready batch of that very shape, and a real loader takes batches through TCP. One JSON object is printed:
@@ -24,15 +24,15 @@ from typing import Any
 import numpy as np
 import psutil
 
-from headrace.feed.bench.loopback import cpu_seconds, feed_server
 from headrace.feed.pipelines.factory import Pipeline, pipeline
-from headrace.feed.profiler.batches import bytes_of
+from headrace.measuring.batches import bytes_of
+from headrace.measuring.loopback import cpu_seconds, feed_server
 
 WARM_UP = 4
 MEASURE_SECONDS = 1.0
 LEAST, MOST = 8, 512
 START_SECONDS = 60.0
-READY = "headrace.feed.profiler.transfer:ready"  # this module runs under another name
+READY = "headrace.measuring.transfer:ready"  # this module runs under another name
 
 
 def make(node: list[Any]) -> Any:

@@ -20,9 +20,9 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from headrace.feed.bench.contenders import Stream, memcpy, over_tcp, raw_socket, shared_memory, torch_loader
-from headrace.feed.bench.loopback import cpu_seconds
 from headrace.feed.pipelines.factory import pipeline
+from headrace.measuring.contenders import Stream, memcpy, over_tcp, raw_socket, shared_memory, torch_loader
+from headrace.measuring.loopback import cpu_seconds
 
 SAMPLES = 10_000_000  # no window comes to the end of it
 DRAINED = 32  # batches thrown away before a window; more than any contender prefetches

@@ -14,12 +14,16 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 _HERE = Path(__file__).resolve().parent
-_SHARED = ("batch/tensors", "metrics/step_timing", "worker/usable_cores")  # the feed's own, which the probe uses too
-_PROBE = ("profiler/spool", "profiler/facts", "profiler/batches", "profiler/watch", "profiler/hooks")
+_SHARED = (
+    "feed/batch/tensors",
+    "feed/metrics/step_timing",
+    "feed/worker/usable_cores",
+)  # the probe uses them too
+_PROBE = tuple(f"measuring/{module}" for module in ("spool", "facts", "batches", "watch", "hooks"))
 
 
 def _name(path: str) -> str:
-    return f"headrace.feed.{path.replace('/', '.')}"
+    return f"headrace.{path.replace('/', '.')}"
 
 
 def _load_probe() -> None:
@@ -33,7 +37,7 @@ def _load_probe() -> None:
         spec.loader.exec_module(module)
     for path in _SHARED:
         del sys.modules[_name(path)]  # a headrace that the script imports finds its own
-    sys.modules["headrace.feed.profiler.hooks"].install()
+    sys.modules["headrace.measuring.hooks"].install()
 
 
 def _run_the_one_behind() -> None:

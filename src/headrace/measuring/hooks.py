@@ -18,9 +18,9 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from headrace.feed.profiler.facts import is_data_worker
-from headrace.feed.profiler.spool import FOLDER_VARIABLE, Spool
-from headrace.feed.profiler.watch import LOADER_VARIABLE, Trial
+from headrace.measuring.facts import is_data_worker
+from headrace.measuring.spool import FOLDER_VARIABLE, Spool
+from headrace.measuring.watch import LOADER_VARIABLE, Trial
 
 LOADERS = {
     "torch.utils.data.dataloader": "DataLoader",

@@ -93,7 +93,7 @@ def rows_of(value: Any) -> int:
 
 
 def describe(value: Any, depth: int = 0) -> list[Any]:
-    """Describes dtypes, shapes and nesting, as JSON; `headrace.feed.profiler.transfer` makes such a batch again.
+    """Describes dtypes, shapes and nesting, as JSON; `headrace.measuring.transfer` makes such a batch again.
 
     Forms: ["t", dtype, shape] tensor, ["a", dtype, shape] array, ["s", n] string, ["b", n] bytes, ["v", value] other
     plain value, ["d", {key: node}], ["l", [node]], ["o", class] anything else.
