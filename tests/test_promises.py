@@ -23,8 +23,8 @@ SUITES = {
     "sagemaker-training-toolkit", "torchx", "submitit", "Kubeflow Trainer", "SkyPilot", "Hydra", "Ray Tune",
 }  # fmt: skip
 WITHOUT_PROMISES = {  # pages that explain, measure or lead to others
-    "architecture", "benchmarks", "glossary", "index", "promises", "security", "tensorflow-tutorial",
-    "when-not",
+    "architecture", "benchmark-figures", "benchmarks", "glossary", "index", "promises", "security",
+    "tensorflow-tutorial", "when-not",
 }  # fmt: skip
 
 

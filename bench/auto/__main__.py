@@ -1,7 +1,7 @@
 """`num_workers="auto"` against a hand sweep, on six pipelines.
 
     python -m bench.auto --output bench/results/auto-DATE.jsonl
-    python -m bench.auto --publish bench/results/auto-DATE.jsonl      # the table and the picture of docs/benchmarks.md
+    python -m bench.auto --publish bench/results/auto-DATE.jsonl      # table and picture of docs/benchmark-figures.md
     python -m bench.auto --only sleepy --workers 1,2,4 --seconds 5 --settle 10 --rounds 1 --pairs 0     # a look
 
 Each round runs, for each pipeline, every number of the sweep and "auto", in an order of its own. Then come `--pairs`
@@ -78,7 +78,7 @@ def main() -> None:
     parser.add_argument("--workers", default=",".join(map(str, SWEEP)), help="numbers of the sweep")
     parser.add_argument("--only", default=",".join(PIPELINES), help="pipelines")
     parser.add_argument("--output", type=Path, help="file for the raw data, which it appends to")
-    parser.add_argument("--publish", type=Path, help="write docs/benchmarks.md and its picture from this raw data")
+    parser.add_argument("--publish", type=Path, help="write docs/benchmark-figures.md and its picture from raw data")
     options = parser.parse_args()
     if options.publish:
         publish(options.publish)

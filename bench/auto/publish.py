@@ -1,4 +1,4 @@
-"""Raw data of `python -m bench.auto` into docs/benchmarks.md: a table and a picture."""
+"""Raw data of `python -m bench.auto` into docs/benchmark-figures.md: a table and a picture."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def plot(runs: list[Run], picture: Path) -> None:
 
 
 def publish(raw: Path) -> None:
-    """Writes the block `auto` of docs/benchmarks.md and its picture from raw data."""
+    """Writes the block `auto` of docs/benchmark-figures.md and its picture from raw data."""
     runs = [json.loads(line) for line in raw.read_text().splitlines()]
     about, loads = runs[0], [each["load"] for each in runs]
     told = (

@@ -28,7 +28,7 @@ def between(text: str, name: str, block: str) -> str:
     return f"{head}{begin}\n\n{block}\n\n{END}{tail}"
 
 
-def put(name: str, block: str, page: str = "benchmarks.md") -> None:
+def put(name: str, block: str, page: str = "benchmark-figures.md") -> None:
     """Writes a block of a page of the docs."""
     path = DOCS / page
     path.write_text(between(path.read_text(), name, block))
@@ -47,7 +47,7 @@ def surroundings(raw: Path) -> str:
 
 
 def publish(raw: Mapping[Path, Sequence[str]], figures: Sequence[Figure]) -> None:
-    """Writes figures into docs/benchmarks.md and docs/when-not.md, and draws docs/feed-speed.svg.
+    """Writes figures into docs/benchmark-figures.md and docs/when-not.md, and draws docs/feed-speed.svg.
 
     Args:
         raw: files of raw data, and the rows that are taken from each.

@@ -2,7 +2,7 @@
 
     python -m bench.held [--rows memory,shuffling,kept] [--samples N] [--only headrace,...] [--rounds N]
                             [--into FILE.csv]
-    python -m bench.held --publish FILE.csv       # the tables of docs/benchmarks.md, from raw data
+    python -m bench.held --publish FILE.csv       # the tables of docs/benchmark-figures.md, from raw data
 
 What FILE.csv has is kept, so that a run that was cut off goes on.
 """
@@ -132,7 +132,7 @@ def kept_table(measured: list[dict[str, str]]) -> str:
 
 
 def publish(raw: Path) -> None:
-    """Writes the blocks `held` and `kept` of docs/benchmarks.md from raw data and the JSON file beside it."""
+    """Writes the blocks `held` and `kept` of docs/benchmark-figures.md from raw data and the JSON file beside it."""
     measured = read(raw)
     about = json.loads(raw.with_suffix(".json").read_text())
     told = (
@@ -152,7 +152,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="contenders, if not all")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--samples", type=int, default=10_000_000, help="of row memory")
-    parser.add_argument("--publish", type=Path, help="write docs/benchmarks.md from this raw data")
+    parser.add_argument("--publish", type=Path, help="write docs/benchmark-figures.md from this raw data")
     parser.add_argument("--into", type=Path, default=ROOT / "bench/results/held.csv", help="raw data")
     given = parser.parse_args()
     if given.publish:

@@ -1,7 +1,7 @@
 """Stops an epoch over tar files, goes on in another process, with other workers and ranks too, and kills a worker.
 
     python -m bench.resume [--rounds N] [--only headrace,...] [--into FILE.csv] [--shards FOLDER]
-    python -m bench.resume --publish FILE.csv       # the table of docs/benchmarks.md, from raw data
+    python -m bench.resume --publish FILE.csv       # the table of docs/benchmark-figures.md, from raw data
 
 "First batch" is from the loaded state to the first batch, workers' start included, beside that of a pass from the
 beginning. Samples are lost if no batch of the epoch had them, and repeated if two had.
@@ -121,7 +121,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="", help="contenders, if not all")
-    parser.add_argument("--publish", type=Path, help="write docs/benchmarks.md from this raw data")
+    parser.add_argument("--publish", type=Path, help="write docs/benchmark-figures.md from this raw data")
     parser.add_argument("--shards", type=Path, help="folder of shards and peers' forms; by default one that is removed")
     parser.add_argument("--into", type=Path, help="raw data (CSV); by default of this day, in bench/results")
     given = parser.parse_args()

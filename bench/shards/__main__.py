@@ -124,7 +124,7 @@ def main() -> None:
     parser.add_argument("--rows", default=",".join(ROWS))
     parser.add_argument("--only", default="", help="contenders, if not all")
     parser.add_argument("--sweep", action="store_true", help="the peers over their settings; later runs take the best")
-    parser.add_argument("--publish", type=Path, help="write docs/benchmarks.md and its picture from this raw data")
+    parser.add_argument("--publish", type=Path, help="write docs/benchmark-figures.md and its picture from raw data")
     parser.add_argument("--shards", type=Path, help="folder of shards and peers' forms; by default one that is removed")
     parser.add_argument("--into", type=Path, help="raw data (CSV); by default of this day, in bench/results")
     given = parser.parse_args()

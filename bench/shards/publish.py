@@ -1,4 +1,4 @@
-"""Raw data into docs/benchmarks.md: a table with where we lose, and a picture."""
+"""Raw data into docs/benchmark-figures.md: a table with where we lose, and a picture."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def surroundings(about: dict[str, Any], raw: Path) -> str:
 
 
 def publish(raw: Path) -> None:
-    """Writes the block `shards` of docs/benchmarks.md and its picture from raw data and the JSON file beside it."""
+    """Writes the block `shards` of docs/benchmark-figures.md and its picture from raw data and its JSON file."""
     with raw.open() as file:
         measured = list(csv.DictReader(file))
     about = surroundings(json.loads(raw.with_suffix(".json").read_text()), raw)
