@@ -17,7 +17,6 @@ import pytest
 import headrace
 from headrace.cli.main import invoke
 from headrace.errors import UsageError
-from headrace.feed.sources.index_mail import IndexMail
 from headrace.home import home_dir
 from headrace.hosting.isolation.network_layout import FILE, Instance, Layout
 from headrace.hosting.supervision.scratch_dir import remove_scratch, scratch_dir, scratch_dirs, sweep_scratch
@@ -164,19 +163,6 @@ def test_a_home_that_another_user_has_planted_is_refused(
     check_way(shared / "own")  # nothing is there yet
 
 
-@root
-def test_parts_of_indexes_come_from_no_folder_that_another_user_has_made_again(shared: Path) -> None:
-    mail = IndexMail(shared / "mail")
-    for folder in (mail.folder, mail.folder / "in", mail.folder / "out"):
-        strangers_folder(folder, shared)
-    (mail.folder / "in" / "00-tar-00.index.1.part").write_bytes(b"forged")
-    mail.open()
-    assert mail.received("00-tar-00.index") == []
-    assert mail.collect() == []
-    mail.deliver("00-tar-00.index", b"secret")
-    assert [path.name for path in mail.folder.rglob("*.part")] == ["00-tar-00.index.1.part"]
-
-
 # One way for all: a call that is not here makes something in a place that everybody shares without a look at it.
 OWN = "private_folders.py"
 SUSPECT = re.compile(r"\b(mkdtemp|mkstemp|mktemp|gettempdir|makedirs|parents=True)\b|[\"']/(tmp|var/tmp|dev/shm)/\w")
@@ -185,7 +171,6 @@ ELSEWHERE = {  # where such a name stands, and why it is nobody else's
     "hosting/isolation/network.py": "in a mount namespace of its own, on a tmpfs",
     "grid/batch/batch_image.py": "in an image that is being built",
     "cloud/image_files.py": "in an image that is being built",
-    "feed/sources/index_mail.py": "a name that cannot be guessed, of a folder that is looked at before every use",
 }
 
 

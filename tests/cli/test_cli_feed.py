@@ -18,7 +18,7 @@ import psutil
 import pytest
 from command_line import Cli
 
-from headrace import __version__
+from headrace import __version__, feed
 from headrace.cli.commands.feed import size
 from patience import allowed
 
@@ -85,6 +85,31 @@ def test_a_secret_is_never_overwritten(cli: Cli, secret: Path) -> None:
     result = cli("feed", "secret", "feed.secret")
     assert (result.returncode, secret.read_text()) == (2, before)
     assert result.stderr.startswith("error: feed.secret exists already\nhint: ")
+
+
+# Indexes
+
+
+def test_an_index_is_made_before_the_job_and_found_by_it(cli: Cli, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for name in "ab":
+        (folder / f"{name}.jsonl").write_text("1\n2\n3\n")
+    result = cli("feed", "index", "data", "--pattern", "*.jsonl")
+    assert (result.returncode, result.stdout) == (0, "6 rows in data\n"), result.stderr
+    [index] = (folder / ".headrace-index").iterdir()
+    made = index.stat().st_mtime_ns, index.stat().st_ino
+    assert list(feed.jsonl(folder)) == [1, 2, 3, 1, 2, 3]
+    assert (index.stat().st_mtime_ns, index.stat().st_ino) == made, "nothing is counted again"
+
+
+def test_an_index_of_nothing_is_an_error_in_words(cli: Cli, tmp_path: Path) -> None:
+    unknown = cli("feed", "index", str(tmp_path), "--pattern", "*.bin")
+    assert (unknown.returncode, unknown.stderr.splitlines()[0]) == (2, "error: of what kind are shards '*.bin'?")
+    none = cli("feed", "index", str(tmp_path))
+    assert none.returncode
+    assert "matches '*.tar'" in none.stderr
+    assert "Traceback" not in none.stderr
 
 
 # Serving

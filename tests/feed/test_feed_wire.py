@@ -124,7 +124,7 @@ def test_every_message_survives_the_wire(talking: tuple[FramedConnection, Framed
         messages.Refused("no"), messages.Dial("tcp://h:1", b"s", "c"), messages.Down("gone", True),
         messages.Open(1, "m:f", {"a": [1, None, {"b": b"x"}]}, "", "", True, "train", "p"),
         messages.Opened(1, 10, True, {"torch": "2"}), messages.OpenFailed(1, ERROR), messages.Close(1),
-        messages.IndexPart("ab-tar-cd.index", b"part"), messages.SlabOffer(1, 10), messages.SlabDrop(1), REQUEST, DONE,
+        messages.SlabOffer(1, 10), messages.SlabDrop(1), REQUEST, DONE,
         messages.Unstackable(1), messages.Failed(1, ERROR), messages.Lost(1, "r"), messages.Cancel([1, 2]),
         messages.Cancelled(1), messages.Ping(), messages.Pong(), Fork(0, 2), Forked(0, 99),
         Exited(99, -9), messages.StatusRequest(), messages.Status(

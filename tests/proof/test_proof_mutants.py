@@ -113,13 +113,6 @@ if SOAK:
             "../feed/test_feed_reopened.py",
         ),
         Mutant(
-            "a shard that another host has counted is the same one",
-            "feed/sources/index_parts.py",
-            "            return sample_of(self._folder / name) == entry.sample\n",
-            "            return True\n",
-            "../feed/test_feed_index_parts.py::test_what_a_server_is_told_is_taken_only_of_the_same_shards",
-        ),
-        Mutant(
             "signs of life",
             "feed/wire/framed_connection.py",
             "        return self._frames_received + self.bytes_received // LIVELY_BYTES\n",

@@ -256,8 +256,6 @@ class Exchange:
             self._lost(worker, may_still_write=False)
         elif isinstance(message, (messages.Welcome, messages.Challenge, messages.Refused)):
             self._worker_pool.handshake(worker, message)
-        elif isinstance(message, messages.IndexPart):
-            self._worker_pool.pass_on(worker, message)
         elif isinstance(message, messages.Answer):
             self._answer(worker, message, frame)
 

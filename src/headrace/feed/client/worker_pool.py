@@ -36,7 +36,6 @@ REFUSED_HINT = (
     "servers and trainer need the same secret file and, with TLS, tls_ca= the CA of the servers' certificates; the "
     "logs of these hosts tell more"
 )
-COUNTED_BYTES = 64 << 20  # of what hosts have counted, kept for those that are not connected yet
 
 
 class Arrival(NamedTuple):
@@ -60,7 +59,6 @@ class Worker:
         ready: whether the pipeline is open there.
         reason: why it was lost.
         unused: whether it computes differently and is left out.
-        told: whether it was told to open the pipeline.
     """
 
     number: WorkerNumber
@@ -75,7 +73,6 @@ class Worker:
     keepalive: Keepalive | None = None
     deadline: float = 0.0
     unused: bool = False
-    told: bool = False
 
     @property
     def route(self) -> RouteNumber:
@@ -89,7 +86,6 @@ class WorkerPool(abc.ABC):
     def __init__(self) -> None:
         self._workers: dict[WorkerNumber, Worker] = {}
         self.served = False  # whether any worker has answered
-        self._counted: list[messages.IndexPart] = []  # while hosts open the pipeline
 
     def _add(self, name: str, kind: Kind, link: Link) -> Worker:
         number = next(number for number in map(WorkerNumber, itertools.count(1)) if number not in self._workers)
@@ -148,26 +144,12 @@ class WorkerPool(abc.ABC):
         worker.link.post(request, worker.route)
 
     def tell(self, worker: Worker, opening: messages.Open) -> None:
-        """Has a worker open the pipeline; before that it is told what other hosts have counted."""
-        worker.told = True
-        for part in self._counted:
-            worker.link.post(part, worker.route)
+        """Has a worker open the pipeline."""
         worker.link.post(opening, worker.route)
 
-    def pass_on(self, worker: Worker, part: messages.IndexPart) -> None:
-        """Passes on what a host has counted to those that are opening the pipeline, and to those that will."""
-        self._counted.append(part)
-        while sum(len(each.part) for each in self._counted) > COUNTED_BYTES:
-            self._counted.pop(0)  # those that come later count these shards themselves
-        for other in self._workers.values():
-            if other is not worker and other.told and not other.ready:
-                other.link.post(part, other.route)
-
     def opened(self, worker: Worker) -> None:
-        """The pipeline is open on a worker. With the last one, what was counted is of no more use."""
+        """The pipeline is open on a worker."""
         worker.ready = True
-        if all(each.ready or each.unused for each in self._workers.values()):
-            self._counted.clear()
 
     def offer(self, worker: Worker, ledger: SlabLedger, number: SlabNumber) -> None:
         """Passes a slab on to a worker that has not got it, and has all workers let go of those that are gone."""

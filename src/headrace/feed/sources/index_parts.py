@@ -4,9 +4,8 @@ Every host counts the shards that are missing in an order of its own, writes wha
 takes what it finds in the parts of the others. Nobody waits for another one, and no shard belongs to anybody: a host
 that dies costs the shards that it was counting. Two hosts may count the same shard at the same time.
 
-Parts lie beside the index, for hosts that share its folder, and in the mail of the feed server, which sends them to
-other hosts (`index_mail`). Of those a shard is taken only if size and time of change are the same here, for an object
-its ETag, and for a file the bytes at its beginning, middle and end too (`ShardIndex.indexed`).
+Parts lie beside the index, for hosts that share its folder. A shard is taken from one only if size and time of change
+are the same here, for an object its ETag (`ShardIndex.indexed`).
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from pathlib import Path
 
 from headrace.errors import ShardError
 from headrace.feed.sources import shard_index
-from headrace.feed.sources.index_mail import IndexMail
 from headrace.feed.sources.index_program import Outcome
 from headrace.feed.sources.s3_objects import ObjectFolder
 from headrace.feed.sources.shard_format import Stamp
@@ -37,7 +35,6 @@ class IndexParts:
     Args:
         index: the file that the index will be.
         folder: of the shards.
-        key: what names this index on all hosts, see `index_mail`.
         stamps: of all its shards, by name.
         names: those that are missing in it.
 
@@ -46,15 +43,9 @@ class IndexParts:
     """
 
     def __init__(
-        self,
-        index: Path,
-        folder: Path | ObjectFolder,
-        key: str,
-        stamps: Mapping[str, Stamp],
-        names: Sequence[str],
+        self, index: Path, folder: Path | ObjectFolder, stamps: Mapping[str, Stamp], names: Sequence[str]
     ) -> None:
         self._index, self._folder, self._stamps = index, folder, stamps
-        self._key, self._mail = key, IndexMail.here()
         self._left = list(names)
         random.SystemRandom().shuffle(self._left)
         self._own, self._written = f"{index.name}.{secrets.token_hex(6)}", 0
@@ -84,15 +75,11 @@ class IndexParts:
                 with contextlib.suppress(OSError):  # the others count these shards themselves
                     part = self._index.with_name(f"{self._own}-{self._written}{_END}")
                     shard_index.write(part, self._counted)
-                if self._mail is not None:
-                    self._mail.send(self._key, self._counted)
                 self._written += 1
                 self._counted, self._put = {}, time.monotonic()
 
     def clear(self) -> None:
-        """Removes all parts: the index has everything now. Hosts elsewhere are told of the last ones."""
-        if self._mail is not None:
-            self._mail.send(self._key, self._counted)
+        """Removes all parts: the index has everything now."""
         for path in self._parts():
             with contextlib.suppress(OSError):  # another one has removed it
                 path.unlink()
@@ -101,8 +88,7 @@ class IndexParts:
         return [path for path in self._index.parent.glob(f"{self._index.name}.*{_END}") if path.is_file()]
 
     def _look(self) -> None:
-        mail = self._mail.received(self._key) if self._mail is not None else []
-        for path in (self._index, *self._parts(), *mail):
+        for path in (self._index, *self._parts()):
             known = (path.name, _inode(path))
             if known in self._seen or path.name.startswith(f"{self._own}-"):
                 continue
@@ -112,7 +98,7 @@ class IndexParts:
                 if name in self.taken or name not in self._stamps or found is None:
                     continue
                 with contextlib.suppress(ShardError, OSError):  # damaged: it is counted here, which says what is wrong
-                    shard = found.indexed(name, self._folder / name, self._stamps[name], elsewhere=path in mail)
+                    shard = found.indexed(name, self._folder / name, self._stamps[name])
                     self.taken |= {name: shard} if shard is not None else {}
         self._left = [name for name in self._left if name not in self.taken]
 

@@ -5,7 +5,7 @@ user's cache directory ($XDG_CACHE_HOME/headrace, by default ~/.cache/headrace).
 is not believed, and none is kept in a folder that they can write to. Of several processes of a host that
 find none, one makes it and the others wait, as long as it goes on: the one that indexes touches the lock at every
 shard. Where files cannot be locked, each makes it, and the last one's stays. Hosts that share the folder make it
-together, and so do hosts whose feed servers open it for the same job (`index_parts`).
+together (`index_parts`); others each make their own, or `headrace feed index` has made it before.
 """
 
 from __future__ import annotations
@@ -122,8 +122,7 @@ def _make(
                 with contextlib.suppress(ShardError, OSError):  # damaged: it is counted again
                     shard = old.indexed(name, folder / name, stamp)
                     indexed |= {name: shard} if shard is not None else {}
-    key = f"{_digest(folder)}-{path.name}"
-    parts = IndexParts(path, folder, key, stamps, sorted(stamps.keys() - indexed.keys()))
+    parts = IndexParts(path, folder, stamps, sorted(stamps.keys() - indexed.keys()))
     problems: list[str] = []
     for outcome in _index_all(kind, folder, parts, lock):
         if outcome.indexed is not None:

@@ -145,12 +145,11 @@ class ShardIndex:
         """Returns the columns of a shard. Raises ShardError if they are damaged."""
         return unpack(self.packed(name))
 
-    def indexed(self, name: str, path: ShardPath, stamp: Stamp, *, elsewhere: bool = False) -> IndexedShard | None:
+    def indexed(self, name: str, path: ShardPath, stamp: Stamp) -> IndexedShard | None:
         """Returns a shard as it was indexed, with its stamp of now; None if it must be counted (again).
 
         Args:
             name, path, stamp: of the shard as it is now.
-            elsewhere: whether another host has counted it, where the file may be another one.
 
         Raises:
             ShardError: its part is damaged.
@@ -160,10 +159,10 @@ class ShardIndex:
         if entry is None or not entry.counted.stamp.may_be(stamp):
             return None
         before, counted = entry.counted, entry.counted
-        if isinstance(path, Path) and (elsewhere or before.stamp != stamp):
+        if isinstance(path, Path) and before.stamp != stamp:
             counted = Counted(stamp, attributes_of(path.stat()), before.sample)
             explained = before.stamp.inode == stamp.inode and before.attributes != counted.attributes
-            if not (elsewhere or self.copied or explained) or sample_of(path) != before.sample:
+            if not (self.copied or explained) or sample_of(path) != before.sample:
                 return None
         return IndexedShard(counted, entry.rows, self.packed(name))
 

@@ -7,7 +7,6 @@ they are in a slab, whose descriptor is passed along (Unix socket), or follow th
     Challenge, Hello, Welcome, Refused                  opening of a connection to a feed server (see `handshake`)
     Dial, Down                                          client and receiver: connect to a host; it is gone
     Open -> Opened | OpenFailed, and Close              a pipeline, by name
-    IndexPart                                           meanwhile: shards that a host has counted, for the other hosts
     SlabOffer (with a descriptor), SlabDrop             a slab of the client that results may be written to
     SliceRequest -> Done | Unstackable | Failed | Lost | Cancelled, and Cancel   a slice; one answer to every request
     Ping -> Pong                                        client to feed server: a sign of life
@@ -164,18 +163,6 @@ class OpenFailed(_Message, frozen=True):
 
     pipeline: PipelineNumber
     error: RemoteError
-
-
-class IndexPart(_Message, frozen=True):
-    """Some shards were counted, on a host that opens a pipeline. The client passes it on to the others that open it.
-
-    Attributes:
-        key: of the index, see `sources.index_mail`.
-        part: an index file of these shards.
-    """
-
-    key: Annotated[str, msgspec.Meta(max_length=MAX_KEY)]
-    part: bytes
 
 
 class SlabOffer(_Message, frozen=True):
@@ -380,7 +367,7 @@ class Status(_Message, frozen=True):
 Answer = Done | Unstackable | Failed | Lost | Cancelled
 
 Message = (
-    Challenge | Hello | Welcome | Refused | Dial | Down | Open | Opened | OpenFailed | Close | IndexPart | SlabOffer
+    Challenge | Hello | Welcome | Refused | Dial | Down | Open | Opened | OpenFailed | Close | SlabOffer
     | SlabDrop | SliceRequest | Done | Unstackable | Failed | Lost | Cancel | Cancelled | Ping | Pong | StatusRequest
     | Status | Fork | Forked | Exited
 )  # fmt: skip

@@ -23,8 +23,6 @@ from headrace.child_python import module_command
 from headrace.exit_status import exit_text, split_status
 from headrace.feed.identifiers import PipelineNumber, SlabNumber
 from headrace.feed.metrics.metric_file import METRICS_VARIABLE
-from headrace.feed.sources.index_mail import VARIABLE as MAIL_VARIABLE
-from headrace.feed.sources.index_mail import IndexMail
 from headrace.feed.wire import messages
 from headrace.feed.wire.forks import Fork
 from headrace.feed.wire.framed_connection import FramedConnection
@@ -68,14 +66,10 @@ class ExecutorPool:
         executors: how many.
         roots: directories of the job's code.
         nice: niceness of the executors.
-
-    Attributes:
-        mail: where executors put what they have counted, and find what other hosts have.
     """
 
     def __init__(self, executors: int, roots: Sequence[Path], nice: int) -> None:
         self.size = executors
-        self.mail = IndexMail.new()
         self._roots = list(roots)
         self._nice = nice
         self.executors: dict[int, ExecutorProcess] = {}
@@ -98,7 +92,6 @@ class ExecutorPool:
                 command += ["--code", str(root)]
             environment = dict(os.environ) | dict.fromkeys(THREAD_VARIABLES, "1")
             environment.pop(METRICS_VARIABLE, None)  # the server's, not that of a loader in the user's dataset
-            environment[MAIL_VARIABLE] = str(self.mail.folder)
             process = subprocess.Popen(
                 command,
                 pass_fds=[theirs.fileno()],
@@ -178,7 +171,6 @@ class ExecutorPool:
         self.forkserver.close()
         self._process.kill()  # the kernel kills the executors with it
         self._process.wait()
-        self.mail.close()
 
 
 def exit_reason(status: int) -> str:

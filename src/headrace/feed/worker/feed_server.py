@@ -41,7 +41,6 @@ from headrace.feed.worker.work_queue import WorkQueue
 
 MAX_PENDING = 64
 WATCH_SECONDS = 1.0
-MAIL_SECONDS = 0.25  # between two looks at what the executors have counted
 TLS_SECONDS = 3.0  # a TLS client speaks at once; one without TLS waits for the server's first message
 NEEDS_TLS = "it serves TLS only; give tls_ca= or HEADRACE_FEED_TLS_CA, the file of the CA that signed its certificate"
 
@@ -90,8 +89,6 @@ class FeedServer:
         self._ready: Callable[[], None] | None = None
         self._work = WorkMeter(metrics or MetricFile(""), "", pool.size, pool.pids)
         self._work_queue = WorkQueue(pool, self._tell, memory, self._work)
-        self._mail_due = 0.0
-        self._mailed: list[ClientConnection] = []  # whom parts of indexes were sent to
         self._registered: dict[int, FramedConnection] = {}
         self._clients: list[ClientConnection] = []
         for listener in listeners:
@@ -117,9 +114,8 @@ class FeedServer:
         while True:
             self._work_queue.dispatch()
             self._sync()
-            for key, events in self._selector.select(timeout=MAIL_SECONDS if self._work_queue.waiting else 1.0):
+            for key, events in self._selector.select(timeout=1.0):
                 self._serve(key.data, events)
-            self._send_mail()
             self._expire()
             self._end_vanished()
             self._work_queue.end_stuck()
@@ -280,19 +276,6 @@ class FeedServer:
             if not client.local and not client.closed and has_vanished(client.channel.tcp_info(TCP_INFO_BYTES)):
                 self._close(client, "its host has vanished")
 
-    def _send_mail(self) -> None:
-        """Sends what the executors have counted to a client of every job that waits for that, or waited just now."""
-        waiting = self._work_queue.waiting
-        if not (waiting or self._mailed) or (waiting and time.monotonic() < self._mail_due):
-            return
-        self._mail_due = time.monotonic() + MAIL_SECONDS
-        for part in self._pool.mail.collect():
-            for client in waiting or self._mailed:
-                client.send(messages.IndexPart(*part))
-        self._mailed = waiting
-        if not waiting:
-            self._pool.mail.close()
-
     def _close(self, client: ClientConnection, why: str = "") -> None:
         if why:
             self._log.tell_of_connection(f"connection of {client.name} closed: {why}")
@@ -322,11 +305,8 @@ class FeedServer:
         elif isinstance(message, messages.Cancel):
             self._work_queue.cancel(client, message)
         elif isinstance(message, messages.Open):
-            self._pool.mail.open()
             self._forget_closed()  # what only they had open is not shared with this one
             self._work_queue.open(client, message)
-        elif isinstance(message, messages.IndexPart):
-            self._deliver(message)
         elif isinstance(message, messages.Ping):
             client.send(messages.Pong())
         elif isinstance(message, messages.StatusRequest):
@@ -337,13 +317,6 @@ class FeedServer:
             self._work_queue.drop(client, message.slab)
         else:
             raise ProtocolError(f"an unexpected {type(message).__name__}")
-
-    def _deliver(self, message: messages.IndexPart) -> None:
-        self._pool.mail.open()
-        try:
-            self._pool.mail.deliver(message.key, message.part)
-        except ValueError as error:
-            raise ProtocolError(str(error)) from error
 
     def _greet(self, client: ClientConnection, message: messages.Message) -> None:
         if not isinstance(message, messages.Hello):

@@ -103,11 +103,6 @@ class OpenPipelines:
         for client, number in self.waiting.pop(message.pipeline, []):
             client.send(messages.OpenFailed(number, message.error))
 
-    def waiting_clients(self) -> list[ClientConnection]:
-        """Returns the clients that wait, one of every job."""
-        waiting = (client for each in self.waiting.values() for client, _ in each if not client.closed)
-        return list({client.job: client for client in waiting}.values())
-
     def forget(self, client: ClientConnection, now: float) -> None:
         """A client is gone, at `now` (monotonic seconds)."""
         gone = {holding for (holder, _), holding in self._clients.items() if holder is client}

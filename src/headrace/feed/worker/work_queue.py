@@ -96,11 +96,6 @@ class WorkQueue:
         """Bytes of the staging slabs that hold results."""
         return self._staging.bytes_in_use
 
-    @property
-    def waiting(self) -> list[ClientConnection]:
-        """The clients that wait until a pipeline is open, one of every job."""
-        return self._pipelines.waiting_clients()
-
     def jobs(self) -> list[JobStatus]:
         """Returns what is made for each job."""
         return self._queue.status(self._staging.held)

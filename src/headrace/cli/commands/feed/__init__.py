@@ -1,4 +1,4 @@
-"""`headrace feed`: the feed without a job. Servers by hand, their secret, how they are, and a measurement."""
+"""`headrace feed`: the feed without a job. Servers by hand, their secret, how they are, indexes, a measurement."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def size(text: str) -> int:
     return int(float(match[1]) * _UNITS[match[2]])
 
 
-@click.group("feed", short_help="Data workers by hand: serve, status, bench, secret.")
+@click.group("feed", short_help="Data workers by hand: serve, status, bench, index, secret.")
 def command() -> None:
     """Data workers on your own hosts, without a job.
 
@@ -45,6 +45,7 @@ def command() -> None:
       headrace feed secret feed.secret                       once; the same file on every host
       headrace feed serve --secret-file feed.secret          on every host with data workers
       headrace feed status 127.0.0.1:7070 --secret-file feed.secret
+      headrace feed index /data/train                        count the rows of shards before a job
       headrace feed bench                                    how fast is it here?
     """
 
@@ -78,6 +79,33 @@ def secret(file: Path | None) -> None:
         raise UsageError(f"cannot write {file}: {error.strerror}") from error
     with os.fdopen(descriptor, "w") as out:
         out.write(text)
+
+
+@command.command("index", short_help="Make the index of shards before a job needs it.")
+@click.argument("source")
+@click.option("--pattern", help="Pattern of the shards' names, as the code gives it. Default: *.KIND.")
+@click.option(
+    "--kind", type=click.Choice(["tar", "jsonl", "parquet", "arrow"]), help="Default: the ending of --pattern, or tar."
+)
+def index(source: str, pattern: str | None, kind: str | None) -> None:
+    """Count the rows of the shards in SOURCE, a folder or s3://bucket/prefix/.
+
+    The index is kept where the data's users look for it: beside the shards, or in $XDG_CACHE_HOME/headrace. Shards
+    that are in it already are not counted again. Kind and pattern must be those of the code (feed.tar, feed.jsonl).
+
+    \b
+    Examples:
+      headrace feed index /data/train
+      headrace feed index s3://bucket/train/ --pattern '**/*.parquet'
+    """
+    from headrace import feed
+
+    openers = {"tar": feed.tar, "jsonl": feed.jsonl, "parquet": feed.parquet, "arrow": feed.arrow}
+    ending = pattern.rpartition(".")[2] if pattern else "tar"
+    if kind is None and ending not in openers:
+        raise UsageError(f"of what kind are shards {pattern!r}?", hint=f"--kind {', '.join(openers)}")
+    rows = openers[kind or ending](source, pattern or f"*.{kind or ending}")
+    click.echo(f"{len(rows)} rows in {source}")
 
 
 @command.command("serve", short_help="Serve data workers on this host.")
