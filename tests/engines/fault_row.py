@@ -51,4 +51,3 @@ class Row:
 
 STOPPED = {"status": Status.STOPPED, "exit_code": 130, "cause": "stopped by the user"}
 COMPLETED = {"status": Status.COMPLETED, "exit_code": 0, "cause": ""}
-STOOD_STILL = r"stopped \(SIGSTOP\) for 5 s, then killed"

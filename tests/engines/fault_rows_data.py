@@ -25,7 +25,7 @@ from fault_deeds import (
     then,
 )
 from fault_jobs import DOWNLOADING, FEEDING, KEEPING, LOGGING, PIPING, SAVING, STORING
-from fault_row import COMPLETED, STOOD_STILL, Row
+from fault_row import COMPLETED, Row
 from fault_s3 import change, downloading, fill_disk, go_on, serve, vanish
 
 from headrace.runs.events import DataWorkerLost, FeedReady
@@ -103,15 +103,6 @@ CHANNELS = [
         soak=True,
     ),
     Row(
-        "download: helper process stopped",
-        DOWNLOADING,
-        at(downloading, STOP, helper("stage")),
-        f"filling the channels failed: {STOOD_STILL}",
-        limit=16,
-        machine=(serve,),
-        soak=True,
-    ),
-    Row(
         "an object changes during the download",
         DOWNLOADING,
         then(downloading, change),
@@ -139,15 +130,6 @@ CHANNELS = [
         PIPING,
         at(programs_run(1), KILL, helper("serve_channels")),
         "serving the channels failed: killed by SIGKILL",
-        machine=(make_data,),
-        soak=True,
-    ),
-    Row(
-        "channels: helper process stopped",
-        PIPING,
-        at(programs_run(1), STOP, helper("serve_channels")),
-        f"serving the channels failed: {STOOD_STILL}",
-        limit=16,
         machine=(make_data,),
         soak=True,
     ),
@@ -210,11 +192,10 @@ DISKS = [
 
 STARTS = [
     Row(
-        f"{work} {how} at its start",
+        f"{work} killed at its start",
         job,
-        at(start, number, helper(name)),
-        f"{work} failed: {end}",
-        limit=16 if number == STOP else 10,
+        at(start, KILL, helper(name)),
+        f"{work} failed: killed by SIGKILL",
         machine=machine,
         soak=True,
     )
@@ -223,7 +204,6 @@ STARTS = [
         ("serving the channels", "serve_channels", PIPING, (make_data,)),
         ("keeping the checkpoints", "sync", KEEPING, ()),
     )
-    for how, number, end in (("killed", KILL, "killed by SIGKILL"), ("stopped", STOP, STOOD_STILL))
 ]
 
 DATA = [*STARTS, *FEED, *CHANNELS, *DISKS]

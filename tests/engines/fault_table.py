@@ -30,7 +30,6 @@ from fault_deeds import (
     helper,
     is_over,
     last_of,
-    let_end,
     network,
     part,
     pasta,
@@ -43,7 +42,7 @@ from fault_deeds import (
     then,
 )
 from fault_jobs import EATING, KEEPING, MODEL, OBEYING, STALLING, TERMINATING, WAITING
-from fault_row import COMPLETED, STOOD_STILL, STOPPED, Row
+from fault_row import COMPLETED, STOPPED, Row
 from fault_rows_data import DATA
 from fault_rows_input import INPUT
 from fault_rows_launchers import LAUNCHERS
@@ -183,10 +182,10 @@ AGENTS = [
         soak=True,
     ),
     Row(
-        "leader's agent stopped (5 s)",
+        "leader's agent stopped (silent for 5 s)",
         WAITING,
         at(BOTH, STOP, agent("algo-1")),
-        rf"dnn/algo-1\[agent\]: agent {STOOD_STILL}",
+        r"dnn/algo-1\[agent\]: agent silent for the other hosts, then killed",
         limit=16,
         soak=True,
     ),
@@ -261,20 +260,15 @@ def reach_out(_: Play) -> None:
 
 NETWORK = [
     Row(
-        f"{what} {how}",
+        f"{what} killed",
         OBEYING.isolated(),
-        at(BOTH, number, victim),
-        f"the way out of the job's network failed: {who} {words}",
-        limit=limit,
+        at(BOTH, KILL, victim),
+        f"the way out of the job's network failed: {who} killed by SIGKILL",
         machine=(reach_out,),
         soak=True,  # in every run: test_local_isolation.py::test_another_attempt_has_a_way_out_again
         needs=("way out",),
     )
     for what, victim, who in (("pasta", pasta, "pasta"), ("keeper of the network", network, "its keeper"))
-    for how, number, words, limit in (
-        ("killed", KILL, "killed by SIGKILL", 10.0),
-        ("stopped (5 s)", STOP, STOOD_STILL, 16.0),
-    )
 ]
 
 ENGINE = [
@@ -300,13 +294,6 @@ ENGINE = [
         at(part(SecondaryStatus.UPLOADING), KILL, supervisor),
         SUPERVISOR_KILLED,
         soak=True,
-    ),
-    Row(
-        "supervisor stopped (5 s)",
-        WAITING,
-        at(BOTH, STOP, supervisor),
-        f"the engine's supervisor was {STOOD_STILL}",
-        limit=16,
     ),
     Row(  # its supervisor may just have been started: then it is the one that tells
         "caller killed while it prepares",
@@ -341,26 +328,10 @@ ENGINE = [
         soak=True,
     ),
     Row(
-        "checkpoints: helper process stopped",
-        KEEPING,
-        then(at(programs_run(1), STOP, helper("sync")), let_end),
-        f"keeping the checkpoints failed: {STOOD_STILL}",
-        limit=16,
-        soak=True,
-    ),
-    Row(
         "model: helper process killed",
         MODEL,
         at(start, KILL, helper("collect")),
         "collecting model and output failed: killed by SIGKILL",
-        soak=True,
-    ),
-    Row(
-        "model: helper process stopped",
-        MODEL,
-        at(start, STOP, helper("collect")),
-        f"collecting model and output failed: {STOOD_STILL}",
-        limit=16,
         soak=True,
     ),
 ]

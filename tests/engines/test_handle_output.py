@@ -13,9 +13,7 @@ from headrace.runs.events import ChannelProgress, ProgramExited, RunFinished, Se
 
 
 class Waiting(handles.Handle):
-    """A run that ends when it has been looked after twice."""
-
-    looks = 0
+    """A run that nobody here answers for."""
 
     def wait(self, timeout: float | None = None) -> Status:
         return self.status
@@ -23,15 +21,18 @@ class Waiting(handles.Handle):
     def stop(self, now: bool = False) -> None:
         raise NotImplementedError
 
-    def look_after(self) -> None:
-        self.looks += 1
-        with EventWriter(self.paths.events(f"look-{self.looks}")) as events:
-            if self.looks == 1:
-                events.write(ChannelProgress(t=4.0, channel="train", files=2, files_total=2, bytes=0, bytes_total=0))
-                events.write(StatusChanged(t=5.0, status=SecondaryStatus.TRAINING, message="Training in progress"))
-            else:
-                events.write(ProgramExited(t=6.0, group="g", host="algo-1", stream="0", exit_code=3))
-                events.write(RunFinished(t=7.0, status=Status.FAILED))
+
+LATER = {
+    2: (
+        ChannelProgress(t=4.0, channel="train", files=2, files_total=2, bytes=0, bytes_total=0),
+        StatusChanged(t=5.0, status=SecondaryStatus.TRAINING, message="Training in progress"),
+    ),
+    3: (
+        ProgramExited(t=6.0, group="g", host="algo-1", stream="0", exit_code=3),
+        RunFinished(t=7.0, status=Status.FAILED),
+    ),
+}
+"""What happens when a line of that number has been shown."""
 
 
 def test_installing_and_downloading_are_told_and_again_when_they_take_long(
@@ -46,7 +47,12 @@ def test_installing_and_downloading_are_told_and_again_when_they_take_long(
         message = "Downloading the training data"
         events.write(StatusChanged(t=began, status=SecondaryStatus.DOWNLOADING, message=message))
         events.write(ChannelProgress(t=began, channel="train", files=1, files_total=2, bytes=0, bytes_total=0))
-    seen = list(Waiting(Run(paths)).output())
+    seen = []
+    for number, line in enumerate(Waiting(Run(paths)).output()):
+        seen.append(line)
+        with EventWriter(paths.events(f"after-{number}")) as events:
+            for event in LATER.get(number, ()):
+                events.write(event)
     assert seen[2].startswith("headrace: channel train: 1 of 2 files, 0.0 MB (6")
     assert seen[:2] + seen[3:] == [
         "headrace: Installing the requirements",

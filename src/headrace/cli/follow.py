@@ -87,7 +87,7 @@ def follow(start: Callable[[], Handle], screen: RunScreen) -> Handle:
         with StopThread(handle.stop, handle.id) as stopping:
             interrupts.on_signal = stopping.leave_if_failed
             try:
-                heard = watch(handle.run, screen, interrupts, stopping.ask, handle.look_after)
+                heard = watch(handle.run, screen, interrupts, stopping.ask)
             except RunLeft:
                 raise
             except BaseException:
@@ -106,7 +106,6 @@ def watch(
     screen: RunScreen,
     interrupts: Interrupts,
     stop: Callable[[bool], None],
-    look_after: Callable[[], None] = lambda: None,
 ) -> int:
     """Shows a run until it has finished.
 
@@ -115,7 +114,6 @@ def watch(
         screen: where to show it.
         interrupts: Ctrl-C: the first stops the run with time to save, the second kills it.
         stop: stops the run; its argument is whether at once.
-        look_after: called all the time; see `Handle.look_after`.
 
     Returns:
         How many of the interrupts it has acted on.
@@ -140,7 +138,6 @@ def watch(
             end.noticed()
             screen.log(line)
         screen.tick(time.time())
-        look_after()
         if final:
             return asked
         time.sleep(POLL_SECONDS)

@@ -94,9 +94,6 @@ class Handle(ABC):
     def settle(self) -> None:  # noqa: B027  (an engine may have nothing to do here)
         """Called before the record is read: writes what only this process can know, such as how a supervisor ended."""
 
-    def look_after(self) -> None:  # noqa: B027  (neither here)
-        """Called now and then by a caller that waits in another way than with `wait`, which does it itself."""
-
     def logs(self, selector: Selector | str | None = None, *, follow: bool = False) -> Iterator[LogLine]:
         """Yields log lines, merged by time; see `headrace.runs.Run.logs`.
 
@@ -132,7 +129,6 @@ class Handle(ABC):
             if part and time.time() - shown > STILL_SECONDS:
                 shown = time.time()
                 yield f"headrace: {part} ({shown - since:.0f} s so far)"
-            self.look_after()
             time.sleep(POLL_SECONDS)
 
     def report(self) -> object:

@@ -1,8 +1,7 @@
 """Time of processes that may be stopped (SIGSTOP), suspended with their job, or held up by a file system that stalls.
 
-`StoppedTime` tells how long another process has been stopped, `Idling` how long it has done nothing. By `RunningClock`
-a process tells how long others have been silent: while it does not run itself, it hears nobody, and everything may have
-been suspended together.
+`Idling` tells how long another process has done nothing. By `RunningClock` a process tells how long others have been
+silent: while it does not run itself, it hears nobody, and everything may have been suspended together.
 """
 
 from __future__ import annotations
@@ -13,42 +12,12 @@ from collections.abc import Callable
 from headrace.processes.process_table import TICKS, descendants, look
 
 STOPPED_STATE = "T"  # of the kernel; a process that a debugger holds has "t"
-LIMIT = 5.0
-LOOKS = 0.5  # seconds between two looks
-PAUSE = 2.0  # between two looks: the process that looks was stopped too
 
 
 def is_stopped(pid: int) -> bool:
     """Tells whether a process is stopped now."""
     process = look(pid)
     return process is not None and process.state == STOPPED_STATE
-
-
-class StoppedTime:
-    """Watches one process.
-
-    Args:
-        pid: the process; it is a child of this one, or its pid cannot be used again for another reason.
-        clock: seconds that do not go back.
-    """
-
-    def __init__(self, pid: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._pid = pid
-        self._clock = clock
-        self._since = float("inf")
-        self._looked = float("-inf")
-
-    def seconds(self) -> float:
-        """Returns for how long it has been seen stopped, without a break; 0 if it is not. A pause of this process does
-        not count: everything may have been suspended together."""
-        now = self._clock()
-        gap = now - self._looked
-        if gap >= LOOKS:
-            still = is_stopped(self._pid)
-            begins_anew = gap > PAUSE or self._since == float("inf")
-            self._since = float("inf") if not still else now if begins_anew else self._since
-            self._looked = now
-        return max(0.0, now - self._since)
 
 
 class Idling:
@@ -107,8 +76,3 @@ class RunningClock:
         self._ran += min(now - self._called, self._most)
         self._called = now
         return self._ran
-
-
-def describe_stopped(seconds: float = LIMIT) -> str:
-    """Returns how such a process ended, in words."""
-    return f"stopped (SIGSTOP) for {seconds:g} s, then killed"

@@ -216,7 +216,6 @@ class JobRuns:
         kept: list[tuple[Handle, float | None]] = []
         for handle, ended in self._handles:
             handle.settle()
-            handle.look_after()
             since = ended if ended is not None or not handle.run.finished else now
             if since is None or now - since < _REAP_SECONDS:
                 kept.append((handle, since))

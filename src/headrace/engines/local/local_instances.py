@@ -105,7 +105,6 @@ class LocalInstances:
 
     def look_after(self) -> None:
         """See `Instances.look_after`."""
-        self._starter.look_after()
         if self._agents is not None:
             self._agents.look_after()
 

@@ -23,10 +23,6 @@ class LocalHandle(Handle):
         self._supervisor.wait(timeout)
         return self.status
 
-    def look_after(self) -> None:
-        """See `Handle.look_after`."""
-        self._supervisor.look_after()
-
     def stop(self, now: bool = False) -> None:
         """See `Handle.stop`."""
         self._supervisor.stop(now)

@@ -12,7 +12,7 @@ import time
 from headrace.hosting.supervision.instances import Outcome, cause_of
 from headrace.instance.lifeline import StopJob
 from headrace.runs import Cause, RunPaths, Status
-from headrace.runs.events import HostRegistered, HostReleased, JobFinished
+from headrace.runs.events import HostLost, HostRegistered, HostReleased, JobFinished
 from headrace.runs.reader import EventFollower
 
 AFTER_GRACE = 12.0  # for all agents to go, beyond the grace of a stop
@@ -30,6 +30,7 @@ class AttemptEnd:
         asked: the first request to stop that the coordinator got in this attempt.
         registered: hosts from which the coordinator has heard in this attempt, at the last look.
         released: hosts that were released in this attempt, at the last look.
+        lost: hosts that the coordinator has given up in this attempt, at the last look.
         kill_at: when what is left of the attempt is killed, on time.monotonic.
     """
 
@@ -45,6 +46,7 @@ class AttemptEnd:
         self.registered: set[str] = set()
         self.asked: StopJob | None = None
         self.released: set[str] = set()
+        self.lost: set[str] = set()
         self.kill_at = NEVER
 
     def look(self) -> JobFinished | None:
@@ -56,6 +58,8 @@ class AttemptEnd:
                 self.registered.add(event.host)
             if isinstance(event, HostReleased):
                 self.released.add(event.host)
+            if isinstance(event, HostLost):
+                self.lost.add(event.host)
         return self._verdict
 
     def leader_ended(self, exit_code: int) -> None:

@@ -11,10 +11,10 @@
 Each is `python -m headrace.hosting.helpers.NAME RUN_DIR`, and runs only when `engine/NAME.json` is in the run's
 directory: who prepares the run writes it, and with it says that there is something to do. It has the run's directory
 as working directory and the machine's own namespaces, is tied to the supervisor (the kernel kills it when the
-supervisor dies) and starts no process that is not tied to it in the same way. One that is stopped (SIGSTOP) for some
-seconds is killed, or the supervisor would wait forever. SIGTERM asks it to end in order. It ends with 0, or with
-another code after a report (`child_report`) of what failed on standard output, and the same text as the last line of
-standard error, which goes to `engine/NAME.log`. `collect` finds the job's status so far in HEADRACE_JOB_STATUS.
+supervisor dies) and starts no process that is not tied to it in the same way. SIGTERM asks it to end in order. It ends
+with 0, or with another code after a report (`child_report`) of what failed on standard output, and the same text as the
+last line of standard error, which goes to `engine/NAME.log`. `collect` finds the job's status so far in
+HEADRACE_JOB_STATUS.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from headrace.exit_status import exit_text
 from headrace.processes.child_report import ChildReport, read_report
 from headrace.processes.process_table import describe_exit
 from headrace.processes.spawn import UTF8, spawn
-from headrace.processes.stopped_time import LIMIT, StoppedTime, describe_stopped
 from headrace.runs import Cause, CauseKind, RunPaths
 
 JOB_STATUS = "HEADRACE_JOB_STATUS"
@@ -106,8 +105,6 @@ class HelperProcess:
         finally:
             os.close(out_end)
         self.pid = self._process.pid
-        self._stopped_time = StoppedTime(self.pid)
-        self._found_stopped = False
         os.set_blocking(self._out, False)
         selector.register(self._out, selectors.EVENT_READ, self._read)
 
@@ -132,12 +129,6 @@ class HelperProcess:
         self.told = True
         self._send(signal.SIGKILL)
 
-    def look_after(self) -> None:
-        """Kills it when it has been stopped (SIGSTOP) for too long, so that the supervisor does not wait forever."""
-        if not self.ended and self._stopped_time.seconds() > LIMIT:
-            self._found_stopped = True
-            self._send(signal.SIGKILL)
-
     def _send(self, number: int) -> None:
         if not self.ended:  # not reaped yet, so the pid is still its own
             with contextlib.suppress(ProcessLookupError):
@@ -156,7 +147,7 @@ class HelperProcess:
         report = self._report
         last = report.error or (lines[-1] if lines else exit_text(self.exit_code, self.signal))
         if self.signal is not None:
-            last = describe_stopped() if self._found_stopped else exit_text(None, self.signal)
+            last = exit_text(None, self.signal)
         stands_alone = report.of_service and self.signal is None
         reason = last if stands_alone else f"{WORK[self.name]} failed: {last}"
         return Cause(

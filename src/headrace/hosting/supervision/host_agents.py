@@ -4,8 +4,8 @@ they end. They are all agents of the job (the local engine), or some, with or wi
 * When an agent dies, the supervisor tells the leader's agent; when the leader's dies, it tells the others to stop.
   Where the leader is on another machine, `gone` says how they ended, and who asks passes it on.
 * A host that was released early is not lost: its agent ended with 0 while the job continued.
-* Agents that do not end in time are killed, and the leader's when it has been stopped (SIGSTOP) for some seconds: the
-  coordinator is in it, which finds out about the others.
+* Agents that do not end in time are killed. One that the coordinator has given up, because it was silent, has no longer
+  than its programs have to save; a leader's that all others have given up likewise.
 * What was asked for before the leader's agent died stays the reason of the end.
 
 The verdict is the coordinator's, or a failure. There is no other way to Completed.
@@ -26,7 +26,7 @@ from headrace.child_python import module_command
 from headrace.errors import HeadraceError
 from headrace.exit_status import exit_text
 from headrace.hosting.supervision.agent_starter import AgentStarter, HostGroups, Start, Started
-from headrace.hosting.supervision.attempt_end import AFTER_GRACE, AttemptEnd
+from headrace.hosting.supervision.attempt_end import AFTER_GRACE, NEVER, AttemptEnd
 from headrace.hosting.supervision.instances import FAILURE_GRACE, Outcome
 from headrace.hosting.supervision.scratch_dir import scratch_dir
 from headrace.instance.launch_plan import HostPlan, LaunchPlan
@@ -44,7 +44,6 @@ from headrace.instance.paths import BASE_VARIABLE
 from headrace.processes.oom import FD_VARIABLE, OomCounter, RecentKills, whose_memory
 from headrace.processes.process_table import describe_exit
 from headrace.processes.spawn import UTF8, spawn
-from headrace.processes.stopped_time import LIMIT, StoppedTime, describe_stopped
 from headrace.runs import Cause, CauseKind, EventWriter, RunPaths
 from headrace.runs.events import HostLost, HostStarted
 from headrace.runs.run_paths import AGENT
@@ -52,7 +51,8 @@ from headrace.runs.run_paths import AGENT
 _log = logging.getLogger(__name__)
 
 AFTER_VERDICT = 20.0  # for the agents to end, after the verdict: their last lines may wait for a file system
-STOPPED_AFTER_VERDICT = 1.0  # for an agent that is stopped (SIGSTOP) then
+AFTER_SILENCE = 5.0  # for the leader's agent to give its verdict, beyond the grace, when all others have given it up
+LOST_AFTER_VERDICT = 1.0  # the same, for one that was given up, beyond the grace of its programs
 NO_VERDICT = Cause(CauseKind.COORDINATOR_LOST, "the coordinator ended without a verdict", infrastructure=True)
 
 
@@ -62,8 +62,7 @@ class _Agent:
     process: Started
     lifeline: int  # this end of it
     memory: RecentKills | None  # processes of the host that the kernel killed for memory
-    stopped_time: StoppedTime
-    found_stopped: bool = False
+    given_up: bool = False  # by the other hosts, which have not heard from it
 
 
 @dataclass
@@ -115,6 +114,7 @@ class HostAgents:
         self._groups = groups
         self._agents: dict[int, _Agent] = {}
         self._cause: Cause | None = None  # why the leader is no help any more
+        self._lost_kill_at = NEVER  # of agents that were given up, when the leader's has ended
         end.begin()
 
     @property
@@ -128,7 +128,7 @@ class HostAgents:
         for host, each in zip(self._hosts, begun, strict=True):
             process = self._started(each, host.name)
             memory = None if each.memory is None else RecentKills(each.memory)
-            agent = _Agent(host, process, each.lifeline, memory, StoppedTime(process.pid))
+            agent = _Agent(host, process, each.lifeline, memory)
             self._agents[agent.process.pid] = agent
             _log.info("agent of %s: process %d", host.name, agent.process.pid)
             self._events.write(HostStarted(t=time.time(), group=host.group, host=host.name, pid=agent.process.pid))
@@ -210,6 +210,7 @@ class HostAgents:
             return
         self.leader_ended = True
         self._end.leader_ended(agent.process.returncode)
+        self._lost_kill_at = time.monotonic() + min(FAILURE_GRACE, self._plan.stop_grace) + LOST_AFTER_VERDICT
         patience = AFTER_VERDICT
         if self._end.verdict is None:
             group, host = agent.host.group, agent.host.name
@@ -232,18 +233,18 @@ class HostAgents:
         # were killed or released, it continues.
         alone = len(self._agents) == 1 and len(self._hosts) == len(self._plan.hosts)
         if alone and (code > 0 or self._end.look() is not None):
-            self._end.end_within(self._plan.stop_grace + AFTER_GRACE)
+            (leader,) = self._agents.values()
+            leader.given_up = code == COORDINATOR_LOST
+            grace = min(FAILURE_GRACE, self._plan.stop_grace) + AFTER_SILENCE
+            self._end.end_within(grace if leader.given_up else self._plan.stop_grace + AFTER_GRACE)
 
     def look_after(self) -> None:
         """Notes what the kernel killed for memory, and kills the agents when their time is over."""
         for agent in self._agents.values():
             if agent.memory is not None:
                 agent.memory.look()
-            if self.leader_ended or agent.host.name == self._plan.leader:
-                agent.found_stopped = agent.stopped_time.seconds() > (
-                    STOPPED_AFTER_VERDICT if self.leader_ended else LIMIT
-                )
-            if agent.found_stopped or time.monotonic() > self._end.kill_at:
+            lost = self.leader_ended and agent.host.name in self._end.lost
+            if time.monotonic() > (min(self._end.kill_at, self._lost_kill_at) if lost else self._end.kill_at):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(agent.process.pid, signal.SIGKILL)  # not reaped yet, so the pid is still its own
 
@@ -284,6 +285,6 @@ def _how_it_ended(agent: _Agent, status: int) -> str:
         agent.memory.close()
         if killed and number == signal.SIGKILL:
             return str(Cause(CauseKind.OUT_OF_MEMORY, whose_memory(agent.host.memory)))
-    if agent.found_stopped and number == signal.SIGKILL:
-        return describe_stopped()
+    if agent.given_up and number == signal.SIGKILL:
+        return "silent for the other hosts, then killed"
     return exit_text(exit_code, number)

@@ -189,8 +189,6 @@ class HostDuties:
                 self._break(broken)
         if self._adopting:
             self._end_orphans()
-        for helper in self._helpers.values():
-            helper.look_after()
         self._instances.look_after()
         self._record.look_after()
 

@@ -74,7 +74,7 @@ class Instances(Protocol):
         """
 
     def look_after(self) -> None:
-        """Called several times a second: kills what does not end in time, or has been stopped (SIGSTOP)."""
+        """Called several times a second: kills what does not end in time."""
 
     def verdict(self) -> Outcome:
         """Returns how the attempt ended. Only the coordinator's verdict is Completed."""

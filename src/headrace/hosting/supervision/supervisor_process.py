@@ -20,7 +20,6 @@ from headrace.hosting.supervision.instances import find_provider
 from headrace.hosting.supervision.record_storing import BY_STOP, store_rest
 from headrace.hosting.supervision.run_environment import supervisor_environment
 from headrace.processes.process_table import Process, send
-from headrace.processes.stopped_time import LIMIT, StoppedTime, describe_stopped
 from headrace.runs import Cause, CauseKind, EventWriter, Run, RunPaths, Status, read_header
 from headrace.runs.events import RunFinished
 from headrace.runs.lifecycle import run_finished
@@ -54,8 +53,6 @@ class SupervisorProcess:
         self._over = False
         self._storing: threading.Thread | None = None  # the end of the record, when the supervisor was killed
         self._storing_unwanted = False
-        self._stopped_time = StoppedTime(process.pid)
-        self._found_stopped = False
         _live.add(self)
 
     @property
@@ -70,19 +67,11 @@ class SupervisorProcess:
 
     def _wait_until(self, deadline: float) -> None:
         while self._process.poll() is None and (left := deadline - time.monotonic()) > 0:
-            self.look_after()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(min(left, LOOKS))
         self.settle()
         while self._storing is not None and self._storing.is_alive() and (left := deadline - time.monotonic()) > 0:
             self._storing.join(min(left, LOOKS))
-
-    def look_after(self) -> None:
-        """Ends a supervisor that has been stopped (SIGSTOP) for some seconds: the run would never end. `wait` does it;
-        a caller that waits in another way calls it now and then."""
-        if self._process.poll() is None and self._stopped_time.seconds() > LIMIT:
-            self._found_stopped = True
-            self._process.kill()
 
     def stop(self, now: bool) -> None:
         """Stops the run; `now` does not wait for its programs. What is over stores no more of its record."""
@@ -113,7 +102,7 @@ class SupervisorProcess:
 
     def _write_end(self) -> None:
         code = self._process.returncode
-        how = describe_stopped() if self._found_stopped else exit_text(*split_status(code))
+        how = exit_text(*split_status(code))
         find_provider(self._provider).clean_up(self.run)
         remove_leftovers(self.run.paths)
         cause = Cause(CauseKind.ENGINE_FAILED, f"the engine's supervisor {'was ' if code < 0 else ''}{how}")

@@ -18,11 +18,12 @@ import os
 import socket
 
 from headrace.child_python import module_command
-from headrace.engines.local.isolation.uplink_watch import WayOut
 from headrace.errors import HeadraceError
+from headrace.exit_status import exit_text
 from headrace.hosting.isolation.namespace_starter import NamespaceStarter
-from headrace.hosting.isolation.network_layout import FILE, LINKS, Layout
+from headrace.hosting.isolation.network_layout import CLOSED, FILE, LINKS, Layout
 from headrace.hosting.supervision.agent_starter import AgentStarter
+from headrace.processes.process_table import describe_exit
 from headrace.processes.spawn import spawn
 from headrace.runs import RunPaths
 
@@ -48,9 +49,6 @@ class Starter(AgentStarter):
         """Takes the wait status of any process that has ended. Returns what that breaks, in words; empty if nothing."""
         return ""
 
-    def look_after(self) -> None:
-        """Ends processes of the starter that have been stopped (SIGSTOP) for too long."""
-
     def close(self) -> None:
         """Ends what belongs to the starter."""
 
@@ -61,6 +59,10 @@ class SharedNetworkStarter(NamespaceStarter, Starter):
 
 class NetworkStarter(NamespaceStarter, Starter):
     """Starts agents in namespaces, on a network of the job's own.
+
+    Two processes keep its way out open: pasta, and the keeper of the network. The hosts would notice the end of neither
+    before a program tries to reach another machine, so it is noticed here. When pasta ends, the keeper sends how and
+    ends too.
 
     Args:
         paths: the run.
@@ -83,7 +85,7 @@ class NetworkStarter(NamespaceStarter, Starter):
             self._keeper = int(str(self._answer()["keeper"]))
             self._process.wait(NETWORK_SECONDS)
             self._bridge = int(str(self._answer()["bridge"]))
-            self._way = WayOut(self._keeper, self._caller) if layout.outward else None
+            self._outward = layout.outward
             places = {"supervisor": os.getpid(), "net": self._net, "user": self._user}
             (paths.engine / LINKS).write_text(json.dumps(places))
         except BaseException:
@@ -113,13 +115,17 @@ class NetworkStarter(NamespaceStarter, Starter):
         if pid != self._keeper:
             return ""
         self._keeper = -1
-        self.broken = self._way.ended(status) if self._way is not None else ""
+        self.broken = self._why_closed(status) if self._outward else ""
         return self.broken
 
-    def look_after(self) -> None:
-        """See `Starter.look_after`."""
-        if self._way is not None:
-            self._way.look_after()
+    def _why_closed(self, status: int) -> str:
+        self._caller.setblocking(False)
+        try:
+            closed = json.loads(self._caller.recv(1 << 16) or b"{}").get(CLOSED)
+        except BlockingIOError:
+            closed = None
+        who, status = ("its keeper", status) if closed is None else ("pasta", int(closed))
+        return f"the way out of the job's network failed: {who} {exit_text(*describe_exit(status))}"
 
     def close(self) -> None:
         """See `Starter.close`."""
