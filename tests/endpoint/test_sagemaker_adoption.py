@@ -92,10 +92,7 @@ def test_a_training_job_is_named_after_its_job_and_found_again_without_its_run(l
 
 def test_the_attempt_that_runs_is_found_where_the_first_one_was_refused(loop: Loop) -> None:
     with Relay(loop.service.port, CreateTrainingJob=[QUOTA]) as relay:
-        options = {
-            "endpoint_urls": {"sagemaker": relay.url},
-            "retry": {"attempts": 3, "instance_types": {"dnn": ["ml.m5.2xlarge"]}},
-        }
+        options = {"endpoint_urls": {"sagemaker": relay.url}, "retry": {"attempts": 3, "delay": 0}}
         job = written(loop, "second-0123456789ab", options=options)
         first = start_or_adopt(job, "sagemaker")
         engines.refresh(first.run)  # submits the second attempt

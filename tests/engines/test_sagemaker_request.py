@@ -26,12 +26,7 @@ OPERATION = botocore.session.Session().get_service_model("sagemaker").operation_
 SPOT = {"use_spot_instances": True, "stopping_condition": {"max_run": 60, "max_wait": 120}}
 SINGLE = {"instance_groups": None, "inputs": None, "distribution": None, "data_service": None, "instance_count": 2}
 ONE = {**SINGLE, "instance_type": "ml.g5.xlarge"}
-RETRY = "engines.sagemaker.retry"
 NETWORK = {"subnets": ["subnet-1", "subnet-2"], "security_group_ids": ["sg-1"]}
-
-
-def retry(**others: object) -> dict[str, object]:
-    return {"options": {"retry": {"attempts": 1, **others}}}
 
 
 FORMS: list[dict[str, object]] = [
@@ -165,8 +160,6 @@ def test_the_name_is_the_runs_another_one_in_each_attempt_and_never_too_long() -
         ({"options": {"region": "xx-nowhere-1"}}, "engines.sagemaker.framework", "no image of pytorch is known in"),
         ({**SINGLE, "instance_type": "ml.trn1.32xlarge"}, "engines.sagemaker.framework", "for ml.trn1.32xlarge"),
         ({"entry_point": None, "image_uri": "image"}, "entry_point", "is required"),
-        (retry(instance_types={"dnn": ["ml.g5.xlarge"]}), f"{RETRY}.instance_types.dnn", "name of an instance group"),
-        (retry(regions=["eu-west-1"]), f"{RETRY}.regions.eu-west-1", "another region"),
     ],
 )  # fmt: skip
 def test_what_cannot_run_there_is_refused_with_its_field_before_anything_is_sent(

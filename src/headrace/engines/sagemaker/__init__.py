@@ -1,6 +1,6 @@
 """Jobs on Amazon SageMaker: the instances of a training job are the hosts.
 
 What is pure comes first: `sagemaker_job` (the planned job), `service_request` (the CreateTrainingJob request),
-`iam_actions`, `capacity_retry` (what is submitted next), `failure_reasons` (why a job failed).
+`iam_actions`, `failure_reasons` (why a job failed).
 `service_calls` is how the service is spoken to, `boto_service` does it.
 """

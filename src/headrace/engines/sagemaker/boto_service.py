@@ -44,8 +44,7 @@ CONNECT_SECONDS, READ_SECONDS = 5.0, 30.0
 
 _NO_CREDENTIALS = "set AWS_PROFILE or engines.sagemaker.profile; `aws sts get-caller-identity` shows who you are"
 _HINTS = {
-    AwsFault.LIMIT: "ask for a higher quota in the console (Service Quotas), or take other instances: "
-    "engines.sagemaker.retry.instance_types",
+    AwsFault.LIMIT: "ask for a higher quota in the console (Service Quotas), or take other instances",
     AwsFault.BAD_KEYS: _NO_CREDENTIALS,
     AwsFault.EXPIRED: _NO_CREDENTIALS,
     AwsFault.DENIED: "docs/sagemaker-engine.md lists the actions that you and the role need",

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import msgspec
 
@@ -19,8 +18,7 @@ from headrace.engines.planning.engine_job import EngineJob
 from headrace.engines.planning.library_wheels import pythons_of
 from headrace.engines.planning.plan_artefacts import check_checkpoint_folder
 from headrace.engines.planning.plan_channels import orders_of
-from headrace.engines.remote_job import check_remote_job, check_storage, ranks_beside_workers, remote_plan
-from headrace.engines.sagemaker.capacity_retry import alternative_of, alternatives, job_at
+from headrace.engines.remote_job import check_remote_job, ranks_beside_workers, remote_plan
 from headrace.engines.sagemaker.iam_actions import submission_of
 from headrace.engines.sagemaker.sagemaker_ticket import training_job_name
 from headrace.engines.sagemaker.service_request import CHANNEL_FOLDER, Carrier, Request, training_request
@@ -30,6 +28,7 @@ from headrace.hosting.inputs.host_facts import with_data_workers
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.s3 import S3Access
 from headrace.job import Job
+from headrace.job.job import find_problems
 from headrace.job.model.fields import Record
 from headrace.job.model.platform_options import Tag
 from headrace.job.model.sagemaker_options import AUTO_WHEELS, SageMakerOptions
@@ -51,9 +50,8 @@ class SageMakerJob(EngineJob):
     """A job for Amazon SageMaker.
 
     Attributes:
-        asked: the job as the user wrote it; another attempt may have other types, and another region.
+        asked: the job as the user wrote it.
         region: where it runs.
-        first_region: where its first attempt runs.
         image: URI of the container image.
         attempt: how often it has been submitted, this time included.
     """
@@ -62,7 +60,6 @@ class SageMakerJob(EngineJob):
 
     asked: Job
     region: str
-    first_region: str
     image: str
     attempt: int = 1
 
@@ -124,15 +121,8 @@ class SageMakerJob(EngineJob):
         return Carrier(self.channel_uri, (self.options.python, START, self.plan.run_id))
 
     def at(self, attempt: int) -> SageMakerJob:
-        """Returns the same run as another attempt submits it.
-
-        Args:
-            attempt: its number, from 1.
-
-        Raises:
-            JobInvalid: it could not run there.
-        """
-        return attempt_of(self.asked, RunPaths(Path(self.root)), attempt, self.first_region)
+        """Returns the same run as the attempt of that number, from 1, submits it."""
+        return replace(self, attempt=attempt)
 
     def after(self, cost: float) -> SageMakerJob:
         """Returns the same attempt behind others of the run that have cost so much, in the budget's currency."""
@@ -173,18 +163,7 @@ class SageMakerJob(EngineJob):
             if shape is not None:
                 size += f", {shape.gpus} GPU{'' if shape.gpus == 1 else 's'})" if shape.gpus else ")"
             found.append(f"{group.name}: {count} instance{'' if count == 1 else 's'} of {group.instance_type}{size}")
-        return (*found, *self._libraries(), *self._waiting(), *self._without_capacity())
-
-    def others(self) -> Iterator[SageMakerJob]:
-        """Yields what is submitted next, one after the other, while there is no capacity; each once.
-
-        Raises:
-            JobInvalid: one could not run there.
-        """
-        retry = self.asked.sagemaker.retry
-        count = 1 if retry is None else min(len(alternatives(retry, self.first_region)), retry.attempts + 1)
-        for attempt in range(self.attempt + 1, count + 1):
-            yield self.at(attempt)
+        return (*found, *self._libraries(), *self._waiting())
 
     def _libraries(self) -> Iterator[str]:
         if self.options.wheels == AUTO_WHEELS:
@@ -196,11 +175,6 @@ class SageMakerJob(EngineJob):
             yield f"spare capacity, which may be taken back; {kept}"
         if self.job.keep_alive_period_in_seconds:
             yield f"the instances stay, and cost, {self.job.keep_alive_period_in_seconds} s for a next job"
-
-    def _without_capacity(self) -> Iterator[str]:
-        for each in self.others():
-            types = ", ".join(f"{group.name}: {group.instance_type}" for group in each.plan.groups)
-            yield f"attempt {each.attempt}, without capacity before: {each.region}; {types}"
 
 
 def plan_sagemaker_job(job: Job, paths: RunPaths, environment: Mapping[str, str] = os.environ) -> SageMakerJob:
@@ -220,34 +194,45 @@ def plan_sagemaker_job(job: Job, paths: RunPaths, environment: Mapping[str, str]
     if wrong:
         raise JobInvalid(tuple(job.problem(each.path, each.message, seen=each.seen, hint=each.hint) for each in wrong))
     check_checkpoint_folder(job, True)
-    first = attempt_of(job, paths, 1, region_of(job.sagemaker, environment))
-    for each in (first, *first.others()):
-        each.request()
-    return first
+    planned = planned_in(job, paths, region_of(job.sagemaker, environment))
+    planned.request()
+    return planned
 
 
-def attempt_of(job: Job, paths: RunPaths, attempt: int, first_region: str) -> SageMakerJob:
-    """Returns an attempt of a job.
+def planned_in(job: Job, paths: RunPaths, region: str) -> SageMakerJob:
+    """Returns the first attempt of a job in a region.
 
     Args:
         job: the job as the user wrote it.
         paths: the run's directory; it need not exist.
-        attempt: its number, from 1.
-        first_region: where the first attempt runs.
+        region: where it runs.
 
     Raises:
-        JobInvalid: it could not run there.
+        JobInvalid: it could not run there: a type without the price that its budget needs, for example.
     """
-    place = alternative_of(job.sagemaker.retry, attempt, first_region)
-    there = job_at(job, place)
-    image = image_of(there, place.region)
-    plan = _launch_plan(there, paths, place.region)
-    orders = orders_of(there)
-    return SageMakerJob(_with_record(there), plan, orders, job, place.region, first_region, image, attempt)
+    there = _in_region(job, region)
+    image = image_of(there, region)
+    plan = _launch_plan(there, paths, region)
+    return SageMakerJob(_with_record(there), plan, orders_of(there), job, region, image)
+
+
+def _in_region(job: Job, region: str) -> Job:
+    """Returns the job with its region, which the budget's prices are of."""
+    changed: dict[str, object] = {}
+    if job.budget is not None and job.budget.region != region:
+        changed["budget"] = job.budget.model_copy(update={"region": region})
+    if job.sagemaker.region != region:
+        options = job.sagemaker.model_copy(update={"region": region})
+        changed["engines"] = job.engines.model_copy(update={"sagemaker": options})
+    there = job.model_copy(update=changed) if changed else job
+    wrong = find_problems(there.to_data()) if changed else ()
+    if wrong:
+        raise JobInvalid(tuple(job.problem(each.path, each.message, seen=each.seen, hint=each.hint) for each in wrong))
+    return there
 
 
 def check_sagemaker_job(planned: SageMakerJob) -> None:
-    """Checks what can be known before the job is submitted: its files, and its buckets in every region of its retries.
+    """Checks what can be known before the job is submitted: its files, and its buckets.
 
     Raises:
         JobInvalid, EngineRefused: it could not run.
@@ -255,16 +240,6 @@ def check_sagemaker_job(planned: SageMakerJob) -> None:
     check_remote_job(
         planned, storage=planned.options.check_storage, programs=False, access=planned.access, engine="sagemaker"
     )
-    looked_at = {planned.region}
-    for other in planned.others():
-        if other.region not in looked_at and other.options.check_storage:
-            looked_at.add(other.region)
-            try:
-                check_storage(other, other.access)
-            except EngineRefused as error:
-                raise EngineRefused(
-                    f"engines.sagemaker.retry.regions.{other.region}: {error.message}", error.hint
-                ) from error
 
 
 def region_of(options: SageMakerOptions, environment: Mapping[str, str]) -> str:

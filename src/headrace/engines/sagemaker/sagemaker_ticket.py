@@ -43,7 +43,6 @@ class ServiceTicket(msgspec.Struct, frozen=True):
         submitted: the service has accepted it.
         cleaned: the channel is removed.
         attempt: how often the run has been submitted, this time included.
-        first_region: where its first attempt was.
         refused: the service's word for why it did not accept the latest attempt; empty when it did.
         refusal: the same in a sentence.
         refused_at: when that was, seconds since the epoch.
@@ -65,7 +64,6 @@ class ServiceTicket(msgspec.Struct, frozen=True):
     submitted: bool = False
     cleaned: bool = False
     attempt: int = 1
-    first_region: str = ""
     refused: str = ""
     refusal: str = ""
     refused_at: float = 0.0

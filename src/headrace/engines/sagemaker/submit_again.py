@@ -13,14 +13,17 @@ from headrace.engines.one_refresher import alone
 from headrace.engines.platform_news import platform_news
 from headrace.engines.sagemaker.boto_service import BotoService
 from headrace.engines.sagemaker.budget_watch import used_up
-from headrace.engines.sagemaker.capacity_retry import next_attempt
 from headrace.engines.sagemaker.failure_reasons import word_of
 from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket, read_ticket, write_ticket
 from headrace.engines.sagemaker.service_calls import ServiceRefused
-from headrace.engines.sagemaker.stage_channel import remove_channel
-from headrace.engines.sagemaker.submit_training_job import asked_of, note_refusal, planned_again, submit_attempt
+from headrace.engines.sagemaker.submit_training_job import (
+    asked_of,
+    note_refusal,
+    pause_before_next,
+    planned_again,
+    submit_attempt,
+)
 from headrace.errors import EngineRefused, UsageError
-from headrace.instance.storage import Store
 from headrace.runs import Cause, CauseKind, RunPaths, Status
 from headrace.runs.events import SecondaryStatus
 
@@ -40,26 +43,23 @@ def submit_again(paths: RunPaths, ticket: ServiceTicket, word: str, failed_at: f
     Raises:
         HeadraceError, OSError: it cannot be submitted now; nothing has changed. Files that cannot be used end the run.
     """
-    following = next_attempt(asked_of(paths).sagemaker.retry, ticket.attempt, word, ticket.first_region)
-    if following is None:
+    pause = pause_before_next(asked_of(paths), ticket.attempt, word)
+    if pause is None:
         return False
-    now = time.time()
-    wait = failed_at + following.delay - now
-    if wait > 0:
+    now, number = time.time(), ticket.attempt + 1
+    if now < failed_at + pause:
         if ticket.failed != word:
             write_ticket(paths, msgspec.structs.replace(ticket, failed=word))
         with platform_news(paths) as news:
             news.status(SecondaryStatus.PENDING, f"{word}: it is submitted again, with a pause before it", now)
         return True
-    planned = planned_again(paths, ticket, following.attempt).after(ticket.spent + cost)
+    planned = planned_again(paths, ticket, number).after(ticket.spent + cost)
     budget = planned.plan.budget
     if budget is not None and budget.before >= budget.max_cost:
         with platform_news(paths) as news:
             return news.end(Status.STOPPED, used_up(budget, budget.before))
-    types = ", ".join(dict.fromkeys(group.instance_type for group in planned.plan.groups))
     with platform_news(paths) as news:
-        again = f"{word}: submitted again (attempt {following.attempt}) in {planned.region}: {types}"
-        news.status(SecondaryStatus.PENDING, again, now)
+        news.status(SecondaryStatus.PENDING, f"{word}: submitted again (attempt {number})", now)
     try:
         submit_attempt(planned, paths, kept=True)
     except ServiceRefused as error:
@@ -74,9 +74,6 @@ def submit_again(paths: RunPaths, ticket: ServiceTicket, word: str, failed_at: f
     except BaseException:
         write_ticket(paths, ticket)
         raise
-    if (ticket.channel, ticket.access.endpoint) != (planned.channel_uri, planned.access.endpoint):
-        with Store(access=ticket.access) as store:
-            remove_channel(ticket.channel, store)
     return True
 
 
@@ -100,7 +97,7 @@ def stop_run(paths: RunPaths) -> bool:
                 return True
             found = service.describe(ticket.name)
             word = "" if found is None else word_of(found)
-        if next_attempt(asked_of(paths).sagemaker.retry, ticket.attempt, word, ticket.first_region) is None:
+        if pause_before_next(asked_of(paths), ticket.attempt, word) is None:
             return False
         with platform_news(paths) as news:
             return news.end(

@@ -15,8 +15,7 @@ import time
 import msgspec
 
 from headrace.engines.sagemaker.boto_service import BotoService
-from headrace.engines.sagemaker.capacity_retry import next_attempt
-from headrace.engines.sagemaker.sagemaker_job import SageMakerJob, attempt_of
+from headrace.engines.sagemaker.sagemaker_job import SageMakerJob, planned_in
 from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket, read_ticket, write_ticket
 from headrace.engines.sagemaker.service_calls import (
     MISSING_SECONDS,
@@ -44,6 +43,7 @@ _log = logging.getLogger(__name__)
 
 ASKED = "asked.json"
 """The job as the user wrote it, below the run's engine directory."""
+LONGEST_DELAY = 600.0  # seconds
 SERVICES = ("sagemaker", "s3", "logs", "cloudwatch")
 
 
@@ -62,7 +62,6 @@ def ticket_of(planned: SageMakerJob) -> ServiceTicket:
         model=planned.model_uri,
         begun=time.time(),
         attempt=planned.attempt,
-        first_region=planned.first_region,
         pid=pid,
         start=start,
         node=node,
@@ -91,11 +90,26 @@ def submit_training_job(planned: SageMakerJob, paths: RunPaths) -> None:
     try:
         submit_attempt(planned, paths)
     except ServiceRefused as error:
-        retry = planned.asked.sagemaker.retry
-        if next_attempt(retry, planned.attempt, error.code, planned.first_region) is None:
+        if pause_before_next(planned.asked, planned.attempt, error.code) is None:
             raise
         _log.warning("%s; it is submitted again", error.message)
         note_refusal(paths, error)
+
+
+def pause_before_next(asked: Job, attempt: int, reason: str) -> float | None:
+    """Returns how many seconds behind the failure of an attempt the next one is submitted; None when none follows.
+
+    Pure: any process that looks at a run decides the same.
+
+    Args:
+        asked: the job as the user wrote it.
+        attempt: number of the submission that failed, from 1.
+        reason: the service's word for it, e.g. ``CapacityError``.
+    """
+    retry = asked.sagemaker.retry
+    if retry is None or attempt > retry.attempts or reason not in retry.on:
+        return None
+    return float(min(LONGEST_DELAY, retry.delay * 2 ** (attempt - 1)))
 
 
 def latest_attempt(planned: SageMakerJob, first: int = 1) -> tuple[SageMakerJob, Answer] | None:
@@ -137,7 +151,7 @@ def planned_again(paths: RunPaths, ticket: ServiceTicket, attempt: int) -> SageM
     Raises:
         OSError: the run's directory cannot be read.
     """
-    return attempt_of(asked_of(paths), paths, attempt, ticket.first_region).after(ticket.spent)
+    return planned_in(asked_of(paths), paths, ticket.region).at(attempt).after(ticket.spent)
 
 
 def asked_of(paths: RunPaths) -> Job:

@@ -11,11 +11,10 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from headrace.job.model import field_types, path_types, platform_options
+from headrace.job.model import field_types
 from headrace.job.model.field_types import AsList, AsMapping, one_line, one_of, text_of, whole
 from headrace.job.model.frozen_model import Part
-from headrace.job.problems.finding import broken, show
-from headrace.sagemaker_parameters import HOMOGENEOUS
+from headrace.job.problems.finding import broken
 
 LONGEST_STOP = 110.0
 """Seconds that a stop may take: the service kills a container 120 s after SIGTERM."""
@@ -53,22 +52,6 @@ def _delay(value: object) -> float:
     return float(value)
 
 
-def _types_by_group(value: object) -> object:
-    """A list is for all hosts of a job without groups."""
-    return {HOMOGENEOUS: value} if isinstance(value, (list, tuple)) else value
-
-
-def _by_region(value: object) -> object:
-    """A list of regions is short for regions in which nothing of the job is another."""
-    if isinstance(value, (list, tuple)):
-        names = [text_of(name) for name in value]
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise broken("names a region twice", seen=show(twice))
-        return {name: {} for name in names}
-    return value
-
-
 def _some(value: object) -> object:
     if isinstance(value, (list, tuple)) and not value:
         raise broken("must name at least one reason", seen="[]", hint="leave it out for the usual ones")
@@ -84,64 +67,23 @@ ServiceName = Annotated[Literal["sagemaker", "s3", "logs", "cloudwatch", "sts"],
 Reason = Annotated[
     Literal["CapacityError", "InsufficientCapacityError", "ResourceLimitExceeded", "InternalServerError"], one_of
 ]
-InstanceTypes = Annotated[tuple[field_types.InstanceType, ...], AsList]
 StopGrace = Annotated[float, BeforeValidator(_stop_grace)]
 Delay = Annotated[float, BeforeValidator(_delay)]
 Resubmissions = Annotated[int, BeforeValidator(whole(1, 100))]
 
 
-class Elsewhere(Part):
-    """What of a job is another in another region: buckets, networks, keys and images belong to one region each.
-
-    Attributes:
-        inputs: channels whose data is elsewhere there: ``s3://`` URI by name.
-        output_path: where model and output go.
-        checkpoint_s3_uri: where checkpoints are kept.
-        code_location: where code and headrace are uploaded.
-        image_uri: container image; AWS's framework images are found without it.
-        subnets: subnets of the instances.
-        security_group_ids: security groups of the instances.
-        volume_kms_key: key of the volumes.
-        output_kms_key: key of the output.
-        endpoint_url: address that all services are asked at there, in place of AWS's.
-        endpoint_urls: the same for single services.
-    """
-
-    inputs: Annotated[dict[field_types.ChannelName, path_types.ChannelPath], AsMapping] = Field(default_factory=dict)
-    output_path: path_types.OutputPath | None = None
-    checkpoint_s3_uri: path_types.OutputPath | None = None
-    code_location: path_types.OutputPath | None = None
-    image_uri: platform_options.Image | None = None
-    subnets: platform_options.Subnets = ()
-    security_group_ids: platform_options.SecurityGroups = ()
-    volume_kms_key: platform_options.KmsKey | None = None
-    output_kms_key: platform_options.KmsKey | None = None
-    endpoint_url: Url | None = None
-    endpoint_urls: Annotated[dict[ServiceName, Url], AsMapping] = Field(default_factory=dict)
-
-
 class CapacityRetry(Part):
-    """What happens when the service has no instances for the job: it is submitted again, perhaps with others.
-
-    The job's own instances and region come first. Then every row of `instance_types` in the first region, then all of
-    these in the next region. After the last one it begins anew.
+    """What happens when the service has no instances for the job: it is submitted again after a pause.
 
     Attributes:
         attempts: how often the job is submitted again, 1 to 100.
         on: after which failures of the service; the words are the service's.
-        delay: seconds to wait before the same instances are tried again in the same region; it doubles each time, to
-            ten minutes at most. Another type or region is tried at once.
-        instance_types: other instance types of each group, in order of preference; a list for a job without groups.
-        regions: other regions, in order of preference: a list, or what of the job is another there.
+        delay: seconds to wait before it is submitted again; they double each time, to ten minutes at most.
     """
 
     attempts: Resubmissions
     on: Annotated[tuple[Reason, ...], AsList, BeforeValidator(_some)] = ("CapacityError", "ResourceLimitExceeded")
     delay: Delay = 10.0
-    instance_types: Annotated[
-        dict[field_types.GroupName, InstanceTypes], AsMapping, BeforeValidator(_types_by_group)
-    ] = Field(default_factory=dict)
-    regions: Annotated[dict[AwsRegion, Elsewhere], AsMapping, BeforeValidator(_by_region)] = Field(default_factory=dict)
 
 
 class SageMakerOptions(Part):

@@ -9,7 +9,7 @@ from headrace.catalog.bucket_names import why_no_bucket
 from headrace.catalog.prices import DEFAULT_REGION
 from headrace.job.model import path_types
 from headrace.job.problems.finding import Finding, Path, show
-from headrace.job.rules.raw_access import Data, as_list, entry_points, group_names, mapping, quoted
+from headrace.job.rules.raw_access import Data, as_list, entry_points, mapping
 
 MOST_CHANNELS = 20
 OPTIONS = ("engines", "sagemaker")
@@ -25,7 +25,6 @@ def sagemaker_rules(data: Data) -> Iterator[Finding]:
     yield from _network(data)
     yield from _capacity(data)
     yield from _image(data)
-    yield from _retry(data)
     yield from _budget(data)
 
 
@@ -144,26 +143,3 @@ def _budget(data: Data) -> Iterator[Finding]:
     if isinstance(region, str) and region != DEFAULT_REGION and isinstance(own, str) and region != own:
         message = f"must be the region where the job runs, {own}"
         yield Finding(("budget", "region"), message, show(region), "leave it out: it is taken from there")
-
-
-def _retry(data: Data) -> Iterator[Finding]:
-    """Other types are for groups of the job, and differ; other regions name channels of the job."""
-    retry = mapping(data, *OPTIONS, "retry")
-    known = group_names(data)
-    for name, types in mapping(retry, "instance_types").items():
-        path = (*OPTIONS, "retry", "instance_types", name)
-        if name not in known:
-            message = f"must be the name of an instance group: {quoted(known)}"
-            hint = "" if data.get("instance_groups") else "write a list: instance_types: [ml.g5.xlarge]"
-            yield Finding(path, message, show(name), hint)
-        elif not as_list(types):
-            yield Finding(path, "must name at least one instance type", "[]")
-    own = mapping(data, *OPTIONS).get("region")
-    for region, other in mapping(retry, "regions").items():
-        path = (*OPTIONS, "retry", "regions", region)
-        if region == own:
-            yield Finding(path, "must be another region than engines.sagemaker.region", show(region))
-        for name in mapping(other, "inputs") if isinstance(other, dict) else ():
-            if name not in mapping(data, "inputs"):
-                message = "must be the name of a channel of the job"
-                yield Finding((*path, "inputs", name), message, show(name))
