@@ -93,9 +93,9 @@ def test_the_tables_of_the_architecture_are_the_map_that_the_tests_hold() -> Non
         assert re.findall(rf"`{room}/(\w+)/`", described) == packages, room
 
 
-def test_what_the_readme_shows_first_can_be_copied_and_run(tmp_path: Path) -> None:
+def test_what_the_tutorial_shows_can_be_copied_and_run(tmp_path: Path) -> None:
     """Each block that begins with a file's name is that file; each other one is typed, in its place."""
-    section = (ROOT / "README.md").read_text().partition("## Is your training waiting")[2].partition("\n## ")[0]
+    section = (DOCS / "tutorial.md").read_text().partition("## Is your training waiting")[2].partition("\n## ")[0]
     blocks = re.findall(r"^```\w*\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONWARNINGS": ""}
     said = ""

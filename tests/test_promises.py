@@ -24,7 +24,7 @@ SUITES = {
 }  # fmt: skip
 WITHOUT_PROMISES = {  # pages that explain, measure or lead to others
     "architecture", "benchmark-figures", "benchmarks", "glossary", "index", "promises", "security",
-    "tensorflow-tutorial", "when-not",
+    "tensorflow-tutorial", "tutorial", "when-not",
 }  # fmt: skip
 
 
