@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from headrace.engines.local.isolation.clashes import clashes
 from headrace.engines.planning.plan_requirements import requirements_file
 from headrace.errors import JobInvalid
 from headrace.job import Job
@@ -68,14 +67,11 @@ def test_only_files_that_are_there_can_be_shipped(tmp_path: Path) -> None:
         job(tmp_path, image_uri="image").check_files()  # no image brings it here
 
 
-def test_only_the_script_is_searched_for_clashes_and_only_dependencies_bring_requirements(tmp_path: Path) -> None:
+def test_only_dependencies_bring_requirements(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").touch()
     (tmp_path / "code").mkdir()
-    for name in ("train.py", "other.py"):
-        (tmp_path / "code" / name).write_text("open('/opt/ml/x')")
-    made = job(tmp_path)
-    assert [clash.place for clash in clashes(made)] == ["train.py:1"]
-    assert requirements_file(made, "homogeneousCluster") == ""
+    (tmp_path / "code" / "train.py").touch()
+    assert requirements_file(job(tmp_path), "homogeneousCluster") == ""
     assert requirements_file(job(tmp_path, dependencies=["requirements.txt"]), "homogeneousCluster") == (
         "requirements.txt"
     )

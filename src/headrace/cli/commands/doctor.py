@@ -78,7 +78,7 @@ def command(
     output directory.
 
     Without COMMAND: say how this machine separates the hosts of a job (engines.local.isolation), why, and with
-    --job which lines of the job's code would clash if all hosts were one machine. With --engine: say what works in
+    --job which of them this job gets. With --engine: say what works in
     that engine from here (of the local one: isolation, limits, GPUs, mpirun, FastFile ...), and what to install for the
     rest.
 

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING
 import msgspec
 from rich.text import Text
 
-from headrace.cli.views.table import Columns, console
-from headrace.instance.isolation_level import NO_ISOLATION
+from headrace.cli.views.table import console
 
 if TYPE_CHECKING:
-    from headrace.engines.local.isolation.clashes import Clash
     from headrace.instance.isolation_level import Isolation
 
 
@@ -19,38 +17,29 @@ class MachineReport(msgspec.Struct, frozen=True):
     """What this machine offers to hosts.
 
     Attributes:
-        isolation: what ``engines.local.isolation: auto`` gets here.
+        isolation: what ``engines.local.isolation: auto`` gets here, or that of a job.
         as_root: whether namespaces are made as root, without a user namespace.
         channels_read_only: why hosts in namespaces can only read their channels; empty where each can write to a view
             of its own.
-        job: name of the job that was looked at; empty without one.
-        clashes: lines of its code that count on more than the level `clashes_with` gives.
-        clashes_with: the job's level, or ``none`` when it has the best.
     """
 
     isolation: Isolation
     as_root: bool
     channels_read_only: str = ""
-    job: str = ""
-    clashes: tuple[Clash, ...] = ()
-    clashes_with: str = NO_ISOLATION
 
 
 def report(path: str, overrides: tuple[str, ...]) -> MachineReport:
     """Looks at this machine, and at a job file when there is one. Raises what `load_job` and `choose` raise."""
     from headrace.engines.local.isolation.choice import choose, found_here
-    from headrace.engines.local.isolation.clashes import clashes
     from headrace.job import load_job
 
     found = found_here()
-    root, read_only = not found.user_namespace, found.overlay
-    if not path:
-        return MachineReport(choose("auto"), root, read_only)
-    job = load_job(path, list(overrides))
-    job.check_files()
-    chosen = choose(job.local.isolation)
-    lacking = NO_ISOLATION if chosen.own_network else chosen.level
-    return MachineReport(chosen, root, read_only, job.job_name, clashes(job, lacking), lacking)
+    wanted = "auto"
+    if path:
+        job = load_job(path, list(overrides))
+        job.check_files()
+        wanted = job.local.isolation
+    return MachineReport(choose(wanted), not found.user_namespace, found.overlay)
 
 
 def show(found: MachineReport) -> None:
@@ -74,15 +63,3 @@ def show(found: MachineReport) -> None:
         out.print(Text("  hosts are addresses of this machine: they share its name, files, processes and ports"))
         out.print(Text("  what a host writes to an input channel changes your own folder, and what other hosts see"))
         out.print(Text("  a port on 0.0.0.0 can be had by one host; names algo-N do not resolve; there is no /opt/ml"))
-    if not found.job:
-        return
-    out.print()
-    if not found.clashes:
-        out.print(Text(f"{found.job}: no line of its code is known to clash with isolation {found.clashes_with}"))
-        return
-    will = "would clash" if isolation.own_network else "will clash"
-    out.print(Text(f"{found.job}: {will} with isolation {found.clashes_with}", style="bold"))
-    table = Columns(())
-    for clash in found.clashes:
-        table.add(clash.place, clash.text, clash.why)
-    out.print(table)

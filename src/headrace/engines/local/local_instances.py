@@ -12,7 +12,6 @@ import signal
 import time
 from collections.abc import Collection, Mapping
 
-from headrace.engines.local.isolation.clashes import explain
 from headrace.engines.local.isolation.start_agents import Starter, open_starter
 from headrace.engines.local.limits.cgroups import RECORD, REMOVE_SECONDS, RunGroups, find_places, sweep
 from headrace.hosting.supervision.attempt_end import AttemptEnd
@@ -21,7 +20,7 @@ from headrace.hosting.supervision.instances import Outcome
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.lifeline import MACHINE_PYTHON, StopJob
 from headrace.processes.process_table import is_running, look, send
-from headrace.runs import Cause, CauseKind, EventWriter, Run, RunPaths, Status
+from headrace.runs import Cause, CauseKind, EventWriter, Run, RunPaths
 from headrace.runs.events import HostStarted
 
 _log = logging.getLogger(__name__)
@@ -115,10 +114,7 @@ class LocalInstances:
     def verdict(self) -> Outcome:
         """See `Instances.verdict`."""
         assert self._agents is not None
-        status, cause = self._agents.verdict()
-        if status is Status.FAILED and cause is not None:
-            cause = explain(cause, self._plan, self._paths.code)
-        return status, cause
+        return self._agents.verdict()
 
     def close(self) -> None:
         """See `Instances.close`."""

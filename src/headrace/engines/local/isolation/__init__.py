@@ -4,8 +4,6 @@ With level `none` and `shared_network` hosts are addresses of 127.0.0.0/8, with 
 
     choice        the level that a job gets
     start_agents  the supervisor's side: the job's network, then the agents
-    uplink_watch  notices that the way out has closed
-    clashes       what hosts share below level `namespace`, and jobs may trip over
 
 This package imports nothing when it is imported.
 """
