@@ -196,7 +196,8 @@ for name in ("below", "runs"):
     (base / name).mkdir()
 syscalls.unshare(syscalls.CLONE_NEWNS)
 filesystem.keep_mounts_inside()
-channel_views.overlay([str(base / "below")], base / "runs", base / "own", user_namespace=False)
+own = base / "own"
+channel_views.overlay([str(base / "below")], base / "runs", (own / "upper", own / "work"), user_namespace=False)
 from headrace.hosting.isolation.probing import examine
 print(examine().namespace, examine().overlay)
 """

@@ -8,7 +8,7 @@ import pytest
 from effort import SOAK
 from play_helpers import play, played
 from run_places import code, flag
-from stage import agent_pid, both_isolations_at_length, groups, kill, program_pid, said, text, until
+from stage import agent_pid, both_isolations_at_length, groups, isolated_at_length, kill, program_pid, said, text, until
 
 from headrace.hosting.supervision.attempts import is_tried_again
 from headrace.instance.launch_plan import Retry
@@ -102,7 +102,7 @@ def test_another_attempt_finds_the_checkpoints_of_all_hosts_when_they_have_a_pla
     stage.assert_nothing_left(handle)
 
 
-@both_isolations_at_length
+@isolated_at_length
 def test_every_host_has_code_of_its_own_and_a_fresh_copy_for_every_attempt(stage):
     script = """
     import os, pathlib, sys, time

@@ -346,7 +346,8 @@ class HostAgent:
         """What the programs leave in the host's own /tmp and linked to goes with the rest, as the places to keep do."""
         for trouble in link_kept(Path(self.me.base_dir), self.me.name, self.plan.keep):
             _log.warning("cannot be kept: %s", trouble)
-        for trouble in bring_in(Path(self.me.base_dir), lambda: time.monotonic() > self._stop_at):
+        sent = RunPaths(Path(self.me.record_dir)).code if self.plan.isolation.shared_code else None
+        for trouble in bring_in(Path(self.me.base_dir), lambda: time.monotonic() > self._stop_at, sent):
             _log.warning("a link that leads out of what the host keeps stays as it is: %s", trouble)
 
     def _tell_files_left(self) -> None:

@@ -21,12 +21,14 @@ class Isolation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         why: why this level, in words.
         outward: whether they reach other machines than the job's hosts.
         why_not_outward: why not; empty if they do.
+        shared_code: whether each sees the run's one snapshot of the code, and has only what it changes for itself.
     """
 
     level: str = NO_ISOLATION
     why: str = ""
     outward: bool = True
     why_not_outward: str = ""
+    shared_code: bool = False
 
     @property
     def own_files(self) -> bool:

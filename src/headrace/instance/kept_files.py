@@ -260,11 +260,12 @@ def link_kept(base: Path, host: str, places: Iterable[str]) -> list[str]:
     return troubles
 
 
-def bring_in(base: Path, cancelled: Callable[[], bool]) -> list[str]:
+def bring_in(base: Path, cancelled: Callable[[], bool], sent: Path | None = None) -> list[str]:
     """Puts in the place of each link that leads out of what this host keeps what it leads to.
 
     Args:
         base: the host's tree, as the host sees it.
+        sent: the code as it was sent, where hosts share it; what a host has not changed of it is not in its tree.
         cancelled: asked before each file; when it says yes the rest stays as it is.
 
     Returns:
@@ -275,7 +276,7 @@ def bring_in(base: Path, cancelled: Callable[[], bool]) -> list[str]:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         config = json.loads((tree.input_config / CHECKPOINT_CONFIG).read_bytes())
         places.append(Path(config["LocalPath"]))
-    bringing = _Bringing(base, cancelled)
+    bringing = _Bringing(base, cancelled, sent)
     for place in places:
         if place.is_relative_to(base):
             bringing.look_at(place)
@@ -283,15 +284,20 @@ def bring_in(base: Path, cancelled: Callable[[], bool]) -> list[str]:
 
 
 class _Bringing:
-    def __init__(self, base: Path, cancelled: Callable[[], bool]) -> None:
+    def __init__(self, base: Path, cancelled: Callable[[], bool], sent: Path | None) -> None:
         self.troubles: list[str] = []
         self._base = base
         self._cancelled = cancelled
+        self._code = Path(os.path.realpath(TreePaths(base).code))
+        self._sent = sent
+        self._looked_at: set[Path] = set()
 
     def look_at(self, path: Path) -> None:
         if path.is_symlink():
             try:
-                resolve(self._base, path)
+                real = resolve(self._base, path)
+                if self._is_sent(real):
+                    raise LeadsOut(str(real))
             except LeadsOut:
                 try:
                     self._replace(path)
@@ -299,10 +305,20 @@ class _Bringing:
                     self.troubles.append(f"{path}: {error.strerror or error}")
             except OSError:
                 return  # it leads nowhere
+            else:
+                if self._sent is not None and real.is_relative_to(self._code) and real not in self._looked_at:
+                    self._looked_at.add(real)
+                    self.look_at(real)
         elif path.is_dir():
             with contextlib.suppress(OSError):  # who reads it later will say so
                 for name in sorted(os.listdir(path)):  # noqa: PTH208
                     self.look_at(path / name)
+
+    def _is_sent(self, real: Path) -> bool:
+        """Whether a path is that of something that was sent: of a folder, the tree may lack what is in it."""
+        if self._sent is None or not real.is_relative_to(self._code):
+            return False
+        return os.path.lexists(self._sent / real.relative_to(self._code))
 
     def _replace(self, link: Path) -> None:
         copy = link.parent / f"{TEMPORARY}in-{os.getpid()}-{next(_numbers)}"

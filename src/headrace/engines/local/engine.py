@@ -103,9 +103,8 @@ def _start(checked: CheckedJob, ports: ChosenPorts, detach: bool) -> Handle:
     with new_run(checked.job, "local") as paths:
         placed = checked.in_run(paths)
 
-        def arrange_isolation(plan: LaunchPlan) -> None:
-            if placed.isolated:
-                arrange(replace(placed, plan=plan), paths)
+        def arrange_isolation(plan: LaunchPlan) -> LaunchPlan:
+            return arrange(replace(placed, plan=plan), paths) if placed.isolated else plan
 
         own_network = placed.plan.isolation.own_network
         prepare(

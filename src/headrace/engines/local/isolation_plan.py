@@ -6,24 +6,35 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
 from headrace.catalog.bandwidth import parse_bandwidth
 from headrace.engines.local.checked_job import CheckedJob
 from headrace.engines.planning.named_paths import named_paths
 from headrace.engines.planning.plan_channels import stage_order
-from headrace.hosting.inputs.channel_area import LINKS, VIEWS, channel_area
+from headrace.hosting.inputs.channel_area import LINKS, VIEWS, channel_area, code_work
 from headrace.hosting.isolation import network_layout, syscalls
 from headrace.hosting.isolation.needed_paths import needed_paths
 from headrace.hosting.isolation.network_layout import View
 from headrace.hosting.isolation.probing import examine
 from headrace.instance.channels import download, isolated_links
 from headrace.instance.channels.stage_orders import FAST_FILE, ChannelOrder
+from headrace.instance.code_copy import shares_blocks
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.runs import RunPaths
 
+SHARED_BLOCKS = 2048  # of 512 bytes: code that takes less is copied for every host
 
-def arrange(checked: CheckedJob, paths: RunPaths) -> None:
-    """Writes what the supervisor needs to isolate the instances of a run. Raises OSError."""
+
+def arrange(checked: CheckedJob, paths: RunPaths) -> LaunchPlan:
+    """Writes what the supervisor needs to isolate the instances of a run, whose code is there. Raises OSError.
+
+    Returns:
+        The plan, which says whether the instances share the snapshot of the code.
+    """
     job, plan = checked.job, checked.plan
+    overlays = not examine().overlay
+    shared = overlays and not shares_blocks(paths.root) and _is_large(paths.code)
     folder = paths.engine
     folder.mkdir(exist_ok=True)
     redirect_links(checked.orders, paths)
@@ -38,6 +49,8 @@ def arrange(checked: CheckedJob, paths: RunPaths) -> None:
             bandwidth=rates.get(host.group, 0),
             checkpoints=checkpoints,
             views=views_of(plan, checked.orders, paths, host.name),
+            code=str(paths.code) if shared else "",
+            code_work=str(code_work(paths, host.name)) if shared else "",
         )
         for host in plan.hosts
     )
@@ -54,7 +67,7 @@ def arrange(checked: CheckedJob, paths: RunPaths) -> None:
         visible=visible,
         files=str(folder),
         instances=instances,
-        overlays=not examine().overlay,
+        overlays=overlays,
         own_network=own_network,
     )
     made.write(folder / network_layout.FILE)
@@ -64,6 +77,17 @@ def arrange(checked: CheckedJob, paths: RunPaths) -> None:
     else:
         hosts = network_layout.shared_hosts_text(instances, _machines(network_layout.HOSTS))
     (folder / "hosts").write_text(hosts, encoding="utf-8")
+    return msgspec.structs.replace(plan, isolation=msgspec.structs.replace(plan.isolation, shared_code=shared))
+
+
+def _is_large(folder: Path) -> bool:
+    blocks = 0
+    for here, _, names in os.walk(folder):
+        for name in names:
+            blocks += os.lstat(f"{here}/{name}").st_blocks
+            if blocks >= SHARED_BLOCKS:
+                return True
+    return False
 
 
 def _machines(file: str) -> str:

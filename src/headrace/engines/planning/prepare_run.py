@@ -35,7 +35,7 @@ def prepare(
     *,
     interface: str = "lo",
     views: bool = False,
-    arrange: Callable[[LaunchPlan], None] | None = None,
+    arrange: Callable[[LaunchPlan], LaunchPlan] | None = None,
 ) -> None:
     """Writes all that the supervisor and the agents need, for hosts that see the run's directory under its path.
 
@@ -46,7 +46,7 @@ def prepare(
         paths: the run's directory, which exists.
         interface: the network interface of every host.
         views: whether every host has views of its own of its channels.
-        arrange: called with the plan as the hosts get it, before their trees are made.
+        arrange: called with the plan before the trees of the hosts are made; returns it as they get it.
 
     Raises:
         UsageError, StorageError: code or requirements that cannot be used.
@@ -57,10 +57,11 @@ def prepare(
     environments = plan_environments(job, paths)
     plan = with_pythons(plan, {group: environment.python for group, environment in environments.items()})
     prepare_install(environments, paths)
-    paths.plan.write_text(plan_text(plan), encoding="utf-8")
     if arrange is not None:
-        arrange(plan)
-    write_trees(job, plan, orders, paths, code=paths.code, interface=interface, views=views)
+        plan = arrange(plan)
+    paths.plan.write_text(plan_text(plan), encoding="utf-8")
+    code = None if plan.isolation.shared_code else paths.code
+    write_trees(job, plan, orders, paths, code=code, interface=interface, views=views)
     prepare_artefacts(job, plan, paths)
     if job.record is not None:
         write_order(paths, RecordOrder(job.record.uri, job.record.interval))

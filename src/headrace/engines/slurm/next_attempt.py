@@ -47,7 +47,7 @@ def begin_next_attempt(paths: RunPaths, plan: LaunchPlan, log: str, events: Even
             return cause
         known = [event.t for event in run.events() if not _is_waiting(event)]
         await_instances(events, plan.retry, number, cause, known[-1])
-    clear([host.name for host in plan.hosts], paths)
+    clear([host.name for host in plan.hosts], plan, paths)
     events.write(AttemptStarted(t=time.time(), number=number))
     return None
 

@@ -16,13 +16,18 @@ from headrace.instance.channels.stage_orders import SERVE, STAGE, order_path, re
 from headrace.runs import RunPaths
 
 FOLDER = "channels"  # of the run
-VIEWS = "views"  # in the area: what isolated hosts have written to their channels
+VIEWS = "views"  # in the area: what isolated hosts have written to their channels, work folders of their code
 LINKS = "links"  # in the area: links of the user's folders, as views of them need them
 
 
 def channel_area(paths: RunPaths) -> Path:
     """Returns the stage area of a run; it need not exist. A link in its place is not followed."""
     return paths.root.resolve() / FOLDER
+
+
+def code_work(paths: RunPaths, host: str) -> Path:
+    """Returns the folder in which the kernel prepares what a host changes of the code that it shares with others."""
+    return channel_area(paths) / VIEWS / host / "code" / "work"
 
 
 def remove_channels(paths: RunPaths) -> None:

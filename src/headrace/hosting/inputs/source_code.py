@@ -5,7 +5,6 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import os
-import shutil
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 from headrace.errors import UsageError
 from headrace.hosting.inputs.archive import unpack
 from headrace.instance import storage
+from headrace.instance.code_copy import copy_file
 from headrace.instance.storage import Store
 
 SKIPPED = (".git", "__pycache__", ".venv*", ".headrace")
@@ -84,7 +84,7 @@ def _add(dependency: Path, target: Path, leave_out: Path, ignored_in: Callable[[
     if dependency.is_dir():
         snapshot(dependency, target / name, leave_out, ignored_in(dependency))
     else:
-        shutil.copy2(dependency, target / name)
+        copy_file(dependency, target / name)
 
 
 def code_digest(
@@ -138,7 +138,7 @@ def snapshot(source: Path, target: Path, leave_out: Path, ignored: Ignored = cop
         elif path.is_dir():
             copy.mkdir()
         else:
-            shutil.copy2(path, copy)
+            copy_file(path, copy)
 
 
 def entries_of(

@@ -65,20 +65,24 @@ def show(view: View, base: Path, overlays: bool, user_namespace: bool) -> None:
     for source, target, name in places:
         target.mkdir(parents=True, exist_ok=True)
         layers = [source] if name == "sources" or not view.links else [view.links, source]
-        above = own / name if own is not None else None
-        if overlays and not _is_crossed(source, above) and (above is not None or len(layers) > 1):
+        above = (own / name / "upper", own / name / "work") if own is not None else None
+        if overlays and not _is_crossed(source, own) and (above is not None or len(layers) > 1):
             overlay(layers, target, above, user_namespace)
         else:
             bind_read_only(source, target)
 
 
-def overlay(layers: Sequence[str], target: Path, own: Path | None, user_namespace: bool) -> None:
+def overlay(layers: Sequence[str], target: Path, own: tuple[Path, Path] | None, user_namespace: bool) -> None:
     """Mounts an overlay. Raises OSError.
+
+    A directory of the layers cannot be renamed in it (EXDEV, upon which `mv` copies); so whatever is below a name that
+    the layers do not have is in `own` as it is seen, with all its bytes.
 
     Args:
         layers: directories that are never written to, the uppermost first; two at least without `own`.
         target: an existing directory.
-        own: directory for all that is written; made if need be. Without it the overlay is read-only.
+        own: directory for all that is written, and one in which the kernel prepares it, on one file system; made if
+            need be. Without them the overlay is read-only.
         user_namespace: whether this process is root of a user namespace only.
     """
     # By descriptors: commas and colons in a path would be taken for separators, and many paths are too long.
@@ -86,13 +90,14 @@ def overlay(layers: Sequence[str], target: Path, own: Path | None, user_namespac
     try:
         options = ["lowerdir=" + ":".join(f"/proc/self/fd/{each}" for each in held)]
         if own is not None:
-            for name in ("upper", "work"):
-                (own / name).mkdir(parents=True, exist_ok=True)
-                held.append(os.open(own / name, os.O_PATH | os.O_DIRECTORY))
+            for name, folder in zip(("upper", "work"), own, strict=True):
+                folder.mkdir(parents=True, exist_ok=True)
+                held.append(os.open(folder, os.O_PATH | os.O_DIRECTORY))
                 options.append(f"{name}dir=/proc/self/fd/{held[-1]}")
-            (own / "upper").chmod(Path(layers[-1]).stat().st_mode & 0o7777 | 0o700)
-        if user_namespace:
-            options.append("userxattr")  # trusted.* is for the machine's root only
+            own[0].chmod(Path(layers[-1]).stat().st_mode & 0o7777 | 0o700)
+        # trusted.* is for the machine's root only. Renamed directories, and files with changed modes, that are
+        # references to the layers would be empty for whoever reads `own` later; userxattr has none.
+        options.append("userxattr" if user_namespace else "redirect_dir=off")
         flags = MS_NOSUID | MS_NODEV | (MS_RDONLY if own is None else 0)
         mount("overlay", str(target), "overlay", flags, ",".join(options))
     finally:
@@ -124,7 +129,7 @@ def try_overlay(folder: Path, user_namespace: bool) -> None:
     target.mkdir()
     for name in ("changed", "removed", "folder/inside"):
         (below / name).write_text("as it was")
-    overlay([str(below)], target, folder / "own", user_namespace)
+    overlay([str(below)], target, (folder / "own" / "upper", folder / "own" / "work"), user_namespace)
     (target / "changed").write_text("new")
     (target / "removed").unlink()
     (target / "folder" / "inside").unlink()

@@ -2,6 +2,7 @@
 
     /opt/ml           the host's tree; the rest of /opt stays as it is
     /opt/ml/input     its views of its channels, see `channel_views`
+    /opt/ml/code      where hosts share the run's snapshot of the code: that, and what this host changes above it
     (anywhere)        its checkpoints once more, at the job's checkpoint_local_path
     /tmp              a directory of the run's temporary files; what the job names below /tmp is shown in it
     /dev/shm          empty, in memory; gone with the instance
@@ -35,6 +36,7 @@ from headrace.private_folders import open_private
 
 OPT = Path("/opt")
 TREE = OPT / "ml"
+CODE = "code"  # as headrace.instance.paths has it
 
 
 def keep_mounts_inside() -> None:
@@ -58,6 +60,10 @@ def arrange(layout: Layout, host: str, scratch: str) -> None:
     _show_tree(instance.tree)
     for view in instance.views:
         channel_views.show(view, TREE, layout.overlays, layout.user_namespace)
+    if instance.code:
+        own = Path(instance.tree, CODE), Path(instance.code_work)
+        own[0].mkdir(exist_ok=True)
+        channel_views.overlay([instance.code], TREE / CODE, own, layout.user_namespace)
     held = open_private(scratch)
     folder = Path(f"/proc/self/fd/{held}")
     name = folder / f"{host}.name"

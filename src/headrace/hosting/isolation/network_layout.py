@@ -56,6 +56,9 @@ class Instance(NamedTuple):
         bandwidth: bits per second that it sends, and receives, at most; 0 means no limit.
         checkpoints: path at which it sees `tree`/checkpoints besides; empty for none.
         views: its channels, but for those that are read from FIFOs and FUSE mounts.
+        code: snapshot of the code that it shares with others: what it changes goes to `tree`/code. Empty: all of
+            `tree`/code is its own.
+        code_work: directory for that overlay, on the same file system.
     """
 
     name: str
@@ -64,6 +67,8 @@ class Instance(NamedTuple):
     bandwidth: int = 0
     checkpoints: str = ""
     views: tuple[View, ...] = ()
+    code: str = ""
+    code_work: str = ""
 
 
 class Layout(NamedTuple):

@@ -52,11 +52,12 @@ def await_instances(events: EventWriter, retry: Retry, number: int, cause: Cause
         events.write(StatusChanged(t=at, status=status, message=message))
 
 
-def clear(hosts: Iterable[str], paths: RunPaths) -> None:
+def clear(hosts: Iterable[str], plan: LaunchPlan, paths: RunPaths) -> None:
     """Removes what a failed attempt has made, except its checkpoints, logs, events and metrics; code is copied anew.
 
     Args:
         hosts: names of the hosts whose trees are on this machine.
+        plan: the launch plan.
         paths: the run's directory, where the trees are.
 
     Raises:
@@ -71,7 +72,8 @@ def clear(hosts: Iterable[str], paths: RunPaths) -> None:
             _empty(folder.readlink() if linked and folder.is_symlink() else folder)
         _remove(tree.code)  # a new container would have it as it was sent
         try:
-            copy_code(paths.code, tree.code)
+            if not plan.isolation.shared_code:
+                copy_code(paths.code, tree.code)
         except OSError as error:
             raise HeadraceError(f"{host}: the code could not be copied for another attempt: {error}") from error
         _remove(tree.failure)

@@ -174,7 +174,7 @@ class FollowingHost(HostDuties):
         try:
             if self._used:
                 remove_scratch(self._plan.run_id)
-                clear(self._instances.hosts, self._paths)
+                clear(self._instances.hosts, self._plan, self._paths)
             for name, _, message in BEFORE:
                 if name in self._done or not is_wanted(self._paths, name):
                     continue

@@ -208,7 +208,7 @@ class Supervisor(HostDuties):
         self._number += 1
         self._part(SecondaryStatus.RESTARTING, restarting(self._plan.retry, self._number, after))
         remove_scratch(self._plan.run_id)
-        clear(self._instances.hosts, self._paths)
+        clear(self._instances.hosts, self._plan, self._paths)
         self._events.write(AttemptStarted(t=time.time(), number=self._number))
 
     def _attempt(self) -> Outcome:
