@@ -79,7 +79,7 @@ def seen_by(host: str) -> dict[str, str]:
         "data/appended": SENT["data/appended"] + host,
         "data/changed": host + SENT["data/changed"][len(host) :],
         "data/new": SENT["data/old"],
-        **{name: host for name in ("data/linked", "data/hard", "data/target", "link", "closed")},
+        **dict.fromkeys(("data/linked", "data/hard", "data/target", "link", "closed"), host),
         **{"elsewhere/inner": "inner", "folder/fresh": host, "outp/result": host, "outp/sent": SENT["data/same"]},
     }
 
@@ -94,7 +94,7 @@ def test_three_hosts_take_the_disk_of_one_copy_and_each_kind_of_write_stays_with
         (code / name).write_text(value)
     (code / "large").write_bytes(os.urandom(LARGE))
     (code / "link").symlink_to("data/target")
-    os.chmod(code / "closed", 0 if os.geteuid() == 0 else 0o400)
+    (code / "closed").chmod(0 if os.geteuid() == 0 else 0o400)
     handle = stage.start(
         WRITER,
         instance_groups=groups(dnn=3),
