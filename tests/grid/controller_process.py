@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import traceback
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -56,14 +57,14 @@ class Controllers:
         self._zygote.stdout.close()
         self._stack.close()
 
-    def run(self, file: Path, home: Path, ledger: Path, kill_at: int = 0) -> tuple[int, int, str]:
+    def run(self, file: Path, home: Path, ledger: Path, kill_at: int | str = 0) -> tuple[int, int, str]:
         """Lets a controller work to the end of the grid, or to an instant.
 
         Args:
             file: the grid's file.
             home: HEADRACE_HOME.
             ledger: of the engine.
-            kill_at: at which instant it kills itself, from 1; 0 for never.
+            kill_at: at which instant it kills itself, from 1, or as "NAME#NUMBER"; 0 for never.
 
         Returns:
             How it ended (negative: by which signal), how many instants there were, and the name of the last one.
@@ -76,20 +77,21 @@ class Controllers:
         return int(code), int(count), name
 
 
-def _control(file: str, kill_at: int, told: int) -> NoReturn:
+def _control(file: str, kill_at: str, told: int) -> NoReturn:
     """Controls a grid, and tells of each instant."""
     import ledger_engine
 
     from headrace.grid.controller.control_grid import controlling
 
-    lock, count = threading.Lock(), 0
+    lock, count, names = threading.Lock(), 0, Counter[str]()
 
     def instant(name: str) -> None:
         nonlocal count
         with lock:
             count += 1
+            names[name] += 1
             os.write(told, f"{count}\t{name}\n".encode())
-            if count == kill_at:
+            if kill_at in (str(count), f"{name}#{names[name]}"):
                 os.kill(os.getpid(), signal.SIGKILL)
 
     ledger_engine.instant = instant
@@ -116,7 +118,7 @@ def _main() -> None:
         if child == 0:
             os.close(reading)
             os.environ.update(HEADRACE_HOME=home, LEDGER=ledger)
-            _control(file, int(kill_at), writing)
+            _control(file, kill_at, writing)
         os.close(writing)
         with os.fdopen(reading) as told:
             last = (told.read().splitlines() or ["0\tnone"])[-1]

@@ -1,11 +1,13 @@
 """An engine whose platform is a file beside all grids: what was submitted and what ended stands there, whoever dies.
 
 It is as forgetful as a platform may be: a job is known by its run only, and a job that is submitted twice runs twice.
+A job with the hyperparameter `loss` logs it at steps 10, 20 and 40, and ends of itself when it is below 0.5.
 `LEDGER` names the file; `FAULTS` a folder with a file a job name, each line of which is what becomes of a submission.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +19,17 @@ from headrace.engines.platform_news import platform_news
 from headrace.engines.remote_handle import RemoteHandle
 from headrace.errors import EngineRefused, EngineUnreachable
 from headrace.job import Job
-from headrace.runs import Cause, CauseKind, Run, Status, give_to_engine
+from headrace.runs import (
+    Cause,
+    CauseKind,
+    MetricWriter,
+    Run,
+    RunPaths,
+    Status,
+    Stream,
+    ValueSecond,
+    give_to_engine,
+)
 
 instant: Callable[[str], None] = lambda _name: None  # noqa: E731  # set by tests
 
@@ -51,6 +63,7 @@ def start(job: Job, detach: bool) -> RemoteHandle:
         instant("engine: before it is submitted")
         _append(f"submitted {job.job_name} {paths.id} {fault}")
         instant("engine: after it was submitted")
+        _log_loss(job, paths)
     return RemoteHandle(paths)
 
 
@@ -59,7 +72,7 @@ def refresh(run: Run) -> None:
     if known is None:
         return
     status, cause = ENDS.get(known, (Status.COMPLETED, None))
-    if known == "slow" and not _stopped(run):
+    if (known == "slow" or float(_loss(run)) >= 0.5) and not _stopped(run):
         return
     if _stopped(run):
         status, cause = Status.STOPPED, Cause(CauseKind.STOPPED, "stopped by the user")
@@ -68,6 +81,20 @@ def refresh(run: Run) -> None:
             if not _ended(run):  # a run ends once on its platform, also when whoever asks is killed before it notes it
                 _append(f"ended {run.header.job_name} {run.id} {status.value}")
             news.end(status, cause)
+
+
+def _log_loss(job: Job, paths: RunPaths) -> None:
+    if "loss" not in job.hyperparameters:
+        return
+    with MetricWriter(paths.metrics(Stream("algo", "algo-1", "0"))) as metrics:
+        for step in (10, 20, 40):
+            loss = float(job.hyperparameters["loss"])
+            told = {"count": 1, "last": loss, "low": loss, "high": loss, "total": loss}
+            metrics.write(ValueSecond(t=1000.0 + step, name="loss", stream="0", step=step, **told))
+
+
+def _loss(run: Run) -> str:
+    return str(json.loads((run.paths.root / "job.json").read_bytes())["hyperparameters"].get("loss", 0))
 
 
 def alive(run: Run) -> bool:

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
 from headrace.grid.batch_options import BatchOptions
 from headrace.grid.placement.placement_rules import PlacementRules
-from headrace.grid.run_rules import GridBudget, Limits, Retry
+from headrace.grid.run_rules import EarlyStop, GridBudget, Limits, Retry
 from headrace.job.model.field_types import AsList, AsMapping, JobName, Region, Seconds, one_line, whole
 from headrace.job.model.frozen_model import Part
 from headrace.job.problems.finding import broken
@@ -82,7 +82,7 @@ class ObjectivePart(Part):
     """What a grid is run for.
 
     Attributes:
-        metric: name of one of the job's metric definitions; its last value counts.
+        metric: of the job's metric definitions, or of `headrace.log`; its last value counts.
         goal: whether the least or the greatest is the best.
     """
 
@@ -99,6 +99,7 @@ class GridFile(Part):
         lines: in what its jobs differ.
         placement: where they run.
         objective: what says which line is the best; None when none is.
+        early_stop: which lines are stopped before their end, by the objective; None for none.
         batch: what AWS Batch needs to know to start them.
         engine: that runs its lines; a line's own field comes first.
         in_regions: fields and values, as a line has them, that hold for every line in a region: its buckets, profile,
@@ -114,6 +115,7 @@ class GridFile(Part):
     lines: LineSource
     placement: PlacementRules = PlacementRules()
     objective: ObjectivePart | None = None
+    early_stop: EarlyStop | None = None
     batch: BatchOptions = BatchOptions()
     engine: Text = "local"
     in_regions: Annotated[dict[Region, Annotated[dict[str, JsonValue], AsMapping]], AsMapping] = Field(
@@ -123,3 +125,10 @@ class GridFile(Part):
     retry: Retry = Retry()
     budget: GridBudget | None = None
     deadline: Seconds | None = None
+
+    @model_validator(mode="after")
+    def _has_what_it_judges_by(self) -> GridFile:
+        if self.early_stop is not None and self.objective is None:
+            hint = "objective: {metric: loss, goal: min}"
+            raise broken("early_stop needs an objective: lines are judged by its metric", seen="", hint=hint)
+        return self

@@ -72,6 +72,26 @@ class Retry(Part):
     elsewhere: bool = True
 
 
+class EarlyStop(Part):
+    """Which lines are stopped before their end, by the objective's metric; see `headrace.grid.controller.early_stop`.
+
+    Attributes:
+        after: step at which lines are judged first.
+        factor: they are judged again at so many times that step, and so on; one of so many goes on.
+        up_to: step after which no line is judged; None for no end.
+    """
+
+    after: Count
+    factor: Annotated[int, BeforeValidator(whole(2))] = 3
+    up_to: Count | None = None
+
+    @model_validator(mode="after")
+    def _has_a_rung(self) -> EarlyStop:
+        if self.up_to is not None and self.up_to < self.after:
+            raise broken("up_to must not be below after", seen=f"{self.up_to}, after {self.after}")
+        return self
+
+
 class GridBudget(Part):
     """What a grid may cost.
 

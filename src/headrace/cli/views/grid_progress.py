@@ -135,8 +135,11 @@ def whole_text(grid: GridRecord, cost: float) -> str:
 
 
 def why_text(line: LineRecord) -> str:
-    """Returns why a line is not completed: what the grid has decided about it comes before what befell its run."""
+    """Returns how a line that runs stood last, or why one is not completed: what the grid has decided about it comes
+    before what befell its run."""
     attempt = line.attempt
+    if line.state is LineState.RUNNING and line.rungs:
+        return str(line.early_stop or line.rungs[-1])
     return line.reason or (str(attempt.cause) if attempt is not None and attempt.cause is not None else "")
 
 

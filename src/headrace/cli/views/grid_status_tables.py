@@ -21,6 +21,7 @@ _ORDER = (
     LineState.FAILED,
     LineState.UNPLACED,
     LineState.STOPPED,
+    LineState.STOPPED_EARLY,
     LineState.RUNNING,
     LineState.STARTING,
     LineState.WAITING,

@@ -22,7 +22,7 @@ from headrace.grid.plan_grid import GridPlan
 BUNDLE, IMAGE = "bundle", "image"
 DEFINITION, SUBMISSION, ROLES, README = "job-definition.json", "submit-job.json", "roles.yaml", "README.md"
 COPYING = "submit-copies.json"
-_ELSEWHERE = ("limits", "retry", "budget", "deadline")
+_ELSEWHERE = ("limits", "retry", "budget", "deadline", "early_stop")
 """Parts of a grid's file that a controller heeds, which there is none of here."""
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
@@ -20,6 +21,7 @@ from headrace.grid.controller.attempt_failure import (
     lost_at_start,
     next_try,
 )
+from headrace.grid.controller.early_stop import ReachedRungs, judged
 from headrace.grid.controller.line_jobs import LineJobs, attempt_name
 from headrace.grid.controller.run_outcome import cost_so_far, ended_attempt, failed_attempt
 from headrace.grid.controller.start_attempt import StartedRun, find_attempt, request_digest, start_or_adopt
@@ -27,7 +29,7 @@ from headrace.grid.journal.grid_record import AttemptRecord, AttemptState, CopyR
 from headrace.grid.journal.journal import Instant, Journal, LineMove
 from headrace.grid.run_rules import Retry, RetryCause
 from headrace.job import Job
-from headrace.runs import Cause, CauseKind, Run, Status
+from headrace.runs import Cause, CauseKind, MetricFollower, Run, Status
 
 ASK_SECONDS = 2.0
 """Between two questions to a platform about one run."""
@@ -67,6 +69,7 @@ class AttemptRunner:
         self._instant = instant
         self._trouble = trouble
         self._runs: dict[str, StartedRun] = {}
+        self._rungs: dict[str, tuple[MetricFollower, ReachedRungs]] = {}  # of the runs of lines, by key
 
     def start(self, line: LineRecord) -> RetryCause | None:
         """Starts the next attempt of a line that waits.
@@ -125,7 +128,7 @@ class AttemptRunner:
         return None
 
     def look(self, line: LineRecord, stopping: str, costs: bool) -> float | None:
-        """Looks at the run of a line, and writes down its end.
+        """Looks at the run of a line, and writes down how it stands at the rungs of the grid, and its end.
 
         Args:
             line: it.
@@ -142,6 +145,7 @@ class AttemptRunner:
         try:
             started = self._run_of(line.key, attempt)
             ended = ended_attempt(attempt, started.run)
+            self._judge(line, started.run, may_stop=ended is None and not stopping)
             if ended is None:
                 return cost_so_far(started.run, attempt.region)[0] if costs else None
         except (RunNotFound, OSError, msgspec.DecodeError) as error:
@@ -169,6 +173,22 @@ class AttemptRunner:
         for started in self._runs.values():
             if started.handle is not None and started.run.finished:
                 started.release(RELEASE_SECONDS)
+
+    def _judge(self, line: LineRecord, run: Run, may_stop: bool) -> None:
+        """Writes down how a line stands at each rung that it has reached, up to the one at which it is stopped."""
+        file = None if self._jobs is None else self._jobs.file
+        if file is None or file.early_stop is None or file.objective is None or line.early_stop is not None:
+            return
+        rule, objective = file.early_stop, file.objective
+        if line.key not in self._rungs:
+            follower = MetricFollower(run.paths, run.on_damage)
+            self._rungs[line.key] = follower, ReachedRungs(rule, objective.metric)
+        follower, rungs = self._rungs[line.key]
+        for step, value in rungs.take(follower.poll()):
+            judge = partial(judged, step, value, goal=objective.goal, factor=rule.factor, may_stop=may_stop)
+            rung = self._journal.reached(line.key, step, judge)
+            if rung is not None and rung.stopped:
+                return
 
     def _job(self, key: str, name: str, region: str, engine: str) -> Job:
         assert self._jobs is not None
@@ -207,6 +227,7 @@ class AttemptRunner:
 
     def _end(self, line: LineRecord, ended: AttemptRecord, failure: RetryCause | None, stopping: str) -> None:
         state, now = _state_of(ended), time.time()
+        self._rungs.pop(line.key, None)
         if state is LineState.FAILED and not stopping:
             if lost_at_start(ended):
                 self._journal.ended(line.key, ended, LineState.WAITING)
@@ -218,7 +239,10 @@ class AttemptRunner:
                 self._journal.ended(line.key, ended, LineState.WAITING, not_before=again.not_before, move=move)
                 return
         state = LineState.STOPPED if stopping and state is LineState.FAILED else state
-        self._journal.ended(line.key, ended, state, reason=stopping if state is LineState.STOPPED else "")
+        if state is LineState.STOPPED and line.early_stop is not None:
+            state, stopping = LineState.STOPPED_EARLY, str(line.early_stop)
+        reason = "" if state in (LineState.COMPLETED, LineState.FAILED) else stopping
+        self._journal.ended(line.key, ended, state, reason=reason)
 
     def _run_of(self, key: str, attempt: AttemptRecord) -> StartedRun:
         if key not in self._runs:

@@ -88,7 +88,11 @@ def next_actions(situation: Situation, limits: Limits) -> Actions:
     why = _why_stop(situation)
     idle = [line for line in grid.lines if line.key not in situation.busy]
     unknown = tuple(line.key for line in idle if line.state is LineState.STARTING)
-    stopped = {line.key: why or BY_REQUEST for line in grid.lines if why or line.stop_asked is not None}
+    stopped = {
+        line.key: why or str(line.early_stop or BY_REQUEST)
+        for line in grid.lines
+        if why or line.early_stop is not None or line.stop_asked is not None
+    }
     stop = tuple(line.key for line in idle if line.state is LineState.RUNNING and line.key in stopped)
     close = {
         line.key: (LineState.STOPPED, stopped[line.key])

@@ -27,6 +27,8 @@ class LineState(str, Enum):
     FAILED = "failed"
     STOPPED = "stopped"
     """On request, by the budget or the deadline of the grid, or because its file has it no more."""
+    STOPPED_EARLY = "stopped early"
+    """By the grid's rule, because others were better; see `Rung`."""
     UNPLACED = "unplaced"
     """It can run nowhere."""
 
@@ -34,6 +36,11 @@ class LineState(str, Enum):
     def over(self) -> bool:
         """Whether nothing more happens to it of itself."""
         return self not in (LineState.WAITING, LineState.STARTING, LineState.RUNNING)
+
+    @property
+    def as_asked(self) -> bool:
+        """Whether it came to an end that its grid asked for: nothing went wrong."""
+        return self in (LineState.COMPLETED, LineState.STOPPED_EARLY)
 
 
 class AttemptState(str, Enum):
@@ -122,6 +129,29 @@ class CopyRecord(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
+class Rung(msgspec.Struct, frozen=True):
+    """How a line stood at a step of its training, when it came there.
+
+    Attributes:
+        step: the step.
+        value: its metric there.
+        rank: its place among all that had come there, itself included; 1 is the best.
+        of: how many these were.
+        stopped: that was too low, and its run is to be stopped.
+    """
+
+    step: int
+    value: float
+    rank: int
+    of: int
+    stopped: bool
+
+    def __str__(self) -> str:
+        tens, ones = divmod(self.rank, 10)
+        ending = "th" if tens % 10 == 1 else {1: "st", 2: "nd", 3: "rd"}.get(ones, "th")
+        return f"{'stopped early: ' if self.stopped else ''}{self.rank}{ending} of {self.of} at step {self.step}"
+
+
 class LineRecord(msgspec.Struct, frozen=True):
     """One line.
 
@@ -143,6 +173,7 @@ class LineRecord(msgspec.Struct, frozen=True):
         reason: why it is unplaced or was stopped, for people; why an attempt failed is in the attempt.
         stop_asked: when somebody asked to stop it alone, seconds since the epoch; None if nobody did.
         attempts: in their order.
+        rungs: at which it was judged, in their order.
     """
 
     index: int
@@ -162,6 +193,12 @@ class LineRecord(msgspec.Struct, frozen=True):
     reason: str = ""
     stop_asked: float | None = None
     attempts: tuple[AttemptRecord, ...] = ()
+    rungs: tuple[Rung, ...] = ()
+
+    @property
+    def early_stop(self) -> Rung | None:
+        """Where it was decided that it stops before its end; None when it was not."""
+        return next((rung for rung in self.rungs if rung.stopped), None)
 
     @property
     def attempt(self) -> AttemptRecord | None:

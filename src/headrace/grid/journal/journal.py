@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +24,7 @@ from headrace.grid.journal.grid_record import (
     GridRecord,
     LineRecord,
     LineState,
+    Rung,
 )
 from headrace.grid.journal.journal_file import open_journal
 from headrace.grid.journal.read_grid import copy_of, line_of, record_of
@@ -221,6 +222,25 @@ class Journal:
                 self._line_row(database, key, (state,), "region = ?, waits_for = ?", move.region, waits_for)
                 self._put_copies(database, move.copies)
 
+    def reached(self, key: str, step: int, judge: Callable[[Sequence[float]], Rung]) -> Rung | None:
+        """Writes down how a line stands at a rung, and returns it; None when it was there before.
+
+        Args:
+            key: of the line.
+            step: the rung.
+            judge: is given the values of the lines that were there before.
+        """
+        with self._write("reached") as database:
+            rows = database.execute("SELECT key, value FROM rungs WHERE step = ?", (step,)).fetchall()
+            if any(row["key"] == key for row in rows):
+                return None
+            rung = judge([row["value"] for row in rows])
+            database.execute(
+                "INSERT INTO rungs (key, step, value, rank, of, stopped) VALUES (?, ?, ?, ?, ?, ?)",
+                (key, rung.step, rung.value, rung.rank, rung.of, rung.stopped),
+            )
+            return rung
+
     def close_lines(self, closed: Mapping[str, tuple[LineState, str]]) -> None:
         """Writes down that lines which wait will not be started: of each its state from now on, and why.
 
@@ -258,17 +278,24 @@ class Journal:
                 database.executemany("UPDATE lines SET stop_asked = ? WHERE key = ?", [(t, key) for key in keys])
 
     def retry(self, keys: Iterable[str], *, also_completed: bool = False) -> int:
-        """Lets lines that failed or were stopped (or have completed) wait again, with one attempt more. Returns how
-        many there were."""
+        """Lets lines that failed or were stopped (or have completed) wait again, with one attempt more: it goes on
+        beyond the rung at which it was stopped (or is judged anew). Returns how many there were."""
         last = LineState.COMPLETED if also_completed else LineState.STOPPED
+        rungs = "DELETE FROM rungs" if also_completed else "UPDATE rungs SET stopped = 0"
         with self._write("retry") as database:
             count = 0
             for key in keys:
-                count += database.execute(
+                waits = database.execute(
                     "UPDATE lines SET state = ?, not_before = 0, extra_attempts = extra_attempts + 1, reason = '', "
-                    "stop_asked = NULL WHERE key = ? AND in_file = 1 AND state IN (?, ?, ?)",
-                    (LineState.WAITING.value, key, LineState.FAILED.value, LineState.STOPPED.value, last.value),
-                ).rowcount
+                    "stop_asked = NULL WHERE key = ? AND in_file = 1 AND state IN (?, ?, ?, ?)",
+                    (
+                        *(LineState.WAITING.value, key, LineState.FAILED.value, LineState.STOPPED.value),
+                        *(LineState.STOPPED_EARLY.value, last.value),
+                    ),
+                )
+                if waits.rowcount:
+                    count += 1
+                    database.execute(f"{rungs} WHERE key = ?", (key,))
             if count:
                 database.execute("UPDATE copies SET state = 'waiting', reason = '' WHERE state = 'failed'")
                 self._grid_row(database, "UPDATE grid SET ended = NULL, stop_asked = NULL")

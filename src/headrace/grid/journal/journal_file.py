@@ -11,7 +11,7 @@ from headrace.private_folders import make_folders
 
 FILE = "journal.sqlite"
 BUSY_SECONDS = 30.0
-_VERSION = 2
+_VERSION = 3
 _SCHEMA = """
 CREATE TABLE grid (
     id INTEGER PRIMARY KEY CHECK (id = 1), name TEXT NOT NULL, file TEXT NOT NULL, digest TEXT NOT NULL,
@@ -33,7 +33,13 @@ CREATE TABLE copies (
     ended REAL, cost REAL, reason TEXT NOT NULL DEFAULT '', PRIMARY KEY (place, region));
 CREATE TABLE notes (t REAL NOT NULL, key TEXT NOT NULL, text TEXT NOT NULL);
 """
-_SINCE_1 = ("ALTER TABLE lines ADD COLUMN stop_asked REAL",)
+_RUNGS = """
+CREATE TABLE rungs (
+    key TEXT NOT NULL REFERENCES lines (key), step INTEGER NOT NULL, value REAL NOT NULL, rank INTEGER NOT NULL,
+    of INTEGER NOT NULL, stopped INTEGER NOT NULL, PRIMARY KEY (key, step));
+"""
+_MADE_BY = (_SCHEMA + _RUNGS, "ALTER TABLE lines ADD COLUMN stop_asked REAL;" + _RUNGS, _RUNGS)
+"""What brings a journal up to date, by the version that it has; 0 is a new one."""
 
 
 def grids_dir() -> Path:
@@ -98,7 +104,7 @@ def _bring_up_to_date(database: sqlite3.Connection) -> int:
     database.execute("BEGIN IMMEDIATE")
     version = _version_of(database)
     if version < _VERSION:
-        for statement in filter(str.strip, _SCHEMA.split(";")) if version == 0 else _SINCE_1:
+        for statement in filter(str.strip, _MADE_BY[version].split(";")):
             database.execute(statement)
         database.execute(f"PRAGMA user_version={_VERSION}")
     database.execute("COMMIT")

@@ -17,6 +17,7 @@ from headrace.grid.journal.grid_record import (
     GridRecord,
     LineRecord,
     Note,
+    Rung,
 )
 from headrace.grid.journal.journal_file import FILE, grids_dir, journal_path, open_journal
 from headrace.runs import Cause
@@ -91,6 +92,7 @@ def record_of(database: sqlite3.Connection, path: Path) -> GridRecord:
             grid = database.execute("SELECT * FROM grid").fetchone()
             lines = database.execute("SELECT * FROM lines ORDER BY in_file DESC, position, key").fetchall()
             attempts = database.execute("SELECT * FROM attempts ORDER BY key, number").fetchall()
+            rungs = database.execute("SELECT * FROM rungs ORDER BY key, step").fetchall()
             copies = database.execute("SELECT * FROM copies ORDER BY region, place").fetchall()
         finally:
             database.execute("COMMIT")
@@ -99,13 +101,19 @@ def record_of(database: sqlite3.Connection, path: Path) -> GridRecord:
         by_key: dict[str, list[AttemptRecord]] = {}
         for row in attempts:
             by_key.setdefault(row["key"], []).append(_attempt(row))
+        judged: dict[str, list[Rung]] = {}
+        for row in rungs:
+            judged.setdefault(row["key"], []).append(_rung(row))
         return GridRecord(
             name=grid["name"],
             file=grid["file"],
             digest=grid["digest"],
             job_digest=grid["job_digest"],
             created=grid["created"],
-            lines=tuple(_line(index, row, tuple(by_key.get(row["key"], ()))) for index, row in enumerate(lines)),
+            lines=tuple(
+                _line(index, row, by_key.get(row["key"], ()), judged.get(row["key"], ()))
+                for index, row in enumerate(lines)
+            ),
             copies=tuple(_copy(row) for row in copies),
             ended=grid["ended"],
             budget=grid["budget"],
@@ -133,7 +141,8 @@ def line_of(database: sqlite3.Connection, key: str, index: int) -> LineRecord:
     if row is None:
         raise KeyError(key)
     attempts = database.execute("SELECT * FROM attempts WHERE key = ? ORDER BY number", (key,)).fetchall()
-    return _line(index, row, tuple(map(_attempt, attempts)))
+    rungs = database.execute("SELECT * FROM rungs WHERE key = ? ORDER BY step", (key,)).fetchall()
+    return _line(index, row, [*map(_attempt, attempts)], [*map(_rung, rungs)])
 
 
 def copy_of(database: sqlite3.Connection, place: str, region: str) -> CopyRecord:
@@ -149,10 +158,15 @@ def _attempt(row: sqlite3.Row) -> AttemptRecord:
     return msgspec.structs.replace(msgspec.convert({**row, "cause": None}, AttemptRecord), cause=cause)
 
 
-def _line(index: int, row: sqlite3.Row, attempts: tuple[AttemptRecord, ...]) -> LineRecord:
+def _rung(row: sqlite3.Row) -> Rung:
+    return msgspec.convert({**row, "stopped": bool(row["stopped"])}, Rung)
+
+
+def _line(index: int, row: sqlite3.Row, attempts: Sequence[AttemptRecord], rungs: Sequence[Rung]) -> LineRecord:
     fields, waits_for = msgspec.json.decode(row["fields"]), _places.decode(row["waits_for"])
     told = {"index": index, "fields": fields, "waits_for": waits_for, "in_file": bool(row["in_file"])}
-    return msgspec.structs.replace(msgspec.convert({**row, **told}, LineRecord), attempts=attempts)
+    line = msgspec.convert({**row, **told}, LineRecord)
+    return msgspec.structs.replace(line, attempts=tuple(attempts), rungs=tuple(rungs))
 
 
 def _copy(row: sqlite3.Row) -> CopyRecord:

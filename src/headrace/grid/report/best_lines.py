@@ -15,7 +15,7 @@ class Objective(msgspec.Struct, frozen=True):
     """What a grid is run for.
 
     Attributes:
-        metric: name of one of the job's metric definitions; its last value counts.
+        metric: of the job's metric definitions, or of `headrace.log`; its last value counts.
         goal: whether the least or the greatest is the best.
     """
 

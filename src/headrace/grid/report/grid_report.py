@@ -163,7 +163,7 @@ def _regions(lines: Iterable[LineResult], copies: Sequence[CopyRecord]) -> Itera
             lines=len(there),
             completed=sum(each.completed for each in there),
             failed=sum(each.state is LineState.FAILED for each in there),
-            stopped=sum(each.state is LineState.STOPPED for each in there),
+            stopped=sum(each.state in (LineState.STOPPED, LineState.STOPPED_EARLY) for each in there),
             going=sum(not each.state.over for each in there),
             attempts=sum(each.attempts for each in there),
             planned_cost=sum(each.planned_cost or 0.0 for each in there),

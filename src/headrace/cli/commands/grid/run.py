@@ -55,7 +55,8 @@ def command(
     with the grid: no line is lost, and none is started twice. What the file says now in another way than at the last
     start is shown and must be confirmed, or given --yes.
 
-    Exit code 0: every line has completed; 1: some have not; 130: Ctrl-C; 143: SIGTERM.
+    Exit code 0: every line has completed, or was stopped early as the file says; 1: some have not; 130: Ctrl-C; 143:
+    SIGTERM.
 
     \b
     Examples:
@@ -118,7 +119,7 @@ def command(
         show_end(grid)
     if interrupted:
         return interrupted
-    return 0 if all(line.state is LineState.COMPLETED for line in grid.lines if line.in_file) else 1
+    return 0 if all(line.state.as_asked for line in grid.lines if line.in_file) else 1
 
 
 @contextlib.contextmanager

@@ -94,7 +94,8 @@ def _show(record: GridRecord, controlled: bool, output: str) -> None:
 @click.argument("lines", metavar="[LINE]...", nargs=-1)
 @output_option
 def retry(grid: str, lines: tuple[str, ...], output: str) -> int:
-    """Let lines of GRID run again, with one attempt more: those that are named, else all that failed or were stopped.
+    """Let lines of GRID run again, with one attempt more: those that are named, else all that failed or were stopped
+    (but not early, by the file's early_stop: these are named).
 
     LINE is a line's place (array.txt:3) or its number (3; of a query or matrix from 1), its key, or the name of its
     job. The process that controls the grid starts them; where there is none, `headrace grid run` does.
@@ -116,7 +117,8 @@ def retry(grid: str, lines: tuple[str, ...], output: str) -> int:
 
     record = read_grid(grid)
     chosen = lines_named(record, lines) if lines else record.lines
-    again = [line for line in chosen if line.in_file and line.state in (LineState.FAILED, LineState.STOPPED)]
+    states = (LineState.FAILED, LineState.STOPPED, *((LineState.STOPPED_EARLY,) if lines else ()))
+    again = [line for line in chosen if line.in_file and line.state in states]
     others = [f"{line.place}: {line.state.value}" for line in chosen if lines and line not in again]
     if others:
         raise UsageError(f"only lines run again that failed or were stopped: {'; '.join(others)}")

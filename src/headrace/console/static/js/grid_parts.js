@@ -1,8 +1,8 @@
 // What the list of grids and the page of one have in common: badges and bars of states.
 import { el } from "./dom.js";
 
-export const STATES = ["completed", "running", "starting", "waiting", "stopped", "unplaced", "failed"];
-const KINDS = { completed: "good", failed: "bad", running: "going", starting: "going", stopped: "stopped", unplaced: "warn" };
+export const STATES = ["completed", "running", "starting", "waiting", "stopped early", "stopped", "unplaced", "failed"];
+const KINDS = { completed: "good", failed: "bad", running: "going", starting: "going", "stopped early": "stopped", stopped: "stopped", unplaced: "warn" };
 
 /** Returns the badge of a line's state. */
 export const stateBadge = (state) => el("span", { class: "badge", "data-kind": KINDS[state] ?? "plain" }, state);
