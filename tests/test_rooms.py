@@ -183,6 +183,7 @@ LOCAL_ENGINE = [
 MODULES_IN_A_FOLDER = 22
 DOCSTRING = re.compile(r'(#.*\n)*\s*r?"""\s*\S')
 FACES = {  # a name that stands twice on purpose: what users import or type, before what is behind it
+    "sitecustomize": "Python's own name for what it loads at its start; each stands in a folder of its own",
     "tensorflow": "headrace.tensorflow is what users import; adapters.tensorflow holds it",
     "keras": "headrace.keras is what users import; adapters.keras holds it",
     "environment": "the toolkit's own module name, for scripts that import sagemaker_training",

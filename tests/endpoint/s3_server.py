@@ -23,7 +23,7 @@ def s3_serving(root: Path, region: str = "us-east-1") -> Iterator[tuple[HttpServ
     """A face over a folder, served."""
     face = S3Face(root, ACCOUNT, region)
     try:
-        with serving(lambda request: face.handle(request, None)) as server:
+        with serving(lambda request: face.handle(request)) as server:
             yield server, face
     finally:
         face.close()

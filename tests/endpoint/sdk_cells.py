@@ -71,7 +71,7 @@ def main() -> dict[str, object]:
     hasten()
     session = sagemaker.Session()
     fits = {each: each.fit for each in (EstimatorBase, PyTorch)}
-    role = sagemaker.get_execution_role() if "--proxied" in sys.argv else ROLE
+    role = sagemaker.get_execution_role() if "--role" in sys.argv else ROLE
     seeds: dict[str, str] = {}
     found: dict[str, object] = {"role": role, "bucket": session.default_bucket(), "seeds": seeds}
     renewed = {"2.9.1": "2.9.2"}  # SDK 2.257 knows the other one no more

@@ -14,7 +14,6 @@ from s3_server import ACCOUNT, s3_client, s3_serving
 
 from headrace.endpoint.auth.access_keys import keys_of
 from headrace.endpoint.endpoint_server import Endpoint, ServeOptions
-from headrace.endpoint.http.aws_names import bucket_of_host
 from headrace.endpoint.s3.object_folder import OWN
 from headrace.endpoint.s3.s3_errors import S3Error
 from headrace.endpoint.s3.s3_face import S3Face
@@ -290,20 +289,3 @@ def test_the_owner_that_a_client_expects_is_checked(face: tuple[Any, S3Face]) ->
         client.put_object(Bucket=BUCKET, Key="k", Body=b"", ExpectedBucketOwner="999999999999")
     with pytest.raises(ClientError, match="403"):
         client.head_bucket(Bucket=BUCKET, ExpectedBucketOwner="999999999999")
-
-
-@pytest.mark.parametrize(
-    ("host", "bucket"),
-    [
-        ("b.s3.amazonaws.com", "b"),
-        ("my.bucket.s3.eu-west-1.amazonaws.com", "my.bucket"),
-        ("b.s3-us-west-2.amazonaws.com", "b"),
-        ("b.s3.dualstack.us-gov-west-1.amazonaws.com", "b"),
-        ("s3.eu-west-1.amazonaws.com", None),
-        ("s3.amazonaws.com", None),
-        ("sts.amazonaws.com", None),
-        ("127.0.0.1:7080", None),
-    ],
-)
-def test_the_bucket_of_a_host_name(host: str, bucket: str | None) -> None:
-    assert bucket_of_host(host) == bucket

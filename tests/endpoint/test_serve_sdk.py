@@ -135,7 +135,7 @@ def test_the_aws_cli_creates_a_job_waits_for_it_and_reads_its_logs_and_model(
     assert (tmp_path / "note.txt").read_text() == "read by the CLI"
 
 
-def proxied(home: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def as_program(home: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Runs cells as they are with `headrace serve -- PROGRAM`, and no configuration."""
     script = str(Path(__file__).with_name("sdk_cells.py"))
     inner = [str(VENV / "bin" / "python"), script, str(CELLS), *arguments]
@@ -151,7 +151,7 @@ if SOAK:  # test_a_program_that_it_runs_reaches_it_under_the_names_of_aws and th
 
     def test_a_cell_runs_unmodified_with_get_execution_role_and_no_configuration(tmp_path: Path) -> None:
         (tmp_path / "home").mkdir()
-        done = proxied(tmp_path / "home", tmp_path / "cells", "--one")
+        done = as_program(tmp_path / "home", tmp_path / "cells", "--one")
         found = result_of(done)
         assert (done.returncode, found["role"]) == (0, "arn:aws:iam::000000000000:role/headrace"), done.stderr[-3000:]
         assert found["account"] == "000000000000"
@@ -165,7 +165,7 @@ if SOAK:
     def test_a_notebook_runs_unmodified_with_get_execution_role_and_no_configuration(tmp_path: Path) -> None:
         with serving() as endpoint:
             endpoint.end()
-            done = proxied(endpoint.home, tmp_path, "--proxied", "--all")
+            done = as_program(endpoint.home, tmp_path, "--role", "--all")
             found = result_of(done)
             assert done.returncode == 0
             assert found["role"] == "arn:aws:iam::000000000000:role/headrace"

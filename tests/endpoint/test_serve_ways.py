@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 import sys
 import sysconfig
-import threading
 import zipfile
 from pathlib import Path
 
@@ -16,6 +14,8 @@ import pytest
 import trustme
 
 from headrace.cli.main import invoke
+from headrace.endpoint.auth.access_keys import AccessKey, Holder
+from headrace.endpoint.client_setup import ClientSetup
 from headrace.endpoint.endpoint_server import ServeOptions
 from headrace.endpoint.training_jobs.engine_settings import EngineSettings
 from headrace.errors import UsageError
@@ -40,6 +40,7 @@ def test_a_program_that_it_runs_reaches_it_under_the_names_of_aws(
 ) -> None:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     environ |= {"HEADRACE_HOME": str(tmp_path), "AWS_ACCESS_KEY_ID": "the-users-own", "AWS_SECRET_ACCESS_KEY": "x"}
+    environ |= {"HTTP_PROXY": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:9"}
     command = [sys.executable, "-m", "headrace", "serve", "--", sys.executable, "-c", CHILD]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=allowed(60))
     assert done.stdout.splitlines() == ["arn:aws:sts::000000000000:assumed-role/headrace/user", "b'content'", "[]"], (
@@ -49,43 +50,43 @@ def test_a_program_that_it_runs_reaches_it_under_the_names_of_aws(
     assert (tmp_path / "buckets" / "by-the-proxy" / "a").read_bytes() == b"content"
 
 
-TUNNELLED = """
-import base64, http.client, os, sys, urllib.parse
-proxy = urllib.parse.urlsplit(os.environ["HTTPS_PROXY"])
-token = base64.b64encode(f"{proxy.username}:{proxy.password}".encode()).decode()
-for name in ("localhost", "127.0.0.1", "sts.amazonaws.com"):
-    connection = http.client.HTTPConnection(proxy.hostname, proxy.port, timeout=30)
-    connection.set_tunnel(name, int(sys.argv[1]), {"Proxy-Authorization": f"Basic {token}"})
-    try:
-        connection.connect()
-        connection.sock.sendall(b"?")
-        print(connection.sock.recv(100).decode())
-    except OSError as error:
-        print(error)
-    connection.close()
+HOOKED = """
+import sys
+print(*sorted(name for name in sys.modules if name.split(".")[0] in ("boto3", "botocore", "aiobotocore", "own")))
+import aiobotocore.session, botocore.session
+ours, sessions = "http://127.0.0.1:7080", (aiobotocore.session.AioSession(), botocore.session.Session())
+fixed = ("https://sts.eu-west-1.amazonaws.com", "https://s3.cn-north-1.amazonaws.com.cn", "https://s3.eu-west-1.api.aws",
+         "https://STS.amazonaws.com./")
+others = ("https://sts.amazonaws.com.evil.org", "https://evilamazonaws.com", "http://localhost:9000", None)
+for address, expected in [*((name, ours) for name in fixed), *((name, name) for name in others)]:
+    for session in sessions:
+        assert session.create_client("sts", endpoint_url=address)[-1] == expected, address
+        assert session.create_client("sts", None, None, True, None, address)[-1] == expected, address
+assert sessions[1].create_client.__name__ == "create_client"
+"""
+SESSION = """
+class Session:
+    def create_client(self, name, region=None, version=None, ssl=True, verify=None, endpoint_url=None):
+        return name, endpoint_url
 """
 
 
-def test_a_program_reaches_the_hosts_that_are_named_and_no_other(tmp_path: Path) -> None:
-    environ = {**os.environ, "HEADRACE_HOME": str(tmp_path)}
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-
-        def greet() -> None:
-            connection, _ = listener.accept()
-            with connection:
-                connection.sendall(connection.recv(1) + b" hello from another host")
-
-        greeting = threading.Thread(target=greet)
-        greeting.start()
-        command = [sys.executable, "-m", "headrace", "serve", "--tunnel", "LOCAL*", "--"]
-        command += [sys.executable, "-c", TUNNELLED, str(port)]
-        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=allowed(60))
-        greeting.join(allowed(30))
-    hello, other, aws = done.stdout.splitlines()
-    assert hello == "? hello from another host", done.stderr
-    assert f"127.0.0.1:{port}: it is no service of AWS (--tunnel HOST allows it)" in other
-    assert "services of AWS are this machine" in aws
+def test_fixed_addresses_of_aws_become_the_endpoint_where_python_starts_and_nothing_else_of_it_changes(
+    tmp_path: Path,
+) -> None:
+    for package, text in (("botocore", SESSION), ("aiobotocore", SESSION.replace("Session", "AioSession"))):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").touch()
+        (tmp_path / package / "session.py").write_text(text)
+    (tmp_path / "own.py").touch()
+    (tmp_path / "sitecustomize.py").write_text("import own")
+    setup = ClientSetup(tmp_path, "http://127.0.0.1:7080", "eu-west-1", AccessKey(Holder.USER, "id", "secret"))
+    environ = setup.environment({"PYTHONPATH": str(tmp_path), "AWS_PROFILE": "mine", "no_proxy": "a.org"})
+    assert environ["NO_PROXY"] == environ["no_proxy"] == "a.org,127.0.0.1"
+    assert (environ["AWS_PROFILE"], environ["AWS_ACCESS_KEY_ID"]) == ("headrace", "id")
+    command = [sys.executable, "-S", "-c", f"import site; site.execsitecustomize()\n{HOOKED}"]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=allowed(60))
+    assert (done.stdout, done.stderr) == ("own\n", "")
 
 
 def test_with_a_certificate_it_answers_https_and_its_profile_says_so(tmp_path: Path) -> None:
@@ -190,9 +191,8 @@ def test_wrong_rates_and_addresses_are_told_and_an_open_address_is_warned_of(
     rate = refused("--rate", "foo=2")
     assert "--rate foo: no operation" in rate
     assert "there is: CreateTrainingJob, DescribeTrainingJob" in rate
-    for option, value in (("region", "mars"), ("tunnel", "S3.amazonaws.com"), ("tunnel", "*.amazonaws.com")):
-        with pytest.raises(UsageError, match=re.escape(f"--{option} {value}: ")):
-            ServeOptions(region=value) if option == "region" else ServeOptions(tunnels=[value])
+    with pytest.raises(UsageError, match="--region mars: "):
+        ServeOptions(region="mars")
     for host in ("192.0.2.1", "no-such-host.invalid"):
         assert "give an address of this machine" in refused("--host", host)
     command = [sys.executable, "-m", "headrace", "serve", "--host", "0.0.0.0", "--", "true"]

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from headrace.endpoint.http.connect_proxy import Proxy
 from headrace.endpoint.http.http_limits import HttpLimits
 from headrace.endpoint.http.http_message import Handler
 from headrace.endpoint.http.http_server import HttpServer, listen
@@ -19,10 +18,10 @@ SECONDS = 20.0
 
 @contextmanager
 def serving(
-    handle: Handler, limits: HttpLimits | None = None, tls: ssl.SSLContext | None = None, proxy: Proxy | None = None
+    handle: Handler, limits: HttpLimits | None = None, tls: ssl.SSLContext | None = None
 ) -> Iterator[HttpServer]:
     """A server on a free port of 127.0.0.1."""
-    server = HttpServer(handle, listen("127.0.0.1", 0), limits=limits, tls=tls, proxy=proxy)
+    server = HttpServer(handle, listen("127.0.0.1", 0), limits=limits, tls=tls)
     with server:
         yield server
 

@@ -11,6 +11,7 @@ import csv
 import functools
 import io
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -21,6 +22,7 @@ from headrace.home import home_dir
 
 CURRENCY = "USD"
 DEFAULT_REGION = "us-east-1"
+_REGION = re.compile(r"[a-z]{2,4}(-[a-z]+)+-[0-9]{1,2}")
 """The region whose prices are shown when none is given."""
 
 SAGEMAKER = "sagemaker"
@@ -208,6 +210,15 @@ def price_of(
     in_time = [(own, price) for own, price in known if on is None or last_day(price.as_of) <= on]
     newest = max(in_time, key=lambda each: (each[0], last_day(each[1].as_of)), default=None)
     return None if newest is None else newest[1]
+
+
+def is_region(name: str) -> bool:
+    """Tells whether a name has the form of a region's.
+
+    >>> is_region("us-gov-west-1"), is_region("region"), is_region("US")
+    (True, False, False)
+    """
+    return _REGION.fullmatch(name) is not None
 
 
 def regions(service: str = SAGEMAKER) -> tuple[str, ...]:

@@ -5,10 +5,12 @@ The profile's keys are the endpoint's own. So a client that ignores the address,
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import yaml
 
@@ -22,6 +24,7 @@ PROFILE = "headrace"
 BUCKET = LOCAL_BUCKET
 _CONFIG, _CREDENTIALS, _SDK = "aws-config", "aws-credentials", "sagemaker-config.yaml"
 _SERVICES = ("S3", "SAGEMAKER", "SAGEMAKER_METRICS", "STS", "CLOUDWATCH", "CLOUDWATCH_LOGS")
+_HOOK = Path(__file__).with_name("bootstrap")  # holds a `sitecustomize`
 _UNSET = (
     *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN", "AWS_CA_BUNDLE"),
     *("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "AWS_ENDPOINT_URL", *(f"AWS_ENDPOINT_URL_{name}" for name in _SERVICES)),
@@ -77,6 +80,26 @@ class ClientSetup:
             "SAGEMAKER_USER_CONFIG_OVERRIDE": str(self.store / _SDK),
         }
 
+    def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """Returns all variables of a program that finds the endpoint, in a Python also by the names of AWS's services.
+
+        Args:
+            environ: the variables that it would have otherwise. Those of AWS, which are no concern of the endpoint's,
+                are left out; its own proxies are not asked for this machine.
+        """
+        direct = environ.get("no_proxy") or environ.get("NO_PROXY")
+        search = environ.get("PYTHONPATH")
+        return {
+            **{name: value for name, value in environ.items() if not name.startswith("AWS_")},
+            **self.variables(),
+            "AWS_ACCESS_KEY_ID": self.key.key_id,
+            "AWS_SECRET_ACCESS_KEY": self.key.secret,
+            "AWS_ENDPOINT_URL": self.url,
+            "AWS_EC2_METADATA_DISABLED": "true",
+            **dict.fromkeys(("NO_PROXY", "no_proxy"), ",".join(filter(None, [direct, urlsplit(self.url).hostname]))),
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(_HOOK), search])),
+        }
+
     def shell(self) -> str:
         """Returns the lines for a shell: `eval "$(headrace serve --print-env)"`."""
         lines = [f"export {name}={shlex.quote(value)}" for name, value in self.variables().items()]
@@ -91,11 +114,6 @@ def sdk_configuration() -> str:
         "SageMaker": {"PythonSDK": {"Modules": modules}, "TrainingJob": {"RoleArn": ROLE_ARN}},
     }
     return str(yaml.safe_dump(document, sort_keys=False))
-
-
-def without_aws(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns variables without those of AWS: whoever runs the endpoint may have keys that are no job's concern."""
-    return {name: value for name, value in environ.items() if not name.startswith("AWS_")}
 
 
 def _section(name: str, values: Mapping[str, str]) -> bytes:

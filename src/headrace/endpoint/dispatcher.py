@@ -15,7 +15,6 @@ from headrace.endpoint.auth.checked_body import HashedBody
 from headrace.endpoint.auth.gatekeeper import Caller, Gatekeeper
 from headrace.endpoint.auth.job_rights import JobRights
 from headrace.endpoint.auth.signatures import Malformed, read_signature
-from headrace.endpoint.http.aws_names import bucket_of_host
 from headrace.endpoint.http.http_message import BodyProblem, HttpReply, HttpRequest
 from headrace.endpoint.protocols import Protocol, ServiceError, error_answer, protocol_of
 from headrace.endpoint.services.operations import Service
@@ -23,9 +22,8 @@ from headrace.endpoint.services.operations import Service
 BODY_BYTES = 2 << 20
 """Of a request that is not for S3. The greatest CreateTrainingJob that the limits allow has about half of it."""
 
-S3Face = Callable[[HttpRequest, "str | None", "JobRights | None"], HttpReply]
-"""Answers a request of S3 whose signature is right; with the bucket, when the host's name holds it, and with what the
-caller may do, None for all."""
+S3Face = Callable[[HttpRequest, "JobRights | None"], HttpReply]
+"""Answers a request of S3 whose signature is right, with what the caller may do; None for all."""
 
 _log = logging.getLogger(__name__)
 
@@ -92,7 +90,7 @@ class Dispatcher:
             "%s asks %s: %s%s", caller.holder.value, caller.service, asked.strip(), f" of {copied}" if copied else ""
         )
         if caller.service == "s3":
-            return self._s3(_with_checked_body(request, caller), bucket_of_host(request.proxied_host), rights)
+            return self._s3(_with_checked_body(request, caller), rights)
         service = self._services.get(caller.service)
         if service is None:
             known = ", ".join(sorted([*self._services, "s3"]))

@@ -6,7 +6,6 @@ When it ends, jobs that run go on without it: the next endpoint with the same st
 from __future__ import annotations
 
 import contextlib
-import fnmatch
 import os
 import signal
 import socket
@@ -20,16 +19,13 @@ from types import FrameType
 
 import psutil
 
+from headrace.catalog.prices import is_region
 from headrace.endpoint.auth.access_keys import AccessKeys, keys_of
 from headrace.endpoint.auth.gatekeeper import Gatekeeper
 from headrace.endpoint.auth.job_rights import JobRights, rights_of
-from headrace.endpoint.client_setup import BUCKET, ClientSetup, without_aws
+from headrace.endpoint.client_setup import BUCKET, ClientSetup
 from headrace.endpoint.dispatcher import Dispatcher
-from headrace.endpoint.http.aws_names import is_aws_name, is_region
-from headrace.endpoint.http.connect_proxy import Proxy
 from headrace.endpoint.http.http_server import HttpServer, listen
-from headrace.endpoint.http.proxy_authority import ProxyAuthority
-from headrace.endpoint.http.proxy_environment import proxied_child
 from headrace.endpoint.s3.s3_errors import S3Error
 from headrace.endpoint.s3.s3_face import S3Face
 from headrace.endpoint.services.cloudwatch_logs import logs
@@ -56,7 +52,6 @@ REGION = "us-east-1"
 MOST_QUEUED = 1000
 PROGRAM_VARIABLES = "programs.env"
 """File of the store: the variables by which programs reach the endpoint, as `kubectl create secret` reads them."""
-BUNDLE = "proxy-certificates.pem"  # in the store, as long as a program runs
 _LOOK_SECONDS = 0.2
 
 
@@ -86,7 +81,6 @@ class ServeOptions:
         rates: rules ``OPERATION=CALLS_A_SECOND``.
         certificate, key: files for TLS.
         stop_jobs: whether jobs are stopped when it ends.
-        tunnels: other hosts that a program that runs with it reaches, as patterns.
     """
 
     host: str = "127.0.0.1"
@@ -102,16 +96,11 @@ class ServeOptions:
     certificate: Path | None = None
     key: Path | None = None
     stop_jobs: bool = False
-    tunnels: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        """Raises UsageError: the region has no name of AWS's form, or a tunnel leads to what is answered here."""
+        """Raises UsageError: the region has no name of AWS's form."""
         if not is_region(self.region):
             raise UsageError(f"--region {self.region}: no region of AWS is called like that", "e.g. us-east-1")
-        for host in self.tunnels:
-            if is_aws_name(host.lower().replace("*", "x")):
-                words = f"--tunnel {host}: services of AWS are answered here, and are not reached through it"
-                raise UsageError(words, "name other hosts, e.g. pypi.org")
 
 
 def setup_of(options: ServeOptions, keys: AccessKeys, port: int) -> ClientSetup:
@@ -156,7 +145,6 @@ class Endpoint:
     Args:
         options: what it is told.
         keys: that count.
-        proxy: of a program that runs with it; None without one.
 
     Attributes:
         setup: how clients reach it.
@@ -166,7 +154,7 @@ class Endpoint:
         UsageError: it cannot be had.
     """
 
-    def __init__(self, options: ServeOptions, keys: AccessKeys, proxy: Proxy | None = None) -> None:
+    def __init__(self, options: ServeOptions, keys: AccessKeys) -> None:
         find_engine(options.engine, "start")
         settings = EngineSettings(options.engine, tuple(options.settings))
         settings.check()
@@ -192,7 +180,7 @@ class Endpoint:
             gatekeeper = Gatekeeper(keys, _names(options.host))
             by_name = {each.name: each for each in services}
             self.handle = Dispatcher(gatekeeper, by_name, self._s3.handle, self._find_job).handle
-            self._server = HttpServer(self.handle, listener, tls=_tls(options), proxy=proxy)
+            self._server = HttpServer(self.handle, listener, tls=_tls(options))
             self.setup.write()
             made.pop_all()
 
@@ -246,7 +234,7 @@ def serve(options: ServeOptions, ready: Callable[[ClientSetup], None], command: 
     Args:
         options: what it is told.
         ready: is called when it answers.
-        command: a program that runs with it, unmodified: all its calls of AWS arrive here.
+        command: a program that runs with it, unmodified: its calls of AWS arrive here.
 
     Returns:
         0, or the exit code of the command.
@@ -256,21 +244,16 @@ def serve(options: ServeOptions, ready: Callable[[ClientSetup], None], command: 
     """
     with lock_store(options.store):
         keys = keys_of(options.store)
-        patterns = [pattern.lower() for pattern in options.tunnels]
-        allowed = lambda host, _: any(fnmatch.fnmatchcase(host, pattern) for pattern in patterns)  # noqa: E731
-        proxy = Proxy(ProxyAuthority(), allowed) if command else None
         ended = threading.Event()
         environ = dict(os.environ)
-        endpoint = Endpoint(options, keys, proxy)
+        endpoint = Endpoint(options, keys)
         _own_variables(options, keys, endpoint)
         with _signals(ended), endpoint.running():
             ready(endpoint.setup)
-            if proxy is None:
-                ended.wait()
-                return 0
-            bundle = options.store / BUNDLE
-            with proxied_child(proxy, options.host, endpoint.port, environ, bundle) as variables:
-                return _run(command, {**without_aws(environ), **_child_keys(endpoint.setup), **variables}, ended)
+            if command:
+                return _run(command, endpoint.setup.environment(environ), ended)
+            ended.wait()
+            return 0
 
 
 def _own_variables(options: ServeOptions, keys: AccessKeys, endpoint: Endpoint) -> None:
@@ -292,17 +275,6 @@ def _own_variables(options: ServeOptions, keys: AccessKeys, endpoint: Endpoint) 
     os.environ |= variables
     if endpoint.setup.ca_bundle is not None:
         os.environ["AWS_CA_BUNDLE"] = str(endpoint.setup.ca_bundle)
-
-
-def _child_keys(setup: ClientSetup) -> dict[str, str]:
-    return {
-        "AWS_ACCESS_KEY_ID": setup.key.key_id,
-        "AWS_SECRET_ACCESS_KEY": setup.key.secret,
-        "AWS_DEFAULT_REGION": setup.region,
-        "AWS_REGION": setup.region,
-        "AWS_EC2_METADATA_DISABLED": "true",
-        "SAGEMAKER_USER_CONFIG_OVERRIDE": setup.variables()["SAGEMAKER_USER_CONFIG_OVERRIDE"],
-    }
 
 
 def _run(command: Sequence[str], environ: dict[str, str], ended: threading.Event) -> int:

@@ -59,12 +59,6 @@ if TYPE_CHECKING:
     "--tls-cert", type=click.Path(dir_okay=False, path_type=Path), help="Certificate (PEM): answer https only."
 )
 @click.option("--tls-key", type=click.Path(dir_okay=False, path_type=Path), help="Its key, when it is in another file.")
-@click.option(
-    "--tunnel",
-    multiple=True,
-    metavar="HOST",
-    help="With PROGRAM: another host that it reaches through the proxy, e.g. pypi.org, *.pythonhosted.org; * for all.",
-)
 @click.option("--stop-jobs", is_flag=True, help="Stop the jobs when it ends; else they go on.")
 @click.option("--print-env", is_flag=True, help="Print the lines by which a shell finds the endpoint, and end.")
 def command(
@@ -81,7 +75,6 @@ def command(
     rate: tuple[str, ...],
     tls_cert: Path | None,
     tls_key: Path | None,
-    tunnel: tuple[str, ...],
     stop_jobs: bool,
     print_env: bool,
 ) -> int:
@@ -91,8 +84,8 @@ def command(
     requests that are signed with the keys of its store are answered. Jobs go on when it ends, and the next one with the
     same store finds them.
 
-    With PROGRAM, which stands after --, it runs that program and ends with it: all calls of AWS that the program makes
-    arrive here, also those to fixed addresses, and nothing in it changes.
+    With PROGRAM, which stands after --, it runs that program and ends with it: the program finds it by AWS's own
+    variables, a Python also where it asks a fixed address of AWS's, and nothing in it changes.
 
     \b
     Examples:
@@ -125,11 +118,7 @@ def command(
         certificate=tls_cert,
         key=tls_key,
         stop_jobs=stop_jobs,
-        tunnels=tunnel,
     )
-    if tunnel and not program:
-        hint = "headrace serve --tunnel HOST -- PROGRAM"
-        raise UsageError("--tunnel is for a program that headrace serve runs", hint)
     if tls_cert is not None and program:
         words = "--tls-cert is for clients of other machines, not for a program that headrace serve runs"
         raise UsageError(words, "leave it out: what the program asks for does not leave this machine")

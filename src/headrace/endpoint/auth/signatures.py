@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from urllib.parse import quote, unquote
 
-from headrace.endpoint.http.aws_names import bucket_of_host
 from headrace.endpoint.http.http_message import Headers, HttpRequest
 
 ALGORITHM = "AWS4-HMAC-SHA256"
@@ -187,8 +186,7 @@ def _version_2(request: HttpRequest, secret: str) -> str:
     resources = sorted((name, value) for name, value in pairs if name in _V2_PARAMETERS)
     amazon = sorted({name.lower() for name, _ in request.headers if name.lower().startswith("x-amz-")})
     shown = [f"{name}={value}" if value else name for name, value in resources]
-    bucket = bucket_of_host(request.proxied_host)  # it is signed as if the path named it
-    path = request.raw_path if bucket is None else f"/{bucket}{request.raw_path}"
+    path = request.raw_path
     if path.count("/") == 1 and path != "/":
         path += "/"  # of a bucket
     text = "\n".join(

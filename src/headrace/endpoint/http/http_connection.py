@@ -10,14 +10,12 @@ import ssl
 import time
 from collections.abc import Callable
 
-from headrace.endpoint.http.connect_proxy import Proxy, Refused, Terminated, tunnel
 from headrace.endpoint.http.http_limits import HttpLimits
 from headrace.endpoint.http.http_message import (
     CHUNK_BYTES,
     BodyProblem,
     ClientGone,
     Handler,
-    Headers,
     HttpProblem,
     HttpReply,
     HttpRequest,
@@ -38,7 +36,6 @@ class HttpConnection:
         handle: answers requests.
         limits: how long is waited, and how much is taken.
         tls: for connections that begin with TLS's handshake; None without TLS.
-        proxy: what is done with CONNECT; None refuses it.
         begin: is called when a request begins to come; returns False if none may begin any more.
         prove: is called when the sender of the request is known.
         end: is called when it is answered; returns False if the connection is to be closed.
@@ -52,7 +49,6 @@ class HttpConnection:
         limits: HttpLimits,
         *,
         tls: ssl.SSLContext | None,
-        proxy: Proxy | None,
         begin: Callable[[], bool],
         prove: Callable[[], None],
         end: Callable[[], bool],
@@ -62,11 +58,9 @@ class HttpConnection:
         self._handle = handle
         self._limits = limits
         self._tls = tls
-        self._proxy = proxy
         self._begin = begin
         self._prove = prove
         self._end = end
-        self._proxied_host = ""
         self._read = RequestStream(sock, limits)
         self._write = ReplyStream(sock, limits)
 
@@ -119,8 +113,6 @@ class HttpConnection:
         except HttpProblem as problem:
             self._refuse(problem)
             return False
-        if head.method == "CONNECT":
-            return self._connect(head)
         keeps = self._answer(head)
         return self._end() and keeps
 
@@ -133,7 +125,7 @@ class HttpConnection:
         body = StreamBody(self._read, head.length, self._limits, go_on)
         request = HttpRequest(
             head.method, head.raw_path, head.raw_query, head.headers, body, self._peer,
-            isinstance(self._sock, ssl.SSLSocket), self._proxied_host, prove=self._prove,
+            isinstance(self._sock, ssl.SSLSocket), prove=self._prove,
         )  # fmt: skip
         reply, keeps = self._reply_to(request)
         try:
@@ -151,10 +143,6 @@ class HttpConnection:
 
     def _reply_to(self, request: HttpRequest) -> tuple[HttpReply, bool]:
         """Returns the reply, and whether the connection can be used after it."""
-        host = _host_name(request.headers)
-        if self._proxied_host and host != self._proxied_host:
-            problem = HttpProblem(421, f"the connection was made to {self._proxied_host}, the request names {host}")
-            return problem_reply(problem), False
         try:
             return self._handle(request), True
         except ClientGone:
@@ -189,29 +177,6 @@ class HttpConnection:
                 if not socket.socket.recv(self._sock, 1 << 16):
                     return
 
-    def _connect(self, head: RequestHead) -> bool:
-        """Answers CONNECT. Returns whether further requests can follow, which are those of the inner connection."""
-        if self._proxy is None or self._proxied_host:
-            self._refuse(HttpProblem(405, "this is no proxy"))
-            return False
-        decided = self._proxy.decide(head, self._prove)
-        if isinstance(decided, Refused):
-            self._write.reply(decided.reply, "GET", old=False, keeps=False)
-            self._linger()
-            return False
-        established = b"HTTP/1.1 200 Connection established\r\n\r\n"
-        if isinstance(decided, Terminated):
-            if self._read.pending:
-                self._refuse(HttpProblem(400, "a client of a proxy speaks after the proxy's answer"))
-                return False
-            self._write.send(established)
-            self._proxied_host = decided.host
-            return self._end() and self._secured(decided.context)
-        with decided.upstream:
-            self._write.send(established)
-            tunnel(self._sock, decided.upstream, self._read.take_pending())
-        return False
-
 
 _OURS = HttpProblem(500, "this request could not be answered because of an error of headrace; its log tells more")
 
@@ -219,9 +184,3 @@ _OURS = HttpProblem(500, "this request could not be answered because of an error
 def problem_reply(problem: HttpProblem) -> HttpReply:
     """Returns the reply that tells a problem as plain text."""
     return HttpReply(problem.status, (("Content-Type", "text/plain; charset=utf-8"),), f"{problem}\n".encode())
-
-
-def _host_name(headers: Headers) -> str:
-    host = headers.get("host").strip().lower()
-    name, colon, port = host.rpartition(":")
-    return name if colon and port.isdigit() else host

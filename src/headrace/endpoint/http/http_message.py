@@ -220,7 +220,6 @@ class HttpRequest:
         body: is read once. Whoever checks it puts another one around it: ``dataclasses.replace(request, body=...)``.
         peer: address and port of the other end.
         secure: the request came through TLS.
-        proxied_host: the name that the client asked the proxy to connect it with; empty without a proxy.
         framing: checks the framing ``aws-chunked`` of the body; None when nothing of it is signed.
         prove: is called when the sender is known; before, his connection makes room for others.
     """
@@ -232,7 +231,6 @@ class HttpRequest:
     body: RequestBody = field(default_factory=BytesBody)
     peer: tuple[str, int] = ("", 0)
     secure: bool = False
-    proxied_host: str = ""
     framing: FramingCheck | None = None
     prove: Callable[[], None] = lambda: None
 

@@ -12,7 +12,6 @@ import threading
 import time
 from types import TracebackType
 
-from headrace.endpoint.http.connect_proxy import Proxy
 from headrace.endpoint.http.http_connection import HttpConnection
 from headrace.endpoint.http.http_limits import HttpLimits
 from headrace.endpoint.http.http_message import Handler
@@ -78,7 +77,6 @@ class HttpServer:
         listener: from `listen`; the server closes it.
         limits: how many connections, how large and how slow requests may be.
         tls: certificate and key, for connections that begin with TLS; None without TLS.
-        proxy: what is done with CONNECT; None refuses it.
     """
 
     def __init__(
@@ -88,13 +86,11 @@ class HttpServer:
         *,
         limits: HttpLimits | None = None,
         tls: ssl.SSLContext | None = None,
-        proxy: Proxy | None = None,
     ) -> None:
         self._handle = handle
         self._listener = listener
         self._limits = limits or HttpLimits()
         self._tls = tls
-        self._proxy = proxy
         self._changed = threading.Condition()
         self._slots: set[_Slot] = set()
         self._stopping = False
@@ -208,7 +204,7 @@ class HttpServer:
         slot = _Slot()
         slot.connection = HttpConnection(
             sock, peer, self._handle, self._limits,
-            tls=self._tls, proxy=self._proxy,
+            tls=self._tls,
             begin=lambda: self._began(slot), prove=lambda: self._proved(slot), end=lambda: self._ended(slot),
         )  # fmt: skip
         slot.thread = threading.Thread(

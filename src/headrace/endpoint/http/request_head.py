@@ -28,7 +28,7 @@ class RequestHead:
 
     Attributes:
         method: as it was sent.
-        raw_path: path of the target, as it was sent; ``host:port`` for CONNECT.
+        raw_path: path of the target, as it was sent.
         raw_query: what follows the first ``?``.
         headers: in order. Of a target with a host, that host is the only Host.
         length: bytes of the body; None if it is chunked.
@@ -121,8 +121,6 @@ def _host_and_path(method: str, target: str, headers: Headers, *, old: bool) -> 
     hosts = headers.get_all("host")
     if len(hosts) > 1 or (not hosts and not old):
         raise HttpProblem(400, "a request has one Host", closes=True)
-    if method == "CONNECT":
-        return headers, target
     if absolute := _ABSOLUTE.fullmatch(target):
         others = [(name, value) for name, value in headers if name.lower() != "host"]
         headers = Headers([("Host", absolute[1]), *others])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import binascii
 
+from headrace.catalog.prices import DEFAULT_REGION, is_region
 from headrace.endpoint.auth.signatures import Malformed, read_signature
-from headrace.endpoint.http.aws_names import is_region
 from headrace.endpoint.http.http_message import HttpReply
 from headrace.endpoint.s3.key_listing import KeyListing, Page
 from headrace.endpoint.s3.multipart_uploads import MultipartUploads
@@ -18,7 +18,6 @@ from headrace.endpoint.s3.upload_body import receive_small
 
 _PAGE = 1000
 _CONFIGURATION_BYTES = 1 << 16
-DEFAULT_REGION = "us-east-1"
 
 
 class BucketOperations:

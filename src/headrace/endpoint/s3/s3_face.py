@@ -107,16 +107,15 @@ class S3Face:
             _Row("PUT", "", lambda request: copy_object(folder, request), (), (*_REPLACES, *_COPIES)),
         ]
 
-    def handle(self, request: HttpRequest, bucket_from_host: str | None, rights: JobRights | None = None) -> HttpReply:
+    def handle(self, request: HttpRequest, rights: JobRights | None = None) -> HttpReply:
         """Answers one request, whose sender has been verified.
 
         Args:
             request: what was asked.
-            bucket_from_host: the bucket that the Host header names; None if the path names it.
             rights: what the sender may do; None: all.
         """
         try:
-            asked = read_request(request, bucket_from_host, rights)
+            asked = read_request(request, rights)
             self._check_owner(request)
             if rights is not None and not _allowed(asked, rights):
                 raise S3Error("AccessDenied")

@@ -58,12 +58,11 @@ class S3Request:
         return int(given)
 
 
-def read_request(http: HttpRequest, bucket_from_host: str | None, rights: JobRights | None = None) -> S3Request:
+def read_request(http: HttpRequest, rights: JobRights | None = None) -> S3Request:
     """Reads a request.
 
     Args:
         http: as it came.
-        bucket_from_host: the bucket that the Host header names; None if the path names it.
         rights: what the sender may do; None: all.
 
     Raises:
@@ -72,11 +71,8 @@ def read_request(http: HttpRequest, bucket_from_host: str | None, rights: JobRig
     try:
         path = unquote_to_bytes(http.raw_path.removeprefix("/"))
         pairs = parse_qsl(http.raw_query, keep_blank_values=True, errors="strict", max_num_fields=100)
-        if bucket_from_host is not None:
-            bucket, key = bucket_from_host, path
-        else:
-            first, _, key = path.partition(b"/")
-            bucket = first.decode()
+        first, _, key = path.partition(b"/")
+        bucket = first.decode()
         key.decode()
     except ValueError:
         raise S3Error("InvalidURI") from None

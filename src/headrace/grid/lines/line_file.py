@@ -16,8 +16,9 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from headrace.catalog.prices import is_region
 from headrace.grid.lines.line import REGION
-from headrace.grid.lines.line_table import MAX_LINES, LineTable, is_region
+from headrace.grid.lines.line_table import MAX_LINES, LineTable
 
 MAX_BYTES = 64 << 20
 """A larger file is not read."""

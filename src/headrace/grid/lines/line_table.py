@@ -21,8 +21,6 @@ MAX_LINES = 100_000
 MOST_PROBLEMS = 200
 """So many problems are told at once."""
 
-_REGION = re.compile(r"[a-z]{2,4}(-[a-z]+)+-[0-9]{1,2}")
-
 
 class _Where(TypedDict):
     line: int
@@ -109,15 +107,6 @@ class LineTable:
             self.refuse("line", "says nothing", **at)
         if len(self.problems) == before:
             self.lines.append(Line(len(self.lines), place, plain))
-
-
-def is_region(name: str) -> bool:
-    """Tells whether a name has the form of a region's.
-
-    >>> is_region("us-gov-west-1"), is_region("region"), is_region("US")
-    (True, False, False)
-    """
-    return _REGION.fullmatch(name) is not None
 
 
 def first_of(problems: Sequence[Problem]) -> tuple[Problem, ...]:

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
+from headrace.catalog.prices import is_region
 from headrace.job.model import field_types
 from headrace.job.model.field_types import AsList, AsMapping, one_line, one_of, text_of, whole
 from headrace.job.model.frozen_model import Part
@@ -21,13 +22,12 @@ LONGEST_STOP = 110.0
 
 AUTO_WHEELS, NO_WHEELS = "auto", "none"
 
-_REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-[0-9]{1,2}")
 _URL = re.compile(r"https?://[^\s/?#]+[^\s?#]*")
 
 
 def _region(value: object) -> str:
     text = text_of(value)
-    if not _REGION.fullmatch(text):
+    if not is_region(text):
         raise broken("must be a region of AWS, such as 'eu-west-1'")
     return text
 
