@@ -106,13 +106,6 @@ if SOAK:
             "../feed/test_feed_slots.py::test_what_is_held_while_another_slot_is_waited_for_does_not_count_as_consumed",
         ),
         Mutant(
-            "knowing a lane again",
-            "feed/worker/lane_reader.py",
-            "                if draw.mark:\n",
-            "                if False:\n",
-            "../feed/test_feed_reopened.py",
-        ),
-        Mutant(
             "signs of life",
             "feed/wire/framed_connection.py",
             "        return self._frames_received + self.bytes_received // LIVELY_BYTES\n",

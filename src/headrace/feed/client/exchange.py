@@ -234,7 +234,7 @@ class Exchange:
     ) -> None:
         plan, draw = request.slice.bundle.plan, again
         if draw is None and request.slice.draw is not None:
-            draw = self.schedule.lanes.asked(request.slice.draw, self._numerics.kinds.get(worker.number, b""))
+            draw = self.schedule.lanes.asked(request.slice.draw)
         request.message = messages.SliceRequest(
             request.number, self._opening.pipeline, plan.epoch, plan.seed, batches, request.slice.whole, request.slab,
             layout, check, avoid, self._policy.slice_timeout, draw, plan.agreed,
@@ -359,7 +359,7 @@ class Exchange:
             if drawn.note and drawn.note not in self._noted:
                 self._noted.add(drawn.note)
                 self._warn(drawn.note, UserWarning)
-            slice_.draw.answered(drawn, self._numerics.kinds.get(worker.number, b""))
+            slice_.draw.answered(drawn)
             if not drawn.rows:
                 bundle.failures[0] = BatchSkipped()
         elif slice_.draw is not None:

@@ -248,9 +248,9 @@ class LaneHomes:
         """A worker was asked for a lane: it goes on with it."""
         self._homes[lane] = worker
 
-    def asked(self, draw: LaneDraw, kind: bytes) -> Draw:
-        """Returns what a worker of a kind is asked for a draw; see `LaneDraw.request`."""
-        asked = draw.request(kind)
+    def asked(self, draw: LaneDraw) -> Draw:
+        """Returns what a worker is asked for a draw; see `LaneDraw.request`."""
+        asked = draw.request()
         if self.holdings is None:
             return asked
         return msgspec.structs.replace(asked, share=self.holdings.share(asked.lane))

@@ -189,9 +189,8 @@ class DataLoader(Places, KnownData, TorchHabits):
         num_workers, auto = asked_workers(num_workers)
         shares = global_batch_size is not None
         options = LaneOptions(
-            num_shards, num_workers if auto is None else None, steps_per_epoch, uneven, shares, on_error == "skip",
-            verify != 0,
-        )  # fmt: skip
+            num_shards, num_workers if auto is None else None, steps_per_epoch, uneven, shares, on_error == "skip"
+        )
         lanes = check_lanes(
             dataset, shuffle, sampler, batch_sampler, options, even_batches, on_error, remote=remote
         )  # fmt: skip

@@ -17,7 +17,6 @@ from headrace.errors import INTERRUPTIONS, PipelineError
 from headrace.feed.client.policy import SessionStats, Skipped
 from headrace.feed.client.session import Session
 from headrace.feed.pipelines.fetch import Built, RowFailed, collated
-from headrace.feed.pipelines.fingerprint import own_kind
 from headrace.feed.pipelines.lane_datasets import one_rank_shown
 from headrace.feed.pipelines.seeds import preserved_generators
 from headrace.feed.plan.epoch import BatchPlan
@@ -176,10 +175,9 @@ class InlineLanes(_LaneBatches):
 
     def _make(self, plan: BatchPlan, draw: LaneDraw) -> Any:
         behind = 1
-        kind = own_kind(inline=True) if draw.lanes.marked else b""  # versions are looked up once a process, in 5 ms
         try:
             while behind:
-                outputs, drawn = self._readers.draw(plan.epoch, plan.seed, draw.request(kind))
+                outputs, drawn = self._readers.draw(plan.epoch, plan.seed, draw.request())
                 behind = drawn.behind
             batch: Any = outputs
             if outputs and not draw.part:
@@ -191,7 +189,7 @@ class InlineLanes(_LaneBatches):
         if drawn.note and drawn.note not in self._noted:
             self._noted.add(drawn.note)
             self._warn(drawn.note, UserWarning)
-        draw.answered(drawn, kind)
+        draw.answered(drawn)
         return batch
 
     def ready(self) -> bool:

@@ -6,7 +6,6 @@ Executors report it when they open a pipeline; workers with different fingerprin
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import importlib.metadata
 import platform
@@ -37,15 +36,6 @@ def kind_of(numerics: dict[str, str]) -> bytes:
         return b""
     told = repr(sorted(numerics.items())).encode()
     return hashlib.blake2b(told, digest_size=3, person=b"numerics").digest()
-
-
-@functools.cache
-def own_kind(*, inline: bool = False) -> bytes:
-    """Returns `kind_of` this process, or of worker processes of it, which compute on one thread."""
-    found = numerics()
-    if "threads" in found and not inline:
-        found["threads"] = "1"
-    return kind_of(found)
 
 
 def differences(one: dict[str, str], other: dict[str, str]) -> list[str]:

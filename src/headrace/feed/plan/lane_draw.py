@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from headrace.feed.pipelines.fingerprint import own_kind
-from headrace.feed.plan.lane_state import LaneMark, LaneToken
+from headrace.feed.plan.lane_state import LaneToken
 from headrace.feed.wire.draws import Draw, Drawn
 
 _TOKENS = 4  # of a lane: an older one is needed while later outputs are on their way
@@ -21,7 +20,6 @@ class Lanes:
         drop_last: whether a lane's last, incomplete batch, or part of one, is left out.
         slots: that every global batch takes a part of; 0 where a batch comes from one lane.
         skip: whether rows that a stream's steps raise over are left out.
-        marked: whether outputs are marked, so that a lane that is opened again can be checked.
     """
 
     count: int
@@ -29,7 +27,6 @@ class Lanes:
     drop_last: bool = False
     slots: int = 0
     skip: bool = False
-    marked: bool = True
 
 
 @dataclass(eq=False)
@@ -42,7 +39,6 @@ class LaneCursor:
         ended: whether it is known to have none left.
         failed: whether the dataset raised in it, and the user was told.
         tokens: where its readers can be opened, in order.
-        marks: by what its outputs are known again, in order.
     """
 
     lane: int
@@ -50,7 +46,6 @@ class LaneCursor:
     ended: bool = False
     failed: bool = False
     tokens: list[LaneToken] = field(default_factory=list)
-    marks: list[LaneMark] = field(default_factory=list)
 
 
 @dataclass(eq=False)
@@ -63,7 +58,6 @@ class LaneDraw:
         drawn: what came; None before.
         failed: whether the dataset raised.
         given: outputs that were handed out.
-        kind: of the worker that made it, see `fingerprint`.
     """
 
     cursor: LaneCursor
@@ -74,22 +68,18 @@ class LaneDraw:
     drawn: Drawn | None = None
     failed: bool = False
     given: int = 0
-    kind: bytes = b""
 
     @property
     def rows(self) -> int:
         """Outputs that came."""
         return self.drawn.rows if self.drawn is not None and not self.failed else 0
 
-    def request(self, kind: bytes = b"") -> Draw:
-        """Returns what a worker of a kind is asked, with the token that saves it the most."""
+    def request(self) -> Draw:
+        """Returns what a worker is asked, with the token that saves it the most."""
         token, lanes = self._nearest(), self.lanes
-        near = [mark for mark in self.cursor.marks if mark.at <= self.first] if lanes.marked else []
-        marks = [mark for mark in near if _alike(mark.kind, kind)]
-        known = marks[-1] if marks else LaneMark(0, b"", b"")
         return Draw(
             self.cursor.lane, lanes.count, self.first, self.count, lanes.shuffle, lanes.drop_last, token.at,
-            token.token, self.part, lanes.skip, known.at, known.digest if lanes.marked else None,
+            token.token, self.part, lanes.skip,
         )  # fmt: skip
 
     def cheap(self) -> bool:
@@ -105,24 +95,11 @@ class LaneDraw:
         near = [token for token in self.cursor.tokens if token.at <= self.first]
         return near[-1] if near else LaneToken(0, b"")
 
-    def answered(self, drawn: Drawn, kind: bytes = b"") -> None:
-        """Notes what came of it, from a worker of a kind."""
-        self.drawn, self.kind = drawn, kind
+    def answered(self, drawn: Drawn) -> None:
+        """Notes what came of it."""
+        self.drawn = drawn
         cursor = self.cursor
-        if drawn.mark:
-            cursor.marks = sorted({*cursor.marks, self.mark})[-_TOKENS:]
         cursor.ended = cursor.ended or drawn.ended
         if drawn.token and (not cursor.tokens or cursor.tokens[-1].at < drawn.at):
             cursor.tokens.append(LaneToken(drawn.at, drawn.token))
             del cursor.tokens[:-_TOKENS]
-
-    @property
-    def mark(self) -> LaneMark:
-        """By what the last output of those that came is known again."""
-        assert self.drawn is not None, "it has come"
-        return LaneMark(self.first + self.drawn.rows, self.drawn.mark, self.kind)
-
-
-def _alike(one: bytes, other: bytes) -> bool:
-    """Returns whether workers of two kinds make the same bits."""
-    return one == other or (one or own_kind()) == (other or own_kind())

@@ -27,7 +27,7 @@ import msgspec
 
 from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.plan.lane_draw import LaneCursor, LaneDraw, Lanes
-from headrace.feed.plan.lane_state import LaneMark, LaneState, LaneToken
+from headrace.feed.plan.lane_state import LaneState, LaneToken
 from headrace.feed.plan.state_dict import Position
 
 KEPT_STEPS = 256  # how far behind the latest batch a position can be told
@@ -49,7 +49,6 @@ class _Taken(NamedTuple):
     taken: int
     ended: bool
     token: LaneToken | None
-    mark: LaneMark | None
 
 
 @dataclass(eq=False)
@@ -113,11 +112,7 @@ class LanePass(Iterator[BatchPlan]):
         taken = dict(start.taken) if start is not None else {}
         ended = set(start.ended) if start is not None else set()
         tokens = start.by_lane() if start is not None else {}
-        marks = start.marks_by_lane() if start is not None else {}
-        self._base = {
-            lane: _Taken(step, lane, taken.get(lane, 0), lane in ended, tokens.get(lane), marks.get(lane))
-            for lane in own
-        }
+        self._base = {lane: _Taken(step, lane, taken.get(lane, 0), lane in ended, tokens.get(lane)) for lane in own}
         self._latest = dict(self._base)
         self._cursors = {
             lane: LaneCursor(
@@ -125,7 +120,6 @@ class LanePass(Iterator[BatchPlan]):
                 base.taken,
                 base.ended,
                 tokens=[base.token] if base.token is not None else [],
-                marks=[base.mark] if base.mark is not None else [],
             )
             for lane, base in self._base.items()
         }
@@ -214,7 +208,7 @@ class LanePass(Iterator[BatchPlan]):
 
     def _pass_over(self, draw: LaneDraw, step: int) -> None:
         """What is behind a lane's end was consumed: everything before it was."""
-        self._note(_Taken(step, draw.cursor.lane, 0, True, None, None))
+        self._note(_Taken(step, draw.cursor.lane, 0, True, None))
 
     def lacking(self) -> int:
         """Returns of how many slots nothing is here, and something may come."""
@@ -247,8 +241,7 @@ class LanePass(Iterator[BatchPlan]):
             parts.append(LanePart(draw, first, last, outputs[first:last] if draw.part else outputs))
             taken, through = draw.first + last, last == drawn.rows
             token = LaneToken(drawn.at, drawn.token) if through and drawn.token else None
-            mark = draw.mark if through and drawn.mark else None
-            self._note(_Taken(step, draw.cursor.lane, taken, through and drawn.ended, token, mark))
+            self._note(_Taken(step, draw.cursor.lane, taken, through and drawn.ended, token))
             if through:
                 slot.held.popleft()
             while slot.held and not slot.held[0][0].rows:
@@ -270,9 +263,8 @@ class LanePass(Iterator[BatchPlan]):
         before = base[taken.lane]
         token = taken.token or (None if taken.ended else before.token)
         base[taken.lane] = taken._replace(
-            taken=max(before.taken, taken.taken), ended=before.ended or taken.ended, token=token,
-            mark=taken.mark or before.mark,
-        )  # fmt: skip
+            taken=max(before.taken, taken.taken), ended=before.ended or taken.ended, token=token
+        )
 
     def position(self, beginning: Position, step: int) -> Position | None:
         """Returns the place behind so many batches of the epoch; None if that is not known any more."""
@@ -299,5 +291,4 @@ class LanePass(Iterator[BatchPlan]):
             [lane for lane, taken in found.items() if taken.ended],
             {lane: taken.token for lane, taken in found.items() if taken.token is not None},
             self._lanes.slots,
-            {lane: taken.mark for lane, taken in found.items() if taken.mark is not None},
         )

@@ -34,7 +34,6 @@ class LaneOptions(NamedTuple):
         global_batch: whether `global_batch_size` says what the ranks share: then a global batch is the same for any
             number of them.
         skip: whether rows that a stream's steps raise over are left out.
-        marked: whether lanes that are opened again are checked.
     """
 
     num_shards: int | None
@@ -43,7 +42,6 @@ class LaneOptions(NamedTuple):
     uneven: bool = False
     global_batch: bool = False
     skip: bool = False
-    marked: bool = True
 
 
 class LanePlanner:
@@ -105,7 +103,7 @@ class LanePlanner:
         window = self.shuffle
         shuffle = (window.run, window.runs) if isinstance(window, Window) else window
         slots = math.gcd(count, self._global_batch) if self.options.global_batch else 0
-        return Lanes(count, shuffle, self._drop_last, slots, self.options.skip, self.options.marked)
+        return Lanes(count, shuffle, self._drop_last, slots, self.options.skip)
 
     @property
     def _global_batch(self) -> int:

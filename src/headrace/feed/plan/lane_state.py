@@ -14,9 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from headrace.errors import PositionError
-from headrace.feed.pipelines.fingerprint import own_kind
 from headrace.feed.whole_numbers import require_count
-from headrace.feed.wire.draws import MARK_BYTES
 
 
 class LaneToken(NamedTuple):
@@ -24,14 +22,6 @@ class LaneToken(NamedTuple):
 
     at: int
     token: bytes
-
-
-class LaneMark(NamedTuple):
-    """By what the output before number `at` is known again, and the kind of its worker: see `pipelines.fingerprint`."""
-
-    at: int
-    digest: bytes
-    kind: bytes
 
 
 class LaneState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -43,7 +33,7 @@ class LaneState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
         ended: lanes that have none left.
         tokens: lane, `LaneToken.at`, and its token in base 64.
         slots: that every global batch takes a part of, see `lane_pass`; 0 where a batch comes from one lane.
-        marks: lane, `LaneMark.at`, digest and kind of the mark in base 64.
+        marks: of states that an earlier headrace wrote; they are read, and mean nothing.
     """
 
     count: int
@@ -71,15 +61,10 @@ class LaneState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
         ended: Sequence[int],
         tokens: Mapping[int, LaneToken],
         slots: int,
-        marks: Mapping[int, LaneMark],
     ) -> LaneState:
         """Makes the record of dicts by lane."""
         written = [(lane, at, base64.b64encode(token).decode()) for lane, (at, token) in sorted(tokens.items())]
-        marked = [
-            (lane, at, base64.b64encode(digest + (kind or own_kind())).decode())
-            for lane, (at, digest, kind) in sorted(marks.items())
-        ]
-        return cls(count, sorted(taken.items()), sorted(ended), written, slots, marked)
+        return cls(count, sorted(taken.items()), sorted(ended), written, slots)
 
     def by_lane(self) -> dict[int, LaneToken]:
         """Returns the tokens by lane. Raises PositionError if one is damaged."""
@@ -87,14 +72,6 @@ class LaneState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
             return {lane: LaneToken(at, base64.b64decode(token, validate=True)) for lane, at, token in self.tokens}
         except ValueError as error:
             raise PositionError(f"the state of the loader is damaged: {error}") from error
-
-    def marks_by_lane(self) -> dict[int, LaneMark]:
-        """Returns the marks by lane. Raises PositionError if one is damaged."""
-        try:
-            found = {lane: (at, base64.b64decode(mark, validate=True)) for lane, at, mark in self.marks}
-        except ValueError as error:
-            raise PositionError(f"the state of the loader is damaged: {error}") from error
-        return {lane: LaneMark(at, mark[:MARK_BYTES], mark[MARK_BYTES:]) for lane, (at, mark) in found.items()}
 
     def missing(self, own: Sequence[int]) -> list[int]:
         """Returns those of some lanes that it does not know."""
@@ -148,7 +125,6 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         sorted({lane for lanes in found for lane in lanes.ended}),
         sorted(token for lanes in found for token in lanes.tokens),
         found[0].slots,
-        sorted(mark for lanes in found for mark in lanes.marks),
     )
     if merged.taken and (lost := merged.missing(range(merged.count))):
         raise PositionError(f"no state knows lane {lost[0]}", "merge the states of all ranks")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import msgspec
 
 MAX_TOKEN = 64 << 10  # bytes; a longer one is not kept
-MARK_BYTES = 6
 
 
 class Draw(msgspec.Struct, frozen=True, array_like=True):
@@ -24,8 +23,6 @@ class Draw(msgspec.Struct, frozen=True, array_like=True):
         skip: whether rows that a stream's steps raise over are left out.
         part: outputs that go into one batch together with those of other lanes; the outputs travel one by one then,
             and with `drop_last` whole parts only. 0: they are a batch by themselves, and travel as that.
-        known, mark: how many outputs lie before the latest one that the trainer has a mark of, that one included, and
-            the mark: a lane that is opened again must give this output again. None where no marks are wanted.
         share: which part of the rows that the worker holds the lane takes, and of how many, where workers hold
             different shards; None where it is part `lane` of `lanes`.
     """
@@ -40,8 +37,6 @@ class Draw(msgspec.Struct, frozen=True, array_like=True):
     token: bytes = b""
     part: int = 0
     skip: bool = False
-    known: int = 0
-    mark: bytes | None = None
     share: tuple[int, int] | None = None
 
 
@@ -58,7 +53,6 @@ class Drawn(msgspec.Struct, frozen=True, array_like=True):
         sources: of every output, where they are of a mixture: the names.
         skipped: rows that were left out, why, and the number of the output that comes next behind each. A row of a
             source of a mixture has the source's name before its number: ``web/7``.
-        mark: of the last output, by which it is known again; empty where there is none.
     """
 
     rows: int
@@ -71,4 +65,3 @@ class Drawn(msgspec.Struct, frozen=True, array_like=True):
     padding: list[int] = []
     sources: list[str] = []
     skipped: list[tuple[int | str, str, int]] = []
-    mark: bytes = b""

@@ -6,9 +6,6 @@ is replayed. So a reader, and a token, decide how long an answer takes, never wh
 
 Before every output the generators are set from (seed, epoch, lane, k), as for a sample of a counted dataset, and as
 there only those that are drawn from (see `pipelines.seeds`): a lane that draws from another one is opened again.
-
-What a replay gives is compared with the mark of the latest output that the trainer has: a lane that gives something
-else is replayed from its beginning, and if it still does, that is an error.
 """
 
 from __future__ import annotations
@@ -27,7 +24,6 @@ from headrace.feed.streams.open_lane import BEGINNING, Restart
 from headrace.feed.wire.draws import MAX_TOKEN, Draw, Drawn
 from headrace.feed.worker.dataset_lane import DatasetLane, packed, unpacked
 from headrace.feed.worker.lane_opening import LaneOpening
-from headrace.feed.worker.output_marks import mark_of
 
 REPLAY_SECONDS = 5.0  # of replay in one answer; then it is told how much is left, as a sign of life
 _READERS = 2  # of one lane: the one that goes on, and one that makes an earlier place again
@@ -50,10 +46,6 @@ class LaneFailed(Exception):
 
 class _Drawn(Exception):
     """An output was made with random numbers of a generator that was not set. From now on it is."""
-
-
-class _Changed(Exception):
-    """A lane that was opened again gives something else than before; says what."""
 
 
 class LaneReaders:
@@ -83,7 +75,7 @@ class LaneReaders:
 
         Raises:
             LaneFailed: the dataset raised.
-            PipelineError: its state cannot be kept, it cannot be copied, or it gives something else than before.
+            PipelineError: its state cannot be kept, or it cannot be copied.
         """
         try:
             return self._seeded(epoch, seed, draw, fresh=fresh)
@@ -91,15 +83,8 @@ class LaneReaders:
             if not failed.opening:
                 raise
             told = f"{type(failed.__cause__).__name__}: {text_of(failed.__cause__ or failed)}"
-        except _Changed as changed:
-            if not draw.token:
-                raise _changed(draw, changed) from None
-            told = f"it gives other rows: {changed}"
         whole = msgspec.structs.replace(draw, at=0, token=b"")
-        try:
-            outputs, drawn = self._seeded(epoch, seed, whole, fresh=fresh)  # raises again if the token was not to blame
-        except _Changed as changed:
-            raise _changed(draw, changed) from None
+        outputs, drawn = self._seeded(epoch, seed, whole, fresh=fresh)  # raises again if the token was not to blame
         note = f"the dataset cannot go on from its own state, and a lane was replayed instead: {told}"
         return outputs, msgspec.structs.replace(drawn, note=note)
 
@@ -120,23 +105,20 @@ class LaneReaders:
         except BaseException as error:
             raise LaneFailed(-1, opening=bool(draw.token)) from error
         outputs: list[Any] = []
-        known: list[Any] = []
         end = time.monotonic() + REPLAY_SECONDS
         try:
             with working_for(reader.opening.info), reader.seeded():
                 while reader.at < draw.first and not reader.ended:
-                    reader.next(known if draw.mark and reader.at == draw.known - 1 else None)
+                    reader.next()
                     if time.monotonic() > end:
                         return [], Drawn(0, behind=max(1, draw.first - reader.at))
-                if draw.mark:
-                    _require_known(draw, reader.at, known)
                 reader.tokens, reader.padding, reader.sources = [], [], []
                 reader.skipped = []  # those of a replay were told before
                 reader.extend(outputs, draw.count)
                 if reader.ended and draw.drop_last:
                     del outputs[len(outputs) - len(outputs) % (draw.part or draw.count) :]
                 at, token = (0, b"") if reader.ended else reader.token()
-        except (PipelineError, _Changed, _Drawn):
+        except (PipelineError, _Drawn):
             self._forget(draw.lane, reader)
             raise
         except INTERRUPTIONS:
@@ -158,8 +140,7 @@ class LaneReaders:
         rows = len(outputs)
         tokens, padding = (told[:rows] if any(told) else [] for told in (reader.tokens, reader.padding))
         sources = reader.sources[:rows] if any(reader.sources) else []
-        mark = mark_of(outputs[-1]) if outputs and draw.mark is not None else b""
-        return outputs, Drawn(rows, reader.ended, at, token, 0, note, tokens, padding, sources, reader.skipped, mark)
+        return outputs, Drawn(rows, reader.ended, at, token, 0, note, tokens, padding, sources, reader.skipped)
 
     def _forget(self, lane: int, reader: _Reader) -> None:
         self._readers[lane] = [each for each in self._readers.get(lane, ()) if each is not reader]
@@ -189,22 +170,6 @@ def _next(iterator: Iterator[Any]) -> Any:
 def _address(epoch: int, seed: int, draw: Draw) -> tuple[object, ...]:
     """Returns what decides the outputs of a lane of this number, but for the dataset."""
     return epoch, seed, draw.lanes, draw.shuffle, draw.skip, draw.share
-
-
-def _require_known(draw: Draw, at: int, known: list[Any]) -> None:
-    """Raises _Changed if a replay has not given the output that the trainer knows, or has ended before it."""
-    if at < draw.known:
-        raise _Changed(f"it ends behind {at} of the {draw.known} that it gave")
-    if known and mark_of(known[0]) not in (draw.mark, b""):
-        raise _Changed(f"output {draw.known - 1} is not what it was")
-
-
-def _changed(draw: Draw, what: _Changed) -> PipelineError:
-    return PipelineError(
-        f"lane {draw.lane} of {draw.lanes} was opened again and gives other rows than before: {what}",
-        hint="what a lane gives must depend on get_worker_info() and the generators alone, not on time, process or "
-        "order of files; if the data have changed, begin again; verify=0 turns this check off",
-    )
 
 
 class _Reader:
