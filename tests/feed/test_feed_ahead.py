@@ -88,7 +88,7 @@ def log(tmp_path: Path) -> Path:
         (torchs, Begun, {"batch_size": ROWS}),
         (ours, Begun, {"batch_size": ROWS}),
         (ours, Begun, {"batch_size": ROWS, "seed": 3}),
-        (ours, Begun, {"batch_size": ROWS, "order": "window:2"}),
+        (ours, Begun, {"batch_size": ROWS, "in_order": False}),
         (ours, Begun, {"batch_sampler": Drawn()}),
         (ours, BegunInLane, {"batch_size": ROWS, "seed": 3}),
         (ours, BegunInLane, {"global_batch_size": ROWS, "num_shards": 1}),

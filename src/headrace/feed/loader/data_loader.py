@@ -28,7 +28,6 @@ from headrace.feed.loader.loader_arguments import (
     check_arguments,
     check_buckets,
     check_lanes,
-    check_order,
     check_own,
     find_shard,
     make_policy,
@@ -59,7 +58,7 @@ from headrace.feed.plan.lane_planner import LaneOptions, LanePlanner
 from headrace.feed.plan.loader_seeds import LoaderSeeds
 from headrace.feed.plan.orders.length_buckets import Buckets
 from headrace.feed.plan.orders.window import Window
-from headrace.feed.plan.pass_progress import Place, Progress
+from headrace.feed.plan.pass_progress import MAX_WINDOW, Place, Progress
 from headrace.feed.plan.torch_samplers import source_of
 from headrace.feed.tuning.auto import Auto, asked_workers
 from headrace.feed.wire import messages
@@ -98,7 +97,8 @@ class DataLoader(Places, KnownData, TorchHabits):
         prefetch_factor: batches on their way per worker; None to choose.
         persistent_workers: keep local workers of a dataset object over epochs; those of a `Pipeline` are always kept.
         pin_memory_device: as in torch; deprecated there.
-        in_order: accepted; batches come in the order that `order` says.
+        in_order: False takes the first batch that is there, as in torch, so that a slow one holds nothing up: the order
+            depends on the workers, each batch still comes once, also after a resume. Lanes keep their order.
         seed: seed of order and random numbers. With it, an epoch is a pure function of (seed, epoch).
         global_batch_size: rows of a step over all ranks; this rank gets its part.
         rank, world_size: which part; by default those of torch.distributed, or RANK and WORLD_SIZE, as they are when
@@ -130,8 +130,6 @@ class DataLoader(Places, KnownData, TorchHabits):
         steps_per_epoch: batches of every rank in an epoch of such a dataset.
         uneven: whether the ranks may have different numbers of batches of such a dataset.
         buckets: a `feed.Buckets`: batches of rows of similar length.
-        order: ``"exact"``, the order of the plan; or ``"window:k"``: the first that is there of the next k batches, so
-            that a slow batch holds nothing up. Then the order depends on the workers; each batch still comes once.
 
     Raises:
         ValueError: arguments that exclude each other, as in torch.
@@ -181,7 +179,6 @@ class DataLoader(Places, KnownData, TorchHabits):
         steps_per_epoch: int | None = None,
         uneven: bool = False,
         buckets: Buckets | None = None,
-        order: str = "exact",
     ) -> None:
         self._endpoints = find(workers, secret_file, tls_ca)
         remote = self._endpoints is not None
@@ -199,7 +196,7 @@ class DataLoader(Places, KnownData, TorchHabits):
             dataset, batch_size, shuffle, sampler, batch_sampler, num_workers, drop_last, timeout,
             prefetch_factor, persistent_workers, generator, seed, multiprocessing_context, remote=remote,
         )  # fmt: skip
-        self._window = check_order(order, lanes=lanes is not None)
+        self._window = 1 if in_order or lanes is not None else MAX_WINDOW
         self._sampled = sampler is not None or batch_sampler is not None
         self._asked = (batch_size, global_batch_size, rank, world_size)
         always = self._shards and not self._sampled

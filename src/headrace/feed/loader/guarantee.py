@@ -33,7 +33,7 @@ class Guarantee:
             ``on_error="skip"``: samples that fail are left out, and listed in `loader.skipped`. Whether the order
             itself names a row twice is another question: see `MixtureGuarantee.repeats`, and samplers with replacement.
         same_order: the order depends on seed and epoch alone, not on workers, hosts and ranks. False when a torch
-            sampler decides it, with ``order="window:k"``, and where ranks share lanes without `global_batch_size`:
+            sampler decides it, with ``in_order=False``, and where ranks share lanes without `global_batch_size`:
             then it depends on how many they are. In lanes it depends on `num_shards` too, and on which shards lie
             together where hosts hold different ones.
         resume: how a position is come back to. Of a named pipeline that is read in lanes only its workers know which

@@ -17,7 +17,6 @@ from headrace.feed.pipelines.mixture import Mixture
 from headrace.feed.plan.lane_planner import LaneOptions
 from headrace.feed.plan.orders.length_buckets import Buckets
 from headrace.feed.plan.orders.window import Window
-from headrace.feed.plan.pass_progress import MAX_WINDOW
 from headrace.feed.plan.rank_share import Shard
 from headrace.feed.streams.stream import Stream
 
@@ -158,26 +157,6 @@ def check_lanes(
     if remote and num_shards is None:
         raise ValueError("num_shards= says in how many lanes workers on other hosts read a dataset without a count")
     return options
-
-
-def check_order(order: object, *, lanes: bool) -> int:
-    """Returns how many batches the first that is there is taken from; 1 for the exact order.
-
-    Args:
-        order: of the loader.
-        lanes: whether the dataset has no count.
-
-    Raises:
-        ValueError: none of the orders that there are.
-    """
-    if order == "exact":
-        return 1
-    kind, _, batches = order.partition(":") if isinstance(order, str) else ("", "", "")
-    if kind != "window" or not batches.isascii() or not batches.isdigit() or not 1 <= int(batches) <= MAX_WINDOW:
-        raise ValueError(f'order must be "exact" or "window:k" with k in [1, {MAX_WINDOW}], got {order!r}')
-    if lanes and int(batches) > 1:
-        raise ValueError('order="window:k" needs rows by number: lanes take turns, and that order is kept')
-    return int(batches)
 
 
 def check_buckets(buckets: Buckets | None, batch_size: int | None, *, sampled: bool, lanes: bool) -> None:

@@ -197,7 +197,7 @@ class Bookmark:
         if progress.strayed:
             raise PositionError(
                 f"the place behind {batches} batches is not known: they did not come in their order",
-                'order="window:k" knows the latest place only; use order="exact"',
+                "in_order=False knows the latest place only; use in_order=True",
             )
         step = order.first_step + batches
         if not order.first_step <= step <= progress.step:

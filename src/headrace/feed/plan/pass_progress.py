@@ -1,4 +1,4 @@
-"""How far a pass over a loader is, also when batches leave it out of their order (``order="window:k"``)."""
+"""How far a pass over a loader is, also when batches leave it out of their order (``in_order=False``)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from headrace.feed.plan.epoch import BatchPlan
 
-MAX_WINDOW = 256  # batches; which of them were taken must fit into a state
+MAX_WINDOW = 256  # batches, of which the first that is there is taken; which of them were taken must fit into a state
 
 
 class Place(NamedTuple):

@@ -177,8 +177,8 @@ class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
                 raise PositionError(
                     f"the state holds batches that a rank was given before their turn; it was saved with "
                     f"{name}={mine}, the loader has {name}={its}",
-                    'with order="window:k" save the state on every rank, and go on with as many ranks and rows; '
-                    'or save at the end of an epoch, or use order="exact"',
+                    "with in_order=False save the state on every rank, and go on with as many ranks and rows; or save "
+                    "at the end of an epoch, or use in_order=True",
                 )
 
     def to_state(self) -> dict[str, Any]:
