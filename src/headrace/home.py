@@ -33,6 +33,11 @@ def home_dir() -> Path:
     return home
 
 
+def settings_file() -> Path:
+    """Returns the file of a user's settings, which need not be there. Raises UsageError."""
+    return home_dir() / "settings.yaml"
+
+
 def _enter(folder: Path) -> None:
     """Raises PermissionError or NotADirectoryError: it is there, and is no folder that this user may enter."""
     try:

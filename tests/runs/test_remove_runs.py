@@ -11,7 +11,7 @@ import pytest
 from headrace.errors import UsageError
 from headrace.own_runs import started_here
 from headrace.runs import RunPaths, create_run
-from headrace.runs.disk.remove_runs import EndedRun, remove_run, size_of, to_prune
+from headrace.runs.disk.remove_runs import Ended, remove_run, size_of, to_prune
 
 
 def test_a_run_goes_with_all_that_is_in_it_and_nothing_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,8 +66,5 @@ def test_the_size_of_a_run_counts_what_it_takes_once_and_nothing_behind_links(tm
 )
 def test_a_rule_keeps_the_young_and_the_newest_of_each_job(older: float | None, keep: int, gone: list[int]) -> None:
     ends = {0: 10.0, 1: 20.0, 2: 90.0, 10: 45.0, 11: 95.0}
-    runs = {
-        number: EndedRun(RunPaths(Path(f"/r/{'ab'[number // 10]}-20260101-0000{number:02}-abcd")), end)
-        for number, end in ends.items()
-    }
-    assert to_prune(runs.values(), older, keep, now=100.0) == [runs[number].paths for number in gone]
+    runs = {number: Ended("ab"[number // 10], end, (RunPaths(Path(f"/r/{number}")),)) for number, end in ends.items()}
+    assert to_prune(runs.values(), older, keep, now=100.0) == [runs[number] for number in gone]

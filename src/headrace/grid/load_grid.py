@@ -6,7 +6,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
 
 from headrace.errors import JobInvalid, Problem, UsageError
 from headrace.grid.grid_file import GridFile
@@ -19,6 +21,8 @@ from headrace.job.load import load_job
 from headrace.job.model.fields import JobFields
 from headrace.job.problems.finding import JobSource, show, suggestion
 from headrace.job.problems.pydantic_errors import examine
+
+Written = TypeVar("Written", bound=BaseModel)
 
 
 @dataclass(frozen=True)
@@ -94,21 +98,30 @@ def _unknown_engines(lines: tuple[Line, ...]) -> tuple[Problem, ...]:
 
 
 def read_grid_file(path: Path) -> GridFile:
-    """Reads a grid's file alone.
+    """Reads a grid's file alone. Raises as `read_file`."""
+    if not path.is_file():
+        raise UsageError(f"{path} is no file", hint="give the path of a grid's file, e.g. array.yaml")
+    return read_file(path, GridFile, "grid file")
+
+
+def read_file(path: Path, model: type[Written], what: str) -> Written:
+    """Reads a YAML file.
+
+    Args:
+        path: the file.
+        model: its content.
+        what: it is, in messages.
 
     Raises:
         JobInvalid: with all its problems.
-        UsageError: it is not there.
     """
     name = os.fspath(path)
     try:
         text = path.read_bytes()[: yaml_document.MAX_BYTES + 1].decode("utf-8-sig")
-    except (FileNotFoundError, IsADirectoryError):
-        raise UsageError(f"{name} is no file", hint="give the path of a grid's file, e.g. array.yaml") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise JobInvalid((Problem("grid file", f"cannot be read: {error}", file=name),)) from None
+        raise JobInvalid((Problem(what, f"cannot be read: {error}", file=name),)) from None
     document = yaml_document.read(text)
-    findings = document.findings or examine(GridFile, document.data)
+    findings = document.findings or examine(model, document.data)
     if findings:
         raise JobInvalid(JobSource(name, document.lines).problems(findings))
-    return GridFile.model_validate(document.data)
+    return model.model_validate(document.data)

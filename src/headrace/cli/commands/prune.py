@@ -16,7 +16,14 @@ from headrace.cli.options import output_option
 @output_option
 def command(older: str | None, keep: int | None, dry_run: bool, output: str) -> None:
     """Remove runs that have ended, as `headrace rm` does: those that are older than AGE, and are not among the newest N
-    of their job. One of the two at least must be given. Runs that go on, and directories that are no runs, stay.
+    of their job. One of the two at least must be given. Runs that go on, those that were neither started nor fetched
+    here, and directories that are no runs, stay.
+
+    A grid that has ended goes with its runs, as one run would; of all grids the newest N stay. The runs of a grid that
+    has not ended stay.
+
+    `retention: {older: 30d, keep: 5}` in settings.yaml of $HEADRACE_HOME (~/.headrace) is the same rule; it is applied
+    whenever `headrace run` starts a run and none goes on.
 
     \b
     Examples:
@@ -25,28 +32,17 @@ def command(older: str | None, keep: int | None, dry_run: bool, output: str) -> 
     """
     import time
 
-    import msgspec
-
     from headrace.cli.commands.rm import remove
     from headrace.cli.log_filter import age_seconds
     from headrace.cli.options import ask_engines
     from headrace.errors import UsageError
-    from headrace.runs import list_runs
-    from headrace.runs.disk.remove_runs import EndedRun, to_prune
+    from headrace.grid.retention import list_ended
+    from headrace.runs.disk.remove_runs import to_prune
 
     if older is None and keep is None:
         raise UsageError("prune needs a rule", hint="for example --older 30d, --keep 5, or both")
     age = None if older is None else age_seconds(older)
     if older is not None and age is None:
         raise UsageError(f"--older {older!r} is not an age", hint="for example --older 12h, or --older 30d")
-    ended = []
-    for run in list_runs(alive=ask_engines()):
-        try:
-            state = run.state()
-            created = run.header.created
-        except (OSError, msgspec.DecodeError) as error:
-            click.echo(f"headrace: {run.id} stays, as it cannot be read: {error}", err=True)
-            continue
-        if state.finished and not run.paths.root.is_symlink():
-            ended.append(EndedRun(run.paths, created if state.ended is None else state.ended))
+    ended = list_ended(ask_engines(), lambda words: click.echo(f"headrace: {words}", err=True))
     remove(to_prune(ended, age, keep or 0, time.time()), output, dry_run=dry_run)

@@ -9,7 +9,7 @@ import click
 from headrace.cli.options import output_option
 
 if TYPE_CHECKING:
-    from headrace.runs import RunPaths
+    from headrace.runs.disk.remove_runs import Ended
 
 
 @click.command("rm", short_help="Remove runs that have ended, with all that they left on this machine.")
@@ -20,7 +20,7 @@ def command(runs: tuple[str, ...], output: str) -> None:
     without an `output_path`. What is stored elsewhere (`output_path`, `checkpoint_s3_uri`, `record`) stays.
 
     RUN is the id of a run, which `headrace ps --all` lists with its size; the name of a job is not enough. If one of
-    them cannot be removed, none is.
+    them cannot be removed, none is: a run that goes on, or one of a grid that has not ended.
 
     \b
     Examples:
@@ -28,9 +28,11 @@ def command(runs: tuple[str, ...], output: str) -> None:
     """
     from headrace.cli.options import ask_engines
     from headrace.errors import EngineRefused, UsageError
+    from headrace.grid.retention import unfinished_grid_of
     from headrace.own_runs import started_here
     from headrace.runs import Run
-    from headrace.runs.store import find_run, list_paths_of
+    from headrace.runs.disk.remove_runs import Ended
+    from headrace.runs.store import find_run, job_name_of, list_paths_of
 
     alive = ask_engines()
     chosen = []
@@ -41,28 +43,36 @@ def command(runs: tuple[str, ...], output: str) -> None:
             raise UsageError(f"{run_id!r} is not the id of a run", hint=f"name the run, such as {others or paths.id}")
         if started_here(paths.root) and not Run(paths, alive).finished:
             raise EngineRefused(f"{paths.id} goes on", hint=f"stop it first: headrace stop {paths.id}")
-        chosen.append(paths)
+        if grid := unfinished_grid_of(job_name_of(paths.id)):
+            hint = f"`headrace grid status {grid}` shows it, `headrace grid stop {grid}` ends it"
+            raise EngineRefused(f"{paths.id} is of the grid {grid}, which has not ended", hint=hint)
+        chosen.append(Ended(paths.id, 0.0, (paths,)))
     remove(chosen, output, dry_run=False)
 
 
-def remove(chosen: list[RunPaths], output: str, *, dry_run: bool) -> None:
-    """Removes runs, and says what that brings. Raises UsageError and OSError."""
+def remove(chosen: list[Ended], output: str, *, dry_run: bool) -> None:
+    """Removes runs, and grids with theirs, and says what that brings. Raises UsageError and OSError."""
     from headrace.cli.options import echo_json
+    from headrace.grid.retention import remove_ended
     from headrace.insight.render.plain_text import size_text
-    from headrace.runs.disk.remove_runs import remove_run, size_of
+    from headrace.runs.disk.remove_runs import size_of
     from headrace.runs.event_text import counted
 
     listed: list[dict[str, object]] = []
-    total = 0
-    for paths in chosen:
-        size = size_of(paths)
+    said = "would remove" if dry_run else "removed"
+    for entry in chosen:
+        sizes = {paths.id: size_of(paths) for paths in entry.runs}
         if not dry_run:
-            remove_run(paths)
-        total += size
-        listed.append({"run_id": paths.id, "bytes": size})
+            remove_ended(entry)
+        listed += ({"run_id": run_id, "bytes": size} for run_id, size in sizes.items())
         if output != "json":
-            click.echo(f"{'would remove' if dry_run else 'removed'} {paths.id}, {size_text(size)}")
+            for run_id, size in sizes.items():
+                click.echo(f"{said} {run_id}, {size_text(size)}")
+            if entry.grid:
+                click.echo(f"{said} grid {entry.grid}, with {counted(len(sizes), 'run')} of it")
+    total = sum(int(str(run["bytes"])) for run in listed)
     if output == "json":
-        echo_json({"dry_run": dry_run, "bytes": total, "runs": listed})
-    elif len(chosen) != 1:
-        click.echo(f"{counted(len(chosen), 'run')}, {size_text(total)}")
+        grids = [entry.grid for entry in chosen if entry.grid]
+        echo_json({"dry_run": dry_run, "bytes": total, "runs": listed, "grids": grids})
+    elif len(listed) != 1:
+        click.echo(f"{counted(len(listed), 'run')}, {size_text(total)}")

@@ -54,9 +54,14 @@ def command(
         from headrace.cli.options import echo_json
         from headrace.cli.views.run_screen import RunScreen, fetch_line, outcome
         from headrace.cli.views.terminal import Terminal
+        from headrace.home import settings_file
         from headrace.job import load_job
 
         loaded = load_job(job, with_job_options(overrides, engine, role, region, output))
+        if settings_file().exists():
+            from headrace.cli.user_settings import apply_settings
+
+            apply_settings()
         handle = engines.start(loaded, engine, detach=True) if detach else None
     except KeyboardInterrupt:
         click.echo("headrace: stopped by Ctrl-C before the run began", err=True)

@@ -18,14 +18,22 @@ from headrace.errors import UsageError
 from headrace.held_file import alone_in
 from headrace.own_runs import leave_list
 from headrace.runs.run_paths import RunPaths
-from headrace.runs.store import job_name_of
 
 
-class EndedRun(NamedTuple):
-    """A run that has ended: its paths, and when it did, in seconds since the epoch."""
+class Ended(NamedTuple):
+    """What a rule keeps or removes as one: a run that has ended, or a grid with its runs.
 
-    paths: RunPaths
+    Attributes:
+        series: of which the newest stay: the name of a run's job; that of all grids.
+        ended: when it did, in seconds since the epoch.
+        runs: what it has here.
+        grid: name of the grid; empty for a run.
+    """
+
+    series: str
     ended: float
+    runs: tuple[RunPaths, ...]
+    grid: str = ""
 
 
 def size_of(paths: RunPaths) -> int:
@@ -43,21 +51,21 @@ def size_of(paths: RunPaths) -> int:
     return total
 
 
-def to_prune(runs: Iterable[EndedRun], older: float | None, keep: int, now: float) -> list[RunPaths]:
-    """Returns the runs that a rule does not keep, oldest first. Pure.
+def to_prune(entries: Iterable[Ended], older: float | None, keep: int, now: float) -> list[Ended]:
+    """Returns what a rule does not keep, oldest first. Pure.
 
     Args:
-        runs: runs that have ended.
+        entries: what has ended.
         older: seconds since their end after which they go; None for any.
-        keep: how many of the newest of each job stay, whatever their age.
+        keep: how many of the newest of each series stay, whatever their age.
         now: seconds since the epoch.
     """
-    of_job: dict[str, list[EndedRun]] = {}
-    for run in sorted(runs, key=lambda run: run.ended, reverse=True):
-        of_job.setdefault(job_name_of(run.paths.id), []).append(run)
-    beyond = [run for mine in of_job.values() for run in mine[keep:]]
-    old = (run for run in beyond if older is None or now - run.ended >= older)
-    return [run.paths for run in sorted(old, key=lambda run: run.ended)]
+    of_series: dict[str, list[Ended]] = {}
+    for entry in sorted(entries, key=lambda entry: entry.ended, reverse=True):
+        of_series.setdefault(entry.series, []).append(entry)
+    beyond = [entry for mine in of_series.values() for entry in mine[keep:]]
+    old = (entry for entry in beyond if older is None or now - entry.ended >= older)
+    return sorted(old, key=lambda entry: entry.ended)
 
 
 def remove_run(paths: RunPaths) -> None:
