@@ -28,6 +28,7 @@ class FlakyS3(ThreadingHTTPServer):
         down: every request is answered with an error.
         hung: no request is answered.
         error: status and code of the errors.
+        signed: the `Authorization` of the last request.
         busy: requests that have come and are not answered yet.
     """
 
@@ -44,6 +45,7 @@ class FlakyS3(ThreadingHTTPServer):
         self.hung = False
         self.error = (500, "InternalError")
         self.busy = 0
+        self.signed = ""
         self.lock = threading.Lock()
         self.ended = threading.Event()
         self.chance = random.Random(7)
@@ -69,6 +71,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, proxy: FlakyS3) -> None:
         proxy.requests[self.command] += 1
+        proxy.signed = self.headers.get("Authorization", "")
         size = int(self.headers.get("Content-Length", 0))
         body = self.rfile.read(size)
         if len(body) < size:  # the client was killed: such a request is none

@@ -78,6 +78,7 @@ OPTIONAL_LIBRARIES = {  # extras; nothing else needs them
     "feed/sources/arrow_rows.py": {"pyarrow"},
     "feed/sources/parquet_shards.py": {"pyarrow"},
     "feed/sources/hugging_face.py": {"datasets"},
+    "feed/sources/object_stores.py": {"obstore"},
     "instance/s3.py": {"botocore"},
     "agent/tf_data_server.py": {"tensorflow"},
     "hosting/inputs/host_certificates.py": {"cryptography"},

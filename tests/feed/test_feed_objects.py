@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import random
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pyarrow as pa
 import pytest
 import torch
 from feed_servers import Server
+from object_server import ObjectServer, object_server
 from pyarrow import parquet
 from source_data import decode, fill_tars, objects, write_tar
 
@@ -21,8 +24,9 @@ from flaky_s3 import FlakyS3, flaky
 from headrace import feed
 from headrace.errors import ShardError, StorageError, UsageError
 from headrace.feed import DataLoader
-from headrace.feed.sources import s3_objects
-from headrace.feed.sources.s3_objects import BLOCK, ObjectPath, _Blocks
+from headrace.feed.sources import object_stores, shard_objects
+from headrace.feed.sources.object_stores import Entry
+from headrace.feed.sources.shard_objects import BLOCK, ObjectPath, _Blocks
 from objectstore import ObjectStore
 
 COUNTS = {"a": 40, "b": 71, "deep/c": 33}
@@ -37,10 +41,8 @@ def clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def forget_clients() -> None:
-    for client in s3_objects._clients.values():
-        client.close()
-    s3_objects._clients.clear()
-    s3_objects._blocks.clear()
+    object_stores._stores.clear()
+    shard_objects._blocks.clear()
 
 
 @pytest.fixture
@@ -128,7 +130,7 @@ def test_an_object_of_another_kind_that_was_changed_is_named(s3: ObjectStore, tm
     source = getattr(feed, kind)(upload(s3, tmp_path / "rows"))
     assert source[0]["id"] == 0
     s3.put(f"data/b.{kind}", (tmp_path / "rows" / f"a.{kind}").read_bytes())  # whole, of as many rows
-    s3_objects._blocks.clear()
+    shard_objects._blocks.clear()
     with pytest.raises(ShardError, match=rf"s3://.*/data/b\.{kind} was changed since its rows were counted"):
         source[50]
 
@@ -146,7 +148,7 @@ def test_without_credentials_it_says_what_to_set(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.parametrize("opened", [feed.arrow, feed.hf])
 def test_arrow_files_are_refused_where_they_cannot_be_mapped(opened: Any) -> None:
-    with pytest.raises(ShardError, match=r"in S3\nhint: bring them to the hosts by a channel"):
+    with pytest.raises(ShardError, match=r"is an object\nhint: bring them to the hosts by a channel"):
         opened("s3://bucket/prefix/")
 
 
@@ -183,7 +185,7 @@ def test_an_object_that_was_changed_or_removed_is_named(s3: ObjectStore, folder:
     with pytest.raises(ShardError, match=r"b\.tar at offset 0: this is no tar file"):
         feed.tar(uri)
     s3.client.delete_object(Bucket=s3.bucket, Key="data/a.tar")
-    s3_objects._blocks.clear()
+    shard_objects._blocks.clear()
     with pytest.raises(ShardError, match=r"a\.tar is gone"):
         source[0]
 
@@ -193,9 +195,10 @@ def test_throttling_and_cut_connections_cost_time_and_nothing_else(
 ) -> None:
     uri = upload(s3, folder)
     expected = list(feed.tar(folder))
-    monkeypatch.setattr("time.sleep", lambda seconds: None)  # botocore's pauses
-    proxy.errors, proxy.error, proxy.cuts = 0.3, (503, "SlowDown"), 0.3
-    monkeypatch.setattr(s3_objects, "BLOCKS_MEMORY", 1)
+    monkeypatch.setattr(object_stores, "FIRST_PAUSE", timedelta(milliseconds=1))
+    forget_clients()
+    proxy.errors, proxy.error, proxy.cuts = 0.2, (503, "SlowDown"), 0.2
+    monkeypatch.setattr(shard_objects, "BLOCKS_MEMORY", 1)
     assert list(feed.tar(uri)) == expected
     assert proxy.requests["GET"] > 10
     proxy.down, proxy.cuts = True, 0.0
@@ -217,6 +220,112 @@ def test_what_is_not_there_is_named(s3: ObjectStore, folder: Path, where: str, p
         feed.tar(where if "://" in where else s3.uri(where), pattern)
 
 
+@pytest.fixture
+def web() -> Iterator[ObjectServer]:
+    with object_server() as found:
+        yield found
+
+
+def account(name: str, endpoint: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sets what a user of Google's or Azure's store has in the environment, for a server of the tests."""
+    if name == "gs":
+        path = folder / "account.json"
+        nothing = dict.fromkeys(("client_email", "private_key", "private_key_id"), "")
+        path.write_text(json.dumps({"gcs_base_url": endpoint, "disable_oauth": True, **nothing}))
+        monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT", str(path))
+    else:
+        monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
+        monkeypatch.setenv("AZURE_ENDPOINT", endpoint)
+        monkeypatch.setenv("AZURE_SKIP_SIGNATURE", "true")
+
+
+@pytest.mark.parametrize("store", ["gs", "az", "http"])
+def test_other_stores_give_the_rows_of_the_files(
+    web: ObjectServer, folder: Path, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    web.files = {f"shelf/data/{name}.tar": (folder / f"{name}.tar").read_bytes() for name in COUNTS}
+    if store == "http":
+        there = feed.tar(f"{web.url}/shelf/data/", "a.tar")
+        assert list(there) == list(feed.tar(folder, "a.tar"))
+        with pytest.raises(ShardError, match=r"cannot be listed, so '\*\.tar' matches nothing\nhint: .*0146"):
+            feed.tar(f"{web.url}/shelf/data/", "*.tar")
+        web.files |= {f"n/{number:02}.tar": web.files["shelf/data/b.tar"] for number in range(8, 11)}
+        assert [name for name, _ in feed.tar(f"{web.url}/n", "{08..10}.tar").counts] == ["08.tar", "09.tar", "10.tar"]
+        with pytest.raises(StorageError, match=r"n/11\.tar: there is no such object"):
+            feed.tar(f"{web.url}/n", "{08..11}.tar")
+        return
+    account(store, web.url, folder, monkeypatch)
+    there, here = feed.tar(f"{store}://shelf/data", "**/*.tar"), feed.tar(folder, "**/*.tar")
+    assert there.shard_digests == here.shard_digests
+    assert list(there) == list(here)
+
+
+@pytest.mark.parametrize("etags", [True, False])
+def test_a_server_without_conditions_gives_no_other_bytes(web: ObjectServer, folder: Path, etags: bool) -> None:
+    web.files["a.tar"], web.conditions, web.etags = (folder / "a.tar").read_bytes(), False, etags
+    source = feed.tar(web.url, "a.tar")
+    assert source[0]["cls"] == b"0"
+    shard_objects._blocks.clear()
+    web.files["a.tar"] += b"x"
+    with pytest.raises(ShardError, match=r"a\.tar was changed since its rows were counted"):
+        source[1]
+
+
+def test_workers_forked_from_a_process_that_has_read_objects_read_them_too(web: ObjectServer, folder: Path) -> None:
+    """The library's threads stay behind at a fork, and a request would wait for them without end."""
+    web.files["b.tar"] = (folder / "b.tar").read_bytes()
+    source = feed.tar(web.url, "b.tar")
+    expected = [row["cls"] for row in source]
+    for _ in range(2):  # the trainer's own library goes on
+        with DataLoader(source, 8, num_workers=2, collate_fn=list, multiprocessing_context="fork") as loader:
+            assert [row["cls"] for batch in loader for row in batch] == expected
+        shard_objects._blocks.clear()
+        assert source[70]["cls"] == expected[70]
+
+
+def test_a_profile_of_aws_has_the_key_the_region_and_the_endpoint(
+    s3: ObjectStore, proxy: FlakyS3, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = upload(s3, folder)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL"):
+        monkeypatch.delenv(name)
+    key = {"Version": 1, "AccessKeyId": "OFPROCESS", "SecretAccessKey": "x", "SessionToken": "t"}
+    (tmp_path / "key.json").write_text(json.dumps(key))
+    (tmp_path / "config").write_text(
+        f"[profile mine]\nregion = eu-west-3\nendpoint_url = {proxy.endpoint}\n"
+        f"credential_process = cat {tmp_path / 'key.json'}\n"
+    )
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_PROFILE", "mine")
+    assert list(feed.tar(uri)) == list(feed.tar(folder))
+    assert "Credential=OFPROCESS/" in proxy.signed
+    assert "/eu-west-3/s3/" in proxy.signed
+
+
+def test_an_endpoint_of_s3_alone_comes_first(
+    s3: ObjectStore, proxy: FlakyS3, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = upload(s3, folder)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", proxy.endpoint)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    feed.tar(uri)
+    assert proxy.requests["GET"] > 0
+
+
+def test_without_botocore_the_environment_says_how_s3_is_reached(
+    s3: ObjectStore, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = upload(s3, folder)
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *of: None if name == "botocore" else found(name, *of))
+    assert list(feed.tar(uri)) == list(feed.tar(folder))
+
+
+def test_an_error_shows_no_query_of_a_url() -> None:
+    error = ValueError("GET http://h/a?sig=secret&x=1 failed (http://h/b?sig=secret)\n\nDebug source:\nx")
+    assert object_stores._words(error) == "GET http://h/a failed (http://h/b)"
+
+
 class Counted:
     """An object in memory that counts what is asked."""
 
@@ -231,7 +340,7 @@ class Counted:
 
 
 def read_rows(blocks: _Blocks, counted: Counted, order: list[int], row: int, follows: Callable[[int], bool]) -> None:
-    path = ObjectPath("b", "k", len(counted.content), "e")
+    path = ObjectPath("s3://b", Entry("k", len(counted.content), "e"))
     for number in order:
         found = blocks.read(path, number * row, (number + 1) * row, follows=follows(number))
         assert found == counted.content[number * row : (number + 1) * row]

@@ -19,6 +19,7 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from headrace.errors import HeadraceError, ObjectChanged, ObjectMissing, StorageError, StorageUnreachable, UsageError
 from headrace.install_hint import install_hint
@@ -101,7 +102,7 @@ class S3:
             self._errors.IncompleteReadError,
         )
         with self.told("s3://"):
-            core = session.Session(profile=access.profile or None)
+            self._core = core = session.Session(profile=access.profile or None)
             share_models(core)
             self._attempts = attempts or int(core.get_config_variable("max_attempts") or ATTEMPTS)
             self.client: Any = core.create_client(
@@ -116,6 +117,29 @@ class S3:
                 ),
             )
         self.endpoint: str = self.client.meta.endpoint_url
+
+    def key(self) -> tuple[str, str, str | None]:
+        """Returns key id, secret and token, renewed where they end. Raises UsageError if there are none."""
+        with self.told("s3://"):
+            found = self._core.get_credentials()
+            if found is None:
+                raise self._errors.NoCredentialsError
+            frozen = found.get_frozen_credentials()
+            return frozen.access_key, frozen.secret_key, frozen.token
+
+    def place_of(self, bucket: str) -> tuple[str, str]:
+        """Returns the endpoint that was set ("": AWS's own) and the region of a bucket. Raises as `list`."""
+        region = self.client.meta.region_name or ""
+        region = "us-east-1" if region in ("", "aws-global") else region
+        if not (urlsplit(self.endpoint).hostname or "").endswith((".amazonaws.com", ".amazonaws.com.cn")):
+            return self.endpoint, region
+        with self.told(f"s3://{bucket}"):
+            try:
+                answer = self.client.head_bucket(Bucket=bucket)
+            except self._errors.ClientError as error:  # the region is told also to whom the rest is denied
+                answer = error.response
+            headers = answer["ResponseMetadata"]["HTTPHeaders"]
+            return "", str(headers.get("x-amz-bucket-region", region))
 
     def close(self) -> None:
         """Closes all connections."""

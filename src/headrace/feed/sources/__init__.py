@@ -4,7 +4,8 @@ source         what all of them are: rows by number, `.map`, `.batch`
 byte_ranges    reads pieces of one file
 shard_format   what is known of one kind of shard: how it is indexed and read
 tar_shards, json_lines, arrow_rows, parquet_shards, arrow_shards     the kinds
-s3_objects     the same of objects of S3, by ranged GETs
+shard_objects  the same of objects of a store, by ranged GETs
+object_stores  the stores: S3, Google Cloud Storage, Azure, web servers; obstore reads them
 shard_index    the file that an index is kept in
 index_shards   makes an index, in several processes (index_program)
 shard_files    a folder of shards as a source

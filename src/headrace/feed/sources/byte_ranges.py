@@ -14,8 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headrace.errors import ShardError
-from headrace.feed.sources.s3_objects import ObjectPath, ObjectRanges
 from headrace.feed.sources.shard_format import Counted, Stamp, attributes_of, sample_of_open
+from headrace.feed.sources.shard_objects import ObjectPath, ObjectRanges
 
 DO_NOT_CHANGE = (
     "close all loaders that have it open on the same feed servers, and build them again; do not change shards while "

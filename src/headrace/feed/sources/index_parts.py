@@ -21,9 +21,9 @@ from pathlib import Path
 from headrace.errors import ShardError
 from headrace.feed.sources import shard_index
 from headrace.feed.sources.index_program import Outcome
-from headrace.feed.sources.s3_objects import ObjectFolder
 from headrace.feed.sources.shard_format import Stamp
 from headrace.feed.sources.shard_index import IndexedShard, ShardIndex
+from headrace.feed.sources.shard_objects import ObjectFolder
 
 _SECONDS = 0.5  # between two looks at what others wrote, and between two parts
 _END = ".part"

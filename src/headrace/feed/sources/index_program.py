@@ -15,7 +15,6 @@ import msgspec
 
 from headrace.errors import ShardError
 from headrace.feed.sources import arrow_shards, json_lines, parquet_shards, tar_shards
-from headrace.feed.sources.s3_objects import ObjectFolder
 from headrace.feed.sources.shard_format import (
     Counted,
     ShardPath,
@@ -26,6 +25,7 @@ from headrace.feed.sources.shard_format import (
     stamp_of,
 )
 from headrace.feed.sources.shard_index import IndexedShard
+from headrace.feed.sources.shard_objects import ObjectFolder
 
 KINDS = {
     "tar": tar_shards.index,

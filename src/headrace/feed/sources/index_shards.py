@@ -29,9 +29,9 @@ from headrace.errors import ShardError
 from headrace.feed.sources import index_program, shard_index
 from headrace.feed.sources.index_parts import IndexParts
 from headrace.feed.sources.index_program import Outcome, index_one
-from headrace.feed.sources.s3_objects import ObjectFolder
 from headrace.feed.sources.shard_format import Stamp, stamp_of
 from headrace.feed.sources.shard_index import IndexedShard, ShardIndex
+from headrace.feed.sources.shard_objects import ObjectFolder
 from headrace.private_folders import check_way, make_folders, only_ours
 
 FOLDER = ".headrace-index"

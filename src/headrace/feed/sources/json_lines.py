@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from headrace.errors import ShardError
 from headrace.feed.sources.byte_ranges import ByteRanges, open_ranges
-from headrace.feed.sources.s3_objects import ObjectRanges
 from headrace.feed.sources.shard_format import Columns, Counted, ShardPath, open_bytes
+from headrace.feed.sources.shard_objects import ObjectRanges
 
 _CHUNK = 4 << 20
 _SPACE = b" \t\r\n"

@@ -16,8 +16,8 @@ from headrace.feed.sources.arrow_rows import require_pyarrow
 from headrace.feed.sources.arrow_shards import ArrowFormat
 from headrace.feed.sources.hugging_face import HuggingFaceRows
 from headrace.feed.sources.json_lines import JsonLinesFormat
+from headrace.feed.sources.object_stores import SCHEMES
 from headrace.feed.sources.parquet_shards import ParquetFormat
-from headrace.feed.sources.s3_objects import SCHEME
 from headrace.feed.sources.shard_files import ShardFiles
 from headrace.feed.sources.source import Source
 from headrace.feed.sources.tar_shards import TarFormat
@@ -30,7 +30,7 @@ def tar(folder: Folder, pattern: str = "*.tar") -> Source:
     """Opens tar files in WebDataset's naming. A row is a dict of field (``"jpg"``) to bytes, and `__key__`.
 
     Args:
-        folder: of the shards, or ``s3://bucket/prefix/``.
+        folder: of the shards, or ``s3://bucket/prefix/``; likewise ``gs``, ``az``, ``https``.
         pattern: that their names match, as in a shell: hidden files only by a dot.
 
     Raises:
@@ -43,7 +43,7 @@ def jsonl(folder: Folder, pattern: str = "*.jsonl") -> Source:
     """Opens files of JSON lines. A row is the value of a line; empty lines are none.
 
     Args:
-        folder: of the shards, or ``s3://bucket/prefix/``.
+        folder: of the shards, or ``s3://bucket/prefix/``; likewise ``gs``, ``az``, ``https``.
         pattern: that their names match, as in a shell: hidden files only by a dot.
 
     Raises:
@@ -60,7 +60,7 @@ def parquet(
     The columns are those in the files: folders `year=2024/` of a partitioned dataset give none.
 
     Args:
-        folder: of the shards, or ``s3://bucket/prefix/``.
+        folder: of the shards, or ``s3://bucket/prefix/``; likewise ``gs``, ``az``, ``https``.
         pattern: that their names match, as in a shell: hidden files only by a dot.
         columns: those that are read; None for all.
         memory: limit of the row groups that a process keeps decoded, bytes.
@@ -81,7 +81,7 @@ def arrow(folder: Folder, pattern: str = "*.arrow") -> Source:
         pattern: that their names match, as in a shell: hidden files only by a dot.
 
     Raises:
-        ShardError: no shard matches, or one is broken, or they are objects of S3.
+        ShardError: no shard matches, or one is broken, or they are objects.
         PipelineError: pyarrow is not installed.
     """
     require_pyarrow()
@@ -104,8 +104,8 @@ def hf(dataset: Any) -> Source:
 
 
 def _refuse_objects(what: str, folder: Any) -> None:
-    if isinstance(folder, str) and folder.startswith(SCHEME):
+    if isinstance(folder, str) and folder.startswith(SCHEMES):
         raise ShardError(
-            f"{what} maps Arrow files of a disk, and {folder} is in S3",
+            f"{what} maps Arrow files of a disk, and {folder} is an object",
             hint="bring them to the hosts by a channel in File mode, or write Parquet, which is read there",
         )

@@ -16,8 +16,8 @@ import numpy as np
 from headrace.errors import ShardError
 from headrace.feed.sources.arrow_rows import RowsOfBatch, require_pyarrow
 from headrace.feed.sources.byte_ranges import CountedFile
-from headrace.feed.sources.s3_objects import ObjectFile, ObjectPath
 from headrace.feed.sources.shard_format import Columns, Counted, ShardPath
+from headrace.feed.sources.shard_objects import ObjectFile, ObjectPath
 
 
 def _opened(path: ShardPath) -> Any:

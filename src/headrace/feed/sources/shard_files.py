@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from headrace.errors import ShardError
 from headrace.feed.sources.index_shards import FOLDER, find_index
-from headrace.feed.sources.s3_objects import SCHEME, ObjectFolder, is_hidden
+from headrace.feed.sources.object_stores import SCHEMES
 from headrace.feed.sources.shard_format import Format, Reader
+from headrace.feed.sources.shard_objects import ObjectFolder, is_hidden
 from headrace.feed.sources.source import Source
 
 OPEN_SHARDS = 128
@@ -24,7 +25,7 @@ class ShardFiles(Source):
     """See the module.
 
     Args:
-        folder: of the shards, or ``s3://bucket/prefix/``.
+        folder: of the shards, or ``s3://bucket/prefix/``; likewise ``gs``, ``az``, ``https``.
         pattern: that their names match, as in a shell.
         kind: one of `index_program.KINDS`.
         form: reads them.
@@ -81,14 +82,14 @@ class ShardFiles(Source):
 
 def _opened(folder: str | os.PathLike[str]) -> Path | ObjectFolder:
     given = os.fspath(folder)
-    if given.startswith(SCHEME):
+    if given.startswith(SCHEMES):
         return ObjectFolder(given)
-    if given.lower().startswith("s3:"):
+    if given.lower().startswith(tuple(scheme[:-1] for scheme in SCHEMES)):
         raise ShardError(f"{given} is no folder", hint="write objects as text, not as a Path: 's3://bucket/prefix/'")
     if "://" in given:
         raise ShardError(
             f"{given} is not a folder of this host",
-            hint="pass a folder, s3://bucket/prefix/, or the input channel of a job: feed.channel(name)",
+            hint=f"pass a folder, {', '.join(SCHEMES[:4])}, or the input channel of a job: feed.channel(name)",
         )
     path = Path(given)
     if path.is_file():

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.feed.sources.s3_objects import ObjectPath, opened
+from headrace.feed.sources.shard_objects import ObjectPath, opened
 
 Columns = Mapping[str, NDArray[Any]]
 ShardPath = Path | ObjectPath

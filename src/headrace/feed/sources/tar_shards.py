@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from headrace.errors import ShardError
 from headrace.feed.sources.byte_ranges import ByteRanges, open_ranges
-from headrace.feed.sources.s3_objects import ObjectRanges
 from headrace.feed.sources.shard_format import Columns, Counted, ShardBytes, ShardPath, open_bytes
+from headrace.feed.sources.shard_objects import ObjectRanges
 
 BLOCK = 512
 _ZEROS = bytes(BLOCK)

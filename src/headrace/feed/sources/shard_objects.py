@@ -1,8 +1,7 @@
-"""Shards that are objects of S3: which there are, and their bytes, by ranged GETs.
+"""Shards that are objects of a store: which there are, and their bytes, by ranged GETs.
 
 An object is what it was when it was listed: every GET names its ETag, so one that was replaced since is an error that
-names it, never other bytes. Requests are tried again, with growing pauses, where the service throttles or the
-connection breaks (botocore's standard mode); a GET that breaks off goes on where it was. Needs `headrace[s3]`.
+names it, never other bytes.
 """
 
 from __future__ import annotations
@@ -12,35 +11,22 @@ import fnmatch
 import hashlib
 import io
 import os
+import re
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from headrace.errors import ObjectChanged, ObjectMissing, ShardError
+from headrace.feed.sources import object_stores
+from headrace.feed.sources.object_stores import SCHEMES, Entry
 
-if TYPE_CHECKING:
-    from headrace.instance.s3 import S3
-
-SCHEME = "s3://"
-ATTEMPTS = 8
 AHEAD = 1 << 20  # bytes read ahead where the next piece is likely to be near
 BLOCK = 1 << 20  # bytes; rows that are smaller are read by such blocks
 MOST_BLOCKS = 8  # in one GET, where rows follow each other
 BLOCKS_MEMORY = 256 << 20  # bytes that a process keeps
 _LEAST_USED = 0.2  # share of a block: below, rows are read one by one
 _PROBE = 32  # then so often a block all the same
-
-_clients: dict[int, S3] = {}  # by process: a fork must not share connections
-
-
-def _client() -> S3:
-    found = _clients.get(os.getpid())
-    if found is None:
-        from headrace.instance.s3 import S3
-
-        found = _clients[os.getpid()] = S3(attempts=ATTEMPTS)
-    return found
+_NUMBERS = re.compile(r"\{(\d+)\.\.(\d+)\}")
 
 
 @dataclass(frozen=True)
@@ -48,68 +34,67 @@ class ObjectPath:
     """One object, as it was listed.
 
     Attributes:
-        bucket, key: its place.
-        size: bytes.
-        etag: what it must be.
+        root: of its store, as ``s3://bucket``.
+        entry: its key, and what it must be.
     """
 
-    bucket: str
-    key: str
-    size: int
-    etag: str
+    root: str
+    entry: Entry
 
     def __str__(self) -> str:
-        return f"{SCHEME}{self.bucket}/{self.key}"
+        return f"{self.root}/{self.entry.key}"
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self.entry.size
 
     @property
     def stamp(self) -> tuple[int, int]:
-        """Size and ETag, the latter as a number."""
-        return self.size, int.from_bytes(hashlib.blake2b(self.etag.encode(), digest_size=7).digest(), "big")
+        """Size and version, the latter as a number."""
+        digest = hashlib.blake2b(self.entry.version.encode(), digest_size=7).digest()
+        return self.entry.size, int.from_bytes(digest, "big")
 
     def read(self, begin: int, end: int) -> bytes:
         """Returns the bytes from `begin` to `end` - 1. Raises ShardError if it is gone or another, StorageError."""
-        content = bytearray()
-        if end > begin:
-            try:
-                _client().read(self.bucket, self.key, self.etag, begin, end - begin, content.extend, ranged=True)
-            except ObjectChanged as error:
-                raise ShardError(
-                    f"{self} was changed since its rows were counted",
-                    hint="build the loader again; do not change shards while they are read",
-                ) from error
-            except ObjectMissing as error:
-                raise ShardError(
-                    f"{self} is gone: it was there when the shards were listed",
-                    "put it back, or build the loader again",
-                ) from error
-        return bytes(content)
+        if end <= begin:
+            return b""
+        try:
+            return object_stores.read(self.root, self.entry, begin, end)
+        except ObjectChanged as error:
+            raise ShardError(
+                f"{self} was changed since its rows were counted",
+                hint="build the loader again; do not change shards while they are read",
+            ) from error
+        except ObjectMissing as error:
+            raise ShardError(
+                f"{self} is gone: it was there when the shards were listed",
+                "put it back, or build the loader again",
+            ) from error
 
 
 @dataclass
 class ObjectFolder:
-    """The objects whose keys begin with a prefix, as they were when it was made.
+    """The objects whose keys begin with a prefix, as they were when they were looked for.
 
     Args:
-        uri: ``s3://bucket/prefix``.
+        uri: ``s3://bucket/prefix``; likewise with ``gs``, ``az``, ``https``.
 
     Raises:
         ShardError: the URI names no bucket.
-        StorageError: they cannot be listed.
     """
 
     uri: str
-    objects: dict[str, ObjectPath] = field(init=False)
+    objects: dict[str, ObjectPath] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        bucket, _, prefix = self.uri.removeprefix(SCHEME).partition("/")
-        if not self.uri.startswith(SCHEME) or not bucket:
-            raise ShardError(f"{self.uri} names no bucket", "write s3://bucket/prefix/")
-        prefix += "/" if prefix and not prefix.endswith("/") else ""
-        self.uri = f"{SCHEME}{bucket}/{prefix}"
-        self.objects = {
-            key[len(prefix) :]: ObjectPath(bucket, key, size, etag)
-            for key, size, etag in _client().list(bucket, prefix)
-        }
+        scheme, _, rest = self.uri.partition("://")
+        bucket, _, prefix = rest.partition("/")
+        if f"{scheme}://" not in SCHEMES or not bucket:
+            raise ShardError(f"{self.uri} names no bucket", f"write {scheme}://bucket/prefix/")
+        self._root = f"{scheme}://{bucket}"
+        self._prefix = prefix + ("/" if prefix and not prefix.endswith("/") else "")
+        self.uri = f"{self._root}/{self._prefix}"
 
     def __str__(self) -> str:
         return self.uri
@@ -118,7 +103,17 @@ class ObjectFolder:
         return self.objects[name]
 
     def names(self, pattern: str) -> list[str]:
-        """Returns the sorted names that match a pattern, as in a shell. Raises ShardError if none does."""
+        """Looks for the objects whose names match a pattern, as in a shell. Returns their names, sorted.
+
+        Raises:
+            ShardError: none does.
+            StorageError: they cannot be looked for.
+        """
+        if self._root.startswith("http"):  # such a server lists nothing
+            self._look_up(_expanded(pattern))
+            return sorted(self.objects)
+        found = object_stores.entries(self._root, self._prefix)
+        self.objects = {entry.key[len(self._prefix) :]: ObjectPath(self._root, entry) for entry in found}
         parts = pattern.split("/")
         names = sorted(
             name for name in self.objects if _matches(name.split("/"), parts) and not is_hidden(name, pattern)
@@ -134,6 +129,25 @@ class ObjectFolder:
                 else "pass what stands before the objects' names, and a pattern of these, as in a shell",
             )
         return names
+
+    def _look_up(self, names: list[str]) -> None:
+        for name in names:
+            if any(sign in name for sign in "*?[{"):
+                raise ShardError(
+                    f"{self} cannot be listed, so {name!r} matches nothing",
+                    hint="name the shards: one, or numbered ones as 'train-{0000..0146}.tar'",
+                )
+            self.objects[name] = ObjectPath(self._root, object_stores.entry(self._root, self._prefix + name))
+
+
+def _expanded(pattern: str) -> list[str]:
+    """Returns the names of numbered shards, ``a-{00..12}.tar``; the pattern itself if it is none."""
+    numbers = _NUMBERS.search(pattern)
+    if numbers is None:
+        return [pattern]
+    begin, end = numbers.groups()
+    middle = [f"{number:0{len(begin)}}" for number in range(int(begin), int(end) + 1)]
+    return [name for number in middle for name in _expanded(pattern.replace(numbers[0], number, 1))]
 
 
 def is_hidden(name: str, pattern: str) -> bool:
