@@ -26,7 +26,7 @@ def hold(path: Path) -> int | None:
     Raises:
         OSError: it cannot be opened.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     try:
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _whole(fcntl.F_WRLCK))
     except BlockingIOError:
@@ -41,7 +41,7 @@ def hold(path: Path) -> int | None:
 def is_held(path: Path) -> bool:
     """Tells whether a process holds the file. Raises OSError, but for one that is not there."""
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:

@@ -11,6 +11,8 @@ from headrace.private_folders import check_way
 HOME_VARIABLE = "HEADRACE_HOME"
 RUNS = "runs"
 """The directory of all runs of a home."""
+GRIDS = "grids"
+"""The directory of all grids of a home."""
 
 
 def home_dir() -> Path:

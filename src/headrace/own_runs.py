@@ -1,4 +1,4 @@
-"""The runs that this user has started here, or fetched: only these may make headrace do anything.
+"""The runs and grids that this user has started here, or fetched: only these may make headrace do anything.
 
 What a run's directory says of itself is not believed. It may be somebody else's, copied below the folder of runs by a
 person who wants to help; its tickets, process numbers and links would act with the rights of whoever looks at it.
@@ -10,7 +10,8 @@ So a run that is made is entered in a list outside of all records:
 These are two names of one file, so a copy of a record is not in the list, and a record that is put into the place of
 one that was removed is not either. A record that is renamed, or moved with its home, stays in it, and every machine
 that shares the home sees the same. Where a file system gives no file two names in two folders, the entry is a file of
-its own that tells the inode of the other one and when that was last changed, which nobody can set.
+its own that tells the inode of the other one and when that was last changed, which nobody can set. Folders of grids,
+with their journals, are entered in the same way.
 
 Several users may share a home, or one may see another's under another id: each has a list of his own. A folder of runs
 that has another name, as of `headrace fetch --into`, is in no home: its runs are entered in that of the user. Every
@@ -24,7 +25,7 @@ import re
 from pathlib import Path
 
 from headrace.errors import EngineRefused
-from headrace.home import RUNS, home_dir
+from headrace.home import GRIDS, RUNS, home_dir
 from headrace.private_folders import make_folders, open_private
 from headrace.record_files import open_record
 
@@ -34,7 +35,7 @@ _TOKEN = re.compile(rb"[0-9a-f]{%d}" % (2 * _TOKEN_BYTES))
 
 
 def enter_run(directory: Path) -> None:
-    """Enters a run in the list; its directory has no mark yet, and gets its name later.
+    """Enters a run or grid in the list; its directory has no mark yet, and may get its name later.
 
     Raises:
         OSError: the list is not this user's alone, or cannot be written.
@@ -59,7 +60,7 @@ def enter_run(directory: Path) -> None:
 
 
 def started_here(directory: Path) -> bool:
-    """Tells whether this user has started, or fetched, a run here."""
+    """Tells whether this user has started, or fetched, a run or grid here."""
     return _entry_of(directory) is not None
 
 
@@ -88,24 +89,30 @@ def _entry_of(directory: Path) -> Path | None:
     return folder / token.decode() if ours else None
 
 
-def require_started_here(directory: Path, what: str) -> None:
-    """Raises EngineRefused for a run that this user has not started here.
+_REACHED = (
+    "ask whoever started it; a run that you started yourself, with another HEADRACE_HOME or an older "
+    "headrace, is reached from there or with the tools of its platform"
+)
+
+
+def require_started_here(directory: Path, what: str, hint: str = _REACHED) -> None:
+    """Raises EngineRefused for a run or grid that this user has not started here.
 
     Args:
-        directory: of the run.
+        directory: of the run or grid.
         what: is refused, in words.
+        hint: what to do.
     """
     if not started_here(directory):
         raise EngineRefused(
             f"{what}: {directory.name} was not started here by user {os.geteuid()}, so its record is only read",
-            hint="ask whoever started it; a run that you started yourself, with another HEADRACE_HOME or an older "
-            "headrace, is reached from there or with the tools of its platform",
+            hint=hint,
         )
 
 
 def _list_folder(directory: Path) -> Path:
-    runs = directory.absolute().parent
-    return (runs.parent if runs.name == RUNS else home_dir()) / f"started-{os.geteuid()}"
+    kind = directory.absolute().parent
+    return (kind.parent if kind.name in (RUNS, GRIDS) else home_dir()) / f"started-{os.geteuid()}"
 
 
 def _read(path: Path, size: int) -> tuple[os.stat_result, bytes]:

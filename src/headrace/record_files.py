@@ -11,7 +11,7 @@ import errno
 import os
 import stat
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -19,6 +19,9 @@ WHOLE_BYTES = 64 << 20
 """A file that is read as a whole and is larger is no file of a record."""
 LINE_BYTES = 16 << 20
 """A line of a file that grows, if it is longer, is no line of a record: programs' lines are cut at half of it."""
+
+Time = Annotated[float, msgspec.Meta(ge=0, lt=253_402_300_800)]
+"""Seconds since the epoch, of a year that calendars have."""
 
 T = TypeVar("T")
 
@@ -44,7 +47,7 @@ def read_record(path: Path) -> bytes:
     return content
 
 
-def decode_record(decoder: msgspec.json.Decoder[T], content: bytes) -> T:
+def decode_record(decoder: msgspec.json.Decoder[T], content: bytes | str) -> T:
     """Returns what JSON says. Raises msgspec.DecodeError: also for what is nested too deep."""
     try:
         return decoder.decode(content)

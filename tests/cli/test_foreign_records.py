@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shutil
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -18,6 +21,9 @@ from effort import SOAK
 
 from headrace.cli.main import cli as commands
 from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket, write_ticket
+from headrace.grid.journal.grid_record import AttemptRecord, AttemptState, GridRecord, LineRecord, LineState
+from headrace.grid.journal.journal import Journal
+from headrace.grid.journal.journal_file import FILE
 from headrace.hosting.inputs.channel_area import remove_channels
 from headrace.hosting.supervision.cleanup import sweep_leftovers
 from headrace.runs import EventWriter, RunPaths, create_run, give_to_engine, process_start_time
@@ -143,6 +149,89 @@ def test_what_a_record_s_links_lead_to_is_not_removed_when_a_run_starts(
     assert (mine / "photo").read_text() == "photo"
     assert (mine / "views" / "folder").is_dir()
     assert own or made.is_dir()
+
+
+def foreign_grid(home: Path, run_id: str) -> Path:
+    """Makes the journal of a grid whose line has this run, and copies it, as it comes from somebody else.
+
+    Returns the folder of the copy; the own one has the name `own`.
+    """
+    line = LineRecord(
+        0, "key", "array.txt:1", {"lr": 1}, "own-1", "local", "here", 1.0, 1.0, LineState.WAITING
+    )  # fmt: skip
+    attempt = AttemptRecord(1, "own-1", "local", "here", "digest", AttemptState.INTENDED, 1.0)
+    with contextlib.closing(Journal(home / "grids" / "own" / FILE, create=True)) as journal:
+        journal.begin(GridRecord("own", str(home / "grids" / "fifo"), "d", 1.0, (line,)))
+        journal.intend("key", attempt)
+        journal.started("key", 1, run_id, 1.0)
+    os.mkfifo(home / "grids" / "fifo")
+    return Path(shutil.copytree(home / "grids" / "own", home / "grids" / "theirs"))
+
+
+def _changes(statement: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        with contextlib.closing(sqlite3.connect(folder / FILE)) as database, database:
+            database.executescript(statement)
+
+    return change
+
+
+def _in_place(name: str, make: Callable[[Path], object]) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        (folder / name).unlink(missing_ok=True)
+        make(folder / name)
+
+    return change
+
+
+JOURNALS: dict[str, Callable[[Path], None]] = {
+    "as it was copied": lambda _: None,
+    "its lease leads elsewhere": _in_place("lease", lambda path: path.symlink_to("/etc/hostname")),
+    "its journal is a FIFO": _in_place(FILE, os.mkfifo),
+    "its log is a FIFO": _in_place(f"{FILE}-wal", os.mkfifo),
+    "its lines have no end": _changes(
+        "ALTER TABLE lines RENAME TO old; CREATE VIEW lines AS WITH RECURSIVE n(key) AS "
+        "(SELECT 1 UNION ALL SELECT key FROM n) SELECT * FROM n, old"
+    ),
+    "an older one": _changes("PRAGMA user_version=1"),
+    "of no year": _changes("UPDATE grid SET created = 1e300, ended = 1e300"),
+    "nested": _changes(f"UPDATE lines SET fields = '{'[' * 100_000}'"),
+    "of other types": _changes("UPDATE lines SET fields = 7, state = x'ff', position = 'a'"),
+    "controls the terminal": _changes("UPDATE lines SET place = char(27) || ']0;x', reason = char(27, 155)"),
+}
+
+
+@pytest.mark.parametrize(
+    "change", list(JOURNALS.values())[:: 1 if SOAK else 4], ids=list(JOURNALS)[:: 1 if SOAK else 4]
+)
+def test_the_journal_of_somebody_else_starts_and_stops_nothing(cli: Cli, change: Callable[[Path], None]) -> None:
+    own = create_run("own-1", runs=cli.runs)
+    with EventWriter(own.events("engine")) as events:
+        events.write(JobStarted(t=time.time()))
+    folder = foreign_grid(cli.cwd / "home", own.id)
+    change(folder)
+    (cli.cwd / "job.yaml").write_text("entry_point: a.py\ninstance_groups: [{name: g, type: ml.c5.xlarge, count: 1}]\n")
+    (cli.cwd / "array.yaml").write_text("name: theirs\njob: job.yaml\nlines: [{hyperparameters.a: 1}]\n")
+    (cli.cwd / "a.py").write_text("")
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        names_a_process(own, "", process.pid)
+        before = (folder / FILE).read_bytes() if (folder / FILE).is_file() else b""
+        lines = (
+            ["list"], ["status", "theirs", "--notes"], ["report", "theirs"], ["logs", "theirs", "key"],
+            ["stop", "theirs"], ["stop", "theirs", "key"], ["retry", "theirs"], ["run", "array.yaml", "--yes"],
+        )  # fmt: skip
+        for line in lines:
+            done = cli("grid", *line, timeout=20)
+            assert "Traceback" not in done.stderr, (line, done.stderr)
+            assert not set("\x1b\x9b") & set(done.stdout + done.stderr), line
+            assert done.returncode or line[0] not in ("stop", "retry", "run"), (line, done)
+        assert process.poll() is None
+        process.communicate(b"\n")
+    assert [path.name for path in cli.runs.iterdir()] == [own.id]
+    assert before == ((folder / FILE).read_bytes() if before else b"")
+    status = cli("grid", "status", "theirs", "--output", "json")
+    assert status.returncode or json.loads(status.stdout)["foreign"] is True
+    assert json.loads(cli("grid", "status", "own", "--output", "json").stdout)["foreign"] is False
 
 
 def test_a_record_of_somebody_else_takes_no_name_from_an_own_run(

@@ -26,7 +26,7 @@ from headrace.errors import RunNotFound
 from headrace.held_file import alone_in
 from headrace.own_runs import enter_run
 from headrace.private_folders import make_folders
-from headrace.record_files import read_json
+from headrace.record_files import Time, read_json
 from headrace.runs.run_paths import RunPaths, component, decode, runs_dir
 from headrace.runs.tail import Damage
 
@@ -66,7 +66,7 @@ class RunHeader(msgspec.Struct, frozen=True):
     run_id: str
     job_name: str
     engine: str
-    created: float
+    created: Time
     headrace_version: str
     supervisor_pid: int
     supervisor_start_time: float

@@ -14,6 +14,7 @@ from headrace.cli.views.table import columns, console, notes
 from headrace.grid.controller.grid_changes import GridChanges
 from headrace.grid.journal.grid_record import GridRecord, LineRecord, LineState, Note
 from headrace.grid.report.grid_report import counted
+from headrace.grid.report.read_report import FOREIGN
 from headrace.insight.cost.billing import amount
 from headrace.insight.render.plain_text import MISSING
 
@@ -30,18 +31,19 @@ _ORDER = (
 _NAMED = 5
 
 
-def show_status(grid: GridRecord, controlled: bool, shown: int, told: Sequence[Note]) -> None:
+def show_status(grid: GridRecord, controlled: bool, foreign: bool, shown: int, told: Sequence[Note]) -> None:
     """Prints how far a grid has come.
 
     Args:
         grid: the grid.
         controlled: a process controls it now.
+        foreign: it was not started here by this user.
         shown: how many lines are shown.
         told: what happened.
     """
     out = console()
     out.print(Text(whole_text(grid, grid.cost), style="bold"))
-    out.print(Text(_who(grid, controlled)))
+    out.print(Text(FOREIGN if foreign else _who(grid, controlled)))
     out.print()
     regions = sorted({_region(line) for line in grid.lines})
     table = columns(("region", *(state.value for state in _ORDER), "cost"), right=(*(s.value for s in _ORDER), "cost"))

@@ -19,7 +19,7 @@ from headrace.grid.controller.grid_lease import grid_lease
 from headrace.grid.controller.line_jobs import LineJobs
 from headrace.grid.journal.grid_record import ControllerProcess, CopyRecord, GridRecord
 from headrace.grid.journal.journal import Instant, Journal, nothing_happens
-from headrace.grid.journal.journal_file import journal_path
+from headrace.grid.journal.journal_file import journal_path, require_own
 from headrace.grid.load_grid import Grid, load_grid
 from headrace.grid.places.measure_places import MeasuredPlaces, measure_places
 from headrace.grid.plan_grid import GridPlan, check_budget, plan_grid
@@ -70,6 +70,8 @@ def controlling(
     wanted = grid_record(jobs, plan, str(Path(file).absolute()), time.time())
     path = journal_path(plan.name)
     first = not path.exists()
+    if not first:
+        require_own(path)
     if first:  # before its journal is made: of a grid that cannot start nothing is left
         check_first_of_each(grid, jobs, wanted)
     with (

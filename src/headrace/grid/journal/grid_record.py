@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from headrace.record_files import Time
 from headrace.runs import Cause, Status
 
 
@@ -220,7 +221,7 @@ class Note(msgspec.Struct, frozen=True):
         text: what happened.
     """
 
-    t: float
+    t: Time
     key: str
     text: str
 
@@ -236,7 +237,7 @@ class ControllerProcess(msgspec.Struct, frozen=True):
 
     pid: int
     node: str
-    since: float
+    since: Time
 
 
 class GridRecord(msgspec.Struct, frozen=True):
@@ -260,10 +261,10 @@ class GridRecord(msgspec.Struct, frozen=True):
     name: str
     file: str
     digest: str
-    created: float
+    created: Time
     lines: tuple[LineRecord, ...] = ()
     copies: tuple[CopyRecord, ...] = ()
-    ended: float | None = None
+    ended: Time | None = None
     budget: float | None = None
     deadline: float | None = None
     stop_asked: float | None = None

@@ -1,13 +1,20 @@
-"""The file of a grid's journal: where it is, its tables, how it is opened. A commit is on disk when it returns."""
+"""The file of a grid's journal: where it is, its tables, how it is opened. A commit is on disk when it returns.
+
+A journal in a folder that this user has not entered (see `headrace.own_runs`) is somebody else's: it is opened for
+reading only, it is a regular file with nothing but tables, and nobody acts by what it says.
+"""
 
 from __future__ import annotations
 
+import glob
 import sqlite3
 from pathlib import Path
 
 from headrace.errors import StorageError, UsageError
-from headrace.home import home_dir
+from headrace.home import GRIDS, home_dir
+from headrace.own_runs import enter_run, require_started_here, started_here
 from headrace.private_folders import make_folders
+from headrace.record_files import check_kind
 
 FILE = "journal.sqlite"
 BUSY_SECONDS = 30.0
@@ -44,7 +51,7 @@ _MADE_BY = (_SCHEMA + _RUNGS, "ALTER TABLE lines ADD COLUMN stop_asked REAL;" + 
 
 def grids_dir() -> Path:
     """Returns the directory of all grids: $HEADRACE_HOME/grids, by default ~/.headrace/grids."""
-    return home_dir() / "grids"
+    return home_dir() / GRIDS
 
 
 def journal_path(name: str) -> Path:
@@ -52,26 +59,60 @@ def journal_path(name: str) -> Path:
     return grids_dir() / name / FILE
 
 
+def read_journal(path: Path) -> sqlite3.Connection:
+    """Opens a journal to read it, whoever has written it. Raises UsageError and StorageError, as `open_journal`."""
+    _check_there(path)
+    if started_here(path.parent):
+        return open_journal(path)
+    try:
+        for file in path.parent.glob(f"{glob.escape(path.name)}*"):  # its log and index, too, which SQLite opens
+            check_kind(file, file.lstat())
+        database = _connect(f"{path.absolute().as_uri()}?mode=ro")
+        try:
+            database.execute("PRAGMA trusted_schema=OFF")
+            kinds = "SELECT name FROM sqlite_schema WHERE type NOT IN ('table', 'index') OR rootpage = 0"
+            if (row := database.execute(kinds).fetchone()) is not None:
+                raise sqlite3.DatabaseError(f"{row['name']!r} is no table of a journal")
+            if (version := _version_of(database)) < _VERSION:
+                raise sqlite3.DatabaseError(f"an older headrace has written it (version {version})")
+        except sqlite3.Error:
+            database.close()
+            raise
+    except (sqlite3.Error, OSError) as error:
+        raise StorageError(f"{path} cannot be read: {error}", "it was not started here, so it is only read") from error
+    return _of_this_version(database, path, version)
+
+
+def require_own(path: Path) -> None:
+    """Raises EngineRefused for a journal that this user has not begun here: nobody acts by what it says."""
+    require_started_here(
+        path.parent,
+        "a grid of somebody else is neither run nor stopped",
+        f"move {path.parent} away if the grid is yours, begun by an older headrace or elsewhere: `headrace grid run` "
+        "makes a new journal and finds the runs that you started here by their names",
+    )
+
+
 def open_journal(path: Path, *, create: bool = False) -> sqlite3.Connection:
-    """Opens a journal. Threads may share the connection, one at a time.
+    """Opens a journal of this user's to write it. Threads may share the connection, one at a time.
 
     Args:
         path: its file.
         create: make it, with its folder, where there is none.
 
     Raises:
+        EngineRefused: it is not this user's own.
         UsageError: there is none; or a newer headrace has written it.
         StorageError: it cannot be read or written.
     """
-    if not create and not path.is_file():
-        raise UsageError(
-            f"there is no grid {path.parent.name!r}: {path} does not exist", "`headrace grid run` starts one"
-        )
+    if not create:
+        _check_there(path)
     try:
-        if create:
+        if create and not path.exists() and not started_here(path.parent):
             make_folders(path.parent)
-        database = sqlite3.connect(path, timeout=BUSY_SECONDS, check_same_thread=False, isolation_level=None)
-        database.row_factory = sqlite3.Row
+            enter_run(path.parent)
+        require_own(path)
+        database = _connect(str(path))
         database.execute("PRAGMA journal_mode=WAL")
         database.execute("PRAGMA synchronous=FULL")
         database.execute("PRAGMA foreign_keys=ON")
@@ -86,6 +127,25 @@ def open_journal(path: Path, *, create: bool = False) -> sqlite3.Connection:
             else "is there room on the disk, and may you write there?"
         )
         raise StorageError(f"{path} cannot be used: {error}", hint) from error
+    return _of_this_version(database, path, version)
+
+
+def _check_there(path: Path) -> None:
+    if not path.is_file():
+        raise UsageError(
+            f"there is no grid {path.parent.name!r}: {path} does not exist", "`headrace grid run` starts one"
+        )
+
+
+def _connect(name: str) -> sqlite3.Connection:
+    database = sqlite3.connect(
+        name, timeout=BUSY_SECONDS, check_same_thread=False, isolation_level=None, uri=name.startswith("file:")
+    )
+    database.row_factory = sqlite3.Row
+    return database
+
+
+def _of_this_version(database: sqlite3.Connection, path: Path, version: int) -> sqlite3.Connection:
     if version > _VERSION:
         database.close()
         raise UsageError(f"{path} was written by a newer headrace (version {version})", "update headrace")

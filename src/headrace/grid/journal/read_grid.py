@@ -6,6 +6,7 @@ import difflib
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -19,11 +20,13 @@ from headrace.grid.journal.grid_record import (
     Note,
     Rung,
 )
-from headrace.grid.journal.journal_file import FILE, grids_dir, journal_path, open_journal
+from headrace.grid.journal.journal_file import FILE, grids_dir, journal_path, read_journal
+from headrace.record_files import decode_record
 from headrace.runs import Cause
 
 _SHOWN = 5
 _cause = msgspec.json.Decoder(Cause)
+_fields = msgspec.json.Decoder(dict[str, Any])
 _places = msgspec.json.Decoder(tuple[tuple[str, str], ...])
 
 
@@ -41,7 +44,7 @@ def read_grid(name: str) -> GridRecord:
     if name not in known:
         raise UsageError(f"there is no grid {name!r} in {grids_dir()}", _hint(name, known))
     path = journal_path(name)
-    database = open_journal(path)
+    database = read_journal(path)
     try:
         return record_of(database, path)
     finally:
@@ -61,11 +64,11 @@ def _hint(name: str, known: Sequence[str]) -> str:
 def read_notes(name: str) -> tuple[Note, ...]:
     """Returns what happened to a grid, in its order. Raises as `read_grid`."""
     path = journal_path(name)
-    database = open_journal(path)
+    database = read_journal(path)
     try:
         rows = database.execute("SELECT t, key, text FROM notes ORDER BY rowid").fetchall()
-        return tuple(Note(row["t"], row["key"], row["text"]) for row in rows)
-    except sqlite3.Error as error:
+        return tuple(msgspec.convert({**row}, Note) for row in rows)
+    except (sqlite3.Error, msgspec.DecodeError) as error:
         raise StorageError(f"{path} cannot be read: {error}") from error
     finally:
         database.close()
@@ -104,24 +107,17 @@ def record_of(database: sqlite3.Connection, path: Path) -> GridRecord:
         judged: dict[str, list[Rung]] = {}
         for row in rungs:
             judged.setdefault(row["key"], []).append(_rung(row))
-        return GridRecord(
-            name=grid["name"],
-            file=grid["file"],
-            digest=grid["digest"],
-            job_digest=grid["job_digest"],
-            created=grid["created"],
+        controller = None if grid["pid"] is None else msgspec.convert({**grid}, ControllerProcess)
+        return msgspec.structs.replace(
+            msgspec.convert({**grid}, GridRecord),
             lines=tuple(
                 _line(index, row, by_key.get(row["key"], ()), judged.get(row["key"], ()))
                 for index, row in enumerate(lines)
             ),
             copies=tuple(_copy(row) for row in copies),
-            ended=grid["ended"],
-            budget=grid["budget"],
-            deadline=grid["deadline"],
-            stop_asked=grid["stop_asked"],
-            controller=None if grid["pid"] is None else ControllerProcess(grid["pid"], grid["node"], grid["since"]),
+            controller=controller,
         )
-    except (sqlite3.Error, msgspec.DecodeError, ValueError) as error:
+    except (sqlite3.Error, msgspec.DecodeError, ValueError, TypeError, IndexError) as error:  # of somebody else: any
         raise StorageError(f"{path} cannot be read: {error}") from error
 
 
@@ -154,7 +150,7 @@ def copy_of(database: sqlite3.Connection, place: str, region: str) -> CopyRecord
 
 
 def _attempt(row: sqlite3.Row) -> AttemptRecord:
-    cause = None if row["cause"] is None else _cause.decode(row["cause"])
+    cause = None if row["cause"] is None else decode_record(_cause, row["cause"])
     return msgspec.structs.replace(msgspec.convert({**row, "cause": None}, AttemptRecord), cause=cause)
 
 
@@ -163,7 +159,7 @@ def _rung(row: sqlite3.Row) -> Rung:
 
 
 def _line(index: int, row: sqlite3.Row, attempts: Sequence[AttemptRecord], rungs: Sequence[Rung]) -> LineRecord:
-    fields, waits_for = msgspec.json.decode(row["fields"]), _places.decode(row["waits_for"])
+    fields, waits_for = decode_record(_fields, row["fields"]), decode_record(_places, row["waits_for"])
     told = {"index": index, "fields": fields, "waits_for": waits_for, "in_file": bool(row["in_file"])}
     line = msgspec.convert({**row, **told}, LineRecord)
     return msgspec.structs.replace(line, attempts=tuple(attempts), rungs=tuple(rungs))

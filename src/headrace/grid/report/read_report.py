@@ -19,6 +19,9 @@ from headrace.grid.report.grid_report import GridReport, report_grid
 from headrace.grid.report.line_result import RunFigures
 from headrace.grid.report.run_figures import run_figures
 from headrace.job.problems.finding import suggestion
+from headrace.own_runs import started_here
+
+FOREIGN = "the grid was not started here by you: its journal is only read, and what it says is somebody else's word"
 
 
 def read_report(
@@ -39,12 +42,15 @@ def read_report(
     """
     record = read_grid(name)
     notes: list[str] = []
-    if objective is None:
+    foreign = not started_here(journal_path(name).parent)
+    if foreign:  # it names files, too
+        notes.append(FOREIGN)
+    elif objective is None:
         try:
             objective = objective_in(Path(record.file))
         except HeadraceError as error:
             notes.append(f"{record.file} cannot be read now: what the grid is run for is not known ({error.message})")
-    if record.ended is None and not has_controller(journal_path(name).parent):
+    if record.ended is None and not foreign and not has_controller(journal_path(name).parent):
         notes.append(f"no process controls the grid: nothing more begins until headrace grid run {record.file}")
     found = report_grid(record, objective, figures, time.time())
     return msgspec.structs.replace(found, notes=(*notes, *found.notes))

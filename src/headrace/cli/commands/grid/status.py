@@ -25,18 +25,21 @@ def status(grid: str, shown: int, notes: bool, output: str) -> int:
     from headrace.grid.journal.journal_file import journal_path
     from headrace.grid.journal.read_grid import read_grid, read_notes
     from headrace.grid.report.running_cost import with_running_costs
+    from headrace.own_runs import started_here
 
     record = with_running_costs(read_grid(grid))
-    controlled = has_controller(journal_path(grid).parent)
+    folder = journal_path(grid).parent
+    foreign = not started_here(folder)
+    controlled = not foreign and has_controller(folder)
     told = read_notes(grid) if notes else ()
     if output == "json":
         from headrace.cli.options import echo_json
 
-        echo_json({"controlled": controlled, "grid": record, "notes": told})
+        echo_json({"controlled": controlled, "foreign": foreign, "grid": record, "notes": told})
     else:
         from headrace.cli.views.grid_status_tables import show_status
 
-        show_status(record, controlled, shown, told)
+        show_status(record, controlled, foreign, shown, told)
     return 0
 
 

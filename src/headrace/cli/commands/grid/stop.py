@@ -39,17 +39,18 @@ def stop(grid: str, lines: tuple[str, ...], output: str) -> int:
     from headrace.grid.controller.grid_lease import GridInUse, has_controller
     from headrace.grid.journal.grid_record import LineState
     from headrace.grid.journal.journal import Journal
-    from headrace.grid.journal.journal_file import journal_path
+    from headrace.grid.journal.journal_file import journal_path, require_own
     from headrace.grid.journal.named_lines import lines_named
     from headrace.grid.journal.read_grid import read_grid
     from headrace.runs import Run
 
     record = read_grid(grid)
+    path = journal_path(grid)
+    require_own(path)
     chosen = lines_named(record, lines) if lines else record.lines
     if all(line.state.over for line in chosen):
         _show(record, False, output)
         return 0
-    path = journal_path(grid)
     if not lines and not has_controller(path.parent):
         try:
             with GridProgress() as progress, stopping(grid, progress.line) as controller:
