@@ -74,14 +74,26 @@ def test_chunked_bodies_with_extensions_and_trailers(echoing: Wire) -> None:
 
 @pytest.mark.parametrize(
     "chunks",
-    [b"x\r\n", b"-1\r\n", b"\r\n", b"0x3\r\nabc\r\n0\r\n\r\n", b"3\r\nabcd\r\n0\r\n\r\n", b"1" * 17 + b"\r\n",
-     b"1" * 9000, b"FFFFFFFF\r\n", b"0\r\n" + b"a: b\r\n" * 9000],
+    [b"x\r\n", b"-1\r\n", b"\r\n", b"0x3\r\nabc\r\n0\r\n\r\n", b"3\r\nabcd\r\n0\r\n\r\n", b"1" * 21 + b"\r\n",
+     b"1" * 9000, b"0\r\n" + b"a: b\r\n" * 9000],
 )  # fmt: skip
 def test_chunks_that_are_none_end_the_connection(chunks: bytes, echoing: Wire) -> None:
     status, headers, _ = echoing.ask("POST / HTTP/1.1\nHost: h\nTransfer-Encoding: chunked", chunks)
     assert status in (400, 413, 431)
     assert headers["connection"] == "close"
     assert echoing.rest() == b""
+
+
+def test_a_chunked_body_is_as_large_as_the_limit_at_most() -> None:
+    with serving(echo, HttpLimits(body_bytes=5)) as server, Wire(server.port) as wire:
+        for size, status in ((5, 200), (6, 413)):
+            body = b"4\r\nabcd\r\n%x\r\n%s\r\n0\r\n\r\n" % (size - 4, b"e" * (size - 4))
+            assert wire.ask("PUT / HTTP/1.1\nHost: h\nTransfer-Encoding: chunked", body)[0] == status
+
+
+def test_a_connection_closes_when_the_client_says_so(echoing: Wire) -> None:
+    status, headers, _ = echoing.ask("GET / HTTP/1.1\nHost: h\nConnection: foo, CLOSE")
+    assert (status, headers["connection"], echoing.rest()) == (200, "close", b"")
 
 
 def test_continue_comes_at_once_and_only_to_who_waits(echoing: Wire) -> None:

@@ -93,15 +93,23 @@ def command(
       eval "$(headrace serve --print-env)"; python notebook.py
       headrace serve -- python notebook.py
     """
-    from headrace.endpoint.endpoint_server import (
-        PORT,
-        ServeOptions,
-        buckets_dir,
-        default_store,
-        serve,
-        written_setup,
-    )
     from headrace.errors import UsageError
+    from headrace.install_hint import install_hint
+
+    try:
+        from headrace.endpoint.endpoint_server import (
+            PORT,
+            ServeOptions,
+            buckets_dir,
+            default_store,
+            serve,
+            written_setup,
+        )
+    except ModuleNotFoundError as error:
+        if error.name != "h11":
+            raise
+        words = "headrace serve needs h11, which is not installed"
+        raise UsageError(words, hint=install_hint("serve")) from error
     from headrace.log_setup import VARIABLE, log_to_stderr
 
     options = ServeOptions(

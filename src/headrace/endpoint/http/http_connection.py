@@ -10,6 +10,8 @@ import ssl
 import time
 from collections.abc import Callable
 
+import h11
+
 from headrace.endpoint.http.http_limits import HttpLimits
 from headrace.endpoint.http.http_message import (
     CHUNK_BYTES,
@@ -117,12 +119,11 @@ class HttpConnection:
         return self._end() and keeps
 
     def _refuse(self, problem: HttpProblem) -> None:
-        self._write.reply(problem_reply(problem), "GET", old=False, keeps=False)
+        self._write.reply(problem_reply(problem), "GET", h11.Connection(h11.SERVER), keeps=False)
         self._linger()
 
     def _answer(self, head: RequestHead) -> bool:
-        go_on = (lambda: self._write.send(CONTINUE)) if head.expects else None
-        body = StreamBody(self._read, head.length, self._limits, go_on)
+        body = StreamBody(self._read, head, self._limits, lambda: self._write.send(CONTINUE))
         request = HttpRequest(
             head.method, head.raw_path, head.raw_query, head.headers, body, self._peer,
             isinstance(self._sock, ssl.SSLSocket), prove=self._prove,
@@ -130,9 +131,9 @@ class HttpConnection:
         reply, keeps = self._reply_to(request)
         try:
             unread = not body.done
-            keeps = keeps and head.keeps and ("Connection", "close") not in reply.headers
+            keeps = keeps and ("Connection", "close") not in reply.headers
             keeps = keeps and not (unread and (body.waits or self._too_much(body)))
-            keeps = self._write.reply(reply, head.method, old=head.old, keeps=keeps)
+            keeps = self._write.reply(reply, head.method, head.wire, keeps=keeps)
         finally:
             discard(reply)
         if keeps and unread:

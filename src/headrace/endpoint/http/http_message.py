@@ -6,6 +6,7 @@ upload is never held in memory.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from headrace.errors import HeadraceError
 CHUNK_BYTES = 1 << 18
 """How much of a file is read at once."""
 _DOCUMENT_BYTES = 1 << 16
+_NO_HEADER = re.compile(r"[\0\n\r\v\f]")
 
 
 class HttpProblem(HeadraceError):
@@ -271,7 +273,7 @@ class HttpReply:
 
     def __post_init__(self) -> None:
         for part in (self.reason, *(each for pair in self.headers for each in pair)):
-            if "\r" in part or "\n" in part:
+            if _NO_HEADER.search(part):
                 raise ValueError(f"a header of a reply has a line end: {part!r}")
 
 

@@ -1,4 +1,4 @@
-"""Sends replies: head and small body in one send, files by the kernel, made pieces as chunks."""
+"""Sends replies, framed by h11: head and small body in one send, files by the kernel, made pieces as chunks."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import time
 from collections.abc import Iterator
 from email.utils import formatdate
 from http import HTTPStatus
+
+import h11
 
 from headrace.endpoint.http.http_limits import HttpLimits, Pace
 from headrace.endpoint.http.http_message import CHUNK_BYTES, BodyProblem, ClientGone, FileSlice, HttpReply
@@ -42,53 +44,36 @@ class ReplyStream:
         """
         self._send(data, Pace(self._limits))
 
-    def reply(self, reply: HttpReply, method: str, *, old: bool, keeps: bool) -> bool:
+    def reply(self, reply: HttpReply, method: str, wire: h11.Connection, *, keeps: bool) -> bool:
         """Sends a reply. Returns False if the connection is to be closed after it.
 
         Args:
             reply: what to send.
             method: of the request; a reply to HEAD has no body.
-            old: the client speaks HTTP/1.0.
-            keeps: the connection stays open.
+            wire: frames the reply, as the request's version and headers ask for.
+            keeps: the connection stays open, if the client wants so, too.
 
         Raises:
             BodyProblem: it cannot be sent, or is taken too slowly.
         """
-        bare = method == "HEAD" or reply.status in (204, 304) or reply.status < 200
-        body = reply.body
-        chunked = not isinstance(body, bytes | FileSlice)
-        keeps = keeps and not (chunked and old and not bare)
-        lines = [f"HTTP/1.1 {reply.status} {reply.reason or _REASONS.get(reply.status, 'Status')}"]
-        lines += [f"{name}: {value}" for name, value in reply.headers if name.lower() not in _OWN]
-        lines.append(f"Date: {formatdate(usegmt=True)}")
-        if framing := self._framing(reply, method, chunked=chunked and not old):
-            lines.append(framing)
-        if not keeps or old:
-            lines.append(f"Connection: {'keep-alive' if keeps else 'close'}")
-        head = "\r\n".join([*lines, "", ""]).encode()
-        pace = Pace(self._limits)
+        bare = method == "HEAD" or reply.status in (204, 304)
+        body, pace = reply.body, Pace(self._limits)
+        head = wire.send(_response(reply, method, keeps=keeps)) or b""
         if bare:
             self._send(head, pace)
         elif isinstance(body, bytes):
-            self._send(head + body, pace)
+            self._send(head + (wire.send(h11.Data(body)) or b""), pace)
         elif isinstance(body, FileSlice):
+            wire.send_with_data_passthrough(h11.Data(_Sized(body.size)))  # type: ignore[arg-type]
             self._send_file(head, body, pace)
         else:
-            self._send_pieces(head, body, pace, chunked=not old)
-        return keeps
-
-    @staticmethod
-    def _framing(reply: HttpReply, method: str, *, chunked: bool) -> str:
-        if reply.status in (204, 304) or reply.status < 200:
-            return ""
-        given = next((value for name, value in reply.headers if name.lower() == "content-length"), "")
-        if method == "HEAD" and given:
-            return f"Content-Length: {given}"
-        if isinstance(reply.body, bytes):
-            return f"Content-Length: {len(reply.body)}"
-        if isinstance(reply.body, FileSlice):
-            return f"Content-Length: {reply.body.size}"
-        return "Transfer-Encoding: chunked" if chunked else ""
+            for piece in body:
+                self._send(head + (wire.send(h11.Data(piece)) or b""), pace)
+                head = b""
+            self._send(head + (wire.send(h11.EndOfMessage()) or b""), pace)
+        if wire.our_state is h11.SEND_BODY:
+            wire.send(h11.EndOfMessage())
+        return wire.our_state is h11.DONE
 
     def _send(self, data: bytes, pace: Pace) -> None:
         view = memoryview(data)
@@ -138,13 +123,32 @@ class ReplyStream:
                 at += sent
                 pace.moved(sent)
 
-    def _send_pieces(self, head: bytes, pieces: Iterator[bytes], pace: Pace, *, chunked: bool) -> None:
-        for piece in pieces:
-            if piece:
-                framed = b"%x\r\n%s\r\n" % (len(piece), piece) if chunked else piece
-                self._send(head + framed, pace)
-                head = b""
-        self._send(head + (b"0\r\n\r\n" if chunked else b""), pace)
+
+class _Sized:
+    """Stands for the bytes of a file that the kernel sends."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+
+def _response(reply: HttpReply, method: str, *, keeps: bool) -> h11.Response:
+    headers = [(name.encode(), value.strip().encode()) for name, value in reply.headers if name.lower() not in _OWN]
+    headers.append((b"Date", formatdate(usegmt=True).encode()))
+    own = next((value for name, value in reply.headers if name.lower() == "content-length"), "")
+    body = reply.body
+    if reply.status not in (204, 304):
+        if method == "HEAD" and own:
+            headers.append((b"Content-Length", own.encode()))
+        elif isinstance(body, bytes | FileSlice):
+            size = len(body) if isinstance(body, bytes) else body.size
+            headers.append((b"Content-Length", b"%d" % size))
+    if not keeps:
+        headers.append((b"Connection", b"close"))
+    reason = reply.reason or _REASONS.get(reply.status, "Status")
+    return h11.Response(status_code=reply.status, headers=headers, reason=reason.encode())
 
 
 def discard(reply: HttpReply) -> None:

@@ -6,12 +6,12 @@ import socket
 import time
 from collections.abc import Callable
 
-from headrace.endpoint.http.http_limits import HttpLimits, Pace
-from headrace.endpoint.http.http_message import BodyProblem, ClientGone, RequestBody, chunk_size, take_into
-from headrace.endpoint.http.request_head import END, is_hopeless
+import h11
 
-_LINE_BYTES = 4096  # of the line before a chunk, and of a trailer
-_TRAILER_BYTES = 1 << 14
+from headrace.endpoint.http.http_limits import HttpLimits, Pace
+from headrace.endpoint.http.http_message import BodyProblem, ClientGone, RequestBody, take_into
+from headrace.endpoint.http.request_head import END, RequestHead, is_hopeless
+
 _HEAD_BYTES = 1 << 14  # of what is received at once beside bodies
 
 
@@ -60,10 +60,6 @@ class RequestStream:
             self._receive(max(0.001, until - time.monotonic()))
         return self._take(end + len(END))[:end]
 
-    def take_pending(self) -> bytes:
-        """Returns the bytes that came and that nobody has read."""
-        return self._take(len(self._buffer))
-
     def readinto(self, buffer: memoryview) -> int:
         """Puts the next bytes into a buffer, as soon as there are some. Returns their number, 1 or more.
 
@@ -74,19 +70,19 @@ class RequestStream:
             return self._received(buffer, self._limits.stall_seconds)
         return take_into(buffer, self._buffer)
 
-    def read_line(self) -> bytes:
-        """Returns the next line of a chunked body's framing, without CR LF.
+    def receive(self) -> bytes:
+        """Returns the next bytes, as soon as there are some.
 
         Raises:
-            BodyProblem: it is too long, or did not come.
+            BodyProblem: there are none.
         """
-        while (end := self._buffer.find(b"\r\n")) < 0:
-            if len(self._buffer) > _LINE_BYTES:
-                raise BodyProblem(400, "the chunks of a body are framed by short lines", closes=True)
+        if not self._buffer:
             self._receive(self._limits.stall_seconds)
-        if end > _LINE_BYTES:
-            raise BodyProblem(400, "the chunks of a body are framed by short lines", closes=True)
-        return self._take(end + 2)[:end]
+        return self._take(len(self._buffer))
+
+    def put_back(self, data: bytes) -> None:
+        """Takes back the last bytes of what `receive` returned: they are those of the next request."""
+        self._buffer[:0] = data
 
     def _take(self, count: int) -> bytes:
         taken = bytes(self._buffer[:count])
@@ -116,23 +112,22 @@ class StreamBody(RequestBody):
 
     Args:
         stream: where it comes from.
-        length: bytes, None if it is chunked.
+        head: of the request.
         limits: how large and how slow it may be.
-        go_on: sends ``100 Continue``; None if the client does not wait for it.
+        go_on: sends ``100 Continue`` to a client that waits for it.
     """
 
-    def __init__(
-        self, stream: RequestStream, length: int | None, limits: HttpLimits, go_on: Callable[[], None] | None
-    ) -> None:
+    def __init__(self, stream: RequestStream, head: RequestHead, limits: HttpLimits, go_on: Callable[[], None]) -> None:
         self._stream = stream
-        self._length = length
+        self._length = head.length
+        self._wire = head.wire
         self._limits = limits
-        self._go_on = go_on
+        self._go_on = go_on if head.expects else None
         self._pace = Pace(limits)
-        self._left = length or 0  # of the body, or of the present chunk
+        self._left = head.length or 0
+        self._chunk = bytearray()  # that was received and not read
         self._total = 0
-        self._between = False  # chunks: the end of one was read, and the line before the next was not
-        self.done = length == 0
+        self.done = head.length == 0
 
     @property
     def length(self) -> int | None:
@@ -157,30 +152,29 @@ class StreamBody(RequestBody):
             go_on, self._go_on = self._go_on, None
             if not self._stream.pending:
                 go_on()
-        if self._length is None and not self._left and not self._next_chunk():
-            return 0
+        if self._length is None:
+            return self._read_chunks(buffer)
         count = self._stream.readinto(buffer[: self._left])
         self._left -= count
-        self._total += count
         self._pace.moved(count)
-        if not self._left:
-            self._between = self._length is None
-            self.done = self._length is not None
+        self.done = not self._left
         return count
 
-    def _next_chunk(self) -> bool:
-        if self._between and self._stream.read_line():
-            raise BodyProblem(400, "a chunk of the body is longer than it says", closes=True)
-        digits, _, _ = self._stream.read_line().partition(b";")
-        self._left = chunk_size(digits.strip(b" \t"))
-        if self._total + self._left > self._limits.body_bytes:
-            raise BodyProblem(413, f"the body of a request may have {self._limits.body_bytes} bytes", closes=True)
-        if self._left:
-            return True
-        trailers = 0
-        while line := self._stream.read_line():
-            trailers += len(line)
-            if trailers > _TRAILER_BYTES:
-                raise BodyProblem(431, f"trailers may have {_TRAILER_BYTES} bytes", closes=True)
-        self.done = True
-        return False
+    def _read_chunks(self, buffer: memoryview) -> int:
+        if not self._chunk:
+            try:
+                while (event := self._wire.next_event()) is h11.NEED_DATA:
+                    self._wire.receive_data(self._stream.receive())
+            except h11.RemoteProtocolError as error:
+                raise BodyProblem(error.error_status_hint, f"the body's chunks: {error}", closes=True) from None
+            if isinstance(event, h11.EndOfMessage):
+                self.done = True
+                self._stream.put_back(self._wire.trailing_data[0])
+                return 0
+            assert isinstance(event, h11.Data)
+            self._chunk = bytearray(event.data)
+            self._total += len(self._chunk)
+            self._pace.moved(len(self._chunk))
+            if self._total > self._limits.body_bytes:
+                raise BodyProblem(413, f"the body of a request may have {self._limits.body_bytes} bytes", closes=True)
+        return take_into(buffer, self._chunk)
