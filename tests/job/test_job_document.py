@@ -97,9 +97,8 @@ def test_a_program_in_place_of_a_job_file_is_told_as_that(tmp_path: Path) -> Non
     (tmp_path / "train.py").write_text("import torch\n")
     with pytest.raises(JobInvalid) as caught:
         load_job(tmp_path / "train.py")
-    assert "is a program, not a job file\nhint: write a job file: job.yaml with `entry_point: train.py`" in str(
-        caught.value
-    )
+    hint = f"hint: `headrace init {tmp_path}/train.py` writes a job file for it"
+    assert f"is a program, not a job file\n{hint}" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from headrace.errors import HeadraceError
 from headrace.log_setup import VARIABLE, log_to_stderr
 
 COMMANDS = (
+    "init",
     "run",
     "plan",
     "schema",
@@ -51,6 +52,9 @@ COMMANDS = (
     "feed",
     "doctor",
 )
+
+_BESIDE = {"prune": "rm"}
+"""Commands that stand in the module of another one."""
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
@@ -85,7 +89,8 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command = importlib.import_module(f"headrace.cli.commands.{cmd_name}").command
+        module = importlib.import_module(f"headrace.cli.commands.{_BESIDE.get(cmd_name, cmd_name)}")
+        command = getattr(module, cmd_name if cmd_name in _BESIDE else "command")
         assert isinstance(command, click.Command)
         return command
 
@@ -109,6 +114,7 @@ def cli(verbose: int) -> None:
     """One training job on two kinds of machines: CPU hosts prepare the batches, GPU hosts only train.
 
     \b
+    headrace init train.py                  write job.yaml beside a script
     headrace plan job.yaml                  what would run where; starts nothing
     headrace run job.yaml                   run it on this machine
     headrace run job.yaml --detach          start it and return; then ps, status, logs -f, wait, stop

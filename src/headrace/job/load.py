@@ -73,7 +73,7 @@ def _text(file: Path, name: str) -> str:
     except OSError as error:
         raise _unreadable(name, f"cannot be read: {error.strerror}") from None
     if file.suffix in _PROGRAMS:
-        hint = f"write a job file: job.yaml with `entry_point: {file.name}` and what it runs on"
+        hint = f"`headrace init {file}` writes a job file for it"
         raise _unreadable(name, "is a program, not a job file", hint=hint)
     if len(raw) > MAX_BYTES:
         hint = "put data into a channel, and code into source_dir"

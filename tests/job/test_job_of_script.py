@@ -1,0 +1,130 @@
+"""`headrace init` writes a job file from what it sees of a script, without running it; it is valid as it is written."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from headrace.cli.main import invoke
+from headrace.errors import UsageError
+from headrace.job import load_job
+from headrace.job.job_of_script import job_of_script
+
+SCRIPT = """
+import argparse, os
+raise SystemExit("it was run")
+parser = argparse.ArgumentParser()
+group = parser.add_argument_group("training")
+group.add_argument("-l", "--learning-rate", type=float, default=1e-3, help="of  Adam: 10%% of it\\nat first")
+parser.add_argument("--epochs", type=int, required=True)
+parser.add_argument("--name", default="yes: no # 'x'")
+parser.add_argument("--seed", type=int)
+parser.add_argument("--vocabulary", default=2 ** 15)
+parser.add_argument("--corpus", default="data/corpus.jsonl")
+parser.add_argument("--out-dir", default="out")
+parser.add_argument("--train", default=os.environ.get("SM_CHANNEL_TRAIN"))
+parser.add_argument("--test", default=os.environ["SM_CHANNEL_TEST"])
+parser.add_argument("--model-dir", default=os.environ.get("SM_MODEL_DIR", "/tmp/x"))
+parser.add_argument("--fast", action="store_true")
+parser.add_argument("--layers", nargs="+", default=[1, 2])
+parser.add_argument("config")
+parser.add_argument(f"--{os.name}")
+"""
+
+
+def test_options_become_hyperparameters_and_data_that_they_name_become_channels(tmp_path: Path) -> None:
+    (tmp_path / "train me.py").write_text(SCRIPT)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "corpus.jsonl").touch()
+    (tmp_path / "out").mkdir()  # of a run by hand, before
+    (tmp_path / "train").mkdir()
+    (tmp_path / "requirements-gpu.txt").touch()
+    assert invoke(["init", str(tmp_path / "train me.py")]) == 0
+    job = load_job(tmp_path / "job.yaml")
+    assert (job.job_name, job.entry_point, str(job.requirements)) == ("train-me", "train me.py", "requirements-gpu.txt")
+    assert job.hyperparameters == {
+        "learning-rate": 1e-3,
+        "name": "yes: no # 'x'",
+        "corpus": "/opt/ml/input/data/corpus/corpus.jsonl",
+        "out-dir": "out",
+    }
+    assert {name: channel.s3_data for name, channel in job.inputs.items()} == {
+        "train": "train",
+        "corpus": "data",
+    }
+    text = (tmp_path / "job.yaml").read_text()
+    for words in (
+        "  learning-rate: 0.001  # of Adam: 10%% of it at first\n",
+        "  # epochs:  # the script needs it\n",
+        "  # seed:  # the script has its own default\n",
+        "  # vocabulary:  # the script has its own default\n",
+        "  # test: the data of SM_CHANNEL\n",
+        "  # model-dir: $SM_MODEL_DIR unless it is given\n",
+        "  # fast: a flag without a value: only a `command`",
+        "  # layers: several values: only a `command`",
+        "  # config: an argument without a name: only a `command` in place of entry_point gives it, and",
+    ):
+        assert words in text
+    assert "nt" not in job.hyperparameters
+
+
+def test_a_file_that_is_there_stays_unless_it_is_said_and_what_comes_next_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.sh").touch()
+    Path("job.yaml").write_text("mine")
+    assert invoke(["init", "train.sh"]) == 2
+    assert "job.yaml is there already" in capsys.readouterr().err
+    assert Path("job.yaml").read_text() == "mine"
+    assert invoke(["init", "train.sh", "--force"]) == 0
+    commands = [line.strip().partition("  #")[0] for line in capsys.readouterr().out.splitlines()[1:]]
+    assert commands == ["headrace plan job.yaml", "headrace run job.yaml"]
+    assert invoke(commands[0].split()[1:]) == 0
+    assert invoke(["plan", "train.sh"]) == 2
+    assert "`headrace init train.sh` writes a job file" in capsys.readouterr().err
+
+
+def test_a_script_of_a_package_is_started_as_its_module_and_one_with_ranks_has_its_launcher(tmp_path: Path) -> None:
+    folder = tmp_path / "trainer" / "text"
+    folder.mkdir(parents=True)
+    for each in (folder.parent, folder):
+        (each / "__init__.py").touch()
+    (folder / "main.py").write_text("import torch.distributed as dist\nfrom .data import load\n")
+    assert invoke(["init", str(folder / "main.py")]) == 0
+    job = load_job(folder / "job.yaml")
+    assert (job.job_name, job.entry_point) == ("text", "-m trainer.text.main")
+    assert (folder / str(job.source_dir)).resolve() == tmp_path.resolve()
+    assert job.distribution
+
+
+@pytest.mark.parametrize(("name", "text"), [("a.txt", ""), ("a.py", "def (:"), ("a.py", "\0"), ("a.py", None)])
+def test_what_is_no_script_is_told(name: str, text: str | None, tmp_path: Path) -> None:
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(UsageError, match=name):
+        job_of_script(tmp_path / name)
+
+
+def test_whatever_an_option_says_the_file_is_valid_and_gives_back_its_value(tmp_path: Path) -> None:
+    seed = random.randrange(10**9)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    signs = "ab1 .-_:#'\"{}[],&*!|>%@`~=?\\/\u00e9\n\t"
+    for _ in range(60):
+        values: dict[str, object] = {}
+        for number in range(rng.randint(1, 6)):
+            word = "".join(rng.choices(signs, k=rng.randint(1, 8)))
+            value = rng.choice(
+                (word, rng.random(), rng.randint(-9, 9), True, False, "true", "null", "1e-3", "no", "12", "x" * 999)
+            )
+            values[f"{rng.choice('abc')}{number}{rng.choice(('', '-x', '_y', '.z'))}"] = value
+        options = "".join(
+            f"p.add_argument('--{name}', default={value!r}, help={value!r})\n" for name, value in values.items()
+        )
+        script = tmp_path / "train.py"
+        script.write_text(options)
+        (tmp_path / "job.yaml").write_text(job_of_script(script))
+        assert load_job(tmp_path / "job.yaml").hyperparameters == values, options
