@@ -87,6 +87,7 @@ FORMATS = {
     "engines/local/limits/": "/proc, cgroup files, nvidia-smi",
     "engines/kubernetes/lightkube_cluster.py": "the header Warning of an API server",
     "engines/kubernetes/pod_states.py": "what an API server says of pods that it refuses, which has no other sign",
+    "feed/sources/object_stores.py": "what of obstore's errors is not shown: keys in URLs, its own structures",
     "engines/slurm/slurm_commands.py": "what scontrol prints",
     "engines/slurm/slurm_complaints.py": "what Slurm prints when something is wrong, of which a part is shown",
     "engines/slurm/slurm_state.py": "what squeue and scontrol print",
