@@ -20,7 +20,7 @@
 # make kubernetes   the table of engines on a real Kubernetes cluster of this machine, built from Debian's source (as root, on
 #              Debian 12; the first time 10 minutes more); KUBERNETES_TESTS: what runs there
 # make sagemaker-sdk   builds .venv-sagemaker, for tests/endpoint/test_serve_sdk.py; make sagemaker-sdk3: a job by version 3 of the SDK
-# make docs    the user's documentation as a site, under site/
+# make docs    the documentation as a site under site/, with pages made from job file, commands and docstrings
 
 # The first that works; a version manager's command may be there and not work.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.10 python3; do $$p -c 'import venv' 2>/dev/null && echo $$p && break; done)

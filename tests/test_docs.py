@@ -18,7 +18,7 @@ from test_rooms import MAY_IMPORT, ORDER
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-PAGES = sorted(DOCS.glob("*.md"))
+PAGES = sorted(DOCS.rglob("*.md"))
 TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES, *sorted((ROOT / "examples").glob("*/README.md"))]
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
@@ -54,12 +54,17 @@ def test_every_link_between_pages_leads_to_a_file_and_a_heading(page: Path) -> N
 
 def test_the_first_page_leads_to_every_page() -> None:
     linked = {target.partition("#")[0] for target in links(DOCS / "index.md")}
-    assert {page.name for page in PAGES} - {"index.md"} <= linked
+    assert {str(page.relative_to(DOCS)) for page in PAGES} - {"index.md"} <= linked
 
 
 def test_the_menu_of_the_site_has_every_page() -> None:
+    def files(menu: list[dict[str, object]]) -> Iterator[str]:
+        for entry in menu:
+            for part in entry.values():
+                yield from files(part) if isinstance(part, list) else [str(part)]
+
     menu = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
-    assert sorted(file for entry in menu for file in entry.values()) == sorted(page.name for page in PAGES)
+    assert sorted(files(menu)) == sorted(str(page.relative_to(DOCS)) for page in PAGES)
 
 
 @pytest.mark.parametrize("page", NAMES_CODE, ids=lambda page: page.name)
