@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import itertools
 import json
@@ -21,7 +22,7 @@ from headrace.feed.client.remote_pool import RemotePool
 from headrace.feed.client.request import Request
 from headrace.feed.client.scheduler import Schedule
 from headrace.feed.client.shard_placement import ShardPlacement
-from headrace.feed.client.worker_pool import RECOVER_SECONDS, Worker
+from headrace.feed.client.worker_pool import RECOVER_SECONDS, START_SECONDS, Worker
 from headrace.feed.plan.epoch import BatchPlan, EpochPlan
 from headrace.feed.wire import messages
 from headrace.feed.wire.endpoints import Endpoints
@@ -162,23 +163,60 @@ def test_a_layout_is_learned_row_by_row_and_nothing_is_kept_of_the_batches_that_
     assembly.ledger.close()
 
 
-def test_a_host_that_feed_json_calls_ready_after_it_was_connected_to_is_not_absent(tmp_path: Path) -> None:
-    def write(state: str) -> None:
-        host = {"host": "h1", "group": "g", "address": "tcp://127.0.0.1:1", "executors": 1, "state": state}
-        document = {"generation": 1, "secret_file": str(tmp_path / "secret"), "hosts": [host]}
-        fresh = tmp_path / "fresh.json"
-        fresh.write_text(json.dumps(document))
-        fresh.rename(tmp_path / "feed.json")
+def write_hosts(folder: Path, *states: str) -> Endpoints:
+    """Writes the feed.json of hosts h1, h2 ... and returns what reads it."""
+    hosts = [
+        {"host": f"h{number}", "group": "g", "address": f"tcp://127.0.0.1:{number}", "executors": 1, "state": state}
+        for number, state in enumerate(states, 1)
+    ]
+    write_secret(folder / "secret")
+    fresh = folder / "fresh.json"
+    fresh.write_text(json.dumps({"generation": 1, "secret_file": str(folder / "secret"), "hosts": hosts}))
+    fresh.rename(folder / "feed.json")
+    return Endpoints(str(folder / "feed.json"))
 
-    write_secret(tmp_path / "secret")
-    write("starting")
-    endpoints = Endpoints(str(tmp_path / "feed.json"))
+
+@pytest.mark.parametrize("state", ["ready", "lost", "opens"])
+def test_the_time_in_which_a_host_must_tell_its_shards_begins_when_its_job_has_started_it(
+    tmp_path: Path, state: str
+) -> None:
+    endpoints = write_hosts(tmp_path, "ready", "starting")
+    worker_pool = RemotePool(endpoints, "test", 0, 1)
+    schedule = Schedule()
+    placement = ShardPlacement(worker_pool, schedule, messages.Open(1, "m:f", {}, "", "", True), pytest.fail)
+    with contextlib.ExitStack() as stack:
+        stack.callback(worker_pool.close)
+
+        def opens(place: int, shard: str, now: float) -> None:
+            ours, theirs = socket.socketpair()
+            stack.enter_context(theirs)
+            worker = worker_pool._add(f"h{place + 1}", "remote", Link(FramedConnection(ours), False, set()))
+            worker.endpoint, worker.ready = endpoints.current()[place], True
+            assert placement.opened(worker, messages.Opened(1, SIZE, False, {}, [(shard, SIZE)]), now)
+
+        opens(0, "a", 0.0)
+        for now in (1.0, 2 * START_SECONDS, 50 * START_SECONDS):
+            assert not placement.settle(now), "its job still starts it"
+            assert placement.gathering
+        if state == "opens":
+            opens(1, "b", now)
+            assert placement.settle(now)
+            assert placement.length == 2 * SIZE
+            return
+        write_hosts(tmp_path, "ready", state)
+        assert not placement.settle(now + START_SECONDS)
+        with pytest.raises(WorkersLost, match="h2 did not open the pipeline within 60 s"):
+            placement.settle(now + START_SECONDS + 0.1)
+
+
+def test_a_host_that_feed_json_calls_ready_after_it_was_connected_to_is_not_absent(tmp_path: Path) -> None:
+    endpoints = write_hosts(tmp_path, "starting")
     worker_pool = RemotePool(endpoints, "test", 0, 1)
     ours, theirs = socket.socketpair()
     with theirs:
         worker = worker_pool._add("h1", "remote", Link(FramedConnection(ours), False, set()))
         worker.endpoint, worker.ready = endpoints.current()[0], True
-        write("ready")
+        write_hosts(tmp_path, "ready")
         assert worker_pool.absent() == []
         worker_pool.close()
 
