@@ -75,6 +75,26 @@ def test_the_table_is_divided_as_asked(cli: Cli, run: str, by: str, words: list[
         assert word in shown
 
 
+@pytest.mark.parametrize("kind", ["local", "local_gpu"])
+def test_no_command_shows_money_of_a_run_whose_types_were_not_named(
+    cli: Cli, run: str, kind: str, job_file: Callable[..., str]
+) -> None:
+    plan = cli.runs / run / "plan.json"
+    plan.write_text(json.dumps({"groups": [{**group, "instance_type": kind} for group in GROUPS]}))
+    for words in (*(("cost", run, "--by", by) for by in ("group", "host", "step", "epoch")), ("report", run)):
+        shown = cli(*words)
+        assert (shown.returncode, shown.stderr) == (0, "")
+        assert f"note: {kind} has no list price" in shown.stdout
+        assert "USD" not in shown.stdout
+        assert "list prices of" not in shown.stdout
+    job = job_file("")
+    named = cli("plan", job).stdout
+    assert "USD" in named
+    shown = cli("plan", job, "--set", f"instance_groups[0].type={kind}")
+    assert shown.returncode == 0, shown.stderr
+    assert "USD" not in shown.stdout
+
+
 def test_as_json_there_is_all_of_it_and_nothing_else(cli: Cli, run: str) -> None:
     found = json.loads(cli("cost", run, "--region", "us-west-2", "--output", "json").stdout)
     assert found["region"] == "us-west-2"

@@ -495,6 +495,19 @@ def test_one_host_removes_and_several_remove(kind: str, words: str) -> None:
     assert words in advise(measured(), kind).advice
 
 
+@pytest.mark.parametrize("types", [(), (DATA,)])
+@pytest.mark.parametrize(("trainer", "money"), [("local", False), ("local_gpu", False), (TRAINER, True)])
+def test_money_is_shown_where_the_run_has_named_types_and_never_for_this_machine_itself(
+    capsys: pytest.CaptureFixture[str], trainer: str, money: bool, types: tuple[str, ...]
+) -> None:
+    found = advise(measured(0.3, 0.7, facts("train", trainer, trains=True, executors=3)), *types)
+    show_advised(msgspec.structs.replace(found, now=msgspec.structs.replace(found.now, cost=None)), everything=True)
+    shown = capsys.readouterr().out
+    assert ("USD" in shown, "prices" in shown) == (money, money)
+    assert bool(found.prices) is money
+    assert "data host" in found.advice
+
+
 @pytest.mark.parametrize("width", [0, 60, 80, 100])
 def test_every_figure_of_the_advice_is_shown_whole_however_narrow(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     found = advise(measured())

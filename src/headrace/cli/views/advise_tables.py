@@ -28,18 +28,10 @@ def show_advised(found: Advised, *, everything: bool) -> None:
         out.print(Text(age))
     out.print()
     now = found.now
-    unit = f"{found.currency}/1000 samples"
-    table = columns(
-        ("measured, this run", "step", "", "data wait", unit, f"{found.currency} to train"), right=("step", "data wait")
-    )
-    table.add(
-        now.cluster,
-        milliseconds(now.step.value),
-        _range(now.step),
-        f"{100 * now.wait:.1f} %",
-        _money(now.cost_per_1000_samples),
-        _money(now.cost),
-    )
+    money = (f"{found.currency}/1000 samples", f"{found.currency} to train") if found.prices else ()
+    table = columns(("measured, this run", "step", "", "data wait", *money), right=("step", "data wait"))
+    costs = (_money(now.cost_per_1000_samples), _money(now.cost)) if money else ()
+    table.add(now.cluster, milliseconds(now.step.value), _range(now.step), f"{100 * now.wait:.1f} %", *costs)
     out.print(table)
     out.print()
     shown = [one for one in found.candidates if everything or one.marks]
@@ -49,15 +41,14 @@ def show_advised(found: Advised, *, everything: bool) -> None:
             "step",
             "",
             "data wait",
-            unit,
-            f"{found.currency} to train",
+            *money,
             "verdict",
             "",
         ),
         right=("step", "data wait"),
     )
     for one in shown:
-        table.add(*_cells(one))
+        table.add(*_cells(one, with_money=bool(money)))
     if shown:
         out.print(table)
     hidden = len(found.candidates) - len(shown)
@@ -81,15 +72,14 @@ def show_advised(found: Advised, *, everything: bool) -> None:
     out.print(Text("note: [a .. b]: measured, 10th to 90th percentile of the seconds; predicted, what follows from it"))
 
 
-def _cells(one: Candidate) -> tuple[str, ...]:
-    per_sample, train = one.cost_per_1000_samples, one.cost
+def _cells(one: Candidate, *, with_money: bool) -> tuple[str, ...]:
+    costs = (_figure(one.cost_per_1000_samples), _figure(one.cost)) if with_money else ()
     return (
         one.title,
         milliseconds(one.step.value),
         _range(one.step),
         f"{100 * one.wait:.0f} %",
-        _money(per_sample.value if per_sample else None),
-        _money(train.value if train else None),
+        *costs,
         one.verdict,
         " ".join(one.marks),
     )
@@ -122,6 +112,10 @@ def milliseconds(seconds: float) -> str:
 def _range(of: Range) -> str:
     between = Spread(1000 * of.low, 1000 * of.high, count=0)
     return spread(Figure("step", "ms", 1000 * of.value, None, between))
+
+
+def _figure(cost: Range | None) -> str:
+    return _money(None if cost is None else cost.value)
 
 
 def _money(value: float | None) -> str:

@@ -238,7 +238,7 @@ def advised(
         else cost_of(state, plan, None, now=run.present(time.time()), region=where, on=on).total,
         verdict=judged.verdict,
     )
-    more = (unread, unnamed, _other_step(measured, judged))
+    more = (unread, unnamed if found.prices else "", _other_step(measured, judged))
     return msgspec.structs.replace(found, notes=(*(note for note in more if note), *found.notes))
 
 
@@ -402,7 +402,7 @@ def judge_clusters(
         measured=measured,
         region=region,
         currency=CURRENCY,
-        prices=tuple(prices),
+        prices=() if price is None else tuple(prices),  # else no cluster has a cost
         window=measured.window,
         assumptions=(*measured.assumptions, *assumed(measured, types)),
         notes=notes_of(measured, by_type, types, region, own.value),

@@ -284,12 +284,13 @@ def _notes(
     service: PlatformBill | None,
 ) -> list[str]:
     notes = [] if service is None else list(service.sentences())
-    if engine == "local":
+    known = any(prices.values())
+    if engine == "local" and known:
         notes.append(
             "this machine played the instances and nobody is billed: these are list prices of the named instance types "
             "for the time measured here"
         )
-    if unnamed:
+    if unnamed and known:
         notes.append(unnamed)
     notes += unpriced(job.groups, prices, region).values()
     gone = dict.fromkeys(price.instance_type for price in prices.values() if price and price.offered is False)
