@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from command_line import Cli
 
-from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket, write_ticket
+from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket
+from headrace.engines.ticket import write_ticket
 from headrace.runs import (
     Cause,
     CauseKind,
@@ -297,7 +298,7 @@ def test_on_a_terminal_groups_have_colours_unless_no_color_is_set(cli: Cli, tmp_
 
 def test_a_run_by_which_an_endpoint_plays_the_service_is_not_listed_twice(cli: Cli) -> None:
     mine = create_run("digits", "sagemaker", runs=cli.runs)
-    write_ticket(mine, ServiceTicket(f"{mine.id}-try2", "us-east-1", "", {}, "", "", "", 0.0, 0, 0.0, "", attempt=2))
+    write_ticket(mine, ServiceTicket(f"{mine.id}-try2", "us-east-1", "", {}, "", "", "", attempt=2))
     earlier, served = create_run(mine.id, "local", runs=cli.runs), create_run(f"{mine.id}-try2", "local", runs=cli.runs)
     other = create_run("digits", "local", runs=cli.runs)
     for paths in (mine, earlier, served, other):

@@ -20,7 +20,8 @@ from command_line import Cli
 from effort import SOAK
 
 from headrace.cli.main import cli as commands
-from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket, write_ticket
+from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket
+from headrace.engines.ticket import write_ticket
 from headrace.grid.journal.grid_record import AttemptRecord, AttemptState, GridRecord, LineRecord, LineState
 from headrace.grid.journal.journal import Journal
 from headrace.grid.journal.journal_file import FILE

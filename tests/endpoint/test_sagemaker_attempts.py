@@ -108,7 +108,7 @@ def test_a_run_that_pauses_between_two_attempts_is_stopped_without_the_service(l
         handle = loop.start(loop.job(HELLO, "paused", through(relay, attempts=1, delay=600), **ALONE))
         wait_for(lambda: "with a pause before it" in handle.run.state().transitions[-1].message)
     with pytest.raises(EngineRefused):
-        refresh_training_job.refresh_training_job(handle.run)
+        engines.refresh(handle.run)
     assert engines.stop(handle.run), "nobody serves by now"
     state = Run.open(handle.id).state()
     assert state.cause is not None

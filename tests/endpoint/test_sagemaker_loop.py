@@ -15,7 +15,8 @@ from effort import SOAK
 from sagemaker_loop import BUCKET, GROUPS, IMAGE, Loop, agent_inside, lines, members, open_loop, open_service
 
 from headrace import engines
-from headrace.engines.sagemaker.sagemaker_ticket import read_ticket, write_ticket
+from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket
+from headrace.engines.ticket import read_ticket, write_ticket
 from headrace.insight import cost_report
 from headrace.insight.figures.figure import Window
 from headrace.instance.launch_plan import LaunchPlan
@@ -78,7 +79,7 @@ def test_a_job_of_two_groups_runs_on_the_service_and_its_record_and_model_come_b
 
     again = loop.start(loop.job(HELLO, hyperparameters={"epochs": 4}, instance_groups=GROUPS[1:]))
     assert {path: path.stat().st_mtime_ns for path in shared} == shared, "it is not sent again"
-    ticket = read_ticket(again.paths)
+    ticket = read_ticket(again.paths, ServiceTicket)
     write_ticket(again.paths, msgspec.structs.replace(ticket, submitted=False, start=-1.0))
     assert again.wait(60) is Status.COMPLETED, "as if its submitter had been killed before it had an answer"
     assert len([path for path in (staged / "shared").rglob("*") if path.is_file()]) == 2

@@ -16,8 +16,9 @@ from sagemaker_loop import BUCKET, GROUPS, Loop, open_loop, open_service
 from headrace import engines
 from headrace.engines.sagemaker.boto_service import BotoService
 from headrace.engines.sagemaker.container_start import HOST
-from headrace.engines.sagemaker.sagemaker_ticket import read_ticket
+from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket
 from headrace.engines.submission import Permission
+from headrace.engines.ticket import read_ticket
 from headrace.insight import report
 from headrace.insight.render.tables import report_sheets
 from headrace.processes.process_table import scan
@@ -62,7 +63,7 @@ def test_the_actions_that_are_used_are_those_that_are_shown(loop: Loop) -> None:
         action for each in shown["role"] if not (each.optional or each.service) for action in each.actions
     }
 
-    ticket = read_ticket(handle.paths)
+    ticket = read_ticket(handle.paths, ServiceTicket)
     asked = BotoService(ticket.service)
     assert "training_job.json" in {document.name for document in engines.logs(handle.run)}
     assert not asked.stop(ticket.name)
@@ -83,7 +84,7 @@ def test_hosts_whose_record_is_lost_with_the_leader_are_reported_as_the_platform
     script = "import time\nwhile True:\n    sum(range(100_000))\n    time.sleep(0.02)"  # a tenth of a CPU
     handle = loop.start(loop.job(script, "gone", record={"uri": f"s3://{BUCKET}/out/headrace/runs", "interval": 600}))
     wait_for(lambda: len(programs(handle.id)) == 2, 60)
-    service = BotoService(read_ticket(handle.paths).service)
+    service = BotoService(read_ticket(handle.paths, ServiceTicket).service)
     for host in ("algo-1", "algo-2"):
         asked = (handle.id, host, "CPUUtilization")
         wait_for(lambda asked=asked: service.host_points(*asked, time.time() - 60, time.time()))

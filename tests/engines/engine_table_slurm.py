@@ -14,7 +14,8 @@ from engine_table_platform import Fields, Platform, RunsInFolder, address_of, pi
 from slurm_cluster import HEAD, HOSTS, NETWORK, NODES, SlurmCluster
 from stage import until
 
-from headrace.engines.slurm.ticket import read_ticket
+from headrace.engines.slurm.handover import SlurmTicket
+from headrace.engines.ticket import read_ticket
 from headrace.instance.launch_plan import read_plan
 from headrace.runs import Run
 from patience import allowed
@@ -130,7 +131,7 @@ class SlurmPlatform(RunsInFolder):
         raise AssertionError(f"no process of {node} in {switch}")
 
     def take_back(self, run: Run) -> None:
-        self.cluster.on(HEAD, "scancel", str(read_ticket(run.paths).job_id))
+        self.cluster.on(HEAD, "scancel", str(read_ticket(run.paths, SlurmTicket).job_id))
 
     def left(self, run: Run) -> list[str]:
         found = []

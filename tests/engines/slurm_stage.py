@@ -16,7 +16,8 @@ import slurm_cluster
 from slurm_cluster import HEAD, HOSTS, NETWORK, SlurmCluster
 from stage import text, until
 
-from headrace.engines.slurm.ticket import read_ticket
+from headrace.engines.slurm.handover import SlurmTicket
+from headrace.engines.ticket import read_ticket
 from headrace.job import load_job
 from headrace.runs import Run, RunPaths, Status
 from headrace.runs.events import JobStarted, SecondaryStatus
@@ -122,7 +123,7 @@ class Submitted:
 
     @property
     def job_id(self) -> int:
-        return read_ticket(self.run.paths).job_id
+        return read_ticket(self.run.paths, SlurmTicket).job_id
 
     def started(self) -> None:
         until(lambda: any(isinstance(event, JobStarted) for event in self.run.events()), 60, f"{self.id} starts")

@@ -28,12 +28,13 @@ from headrace import engines
 from headrace.engines.asking import AskEngine
 from headrace.engines.kubernetes import end_of_run, kubernetes_engine, lightkube_cluster, reach_run, watch_run
 from headrace.engines.kubernetes.cluster import ClusterRefused, ExecFailed, KubernetesUnreachable
-from headrace.engines.kubernetes.kube_ticket import read_leader, read_ticket, write_ticket
+from headrace.engines.kubernetes.kube_ticket import KubeTicket, read_leader
 from headrace.engines.kubernetes.pack_run import MOST_BYTES
 from headrace.engines.kubernetes.pod_words import FETCHED, LastWord, encode_last_word, write_last_word
 from headrace.engines.kubernetes.submit_run import option_of
 from headrace.engines.one_refresher import alone
 from headrace.engines.platform_news import platform_news
+from headrace.engines.ticket import read_ticket, write_ticket
 from headrace.errors import EngineRefused, StorageError
 from headrace.instance.storage import Store
 from headrace.job import Job, load_job
@@ -77,7 +78,7 @@ class Play:
 
     def pod(self, run: Run, host: str = "algo-1", name: str = "", **status: Any) -> str:
         """Makes a pod of a host, or changes it. Returns its name."""
-        label = read_ticket(run.paths).name
+        label = read_ticket(run.paths, KubeTicket).name
         name = name or f"{label}-{host}-abc"
         if ("pods", "train", name) in self.server.objects:
             self.server.change("pods", name, status={"phase": "Pending", **status})
@@ -141,7 +142,7 @@ def play(module_server: KubeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def killed_submitter(run: Run) -> None:
     """The process that submitted the run is gone."""
-    write_ticket(run.paths, msgspec.structs.replace(read_ticket(run.paths), start=1.0))
+    write_ticket(run.paths, msgspec.structs.replace(read_ticket(run.paths, KubeTicket), start=1.0))
 
 
 def pending(run: Run) -> str:
@@ -364,8 +365,8 @@ def test_an_answer_that_is_lost_is_no_second_object(play: Play) -> None:
     run = play.start()
     assert sum(line.startswith("jobs/") for line in play.left()) == 2
     owners = [each["metadata"].get("ownerReferences", [{}])[0].get("name") for each in play.server.of("secrets")]
-    assert owners == [f"{read_ticket(run.paths).name}-algo-1"] * len(owners)
-    assert read_ticket(run.paths).submitted
+    assert owners == [f"{read_ticket(run.paths, KubeTicket).name}-algo-1"] * len(owners)
+    assert read_ticket(run.paths, KubeTicket).submitted
     assert play.server.faults == []
 
 
@@ -409,7 +410,7 @@ def test_a_submission_that_is_killed_is_found_again_or_leaves_nothing(play: Play
     assert len(made) == number
     engines.refresh(run)
     if number == 8:
-        assert read_ticket(run.paths).submitted
+        assert read_ticket(run.paths, KubeTicket).submitted
         assert engines.alive(run)
         assert engines.stop(run)
     else:
@@ -420,7 +421,7 @@ def test_a_submission_that_is_killed_is_found_again_or_leaves_nothing(play: Play
 
 def test_a_run_that_is_being_submitted_is_left_alone(play: Play) -> None:
     run = play.start()
-    write_ticket(run.paths, msgspec.structs.replace(read_ticket(run.paths), submitted=False))
+    write_ticket(run.paths, msgspec.structs.replace(read_ticket(run.paths, KubeTicket), submitted=False))
     before = play.left()
     engines.refresh(run)
     assert engines.alive(run)
@@ -544,7 +545,9 @@ def test_the_end_waits_until_the_objects_are_deleted(play: Play) -> None:
         engines.refresh(run)
     assert not Run(run.paths).finished
     assert engines.alive(run)
-    play.server.objects.pop(("pods", "train", f"{read_ticket(run.paths).name}-algo-1-abc"))  # it was told to go
+    play.server.objects.pop(
+        ("pods", "train", f"{read_ticket(run.paths, KubeTicket).name}-algo-1-abc")
+    )  # it was told to go
     engines.refresh(run)
     assert run.status is Status.COMPLETED
     assert play.left() == []
@@ -595,7 +598,7 @@ def test_a_leader_that_is_gone_has_lost_the_run_also_when_its_job_has_made_anoth
 
 def test_a_run_whose_objects_somebody_has_deleted_has_failed(play: Play) -> None:
     run = play.start()
-    play.server.remove("jobs", f"{read_ticket(run.paths).name}-algo-1")
+    play.server.remove("jobs", f"{read_ticket(run.paths, KubeTicket).name}-algo-1")
     assert play.left() == [], "as when its time to live is over"
     engines.refresh(run)
     assert run.status is Status.FAILED
@@ -667,7 +670,7 @@ def test_a_right_that_is_lost_in_mid_run_is_told_and_when_it_is_given_back_the_r
 
 def test_another_cluster_says_nothing_about_a_run(play: Play) -> None:
     run = play.start()
-    write_ticket(run.paths, msgspec.structs.replace(read_ticket(run.paths), server="https://other"))
+    write_ticket(run.paths, msgspec.structs.replace(read_ticket(run.paths, KubeTicket), server="https://other"))
     for ask in (engines.refresh, engines.alive, engines.stop):
         with pytest.raises(KubernetesUnreachable, match="is on the cluster at https://other"):
             ask(run)
@@ -775,7 +778,7 @@ def test_a_store_that_only_pods_reach_does_not_keep_a_run_from_its_end(
         monkeypatch.setenv(f"AWS_{name}", value)
     places = {"record": {"uri": "s3://bucket/records"}, "output_path": "s3://bucket/out"}
     run = play.start(**places, options={"check_storage": False})
-    write_ticket(run.paths, msgspec.structs.replace(read_ticket(run.paths), reads_store=check))
+    write_ticket(run.paths, msgspec.structs.replace(read_ticket(run.paths, KubeTicket), reads_store=check))
     play.running(run)
     ended = {"exitCode": 0, "reason": "Completed", "message": encode_last_word(LastWord(Status.COMPLETED)).decode()}
     play.pod(run, phase="Succeeded", containerStatuses=[{"name": "host", "state": {"terminated": ended}}])
@@ -791,7 +794,7 @@ def test_a_store_that_only_pods_reach_does_not_keep_a_run_from_its_end(
 
 @pytest.mark.s3
 def test_a_record_that_was_stored_in_part_ends_with_what_kubernetes_says(play: Play, kept: Run) -> None:
-    play.server.remove("jobs", f"{read_ticket(kept.paths).name}-algo-1")
+    play.server.remove("jobs", f"{read_ticket(kept.paths, KubeTicket).name}-algo-1")
     engines.refresh(kept)
     assert (kept.status, kept.cause.kind) == (Status.FAILED, CauseKind.HOST_LOST)
     assert [line.text for line in kept.logs()] == ["hello", "fetched, but not stored"]
@@ -863,7 +866,7 @@ def test_logs_of_the_platform_are_the_logs_of_pods_their_states_and_events(play:
     about = {"uid": uid, "name": pod}
     event = {"involvedObject": about, "type": "Normal", "reason": "Started", "message": "container"}
     play.server.put("events", {"metadata": {"name": "e1"}, **event, "lastTimestamp": "2026-11-22T10:00:00Z"})
-    documents = {each.name: each.text for each in kubernetes_engine.logs(run)}
+    documents = {each.name: each.text for each in kubernetes_engine.ENGINE.logs(run)}
     assert documents[f"{pod}.log"] == "what the node has kept\n"
     assert '"phase": "Running"' in documents[f"{pod}.json"]
     assert documents["events.txt"] == f"2026-11-22T10:00:00Z Normal {pod} Started: container\n"

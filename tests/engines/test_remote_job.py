@@ -11,6 +11,8 @@ import pytest
 from stage import Stage, groups
 
 from headrace import engines
+from headrace.errors import JobInvalid
+from headrace.job import Job
 from headrace.runs import CauseKind, EventWriter, Run, Status
 from headrace.runs.events import JobFinished
 
@@ -25,12 +27,13 @@ class Platform(ModuleType):
         self.state = "queued"
         self.asked: list[object] = []
         self.trees: dict[str, str] = {}
+        self.queue = ""
 
     def address_of(self, host: str) -> str:
         return f"{host}.cluster"
 
-    def submit(self, name: str, trees: dict[str, str]) -> int:
-        self.trees = trees
+    def submit(self, name: str, trees: dict[str, str], queue: str) -> int:
+        self.trees, self.queue = trees, queue
         return 7
 
     def look(self, job: object) -> str:
@@ -54,8 +57,28 @@ def platform(monkeypatch: pytest.MonkeyPatch) -> Platform:
     monkeypatch.setitem(sys.modules, "my_platform", platform)
     (code,) = (part.partition("```")[0] for part in PAGE.read_text().split("```python\n")[1:])
     exec(compile(code, str(PAGE), "exec"), engine.__dict__)
-    monkeypatch.setattr(engines, "find", lambda *_: engine)
+    monkeypatch.setattr(engines, "find", lambda *_: engine.ENGINE)
+    monkeypatch.setattr("headrace.job.job.find_engine", lambda *_: engine.ENGINE)
+    monkeypatch.setattr("headrace.job.rules.job_rules.engine_names", lambda: ("local", "mine"))
     return platform
+
+
+def test_its_options_and_rules_are_those_of_every_engine(stage: Stage, platform: Platform) -> None:
+    plain = stage.job("print(1)").model_dump(mode="json", exclude_unset=True)
+
+    def changed(**fields: object) -> Job:
+        return Job(**{**plain, **fields})
+
+    job = changed(tags=[{"key": "team", "value": "a"}], engines={"mine": {"queue": "long"}})
+    assert [unused.field for unused in engines.plan(job, "mine").without_effect] == ["tags"]
+    engines.start(job, "mine", detach=True)
+    assert platform.queue == "long"
+    for wrong, field in (({"queue": 7}, "engines.mine.queue"), ({"lane": "x"}, "engines.mine.lane")):
+        with pytest.raises(JobInvalid) as caught:
+            engines.plan(changed(engines={"mine": wrong}), "mine")
+        assert [problem.field for problem in caught.value.problems] == [field]
+    with pytest.raises(JobInvalid, match="runs no images"):
+        engines.plan(changed(source_dir=None, entry_point=None, image_uri="x"), "mine")
 
 
 def test_the_engine_of_the_page_plans_starts_stops_and_ends_a_run(stage: Stage, platform: Platform) -> None:

@@ -21,7 +21,8 @@ from headrace.engines.sagemaker.container_output import ContainerOutput
 from headrace.engines.sagemaker.container_place import placed_plan
 from headrace.engines.sagemaker.container_start import START_SCRIPT, after_start_script, install_from
 from headrace.engines.sagemaker.refresh_training_job import tell_part
-from headrace.engines.sagemaker.sagemaker_ticket import read_ticket
+from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket
+from headrace.engines.ticket import read_ticket
 from headrace.errors import UsageError
 from headrace.instance.launch_plan import LaunchPlan, Ports
 from headrace.instance.paths import TreePaths
@@ -161,7 +162,7 @@ def test_a_submission_writes_its_ticket_before_it_packs_and_keeps_what_paths_are
     monkeypatch.setattr(submit_training_job, "prepare_sagemaker_run", killed)
     with pytest.raises(KeyboardInterrupt):
         submit_training_job.submit_training_job(first, paths)
-    assert (read_ticket(paths).name, read_ticket(paths).submitted) == (first.name, False)
+    assert (read_ticket(paths, ServiceTicket).name, read_ticket(paths, ServiceTicket).submitted) == (first.name, False)
     assert submit_training_job.asked_of(paths).base_path == Path("/project")
 
 
@@ -206,7 +207,7 @@ def test_a_run_whose_files_cannot_be_used_when_it_is_submitted_again_ends_with_t
         raise UsageError("the folder has no wheels")
 
     monkeypatch.setattr(submit_again, "submit_attempt", no_wheels)
-    assert submit_again.submit_again(paths, read_ticket(paths), "CapacityError", 0.0)
+    assert submit_again.submit_again(paths, read_ticket(paths, ServiceTicket), "CapacityError", 0.0)
     state = Run(paths).state()
     assert (state.status, asked) == (Status.FAILED, [True])
     assert "the folder has no wheels" in str(state.cause)

@@ -21,23 +21,22 @@ from test_slurm_lead import plan as make_plan
 from headrace.engines import new_run
 from headrace.engines.new_run import check_name
 from headrace.engines.slurm import slurm_commands, slurm_engine, slurm_instances
+from headrace.engines.slurm.handover import (
+    NOT_KNOWN,
+    NodeStart,
+    Placement,
+    SlurmTicket,
+    read_placement,
+    write_placement,
+    write_start,
+)
 from headrace.engines.slurm.lead import LeadSignals, keep_job
 from headrace.engines.slurm.slurm_commands import SlurmUnreachable
 from headrace.engines.slurm.slurm_instances import SlurmInstances
 from headrace.engines.slurm.slurm_job import plan_slurm_job
 from headrace.engines.slurm.slurm_state import EndedComponent
-from headrace.engines.slurm.ticket import (
-    NOT_KNOWN,
-    NodeStart,
-    Placement,
-    Ticket,
-    read_placement,
-    read_ticket,
-    write_placement,
-    write_start,
-    write_ticket,
-)
-from headrace.errors import EngineRefused
+from headrace.engines.ticket import read_ticket, write_ticket
+from headrace.errors import EngineRefused, EngineUnreachable
 from headrace.instance.launch_plan import Retry, plan_text
 from headrace.instance.lifeline import encode
 from headrace.job import Job
@@ -83,7 +82,7 @@ class Stage:
         (self.folder / "queue").write_text(line)
 
     def ticket(self, job: int = 7, cluster: str = "alps", uid: int | None = None) -> None:
-        write_ticket(self.run.paths, Ticket(job, cluster, os.getuid() if uid is None else uid))
+        write_ticket(self.run.paths, SlurmTicket(job, cluster, os.getuid() if uid is None else uid))
 
     def shown(self, state: str, comment: str = "", nodes: str = "n1", restarts: int = 0) -> None:
         words = f"JobId=7 JobState={state} Restarts={restarts} ExitCode=0:0 NodeList={nodes} "
@@ -129,20 +128,20 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
 def test_a_run_is_its_job_by_the_comment_and_another_job_with_its_id_is_never_signalled(stage: Stage) -> None:
     stage.ticket()
     stage.queue("RUNNING", "headrace:another-run")
-    for ask in (slurm_engine.refresh, slurm_engine.alive, slurm_engine.stop):
+    for ask in (slurm_engine.ENGINE.refresh, slurm_engine.ENGINE.alive, slurm_engine.ENGINE.stop):
         with pytest.raises(SlurmUnreachable, match="its comment does not name the run"):
             ask(stage.run)
     assert (stage.ends, stage.cancelled) == ([], "")
     stage.queue("RUNNING")
     slurm_engine._seen.clear()
-    assert slurm_engine.stop(stage.run)
+    assert slurm_engine.ENGINE.stop(stage.run)
     assert stage.cancelled == "--batch --signal=USR1 7\n"
 
 
 def test_a_run_of_a_named_cluster_is_asked_for_and_stopped_there(stage: Stage) -> None:
-    write_ticket(stage.run.paths, Ticket(7, "alps", os.getuid(), "gpu-hall"))
+    write_ticket(stage.run.paths, SlurmTicket(7, "alps", os.getuid(), "gpu-hall"))
     stage.queue("RUNNING")
-    assert slurm_engine.stop(stage.run)
+    assert slurm_engine.ENGINE.stop(stage.run)
     assert stage.cancelled == "--clusters=gpu-hall --batch --signal=USR1 7\n"
     slurm_commands.cancel(8)
     assert stage.cancelled.endswith("\n8\n"), "what is asked elsewhere afterwards is not"
@@ -151,7 +150,7 @@ def test_a_run_of_a_named_cluster_is_asked_for_and_stopped_there(stage: Stage) -
 @pytest.mark.parametrize(("cluster", "uid"), [("other", None), ("alps", os.getuid() + 1)])
 def test_another_cluster_or_user_says_nothing_about_a_run(stage: Stage, cluster: str, uid: int | None) -> None:
     stage.ticket(cluster=cluster, uid=uid)
-    for ask in (slurm_engine.refresh, slurm_engine.alive, slurm_engine.stop):
+    for ask in (slurm_engine.ENGINE.refresh, slurm_engine.ENGINE.alive, slurm_engine.ENGINE.stop):
         with pytest.raises(SlurmUnreachable, match=f"on the Slurm cluster {cluster}") as caught:
             ask(stage.run)
         assert "that cluster, as that user" in caught.value.hint
@@ -162,13 +161,13 @@ def test_what_slurm_has_forgotten_has_failed_once_slurm_says_that_there_is_no_su
     stage.ticket()
     stage.scontrol_fails("slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
     with pytest.raises(SlurmUnreachable, match="Unable to contact"):
-        slurm_engine.refresh(stage.run)
+        slurm_engine.ENGINE.refresh(stage.run)
     (stage.folder / "scontrol.fails").unlink()
     stage.shown("RUNNING")
-    slurm_engine.refresh(stage.run)
+    slurm_engine.ENGINE.refresh(stage.run)
     assert stage.ends == [], "squeue and scontrol disagree"
     stage.shown("COMPLETED", "somebody else's")
-    slurm_engine.refresh(stage.run)
+    slurm_engine.ENGINE.refresh(stage.run)
     assert stage.ends == [Status.FAILED]
     cause = stage.run.cause
     assert cause is not None
@@ -191,10 +190,10 @@ def test_how_a_forgotten_job_ended_comes_from_the_accounting_where_there_is_one(
     (stage.folder / "config").write_text(ACCOUNTING)
     (stage.folder / "sacct.fails").write_text("sacct: error: Problem talking to the database: Connection refused")
     with pytest.raises(SlurmUnreachable, match="Problem talking to the database"):
-        slurm_engine.refresh(stage.run)
+        slurm_engine.ENGINE.refresh(stage.run)
     assert stage.ends == [], "the accounting is asked again"
     (stage.folder / "sacct.fails").unlink()
-    slurm_engine.refresh(stage.run)
+    slurm_engine.ENGINE.refresh(stage.run)
     assert stage.ends == [Status.FAILED]
     cause = stage.run.cause
     assert cause is not None
@@ -204,7 +203,7 @@ def test_how_a_forgotten_job_ended_comes_from_the_accounting_where_there_is_one(
 def test_without_accounting_sacct_is_not_asked(stage: Stage) -> None:
     forgotten(stage, "PREEMPTED")
     (stage.folder / "sacct.fails").write_text("sacct: error: Slurm accounting storage is disabled")
-    slurm_engine.refresh(stage.run)
+    slurm_engine.ENGINE.refresh(stage.run)
     cause = stage.run.cause
     assert cause is not None
     assert "knows nothing of job 7 any more" in str(cause)
@@ -220,23 +219,25 @@ def test_no_such_job_is_an_answer_and_every_other_failure_is_none(stage: Stage) 
 
 def test_a_run_whose_submission_was_killed_before_its_ticket_is_found_and_can_be_stopped(stage: Stage) -> None:
     stage.ticket(NOT_KNOWN)
-    assert slurm_engine.alive(stage.run), "it may be on its way"
+    assert slurm_engine.ENGINE.alive(stage.run), "it may be on its way"
     with pytest.raises(EngineRefused, match="no Slurm job yet"):
-        slurm_engine.stop(stage.run)
+        slurm_engine.ENGINE.stop(stage.run)
     stage.queue("RUNNING", job=9)
-    assert slurm_engine.alive(stage.run)
-    assert slurm_engine.stop(stage.run)
+    assert slurm_engine.ENGINE.alive(stage.run)
+    assert slurm_engine.ENGINE.stop(stage.run)
     assert stage.cancelled == "--batch --signal=USR1 9\n"
     keep_job(stage.run.paths, 9)
     keep_job(stage.run.paths, 10)
-    assert read_ticket(stage.run.paths) == Ticket(9, "alps", os.getuid()), "the first word counts"
+    assert read_ticket(stage.run.paths, SlurmTicket) == SlurmTicket(9, "alps", os.getuid(), submitted=True), (
+        "the first word"
+    )
 
 
 def test_a_job_that_was_submitted_a_moment_ago_is_not_taken_for_a_forgotten_one(stage: Stage) -> None:
     slurm_engine._queue(float("inf"))  # an empty queue, which is fresh enough for other runs
     stage.ticket()
     stage.queue("PENDING")
-    assert slurm_engine.alive(stage.run)
+    assert slurm_engine.ENGINE.alive(stage.run)
 
 
 @pytest.fixture
@@ -254,20 +255,20 @@ def test_a_job_that_goes_on_without_the_leaders_node_is_queued_again_and_after_t
 ) -> None:
     led.queue("RUNNING", nodes="n1,n2")
     led.shown("RUNNING", nodes="n1,n2")
-    slurm_engine.refresh(led.run)
+    slurm_engine.ENGINE.refresh(led.run)
     assert (led.ends, led.cancelled) == ([], ""), "its lead is there"
     led.queue("RUNNING", nodes="n2")
     led.shown("RUNNING", nodes="n2")
     slurm_engine._seen.clear()
-    slurm_engine.refresh(led.run)
+    slurm_engine.ENGINE.refresh(led.run)
     assert (led.ends, led.cancelled) == ([], "requeue 7\n")
     led.shown("RUNNING", nodes="n2", restarts=1)
-    slurm_engine.refresh(led.run)
+    slurm_engine.ENGINE.refresh(led.run)
     assert led.cancelled == "requeue 7\n", "it runs again, and its new lead has not yet said where"
     with EventWriter(led.run.paths.events("engine")) as events:
         events.write(AttemptStarted(t=time.time(), number=2))
     write_placement(led.run.paths, Placement(7, ("n4", "n2", "n3"), restarts=1))
-    slurm_engine.refresh(led.run)
+    slurm_engine.ENGINE.refresh(led.run)
     assert (led.ends, led.cancelled) == ([Status.FAILED], "requeue 7\n7\n")
     cause = led.run.cause
     assert cause is not None
@@ -280,7 +281,7 @@ def test_a_job_that_has_lost_the_leaders_node_and_cannot_be_queued_again_is_ende
     script.write_text(script.read_text().replace("*hostnames*)", refused))
     led.queue("RUNNING", nodes="n2")
     led.shown("RUNNING", nodes="n2")
-    slurm_engine.refresh(led.run)
+    slurm_engine.ENGINE.refresh(led.run)
     assert (led.ends, led.cancelled) == ([Status.FAILED], "7\n")
 
 
@@ -357,8 +358,8 @@ def test_of_two_starts_with_one_name_one_is_refused(
     monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "home"))
     job = Job("twice", source_dir="code", entry_point="train.py", instance_groups=GROUPS, base_path=str(tmp_path))
     planned = plan_slurm_job(job, (), RunPaths(tmp_path), "python")
-    monkeypatch.setattr(slurm_engine, "check", lambda job: planned)  # both have passed it
-    monkeypatch.setattr(slurm_engine, "_submit", lambda *_: None)
+    monkeypatch.setattr(slurm_engine.ENGINE, "check", lambda job: planned)  # both have passed it
+    monkeypatch.setattr(slurm_engine.ENGINE, "submit", lambda *_: False)
     alone = []
 
     def checked(name: str, engine: str) -> None:
@@ -372,16 +373,16 @@ def test_of_two_starts_with_one_name_one_is_refused(
         check_name(name, engine)
 
     monkeypatch.setattr(new_run, "check_name", checked)
-    first = slurm_engine.start(job)
+    first = slurm_engine.ENGINE.start(job)
     with pytest.raises(EngineRefused, match=f"already running: {first.id}"):
-        slurm_engine.start(job)
+        slurm_engine.ENGINE.start(job)
     assert alone == ["twice", "twice"]
 
 
 def test_a_ticket_that_cannot_be_read_says_nothing_about_its_run(stage: Stage) -> None:
     (stage.run.paths.engine / "ticket.json").write_bytes(msgspec.json.encode({"job_id": 7}))
-    with pytest.raises(SlurmUnreachable, match="cannot be read"):
-        slurm_engine.refresh(stage.run)
+    with pytest.raises(EngineUnreachable, match="cannot be read"):
+        slurm_engine.ENGINE.refresh(stage.run)
 
 
 def test_variables_that_would_have_slurm_ask_elsewhere_are_refused_or_not_passed_on(
@@ -413,19 +414,19 @@ def test_a_suspended_job_is_shown_as_such_and_goes_on_and_a_stop_of_it_cancels_i
     with EventWriter(stage.run.paths.events("engine")) as events:
         events.write(StatusChanged(t=time.time(), status=SecondaryStatus.TRAINING, message="Training in progress"))
     stage.queue("SUSPENDED")
-    slurm_engine.refresh(stage.run)
-    slurm_engine.refresh(stage.run)
+    slurm_engine.ENGINE.refresh(stage.run)
+    slurm_engine.ENGINE.refresh(stage.run)
     told = [(part.status, part.message) for part in stage.run.state().transitions]
     assert told[1:] == [(SecondaryStatus.INTERRUPTED, "Slurm job 7 is suspended")]
     stage.queue("RUNNING")
     slurm_engine._seen.clear()
-    slurm_engine.refresh(stage.run)
-    slurm_engine.refresh(stage.run)
+    slurm_engine.ENGINE.refresh(stage.run)
+    slurm_engine.ENGINE.refresh(stage.run)
     told = [(part.status, part.message) for part in stage.run.state().transitions]
     assert told[2:] == [(SecondaryStatus.TRAINING, "Slurm job 7 goes on; it was suspended")]
     stage.queue("SUSPENDED")
     slurm_engine._seen.clear()
-    assert slurm_engine.stop(stage.run)
+    assert slurm_engine.ENGINE.stop(stage.run)
     assert stage.cancelled == "7\n"
     order = LeadSignals(stage.run.paths, 7, 120.0).orders[signal.SIGTERM](False)
     assert (order.kind, order.failed) == (CauseKind.STOPPED.value, False), (
@@ -435,5 +436,5 @@ def test_a_suspended_job_is_shown_as_such_and_goes_on_and_a_stop_of_it_cancels_i
     (stage.folder / "queue").write_text(f"{line}{stage.run.id}\n")
     stage.shown("CANCELLED")
     slurm_engine._seen.clear()
-    slurm_engine.refresh(stage.run)
+    slurm_engine.ENGINE.refresh(stage.run)
     assert (stage.ends, str(stage.run.cause)) == ([Status.STOPPED], "stopped by the user")

@@ -19,7 +19,8 @@ from slurm_cluster import HEAD, NETWORK, NODES, SETTINGS, SlurmCluster, slurm_cl
 from slurm_stage import needs_slurm, started_cluster, submit
 from stage import until
 
-from headrace.engines.slurm.ticket import read_ticket
+from headrace.engines.slurm.handover import SlurmTicket
+from headrace.engines.ticket import read_ticket
 from headrace.runs import Status
 from needs import require
 from patience import allowed
@@ -159,7 +160,7 @@ if SOAK:
         file = _job(clusters, "far", hyperparameters={"gate": "/nowhere"})
         run = submit(clusters, file, "--set", "engines.slurm.cluster=second")
         run.said("hello from far")
-        assert read_ticket(run.run.paths).cluster == "second"
+        assert read_ticket(run.run.paths, SlurmTicket).cluster == "second"
         assert _headrace(clusters, "stop", run.id).returncode == 0
         assert run.ended() is Status.STOPPED
         assert f"{run.id} " in _headrace(clusters, "ps", "--all").stdout

@@ -11,10 +11,7 @@ import pytest
 from headrace.engines.slurm import slurm_commands
 from headrace.engines.slurm.allocation import PORT_SETS, Allocation, placed, ports_of, smallest
 from headrace.engines.slurm.enter_host import agent_variables
-from headrace.engines.slurm.lead import LeadSignals
-from headrace.engines.slurm.next_attempt import begin_next_attempt
-from headrace.engines.slurm.slurm_job import plan_slurm_job
-from headrace.engines.slurm.ticket import (
+from headrace.engines.slurm.handover import (
     NodeStart,
     Placement,
     StopRequest,
@@ -24,6 +21,9 @@ from headrace.engines.slurm.ticket import (
     write_start,
     write_stop_request,
 )
+from headrace.engines.slurm.lead import LeadSignals
+from headrace.engines.slurm.next_attempt import begin_next_attempt
+from headrace.engines.slurm.slurm_job import plan_slurm_job
 from headrace.errors import EngineRefused
 from headrace.instance.launch_plan import LaunchPlan, Retry
 from headrace.instance.lifeline import OF_PLATFORM

@@ -15,7 +15,8 @@ from test_slurm_asking import Stage, stage
 from test_slurm_lead import GROUPS
 
 from headrace.engines.slurm import slurm_commands, slurm_engine
-from headrace.engines.slurm.ticket import NOT_KNOWN, read_stop_request, read_ticket
+from headrace.engines.slurm.handover import NOT_KNOWN, SlurmTicket, read_stop_request
+from headrace.engines.ticket import read_ticket
 from headrace.errors import EngineRefused, NameInUse
 from headrace.job import Job
 from headrace.runs import Run, Status, runs_dir
@@ -52,7 +53,7 @@ class Submitting:
         code.mkdir(exist_ok=True)
         (code / "train.py").touch()
         job = Job("late", source_dir="code", entry_point="train.py", instance_groups=GROUPS, base_path=str(self.folder))
-        return Run(slurm_engine.start(job, detach=True).paths, alive=lambda _: True)
+        return Run(slurm_engine.ENGINE.start(job, detach=True).paths, alive=lambda _: True)
 
     def runs(self) -> list[Run]:
         return [Run(paths, alive=lambda _: True) for paths in list_paths_of("late")]
@@ -83,7 +84,7 @@ def test_a_job_that_slurm_has_taken_is_the_runs_whatever_sbatch_says(
     monkeypatch.setattr(slurm_commands, "SECONDS", 2.0)
     submitting.sbatch(TAKEN[answer])
     run = submitting.start()
-    assert read_ticket(run.paths).job_id == 7
+    assert read_ticket(run.paths, SlurmTicket).job_id == 7
     assert [each.id for each in submitting.runs()] == [run.id]
 
 
@@ -92,21 +93,21 @@ def test_a_job_of_which_nothing_is_known_keeps_its_run_and_comes_later_or_never(
 ) -> None:
     submitting.sbatch(TIMED_OUT)
     run = submitting.start()
-    assert read_ticket(run.paths).job_id == NOT_KNOWN
+    assert read_ticket(run.paths, SlurmTicket).job_id == NOT_KNOWN
     said = [event for event in run.events() if isinstance(event, StatusChanged)]
     assert [event.status for event in said] == [SecondaryStatus.PENDING]
     assert "not known yet whether Slurm has taken the job" in said[0].message
     assert "Socket timed out" in said[0].message
     with pytest.raises(NameInUse):
         submitting.start()
-    slurm_engine.refresh(run)
-    assert slurm_engine.alive(run)
+    slurm_engine.ENGINE.refresh(run)
+    assert slurm_engine.ENGINE.alive(run)
     assert not run.finished
     # later: it is there after all
     submitting.stage.run = run
     submitting.stage.queue("PENDING", job=9, nodes="")
     slurm_engine._seen.clear()
-    assert slurm_engine.stop(run)
+    assert slurm_engine.ENGINE.stop(run)
     assert "--state=PENDING 9" in submitting.stage.cancelled
 
 
@@ -117,7 +118,7 @@ def test_a_job_that_never_came_is_a_failure_of_the_infrastructure(
     run = submitting.start()
     monkeypatch.setattr(slurm_engine, "SUBMIT_SECONDS", 0.0)
     slurm_engine._seen.clear()
-    slurm_engine.refresh(run)
+    slurm_engine.ENGINE.refresh(run)
     cause = run.cause
     assert cause is not None
     assert (run.status, cause.infrastructure) == (Status.FAILED, True)
@@ -159,7 +160,7 @@ def test_ctrl_c_while_a_job_is_submitted_stops_it_and_keeps_its_record(known: bo
         submitting.stage.run = run
         submitting.stage.queue("PENDING", nodes="")
         slurm_engine._seen.clear()
-        slurm_engine.refresh(run)
+        slurm_engine.ENGINE.refresh(run)
     assert "--state=PENDING 7" in submitting.stage.cancelled
     assert run.status is Status.STOPPED
 
@@ -174,9 +175,9 @@ def test_a_job_whose_comment_the_cluster_has_rewritten_is_known_by_its_id_and_it
     shown = submitting.stage.folder / "shown"
     shown.write_text("JobId=7 JobState=RUNNING\n   Command=/home/other/job.sbatch\n   WorkDir=/home\n")
     with pytest.raises(EngineRefused, match="its comment does not name the run"):
-        slurm_engine.stop(run)
+        slurm_engine.ENGINE.stop(run)
     shown.write_text(f"JobId=7 JobState=RUNNING\n   Command={run.paths.engine / 'job.sbatch'}\n   WorkDir=/home\n")
-    assert slurm_engine.stop(run)
+    assert slurm_engine.ENGINE.stop(run)
     assert submitting.stage.cancelled == "--batch --signal=USR1 7\n"
 
 

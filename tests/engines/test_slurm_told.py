@@ -59,10 +59,10 @@ def test_who_stops_a_run_while_slurm_does_not_answer_is_told_so_and_the_logs_are
     (stage.folder / "squeue.fails").write_text(printed)
     (stage.run.paths.engine / "srun.log").write_text("srun: error: x\n")
     with pytest.raises(SlurmUnreachable) as caught:
-        slurm_engine.stop(stage.run)
+        slurm_engine.ENGINE.stop(stage.run)
     assert caught.value.message == message
     assert hint in caught.value.hint
-    shown = slurm_engine.logs(stage.run)
+    shown = slurm_engine.ENGINE.logs(stage.run)
     assert [document.name for document in shown] == ["engine/srun.log", "scontrol-show-job.txt"]
     assert message in shown[-1].text
     (stage.folder / "sbatch.fails").write_text(printed)
@@ -139,7 +139,7 @@ def test_a_job_that_waiting_does_not_help_says_so_while_it_waits(stage: Stage, r
     stage.queue("PENDING")
     queue = stage.folder / "queue"
     queue.write_text(queue.read_text().replace("|None|", f"|{reason}|"))
-    slurm_engine.refresh(stage.run)
+    slurm_engine.ENGINE.refresh(stage.run)
     last = stage.run.state().transitions[-1]
     words = f". Slurm will not start this job {told}" if told else ""
     assert (last.status, last.message) == (SecondaryStatus.PENDING, f"Slurm job 7 waits: {reason}{words}")

@@ -24,7 +24,6 @@ from headrace.errors import HeadraceError
 from headrace.instance.storage import Store
 from headrace.own_runs import require_started_here
 from headrace.runs import Run
-from headrace.runs.lifecycle import last_word
 from headrace.runs.segment_reader import RecordCopy, read_copied
 from headrace.runs.store import ASK_ENGINE, is_copy, supervisor_alive
 
@@ -84,7 +83,7 @@ class AskEngine:
             if not engine:
                 answer.over = self._update(run)
             else:
-                answer.over = last_word(run.events()) is not None
+                answer.over = run.over
                 if not answer.over:
                     engines.refresh(run)
                     answer.alive = engines.alive(run)

@@ -12,7 +12,6 @@ from headrace.hosting.supervision.record_storing import BY_STOP, place_of_rest, 
 from headrace.hosting.supervision.run_environment import supervisor_environment
 from headrace.own_runs import started_here
 from headrace.runs import Run
-from headrace.runs.lifecycle import last_word
 from headrace.runs.store import ASK_ENGINE, is_copy, supervisor_alive
 
 PAUSE = 0.5  # seconds between two questions to a platform
@@ -34,7 +33,7 @@ def store_late(run: Run, seconds: float, told: Callable[[str], None], unwanted: 
     deadline = time.monotonic() + seconds
     header = run.header
     answers = header.supervisor_pid != ASK_ENGINE and supervisor_alive(header)
-    if is_copy(run.paths) or not started_here(run.paths.root) or answers or last_word(run.events()) is None:
+    if is_copy(run.paths) or not started_here(run.paths.root) or answers or not run.over:
         return
     try:
         while header.supervisor_pid == ASK_ENGINE and place_of_rest(run.paths) and engines.alive(run):

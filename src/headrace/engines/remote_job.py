@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import msgspec
@@ -62,7 +62,7 @@ class RemoteJob:
         plan: its launch plan. Its id and folders stand for a run that does not exist.
         orders: all its channels.
         limits: what its hosts may use, in sentences; the engine says it with `dataclasses.replace`.
-        without_effect: what of the job the engine does not use; likewise.
+        without_effect: what of the job the engine does not use.
     """
 
     job: Job
@@ -71,22 +71,29 @@ class RemoteJob:
     limits: tuple[str, ...] = ()
     without_effect: tuple[Unused, ...] = ()
 
+    def in_run(self, paths: RunPaths) -> RemoteJob:
+        """Returns the same for a run that exists now."""
+        return replace(self, plan=in_run(self.plan, paths))
 
-def plan_remote_job(job: Job, address_of: Callable[[str], str] = str, python: str = "") -> RemoteJob:
+
+def plan_remote_job(job: Job, address_of: Callable[[str], str] = str, python: str = "", engine: str = "") -> RemoteJob:
     """Returns a job with its launch plan. Starts and writes nothing.
 
     Args:
         job: the job.
         address_of: the address that the hosts of the job reach one of them by; its name (``algo-1``) by default.
         python: interpreter of the user's programs there; the one of this process if empty.
+        engine: name of the engine, whose rules the job must keep; none are looked at if empty.
 
     Raises:
-        JobInvalid: ports that do not exist.
+        JobInvalid: what the engine refuses, ports that do not exist.
         EngineRefused: a folder for checkpoints that hosts cannot have.
     """
+    if engine:
+        job.check_engine(engine)
     check_checkpoint_folder(job, False)
-    paths = RunPaths(runs_dir() / job.job_name)
-    return RemoteJob(job, remote_plan(job, paths, python or sys.executable, address_of), orders_of(job))
+    plan = remote_plan(job, RunPaths(runs_dir() / job.job_name), python or sys.executable, address_of)
+    return RemoteJob(job, plan, orders_of(job), without_effect=job.without_effect(engine) if engine else ())
 
 
 def remote_plan(

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from headrace.engines.sagemaker.sagemaker_ticket import read_ticket, training_job_name
+from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket, training_job_name
+from headrace.engines.ticket import read_ticket
 from headrace.runs import Run
 
 _ENGINE = "sagemaker"
@@ -22,7 +23,7 @@ def served_runs(runs: Iterable[Run]) -> dict[str, str]:
             if header.engine != _ENGINE:
                 others.append((run.id, header.job_name))
                 continue
-            ticket = read_ticket(run.paths)
+            ticket = read_ticket(run.paths, ServiceTicket)
         except (OSError, msgspec.DecodeError):  # not submitted yet, or no run that anybody could use
             continue
         names = [ticket.name, *(training_job_name(run.id, attempt) for attempt in range(1, ticket.attempt))]

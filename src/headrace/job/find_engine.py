@@ -3,8 +3,8 @@
     [project.entry-points."headrace.engines"]
     local = "headrace.engines.local.engine"
 
-The entry point names a module (or an object) with the functions of `headrace.engines`. A job knows no engine; this is
-how `Job.fit` reaches the one that it is given.
+The entry point names an object with the functions of `headrace.engines`: an engine, or a module that has them, or one
+that has the engine as `ENGINE`. A job knows no engine; this is how it reaches the one that it is given.
 """
 
 from __future__ import annotations
@@ -57,8 +57,9 @@ def find_engine(name: str, function: str = "") -> object:
 
 def _load(point: EntryPoint) -> object:
     try:
-        return point.load()
+        loaded = point.load()
     except (ImportError, AttributeError) as error:
         raise EngineRefused(
             f"the engine {point.name!r} ({point.value}) cannot be imported: {error}", hint="install what it needs"
         ) from error
+    return getattr(loaded, "ENGINE", loaded)

@@ -23,9 +23,9 @@ from headrace.job.model.job_topology import Structure
 from headrace.job.problems import finding as findings
 from headrace.job.problems.pydantic_errors import examine
 from headrace.job.rules import job_rules, local_files
-from headrace.job.rules.engine_rules import rules_of_engine
+from headrace.job.rules.engine_rules import service_rules
 from headrace.job.rules.kubernetes_rules import in_volumes
-from headrace.job.rules.unsupported import Unused, without_effect
+from headrace.job.rules.unsupported import Unused
 from headrace.job.run_handle import CtrlC, RunHandle, wait_for_success
 from headrace.job.sagemaker.check import check_request
 from headrace.job.sagemaker.field_map import HYPERPARAMETERS
@@ -180,7 +180,7 @@ class Job(Structure):
         Raises:
             JobInvalid: with all that SageMaker refuses, and all that is not in S3.
         """
-        wrong = [*rules_of_engine("sagemaker", self.to_data()), *unfit(self, submit_directory)]
+        wrong = [*service_rules(self.to_data()), *unfit(self, submit_directory)]
         request = write_request(self, submit_directory)
         wrong += [] if wrong else check_request(request)
         if wrong:
@@ -234,7 +234,8 @@ class Job(Structure):
         Raises:
             EngineRefused: no engine of that name.
         """
-        return without_effect(engine, self.to_data())
+        idle = getattr(find_engine(engine), "without_effect", None)
+        return () if idle is None else tuple(idle(self.to_data()))
 
     def check_engine(self, engine: str) -> None:
         """Checks the rules of one engine.
@@ -243,7 +244,8 @@ class Job(Structure):
             JobInvalid: with everything that this engine refuses.
             EngineRefused: no engine of that name.
         """
-        refused = rules_of_engine(engine, self.to_data())
+        rules = getattr(find_engine(engine), "rules", None)
+        refused = [] if rules is None else list(rules(self.to_data()))
         if refused:
             raise JobInvalid(self._source.problems(refused))
 

@@ -238,6 +238,11 @@ class Run:
         return self.state().degraded
 
     @property
+    def over(self) -> bool:
+        """Whether the record holds the end of the run, as `last_word` says; nobody else is asked."""
+        return last_word(self.events()) is not None
+
+    @property
     def finished(self) -> bool:
         """Whether nothing more will happen."""
         return self.state().finished

@@ -13,7 +13,7 @@ import time
 
 from headrace.engines.kubernetes.cluster import Cluster, ClusterRefused, ExecFailed, KubernetesUnreachable
 from headrace.engines.kubernetes.fetch_record import RecordFetch, known_here, take_all, take_end
-from headrace.engines.kubernetes.kube_ticket import Ticket
+from headrace.engines.kubernetes.kube_ticket import KubeTicket
 from headrace.engines.kubernetes.pod_states import PodState, end_of_pod
 from headrace.engines.kubernetes.reach_run import why_gone
 from headrace.engines.kubernetes.send_record import NOT_SENT, SENT_WHOLE
@@ -22,7 +22,7 @@ from headrace.errors import EngineRefused, RunNotFound, StorageError
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.storage import Store
 from headrace.runs import Cause, CauseKind, Run, RunPaths, Status, read_plan
-from headrace.runs.events import ArtefactsStored, HostNotCollected, RunFinished
+from headrace.runs.events import ArtefactsStored, HostNotCollected
 from headrace.runs.record_pieces import NewPieces
 from headrace.runs.segment_reader import RecordCopy, open_copy
 from headrace.runs.segments import find_record
@@ -36,7 +36,7 @@ OUTPUTS = ("model", "output")  # names of what is fetched when it is not stored
 FROM_STORE = "record_from_store"  # below the run's engine directory, while it is fetched from there
 
 
-def fetched(cluster: Cluster, ticket: Ticket, paths: RunPaths, fetch: RecordFetch | None) -> None:
+def fetched(cluster: Cluster, ticket: KubeTicket, paths: RunPaths, fetch: RecordFetch | None) -> None:
     """Ends a run of which everything is here: the pod is told, its objects are deleted, the record gets its end.
 
     Args:
@@ -57,13 +57,13 @@ def fetched(cluster: Cluster, ticket: Ticket, paths: RunPaths, fetch: RecordFetc
     _tell_lost_output(ticket, paths)
 
 
-def delete_objects(cluster: Cluster, ticket: Ticket) -> None:
+def delete_objects(cluster: Cluster, ticket: KubeTicket) -> None:
     """Deletes the owner of a run's objects, and with it all of them. Raises KubernetesUnreachable, ClusterRefused."""
     kind, name = ticket.owner
     cluster.delete(kind, name or ticket.name)
 
 
-def delete_after_failure(cluster: Cluster, ticket: Ticket) -> None:
+def delete_after_failure(cluster: Cluster, ticket: KubeTicket) -> None:
     """Deletes what a submission has made that failed, for some time also while the cluster does not answer.
 
     Raises:
@@ -84,7 +84,7 @@ def delete_after_failure(cluster: Cluster, ticket: Ticket) -> None:
 
 
 def without_record(
-    cluster: Cluster, ticket: Ticket, run: Run, leader: PodState, found: tuple[Status, Cause] | None = None
+    cluster: Cluster, ticket: KubeTicket, run: Run, leader: PodState, found: tuple[Status, Cause] | None = None
 ) -> None:
     """Ends a run whose leader's pod can be asked no more.
 
@@ -118,7 +118,7 @@ def without_record(
         news.end(status, None if status is Status.COMPLETED else cause)
 
 
-def _tell_lost_output(ticket: Ticket, paths: RunPaths) -> None:
+def _tell_lost_output(ticket: KubeTicket, paths: RunPaths) -> None:
     """Says behind the end of a record that what the run has made was lost with its pod, if it was."""
     if ticket.output_stored or (paths.output.is_dir() and any(paths.output.iterdir())):
         return
@@ -158,4 +158,4 @@ def from_store(paths: RunPaths, uri: str) -> bool:
         if not more:
             break
     shutil.rmtree(scratch, ignore_errors=True)
-    return any(isinstance(event, RunFinished) for event in Run(paths).events())
+    return Run(paths).over

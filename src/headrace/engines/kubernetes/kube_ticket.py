@@ -1,22 +1,15 @@
-"""What the submitting machine keeps of a run on a cluster, by which it is found again: engine/ticket.json.
-
-It is written before anything is submitted, so a submission that was killed at any instant is found again, too.
-"""
+"""By what a run on a cluster is found again, and which pod is its leader's."""
 
 from __future__ import annotations
 
-import msgspec
-
-from headrace.engines.submitting_process import may_live
+from headrace.engines.ticket import Ticket
 from headrace.instance.launch_plan import write_atomically
-from headrace.record_files import read_json
 from headrace.runs import RunPaths
 
-TICKET, LEADER = "ticket.json", "leader_pod"
-SUBMIT_SECONDS = 120.0  # for a submission from a machine whose processes cannot be seen from here
+LEADER = "leader_pod"
 
 
-class Ticket(msgspec.Struct, frozen=True):
+class KubeTicket(Ticket, frozen=True):
     """A run on a cluster.
 
     Attributes:
@@ -28,9 +21,6 @@ class Ticket(msgspec.Struct, frozen=True):
         output_stored: the output is stored elsewhere, and not fetched.
         linger: seconds that the leader's pod waits at the end for somebody who fetches the record.
         max_pending: seconds that a pod may wait; None without a limit.
-        begun: when the submission began, seconds since the epoch.
-        pid, start, node: the process that submits it.
-        submitted: all of its objects are made.
         reads_store: this machine should reach the places of the job, `record` too; else perhaps only its pods do.
         owner: kind and name of the object that owns the others. Of a run of an older headrace it is that ConfigMap.
     """
@@ -43,32 +33,8 @@ class Ticket(msgspec.Struct, frozen=True):
     output_stored: bool
     linger: float
     max_pending: float | None
-    begun: float
-    pid: int
-    start: float
-    node: str
-    submitted: bool = False
     reads_store: bool = True
     owner: tuple[str, str] = ("ConfigMap", "")
-
-    @property
-    def submitter_lives(self) -> bool:
-        """Whether the process that submitted the run may still be there."""
-        return may_live(self.pid, self.start, self.node, self.begun + SUBMIT_SECONDS)
-
-
-def write_ticket(paths: RunPaths, ticket: Ticket) -> None:
-    """Writes the ticket, at once."""
-    paths.engine.mkdir(exist_ok=True)
-    write_atomically(paths.engine / TICKET, msgspec.json.encode(ticket))
-
-
-def read_ticket(paths: RunPaths) -> Ticket:
-    """Reads the ticket. Raises OSError, msgspec.DecodeError."""
-    return read_json(paths.engine / TICKET, _decoder)
-
-
-_decoder = msgspec.json.Decoder(Ticket)
 
 
 def write_leader(paths: RunPaths, uid: str) -> None:

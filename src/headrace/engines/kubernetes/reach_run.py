@@ -7,11 +7,9 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import msgspec
-
 from headrace.engines.kubernetes.cluster import Cluster, ExecFailed, KubernetesUnreachable
 from headrace.engines.kubernetes.fetch_record import in_pod
-from headrace.engines.kubernetes.kube_ticket import TICKET, Ticket, read_ticket
+from headrace.engines.kubernetes.kube_ticket import KubeTicket
 from headrace.engines.kubernetes.lightkube_cluster import connect
 from headrace.engines.kubernetes.objects import RUN
 from headrace.engines.kubernetes.pod_states import (
@@ -27,7 +25,6 @@ from headrace.engines.kubernetes.pod_states import (
 )
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.runs import Run, read_plan
-from headrace.runs.events import RunFinished
 
 ASK = "headrace.agent.ask"
 ASK_SECONDS = 60.0
@@ -70,7 +67,7 @@ class RunLook:
         return [each for each in self.newest if each.phase in (PodPhase.WAITING, PodPhase.ABSENT)]
 
 
-def look_at(cluster: Cluster, ticket: Ticket, leader: str, hosts: Mapping[str, str]) -> RunLook:
+def look_at(cluster: Cluster, ticket: KubeTicket, leader: str, hosts: Mapping[str, str]) -> RunLook:
     """Asks for the pods of a run: one request.
 
     Args:
@@ -83,7 +80,7 @@ def look_at(cluster: Cluster, ticket: Ticket, leader: str, hosts: Mapping[str, s
     return RunLook(leader, pod_states(cluster.objects("Pod", {RUN: ticket.name}), hosts, at), at)
 
 
-def look_at_jobs(cluster: Cluster, ticket: Ticket) -> dict[str, JobState]:
+def look_at_jobs(cluster: Cluster, ticket: KubeTicket) -> dict[str, JobState]:
     """Asks for the Jobs of a run: one request. Returns the Job of each host."""
     return job_states(cluster.objects("Job", {RUN: ticket.name}))
 
@@ -125,33 +122,24 @@ class Reached:
 
     Args:
         run: the run.
+        ticket: by which it is found.
 
     Attributes:
-        run: as given.
-        ticket: by which it is found.
+        run, ticket: as given.
         cluster: where it is; asked only when it is used.
 
     Raises:
-        KubernetesUnreachable: its ticket cannot be read, or the kubeconfig leads to another cluster.
+        KubernetesUnreachable: the kubeconfig leads to another cluster.
     """
 
-    def __init__(self, run: Run) -> None:
-        self.run = run
-        try:
-            self.ticket: Ticket = read_ticket(run.paths)
-        except (OSError, msgspec.DecodeError) as error:
-            raise KubernetesUnreachable(f"{run.paths.engine / TICKET} cannot be read: {error}") from error
+    def __init__(self, run: Run, ticket: KubeTicket) -> None:
+        self.run, self.ticket = run, ticket
         self.cluster: Cluster = connect(self.ticket.context, self.ticket.namespace)
         if self.cluster.server != self.ticket.server:
             what = (
                 f"{run.id} is on the cluster at {self.ticket.server}; the context {self.ticket.context} is now that at"
             )
             raise KubernetesUnreachable(f"{what} {self.cluster.server}", "use the kubeconfig with which it was started")
-
-    @property
-    def finished(self) -> bool:
-        """Whether the record here holds the end of the run."""
-        return any(isinstance(event, RunFinished) for event in self.run.events())
 
     def look(self) -> RunLook:
         """Asks for the pods of the run. Raises KubernetesUnreachable, ClusterRefused."""

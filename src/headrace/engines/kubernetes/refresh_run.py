@@ -9,7 +9,7 @@ import msgspec
 from headrace.engines.kubernetes import end_of_run
 from headrace.engines.kubernetes.cluster import ExecFailed, KubernetesUnreachable
 from headrace.engines.kubernetes.fetch_record import RecordFetch, has_end
-from headrace.engines.kubernetes.kube_ticket import read_leader, write_leader, write_ticket
+from headrace.engines.kubernetes.kube_ticket import KubeTicket, read_leader, write_leader
 from headrace.engines.kubernetes.objects import RUN
 from headrace.engines.kubernetes.pod_states import (
     JobState,
@@ -20,9 +20,8 @@ from headrace.engines.kubernetes.pod_states import (
     with_one_cause,
 )
 from headrace.engines.kubernetes.reach_run import Reached, RunLook, explained, look_at_jobs
-from headrace.engines.kubernetes.watch_run import ensure_watched
-from headrace.engines.one_refresher import alone
 from headrace.engines.platform_news import platform_news
+from headrace.engines.ticket import write_ticket
 from headrace.instance.launch_plan import write_atomically
 from headrace.runs import Cause, CauseKind, Run, Status
 from headrace.runs.events import SecondaryStatus
@@ -33,27 +32,21 @@ GIVEN_UP = ("--failed", "--kind", CauseKind.INSTANCE_NOT_STARTED.value, "--grace
 """How a run is ended whose leader runs and whose other pods do not come."""
 
 
-def refresh_run(run: Run) -> None:
-    """Brings what the cluster knows of a run into its record.
+def bring_run(run: Run, ticket: KubeTicket) -> None:
+    """Brings what the cluster knows of a run into its record. To be called by one process at a time.
 
     Raises:
         KubernetesUnreachable, ClusterRefused, ExecFailed, StorageError: it cannot be asked now.
         OSError: the record here cannot be written.
     """
-    with alone(run.paths) as mine:
-        if not mine:  # somebody else does it
-            return
-        reached = Reached(run)
-        if reached.finished:
-            return
-        if has_end(run.paths):
-            end_of_run.fetched(reached.cluster, reached.ticket, run.paths, None)
-            return
-        if not reached.ticket.submitted and not _submitted_after_all(reached):
-            return
+    reached = Reached(run, ticket)
+    if run.over:
+        return
+    if has_end(run.paths):
+        end_of_run.fetched(reached.cluster, ticket, run.paths, None)
+        return
+    if ticket.submitted or _submitted_after_all(reached):
         _refresh(reached)
-    if not reached.ticket.record and not reached.ticket.submitter_lives and not reached.finished:
-        ensure_watched(run.paths)
 
 
 def _submitted_after_all(reached: Reached) -> bool:

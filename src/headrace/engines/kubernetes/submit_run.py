@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-import time
 from typing import Any
 
 import msgspec
@@ -20,12 +19,12 @@ from headrace.engines.kubernetes.cluster import (
     ObjectExists,
     Rule,
 )
-from headrace.engines.kubernetes.kube_ticket import Ticket, write_ticket
+from headrace.engines.kubernetes.kube_ticket import KubeTicket
 from headrace.engines.kubernetes.kubernetes_job import KubernetesJob
 from headrace.engines.kubernetes.objects import RUN, objects, pods_of, with_owner
 from headrace.engines.kubernetes.pack_run import prepare_kubernetes_run
 from headrace.engines.kubernetes.pod_states import keys_of_policy, never_made
-from headrace.engines.submitting_process import this_process
+from headrace.engines.ticket import by_this_process, write_ticket
 from headrace.errors import EngineRefused
 from headrace.runs import RunPaths, give_to_engine
 
@@ -109,8 +108,7 @@ def submit_run(planned: KubernetesJob, paths: RunPaths, cluster: Cluster) -> Non
     """
     options, job = planned.options, planned.job
     made = objects(planned, prepare_kubernetes_run(planned, paths))
-    pid, start, node = this_process()
-    ticket = Ticket(
+    ticket = KubeTicket(
         server=cluster.server,
         context=cluster.context,
         namespace=cluster.namespace,
@@ -120,12 +118,9 @@ def submit_run(planned: KubernetesJob, paths: RunPaths, cluster: Cluster) -> Non
         reads_store=options.check_storage,
         linger=options.linger,
         max_pending=options.max_pending,
-        begun=time.time(),
-        pid=pid,
-        start=start,
-        node=node,
         owner=(made[0]["kind"], made[0]["metadata"]["name"]),
     )
+    ticket = by_this_process(ticket)
     write_ticket(paths, ticket)
     give_to_engine(paths)
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 
 from headrace.engines.capability import Capability
@@ -33,6 +34,10 @@ from headrace.hosting.supervision.start_detached import await_keeper, start_keep
 from headrace.hosting.supervision.supervisor_process import stop_run
 from headrace.instance.launch_plan import LaunchPlan, plan_text
 from headrace.job import Job
+from headrace.job.problems.finding import Finding
+from headrace.job.rules.engine_rules import own_hosts
+from headrace.job.rules.raw_access import Data
+from headrace.job.rules.unsupported import IDLE_ON_OWN_HOSTS, Unused, idle
 from headrace.own_runs import started_here
 from headrace.runs import Run, RunPaths, runs_dir, supervisor_alive
 
@@ -76,6 +81,16 @@ def _check(job: Job) -> CheckedJob:
     check_places(job)
     check_channels(checked.orders)
     return checked
+
+
+def rules(data: Data) -> Iterator[Finding]:
+    """Yields what this engine refuses of a job."""
+    return own_hosts(data, "local")
+
+
+def without_effect(data: Data) -> tuple[Unused, ...]:
+    """Returns what of a job has no effect in this engine."""
+    return idle(data, IDLE_ON_OWN_HOSTS)
 
 
 def render(job: Job) -> tuple[Document, ...]:

@@ -11,9 +11,8 @@ import msgspec
 
 from headrace.engines.one_refresher import alone
 from headrace.engines.sagemaker.boto_service import BotoService
-from headrace.engines.sagemaker.refresh_training_job import has_ended
 from headrace.engines.sagemaker.sagemaker_job import RUN_TAG, SageMakerJob
-from headrace.engines.sagemaker.sagemaker_ticket import TICKET, read_ticket, write_ticket
+from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket
 from headrace.engines.sagemaker.service_calls import NAME_TAKEN, NameTaken
 from headrace.engines.sagemaker.stage_channel import prepare_sagemaker_run
 from headrace.engines.sagemaker.submit_training_job import (
@@ -23,6 +22,7 @@ from headrace.engines.sagemaker.submit_training_job import (
     ticket_of,
     write_asked,
 )
+from headrace.engines.ticket import TICKET, read_ticket, write_ticket
 from headrace.runs import Run, RunPaths, create_run, give_to_engine, read_header, runs_dir
 from headrace.runs.store import ASK_ENGINE
 
@@ -41,8 +41,8 @@ def resume_submission(run: Run) -> None:
     if run.header.supervisor_pid != ASK_ENGINE or not (paths.engine / TICKET).is_file():
         return
     with alone(paths, wait=True):
-        ticket = read_ticket(paths)
-        if ticket.submitted or ticket.submitter_lives or ticket.refused or has_ended(run):
+        ticket = read_ticket(paths, ServiceTicket)
+        if ticket.submitted or ticket.submitter_lives or ticket.refused or run.over:
             return
         if BotoService(ticket.service).describe(ticket.name) is not None:
             write_ticket(paths, msgspec.structs.replace(ticket, submitted=True))
@@ -90,7 +90,7 @@ def take_up_run(planned: SageMakerJob, tags: dict[str, str]) -> RunPaths | None:
         write_ticket(paths, msgspec.structs.replace(ticket_of(there), submitted=True))
         prepare_sagemaker_run(there, paths, latest.attempt)
         give_to_engine(paths)
-    if has_ended(Run(paths)):
+    if Run(paths).over:
         message = f"the training job {latest.name} is that of {run_id}, which has ended here"
         raise NameTaken(NAME_TAKEN, message, "choose another job_name")
     return paths

@@ -8,22 +8,21 @@ from datetime import datetime
 
 import msgspec
 
-from headrace.engines.one_refresher import alone
 from headrace.engines.platform_news import PlatformNews, platform_news
 from headrace.engines.sagemaker.boto_service import BotoService
 from headrace.engines.sagemaker.budget_watch import cost_of, over_budget
 from headrace.engines.sagemaker.failure_reasons import end_of_job, refused, word_of
-from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket, read_ticket, write_ticket
+from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket
 from headrace.engines.sagemaker.service_calls import MISSING_SECONDS, Answer, TrainingService
 from headrace.engines.sagemaker.service_measures import bill_of, bring_host_metrics
 from headrace.engines.sagemaker.stage_channel import remove_channel
 from headrace.engines.sagemaker.stored_record import bring_stored, forget_copy
 from headrace.engines.sagemaker.submit_again import submit_again
+from headrace.engines.ticket import read_ticket, write_ticket
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.storage import Store
 from headrace.runs import Cause, CauseKind, Run, RunPaths, Status, read_plan, state_of
 from headrace.runs.events import InstancesStarted, SecondaryStatus
-from headrace.runs.lifecycle import last_word
 
 STORE_SECONDS = 10.0  # for an answer of S3
 PARTS = {
@@ -45,31 +44,22 @@ BESIDE_RECORD = frozenset({SecondaryStatus.STOPPING, SecondaryStatus.INTERRUPTED
 """Parts that count whatever the record says: it may say nothing while its instances are taken away."""
 
 
-def refresh_training_job(run: Run) -> None:
-    """Brings what S3 and the service have of a run into its record.
+def bring_training_job(run: Run, ticket: ServiceTicket) -> None:
+    """Brings what S3 and the service have of a run into its record. To be called by one process at a time.
 
     Raises:
         HeadraceError: they cannot be asked now.
         OSError: the record here cannot be written.
     """
     paths = run.paths
-    with alone(paths) as mine:
-        if not mine:  # somebody else does it
-            return
-        ticket = read_ticket(paths)
-        with Store(STORE_SECONDS, access=ticket.access) as store:
-            if not has_ended(run):
-                _refresh(run, ticket, store)
-            if has_ended(run) and not ticket.cleaned:
-                bring_host_metrics(run, BotoService(ticket.service))
-                remove_channel(ticket.channel, store)
-                forget_copy(paths)
-                write_ticket(paths, msgspec.structs.replace(read_ticket(paths), cleaned=True))
-
-
-def has_ended(run: Run) -> bool:
-    """Tells whether the record here holds the end of the run."""
-    return last_word(run.events()) is not None
+    with Store(STORE_SECONDS, access=ticket.access) as store:
+        if not run.over:
+            _refresh(run, ticket, store)
+        if run.over and not ticket.cleaned:
+            bring_host_metrics(run, BotoService(ticket.service))
+            remove_channel(ticket.channel, store)
+            forget_copy(paths)
+            write_ticket(paths, msgspec.structs.replace(read_ticket(paths, ServiceTicket), cleaned=True))
 
 
 def _refresh(run: Run, ticket: ServiceTicket, store: Store) -> None:
@@ -118,7 +108,7 @@ def _watch_budget(paths: RunPaths, ticket: ServiceTicket, found: Answer, service
     """Has a job stopped whose budget is used up, when its leader does not do it."""
     cause = over_budget(_plan(paths), found, time.time())
     if cause is not None and service.stop(ticket.name):
-        write_ticket(paths, msgspec.structs.replace(read_ticket(paths), stop=cause))
+        write_ticket(paths, msgspec.structs.replace(read_ticket(paths, ServiceTicket), stop=cause))
 
 
 def _plan(paths: RunPaths) -> LaunchPlan:

@@ -33,7 +33,7 @@ from headrace.job.model.fields import Record
 from headrace.job.model.platform_options import Tag
 from headrace.job.model.sagemaker_options import AUTO_WHEELS, SageMakerOptions
 from headrace.job.rules.engine_rules import TOOLKIT_ONLY
-from headrace.job.rules.sagemaker_rules import OPTIONS, sagemaker_rules
+from headrace.job.rules.sagemaker_rules import OPTIONS
 from headrace.runs import RunPaths
 from headrace.runs.segments import attempt_place
 
@@ -190,9 +190,6 @@ def plan_sagemaker_job(job: Job, paths: RunPaths, environment: Mapping[str, str]
         EngineRefused: a folder for checkpoints that hosts cannot have; no region.
     """
     job.check_engine("sagemaker")
-    wrong = list(sagemaker_rules(job.to_data()))
-    if wrong:
-        raise JobInvalid(tuple(job.problem(each.path, each.message, seen=each.seen, hint=each.hint) for each in wrong))
     check_checkpoint_folder(job, True)
     planned = planned_in(job, paths, region_of(job.sagemaker, environment))
     planned.request()

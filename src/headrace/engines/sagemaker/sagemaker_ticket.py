@@ -1,30 +1,24 @@
-"""What the submitting machine keeps of a run on SageMaker, by which it is found again: engine/ticket.json.
-
-It is written before anything is sent, so a submission that was killed at any instant is found again, too.
-"""
+"""By what a run on SageMaker is found again, and what its training jobs are called."""
 
 from __future__ import annotations
 
 import hashlib
 import re
+from typing import ClassVar
 
 import msgspec
 
 from headrace.engines.sagemaker.service_calls import ServiceAccess
-from headrace.engines.submitting_process import may_live
-from headrace.instance.launch_plan import write_atomically
+from headrace.engines.ticket import Ticket
 from headrace.instance.s3 import S3Access
-from headrace.record_files import read_json
-from headrace.runs import Cause, RunPaths
+from headrace.runs import Cause
 
-TICKET = "ticket.json"
-SUBMIT_SECONDS = 600.0  # for a submission from a machine whose processes cannot be seen from here
 LONGEST_NAME = 63
 _OTHER = re.compile(r"[^a-zA-Z0-9]+")
 _DIGEST = 8
 
 
-class ServiceTicket(msgspec.Struct, frozen=True):
+class ServiceTicket(Ticket, frozen=True):
     """A run on SageMaker.
 
     Attributes:
@@ -38,9 +32,6 @@ class ServiceTicket(msgspec.Struct, frozen=True):
         stop: why this machine has asked the service to stop it; None when it has not.
         before: how much the growing files of the record here held when it was submitted: what earlier attempts wrote.
         model: ``s3://`` URI of the model.
-        begun: when the submission began, seconds since the epoch.
-        pid, start, node: the process that submits it.
-        submitted: the service has accepted it.
         cleaned: the channel is removed.
         attempt: how often the run has been submitted, this time included.
         refused: the service's word for why it did not accept the latest attempt; empty when it did.
@@ -50,6 +41,8 @@ class ServiceTicket(msgspec.Struct, frozen=True):
         missing_since: since when the service, which had accepted it, says that it has no such job; 0 while it has one.
     """
 
+    SUBMIT_SECONDS: ClassVar[float] = 600.0
+
     name: str
     region: str
     profile: str
@@ -57,11 +50,6 @@ class ServiceTicket(msgspec.Struct, frozen=True):
     channel: str
     record: str
     model: str
-    begun: float
-    pid: int
-    start: float
-    node: str
-    submitted: bool = False
     cleaned: bool = False
     attempt: int = 1
     refused: str = ""
@@ -71,7 +59,7 @@ class ServiceTicket(msgspec.Struct, frozen=True):
     missing_since: float = 0.0
     spent: float = 0.0
     stop: Cause | None = None
-    before: dict[str, int] = {}
+    before: dict[str, int] = msgspec.field(default_factory=dict)
 
     @property
     def access(self) -> S3Access:
@@ -82,25 +70,6 @@ class ServiceTicket(msgspec.Struct, frozen=True):
     def service(self) -> ServiceAccess:
         """How the service is reached."""
         return ServiceAccess(self.region, self.profile, self.endpoints)
-
-    @property
-    def submitter_lives(self) -> bool:
-        """Whether the process that submitted the run may still be there."""
-        return may_live(self.pid, self.start, self.node, self.begun + SUBMIT_SECONDS)
-
-
-def write_ticket(paths: RunPaths, ticket: ServiceTicket) -> None:
-    """Writes the ticket, at once."""
-    paths.engine.mkdir(exist_ok=True)
-    write_atomically(paths.engine / TICKET, msgspec.json.encode(ticket))
-
-
-def read_ticket(paths: RunPaths) -> ServiceTicket:
-    """Reads the ticket. Raises OSError, msgspec.DecodeError."""
-    return read_json(paths.engine / TICKET, _decoder)
-
-
-_decoder = msgspec.json.Decoder(ServiceTicket)
 
 
 def training_job_name(run_id: str, attempt: int = 1) -> str:

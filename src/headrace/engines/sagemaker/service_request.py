@@ -14,7 +14,7 @@ from typing import Literal, cast
 from headrace.errors import JobInvalid
 from headrace.job import Job
 from headrace.job.problems.finding import Finding
-from headrace.job.rules.engine_rules import rules_of_engine
+from headrace.job.rules.engine_rules import service_rules
 from headrace.job.sagemaker.check import check_request, check_shape
 from headrace.job.sagemaker.field_map import ALGORITHM, ARGUMENTS, CHANNELS, ENTRYPOINT, HYPERPARAMETERS, put
 from headrace.job.sagemaker.shapes import create_training_job
@@ -61,7 +61,7 @@ def training_request(job: Job, name: str, image: str, carrier: Carrier) -> Reque
         JobInvalid: with all that SageMaker refuses, and all that is not in S3.
     """
     named = job.model_copy(update={"job_name": name, "image_uri": image})
-    wrong = [*rules_of_engine("sagemaker", job.to_data()), *map(_with_hint, unfit(named, carrier.submit_directory))]
+    wrong = [*service_rules(job.to_data()), *map(_with_hint, unfit(named, carrier.submit_directory))]
     request = write_request(named, carrier.submit_directory)
     put(request, ENTRYPOINT, list(carrier.entrypoint))
     algorithm = cast("dict[str, object]", request[ALGORITHM])

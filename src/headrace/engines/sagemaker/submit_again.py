@@ -14,7 +14,7 @@ from headrace.engines.platform_news import platform_news
 from headrace.engines.sagemaker.boto_service import BotoService
 from headrace.engines.sagemaker.budget_watch import used_up
 from headrace.engines.sagemaker.failure_reasons import word_of
-from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket, read_ticket, write_ticket
+from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket
 from headrace.engines.sagemaker.service_calls import ServiceRefused
 from headrace.engines.sagemaker.submit_training_job import (
     asked_of,
@@ -23,6 +23,7 @@ from headrace.engines.sagemaker.submit_training_job import (
     planned_again,
     submit_attempt,
 )
+from headrace.engines.ticket import read_ticket, write_ticket
 from headrace.errors import EngineRefused, UsageError
 from headrace.runs import Cause, CauseKind, RunPaths, Status
 from headrace.runs.events import SecondaryStatus
@@ -88,7 +89,7 @@ def stop_run(paths: RunPaths) -> bool:
         OSError: its record cannot be written.
     """
     with alone(paths, wait=True):
-        ticket = read_ticket(paths)
+        ticket = read_ticket(paths, ServiceTicket)
         word = ticket.refused or ticket.failed
         if not word:
             service = BotoService(ticket.service)

@@ -16,7 +16,7 @@ import msgspec
 
 from headrace.engines.sagemaker.boto_service import BotoService
 from headrace.engines.sagemaker.sagemaker_job import SageMakerJob, planned_in
-from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket, read_ticket, write_ticket
+from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket
 from headrace.engines.sagemaker.service_calls import (
     MISSING_SECONDS,
     NAME_TAKEN,
@@ -32,7 +32,7 @@ from headrace.engines.sagemaker.stage_channel import (
     stage_channel,
 )
 from headrace.engines.sagemaker.stored_record import forget_copy, known_here
-from headrace.engines.submitting_process import this_process
+from headrace.engines.ticket import by_this_process, read_ticket, write_ticket
 from headrace.errors import HeadraceError
 from headrace.instance.launch_plan import write_atomically
 from headrace.instance.storage import Store
@@ -51,8 +51,7 @@ def ticket_of(planned: SageMakerJob) -> ServiceTicket:
     """Returns the ticket of a job that this process is about to submit."""
     options = planned.options
     endpoints = {name: url for name in SERVICES if (url := options.endpoint_of(name))}
-    pid, start, node = this_process()
-    return ServiceTicket(
+    ticket = ServiceTicket(
         name=planned.name,
         region=planned.region,
         profile=options.profile or "",
@@ -60,12 +59,9 @@ def ticket_of(planned: SageMakerJob) -> ServiceTicket:
         channel=planned.channel_uri,
         record=planned.record_place,
         model=planned.model_uri,
-        begun=time.time(),
         attempt=planned.attempt,
-        pid=pid,
-        start=start,
-        node=node,
     )
+    return by_this_process(ticket)
 
 
 def submit_training_job(planned: SageMakerJob, paths: RunPaths) -> None:
@@ -133,7 +129,7 @@ def latest_attempt(planned: SageMakerJob, first: int = 1) -> tuple[SageMakerJob,
 
 def note_refusal(paths: RunPaths, error: ServiceRefused) -> None:
     """Writes into the ticket that the service has refused the latest attempt. Raises OSError."""
-    ticket = read_ticket(paths)
+    ticket = read_ticket(paths, ServiceTicket)
     write_ticket(
         paths,
         msgspec.structs.replace(ticket, refused=error.code, refusal=error.message, refused_at=time.time()),

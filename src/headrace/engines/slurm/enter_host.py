@@ -24,8 +24,8 @@ from pathlib import Path
 import msgspec
 
 from headrace.child_python import module_command
+from headrace.engines.slurm.handover import NodeStart, read_how_to_start
 from headrace.engines.slurm.node_isolation import SAYS_SO, scratch_key, starter_on_node
-from headrace.engines.slurm.ticket import NodeStart, read_how_to_start
 from headrace.errors import HeadraceError
 from headrace.hosting.inputs.host_facts import interface_of, name_interface, with_memory
 from headrace.hosting.isolation.probing import likely_reason

@@ -27,23 +27,23 @@ import msgspec
 
 from headrace.engines.slurm import slurm_commands
 from headrace.engines.slurm.allocation import addresses_of, allocation_of, placed, ports_of
+from headrace.engines.slurm.handover import (
+    NOT_KNOWN,
+    NodeStart,
+    Placement,
+    SlurmTicket,
+    forget_variables,
+    read_how_to_start,
+    read_stop_request,
+    read_variables,
+    restarts,
+    write_placement,
+)
 from headrace.engines.slurm.next_attempt import begin_next_attempt
 from headrace.engines.slurm.slurm_commands import SlurmUnreachable
 from headrace.engines.slurm.slurm_instances import JOB_LOG
 from headrace.engines.slurm.slurm_state import why_terminated
-from headrace.engines.slurm.ticket import (
-    NOT_KNOWN,
-    NodeStart,
-    Placement,
-    forget_variables,
-    read_how_to_start,
-    read_stop_request,
-    read_ticket,
-    read_variables,
-    restarts,
-    write_placement,
-    write_ticket,
-)
+from headrace.engines.ticket import read_ticket, write_ticket
 from headrace.errors import HeadraceError
 from headrace.hosting.inputs.host_certificates import make_certificates
 from headrace.hosting.supervision.record_storing import store_rest
@@ -63,7 +63,6 @@ from headrace.instance.lifeline import StopJob
 from headrace.log_setup import VARIABLE, log_to_stderr
 from headrace.processes.bootstrap import become_subreaper
 from headrace.runs import Cause, CauseKind, EventWriter, Run, RunPaths, Status, read_plan
-from headrace.runs.events import RunFinished
 from headrace.runs.lifecycle import run_finished
 
 _log = logging.getLogger("headrace.engines.slurm.lead")  # this module runs as __main__
@@ -87,7 +86,7 @@ def main() -> int:
     become_subreaper()
     job_id = int(os.environ["SLURM_JOB_ID"])
     keep_job(paths, job_id)
-    if any(isinstance(event, RunFinished) for event in Run(paths).events()):
+    if Run(paths).over:
         return 1  # somebody had the ended job queued again
     try:
         cause = _begin(paths, job_id)
@@ -117,9 +116,9 @@ def _fail(paths: RunPaths, cause: Cause) -> int:
 
 def keep_job(paths: RunPaths, job_id: int) -> None:
     """Writes the job into the ticket, if the process that submitted it was killed before it could."""
-    ticket = read_ticket(paths)
+    ticket = read_ticket(paths, SlurmTicket)
     if ticket.job_id == NOT_KNOWN:
-        write_ticket(paths, msgspec.structs.replace(ticket, job_id=job_id))
+        write_ticket(paths, msgspec.structs.replace(ticket, job_id=job_id, submitted=True))
 
 
 def _begin(paths: RunPaths, job_id: int) -> Cause | None:

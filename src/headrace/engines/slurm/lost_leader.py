@@ -14,9 +14,9 @@ from collections.abc import Iterable
 from headrace.engines.platform_news import platform_news
 from headrace.engines.slurm import slurm_commands
 from headrace.engines.slurm.components import hosts_by_task
+from headrace.engines.slurm.handover import Placement, read_placement
 from headrace.engines.slurm.slurm_commands import SlurmUnreachable
 from headrace.engines.slurm.slurm_state import Component
-from headrace.engines.slurm.ticket import Placement, read_placement
 from headrace.hosting.supervision.attempts import is_tried_again
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.runs import Cause, CauseKind, Run, RunPaths, Status, read_plan

@@ -10,10 +10,10 @@ from __future__ import annotations
 import time
 
 from headrace.engines.slurm import slurm_commands
+from headrace.engines.slurm.handover import Placement, read_placement
 from headrace.engines.slurm.lost_leader import node_lost
 from headrace.engines.slurm.slurm_commands import SlurmUnreachable
 from headrace.engines.slurm.slurm_state import said_by_slurm, why_queued_again
-from headrace.engines.slurm.ticket import Placement, read_placement
 from headrace.hosting.supervision.attempts import await_instances, clear
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.runs import Cause, EventWriter, Run, RunPaths

@@ -8,22 +8,31 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
-import msgspec
+from msgspec.structs import replace
 
 from headrace.engines.capability import Capability
 from headrace.engines.documents import Document
-from headrace.engines.engine_logs import log_documents
-from headrace.engines.new_run import new_run
 from headrace.engines.planning.named_paths import named_paths
 from headrace.engines.planning.plan_artefacts import check_checkpoint_folder
 from headrace.engines.planning.plan_channels import orders_of
+from headrace.engines.platform_engine import PlatformEngine
 from headrace.engines.platform_news import WRITER, platform_news
-from headrace.engines.remote_handle import RemoteHandle
-from headrace.engines.remote_job import check_remote_job, plan_document, prepare_remote_run, ranks_beside_workers
+from headrace.engines.remote_job import plan_document, prepare_remote_run, ranks_beside_workers
 from headrace.engines.slurm import slurm_commands
+from headrace.engines.slurm.handover import (
+    ENVIRONMENT,
+    NOT_KNOWN,
+    NodeStart,
+    SlurmTicket,
+    StopRequest,
+    forget_variables,
+    read_stop_request,
+    write_start,
+    write_stop_request,
+)
 from headrace.engines.slurm.lost_leader import end_if_lost
 from headrace.engines.slurm.slurm_accounting import JobOfRun
 from headrace.engines.slurm.slurm_commands import SlurmUnreachable, SubmissionUnknown
@@ -38,27 +47,16 @@ from headrace.engines.slurm.slurm_state import (
     starts_never,
     why_waiting,
 )
-from headrace.engines.slurm.ticket import (
-    ENVIRONMENT,
-    NOT_KNOWN,
-    TICKET,
-    NodeStart,
-    StopRequest,
-    Ticket,
-    forget_variables,
-    read_stop_request,
-    read_ticket,
-    write_start,
-    write_stop_request,
-    write_ticket,
-)
+from headrace.engines.ticket import by_this_process, read_ticket, write_ticket
 from headrace.errors import EngineRefused, HeadraceError
 from headrace.hosting.isolation.probing import why_no_shared_network
 from headrace.hosting.supervision.run_environment import supervisor_environment
 from headrace.job import Job
+from headrace.job.problems.finding import Finding, Path, show
+from headrace.job.rules.raw_access import Data, mapping, pick
+from headrace.job.rules.unsupported import IDLE_ON_OWN_HOSTS, NO_RANGE
 from headrace.runs import Cause, CauseKind, Run, RunPaths, Status, give_to_engine, runs_dir
 from headrace.runs.events import SecondaryStatus, StatusChanged
-from headrace.runs.lifecycle import last_word
 
 _log = logging.getLogger(__name__)
 
@@ -74,57 +72,131 @@ FRESH_SECONDS = 1.0  # `refresh` and `alive` are called one after the other
 _seen: dict[str, tuple[float, tuple[Component, ...]]] = {}  # by the cluster that was asked
 
 
-def plan(job: Job) -> SlurmJob:
-    """Returns what would run where; whether it could start now is not checked.
-
-    Raises:
-        JobInvalid: what this engine does not have.
-        EngineRefused: a folder for checkpoints that hosts cannot have.
-    """
-    job.check_engine("slurm")
-    job.check_volumes()
-    check_checkpoint_folder(job, False)
-    return plan_slurm_job(job, orders_of(job), RunPaths(runs_dir() / job.job_name), job.slurm.python or sys.executable)
-
-
-def check(job: Job) -> SlurmJob:
-    """Checks everything that can be known before a job is submitted, and returns what `start` goes on with.
-
-    Raises:
-        JobInvalid, EngineRefused: it could not be submitted.
-    """
-    planned = plan(job)
-    slurm_commands.check_programs()
-    check_remote_job(planned)
-    return planned
+UNUSED: dict[str, str] = {
+    **IDLE_ON_OWN_HOSTS,
+    **NO_RANGE,
+    "image_uri": "programs run in the Python that runs headrace; a container is named in engines.slurm.launcher",
+    "volume_size": "the run's folder is on the file system that the nodes share",
+    "volume_kms_key": "the run's folder is on the file system that the nodes share",
+    "subnets": "the network is the cluster's",
+    "security_group_ids": "the network is the cluster's",
+    "enable_network_isolation": "programs reach what their nodes reach",
+    "use_spot_instances": "a partition or a qos says what may be taken away",
+    "keep_alive_period_in_seconds": "the nodes go back to the cluster",
+    "training_plan": "a reservation is one of engines.slurm.options",
+    "stopping_condition.max_wait": "Slurm decides how long a job waits",
+    "stopping_condition.max_pending_time": "Slurm decides how long a job waits",
+}
 
 
-def render(job: Job) -> tuple[Document, ...]:
-    """Returns the batch script and the launch plan. Raises as `plan` does."""
-    planned = plan(job)
-    script = planned.script(RunPaths(runs_dir() / job.job_name), sys.executable)
-    return (Document(SCRIPT, script), plan_document(planned))
+class SlurmEngine(PlatformEngine[SlurmJob, SlurmTicket]):
+    """See `headrace.engines.platform_engine`."""
+
+    name, Ticket, unused = "slurm", SlurmTicket, UNUSED
+
+    def rules(self, data: Data) -> Iterator[Finding]:
+        """See `PlatformEngine.rules`: also what only one kernel can do, and what more than one node cannot."""
+        yield from super().rules(data)
+        yield from _rules(data)
+
+    def plan(self, job: Job) -> SlurmJob:
+        """See `PlatformEngine.plan`."""
+        job.check_engine("slurm")
+        job.check_volumes()
+        check_checkpoint_folder(job, False)
+        paths, python = RunPaths(runs_dir() / job.job_name), job.slurm.python or sys.executable
+        return plan_slurm_job(job, orders_of(job), paths, python)
+
+    def check(self, job: Job) -> SlurmJob:
+        """See `PlatformEngine.check`."""
+        slurm_commands.check_programs()
+        return super().check(job)
+
+    def render(self, job: Job) -> tuple[Document, ...]:
+        """Returns the batch script and the launch plan."""
+        planned = self.plan(job)
+        script = planned.script(RunPaths(runs_dir() / job.job_name), sys.executable)
+        return (Document(SCRIPT, script), plan_document(planned))
+
+    def submit(self, planned: SlurmJob, paths: RunPaths) -> bool:
+        """See `PlatformEngine.submit`. Where Slurm may have taken the job and did not say so, the run is there: `bring`
+        tells later what became of it."""
+        with (
+            _hint("try again; `headrace doctor --engine slurm` says whether Slurm answers"),
+            slurm_commands.asking(planned.job.slurm.cluster or ""),
+        ):
+            return _submit(planned, paths)
+
+    def reach(self, ticket: SlurmTicket) -> AbstractContextManager[object]:
+        """See `PlatformEngine.reach`: Slurm's programs ask the cluster that has the run."""
+        return slurm_commands.asking(ticket.named)
+
+    def being_submitted(self, ticket: SlurmTicket) -> bool:
+        """See `PlatformEngine.being_submitted`: whether there is a job, the queue says."""
+        return False
+
+    def cancel(self, run: Run, ticket: SlurmTicket, now: bool) -> bool:
+        """See `PlatformEngine.cancel`. Raises SlurmUnreachable when Slurm does not answer, or not for this job."""
+        with _hint("not stopped: the run goes on; try again"):
+            going = _stop(run, ticket, now)
+        _forget_after_end(run)
+        return going
+
+    def bring(self, run: Run, ticket: SlurmTicket) -> None:
+        """Writes into the record that the job waits, and why; and its end, when the lead could not.
+
+        A job that has lost its lead is ended, or queued again: see `lost_leader`.
+        """
+        _refresh(run, ticket)
+        _forget_after_end(run)
+
+    def alive(self, run: Run) -> bool:
+        """Returns whether Slurm still has the job, or had it a moment ago. Raises SlurmUnreachable."""
+        ticket = self.ticket_of(run)
+        with self.reach(ticket):
+            job_id, queue = _look(run, ticket)
+        return _may_still_come(run) if job_id is None else not _is_over(job_id, queue)
+
+    def said(self, run: Run, ticket: SlurmTicket) -> Iterable[Document]:
+        """Returns what Slurm says of the run's job; where it does not answer, or not for this job, that it does not."""
+        try:
+            job_id, _ = _look(run, ticket)
+            words = "" if job_id is None else slurm_commands.describe(job_id)
+        except SlurmUnreachable as error:
+            words = f"not known: {error}\n"
+        yield Document(SHOWN, words or f"Slurm knows no job of {run.id}\n")
+
+    def capabilities(self) -> tuple[Capability, ...]:
+        """Returns what works from this machine."""
+        try:
+            slurm_commands.check_programs()
+            found = [Capability("slurm", True, f"{slurm_commands.version()} answers", needed=True)]
+            scheduler = slurm_commands.setting("SchedulerType")
+        except EngineRefused as error:
+            return (Capability("slurm", False, error.message, error.hint or "ask who runs the cluster", needed=True),)
+        if scheduler != BACKFILL:
+            detail = f"the scheduler is {scheduler}, which starts no heterogeneous jobs"
+            found.append(Capability("several groups", False, detail, f"ask for SchedulerType={BACKFILL}"))
+        else:
+            found.append(Capability("several groups", True, f"heterogeneous jobs, {scheduler}"))
+        folder = f"runs lie in {runs_dir()}, which every node must see under this path"
+        return (*found, _isolation(), Capability("run folder", True, folder))
 
 
-def start(job: Job, detach: bool = False) -> RemoteHandle:
-    """Submits a run. It lives without this process, detached or not.
+ENGINE = SlurmEngine()
 
-    Where Slurm may have taken the job and did not say so, the run is there: `refresh` tells later what became of it.
 
-    Raises:
-        JobInvalid, EngineRefused: then nothing is left.
-        KeyboardInterrupt: the run is there, if Slurm has its job, and is being stopped.
-    """
-    checked = check(job)
-    with (
-        new_run(job, "slurm") as paths,
-        _hint("try again; `headrace doctor --engine slurm` says whether Slurm answers"),
-        slurm_commands.asking(job.slurm.cluster or ""),
-    ):
-        interrupted = _submit(checked.in_run(paths), paths)
-    if interrupted:
-        raise KeyboardInterrupt
-    return RemoteHandle(paths)
+def _rules(data: Data) -> Iterator[Finding]:
+    """What only one kernel can do, and what more than one node cannot."""
+    for name, channel in mapping(data, "inputs").items():
+        key, mode = pick(channel, "input_mode")
+        path: Path = ("inputs", name, key)
+        if mode is None:
+            path, mode = ("input_mode",), data.get("input_mode")
+        if mode in ("Pipe", "FastFile"):
+            message = f"the channel {name!r} would be served on one node only"
+            hint = "use File: the data lies on the file system that the nodes share"
+            yield Finding(path, message, show(mode), hint)
 
 
 def _submit(checked: SlurmJob, paths: RunPaths) -> bool:
@@ -144,8 +216,8 @@ def _submit(checked: SlurmJob, paths: RunPaths) -> bool:
         named=tuple(filter(os.path.isabs, named_paths(job, checked.plan))),
     )
     write_start(paths, how, supervisor_environment(paths.id))
-    cluster, uid = slurm_commands.cluster(), os.getuid()
-    write_ticket(paths, Ticket(NOT_KNOWN, cluster, uid, slurm_commands.asked()))
+    ticket = by_this_process(SlurmTicket(NOT_KNOWN, slurm_commands.cluster(), os.getuid(), slurm_commands.asked()))
+    write_ticket(paths, ticket)
     script = paths.engine / SCRIPT
     limits = [slurm_commands.longest_time(nodes) for nodes in {options.nodes_of(name) for name in job.hosts}]
     longest = min(filter(None, limits), default=0)
@@ -160,7 +232,7 @@ def _submit(checked: SlurmJob, paths: RunPaths) -> bool:
         # From here on there is a job, or may be one: the run stays, whatever happens.
         try:
             if job_id != NOT_KNOWN:
-                write_ticket(paths, Ticket(job_id, cluster, uid, slurm_commands.asked()))
+                write_ticket(paths, replace(ticket, job_id=job_id, submitted=True))
             if interrupted():
                 _stop_at_once(paths)
         except (HeadraceError, OSError) as error:  # the job's comment names the run, and its lead writes the ticket too
@@ -197,7 +269,7 @@ def _stop_at_once(paths: RunPaths) -> None:
     """Stops a run that was just handed over; one whose job is not known yet, as soon as it is there."""
     write_stop_request(paths, StopRequest(True))
     run = Run(paths)
-    ticket = read_ticket(paths)
+    ticket = read_ticket(paths, SlurmTicket)
     if _look(run, ticket)[0] is not None:
         _stop(run, ticket, True)
 
@@ -217,20 +289,7 @@ def _held_interrupt() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, before)
 
 
-def stop(run: Run, now: bool = False) -> bool:
-    """Asks a run to stop. Returns whether it was still waiting or running.
-
-    Raises:
-        EngineRefused: it has no job yet.
-        SlurmUnreachable: Slurm does not answer, or not for this job.
-    """
-    with _hint("not stopped: the run goes on; try again"), _asking_for(run) as ticket:
-        going = _stop(run, ticket, now)
-    _forget_after_end(run)
-    return going
-
-
-def _stop(run: Run, ticket: Ticket | None, now: bool) -> bool:
+def _stop(run: Run, ticket: SlurmTicket, now: bool) -> bool:
     job_id, queue = _look(run, ticket)
     if job_id is None:
         raise EngineRefused(f"{run.id} has no Slurm job yet", hint="ask again in a moment")
@@ -254,30 +313,17 @@ def _stop(run: Run, ticket: Ticket | None, now: bool) -> bool:
     return True
 
 
-def refresh(run: Run) -> None:
-    """Writes into the record that the job waits, and why; and its end, when the lead could not.
-
-    A job that has lost its lead is ended, or queued again: see `lost_leader`.
-
-    Raises:
-        SlurmUnreachable: Slurm does not answer, or not for this job.
-    """
-    with _asking_for(run) as ticket:
-        _refresh(run, ticket)
-    _forget_after_end(run)
-
-
 def _forget_after_end(run: Run) -> None:
     """Removes what only the lead would have needed, of a run that the lead could not end."""
-    if (run.paths.engine / ENVIRONMENT).exists() and last_word(run.events()) is not None:
+    if (run.paths.engine / ENVIRONMENT).exists() and run.over:
         forget_variables(run.paths)
 
 
-def _refresh(run: Run, ticket: Ticket | None) -> None:
+def _refresh(run: Run, ticket: SlurmTicket) -> None:
     asked = time.time()
     job_id, queue = _look(run, ticket)
     if job_id is None:
-        if ticket is not None and not _may_still_come(run):
+        if not _may_still_come(run):
             with platform_news(run.paths) as news:
                 words = "Slurm has no job of this run: sbatch has not said that it was taken, and none has come"
                 news.end(Status.FAILED, Cause(CauseKind.ENGINE_FAILED, words, infrastructure=True))
@@ -324,50 +370,6 @@ def _tell_that_it_goes_on(run: Run, job_id: int, asked: float) -> None:
             news.status(before[-1], f"Slurm job {job_id} goes on; it was suspended", asked)
 
 
-def alive(run: Run) -> bool:
-    """Returns whether Slurm still has the job, or had it a moment ago. Raises SlurmUnreachable."""
-    with _asking_for(run) as ticket:
-        job_id, queue = _look(run, ticket)
-    if job_id is None:
-        return _may_still_come(run)
-    return not _is_over(job_id, queue)
-
-
-def logs(run: Run) -> tuple[Document, ...]:
-    """Returns what the lead, srun and the agents of a run have logged, and what Slurm says of its job.
-
-    Where Slurm does not answer, or not for this job, that stands in place of what it says.
-
-    Raises:
-        OSError: a log cannot be read.
-    """
-    try:
-        with _asking_for(run) as ticket:
-            job_id, _ = _look(run, ticket)
-            shown = "" if job_id is None else slurm_commands.describe(job_id)
-        words = shown or f"Slurm knows no job of {run.id}\n"
-    except SlurmUnreachable as error:
-        words = f"not known: {error}\n"
-    return (*log_documents(run.paths), Document(SHOWN, words))
-
-
-def capabilities() -> tuple[Capability, ...]:
-    """Returns what works from this machine."""
-    try:
-        slurm_commands.check_programs()
-        found = [Capability("slurm", True, f"{slurm_commands.version()} answers", needed=True)]
-        scheduler = slurm_commands.setting("SchedulerType")
-    except EngineRefused as error:
-        return (Capability("slurm", False, error.message, error.hint or "ask who runs the cluster", needed=True),)
-    if scheduler != BACKFILL:
-        detail = f"the scheduler is {scheduler}, which starts no heterogeneous jobs"
-        found.append(Capability("several groups", False, detail, f"ask for SchedulerType={BACKFILL}"))
-    else:
-        found.append(Capability("several groups", True, f"heterogeneous jobs, {scheduler}"))
-    folder = f"runs lie in {runs_dir()}, which every node must see under this path"
-    return (*found, _isolation(), Capability("run folder", True, folder))
-
-
 def _isolation() -> Capability:
     """Returns whether hosts can be isolated on this machine: nodes are often like it, and each tries it for itself."""
     why_not = why_no_shared_network()
@@ -386,25 +388,7 @@ def _hint(words: str) -> Iterator[None]:
         raise
 
 
-@contextmanager
-def _asking_for(run: Run) -> Iterator[Ticket | None]:
-    """Has Slurm's programs ask the cluster that has a run. Gives its ticket; None when it has none yet.
-
-    Raises:
-        SlurmUnreachable: the ticket cannot be read.
-    """
-    ticket: Ticket | None = None
-    try:
-        ticket = read_ticket(run.paths)  # first: a job that it names is in a queue that is asked for later
-    except FileNotFoundError:
-        pass
-    except msgspec.DecodeError as error:
-        raise SlurmUnreachable(f"{run.paths.engine / TICKET} cannot be read: {error}") from error
-    with slurm_commands.asking(ticket.named if ticket is not None else ""):
-        yield ticket
-
-
-def _look(run: Run, ticket: Ticket | None) -> tuple[int | None, tuple[Component, ...]]:
+def _look(run: Run, ticket: SlurmTicket) -> tuple[int | None, tuple[Component, ...]]:
     """Returns the run's Slurm job, and this user's jobs that Slurm knows.
 
     The comment tells the job from others, and the script that it runs where a cluster rewrites comments. One that is
@@ -416,8 +400,6 @@ def _look(run: Run, ticket: Ticket | None) -> tuple[int | None, tuple[Component,
     Raises:
         SlurmUnreachable: Slurm does not answer, it is asked from the wrong place, or another job has the id.
     """
-    if ticket is None:
-        return None, ()
     asked = time.monotonic()
     queue = _queue(asked - FRESH_SECONDS)
     listed = job_of_run(run.id, queue)

@@ -23,11 +23,11 @@ from headrace.child_python import module_command
 from headrace.engines.slurm import slurm_commands
 from headrace.engines.slurm.components import components
 from headrace.engines.slurm.enter_host import LIFELINE
+from headrace.engines.slurm.handover import read_how_to_start, read_placement, restarts
 from headrace.engines.slurm.node_isolation import scratch_key
 from headrace.engines.slurm.slurm_commands import SlurmUnreachable
 from headrace.engines.slurm.slurm_complaints import is_launch_failed, why_no_agents
 from headrace.engines.slurm.slurm_state import Termination, said_by_slurm, why_terminated
-from headrace.engines.slurm.ticket import read_how_to_start, read_placement, restarts
 from headrace.exit_status import exit_text
 from headrace.hosting.supervision.attempt_end import AttemptEnd
 from headrace.hosting.supervision.instances import Outcome, cause_of

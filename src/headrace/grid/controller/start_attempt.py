@@ -23,7 +23,6 @@ from headrace.job.model.platform_options import Tag
 from headrace.own_runs import started_here
 from headrace.record_files import read_json
 from headrace.runs import CauseKind, Run, RunPaths
-from headrace.runs.lifecycle import last_word
 from headrace.runs.store import is_copy, list_paths_of
 
 REQUEST_TAG = "headrace:request"
@@ -145,7 +144,7 @@ def never_started(run: Run) -> bool:
 
 
 def _has_end(run: Run) -> bool:
-    return last_word(run.events()) is not None
+    return run.over
 
 
 _json: msgspec.json.Decoder[Any] = msgspec.json.Decoder()

@@ -21,7 +21,6 @@ from headrace.hosting.supervision.record_storing import BY_STOP, store_rest
 from headrace.hosting.supervision.run_environment import supervisor_environment
 from headrace.processes.process_table import Process, send
 from headrace.runs import Cause, CauseKind, EventWriter, Run, RunPaths, Status, read_header
-from headrace.runs.events import RunFinished
 from headrace.runs.lifecycle import run_finished
 
 ENGINE = "engine"  # name of the engine's event file
@@ -89,7 +88,7 @@ class SupervisorProcess:
         if self._lifeline is not None:
             os.close(self._lifeline)
         _live.discard(self)
-        finished = any(isinstance(event, RunFinished) for event in self.run.events())
+        finished = self.run.over
         if not finished:
             self._write_end()
         if not finished or self._process.returncode < 0:  # the supervisor has not stored the end of the record

@@ -7,12 +7,14 @@ distributions) and less (no program that an image brings, no libraries of the se
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from pydantic import BaseModel
 
 from headrace.catalog import instance_types
-from headrace.errors import EngineRefused
 from headrace.job.model import path_types
 from headrace.job.problems.finding import Finding, Path, show
-from headrace.job.rules.kubernetes_rules import kubernetes_rules
+from headrace.job.problems.pydantic_errors import examine
 from headrace.job.rules.raw_access import (
     Data,
     as_names,
@@ -25,8 +27,6 @@ from headrace.job.rules.raw_access import (
     worlds,
 )
 from headrace.sagemaker_parameters import HOMOGENEOUS
-
-ENGINES = ("local", "slurm", "kubernetes", "sagemaker")
 
 _INSTEAD = {
     "smdistributed.dataparallel": (
@@ -41,28 +41,27 @@ TOOLKIT_ONLY = frozenset(_INSTEAD)
 """Ways of starting ranks that only SageMaker's own toolkit knows."""
 
 
-def rules_of_engine(engine: str, data: Data) -> list[Finding]:
-    """Returns what an engine refuses of a job.
+def options_rules(engine: str, options: type[BaseModel] | None, data: Data) -> Iterator[Finding]:
+    """Yields what is wrong with the options of an engine that headrace does not bring.
 
     Args:
-        engine: ``local``, ``slurm``, ``kubernetes`` or ``sagemaker``.
-        data: the job as plain data, as the user wrote it or as `Job.to_data` gives it.
-
-    Raises:
-        EngineRefused: no engine of that name.
+        engine: its name.
+        options: their model; None when it has none.
+        data: the job as plain data.
     """
-    if engine not in ENGINES:
-        raise EngineRefused(f"no engine is called {engine!r}", hint=f"there is: {', '.join(ENGINES)}")
-    if engine == "sagemaker":
-        return list(_sagemaker(data))
-    found = list(_own_hosts(data, _named(engine)))
-    if engine == "slurm":
-        found += _slurm(data)
-    return found + list(kubernetes_rules(data)) if engine == "kubernetes" else found
+    if options is not None:
+        for found in examine(options, mapping(data, "engines", engine)):
+            yield replace(found, path=("engines", engine, *found.path))
 
 
-def _own_hosts(data: Data, engine: str) -> Iterator[Finding]:
-    """What no engine runs whose hosts are the user's own."""
+def own_hosts(data: Data, engine_name: str) -> Iterator[Finding]:
+    """What no engine runs whose hosts are the user's own.
+
+    Args:
+        data: the job as plain data, as the user wrote it or as `Job.to_data` gives it.
+        engine_name: of the engine.
+    """
+    engine = _named(engine_name)
     yield from _program(data, engine)
     for path, world in worlds(data):
         for way in enabled(world):
@@ -89,19 +88,6 @@ def _own_hosts(data: Data, engine: str) -> Iterator[Finding]:
     for path, text in named:
         if isinstance(text, str) and text.startswith("https://"):
             yield Finding(path, f"{engine} reads and writes s3:// URIs", show(text), _s3_form(text))
-
-
-def _slurm(data: Data) -> Iterator[Finding]:
-    """What only one kernel can do, and what more than one node cannot."""
-    for name, channel in mapping(data, "inputs").items():
-        key, mode = pick(channel, "input_mode")
-        path: Path = ("inputs", name, key)
-        if mode is None:
-            path, mode = ("input_mode",), data.get("input_mode")
-        if mode in ("Pipe", "FastFile"):
-            message = f"the channel {name!r} would be served on one node only"
-            hint = "use File: the data lies on the file system that the nodes share"
-            yield Finding(path, message, show(mode), hint)
 
 
 def _program(data: Data, engine: str) -> Iterator[Finding]:
@@ -155,7 +141,8 @@ def _s3_form(uri: str) -> str:
     return f"write s3://{first}/{rest}" if domain.startswith(("s3.", "s3-")) else "write s3://bucket/prefix"
 
 
-def _sagemaker(data: Data) -> Iterator[Finding]:
+def service_rules(data: Data) -> Iterator[Finding]:
+    """What SageMaker refuses of a request."""
     found = [(path, world, enabled(world)) for path, world in worlds(data)]
     started = [(path, world, ways[0]) for path, world, ways in found if ways]
     for path, _, way in [] if each_group_alone(data) else started[1:]:

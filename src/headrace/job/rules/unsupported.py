@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from headrace.errors import EngineRefused
 from headrace.job.problems.finding import Path, field_text
 from headrace.job.rules.raw_access import Data, mapping
 
@@ -15,7 +14,7 @@ _NO_WAIT = "this machine is there at once"
 _DISK = "the run's folder is on this machine's disk"
 _SERVICE = "only SageMaker has it"
 
-_LOCAL: dict[str, str] = {
+IDLE_ON_OWN_HOSTS: dict[str, str] = {
     "image_uri": _NO_IMAGE,
     "role": "no AWS role is taken; s3:// uses the credentials of the environment",
     "framework_version": _NO_IMAGE,
@@ -35,45 +34,7 @@ _LOCAL: dict[str, str] = {
     "tags": "labels stay in the run's job file",
 }
 
-_ALL_SERVE = "all instances of the groups of data_service serve, from beginning to end"
-
-_SLURM: dict[str, str] = {
-    **_LOCAL,
-    "data_service.feed.workers": _ALL_SERVE,
-    "image_uri": "programs run in the Python that runs headrace; a container is named in engines.slurm.launcher",
-    "volume_size": "the run's folder is on the file system that the nodes share",
-    "volume_kms_key": "the run's folder is on the file system that the nodes share",
-    "subnets": "the network is the cluster's",
-    "security_group_ids": "the network is the cluster's",
-    "enable_network_isolation": "programs reach what their nodes reach",
-    "use_spot_instances": "a partition or a qos says what may be taken away",
-    "keep_alive_period_in_seconds": "the nodes go back to the cluster",
-    "training_plan": "a reservation is one of engines.slurm.options",
-    "stopping_condition.max_wait": "Slurm decides how long a job waits",
-    "stopping_condition.max_pending_time": "Slurm decides how long a job waits",
-}
-
-_KUBERNETES: dict[str, str] = {
-    **{name: why for name, why in _LOCAL.items() if name != "image_uri"},
-    "data_service.feed.workers": _ALL_SERVE,
-    "framework_version": "the image is what it is",
-    "py_version": "the image is what it is",
-    "role": "pods have the rights of engines.kubernetes.service_account",
-    "volume_size": "a pod's folders are on its node's disk; engines.kubernetes.resources may limit ephemeral-storage",
-    "volume_kms_key": "a pod's folders are on its node's disk",
-    "code_location": "the code travels in a Secret of the run",
-    "subnets": "the network is the cluster's",
-    "security_group_ids": "the network is the cluster's",
-    "enable_network_isolation": "a NetworkPolicy of the namespace says what pods reach",
-    "use_spot_instances": "node_selector and tolerations say which nodes may be taken away",
-    "keep_alive_period_in_seconds": "the nodes are the cluster's",
-    "training_plan": "engines.kubernetes.queue names a queue with its quota",
-    "stopping_condition.max_wait": "engines.kubernetes.max_pending says how long a job waits",
-    "stopping_condition.max_pending_time": "engines.kubernetes.max_pending says how long a job waits",
-    "tags": "engines.kubernetes.labels are on the cluster's objects",
-}
-
-_IDLE = {"local": _LOCAL, "slurm": _SLURM, "kubernetes": _KUBERNETES}
+NO_RANGE = {"data_service.feed.workers": "all instances of the groups of data_service serve, from beginning to end"}
 
 _MEMBERS: dict[str, str] = {
     "DebugHookConfig": "the service's debugger does not run here",
@@ -99,23 +60,14 @@ class Unused:
     why: str
 
 
-def without_effect(engine: str, data: Data) -> tuple[Unused, ...]:
-    """Returns what of a job has no effect in an engine, in the order of the job file's keys.
+def idle(data: Data, reasons: Mapping[str, str]) -> tuple[Unused, ...]:
+    """Returns what of a job has no effect, in the order of the job file's keys.
 
     Args:
-        engine: ``local``, ``slurm``, ``kubernetes`` or ``sagemaker``.
         data: the job as plain data.
-
-    Raises:
-        EngineRefused: no engine of that name.
+        reasons: keys that have none in an engine, in sections by dots, with the reason.
     """
-    if engine in _IDLE:
-        return tuple(_idle(data, _IDLE[engine]))
-    if engine == "sagemaker":
-        local = mapping(data, "engines", "local")
-        fixed = tuple(_idle({"data_service": mapping(data, "data_service")}, {"data_service.feed.workers": _ALL_SERVE}))
-        return (*fixed, *(Unused(f"engines.local.{key}", "it is for the local engine") for key in local))
-    raise EngineRefused(f"no engine is called {engine!r}", hint="there is: local, slurm, kubernetes, sagemaker")
+    return tuple(_idle(data, reasons))
 
 
 def _idle(data: Data, reasons: Mapping[str, str]) -> Iterator[Unused]:

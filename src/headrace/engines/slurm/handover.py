@@ -13,20 +13,20 @@ from collections.abc import Mapping
 
 import msgspec
 
+from headrace.engines.ticket import Ticket
 from headrace.instance.isolation_level import NO_ISOLATION
 from headrace.instance.launch_plan import write_atomically
-from headrace.record_files import read_json
 from headrace.runs import RunPaths
 
 NOT_KNOWN = 0  # no job of Slurm has this id
-TICKET, NODES, ENVIRONMENT, STOP = "ticket.json", "nodes.json", "environment.json", "stop.json"
+NODES, ENVIRONMENT, STOP = "nodes.json", "environment.json", "stop.json"
 PLACEMENT = "placement.json"
 # What belongs to the machine or the terminal from which a job is submitted.
 _OF_THERE = ("SLURM_", "SBATCH_", "SALLOC_", "SRUN_", "SSH_", "XDG_", "DBUS_")
 _OF_THERE_NAMES = {"DISPLAY", "HOSTNAME", "OLDPWD", "PWD", "SHLVL", "TERM", "TMPDIR", "WINDOWID", "_"}
 
 
-class Ticket(msgspec.Struct, frozen=True):
+class SlurmTicket(Ticket, frozen=True):
     """The Slurm job of a run.
 
     Attributes:
@@ -86,19 +86,6 @@ class StopRequest(msgspec.Struct, frozen=True):
     """
 
     now: bool
-
-
-def write_ticket(paths: RunPaths, ticket: Ticket) -> None:
-    """Writes the ticket, at once."""
-    write_atomically(paths.engine / TICKET, msgspec.json.encode(ticket))
-
-
-def read_ticket(paths: RunPaths) -> Ticket:
-    """Reads the ticket. Raises OSError, msgspec.DecodeError."""
-    return read_json(paths.engine / TICKET, _decoder)
-
-
-_decoder = msgspec.json.Decoder(Ticket)
 
 
 def write_placement(paths: RunPaths, placement: Placement) -> None:
