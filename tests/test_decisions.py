@@ -96,7 +96,6 @@ FORMATS = {
     "runs/store.py": "/proc",
     "runs/writers.py": "newlines of what programs print",
     "grid/lines/line_file.py": "comments in files of lines",
-    "endpoint/http/request_head.py": "HTTP",
     "endpoint/s3/upload_body.py": "the framing aws-chunked",
     "endpoint/services/cloudwatch_logs.py": "filter patterns of CloudWatch",
     "endpoint/services/merged_log.py": "lines of a log on disk",
