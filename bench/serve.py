@@ -62,8 +62,7 @@ class Server:
         self.home = home
         self.environ = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
         self.environ["HEADRACE_HOME"] = str(home)
-        rates = [f"--rate={name}TrainingJob=0" for name in ("Create", "Describe")]
-        command = [sys.executable, "-m", "headrace", "serve", "--port", "0", *rates]
+        command = [sys.executable, "-m", "headrace", "serve", "--port", "0"]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, env=self.environ, text=True)
         assert self._process.stdout is not None
         for line in self._process.stdout:

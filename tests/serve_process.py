@@ -27,7 +27,6 @@ BUCKET = "headrace-local"
 GROUP = "/aws/sagemaker/TrainingJobs"
 ROLE = "arn:aws:iam::000000000000:role/headrace"
 REGION = "us-east-1"
-NO_LIMITS = tuple(f"--rate={name}TrainingJob{s}=0" for name, s in (("Create", ""), ("Describe", ""), ("List", "s")))
 ENDED = ("Completed", "Failed", "Stopped")
 
 

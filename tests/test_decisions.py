@@ -101,7 +101,6 @@ FORMATS = {
     "endpoint/services/merged_log.py": "lines of a log on disk",
     "endpoint/services/operations.py": "times in forms",
     "endpoint/training_jobs/images.py": "--image-map",
-    "endpoint/training_jobs/throttle.py": "--rate",
     "cli/main.py": "options as a shell gives them",
     "endpoint/auth/job_rights.py": "addresses in requests",
     "cli/log_filter.py": "durations, times and patterns of `headrace logs`",

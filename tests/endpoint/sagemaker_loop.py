@@ -17,7 +17,7 @@ import pytest
 from headrace import engines
 from headrace.engines.remote_handle import RemoteHandle
 from headrace.job import Job
-from serve_process import NO_LIMITS, REGION, ROLE, ServeProcess, serving
+from serve_process import REGION, ROLE, ServeProcess, serving
 
 BUCKET = "mill-bucket"
 IMAGE = "763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:2.1-cpu"
@@ -119,7 +119,7 @@ def members(archive: Path) -> dict[str, bytes]:
 
 def open_service(*arguments: str, home: Path | None = None) -> Iterator[ServeProcess]:
     """Runs a service with a bucket."""
-    with serving(*NO_LIMITS, *arguments, home=home) as process:
+    with serving(*arguments, home=home) as process:
         (process.home / "buckets" / BUCKET).mkdir(parents=True)
         yield process
 

@@ -11,7 +11,7 @@ import botocore.exceptions
 import pytest
 
 from headrace.endpoint.auth.job_rights import rights_of
-from serve_process import BUCKET, NO_LIMITS, REGION, ServeProcess, serving
+from serve_process import BUCKET, REGION, ServeProcess, serving
 
 SDK_BUCKET = f"sagemaker-{REGION}-000000000000"
 ACCOUNT = "000000000000"
@@ -25,7 +25,7 @@ GROUP = "/aws/sagemaker/TrainingJobs"
 
 @pytest.fixture(scope="module")
 def module_endpoint() -> Iterator[ServeProcess]:
-    with serving(*NO_LIMITS) as process:
+    with serving() as process:
         yield process
 
 

@@ -255,7 +255,7 @@ def test_a_server_that_cannot_be_had_keeps_neither_its_port_nor_its_folders(fail
         index.write_bytes(kept)
     else:
         store.mkdir(mode=0o700)
-        options = ServeOptions(port=0, store=store, buckets=root, rates=["Nothing=1"])
+        options = ServeOptions(port=0, store=store, buckets=root, images=["Nothing=no-such-python"])
         with pytest.raises(UsageError, match="Nothing"):
             Endpoint(options, keys_of(store))
     S3Face(root).close()  # in the same process

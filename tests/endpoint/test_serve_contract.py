@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from needs import require
-from serve_process import BUCKET, NO_LIMITS, ServeProcess, serving
+from serve_process import BUCKET, ServeProcess, serving
 
 PROBE = """
 import json, os, pathlib, socket, sys
@@ -46,7 +46,7 @@ ARGUMENTS = ["/opt/ml/input/data/code/boot.py", "--a b", "", "$HOME"]
 
 @pytest.fixture(scope="module")
 def module_endpoint() -> Iterator[ServeProcess]:
-    with serving(*NO_LIMITS) as process:
+    with serving() as process:
         yield process
 
 
@@ -114,7 +114,7 @@ def test_an_entrypoint_runs_as_it_is_on_hosts_that_have_the_paths_ports_and_keys
 
 
 def test_an_entrypoint_of_the_service_is_refused_where_hosts_have_no_paths_of_their_own() -> None:
-    with serving(*NO_LIMITS, "--set", "engines.local.isolation=none") as endpoint:
+    with serving("--set", "engines.local.isolation=none") as endpoint:
         request = endpoint.request("nowhere", "")
         request["AlgorithmSpecification"] |= {"ContainerEntrypoint": ["python", ARGUMENTS[0]]}
         client = endpoint.client()

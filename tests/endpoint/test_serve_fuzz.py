@@ -76,13 +76,10 @@ WRONG_TARGETS = ["", ".", "SageMaker", "SageMaker.", "Logs_20140328.x", "a.b.c",
 
 @pytest.fixture
 def endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Endpoint, AccessKey]]:
-    """An endpoint whose queue works, without rates."""
+    """An endpoint whose queue works."""
     monkeypatch.setenv("HEADRACE_HOME", str(tmp_path))
     store = tmp_path / "serve"
-    rates = [
-        f"{name}=0" for name in ("CreateTrainingJob", "DescribeTrainingJob", "ListTrainingJobs", "StopTrainingJob")
-    ]
-    options = ServeOptions(port=0, store=store, rates=rates)
+    options = ServeOptions(port=0, store=store)
     with lock_store(store):
         keys = keys_of(store)
         made = Endpoint(options, keys)

@@ -29,7 +29,7 @@ LIST = {"X-Amz-Target": "SageMaker.ListTrainingJobs", "Content-Type": JSON}
 
 @pytest.fixture(scope="module")
 def module_endpoint() -> Iterator[ServeProcess]:
-    with serving("--rate", "ListTrainingJobs=0", "--rate", "ListTags=0.5", "--rate", "CreateTrainingJob=0") as process:
+    with serving() as process:
         yield process
 
 
@@ -137,16 +137,6 @@ def test_programs_have_their_own_key_and_none_of_him_who_runs_the_endpoint(endpo
     assert endpoint.keys("user")[0] not in text
     assert endpoint.keys("user")[1] not in text
     assert "the-users-own" not in text
-
-
-def test_too_many_calls_are_throttled_and_clients_wait_for_their_turn(endpoint: ServeProcess) -> None:
-    arn = "arn:aws:sagemaker:us-east-1:000000000000:training-job/none"
-    client = endpoint.client()
-    codes = [code_of(client.list_tags, ResourceArn=arn) for _ in range(6)]
-    assert codes[:2] == ["ValidationException"] * 2
-    assert "ThrottlingException" in codes
-    patient = endpoint.client(config=botocore.config.Config(retries={"mode": "standard", "total_max_attempts": 8}))
-    assert code_of(patient.list_tags, ResourceArn=arn) == "ValidationException", "boto3 tries again by itself"
 
 
 def test_a_create_that_its_client_sends_again_is_answered_and_makes_one_job(endpoint: ServeProcess) -> None:

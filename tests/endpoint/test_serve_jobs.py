@@ -15,7 +15,7 @@ import botocore.session
 import pytest
 from botocore.auth import SigV4Auth
 
-from serve_process import BUCKET, GROUP, NO_LIMITS, ServeProcess, serving, wait_for
+from serve_process import BUCKET, GROUP, ServeProcess, serving, wait_for
 
 HELLO = """
 import os
@@ -31,7 +31,7 @@ if group == "dnn":
 
 @pytest.fixture(scope="module")
 def module_endpoint() -> Iterator[ServeProcess]:
-    with serving(*NO_LIMITS, "--max-running", "2") as process:
+    with serving("--max-running", "2") as process:
         yield process
 
 

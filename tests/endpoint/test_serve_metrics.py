@@ -20,7 +20,7 @@ from headrace.endpoint.auth.gatekeeper import Caller
 from headrace.endpoint.services.cloudwatch_metrics import monitoring
 from headrace.runs import GpuUse, HostSecond, MetricWriter, Run, Stream, create_run
 from patience import allowed
-from serve_process import GROUP, NO_LIMITS, ServeProcess, serving
+from serve_process import GROUP, ServeProcess, serving
 
 BEGIN = 1_795_201_260.0
 CALLER = Caller(Holder.USER, "key", "monitoring", "us-east-1", "signature", "")
@@ -82,7 +82,7 @@ def test_a_hosts_figures_are_sums_over_its_cpus_and_gpus_as_the_service_has_them
 
 @pytest.fixture(scope="module")
 def module_endpoint() -> Iterator[ServeProcess]:
-    with serving(*NO_LIMITS) as process:
+    with serving() as process:
         yield process
 
 

@@ -13,7 +13,7 @@ import pytest
 from effort import SOAK
 
 from patience import allowed
-from serve_process import GROUP, NO_LIMITS, ServeProcess, serving, wait_for
+from serve_process import GROUP, ServeProcess, serving, wait_for
 
 LONG = """
 import time
@@ -25,7 +25,7 @@ for number in range(3000):
 
 @pytest.fixture
 def endpoint() -> Iterator[ServeProcess]:
-    with serving(*NO_LIMITS, "--max-running", "1") as process:
+    with serving("--max-running", "1") as process:
         yield process
 
 
@@ -108,7 +108,7 @@ def _ran(run: Any) -> bool:
 
 
 def test_with_stop_jobs_it_stops_what_runs_before_it_ends_and_leaves_what_waits() -> None:
-    with serving(*NO_LIMITS, "--max-running", "1", "--stop-jobs") as endpoint:
+    with serving("--max-running", "1", "--stop-jobs") as endpoint:
         client = endpoint.client()
         client.create_training_job(**endpoint.one_host("stopped", LONG))
         client.create_training_job(**endpoint.one_host("waits", "print(1)"))

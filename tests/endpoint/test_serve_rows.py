@@ -26,7 +26,7 @@ from headrace.runs import Run, RunPaths
 from headrace.runs.events import HostReleased, HostStarted
 from needs import require
 from observer import control_groups
-from serve_process import BUCKET, GROUP, NO_LIMITS, ServeProcess, serving, wait_for
+from serve_process import BUCKET, GROUP, ServeProcess, serving, wait_for
 
 pytestmark = pytest.mark.namespaces
 GROUPS = "sagemaker_distribution_instance_groups"
@@ -89,7 +89,7 @@ time.sleep(2.0 if group == "dnn" else 0.0)
 
 @pytest.fixture(scope="module")
 def module_endpoint() -> Iterator[ServeProcess]:
-    with serving(*NO_LIMITS, "--max-running", "10") as process:
+    with serving("--max-running", "10") as process:
         for name, text in (("train/a.txt", "A"), ("train/b.txt", "B"), ("listed/c.txt", "C"), ("image", "one")):
             path = process.bucket / "in" / name
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,7 @@ from headrace.endpoint.endpoint_server import ServeOptions
 from headrace.endpoint.training_jobs.engine_settings import EngineSettings
 from headrace.errors import UsageError
 from patience import allowed
-from serve_process import BUCKET, NO_LIMITS, serving
+from serve_process import BUCKET, serving
 
 CHILD = """
 import boto3, sys
@@ -119,7 +119,7 @@ def test_an_image_is_the_python_that_the_map_names_with_what_requirements_instal
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     python = tmp_path / "another-python"
     python.symlink_to(Path(sys.base_prefix) / "bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}")
-    with serving(*NO_LIMITS, "--image-map", f"pytorch-training:2.1={python}") as endpoint:
+    with serving("--image-map", f"pytorch-training:2.1={python}") as endpoint:
         client = endpoint.client()
         mapped = endpoint.one_host("mapped", "")
         script = "import alpha, sys; print('prefix', sys.base_prefix, 'alpha', alpha.version)"
@@ -177,7 +177,7 @@ def test_another_one_beside_it_has_its_own_store_and_buckets_and_is_told_how(tmp
         assert "with --buckets" in shared.stderr
 
 
-def test_wrong_rates_and_addresses_are_told_and_an_open_address_is_warned_of(
+def test_wrong_addresses_are_told_and_an_open_address_is_warned_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HEADRACE_HOME", str(tmp_path))
@@ -188,9 +188,6 @@ def test_wrong_rates_and_addresses_are_told_and_an_open_address_is_warned_of(
 
     certificate = ("--tls-cert", __file__, "--tls-key", __file__)
     assert "--tls-cert is for clients of other machines" in refused(*certificate)
-    rate = refused("--rate", "foo=2")
-    assert "--rate foo: no operation" in rate
-    assert "there is: CreateTrainingJob, DescribeTrainingJob" in rate
     with pytest.raises(UsageError, match="--region mars: "):
         ServeOptions(region="mars")
     for host in ("192.0.2.1", "no-such-host.invalid"):

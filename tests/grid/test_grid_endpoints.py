@@ -14,7 +14,7 @@ from effort import SOAK
 
 from headrace.cli.main import invoke
 from headrace.runs import Run
-from serve_process import NO_LIMITS, ROLE, ServeProcess, serving
+from serve_process import ROLE, ServeProcess, serving
 
 pytestmark = pytest.mark.namespaces
 
@@ -46,7 +46,6 @@ def endpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[
         found = {
             region: stack.enter_context(
                 serving(
-                    *NO_LIMITS,
                     "--region",
                     region,
                     "--set",

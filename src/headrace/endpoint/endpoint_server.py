@@ -38,7 +38,6 @@ from headrace.endpoint.training_jobs.job_of_request import STOP_GRACE, JobMaker
 from headrace.endpoint.training_jobs.job_queue import JobQueue
 from headrace.endpoint.training_jobs.job_runs import JobRuns
 from headrace.endpoint.training_jobs.job_store import LOCK, JobStore, lock_store
-from headrace.endpoint.training_jobs.throttle import Throttle, check_rates, read_rates
 from headrace.endpoint.training_jobs.training_service import TrainingJobs
 from headrace.engines.local.isolation.choice import MACHINE_NAME
 from headrace.errors import UsageError
@@ -78,7 +77,6 @@ class ServeOptions:
         settings: its options, ``engines.ENGINE.OPTION=VALUE``.
         most_running: jobs that run at once.
         images: rules ``NAME=PYTHON``.
-        rates: rules ``OPERATION=CALLS_A_SECOND``.
         certificate, key: files for TLS.
         stop_jobs: whether jobs are stopped when it ends.
     """
@@ -92,7 +90,6 @@ class ServeOptions:
     settings: Sequence[str] = ()
     most_running: int = 4
     images: Sequence[str] = ()
-    rates: Sequence[str] = ()
     certificate: Path | None = None
     key: Path | None = None
     stop_jobs: bool = False
@@ -172,11 +169,8 @@ class Endpoint:
             maker = JobMaker(settings, self._local_path, self._first_key, read_rules(options.images), STOP_GRACE)
             runs = JobRuns(options.store, self._store, maker, options.region, _url(options, MACHINE_NAME, port), keys)
             self._queue = JobQueue(self._store, runs, options.most_running)
-            rates = read_rates(options.rates)
-            jobs = TrainingJobs(self._store, runs, self._queue, maker, Throttle(rates), options.region, MOST_QUEUED)
-            training = jobs.service()
-            check_rates(rates, training.operations)
-            services = with_shapes((training, logs(runs, options.region), monitoring(runs), sts(), iam()))
+            jobs = TrainingJobs(self._store, runs, self._queue, maker, options.region, MOST_QUEUED)
+            services = with_shapes((jobs.service(), logs(runs, options.region), monitoring(runs), sts(), iam()))
             gatekeeper = Gatekeeper(keys, _names(options.host))
             by_name = {each.name: each for each in services}
             self.handle = Dispatcher(gatekeeper, by_name, self._s3.handle, self._find_job).handle

@@ -53,9 +53,6 @@ if TYPE_CHECKING:
     "--image-map", multiple=True, metavar="NAME=PYTHON", help="Python for an image's programs. May be repeated."
 )
 @click.option(
-    "--rate", multiple=True, metavar="OPERATION=N", help="Calls a second before ThrottlingException; 0: no limit."
-)
-@click.option(
     "--tls-cert", type=click.Path(dir_okay=False, path_type=Path), help="Certificate (PEM): answer https only."
 )
 @click.option("--tls-key", type=click.Path(dir_okay=False, path_type=Path), help="Its key, when it is in another file.")
@@ -72,7 +69,6 @@ def command(
     settings: tuple[str, ...],
     max_running: int,
     image_map: tuple[str, ...],
-    rate: tuple[str, ...],
     tls_cert: Path | None,
     tls_key: Path | None,
     stop_jobs: bool,
@@ -122,7 +118,6 @@ def command(
         settings=settings,
         most_running=max_running,
         images=image_map,
-        rates=rate,
         certificate=tls_cert,
         key=tls_key,
         stop_jobs=stop_jobs,

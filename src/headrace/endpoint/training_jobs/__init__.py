@@ -8,5 +8,4 @@ job_runs         the run of a job: started, followed, ended; its logs
 job_queue        starts what is queued, notices what has ended
 description      DescribeTrainingJob, and the line of a list
 training_service    the operations
-throttle         how often each may be called
 """

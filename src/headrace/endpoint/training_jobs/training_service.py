@@ -22,7 +22,6 @@ from headrace.endpoint.training_jobs.job_queue import JobQueue
 from headrace.endpoint.training_jobs.job_runs import JobRuns
 from headrace.endpoint.training_jobs.job_store import JobStore, NameTaken, Phase, StoredJob
 from headrace.endpoint.training_jobs.put_metrics import PATHS, PutMetrics
-from headrace.endpoint.training_jobs.throttle import Throttle
 
 INVALID = "ValidationException"
 _NOT_FOUND = "Requested resource not found."
@@ -45,7 +44,6 @@ class TrainingJobs:
         runs: their runs.
         queue: starts them.
         maker: checks requests.
-        throttle: how often each operation may be called.
         region: of the endpoint.
         most_queued: jobs that may wait.
     """
@@ -56,7 +54,6 @@ class TrainingJobs:
         runs: JobRuns,
         queue: JobQueue,
         maker: JobMaker,
-        throttle: Throttle,
         region: str,
         most_queued: int,
     ) -> None:
@@ -64,7 +61,6 @@ class TrainingJobs:
         self._runs = runs
         self._queue = queue
         self._maker = maker
-        self._throttle = throttle
         self._region = region
         self._most_queued = most_queued
 
@@ -90,7 +86,7 @@ class TrainingJobs:
         return Service("sagemaker", allowed, models, target="SageMaker", paths=PATHS)
 
     def _allowed(self, name: str, operation: Operation) -> Operation:
-        """An operation with what is looked at before it: how often it is called, and by whom."""
+        """An operation with what is looked at before it: by whom it is called."""
 
         def checked(members: Members, caller: Caller) -> Mapping[str, object]:
             if caller.holder is not Holder.USER and name not in _OF_PROGRAMS:
@@ -101,7 +97,6 @@ class TrainingJobs:
             if job and not caller.owns(job):
                 words = f"the key of a job's programs may ask {name} of their own job, not of {job[:63]}"
                 raise ServiceError("AccessDeniedException", words)
-            self._throttle.take(name)
             return operation(members, caller)
 
         return checked
