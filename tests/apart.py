@@ -23,6 +23,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from headrace.home import HOME_VARIABLE
 from headrace.hosting.isolation import syscalls
 from notes import note
 
@@ -121,12 +122,13 @@ def _nohup(*_: object) -> None:
 
 
 def stand_apart() -> None:
-    """Gives this process a folder for temporary files and, as root, a /dev/shm of its own.
+    """Gives this process a folder for temporary files, with a home of headrace, and, as root, a /dev/shm of its own.
 
     The folder goes when the process ends, after multiprocessing has removed the one that it has in it.
     """
     own_signals()
     folder = tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="hr-")
+    os.environ[HOME_VARIABLE] = f"{folder}/home"
     if syscalls.may_separate():
         syscalls.unshare(syscalls.CLONE_NEWNS)
         syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_SLAVE)
@@ -148,8 +150,9 @@ def settle() -> str:
     """Makes this process, the first Python of a box, at home there. Returns its folder for temporary files."""
     own_signals()
     _own_shared_memory.append(True)
-    tempfile.tempdir = os.environ["TMPDIR"] = os.environ.pop(BOX)
-    return tempfile.tempdir
+    folder = tempfile.tempdir = os.environ["TMPDIR"] = os.environ.pop(BOX)
+    os.environ[HOME_VARIABLE] = f"{folder}/home"
+    return folder
 
 
 def workers() -> int:

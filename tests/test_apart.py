@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 import apart
+from headrace.home import home_dir
+from headrace.runs import create_run
 
 ASK = """
 import socket
@@ -20,6 +24,14 @@ for name in ("no-such-host", "no.such.name.example"):
         print(error.errno)
 print(socket.getnameinfo(("192.0.2.2", 80), socket.NI_NUMERICSERV)[0])
 """
+
+
+def test_what_tests_make_without_a_home_of_their_own_is_in_that_of_their_process(tmp_path: Path) -> None:
+    assert home_dir().is_relative_to(tempfile.gettempdir())
+    entries = home_dir() / f"started-{os.geteuid()}"
+    before = set(entries.iterdir()) if entries.is_dir() else set()
+    create_run("run", runs=tmp_path)
+    assert len(set(entries.iterdir()) - before) == 1
 
 
 @pytest.mark.namespaces

@@ -12,7 +12,7 @@ import pytest
 from headrace.grid.controller.run_outcome import cost_so_far
 from headrace.insight import run_cache
 from headrace.insight.cost.cost_report import cost_report
-from headrace.insight.run_cache import HELD_RUNS, RunCache
+from headrace.insight.run_cache import RunCache
 from headrace.runs import EventWriter, Run, RunPaths, Status, adopt, create_run
 from headrace.runs.events import HostReleased, InstancesStarted, RunFinished, SecondaryStatus, StatusChanged
 
@@ -55,15 +55,21 @@ def ended_run(runs: Path, name: str = "job") -> RunPaths:
     return paths
 
 
+MANY = 300
+
+
 def test_the_record_of_a_run_that_has_ended_is_read_once_however_many_there_are(tmp_path: Path) -> None:
     first = ended_run(tmp_path)
-    for i in range(HELD_RUNS):
+    for i in range(MANY):
         copy = RunPaths(shutil.copytree(first.root, tmp_path / f"job-19700101-000001-{i:04x}"))
         copy.header.write_text(first.header.read_text().replace(first.id, copy.id))
     cache = RunCache(tmp_path)
-    assert len(opened(tmp_path, lambda: cache.lines(START + 10.0))) >= 2 * HELD_RUNS
+    assert len(opened(tmp_path, lambda: cache.lines(START + 10.0))) >= 2 * MANY
     assert opened(tmp_path, lambda: cache.lines(START + 11.0)) == []
-    assert len(cache.lines(START + 11.0)) == HELD_RUNS + 1
+    assert len(cache.lines(START + 11.0)) == MANY + 1
+    runs = [RunPaths(tmp_path / line.run_id) for line in cache.lines(START + 11.0)]
+    held = [cache._index(paths) for paths in runs]
+    assert all(cache._index(paths) is index for paths, index in zip(runs, held, strict=True)), "one after the other"
 
 
 def test_the_list_has_what_comes_goes_grows_and_is_mended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,8 +42,10 @@ from headrace.runs.run_listing import GroupLine, RunLine, line_of, planned_group
 from headrace.runs.store import find_run, unreadable_headers
 from headrace.runs.tail import Tree
 
-HELD_RUNS = 256
-"""Runs whose events are held for their pages; the metrics of the last `HELD_METRICS` of them."""
+HELD_RUNS = 4096
+"""Runs whose events are held for their pages: more than people go through, else each would be read again every time.
+
+The metrics of the last `HELD_METRICS` of them are held."""
 HELD_METRICS = 6
 ENDED_SECONDS = 60.0
 """Between two looks of the list at the files of a run that has ended."""
