@@ -14,8 +14,9 @@ from torch.utils.data import DataLoader as TorchLoader
 
 from headrace.errors import PipelineError
 from headrace.feed import DataLoader, stack_arrays
-from headrace.feed.batch import pytree
+from headrace.feed.batch import pytree, row_layout
 from headrace.feed.loader.device import PlainDevice, _mapped
+from headrace.feed.pipelines.collate import collate_as_torch
 
 ROUNDS = 3
 
@@ -49,6 +50,52 @@ def test_a_value_of_every_kind_goes_through_every_walk(name: str) -> None:
         assert content(pytree.mapped(tree, lambda leaf: leaf)) == content(tree)
         assert content(_mapped(tree, PlainDevice(torch.device("cpu")).start)) == content(tree)
     assert content(value) == expected, "the value itself was changed"
+
+
+def kinds_of(node: Any) -> set[str]:
+    """Returns the kinds of all nodes of a description."""
+    if node[0] in pytree.LEAVES | pytree.VALUES:
+        return {node[0]}
+    lists = 2 if node[0] in pytree._MAPPINGS else 1
+    return {node[0]}.union(*(kinds_of(child) for part in node[-lists:] for child in part))
+
+
+def test_every_kind_of_node_has_a_value_that_goes_through_every_walk() -> None:
+    seen = set[str]().union(*(kinds_of(pytree.describe(value)[0]) for value in KINDS.values()))
+    assert seen == pytree.LEAVES | pytree.VALUES | pytree._JOINED.keys()
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's own, once a process
+@pytest.mark.parametrize("collate", [stack_arrays, collate_as_torch])
+def test_rows_of_every_kind_that_are_written_one_by_one_are_the_batch(collate: Any) -> None:
+    written = 0
+    for name, value in KINDS.items():
+        samples = [{"a": value, "b": [value, 1.5]}] * 3
+        try:
+            layout = row_layout.learn(samples[0], collate)
+            expected = content(collate(samples))
+        except (row_layout.Uneven, TypeError, RuntimeError):  # such a batch is collated as a whole
+            continue
+        layout = row_layout.decode_layout(msgspec.msgpack.encode(layout))
+        block = np.zeros(layout.size(3), np.uint8)
+        try:
+            writer = row_layout.RowWriter(samples[0], layout, block, 3, 0)
+            for sample in samples:
+                writer.write(sample)
+            writer.finish()
+        except row_layout.Uneven:  # likewise
+            continue
+        written += 1
+        assert content(pytree.rebuild(layout.describe(3), block)) == expected, name
+    assert written > 40
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_values_that_are_listed_keep_their_list_also_where_each_has_one_row(workers: int) -> None:
+    """`stack_arrays` lists tensors: a batch of one-row tensors is no tensor of their rows."""
+    dataset = [{"a": torch.tensor([float(row)]), "n": row} for row in range(4)]
+    [batch] = DataLoader(dataset, 4, num_workers=workers, collate_fn=stack_arrays)
+    assert content(batch) == content(stack_arrays(dataset))
 
 
 @pytest.mark.parametrize("order", "<>")

@@ -29,6 +29,8 @@ from headrace.feed.sources.object_stores import Entry
 from headrace.feed.sources.shard_objects import BLOCK, ObjectPath, _Blocks
 from objectstore import ObjectStore
 
+pytestmark = pytest.mark.needs("obstore")
+
 COUNTS = {"a": 40, "b": 71, "deep/c": 33}
 
 

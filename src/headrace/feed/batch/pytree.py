@@ -58,8 +58,6 @@ MAX_NODES = 1_000_000
 
 _DTYPE = re.compile(r"[<>|=][biufcSUmM][1-9]\d{0,9}(\[([1-9]\d{0,8})?[a-zA-Z]{1,7}\])?")  # what `dtype.str` gives
 
-LEAVES = frozenset("tasm")
-VALUES = frozenset("vixpe")
 INLINE = 512  # bytes of plain values that stand in the description; more lie in the block
 
 Node = list[Any]
@@ -462,27 +460,10 @@ class _Rebuilder:
 
     def _node(self, node: Any, depth: int) -> Any:
         kind, *rest = node
-        if kind == "t":
-            return self._tensor(*rest)
-        if kind == "a":
-            return self._array(*rest)
-        if kind == "s":
-            return self._scalar(*rest)
-        if kind == "v":
-            return rest[0]
-        if kind == "i":
-            return int(rest[0], 16)
-        if kind == "x":
-            real, imaginary = rest
-            return complex(real, imaginary)
-        if kind == "p":
-            marks, raw = rest
-            return plain_values.decode(raw, marks)
-        if kind == "m":
-            marks, length, offset = rest
-            return plain_values.decode(self._bytes(1, [length], offset).data, marks)
-        if kind == "e":
-            return records.make_member(*rest)
+        if kind in _LEAVES:
+            return _LEAVES[kind](self, *rest)
+        if kind in _VALUES:
+            return _VALUES[kind](*rest)
         if kind not in _JOINED:
             raise ProtocolError(f"an unknown kind of node in a batch description: {kind!r}")
         lists = 2 if kind in _MAPPINGS else 1
@@ -498,6 +479,9 @@ class _Rebuilder:
         if not isinstance(offset, int) or offset < 0 or offset % ALIGNMENT or offset + count > self.block.size:
             raise ProtocolError(f"a batch description reaches outside its block: {offset}+{count} of {self.block.size}")
         return self.block[offset : offset + count] if memory is None else memory(offset, count)
+
+    def _plain(self, marks: plain_values.Marks, length: int, offset: int) -> Any:
+        return plain_values.decode(self._bytes(1, [length], offset).data, marks)
 
     def _array(self, dtype: str, shape: Sequence[int], offset: int) -> NDArray[Any]:
         kind = _checked_dtype(dtype)
@@ -520,6 +504,22 @@ class _Rebuilder:
         if raw.size == 0:
             return torch.empty(tuple(shape), dtype=kind)
         return torch.from_numpy(raw).view(kind).reshape(tuple(shape))
+
+
+_LEAVES: dict[str, Callable[..., Any]] = {  # makes a leaf of what came from a peer, and of the block
+    "t": _Rebuilder._tensor,
+    "a": _Rebuilder._array,
+    "s": _Rebuilder._scalar,
+    "m": _Rebuilder._plain,
+}
+_VALUES: dict[str, Callable[..., Any]] = {  # makes a value of what came from a peer
+    "v": lambda value: value,
+    "i": lambda digits: int(digits, 16),
+    "x": complex,
+    "p": lambda marks, raw: plain_values.decode(raw, marks),
+    "e": records.make_member,
+}
+LEAVES, VALUES = frozenset(_LEAVES), frozenset(_VALUES)
 
 
 def _checked_dtype(dtype: Any) -> np.dtype[Any]:

@@ -12,7 +12,7 @@ no layout: `Uneven`. Then the whole batch is collated at once, with the collate 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -143,28 +143,36 @@ def learn(sample: Any, collate: Callable[[list[Any]], Any]) -> Layout:
     Raises:
         Uneven: batches of such samples are not stacked tensors or arrays throughout.
     """
+    layout = _learn(sample, collate, 1)
+    if not layout.tables or layout != _learn(sample, collate, 2):  # a list of the samples' values grows with them
+        raise Uneven
+    return layout
+
+
+def _learn(sample: Any, collate: Callable[[list[Any]], Any], rows: int) -> Layout:
     tables: list[Table] = []
     try:
-        collated = collate([sample])
+        collated = collate([sample] * rows)
     except (TypeError, ValueError, RuntimeError):
         raise Uneven from None  # its own words, for the whole batch
-    tree = _node(collated, tables, 0)
-    if not tables:
-        raise Uneven
-    return Layout(tree, tuple(tables))
+    return Layout(_node(collated, tables, 0, rows), tuple(tables))
 
 
-def _node(value: Any, tables: list[Table], depth: int) -> Node:
+def _node(value: Any, tables: list[Table], depth: int, rows: int) -> Node:
     if depth > MAX_DEPTH:
         raise Uneven  # it is refused in words, as a whole
+
+    def nodes(values: Iterable[Any]) -> list[Node]:
+        return [_node(item, tables, depth + 1, rows) for item in values]
+
     if is_tensor(value):
-        if value.ndim == 0 or value.shape[0] != 1 or value.device.type != "cpu" or not _is_plain(value):
+        if value.shape[:1] != (rows,) or value.device.type != "cpu" or not _is_plain(value):
             raise Uneven
         shape = tuple(value.shape[1:])
         tables.append(Table(str(value.dtype).removeprefix("torch."), shape, value[0].numel() * value.element_size()))
         return ["t", len(tables) - 1]
     if isinstance(value, np.ndarray):
-        if type(value) is not np.ndarray or value.ndim == 0 or value.shape[0] != 1 or value.dtype.kind not in "biufc":
+        if type(value) is not np.ndarray or value.shape[:1] != (rows,) or value.dtype.kind not in "biufc":
             raise Uneven
         tables.append(Table(value.dtype.str, value.shape[1:], value[0].nbytes))
         return ["a", len(tables) - 1]
@@ -172,13 +180,18 @@ def _node(value: Any, tables: list[Table], depth: int) -> Node:
         keys = [describe(key)[0] for key in value]
         if any(key[0] in LEAVES for key in keys):  # long ones
             raise Uneven
-        return ["d", keys, [_node(item, tables, depth + 1) for item in value.values()]]
+        return ["d", keys, nodes(value.values())]
     if type(value) is list:
-        return ["l", [_node(item, tables, depth + 1) for item in value]]
+        return ["l", nodes(value)]
     if type(value) is tuple:
-        return ["u", [_node(item, tables, depth + 1) for item in value]]
+        return ["u", nodes(value)]
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return ["n", name_of(type(value)), list(value._fields), [_node(item, tables, depth + 1) for item in value]]
+        return [
+            "n",
+            name_of(type(value)),
+            list(value._fields),
+            nodes(value),
+        ]
     raise Uneven
 
 
