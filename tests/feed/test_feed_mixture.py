@@ -199,7 +199,7 @@ def test_workers_and_other_ranks_give_the_same_bits() -> None:
 def test_a_row_that_comes_again_draws_other_random_numbers() -> None:
     with DataLoader(made("all"), **OPTIONS) as loader:
         rows = [(tuple(row.tolist()), flat(drawn)) for batch in loader for row, drawn in zip(*batch[:2], strict=True)]
-        stats, promised = loader.stats()["sources"], loader.guarantee()
+        stats = loader.stats()["sources"]
     again = {row for row, count in Counter(row for row, _ in rows).items() if count > 1}
     assert again
     assert len({drawn for _, drawn in rows}) == len(rows)
@@ -210,8 +210,6 @@ def test_a_row_that_comes_again_draws_other_random_numbers() -> None:
     }
     assert stats["code"]["passes"] == taken[1] / 19
     assert {name: each["weight"] for name, each in stats.items()} == pytest.approx(WEIGHTS)
-    assert promised.repeats  # type: ignore[attr-defined]
-    assert promised.error < 1  # type: ignore[attr-defined]
 
 
 def test_sources_are_mapped_batched_and_mixed_again() -> None:

@@ -19,7 +19,6 @@ from headrace.feed.client.policy import SessionStats
 from headrace.feed.client.session import Session
 from headrace.feed.client.worker_pool import WorkerPool
 from headrace.feed.loader.device import DeviceBatches, find_device, find_pinning, open_device
-from headrace.feed.loader.guarantee import Guarantee, guarantee, guarantee_of_lanes, guarantee_of_mixture
 from headrace.feed.loader.iteration import Batches, InlineBatches, Iteration, ServedBatches
 from headrace.feed.loader.known_data import KnownData
 from headrace.feed.loader.lane_batches import InlineLanes, ServedLanes
@@ -259,19 +258,6 @@ class DataLoader(Places, KnownData, TorchHabits):
         """Returns sums since the loader was made, and ratios of them: see `LoaderStats`."""
         mixing = self._mixing() if isinstance(self._planner, LanePlanner) else None
         return loader_stats(self._meter.totals, self._stats, list(self._sessions), self._planner, self._tuner, mixing)
-
-    def guarantee(self) -> Guarantee:
-        """Returns what this loader guarantees: delivery, order, resume, ranks."""
-        source, shared = source_of(self._sampler, self._batch_sampler), self._shard is not None
-        if isinstance(self._planner, LanePlanner):
-            options = self._planner.options
-            return guarantee_of_lanes(
-                self.dataset, shared=shared, even=options.steps_per_epoch is not None, slots=options.global_batch,
-                skips=options.skip,
-            )  # fmt: skip
-        skips, exact = self._policy.on_error == "skip", self._window == 1
-        found = guarantee(source, sampled=self._sampled, shared=shared, skips=skips, exact=exact)
-        return guarantee_of_mixture(found, self._planner.mixed_order() if source is None else None, self._planner.epoch)
 
     def check(self, samples: int = 32) -> PurityReport:
         """Makes samples twice, here, after different ones, and says what differs and which generator moved.
