@@ -1,9 +1,7 @@
-"""Datasets for `DataLoader.check`: pure ones, and ones that hold generators in many places."""
+"""Datasets for `DataLoader.check`: pure ones, and ones that hold generators."""
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import random
 import time
 from collections.abc import Callable
@@ -13,8 +11,6 @@ import numpy as np
 import torch
 
 from headrace import feed
-
-MODULE_RNG = np.random.default_rng(1)
 
 
 class Pure:
@@ -33,11 +29,6 @@ class Jitter:
 
     def __call__(self) -> float:
         return self.draw(self.rng)
-
-
-@dataclasses.dataclass
-class Config:
-    steps: list[Any]
 
 
 class Slotted:
@@ -61,41 +52,8 @@ def numpy_generator() -> Drifting:
     return Drifting(Jitter(np.random.default_rng(2), lambda rng: rng.random()))
 
 
-def numpy_legacy() -> Drifting:
-    return Drifting(Jitter(np.random.RandomState(2), lambda rng: rng.rand()))
-
-
 def python_generator() -> Drifting:
     return Drifting(Jitter(random.Random(2), lambda rng: rng.random()))
-
-
-def torch_generator() -> Drifting:
-    return Drifting(Jitter(torch.Generator(), lambda rng: torch.rand(1, generator=rng).item()))
-
-
-def in_a_closure() -> Drifting:
-    rng = np.random.default_rng(2)
-
-    def draw() -> float:
-        return float(rng.random())
-
-    return Drifting(draw)
-
-
-def in_a_partial() -> Drifting:
-    return Drifting(functools.partial(random.Random.uniform, random.Random(3), 0.0, 1.0))
-
-
-def in_slots() -> Drifting:
-    rng = random.Random(2)
-    dataset = Drifting(time.monotonic)
-    dataset.jitter, dataset.held = rng.random, Config([{"first": (Slotted(rng),)}])  # type: ignore[assignment]
-    return dataset
-
-
-class OfModule(Pure):
-    def __getitem__(self, index: int) -> Any:
-        return super().__getitem__(index) | {"drift": torch.tensor(MODULE_RNG.random())}
 
 
 class Lazy(Pure):
@@ -111,17 +69,6 @@ class Lazy(Pure):
 class Clock(Pure):
     def __getitem__(self, index: int) -> Any:
         return super().__getitem__(index) | {"drift": time.monotonic_ns()}
-
-
-class Silent(Pure):
-    """Draws from its generator, and uses nothing of it."""
-
-    def __init__(self) -> None:
-        self.rng = np.random.default_rng(2)
-
-    def __getitem__(self, index: int) -> Any:
-        self.rng.random()
-        return super().__getitem__(index)
 
 
 class Bad(Pure):

@@ -1,9 +1,8 @@
 """`DataLoader.check()`: whether samples depend on more than their place in the plan, found out in this process.
 
 Each sample is made twice, its generators set as a worker would: once in order, once in reverse order and with the
-process's generators in another state before. What differs between the two is named by index and field, and so are the
-generators that moved: those of the process, which headrace sets before every sample, and those that the dataset holds,
-which the feed does not set.
+process's generators in another state before. What differs between the two is named by index and field, and so are those
+of the process's generators that moved: headrace sets these before every sample, and no others.
 """
 
 from __future__ import annotations
@@ -15,9 +14,8 @@ from typing import Any
 
 from headrace.errors import PipelineError
 from headrace.feed.batch import pytree
-from headrace.feed.pipelines import generators
 from headrace.feed.pipelines.fetch import Built, RowFailed, SampleAddresses, make_whole
-from headrace.feed.pipelines.seeds import preserved_generators, set_generators, stream_key
+from headrace.feed.pipelines.seeds import preserved_generators, process_states, set_generators, stream_key
 from headrace.feed.wire.remote_errors import in_short, remote_error
 
 SHOWN = 8
@@ -49,14 +47,12 @@ class PurityReport:
     Attributes:
         samples: how many samples were made twice.
         differences: fields that were not the same twice.
-        moved: generators of the dataset that were drawn from, and that the feed does not set.
         seeded: generators of the process that were drawn from; headrace sets them before every sample.
         errors: what samples raised both times, one a sample.
     """
 
     samples: int
     differences: tuple[PurityDifference, ...] = ()
-    moved: tuple[str, ...] = ()
     seeded: tuple[str, ...] = ()
     errors: tuple[str, ...] = ()
 
@@ -75,16 +71,12 @@ class PurityReport:
         if len(self.differences) > SHOWN:
             lines.append(f"  and {len(self.differences) - SHOWN} more")
         lines += [f"moved, seeded by headrace: {name}" for name in self.seeded]
-        lines += [f"moved, seeded by nobody: {name}" for name in self.moved]
         lines += [f"raised both times: {error}" for error in self.errors[:SHOWN]]
-        if not self.pure and self.moved:
+        if not self.pure:
             lines.append(
-                "hint: draw from torch, random or numpy.random (the module's own functions), which headrace sets "
-                "before every sample; or ask feed.rng() in __getitem__ for a generator of the sample's own"
-            )
-        elif not self.pure:
-            lines.append(
-                "hint: no generator of the dataset moved; look for a counter, the clock, a cache, files or a network"
+                "hint: look for a generator of the dataset's own, a counter, the clock, a cache, files or a network; "
+                "draw from torch, random or numpy.random (the module's own functions), set by headrace before every "
+                "sample, or ask feed.rng() in __getitem__ for a generator of the sample's own"
             )
         return "\n".join(lines)
 
@@ -97,35 +89,20 @@ class _Checker:
         self._built = built
         self._seed = seed
         self._keys = list(keys)
-        self._held = self._states(self._find())
-        self.moved: dict[str, None] = {}
         self.seeded: dict[str, None] = {}
-
-    def _find(self) -> dict[str, object]:
-        return generators.find(self._built.dataset, "dataset") | generators.find(self._built.collate, "collate_fn")
-
-    @staticmethod
-    def _states(found: dict[str, object]) -> dict[str, bytes | None]:
-        return {name: generators.state_of(generator) for name, generator in found.items()}
-
-    def note_moved(self) -> None:
-        """Notes the dataset's generators that are not as they were, or were not there."""
-        for name, state in self._states(self._find()).items():
-            if state is None or state != self._held.get(name):
-                self.moved[name] = None
 
     def sample(self, position: int) -> Fields | str | None:
         """Makes a sample. Returns its fields, what it raised, or None if only `collate_fn` can read it."""
         dataset, key = self._built.dataset, self._keys[position]
         set_generators(stream_key(self._seed, 0, position))
-        before = self._states(generators.process_generators())
+        before = process_states()
         try:
             sample = dataset.__getitems__([key])[0] if self._built.fetches else dataset[key]
         except Exception as error:  # noqa: BLE001 - the user's own: it is a result like others, if it is the same twice
             return in_short(remote_error(error))
         finally:
-            after = self._states(generators.process_generators())
-            self.seeded |= {name: None for name in after if before[name] != after[name]}
+            after = process_states()
+            self.seeded |= {name: None for name in after if before.get(name) != after[name]}
         try:
             return _fields(sample)
         except PipelineError:
@@ -187,8 +164,7 @@ def check(built: Built, seed: int, keys: Sequence[Any]) -> PurityReport:
             whole = tuple(keys) if built.batched else keys[0]
             differences += [PurityDifference(whole, field) for field in _differing(one, other)]
             errors += [f"collate_fn: {one}"] if isinstance(one, str) and one == other else []
-        checker.note_moved()
-    return PurityReport(len(keys), tuple(differences), tuple(checker.moved), tuple(checker.seeded), tuple(errors))
+    return PurityReport(len(keys), tuple(differences), tuple(checker.seeded), tuple(errors))
 
 
 def spread(length: int, samples: int) -> list[int]:

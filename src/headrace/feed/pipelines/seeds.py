@@ -10,9 +10,9 @@ torch's own seeds, they fit into a tensor: datasets write `torch.tensor(torch.in
 Setting them takes some 20 microseconds, more than many samples. So only those are set that are drawn from. Of the first
 samples of a pipeline (`_TRIALS`) all are set, their states compared before and behind, and calls noted that read a
 state (as a profiler would, if there is none). From then on the others are at rest while a batch's samples are made:
-each is in a state whose next number is known, so one draw behind the batch tells whether there was another before it.
-If there was, the batch is made again with that generator set, and it is set for good. What a sample holds is the same
-either way. Only public functions are used, and nothing is patched.
+each is in a state that is known, so behind the batch it is seen whether anything was drawn. If it was, the batch is
+made again with that generator set, and it is set for good. What a sample holds is the same either way. Only public
+functions are used, and nothing is patched.
 
 Not noticed is a state that is read, or put back, by no sample but later ones, where nothing is drawn from it
 (`torch.initial_seed`, `random.getstate`, `fork_rng`; NumPy's by none). `feed.rng()` gives generators of the sample's
@@ -29,7 +29,7 @@ import os
 import random
 import struct
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
@@ -38,7 +38,6 @@ import numpy as np
 from numpy.random import mtrand  # np.random's own functions, which its stubs leave out there
 
 from headrace.errors import INTERRUPTIONS
-from headrace.feed.pipelines.generators import flat
 
 if TYPE_CHECKING:
     import torch
@@ -87,10 +86,10 @@ class _Generator(Protocol):
         """Sets it from a key."""
 
     def rest(self) -> None:
-        """Sets it to a state that no dataset sets, whose next number is known."""
+        """Sets it to a state that no dataset sets."""
 
     def moved(self) -> bool:
-        """Whether anything was drawn since `rest`; draws a number itself."""
+        """Whether anything was drawn since `rest`; may draw a number itself."""
 
     def state(self) -> Any:
         """Returns what differs when something was drawn."""
@@ -145,7 +144,7 @@ class _NumPy:
         return True
 
     def state(self) -> Any:
-        return mtrand.get_bit_generator() is self._own, flat(np.random.get_state(legacy=False))
+        return mtrand.get_bit_generator() is self._own, _flat(np.random.get_state(legacy=False))
 
     @contextmanager
     def preserved(self) -> Iterator[None]:
@@ -183,12 +182,19 @@ class _NumPy:
                 np.random.set_state({**process.state, "has_gauss": 1, "gauss": second})
 
 
+def _flat(state: object) -> bytes:
+    """Returns the bytes of a state of NumPy's, to be compared."""
+    if isinstance(state, Mapping):
+        return b",".join(str(key).encode() + b":" + _flat(value) for key, value in state.items())
+    return state.tobytes() if isinstance(state, np.ndarray) else repr(state).encode()
+
+
 class _Torch:
     """torch's CPU generator, as soon as torch is imported."""
 
     def __init__(self) -> None:
         self._resting: torch.Tensor | None = None
-        self._next = 0
+        self._state: Any = None
 
     def set(self, key: bytes) -> None:
         torch = sys.modules.get("torch")
@@ -203,19 +209,13 @@ class _Torch:
         if self._resting is None:
             self.set(_REST)
             self._resting = torch.default_generator.get_state()
-            self._next = self._drawn()
+            self._state = self.state()
         torch.default_generator.set_state(self._resting)
 
     def moved(self) -> bool:
         if self._resting is None:  # if a sample has imported torch, nobody has set its generator
             return "torch" in sys.modules
-        return self._drawn() != self._next
-
-    @staticmethod
-    def _drawn() -> int:
-        import torch
-
-        return int(torch.empty((), dtype=torch.int64, device="cpu").random_())
+        return bool(self.state() != self._state)
 
     def state(self) -> Any:
         torch = sys.modules.get("torch")
@@ -290,6 +290,12 @@ def _made(kind: str, key: bytes | None) -> Any:
     import torch
 
     return torch.Generator().manual_seed(number & _TORCH)
+
+
+def process_states() -> dict[str, Any]:
+    """Returns the states of the generators of this process that are set before every sample, by their names."""
+    states = {"random": _python.state(), "numpy.random": _numpy.state(), "torch": _torch.state()}
+    return {name: state for name, state in states.items() if state is not None}
 
 
 def set_generators(key: bytes) -> None:
