@@ -45,7 +45,6 @@ def test_a_value_of_every_kind_goes_through_every_walk(name: str) -> None:
         places = [place for place, _ in pytree.terminals(node)]
         names = [place for place in places if "key" not in place and "?" not in place]
         assert len(names) == len(set(names)), "each has a place of its own"
-        assert set(pytree.leaf_names(node)) <= set(places)
         assert all(isinstance(place, str) for place, _ in pytree.fields_of(tree))
         assert content(pytree.mapped(tree, lambda leaf: leaf)) == content(tree)
         assert content(_mapped(tree, PlainDevice(torch.device("cpu")).start)) == content(tree)

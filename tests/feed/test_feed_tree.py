@@ -30,7 +30,6 @@ from headrace.feed.batch.pytree import (  # fmt: skip
     bytes_of,
     copied,
     describe,
-    leaf_names,
     mapped,
     packed,
     rebuild,
@@ -531,14 +530,6 @@ def test_a_tree_that_was_shifted_is_the_same_behind_other_bytes() -> None:
     block = np.full(128 + size, 0xAB, np.uint8)
     write_leaves(leaves, block[128:])
     assert flat(rebuild(shifted(node, 128), block)) == flat(rebuild(node, block[128:]))
-
-
-def test_the_leaves_of_every_container_are_named_in_their_order() -> None:
-    node, leaves, _ = describe(tree_of_every_container())
-    names = leaf_names(node)
-    assert len(names) == len(leaves)
-    assert names[:3] == ["['first'][0]", "['first'][2]['tuple'][0]", "['first'][2]['tuple'][1]"]
-    assert "['first'][2]['batch'].x" in names
 
 
 def test_rows_and_bytes_are_counted() -> None:

@@ -564,11 +564,6 @@ def terminals(node: Node, path: str = "") -> Iterator[tuple[str, Node]]:
         yield from terminals(child, path + _place(kind, node[1:], names, number))
 
 
-def leaf_names(node: Node) -> list[str]:
-    """Lists the places of a description's tensors and arrays, as the user would write them: ``[0]['image']``."""
-    return [path for path, child in terminals(node) if child[0] in LEAVES]
-
-
 # Trees
 
 

@@ -12,8 +12,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from headrace.errors import ShardError
-from headrace.feed.batch import pytree
-from headrace.feed.batch.row_layout import decode_layout
 from headrace.feed.client.request import Request
 from headrace.feed.client.work_units import WorkerLoad
 from headrace.feed.identifiers import WorkerNumber
@@ -57,14 +55,12 @@ class Difference:
 
     Attributes:
         epoch, step, keys: the address.
-        field: empty when structure or plain values differ.
         raised: by one of them.
     """
 
     epoch: int
     step: int
     keys: tuple[object, ...]
-    field: str
     raised: str = ""
 
     def warning(self) -> str:
@@ -73,13 +69,12 @@ class Difference:
             return f"one worker made {self}, and another one raised {self.raised}: a retry may change the data"
         return (
             f"two workers made different data of {self}: the dataset depends on more than the sample's "
-            "place in the plan, so a retry may change it; loader.check() says which generator moved"
+            "place in the plan, so a retry may change it; loader.check() says which fields differ"
         )
 
     def __str__(self) -> str:
         what = f"index {self.keys[0]!r}" if len(self.keys) == 1 else f"a batch of indices {list(self.keys[:8])!r}"
-        field = f", field batch{self.field}" if self.field else ""
-        return f"{what}{field} (epoch {self.epoch}, step {self.step})"
+        return f"{what} (epoch {self.epoch}, step {self.step})"
 
 
 class Verifier:
@@ -175,26 +170,15 @@ def _raised(check: Check, done: messages.Done) -> Difference | None:
     batch = check.request.message.batches[failure.batch]
     rows = (row for row in range(batch.first, batch.last) if row not in batch.left_out)
     keys = tuple(key for row, key in zip(rows, keys_of(batch), strict=False) if failure.row in (row, -1))
-    return Difference(check.request.message.epoch, batch.step, keys, "", in_short(failure.error))
+    return Difference(check.request.message.epoch, batch.step, keys, in_short(failure.error))
 
 
 def _locate(check: Check, done: messages.Done) -> Difference:
-    """Finds the first place where two answers differ."""
+    """Finds the first row, or batch that was made whole, where two answers differ."""
     made = check.request.message
     first, second = check.done.digests, done.digests
     at = next((i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second)))
     batches = [(batch.step, tuple(keys_of(batch))) for batch in made.batches]
-    if check.done.layout:
-        names = pytree.leaf_names(decode_layout(check.done.layout).describe(1))
-        row, table = divmod(at, max(1, len(names)))
-        for step, keys in batches:
-            if row < len(keys):
-                return Difference(made.epoch, step, (keys[row],), names[table])
-            row -= len(keys)
-    else:
-        for (step, keys), node in zip(batches, check.done.nodes, strict=False):
-            names = [*pytree.leaf_names(node), ""] if node is not None else []
-            if at < len(names):
-                return Difference(made.epoch, step, keys, names[at])
-            at -= len(names)
-    return Difference(made.epoch, *batches[-1], "")
+    places = [(step, (key,)) for step, keys in batches for key in keys] if check.done.layout else batches
+    step, keys = places[min(at, len(places) - 1)]
+    return Difference(made.epoch, step, keys)

@@ -264,7 +264,7 @@ class Done(_Message, frozen=True):
         fresh: a descriptor of a new slab of `size` bytes comes along.
         failures: batches that could not be made; the others were.
         executor: who made it, a number within the host.
-        digests: of every leaf of every row (of every batch that was made whole), if asked for.
+        digests: of every row, or of every batch that was made whole, if asked for.
         drawn: what came of a `draw`.
         link: of a server behind TCP: share of the time that its busiest connection was sending.
         sums: executor to feed server: if asked for, of the payload's chunks, see `wire.chunks`.

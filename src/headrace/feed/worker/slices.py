@@ -201,8 +201,7 @@ def _make_whole(built: Built, request: SliceRequest, target: _Target) -> Done:
             node, leaves, size = pytree.describe(batch)
             target.write_leaves(leaves, end, size, summed=request.sums)
         if request.check:
-            digests += [_digest(raw.data) for _, raw in leaves]
-            digests.append(_digest(msgspec.msgpack.encode(node)))
+            digests.append(_batch_digest(node, leaves))
         nodes.append(pytree.shifted(node, end) if end else node)
         end += pytree.align(size)
     return Done(request.number, NO_SLAB, end, nodes, b"", 0.0, 0.0, failures=tuple(failures), digests=digests)
@@ -229,9 +228,7 @@ def _make_draw(built: Built, lanes: LaneReaders, request: SliceRequest, target: 
         return msgspec.structs.replace(done, drawn=drawn)
     node, leaves, size = pytree.describe(batch)
     target.write_leaves(leaves, 0, size, summed=request.sums)
-    digests = [_digest(raw.data) for _, raw in leaves] if request.check else []
-    if request.check:
-        digests.append(_digest(msgspec.msgpack.encode(node)))
+    digests = [_batch_digest(node, leaves)] if request.check else []
     return msgspec.structs.replace(done, size=pytree.align(size), nodes=[node], digests=digests, drawn=drawn)
 
 
@@ -274,15 +271,21 @@ def _failure(number: int, failed: RowFailed | LaneFailed) -> Failure:
     return Failure(number, failed.row, remote_error(cause))
 
 
-def _digest(data: bytes | memoryview) -> bytes:
-    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
+def _batch_digest(node: pytree.Node, leaves: Sequence[tuple[int, Bytes]]) -> bytes:
+    """Returns the digest of a batch that was made whole."""
+    digest = hashlib.blake2b(msgspec.msgpack.encode(node), digest_size=DIGEST_BYTES)
+    for _, raw in leaves:
+        digest.update(raw.data)
+    return digest.digest()
 
 
 def _row_digests(layout: Layout, block: Bytes, rows: int, first: int, count: int) -> list[bytes]:
-    """Returns the digests of rows first..first+count-1, row by row, table by table."""
-    offsets = layout.offsets(rows)
-    return [
-        _digest(block[offset + row * table.row_bytes : offset + (row + 1) * table.row_bytes].data)
-        for row in range(first, first + count)
-        for table, offset in zip(layout.tables, offsets, strict=True)
-    ]
+    """Returns the digests of rows first..first+count-1."""
+    offsets, digests = layout.offsets(rows), []
+    for row in range(first, first + count):
+        digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
+        for table, offset in zip(layout.tables, offsets, strict=True):
+            begin = offset + row * table.row_bytes
+            digest.update(block[begin : begin + table.row_bytes].data)
+        digests.append(digest.digest())
+    return digests
