@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from headrace.errors import PositionError
-from headrace.feed.plan import torch_shuffle
 from headrace.feed.plan.epoch import BatchPlan, sampled_epoch
 from headrace.feed.plan.pass_progress import Progress
 from headrace.feed.plan.state_dict import Position, SamplerState
@@ -342,9 +341,6 @@ def _seeded(sampler: Any, seed: int) -> Any:
     import torch
     from torch.utils.data import RandomSampler
 
-    length = len(sampler.data_source)
-    if not sampler.replacement and length >= torch_shuffle.LEAST and sampler.num_samples <= length:
-        return itertools.islice(torch_shuffle.shuffled(length, seed), sampler.num_samples)
     generator = torch.Generator()
     generator.manual_seed(seed)
     return RandomSampler(sampler.data_source, sampler.replacement, sampler._num_samples, generator)
