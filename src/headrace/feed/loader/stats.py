@@ -102,8 +102,7 @@ def loader_stats(
         tuner: of the loader, if it has one.
         mixing: what the data are a mixture of, as far as it is known here.
     """
-    length, missing = planner.padding() if isinstance(planner, Planner) else (0, 0)
-    tokens, padding = feed.tokens + length, feed.padding + missing
+    tokens, padding = feed.tokens, feed.padding
     receivers = feed.receiver_cpu_seconds + sum(session.receiver_cpu_seconds for session in sessions)
     return {
         "steps": totals.steps,

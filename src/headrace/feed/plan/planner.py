@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 from headrace.errors import PipelineError, PositionError
 from headrace.feed.pipelines.factory import encoded
 from headrace.feed.plan.bookmark import Bookmark
-from headrace.feed.plan.bucketing import Bucketing
 from headrace.feed.plan.epoch import BatchPlan, EpochPlan, plan_fingerprint
 from headrace.feed.plan.loader_seeds import LoaderSeeds
-from headrace.feed.plan.orders.length_buckets import Buckets
+from headrace.feed.plan.orders.length_buckets import Bucketing, Buckets
 from headrace.feed.plan.orders.mixed_order import MixedOrder
 from headrace.feed.plan.orders.order import Order, RowOrder
 from headrace.feed.plan.orders.weight_history import Segment
@@ -34,9 +33,6 @@ from headrace.feed.wire.mixing import Mixing
 
 if TYPE_CHECKING:
     pass
-
-
-_COUNTED = 256  # batches, after which their padding is added up
 
 
 class KnownFacts(NamedTuple):
@@ -197,9 +193,6 @@ class Planner:
             PositionError: a position that was loaded does not fit.
         """
         self.bookmark.rank, world = self._shard.rank, self._shard.world_size
-        given = self.bookmark.given()
-        if self.bucketing is not None and given is not None:
-            self.bucketing.broken_off(*given)
         progress, loaded = self.bookmark.begin()
         if loaded is not None:
             loaded.require_same_cut((self._batch_size or 1) * world, world, self._shard.rank)
@@ -224,6 +217,8 @@ class Planner:
             return progress, iter(()), None
         if loaded is not None:
             loaded.require_fits(self._beginning(plan.seed, own=True))  # by now the length is known
+            if self.bucketing is not None:
+                self.bucketing.require_fits(loaded, plan.global_batch)
             filled = loaded.samples >= (plan.samples or plan.length)  # what is left, if anything, fills the end up
             try:
                 first = replace(plan, offset=plan.length if filled else loaded.samples, first_step=loaded.step)
@@ -243,17 +238,7 @@ class Planner:
     def _noted(self, plans: Iterator[BatchPlan]) -> Iterator[BatchPlan]:
         for plan in plans:
             self._planned = (plan.epoch, plan.step + 1)
-            if self.bucketing is not None:
-                self.bucketing.planned(plan)
-                given = self.bookmark.given()
-                if plan.step % _COUNTED == 0 and given is not None:
-                    self.bucketing.add_up(*given)
             yield plan
-
-    def padding(self) -> tuple[int, int]:
-        """Returns the sum of the lengths of the rows that the trainer was given, and of their padding, with buckets."""
-        given = self.bookmark.given()
-        return self.bucketing.padding(*given) if self.bucketing is not None and given is not None else (0, 0)
 
     @property
     def epoch(self) -> int:
@@ -319,8 +304,8 @@ class Planner:
             found = self.bookmark.position(beginning, source)
         needed = found.samples
         if self.bucketing is not None:
-            batch, needed = self.bucketing.place(found.epoch, found.samples, beginning.global_batch)
-            found = msgspec.structs.replace(found, bucket_rows=batch)
+            needed = self.bucketing.begin_of(found.samples)
+            found = msgspec.structs.replace(found, bucket_rows=beginning.global_batch)
         if self.mixed is not None:
             weights = self.mixed.state(found.epoch, needed, beginning.global_batch)
             found = msgspec.structs.replace(found, weights=weights)
@@ -350,8 +335,6 @@ class Planner:
         self._seeds.ahead = self._drawn_ahead = None
         loaded, self.mixed = self.bookmark.loaded, None
         self._weights, self._planned = loaded.weights if loaded is not None else [], (0, 0)
-        if self.bucketing is not None:
-            self.bucketing.resume(loaded)
         if loaded is not None and loaded.order == "headrace":
             self._seeds.own = loaded.seed
 

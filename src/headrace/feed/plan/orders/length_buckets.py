@@ -11,15 +11,18 @@ What is left of the last window when it is cut into whole batches stays as it is
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.feed.plan.orders.order import Order
+from headrace.errors import PositionError
+from headrace.feed.plan.orders.mixed_order import MixedOrder
+from headrace.feed.plan.orders.order import Order, RowOrder
 from headrace.feed.plan.orders.permutation import permute
+from headrace.feed.plan.state_dict import Position
 
 _KEPT = 2  # windows
 
@@ -77,7 +80,6 @@ class BucketedOrder:
         batch, batches: rows of a global batch, and batches of a window.
         size: returns the rows of an epoch.
         shuffled: whether the batches of a window are put into a random order.
-        resumed: an epoch and the rows of its global batches, which were others when it began.
 
     Attributes:
         made_of: inner order and rows of a global batch.
@@ -93,11 +95,10 @@ class BucketedOrder:
         size: Callable[[int], int],
         *,
         shuffled: bool,
-        resumed: tuple[int, int] | None = None,
     ) -> None:
         self.made_of = (inner, batch)
         self._inner, self._lengths, self._seed, self._shuffled = inner, lengths, seed, shuffled
-        self._batch, self._batches, self._size, self._resumed = batch, batches, size, resumed
+        self._batch, self._batches, self._size = batch, batches, size
         self._windows: dict[tuple[int, int, int], NDArray[np.int64]] = {}
 
     @property
@@ -105,17 +106,13 @@ class BucketedOrder:
         """See `Order`."""
         return self._inner.version
 
-    def batch_of(self, epoch: int) -> int:
-        """Returns the rows of the global batches that an epoch is bucketed by."""
-        return self._resumed[1] if self._resumed is not None and self._resumed[0] == epoch else self._batch
-
-    def begin_of(self, epoch: int, position: int) -> int:
+    def begin_of(self, position: int) -> int:
         """Returns where the window of a position begins."""
-        return position - position % (self.batch_of(epoch) * self._batches)
+        return position - position % (self._batch * self._batches)
 
     def settled(self, epoch: int, position: int) -> int:
         """See `Order`: the end of the window that was begun."""
-        rows = self.batch_of(epoch) * self._batches
+        rows = self._batch * self._batches
         return -(-position // rows) * rows
 
     def agreed(self, epoch: int, position: int) -> tuple[int, str] | None:
@@ -125,7 +122,7 @@ class BucketedOrder:
 
     def rows_at(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """See `Order`."""
-        rows = self.batch_of(epoch) * self._batches
+        rows = self._batch * self._batches
         numbers = positions // rows
         found = np.empty_like(positions)
         for number in np.unique(numbers).tolist():
@@ -145,7 +142,7 @@ class BucketedOrder:
 
     def _sorted(self, epoch: int, number: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         keys = self._inner.rows_at(epoch, positions)
-        batch = self.batch_of(epoch)
+        batch = self._batch
         count = len(keys) // batch
         whole = keys[: count * batch]
         by_length = np.argsort(self._lengths[whole], kind="stable").reshape(count, batch)
@@ -155,8 +152,60 @@ class BucketedOrder:
             by_length = by_length[permute(np.arange(count), count, key, np.full(count, number, np.uint64))]
         return np.concatenate([whole[by_length.ravel()], keys[count * batch :]])
 
-    def padding(self, keys: Sequence[int]) -> tuple[int, int]:
-        """Returns the sum of some rows' lengths, and what is missing to fill them all up to the longest."""
-        lengths = self._lengths[np.asarray(keys)]
-        total = int(lengths.sum())
-        return total, int(lengths.max()) * len(lengths) - total
+
+class Bucketing:
+    """The buckets of a loader: which order they have now.
+
+    Args:
+        buckets: as the user asks for them.
+        known: returns the lengths that the index knows.
+
+    Attributes:
+        buckets: as given.
+        digest: of the lengths; empty while they are not known.
+    """
+
+    def __init__(self, buckets: Buckets, known: Callable[[], NDArray[Any]]) -> None:
+        self.buckets, self._known = buckets, known
+        self._lengths: NDArray[Any] | None = buckets.lengths
+        self.digest = lengths_digest(self._lengths)
+        self._order: BucketedOrder | None = None
+
+    def order(self, inner: MixedOrder | RowOrder, rows: int, batch: int, seed: int, *, shuffled: bool) -> BucketedOrder:
+        """Returns the order of the buckets.
+
+        Args:
+            inner: the order that they are made of.
+            rows: of the dataset.
+            batch: rows of a global batch.
+            seed: of the order.
+            shuffled: whether batches are.
+
+        Raises:
+            ValueError: there are not as many lengths as rows.
+            PipelineError: the lengths are not known.
+        """
+        if self._lengths is None:
+            self._lengths = self._known()
+            self.digest = lengths_digest(self._lengths)
+        if len(self._lengths) != rows:
+            raise ValueError(f"buckets have {len(self._lengths)} lengths, and the dataset has {rows} rows")
+        if self._order is None or self._order.made_of != (inner, batch):
+            size = inner.rows if isinstance(inner, MixedOrder) else lambda _: rows
+            self._order = BucketedOrder(
+                inner, self._lengths, seed, batch, self.buckets.batches, size, shuffled=shuffled
+            )
+        return self._order
+
+    def begin_of(self, position: int) -> int:
+        """Returns where the window of a position begins."""
+        return self._order.begin_of(position) if self._order is not None else position
+
+    def require_fits(self, loaded: Position, batch: int) -> None:
+        """Raises PositionError if the windows of a position under way were of other global batches."""
+        if loaded.samples and loaded.bucket_rows not in (0, batch):
+            raise PositionError(
+                f"the epoch of the state has buckets of global batches of {loaded.bucket_rows} rows, the loader's have "
+                f"{batch}",
+                "go on with that global batch until the epoch ends; states of an epoch's beginning take any",
+            )
