@@ -88,7 +88,7 @@ def secret(file: Path | None) -> None:
     "--kind", type=click.Choice(["tar", "jsonl", "parquet", "arrow"]), help="Default: the ending of --pattern, or tar."
 )
 def index(source: str, pattern: str | None, kind: str | None) -> None:
-    """Count the rows of the shards in SOURCE, a folder or s3://bucket/prefix/.
+    """Count the rows of the shards in SOURCE, a folder or a prefix of an object store (s3://bucket/prefix/).
 
     The index is kept where the data's users look for it: beside the shards, or in $XDG_CACHE_HOME/headrace. Shards
     that are in it already are not counted again. Kind and pattern must be those of the code (feed.tar, feed.jsonl).
