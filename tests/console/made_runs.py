@@ -273,7 +273,7 @@ def _values(chance: random.Random, begin: float, seconds: int) -> list[Metric]:
     for second in range(2, seconds, 2):
         loss = 6.9 * math.exp(-second / (seconds / 4)) + 0.7 + chance.uniform(-0.05, 0.05)
         value = {"count": 1, "last": loss, "low": loss, "high": loss, "total": loss}
-        records.append(ValueSecond(t=begin + second, name="train:loss", stream="0", **value))
+        records.append(ValueSecond(t=begin + second, name="train:loss", stream="0", step=8 * second, **value))
     return records
 
 

@@ -295,6 +295,28 @@ def test_the_chart_shows_the_numbers_of_the_command(page: Page, ui: Ui, made: Ru
     value = chart["lines"][0]["values"][40]
     expect(page.locator("[data-chart=queue] .legend b")).to_have_text(f"{value:.2f} batches")
     expect(page.locator("#spoken")).to_contain_text(f"{value:.2f} batches")
+    page.get_by_role("button", name="train:loss by step").click()
+    drawn(page, "value:train:loss")
+    page.locator("[data-chart='value:train:loss'] .plot").focus()
+    page.keyboard.press("Home")
+    expect(page.locator("#spoken")).to_have_text(re.compile("^16: "))
+    page.get_by_role("button", name="train:loss by step").click()
+
+
+def test_the_last_values_are_those_of_the_training_and_not_of_its_shutdown(page: Page, ui: Ui, made: RunPaths) -> None:
+    drawn(page, "cpu")
+    found = ui.client.get(ui.url(f"/api/runs/{made.id}/metrics")).json()
+    assert found["start"] < found["until"] < found["end"]
+    last = max(index for index, t in enumerate(found["t"]) if t + found["width"] <= found["until"])
+    chart = next(each for each in found["charts"] if each["name"] == "cpu")
+    page.locator("h1").hover()
+    shown = page.locator("[data-chart=cpu] .legend b")
+    expect(shown).to_have_text(
+        [re.compile(f"^{line['values'][last]:.0f}|{line['values'][last]:.1f}") for line in chart["lines"]]
+    )
+    shares = next(each for each in found["charts"] if each["name"] == "step_shares")
+    assert shares["stacked"]
+    assert [line["name"] for line in shares["lines"]] == ["data wait", "host to device", "compute"]
 
 
 def test_a_point_of_a_chart_leads_to_its_log_lines(page: Page) -> None:
@@ -470,6 +492,19 @@ def test_the_comparison_shows_ratios_and_can_be_changed(tab: Tab) -> None:
     chosen = page.locator("#choose select").nth(2)
     chosen.select_option(index=2)
     expect(page.locator("table.compared th[scope=col]")).to_have_count(3)
+    drawn(page, "value:train:loss")
+    curves = page.locator("[data-chart='value:train:loss'] .legend button")
+    expect(curves).to_have_count(3)
+    area = page.locator("[data-chart='value:train:loss'] .plot")
+    for axis, first in (("step", "16"), ("since", "11")):
+        page.get_by_label("Over what").select_option(axis)
+        drawn(page, "value:train:loss")
+        area.focus()
+        page.keyboard.press("Home")
+        expect(page.locator("#spoken")).to_have_text(re.compile(rf"^(0:)?{first}[^0-9]"))
+    page.get_by_label("What the curves show").select_option("step_time")
+    drawn(page, "step_time")
+    expect(page.get_by_label("Over what")).to_be_disabled()
     tab.page.goto(tab.ui.base + "/compare")
     expect(page.locator("#result")).to_contain_text("Choose two runs or more.")
 

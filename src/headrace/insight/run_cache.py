@@ -36,6 +36,7 @@ from headrace.runs import (
     runs_dir,
     state_of,
 )
+from headrace.runs.events import JobStarted, JobStopping
 from headrace.runs.lifecycle import last_word
 from headrace.runs.reader import Alive
 from headrace.runs.run_listing import GroupLine, RunLine, line_of, planned_groups
@@ -166,7 +167,9 @@ class RunIndex:
             begin = first if start is None else start
             stop = max(begin, last if end is None else end)
             found = charts.metrics(self.paths.id, columns, Grid.over(begin, stop, points), stop)
-            return msgspec.structs.replace(found, damage=tuple(self.damage()))
+            ends = [event for event in self._events.events if isinstance(event, JobStarted | JobStopping)]
+            until = ends[-1].t if ends and isinstance(ends[-1], JobStopping) else None
+            return msgspec.structs.replace(found, damage=tuple(self.damage()), until=until)
 
     def report(self) -> insight.Report:
         """Returns its report, made anew when its files have changed, but a growing run's not all the time.

@@ -15,6 +15,7 @@ class Line(msgspec.Struct, frozen=True):
         group: instance group, empty for the whole job.
         values: one a bucket, None where nothing was measured.
         low, high: least and greatest of the records in each bucket; None where a chart has no such range.
+        steps: of the training, the last one in each bucket; None where the records have none.
     """
 
     name: str
@@ -22,6 +23,7 @@ class Line(msgspec.Struct, frozen=True):
     values: list[float | None]
     low: list[float | None] | None = None
     high: list[float | None] | None = None
+    steps: list[float | None] | None = None
 
 
 class Chart(msgspec.Struct, frozen=True):
@@ -33,6 +35,7 @@ class Chart(msgspec.Struct, frozen=True):
             ``1`` for what a program printed.
         formula: how a bucket's value is computed.
         lines: its lines.
+        stacked: they are parts of a whole: each is drawn on top of those before it.
     """
 
     name: str
@@ -40,6 +43,7 @@ class Chart(msgspec.Struct, frozen=True):
     unit: str
     formula: str
     lines: tuple[Line, ...]
+    stacked: bool = False
 
 
 class Metrics(msgspec.Struct, frozen=True):
@@ -54,6 +58,7 @@ class Metrics(msgspec.Struct, frozen=True):
         charts: the charts; every line has one value for each of `t`.
         notes: what was not measured.
         damage: what of the run's files cannot be read, and is left out.
+        until: when the job was over and its hosts were stopped, seconds since the epoch; None while it goes on.
     """
 
     run_id: str
@@ -65,3 +70,4 @@ class Metrics(msgspec.Struct, frozen=True):
     charts: tuple[Chart, ...]
     notes: tuple[str, ...]
     damage: tuple[Damage, ...] = ()
+    until: float | None = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 
+import msgspec
 import numpy as np
 
 from headrace.insight.timeseries.buckets import Floats, Grid, extremes, present, ratio
@@ -106,12 +107,14 @@ def _step_shares(columns: Columns, grid: Grid) -> Iterator[Chart]:
     lines = []
     many = sum(1 for _ in loaders(columns)) > 1
     for name, ranks in loaders(columns):
-        t, step = pool(ranks, "t", "step")
-        for part, words in (("wait", "data wait"), ("h2d", "host to device"), ("compute", "compute")):
-            shares = 100 * ratio(grid, t, pool(ranks, part)[0], step)
-            lines.append(line_of(f"{words} of {name}" if many else words, "", shares))
-    formula = "100 * sum(wait, h2d or compute) / sum(step) of all ranks"
-    yield from chart_of("step_shares", "Where a step goes", "%", formula, lines)
+        t, step, wait, h2d, compute = pool(ranks, "t", "step", "wait", "h2d", "compute")
+        rest = np.maximum(0, step - wait - np.nan_to_num(h2d, nan=0.0))
+        parts = {"data wait": wait, "host to device": h2d, "compute": np.where(np.isnan(compute), rest, compute)}
+        for words, part in parts.items():
+            lines.append(line_of(f"{words} of {name}" if many else words, "", 100 * ratio(grid, t, part, step)))
+    formula = "100 * sum(wait, h2d or compute) / sum(step) of all ranks; compute, if not measured: the rest of the step"
+    for chart in chart_of("step_shares", "Where a step goes", "%", formula, lines):
+        yield msgspec.structs.replace(chart, stacked=not many)
 
 
 def _samples(columns: Columns, grid: Grid) -> Iterator[Chart]:
@@ -280,7 +283,10 @@ def _values(columns: Columns, grid: Grid) -> Iterator[Chart]:
             table = columns.table(key)
             low, high = extremes(grid, table["t"], table["low"], table["high"])
             mean = ratio(grid, table["t"], table["total"], table["count"])
-            lines.append(line_of(f"rank {key.source}", key.stream.group, *map(_held, (mean, low, high))))
+            line = line_of(f"rank {key.source}", key.stream.group, *map(_held, (mean, low, high)))
+            steps = _plain(extremes(grid, table["t"], table["step"], table["step"])[1])
+            told = any(step is not None for step in steps)
+            lines.append(msgspec.structs.replace(line, steps=steps) if told else line)
         formula = "mean of what was found or logged, until the next one comes; range: least and greatest"
         yield from chart_of(f"value:{name}", name, "1", formula, lines)
 

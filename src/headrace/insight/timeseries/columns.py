@@ -56,7 +56,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     ),
     "service": ("t", "cpu", "restarts"),
     "platform": ("t", "seconds", "cpu", "memory", "gpu", "gpu_memory", "disk"),
-    "value": ("t", "count", "low", "high", "total"),
+    "value": ("t", "count", "low", "high", "total", "step"),
 }
 """The columns of each kind: fields of the metric records; of a host's GPUs those that tell their use: their number, the
 mean, least and greatest use; and sums over all of them."""
@@ -121,7 +121,7 @@ def _row(stream: Stream, metric: Metric) -> tuple[Key, tuple[float, ...]]:
         )  # fmt: skip
     if isinstance(metric, ValueSecond):
         v = metric
-        return Key("value", stream, v.name, v.stream), (v.t, v.count, v.low, v.high, v.total)
+        return Key("value", stream, v.name, v.stream), (v.t, v.count, v.low, v.high, v.total, _number(v.step))
     if isinstance(metric, ServiceSecond):
         s = metric
         return Key("service", stream, s.role), (s.t, s.cpu, s.restarts)

@@ -2,7 +2,7 @@
 import { get, run as runPath } from "./api.js";
 import { el, fill, say } from "./dom.js";
 import { duration, moment } from "./format.js";
-import { Plot } from "./plot.js";
+import { Plot, merged } from "./plot.js";
 import { heading } from "./source.js";
 
 const POINTS = 400;
@@ -15,6 +15,7 @@ export class Charts {
     this.jump = jump;
     this.plots = new Map();
     this.zoom = null;
+    this.stepped = new Set(); // charts over steps
     this.timeline = { groups: [] };
     this.grid = el("div", { class: "charts" });
     this.notes = el("p", { class: "formula" });
@@ -60,7 +61,12 @@ export class Charts {
         this.grid.append(plot.element);
       }
       plot.options.groups = this.timeline.groups.map((group) => group.name);
-      plot.take(found.t, chart, scale);
+      if (this.stepped.has(chart.name)) {
+        const [steps, lines, range] = merged(chart.lines.filter((line) => line.steps).map((line) => ({ ...line, x: line.steps })));
+        plot.take(steps, { ...chart, lines }, range, "step");
+      } else {
+        plot.take(found.t, chart, scale);
+      }
     }
     for (const [name, plot] of this.plots) plot.element.hidden = !seen.has(name);
     fill(this.notes, `A point stands for ${duration(found.width)}; shaded: least to greatest in it. ${found.notes.map((note) => `No ${note}.`).join(" ").replaceAll("No no", "No")}`);
@@ -80,6 +86,7 @@ export class Charts {
       onJump: (t) => this.jump(t, {}, this.found.width),
       onZoom: (start, end) => this.show(start, end),
       onReset: () => this.reset(),
+      until: () => (this.found.until === null ? Infinity : this.found.until - this.found.width),
       info: (plot) => this.info(plot),
     };
   }
@@ -95,7 +102,14 @@ export class Charts {
         el("dt", {}, "Field"), el("dd", {}, el("code", {}, `charts[${index}].lines[].values`))));
       this.details.showPopover();
     });
-    return button;
+    if (!plot.chart.lines.some((line) => line.steps)) return button;
+    const steps = el("button", { type: "button", class: "quiet", "aria-pressed": "false", "aria-label": `${plot.chart.title} by step` }, "by step");
+    steps.addEventListener("click", () => {
+      if (!this.stepped.delete(plot.chart.name)) this.stepped.add(plot.chart.name);
+      steps.setAttribute("aria-pressed", String(this.stepped.has(plot.chart.name)));
+      this.draw(this.found);
+    });
+    return el("span", {}, steps, " ", button);
   }
 
   show(start, end) {

@@ -1,6 +1,6 @@
 // One chart: uPlot on a canvas, a legend of buttons, and keys. The time axis is UTC, as in the logs.
 import { el, fill, say } from "./dom.js";
-import { clock, number, tick } from "./format.js";
+import { clock, duration, number, tick } from "./format.js";
 
 const uPlot = globalThis.uPlot; // vendored, a classic script
 const DASHES = [[], [7, 4], [2, 3], [9, 3, 2, 3]];
@@ -27,11 +27,25 @@ function looks(lines, groups) {
 }
 
 /** Widens a colour to a transparent one. */
-const faint = (colour) => `color-mix(in srgb, ${colour} 20%, transparent)`;
+const faint = (colour, share = 20) => `color-mix(in srgb, ${colour} ${share}%, transparent)`;
+
+/** What a place on the horizontal axis is called: a moment, seconds since the start, or a step. */
+const AXES = { time: (at) => clock(at, 0), since: duration, step: (at) => number(at, "") };
+
+/** Returns lines that have places of their own on one common axis: its places, the lines, and what the axis shows.
+ * @param {{x: number[], values: number[], name: string, group: string}[]} curves
+ */
+export function merged(curves) {
+  const known = curves.map(({ x, values }) => new Map(x.map((at, index) => [at, values[index]]).filter(([at, value]) => at !== null && value !== null)));
+  const all = [...new Set(known.flatMap((one) => [...one.keys()]))].sort((a, b) => a - b);
+  const lines = curves.map(({ name, group }, index) => ({ name, group, values: all.map((at) => known[index].get(at) ?? null) }));
+  return [all, lines, [all[0] ?? 0, Math.max(all.at(-1) ?? 1, (all[0] ?? 0) + 1)]];
+}
 
 /** One chart.
  * @param {object} chart - of the document of `headrace metrics`.
- * @param {object} options - groups: names in order; marks: times of faults; onJump(t), onZoom(start, end), onReset().
+ * @param {object} options - groups: names in order; marks: times of faults; onJump(t), onZoom(start, end), onReset();
+ *   until(): the last moment of which a value counts as the last one, if it is not the end.
  */
 export class Plot {
   constructor(chart, options) {
@@ -52,8 +66,9 @@ export class Plot {
   }
 
   /** Takes new data; lines that come or go are drawn anew. */
-  take(times, chart, scale) {
-    const shape = JSON.stringify([chart.lines.map((line) => [line.name, line.group, Boolean(line.low)]), this.options.groups]);
+  take(times, chart, scale, axis = "time") {
+    this.axis = axis;
+    const shape = JSON.stringify([axis, chart.lines.map((line) => [line.name, line.group, Boolean(line.low)]), this.options.groups]);
     this.chart = chart;
     this.times = times;
     this.scale = scale;
@@ -67,7 +82,13 @@ export class Plot {
   }
 
   data() {
-    const columns = this.chart.lines.flatMap((line) => [line.values, ...(line.low ? [line.low, line.high] : [])]);
+    let below = null;
+    const columns = this.chart.lines.flatMap((line) => {
+      if (!this.chart.stacked || this.hidden.has(line.name)) return [line.values, ...(line.low ? [line.low, line.high] : [])];
+      const under = below;
+      below = line.values.map((value, at) => (value === null ? under?.[at] ?? null : value + (under?.[at] ?? 0)));
+      return [below];
+    });
     return [this.times, ...columns];
   }
 
@@ -82,7 +103,10 @@ export class Plot {
       const { colour, dash } = this.styles[index];
       const stroke = resolved(colour);
       const show = !this.hidden.has(line.name);
-      series.push({ label: line.name, stroke, dash, width: 1.6, show, spanGaps: false, points: { show: (u, at) => alone(u.data[at]) , size: 4 } });
+      const fill = this.chart.stacked ? faint(stroke, 45) : undefined;
+      const under = this.chart.lines.findLastIndex((other, at) => at < index && !this.hidden.has(other.name));
+      if (fill && under >= 0) bands.push({ series: [index + 1, under + 1], fill });
+      series.push({ label: line.name, stroke, dash, fill, width: 1.6, show, spanGaps: this.axis !== "time", points: { show: (u, at) => alone(u.data[at]) , size: 4 } });
       if (line.low) {
         const edge = { show, stroke: "transparent", width: 0, points: { show: false } };
         bands.push({ series: [series.length + 1, series.length], fill: faint(stroke), dir: -1 });
@@ -100,16 +124,16 @@ export class Plot {
       tzDate: (t) => uPlot.tzDate(new Date(t * 1000), "Etc/UTC"),
       fmtDate: (template) => uPlot.fmtDate(template.replace(/{h}(:{mm})?(:{ss})?{aa}/, (_, m, s) => `{HH}${m ?? ":{mm}"}${s ?? ""}`)),
       scales: {
-        x: { time: true, range: () => this.scale },
+        x: { time: this.axis === "time", range: () => this.scale },
         y: { range: (u, low, high) => yRange(this.chart, this.hidden) },
       },
       series,
       bands,
       axes: [
-        { ...axis, size: 26, space: 70, values: (u, ticks, at, space, step) => ticks.map((t) => clock(t, 0).slice(0, step < 60 ? 8 : 5)) },
+        { ...axis, size: 26, space: 70, values: (u, ticks, at, space, step) => ticks.map((t) => (this.axis === "time" ? clock(t, 0).slice(0, step < 60 ? 8 : 5) : AXES[this.axis](t))) },
         { ...axis, size: this.chart.unit.startsWith("bytes") ? 62 : 46, space: 28, ...(this.chart.unit.startsWith("bytes") ? { incrs: POWERS } : {}), values: (u, ticks) => ticks.map((value) => tick(value, this.chart.unit)) },
       ],
-      cursor: { y: false, sync: { key: "run", setSeries: false }, drag: { x: true, y: false, setScale: false }, focus: { prox: -1 }, points: { size: 6 } },
+      cursor: { y: false, ...(this.axis === "time" ? { sync: { key: "run", setSeries: false } } : {}), drag: { x: true, y: false, setScale: false }, focus: { prox: -1 }, points: { size: 6 } },
       hooks: {
         setCursor: [(u) => this.names(u.cursor.idx)],
         setSelect: [(u) => this.selected(u)],
@@ -131,7 +155,7 @@ export class Plot {
   /** Shows the log lines of the moment under the cursor. */
   jump() {
     const at = this.plot.cursor.idx;
-    if (at !== null && at !== undefined) this.options.onJump(this.times[at]);
+    if (at !== null && at !== undefined && this.axis === "time") this.options.onJump(this.times[at]);
   }
 
   selected(u) {
@@ -151,7 +175,7 @@ export class Plot {
     if (event.key in steps) {
       const next = Math.max(0, Math.min(last, at + steps[event.key]));
       this.plot.setCursor({ left: this.plot.valToPos(this.times[next], "x"), top: this.plot.over.clientHeight / 2 });
-      say(`${clock(this.times[next], 0)}: ${this.chart.lines.map((line) => `${line.name} ${number(line.values[next], this.chart.unit)}`).join(", ")}`);
+      say(`${AXES[this.axis](this.times[next])}: ${this.chart.lines.map((line) => `${line.name} ${number(line.values[next], this.chart.unit)}`).join(", ")}`);
     } else if (event.key === "Enter") {
       this.jump();
     } else if (event.key === "+") {
@@ -174,9 +198,15 @@ export class Plot {
       fill(this.legend, lines.map((line, index) => this.entry(line, styles[index])));
     }
     lines.forEach((line, index) => {
-      const value = at === null || at === undefined ? line.values.findLast((one) => one !== null) : line.values[at];
+      const value = at === null || at === undefined ? this.last(line) : line.values[at];
       this.legend.children[index].querySelector("b").textContent = number(value, this.chart.unit);
     });
+  }
+
+  /** Returns the last value of a line, of the training and not of the shutdown. */
+  last(line) {
+    const until = this.axis === "time" ? this.options.until?.() ?? Infinity : Infinity;
+    return line.values.findLast((one, at) => one !== null && this.times[at] <= until) ?? line.values.findLast((one) => one !== null);
   }
 
   entry(line, style) {
