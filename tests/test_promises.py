@@ -23,7 +23,7 @@ SUITES = {
     "sagemaker-training-toolkit", "torchx", "submitit", "Kubeflow Trainer", "SkyPilot", "Hydra", "Ray Tune",
 }  # fmt: skip
 WITHOUT_PROMISES = {  # pages that explain, measure or lead to others
-    "architecture", "benchmark-figures", "benchmarks", "glossary", "index", "promises", "security",
+    "architecture", "benchmark-figures", "benchmarks", "glossary", "index", "promises", "security", "stability",
     "tensorflow-tutorial", "tutorial", "when-not",
 }  # fmt: skip
 
