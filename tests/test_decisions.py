@@ -97,7 +97,6 @@ FORMATS = {
     "runs/writers.py": "newlines of what programs print",
     "grid/lines/line_file.py": "comments in files of lines",
     "endpoint/s3/upload_body.py": "the framing aws-chunked",
-    "endpoint/services/cloudwatch_logs.py": "filter patterns of CloudWatch",
     "endpoint/services/merged_log.py": "lines of a log on disk",
     "endpoint/services/operations.py": "times in forms",
     "endpoint/training_jobs/images.py": "--image-map",

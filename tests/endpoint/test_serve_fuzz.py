@@ -52,7 +52,7 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
     ("logs", "DescribeLogGroups", {"logGroupNamePrefix": "/aws"}),
     ("logs", "DescribeLogStreams", {"logGroupName": GROUP, "logStreamNamePrefix": "a/", "nextToken": "MQ=="}),
     ("logs", "GetLogEvents", {"logGroupName": GROUP, "logStreamName": "a/algo-1-1", "nextToken": "f/1/s"}),
-    ("logs", "FilterLogEvents", {"logGroupName": GROUP, "filterPattern": "a -b", "nextToken": "e30="}),
+    ("logs", "FilterLogEvents", {"logGroupName": GROUP, "nextToken": "e30="}),
     (
         "monitoring",
         "GetMetricStatistics",
