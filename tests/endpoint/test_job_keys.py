@@ -125,7 +125,6 @@ MAY_NOT = {
     "tags of another job": ("sagemaker", "list_tags", {"ResourceArn": f"{ARN}/other"}),
     "stop a job, also its own": ("sagemaker", "stop_training_job", {"TrainingJobName": "mine"}),
     "delete a job, also its own": ("sagemaker", "delete_training_job", {"TrainingJobName": "mine"}),
-    "tag a job": ("sagemaker", "add_tags", {"ResourceArn": f"{ARN}/mine", "Tags": [{"Key": "a", "Value": "b"}]}),
     "write a channel": s3("put_object", "in/mine/0"),
     "remove from a channel": s3("delete_object", "in/mine/0"),
     "read a channel of another job": s3("get_object", "in/other/0"),

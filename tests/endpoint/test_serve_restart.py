@@ -45,12 +45,8 @@ def test_jobs_go_on_without_it_and_the_next_one_has_them_with_their_logs_and_sta
     endpoint: ServeProcess,
 ) -> None:
     client = endpoint.client()
-    client.create_training_job(**endpoint.one_host("goes-on", LONG))
+    client.create_training_job(**endpoint.one_host("goes-on", LONG), Tags=[{"Key": "k", "Value": "v"}])
     client.create_training_job(**endpoint.one_host("waits", "print(1)"))
-    client.add_tags(
-        ResourceArn=client.describe_training_job(TrainingJobName="goes-on")["TrainingJobArn"],
-        Tags=[{"Key": "k", "Value": "v"}],
-    )
     wait_for(lambda: "line 3" in read(endpoint, "goes-on")[0])
     before, token = read(endpoint, "goes-on")
     port = endpoint.port

@@ -142,9 +142,7 @@ class _CloudWatchLogs:
         streams = [self._stream(name, caller) for name in names] if isinstance(names, list) and names else None
         streams = self._matching(str(prefix or ""), caller) if streams is None else streams
         if members.get("filterPattern"):
-            raise ServiceError(
-                WRONG, "headrace serve has no filter patterns: ask for all events, and choose from them."
-            )
+            raise ServiceError(WRONG, "headrace serve has no filter patterns; ask for all events, and choose there")
         start, end = _times(members)
         limit = _number(members, "limit", _MOST_EVENTS)
         places = _read_places(members.get("nextToken"), streams)

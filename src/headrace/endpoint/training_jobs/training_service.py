@@ -26,8 +26,6 @@ from headrace.endpoint.training_jobs.put_metrics import PATHS, PutMetrics
 INVALID = "ValidationException"
 _NOT_FOUND = "Requested resource not found."
 _OF_PROGRAMS = frozenset({"DescribeTrainingJob", "ListTrainingJobs", "ListTags", *PATHS.values()})
-_UPDATED = ("ProfilerConfig", "ProfilerRuleConfigurations", "RemoteDebugConfig")
-_MOST_TAGS = 50
 _PAGE = 10
 _SIGNED_ALIKE = 1.0
 """Seconds in which a client signs the same request in the same way: X-Amz-Date has no parts of a second."""
@@ -71,11 +69,8 @@ class TrainingJobs:
             "DescribeTrainingJob": self.describe,
             "ListTrainingJobs": self.list,
             "StopTrainingJob": self.stop,
-            "UpdateTrainingJob": self.update,
             "DeleteTrainingJob": self.delete,
-            "AddTags": self.add_tags,
             "ListTags": self.list_tags,
-            "DeleteTags": self.delete_tags,
         }
         put = PutMetrics(self._store).operations()
         # The job room has the shape of CreateTrainingJob, with the rules beyond it.
@@ -181,19 +176,6 @@ class TrainingJobs:
         self._queue.notice()
         return {}
 
-    def update(self, members: Members, _: Caller) -> dict[str, object]:
-        """UpdateTrainingJob. What it may change has no effect on this machine, and is shown."""
-        job = self._find(members)
-        self._refuse_ended(job)
-        request = job.request | {name: members[name] for name in _UPDATED if name in members}
-        if "ResourceConfig" in members:
-            old, new = job.request.get("ResourceConfig"), members["ResourceConfig"]
-            assert isinstance(old, dict)
-            assert isinstance(new, dict)
-            request["ResourceConfig"] = old | new
-        self._store.change(job, request=request)
-        return {"TrainingJobArn": description.job_arn(self._region, job.name)}
-
     def delete(self, members: Members, _: Caller) -> dict[str, object]:
         """DeleteTrainingJob. The name is free then; the record of the run stays where all runs are.
 
@@ -209,26 +191,9 @@ class TrainingJobs:
         self._runs.forget(job)
         return {}
 
-    def add_tags(self, members: Members, _: Caller) -> dict[str, object]:
-        """AddTags. A key that is there gets the new value."""
-        job = self._of_arn(members)
-        given = cast("list[dict[str, str]]", members["Tags"])
-        tags = job.tags | {tag["Key"]: tag["Value"] for tag in given}
-        if len(tags) > _MOST_TAGS:
-            raise ServiceError("ResourceLimitExceeded", f"a training job has at most {_MOST_TAGS} tags")
-        self._store.change(job, tags=tags)
-        return {"Tags": _tags(tags)}
-
     def list_tags(self, members: Members, _: Caller) -> dict[str, object]:
         """ListTags: all of them at once."""
         return {"Tags": _tags(self._of_arn(members).tags)}
-
-    def delete_tags(self, members: Members, _: Caller) -> dict[str, object]:
-        """DeleteTags. A key that is not there is no error."""
-        job = self._of_arn(members)
-        gone = cast("list[str]", members["TagKeys"])
-        self._store.change(job, tags={key: value for key, value in job.tags.items() if key not in gone})
-        return {}
 
     def _find(self, members: Members) -> StoredJob:
         job = self._store.find(str(members["TrainingJobName"]))
