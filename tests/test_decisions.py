@@ -126,7 +126,6 @@ EXPECTED = {
         "(error.reason or str(error)).lower().replace('_', ' ')",
     },
     "feed/wire/tls.py": {"(error.reason or str(error)).lower().replace('_', ' ')"},
-    "endpoint/services/cloudwatch_logs.py": {"word in message"},  # what a client searches in log events
     "console/guard.py": {"message['type'] == 'http.response.start'"},  # ASGI
     "instance/channels/download.py": {"error.message.startswith(prefix)"},  # a channel is not named twice
     "adapters/tensorflow_checks.py": {"str(getattr(error, 'message', '') or error).strip().partition('\\n')"},  # shown
