@@ -70,7 +70,7 @@ def test_all_hosts_share_the_code_and_each_gets_its_own_tree(code: Path, tmp_pat
         secret = names[f"hosts/{host}/input/data/headrace/secret"]
         assert secret.mode == 0o600
         assert f"hosts/{host}/input/config/resourceconfig.json" in names
-        assert "engine/pod.json" in names
+        assert "engine/host_order.json" in names
         assert f"hosts/{host}/input/data/headrace/plan.json" not in names  # it is the run's own
         others = set(payload.hosts) - {host}
         assert not any(name.startswith(f"hosts/{other}/") for other in others for name in names)
@@ -115,7 +115,7 @@ def test_code_in_s3_does_not_travel(tmp_path: Path) -> None:
     payload = prepared(kube_job({}, DNN, source_dir="s3://bucket/code.tar.gz"), tmp_path / "run-1")
     assert not any(name.startswith("code") for name in files_of(payload.shared))
     with tarfile.open(fileobj=io.BytesIO(payload.hosts["algo-1"])) as archive:
-        order = archive.extractfile("engine/pod.json")
+        order = archive.extractfile("engine/host_order.json")
         assert order is not None
         assert b"s3://bucket/code.tar.gz" in order.read()
 

@@ -13,10 +13,10 @@ import msgspec
 import pytest
 from kube_jobs import DATA, FEED, kube_job
 
+from headrace.engines.host_order import HostOrder
 from headrace.engines.kubernetes.kubernetes_job import plan_kubernetes_job
 from headrace.engines.kubernetes.pack_run import prepare_kubernetes_run
 from headrace.engines.kubernetes.pod import make_ready
-from headrace.engines.kubernetes.pod_order import PodOrder
 from headrace.errors import HeadraceError, StorageError, UsageError
 from headrace.hosting.inputs.requirements import VirtualEnvironment
 from headrace.instance.launch_plan import HostPlan, LaunchPlan, read_plan
@@ -57,7 +57,7 @@ def test_code_in_s3_is_fetched_and_its_requirements_are_installed_for_the_hosts_
     source = f"s3://{s3.bucket}/code.tar.gz"
     paths, plan, host = prepared(tmp_path, source)
     assert not paths.code.exists()
-    make_ready(paths, plan, host, PodOrder(source=source, ranks={"data_group": 0}))
+    make_ready(paths, plan, host, HostOrder(source=source, ranks={"data_group": 0}))
     tree = TreePaths(host.base_dir)
     assert (tree.code / "train.py").read_text() == "print(1)"
     ready = read_plan(host.base_dir)
@@ -72,12 +72,12 @@ def test_code_in_s3_is_fetched_and_its_requirements_are_installed_for_the_hosts_
 @pytest.mark.parametrize(
     ("order", "error", "words"),
     [
-        (PodOrder(source="s3://{bucket}/nothing.tar.gz"), StorageError, "nothing.tar.gz"),
-        (PodOrder(links={"training": "/nowhere/data"}), UsageError, "/nowhere/data does not exist in the pod"),
+        (HostOrder(source="s3://{bucket}/nothing.tar.gz"), StorageError, "nothing.tar.gz"),
+        (HostOrder(links={"training": "/nowhere/data"}), UsageError, "/nowhere/data does not exist in the pod"),
     ],
 )
 def test_what_is_not_there_is_told(
-    tmp_path: Path, s3: ObjectStore, order: PodOrder, error: type[HeadraceError], words: str
+    tmp_path: Path, s3: ObjectStore, order: HostOrder, error: type[HeadraceError], words: str
 ) -> None:
     code = tmp_path / "code"
     code.mkdir()
@@ -94,7 +94,7 @@ def test_a_host_whose_address_is_not_this_pods_is_told(tmp_path: Path) -> None:
     (code / "train.py").write_text("")
     paths, plan, host = prepared(tmp_path, str(code))
     with pytest.raises(UsageError, match="no interface with the address of algo-1"):
-        make_ready(paths, plan, msgspec.structs.replace(host, address="192.0.2.1"), PodOrder())
+        make_ready(paths, plan, msgspec.structs.replace(host, address="192.0.2.1"), HostOrder())
 
 
 def test_a_wheel_in_the_code_is_a_requirement_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,6 +106,6 @@ def test_a_wheel_in_the_code_is_a_requirement_too(tmp_path: Path, monkeypatch: p
         wheel.writestr("tiny.py", "")
     (code / "of_data.txt").write_text("./tiny-1.0-py3-none-any.whl\n")
     paths, plan, host = prepared(tmp_path, str(code))
-    make_ready(paths, plan, host, PodOrder(requirements="of_data.txt"))
+    make_ready(paths, plan, host, HostOrder(requirements={"data_group": "of_data.txt"}))
     (wanted,) = msgspec.json.decode((paths.engine / "install.json").read_bytes(), type=list[VirtualEnvironment])
     assert (wanted.requirements, wanted.groups) == ("of_data.txt", ("data_group",))

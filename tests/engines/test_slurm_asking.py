@@ -19,16 +19,15 @@ from test_slurm_lead import GROUPS
 from test_slurm_lead import plan as make_plan
 
 from headrace.engines import new_run
+from headrace.engines.host_order import HostOrder, write_host_order
 from headrace.engines.new_run import check_name
 from headrace.engines.slurm import slurm_commands, slurm_engine, slurm_instances
 from headrace.engines.slurm.handover import (
     NOT_KNOWN,
-    NodeStart,
     Placement,
     SlurmTicket,
     read_placement,
     write_placement,
-    write_start,
 )
 from headrace.engines.slurm.lead import LeadSignals, keep_job
 from headrace.engines.slurm.slurm_commands import SlurmUnreachable
@@ -289,7 +288,7 @@ def test_a_job_that_has_lost_the_leaders_node_and_cannot_be_queued_again_is_ende
 def instances(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmInstances]:
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setattr(slurm_instances, "ASK_SECONDS", 0.3)
-    write_start(stage.run.paths, NodeStart((), "python", {}), {})
+    write_host_order(stage.run.paths, HostOrder(python="python"))
     (stage.run.paths.engine / "slurm.log").touch()
     found = SlurmInstances(make_plan(), stage.run.paths)
     found._open_lifeline()

@@ -12,14 +12,13 @@ from headrace.engines.slurm import slurm_commands
 from headrace.engines.slurm.allocation import PORT_SETS, Allocation, placed, ports_of, smallest
 from headrace.engines.slurm.enter_host import agent_variables
 from headrace.engines.slurm.handover import (
-    NodeStart,
     Placement,
     StopRequest,
     forget_variables,
     read_variables,
     write_placement,
-    write_start,
     write_stop_request,
+    write_variables,
 )
 from headrace.engines.slurm.lead import LeadSignals
 from headrace.engines.slurm.next_attempt import begin_next_attempt
@@ -112,7 +111,7 @@ def test_a_stop_that_came_before_the_lead_could_take_it_is_not_lost_and_counts_o
 
 def test_variables_of_the_submitting_machine_stay_there_and_the_file_is_the_users_alone(paths: RunPaths) -> None:
     given = {"PATH": "/bin", "AWS_SECRET_ACCESS_KEY": "x", "SLURM_JOB_ID": "3", "DISPLAY": ":0", "TMPDIR": "/tmp/me"}
-    write_start(paths, NodeStart((), "python", {}), given)
+    write_variables(paths, given)
     assert read_variables(paths) == {"PATH": "/bin", "AWS_SECRET_ACCESS_KEY": "x"}
     assert (paths.engine / "environment.json").stat().st_mode & 0o777 == 0o600
     forget_variables(paths)

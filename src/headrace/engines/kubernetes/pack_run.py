@@ -14,10 +14,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
+from headrace.engines.host_order import ORDER, HostOrder, order_text
 from headrace.engines.kubernetes.kubernetes_job import KubernetesJob
-from headrace.engines.kubernetes.pod_order import POD_ORDER, PodOrder
 from headrace.engines.planning.pack_files import files_below, packed
 from headrace.engines.planning.pack_files import package_zip as package
 from headrace.engines.planning.plan_artefacts import prepare_artefacts
@@ -133,17 +131,18 @@ def _host_files(planned: KubernetesJob, paths: RunPaths, host: HostPlan) -> Iter
     tree = f"hosts/{host.name}"
     skipped = {f"{tree}/{name}" for name in PLAN_IN_TREE}
     yield from ((name, file) for name, file in files_below(paths.root, [tree]) if name not in skipped)
-    yield f"engine/{POD_ORDER}.json", msgspec.json.format(msgspec.json.encode(_pod_order(planned, host))) + b"\n"
+    yield f"engine/{ORDER}", order_text(_order(planned, host))
 
 
-def _pod_order(planned: KubernetesJob, host: HostPlan) -> PodOrder:
+def _order(planned: KubernetesJob, host: HostPlan) -> HostOrder:
     job = planned.job
     links = {order.name: order.uri for order in planned.orders if order.is_link and host.name in order.hosts}
-    return PodOrder(
+    requirements = job.requirements_of(host.group)
+    return HostOrder(
         source=job.source_dir if is_s3(job.source_dir) else "",
         links=links,
         ranks={name: ranks for name, ranks in ranks_beside_workers(job).items() if name == host.group},
-        requirements=job.requirements_of(host.group),
+        requirements={host.group: requirements} if requirements else {},
         linger=planned.options.linger if host.name == planned.plan.leader else 0.0,
         kept=job.record is not None and job.output_path is not None,
         named=planned.options.is_jobset,

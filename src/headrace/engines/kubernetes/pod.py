@@ -25,44 +25,25 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.engines.kubernetes.host_names import name_hosts
-from headrace.engines.kubernetes.pod_order import PodOrder, read_pod_order
+from headrace.engines.host_order import HostOrder, make_host_ready, read_host_order
 from headrace.engines.kubernetes.pod_words import ASKED, FETCHED, LastWord, write_last_word
-from headrace.errors import HeadraceError, UsageError
-from headrace.feed.worker.usable_cores import usable_cores
+from headrace.errors import HeadraceError
 from headrace.hosting.helpers.store_record import NAME as STORE_RECORD
-from headrace.hosting.inputs.host_facts import (
-    interface_of,
-    name_interface,
-    with_data_workers,
-    with_memory,
-    with_pythons,
-)
-from headrace.hosting.inputs.requirements import DEFAULT, environment_of, prepare_install
-from headrace.hosting.inputs.source_code import bring_code
+from headrace.hosting.inputs.host_facts import name_own_interface
 from headrace.hosting.supervision.helper_processes import is_wanted
 from headrace.hosting.supervision.one_host import PLAIN_HOSTS, supervise_host
 from headrace.hosting.supervision.supervisor import ENGINE
-from headrace.instance.channels.channel_links import link
-from headrace.instance.code_copy import copy_code
-from headrace.instance.launch_plan import (
-    SECRET_NAME,
-    HostPlan,
-    LaunchPlan,
-    channel_dir,
-    plan_text,
-    write_atomically,
-    write_plan,
-)
+from headrace.instance.launch_plan import SECRET_NAME, HostPlan, LaunchPlan, channel_dir
 from headrace.instance.paths import TreePaths
 from headrace.log_setup import VARIABLE, log_to_stderr
-from headrace.processes.own_group import memory_limit
 from headrace.runs import Cause, CauseKind, EventWriter, Run, RunPaths, Status, read_plan
 from headrace.runs.events import RunFinished
 
 _log = logging.getLogger("headrace.engines.kubernetes.pod")  # this module runs as __main__
 
 POLL = 0.2
+HOSTS = Path("/etc/hosts")
+NAMES_POLL = 0.5
 REPLACED = 75  # EX_TEMPFAIL: the Job makes another pod after it (see `objects.FAILED`)
 
 
@@ -76,10 +57,10 @@ def main() -> int:
     paths = RunPaths(Path(root))
     log_to_stderr(os.environ.get(VARIABLE, ""))  # the pod's log
     signal.signal(signal.SIGTERM, _ended)  # process 1 would ignore it
-    order = PodOrder()
+    order = HostOrder()
     replaced = False
     try:
-        order = read_pod_order(paths)
+        order = read_host_order(paths)
         plan = read_plan(paths, LaunchPlan)
         replaced = _may_be_replaced(paths, plan, name)
         make_ready(paths, plan, plan.host(name), order)
@@ -112,55 +93,46 @@ def _ended(*_: object) -> None:
     raise PodEnded("Kubernetes ended the pod before its host had begun")
 
 
-def make_ready(paths: RunPaths, plan: LaunchPlan, host: HostPlan, order: PodOrder) -> None:
-    """Fills in what only this host knows, and writes the plan as its agent gets it.
-
-    Args:
-        paths: the run's directory.
-        plan: the plan as it was submitted.
-        host: this host.
-        order: what else is to be done.
-
-    Raises:
-        HeadraceError, OSError: the host cannot be made ready.
-    """
-    tree = TreePaths(host.base_dir)
-    if order.source:
-        bring_code(order.source, Path("/"), (), paths.code, leave_out=paths.root, archive=True)
-    copy_code(paths.code, tree.code)
-    for channel, folder in order.links.items():
-        _link(tree, channel, Path(folder))
-    plan = with_data_workers(plan, {host.group: usable_cores()}, order.ranks)
-    plan = with_memory(plan, host.name, memory_limit())
-    requirements = order.requirements or (DEFAULT if (paths.code / DEFAULT).is_file() else "")
-    if requirements:
-        environment = environment_of(requirements, paths, (host.group,), variables=plan.environment_of(host.group))
-        prepare_install({host.group: environment}, paths)
-        plan = with_pythons(plan, {host.group: environment.python})
-    write_atomically(paths.plan, plan_text(plan).encode())
-    write_plan(plan, host.base_dir, (channel_dir(host.base_dir) / SECRET_NAME).read_text())
-    name_interface(host.base_dir, _own_interface(host))
+def make_ready(paths: RunPaths, plan: LaunchPlan, host: HostPlan, order: HostOrder) -> None:
+    """Makes the host ready. See `make_host_ready`."""
+    secret = (channel_dir(host.base_dir) / SECRET_NAME).read_text()
+    plan = make_host_ready(paths, plan, host.name, order, TreePaths(host.base_dir), secret)
+    name_own_interface(host.base_dir, host)
     if order.named:
         name_hosts(plan)
 
 
-def _link(tree: TreePaths, channel: str, folder: Path) -> None:
-    if not folder.exists():
-        raise UsageError(f"channel {channel!r}: {folder} does not exist in the pod", "is the volume the right one?")
-    if folder.is_dir():
-        link(tree.channel(channel), folder)
+def name_hosts(plan: LaunchPlan, file: Path = HOSTS) -> None:
+    """Waits until all hosts have addresses, and writes their names down. Where the file may not be written: nothing.
+
+    A host that has no address within `start_timeout` is left out: that it does not come is told elsewhere.
+
+    Raises:
+        OSError: the file cannot be written all the same.
+    """
+    if not os.access(file, os.W_OK):
+        _log.warning("%s may not be written: the names algo-N do not resolve in this pod", file)
         return
-    tree.channel(channel).mkdir(exist_ok=True)
-    link(tree.channel(channel) / folder.name, folder)
+    deadline = time.monotonic() + plan.start_timeout
+    missing = {host.name: host.address for host in plan.hosts}
+    while missing and time.monotonic() < deadline:
+        for name, address in list(missing.items()):
+            found = _resolved(address)
+            if found:
+                with file.open("a", encoding="utf-8") as out:
+                    out.write(f"{found}\t{name}\n")
+                del missing[name]
+        if missing:
+            time.sleep(NAMES_POLL)
+    if missing:
+        _log.warning("no address yet: %s", ", ".join(missing))
 
 
-def _own_interface(host: HostPlan) -> str:
-    """Returns the interface of this host's address. Raises UsageError, OSError."""
-    address = socket.gethostbyname(host.address)
-    interface = interface_of(address)
-    if not interface:
-        raise UsageError(f"this pod has no interface with the address of {host.name}, {address}")
-    return interface
+def _resolved(address: str) -> str:
+    try:
+        return socket.gethostbyname(address)
+    except OSError:
+        return ""
 
 
 def last_word(paths: RunPaths, status: Status, leads: bool) -> LastWord:

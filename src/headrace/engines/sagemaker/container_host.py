@@ -25,41 +25,32 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
-from headrace.engines.sagemaker.container_order import CODE, ContainerOrder, read_container_order
+from headrace.engines.host_order import HostOrder, make_host_ready, read_host_order
 from headrace.engines.sagemaker.container_output import ContainerOutput
-from headrace.engines.sagemaker.container_place import INTERRUPTIONS, after_attempts, placed_plan
+from headrace.engines.sagemaker.container_place import CODE, INTERRUPTIONS, after_attempts, placed_plan
 from headrace.errors import FAILURE_CHARACTERS, HeadraceError
-from headrace.feed.worker.usable_cores import usable_cores
 from headrace.hosting.inputs.archive import unpack
-from headrace.hosting.inputs.host_facts import with_data_workers, with_memory, with_pythons
-from headrace.hosting.inputs.requirements import DEFAULT, environment_of, prepare_install
-from headrace.hosting.inputs.source_code import bring_code
 from headrace.hosting.machines.earlier_record import bring_record
 from headrace.hosting.supervision.attempts import LINKED_TREE
 from headrace.hosting.supervision.one_host import PLAIN_HOSTS, supervise_host
 from headrace.hosting.supervision.stop_orders import StopOrders
 from headrace.hosting.supervision.supervisor import ENGINE
 from headrace.instance.certificates import CA_NAME, CERTIFICATE_NAME, KEY_NAME
-from headrace.instance.code_copy import copy_code
 from headrace.instance.launch_plan import (
     SECRET_NAME,
     LaunchPlan,
     Ports,
     channel_dir,
-    plan_text,
     write_atomically,
-    write_plan,
 )
 from headrace.instance.launch_plan import read_plan as read_plan_of_tree
 from headrace.instance.lifeline import StopJob
 from headrace.instance.paths import TreePaths, base_directory
 from headrace.log_setup import VARIABLE, log_to_stderr
-from headrace.processes.own_group import memory_limit
 from headrace.runs import CauseKind, EventWriter, Run, RunPaths, Status, read_plan
 from headrace.runs.events import AttemptStarted
 
@@ -77,7 +68,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, _ended)  # process 1 would ignore it
     service = TreePaths(base_directory())  # as the service has made it
     try:
-        order = read_container_order(paths)
+        order = read_host_order(paths)
         config = json.loads(service.resource_config.read_bytes())
         name = str(config["current_host"])
         outer = _outer_ports(service)
@@ -206,62 +197,33 @@ def make_ready(
     paths: RunPaths,
     plan: LaunchPlan,
     name: str,
-    order: ContainerOrder,
+    order: HostOrder,
     tree: TreePaths,
     channel: Path,
     secrets: Path,
 ) -> LaunchPlan:
-    """Fills in what only this host knows, and writes the plan as its agent gets it. Returns that.
+    """Makes the host ready, from headrace's own channel. Returns the plan as its agent gets it.
 
     Args:
-        paths: the run's directory.
-        plan: with the hosts as they were assigned.
-        name: of this host.
-        order: what else is to be done.
-        tree: of this host.
+        paths, plan, name, order, tree: see `make_host_ready`; the plan has the hosts as they were assigned.
         channel: folder of headrace's own channel.
         secrets: folder with the job's secret, and the certificates of its hosts.
 
     Raises:
         HeadraceError, OSError: the host cannot be made ready.
     """
-    host = plan.host(name)
-    if order.source:
-        bring_code(order.source, Path("/"), (), paths.code, leave_out=paths.root, archive=True)
-    else:
+    if not order.source:
         unpack(channel / CODE, paths.code, "the code")
     for folder in (tree.model, tree.output_data, tree.output_intermediate, tree.checkpoints):
         folder.mkdir(parents=True, exist_ok=True)
-    copy_code(paths.code, tree.code)
-    add_hyperparameters(tree, order.hyperparameters.get(host.group, {}))
-    ranks = {group: each for group, each in order.ranks.items() if group == host.group}
-    plan = with_data_workers(plan, {host.group: usable_cores()}, ranks)
-    plan = with_memory(plan, name, memory_limit())
-    requirements = order.requirements.get(host.group) or (DEFAULT if (paths.code / DEFAULT).is_file() else "")
-    if requirements:
-        environment = environment_of(requirements, paths, (host.group,), variables=plan.environment_of(host.group))
-        prepare_install({host.group: environment}, paths)
-        plan = with_pythons(plan, {host.group: environment.python})
-    write_atomically(paths.plan, plan_text(plan).encode())
+    plan = make_host_ready(paths, plan, name, order, tree, (secrets / SECRET_NAME).read_text())
     paths.host(name).parent.mkdir(exist_ok=True)
     paths.host(name).symlink_to(tree.base)
-    write_plan(plan, tree.base, (secrets / SECRET_NAME).read_text())
     for file, mode in ((CA_NAME, 0o644), (CERTIFICATE_NAME, 0o644), (KEY_NAME, 0o600)):
         own = secrets / name / file
         if own.is_file():
             write_atomically(channel_dir(tree.base) / file, own.read_bytes(), mode)
     return plan
-
-
-def add_hyperparameters(tree: TreePaths, own: Mapping[str, str]) -> None:
-    """Puts the hyperparameters of a host's group over those of the job, which the service has written.
-
-    Raises:
-        OSError, ValueError: hyperparameters.json cannot be read or written.
-    """
-    if own:
-        texts = {**json.loads(tree.hyperparameters.read_bytes()), **own}
-        write_atomically(tree.hyperparameters, json.dumps(texts).encode())
 
 
 if __name__ == "__main__":

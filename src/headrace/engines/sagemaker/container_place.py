@@ -16,6 +16,8 @@ from headrace.instance.launch_plan import HostPlan, LaunchPlan, Ports
 
 _NUMBER = re.compile(r"[0-9]+")
 _STEP, _MOVES = 100, 5000
+CODE = "code.tar.gz"
+"""Name in headrace's own channel of the archive of the code."""
 INTERRUPTIONS = 1000
 """How often a job on spot instances goes on in other containers: more often than the service starts them."""
 

@@ -20,11 +20,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
+from headrace.engines.host_order import HostOrder, write_host_order
 from headrace.engines.planning.library_wheels import PYTHONS, downloaded_libraries, zipped_wheels
 from headrace.engines.planning.pack_files import files_below, package_zip, packed
 from headrace.engines.planning.prepare_run import bring_job_code, write_job
 from headrace.engines.remote_job import ranks_beside_workers
-from headrace.engines.sagemaker.container_order import CODE, ContainerOrder, write_container_order
+from headrace.engines.sagemaker.container_place import CODE
 from headrace.engines.sagemaker.container_start import LIBRARIES, PACKAGE, RUN, SECRET, libraries_for
 from headrace.engines.sagemaker.sagemaker_job import SageMakerJob
 from headrace.engines.sagemaker.service_request import own_hyperparameters
@@ -75,7 +76,7 @@ def prepare_sagemaker_run(planned: SageMakerJob, paths: RunPaths, number: int = 
     assert job.record is not None
     write_order(paths, RecordOrder(planned.record_place, job.record.interval))
     requirements = {group.name: job.requirements_of(group.name) for group in planned.plan.groups}
-    order = ContainerOrder(
+    order = HostOrder(
         source=job.source_dir if is_s3(job.source_dir) else "",
         ranks=ranks_beside_workers(job),
         requirements={name: file for name, file in requirements.items() if file},
@@ -83,7 +84,7 @@ def prepare_sagemaker_run(planned: SageMakerJob, paths: RunPaths, number: int = 
         attempt=number,
         hyperparameters=own_hyperparameters(job),
     )
-    write_container_order(paths, order)
+    write_host_order(paths, order)
     secret = dict(_secrets(planned.plan))
     return {
         RUN: packed(files_below(paths.root, SHARED_FILES)),

@@ -24,10 +24,10 @@ from pathlib import Path
 import msgspec
 
 from headrace.child_python import module_command
-from headrace.engines.slurm.handover import NodeStart, read_how_to_start
+from headrace.engines.host_order import HostOrder, read_host_order
 from headrace.engines.slurm.node_isolation import SAYS_SO, scratch_key, starter_on_node
-from headrace.errors import HeadraceError
-from headrace.hosting.inputs.host_facts import interface_of, name_interface, with_memory
+from headrace.errors import HeadraceError, UsageError
+from headrace.hosting.inputs.host_facts import name_own_interface, with_memory
 from headrace.hosting.isolation.probing import likely_reason
 from headrace.hosting.isolation.syscalls import may_separate
 from headrace.hosting.supervision.agent_starter import AgentStarter, Started
@@ -57,10 +57,10 @@ def main() -> int:
     paths = RunPaths(Path(sys.argv[1]))
     plan = read_plan(paths, LaunchPlan)
     host = plan.host(plan.group(sys.argv[2]).hosts[int(os.environ["SLURM_PROCID"])])
-    interface = interface_of(host.address)
-    if not interface:
-        sys.exit(f"error: this node has no interface with the address {host.address}")
-    name_interface(host.base_dir, interface)
+    try:
+        name_own_interface(host.base_dir, host)
+    except UsageError as error:
+        sys.exit(f"error: {error.message}")
     plan = with_memory(plan, host.name, memory_limit())
     host = plan.host(host.name)
     log = os.open(paths.engine / f"{host.name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -99,7 +99,7 @@ def start_agent(plan: LaunchPlan, paths: RunPaths, host: HostPlan, words: Sequen
     Raises:
         HeadraceError: the level that the job asks for does not work here.
     """
-    how = read_how_to_start(paths)
+    how = read_host_order(paths)
     variables = agent_variables(plan, host)
     if how.isolation == NO_ISOLATION:
         _tell(plan, host, host.base_dir)
@@ -124,12 +124,12 @@ def _start_isolated(
     plan: LaunchPlan,
     paths: RunPaths,
     host: HostPlan,
-    how: NodeStart,
+    how: HostOrder,
     words: Sequence[str],
     variables: Mapping[str, str],
 ) -> Started:
     _tell(plan, host, DEFAULT_BASE)
-    starter = starter_on_node(plan, paths, host.name, how.named)
+    starter = starter_on_node(plan, paths, host.name, how.named_paths)
     return _start(starter, host.name, words, {**variables, BASE_VARIABLE: DEFAULT_BASE})
 
 

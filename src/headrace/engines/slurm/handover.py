@@ -1,7 +1,7 @@
 """What the submitting machine leaves in the run's folder for the lead, and for whoever looks at the run later.
 
 engine/ticket.json        the Slurm job, by which the run is found again, and where and as whom Slurm is asked for it
-engine/nodes.json         how the lead starts the agents
+engine/host_order.json    how the lead starts the agents (`headrace.engines.host_order`)
 engine/placement.json     the nodes of the latest attempt; the lead's alone, which may begin before sbatch has returned
 engine/environment.json   the variables of the user who submitted the job, mode 0600, until no attempt will need them
 engine/stop.json          that a person has asked to stop the run: its signal may come before the lead can take it
@@ -14,12 +14,11 @@ from collections.abc import Mapping
 import msgspec
 
 from headrace.engines.ticket import Ticket
-from headrace.instance.isolation_level import NO_ISOLATION
 from headrace.instance.launch_plan import write_atomically
 from headrace.runs import RunPaths
 
 NOT_KNOWN = 0  # no job of Slurm has this id
-NODES, ENVIRONMENT, STOP = "nodes.json", "environment.json", "stop.json"
+ENVIRONMENT, STOP = "environment.json", "stop.json"
 PLACEMENT = "placement.json"
 # What belongs to the machine or the terminal from which a job is submitted.
 _OF_THERE = ("SLURM_", "SBATCH_", "SALLOC_", "SRUN_", "SSH_", "XDG_", "DBUS_")
@@ -56,28 +55,6 @@ class Placement(msgspec.Struct, frozen=True):
     restarts: int = 0
 
 
-class NodeStart(msgspec.Struct, frozen=True):
-    """How the agents are started.
-
-    Attributes:
-        launcher: words before the agent's command line.
-        python: interpreter of the agents.
-        executors_left: groups whose data workers are as many as their ranks leave CPUs, with the ranks of a host.
-        step_options: of srun, by group.
-        share_nodes: other jobs may run on the nodes, so this one takes ports of its own.
-        isolation: level of isolation that is wanted on the nodes; see `NodeIsolation`.
-        named: paths that the job names, which hosts with a /tmp of their own must see all the same.
-    """
-
-    launcher: tuple[str, ...]
-    python: str
-    executors_left: dict[str, int]
-    step_options: dict[str, tuple[str, ...]] = {}
-    share_nodes: bool = False
-    isolation: str = NO_ISOLATION
-    named: tuple[str, ...] = ()
-
-
 class StopRequest(msgspec.Struct, frozen=True):
     """A person has asked to stop the run.
 
@@ -101,9 +78,8 @@ def read_placement(paths: RunPaths) -> Placement:
         return Placement()
 
 
-def write_start(paths: RunPaths, start: NodeStart, variables: Mapping[str, str]) -> None:
-    """Writes how the agents are started, and with which variables of the user."""
-    write_atomically(paths.engine / NODES, msgspec.json.encode(start))
+def write_variables(paths: RunPaths, variables: Mapping[str, str]) -> None:
+    """Writes the variables of the user who submits the job, for its hosts."""
     kept = {name: value for name, value in variables.items() if not _is_of_there(name)}
     write_atomically(paths.engine / ENVIRONMENT, msgspec.json.encode(kept), mode=0o600)
 
@@ -119,11 +95,6 @@ def read_variables(paths: RunPaths) -> dict[str, str]:
 def forget_variables(paths: RunPaths) -> None:
     """Removes the user's variables, secrets among them, when no attempt will need them any more."""
     (paths.engine / ENVIRONMENT).unlink(missing_ok=True)
-
-
-def read_how_to_start(paths: RunPaths) -> NodeStart:
-    """Reads how the agents are started, without the user's variables. Raises OSError, msgspec.DecodeError."""
-    return msgspec.json.decode((paths.engine / NODES).read_bytes(), type=NodeStart)
 
 
 def write_stop_request(paths: RunPaths, request: StopRequest) -> None:

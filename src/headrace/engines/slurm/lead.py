@@ -25,15 +25,14 @@ from pathlib import Path
 
 import msgspec
 
+from headrace.engines.host_order import HostOrder, read_host_order
 from headrace.engines.slurm import slurm_commands
 from headrace.engines.slurm.allocation import addresses_of, allocation_of, placed, ports_of
 from headrace.engines.slurm.handover import (
     NOT_KNOWN,
-    NodeStart,
     Placement,
     SlurmTicket,
     forget_variables,
-    read_how_to_start,
     read_stop_request,
     read_variables,
     restarts,
@@ -78,7 +77,7 @@ RECORD_SECONDS_AGAIN = 5.0  # the same when another lead goes on with it; Slurm 
 def main() -> int:
     """Entry point. Returns 0 if the job is complete."""
     paths = RunPaths(Path(sys.argv[1]))
-    start = read_how_to_start(paths)
+    start = read_host_order(paths)
     for name, value in read_variables(paths).items():
         if name not in os.environ or not name.startswith("SLURM"):
             os.environ[name] = value
@@ -149,12 +148,12 @@ def _queue_again(paths: RunPaths, job_id: int) -> int:
     return 1
 
 
-def _place(paths: RunPaths, start: NodeStart, variables: Mapping[str, str]) -> LaunchPlan:
+def _place(paths: RunPaths, start: HostOrder, variables: Mapping[str, str]) -> LaunchPlan:
     """Puts the allocation into the plan, and the plan and what depends on addresses into the tree of every host."""
     allocation = allocation_of(variables)
     submitted = read_plan(paths, LaunchPlan)
     ports = ports_of(int(variables["SLURM_JOB_ID"])) if start.share_nodes else Ports()
-    plan = placed(submitted, allocation, addresses_of(allocation.nodes), start.executors_left, ports)
+    plan = placed(submitted, allocation, addresses_of(allocation.nodes), start.ranks, ports)
     certificates = make_certificates(plan)
     for host in plan.hosts:
         secret = (channel_dir(host.base_dir) / SECRET_NAME).read_text()

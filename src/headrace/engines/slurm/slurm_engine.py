@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from headrace.engines.capability import Capability
 from headrace.engines.documents import Document
+from headrace.engines.host_order import HostOrder, write_host_order
 from headrace.engines.planning.named_paths import named_paths
 from headrace.engines.planning.plan_artefacts import check_checkpoint_folder
 from headrace.engines.planning.plan_channels import orders_of
@@ -25,13 +26,12 @@ from headrace.engines.slurm import slurm_commands
 from headrace.engines.slurm.handover import (
     ENVIRONMENT,
     NOT_KNOWN,
-    NodeStart,
     SlurmTicket,
     StopRequest,
     forget_variables,
     read_stop_request,
-    write_start,
     write_stop_request,
+    write_variables,
 )
 from headrace.engines.slurm.lost_leader import end_if_lost
 from headrace.engines.slurm.slurm_accounting import JobOfRun
@@ -204,18 +204,17 @@ def _submit(checked: SlurmJob, paths: RunPaths) -> bool:
     job, options = checked.job, checked.job.slurm
     prepare_remote_run(checked, paths)
     steps = {name: options.nodes_of(name).step_options for name in job.hosts}
-    python = options.python or sys.executable
-    left = ranks_beside_workers(job)
-    how = NodeStart(
-        options.launcher or (),
-        python,
-        left,
-        steps,
+    order = HostOrder(
+        launcher=options.launcher or (),
+        python=options.python or sys.executable,
+        ranks=ranks_beside_workers(job),
+        step_options=steps,
         share_nodes=not options.exclusive,
         isolation=options.isolation,
-        named=tuple(filter(os.path.isabs, named_paths(job, checked.plan))),
+        named_paths=tuple(filter(os.path.isabs, named_paths(job, checked.plan))),
     )
-    write_start(paths, how, supervisor_environment(paths.id))
+    write_host_order(paths, order)
+    write_variables(paths, supervisor_environment(paths.id))
     ticket = by_this_process(SlurmTicket(NOT_KNOWN, slurm_commands.cluster(), os.getuid(), slurm_commands.asked()))
     write_ticket(paths, ticket)
     script = paths.engine / SCRIPT

@@ -20,10 +20,11 @@ import time
 from collections.abc import Collection, Mapping
 
 from headrace.child_python import module_command
+from headrace.engines.host_order import read_host_order
 from headrace.engines.slurm import slurm_commands
 from headrace.engines.slurm.components import components
 from headrace.engines.slurm.enter_host import LIFELINE
-from headrace.engines.slurm.handover import read_how_to_start, read_placement, restarts
+from headrace.engines.slurm.handover import read_placement, restarts
 from headrace.engines.slurm.node_isolation import scratch_key
 from headrace.engines.slurm.slurm_commands import SlurmUnreachable
 from headrace.engines.slurm.slurm_complaints import is_launch_failed, why_no_agents
@@ -70,7 +71,7 @@ class SlurmInstances:
     def __init__(self, plan: LaunchPlan, paths: RunPaths) -> None:
         self._plan = plan
         self._paths = paths
-        self._start = read_how_to_start(paths)
+        self._start = read_host_order(paths)
         self._end = AttemptEnd(paths, plan.stop_grace)
         self._components = components(plan)
         self._job_id = int(os.environ["SLURM_JOB_ID"])

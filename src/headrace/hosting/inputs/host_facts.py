@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from collections.abc import Mapping
 
 import msgspec
 import psutil
 
-from headrace.instance.launch_plan import LaunchPlan, write_atomically
+from headrace.errors import UsageError
+from headrace.instance.launch_plan import HostPlan, LaunchPlan, write_atomically
 from headrace.instance.paths import TreePaths
 
 
@@ -17,6 +19,20 @@ def interface_of(address: str) -> str:
     """Returns the network interface of this machine that has an address; empty when none has it."""
     every = psutil.net_if_addrs().items()
     return next((name for name, found in every if any(each.address == address for each in found)), "")
+
+
+def name_own_interface(base: str | os.PathLike[str], host: HostPlan) -> None:
+    """Writes which interface of this machine has a host's address into the host's tree.
+
+    Raises:
+        UsageError: none has it.
+        OSError, ValueError: the address is not known, the tree cannot be read or written.
+    """
+    address = socket.gethostbyname(host.address)
+    interface = interface_of(address)
+    if not interface:
+        raise UsageError(f"this machine has no interface with the address of {host.name}, {address}")
+    name_interface(base, interface)
 
 
 def name_interface(base: str | os.PathLike[str], interface: str) -> None:
