@@ -16,8 +16,7 @@ from sagemaker_jobs import planned
 from headrace.engines.planning.library_wheels import zipped_wheels
 from headrace.engines.platform_news import platform_news
 from headrace.engines.sagemaker import submit_again, submit_training_job
-from headrace.engines.sagemaker.container_host import linked_tree, stop_orders, write_failure
-from headrace.engines.sagemaker.container_output import ContainerOutput
+from headrace.engines.sagemaker.container_host import ContainerOutput, linked_tree, stop_orders, write_failure
 from headrace.engines.sagemaker.container_place import placed_plan
 from headrace.engines.sagemaker.container_start import START_SCRIPT, after_start_script, install_from
 from headrace.engines.sagemaker.refresh_training_job import tell_part

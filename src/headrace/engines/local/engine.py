@@ -18,7 +18,6 @@ from headrace.engines.local.isolation_plan import arrange
 from headrace.engines.local.limits.cgroups import RECORD, REMOVE_SECONDS, find_places, sweep
 from headrace.engines.local.limits.machine_capacity import look_at_machine
 from headrace.engines.local.local_instances import MODULE
-from headrace.engines.local.local_run import LocalHandle
 from headrace.engines.local.plan_hosts import make_plan
 from headrace.engines.local.ports import ChosenPorts, choose_ports
 from headrace.engines.new_run import check_name, new_run
@@ -31,7 +30,7 @@ from headrace.hosting.isolation.probing import network_here
 from headrace.hosting.supervision.cleanup import sweep_leftovers
 from headrace.hosting.supervision.start import start_supervisor
 from headrace.hosting.supervision.start_detached import await_keeper, start_keeper
-from headrace.hosting.supervision.supervisor_process import stop_run
+from headrace.hosting.supervision.supervisor_process import SupervisorProcess, stop_run
 from headrace.instance.launch_plan import LaunchPlan, plan_text
 from headrace.job import Job
 from headrace.job.problems.finding import Finding
@@ -39,7 +38,32 @@ from headrace.job.rules.engine_rules import own_hosts
 from headrace.job.rules.raw_access import Data
 from headrace.job.rules.unsupported import IDLE_ON_OWN_HOSTS, Unused, idle
 from headrace.own_runs import started_here
-from headrace.runs import Run, RunPaths, runs_dir, supervisor_alive
+from headrace.runs import Run, RunPaths, Status, runs_dir, supervisor_alive
+
+
+class LocalHandle(Handle):
+    """A run that this process has started. Unless it is detached, it is stopped when this process dies.
+
+    Args:
+        supervisor: its supervisor, or the keeper of a detached run.
+    """
+
+    def __init__(self, supervisor: SupervisorProcess) -> None:
+        super().__init__(supervisor.run)
+        self._supervisor = supervisor
+
+    def wait(self, timeout: float | None = None) -> Status:
+        """See `Handle.wait`."""
+        self._supervisor.wait(timeout)
+        return self.status
+
+    def stop(self, now: bool = False) -> None:
+        """See `Handle.stop`."""
+        self._supervisor.stop(now)
+
+    def settle(self) -> None:
+        """See `Handle.settle`."""
+        self._supervisor.settle()
 
 
 def plan(job: Job) -> CheckedJob:

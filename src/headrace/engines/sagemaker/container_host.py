@@ -24,13 +24,13 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
 import msgspec
 
 from headrace.engines.host_order import HostOrder, make_host_ready, read_host_order
-from headrace.engines.sagemaker.container_output import ContainerOutput
 from headrace.engines.sagemaker.container_place import CODE, INTERRUPTIONS, after_attempts, placed_plan
 from headrace.errors import FAILURE_CHARACTERS, HeadraceError
 from headrace.hosting.inputs.archive import unpack
@@ -51,13 +51,49 @@ from headrace.instance.launch_plan import read_plan as read_plan_of_tree
 from headrace.instance.lifeline import StopJob
 from headrace.instance.paths import TreePaths, base_directory
 from headrace.log_setup import VARIABLE, log_to_stderr
-from headrace.runs import CauseKind, EventWriter, Run, RunPaths, Status, read_plan
+from headrace.runs import CauseKind, EventWriter, LogFollower, Run, RunPaths, Selector, Status, read_plan
 from headrace.runs.events import AttemptStarted
+from headrace.runs.run_paths import AGENT
 
 _log = logging.getLogger("headrace.engines.sagemaker.container_host")  # this module runs as __main__
 
 TREE = "ml"  # beside the run's directory, where another headrace has the folder in the tree
 LINKED = ("code", "model", "checkpoints", "output", "input/config")
+
+
+SECONDS = 0.5  # between two looks
+
+
+class ContainerOutput:
+    """Prints the new lines of a host's programs until it is closed. What it cannot print does not end the host.
+
+    Args:
+        paths: the run's directory on this host.
+        host: name of the host.
+    """
+
+    def __init__(self, paths: RunPaths, host: str) -> None:
+        self._follower = LogFollower(paths, Selector(host=host), lambda _: None)
+        for _ in self._follower.poll(final=True):  # an earlier container has printed them
+            pass
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="headrace-output", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Prints what is left. Call it when nothing writes any more."""
+        self._closed.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closed.wait(SECONDS):
+            self._print(final=False)
+        self._print(final=True)
+
+    def _print(self, final: bool) -> None:
+        for line in self._follower.poll(final):
+            if line.stream.name != AGENT:
+                print(line.text, file=sys.stderr if line.kind == "e" else sys.stdout, flush=True)
 
 
 def main() -> int:

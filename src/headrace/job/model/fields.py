@@ -15,10 +15,12 @@ from headrace.catalog.prices import DEFAULT_REGION
 from headrace.job.model import field_types, path_types, platform_options
 from headrace.job.model.channels import ShuffleConfig, TrainingInput
 from headrace.job.model.distribution import Distribution
-from headrace.job.model.engine_options import Engines
 from headrace.job.model.frozen_model import Part
 from headrace.job.model.groups import InstanceGroup, Readiness
+from headrace.job.model.kubernetes_options import KubernetesOptions
 from headrace.job.model.local_options import LocalOptions
+from headrace.job.model.sagemaker_options import SageMakerOptions
+from headrace.job.model.slurm_options import SlurmOptions
 
 __all__ = [
     "Budget",
@@ -38,6 +40,22 @@ __all__ = [
     "TfData",
     "TrainingInput",
 ]
+
+
+class Engines(Part):
+    """Options of each engine; the rest of the job is the same everywhere.
+
+    Attributes:
+        local: one machine plays all hosts.
+        slurm: a node of a Slurm cluster is a host.
+        kubernetes: a pod of a Kubernetes cluster is a host.
+        sagemaker: an instance of Amazon SageMaker is a host.
+    """
+
+    local: LocalOptions = LocalOptions()
+    slurm: SlurmOptions | None = None
+    kubernetes: KubernetesOptions | None = None
+    sagemaker: SageMakerOptions | None = None
 
 
 class FeedHosts(Part):

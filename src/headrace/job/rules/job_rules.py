@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import PurePosixPath
 
+from headrace.catalog.prices import DEFAULT_REGION, price_of, regions
 from headrace.job.find_engine import engine_names
 from headrace.job.model import path_types
 from headrace.job.model.field_types import MAX_RUN_DEFAULT
@@ -17,9 +18,7 @@ from headrace.job.model.fields import JobFields
 from headrace.job.model.local_options import LocalPorts
 from headrace.job.problems.finding import Finding, Path, nearest, show
 from headrace.job.problems.pydantic_errors import known_keys, unknown_key_at
-from headrace.job.rules.budget_rules import budget
 from headrace.job.rules.channel_rules import channels, modes
-from headrace.job.rules.data_host_rules import data_hosts
 from headrace.job.rules.distribution_rules import distribution, one_world_a_group
 from headrace.job.rules.raw_access import (
     Data,
@@ -29,6 +28,7 @@ from headrace.job.rules.raw_access import (
     group_entries,
     group_names,
     groups_of_channel,
+    host_counts,
     mapping,
     pick,
     quoted,
@@ -55,6 +55,61 @@ _SIZES = (
 )
 _LIMITED = frozenset(key for key, _, _, _ in _SIZES)
 _READ = 200  # items of a list or mapping that the other rules look at; it is refused for its size anyway
+
+
+def data_hosts(data: Data) -> Iterator[Finding]:
+    """Data hosts that come and go do nothing else, and each of them holds all of the data."""
+    workers = mapping(data, "data_service", "feed", "workers")
+    where = ("data_service", "feed", "workers")
+    if not workers:
+        return
+    least, most = workers.get("min"), workers.get("max")
+    names, counts = as_names(mapping(data, "data_service").get("instance_groups")), host_counts(data)
+    if not names:
+        yield Finding(where, "needs groups of data hosts: name them in data_service.instance_groups")
+        return
+    if isinstance(least, int) and isinstance(most, int) and least > most:
+        yield Finding((*where, "min"), f"must be at most max, which is {most}", show(least))
+    there = sum(counts.get(name, 0) for name in names)
+    for key, value in (("min", least), ("max", most)):
+        if isinstance(value, int) and there and value > there:
+            message = f"must be at most the {there} instances of the groups of data_service"
+            yield Finding((*where, key), message, show(value), "raise instance_count: it is the most that there may be")
+    trains = set(as_names(mapping(data, "completion").get("instance_groups")))
+    for _, world in worlds(data):
+        trains.update(as_names(world.get("instance_groups")))
+    for name in names:
+        if name in trains or not counts.keys() - set(names):
+            yield Finding(where, f"is for hosts that only make batches, and {name!r} trains")
+    for name, channel in mapping(data, "inputs").items():
+        kind = pick(channel, "distribution", "S3DataDistributionType")[1] if isinstance(channel, Mapping) else None
+        if kind == "ShardedByS3Key":
+            message = f"is not possible with the channel {name!r}, of which every host has another part"
+            yield Finding(where, message, hint="write distribution: FullyReplicated, or leave workers out")
+
+
+def budget(data: Data) -> Iterator[Finding]:
+    """Every instance type of a job with a budget has a list price in the budget's region."""
+    section = mapping(data, "budget")
+    region = section.get("region", DEFAULT_REGION)
+    if section.get("max_cost") is None or not isinstance(region, str) or region not in regions():
+        return
+    for name in dict.fromkeys(_types(data)):
+        if price_of(name, region) is not None:
+            continue
+        others = [each for each in regions() if price_of(name, each) is not None]
+        hint = f"a price is known in {', '.join(others)}: name that region in budget" if others else ""
+        instead = "limit the time with stopping_condition: {max_run: seconds}"
+        message = f"needs a list price of every instance type; none of {name} in {region} is known"
+        yield Finding(("budget", "max_cost"), message, hint=f"{hint}; or {instead}" if hint else instead)
+
+
+def _types(data: Data) -> Iterator[str]:
+    groups = data.get("instance_groups")
+    given = [data.get("instance_type")]
+    if isinstance(groups, (list, tuple)):
+        given += [pick(group, "instance_type", "type")[1] for group in groups]
+    yield from (name for name in given if isinstance(name, str))
 
 
 def check(data: Data) -> list[Finding]:
