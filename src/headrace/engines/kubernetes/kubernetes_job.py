@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from headrace.catalog import instance_types
+from headrace.engines.local.plan_hosts import number_of
 from headrace.engines.planning.engine_job import EngineJob
 from headrace.engines.planning.plan_artefacts import check_checkpoint_folder
 from headrace.engines.planning.plan_channels import orders_of
@@ -116,7 +117,7 @@ class KubernetesJob(EngineJob):
 
     def first_of(self, group: str) -> int:
         """Returns the number of a group's first host."""
-        return _number(self.plan.group(group).hosts[0])
+        return number_of(self.plan.group(group).hosts[0])
 
 
 def name_of(run_id: str) -> str:
@@ -192,7 +193,7 @@ def _with_addresses(plan: LaunchPlan, options: KubernetesOptions) -> LaunchPlan:
         for group in plan.groups
         for index, host in enumerate(map(plan.host, group.hosts))
     ]
-    return msgspec.structs.replace(plan, hosts=tuple(sorted(moved, key=lambda host: _number(host.name))))
+    return msgspec.structs.replace(plan, hosts=tuple(sorted(moved, key=lambda host: number_of(host.name))))
 
 
 def _cpu_limit(pods: KubernetesPods) -> int:
@@ -203,7 +204,3 @@ def _cpu_limit(pods: KubernetesPods) -> int:
 
 def _is_above(value: str, limit: str | None) -> bool:
     return limit is not None and amount_of(value) > amount_of(limit)
-
-
-def _number(host: str) -> int:
-    return int(host.rpartition("-")[2])

@@ -21,7 +21,7 @@ from typing import IO
 
 from headrace.errors import StorageError
 from headrace.hosting.helpers.artefacts import COLLECT, EARLIER, read_plan
-from headrace.hosting.helpers.helper_main import work
+from headrace.hosting.helpers.helper_main import JOB_STATUS, work
 from headrace.hosting.helpers.merge_hosts import Merged, merge, text
 from headrace.instance import storage
 from headrace.instance.files import hint
@@ -30,7 +30,6 @@ from headrace.instance.paths import TreePaths
 from headrace.instance.storage import Store
 from headrace.runs import ArtefactsStored, Clash, EventWriter, RunPaths, Status
 
-JOB_STATUS = "HEADRACE_JOB_STATUS"
 COMPRESSION = 1  # weights hardly get smaller; higher levels cost ten times the CPU time for a few percent
 LISTED = 100
 FAILED = "ClientError: Artifact upload failed"  # how the service begins such a FailureReason

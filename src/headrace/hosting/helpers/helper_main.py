@@ -19,6 +19,8 @@ from headrace.errors import HeadraceError
 from headrace.processes.child_report import ChildReport
 from headrace.runs import RunPaths
 
+JOB_STATUS = "HEADRACE_JOB_STATUS"  # variable in which `collect` finds the job's status so far
+
 
 class Stopped(BaseException):
     """SIGTERM came."""

@@ -32,7 +32,6 @@ from headrace.processes.process_table import describe_exit
 from headrace.processes.spawn import UTF8, spawn
 from headrace.runs import Cause, CauseKind, RunPaths
 
-JOB_STATUS = "HEADRACE_JOB_STATUS"
 WORK = {
     "install": "installing the requirements",
     "stage": "filling the channels",

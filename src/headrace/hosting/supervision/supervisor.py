@@ -28,9 +28,10 @@ from pathlib import Path
 
 from headrace.errors import HeadraceError
 from headrace.hosting.helpers.artefacts import has_artefacts, holds_earlier
+from headrace.hosting.helpers.helper_main import JOB_STATUS
 from headrace.hosting.supervision.attempts import await_instances, clear, failure_reason, is_tried_again, restarting
 from headrace.hosting.supervision.cleanup import remove_leftovers
-from headrace.hosting.supervision.helper_processes import JOB_STATUS, WORK, is_wanted
+from headrace.hosting.supervision.helper_processes import WORK, is_wanted
 from headrace.hosting.supervision.host_duties import HostDuties
 from headrace.hosting.supervision.instances import Instances, Outcome, find_provider
 from headrace.hosting.supervision.record_storing import BY_STOP, store_rest
