@@ -129,8 +129,6 @@ def main() -> None:
     parser.add_argument("--code", type=Path, action="append", default=[])
     options = parser.parse_args()
     die_with_parent(options.parent)
-    if options.nice:
-        lower_priority(options.nice)
     for directory in reversed(options.code):
         sys.path.insert(0, str(directory))
     gc.disable()  # nothing of what an import makes is garbage: collecting takes a sixth of torch's
@@ -140,6 +138,8 @@ def main() -> None:
         torch.set_num_threads(1)
     gc.freeze()  # executors do not look through it either, so its pages stay shared with them
     gc.enable()
+    if options.nice:  # only now: beside busy ranks the import would take six times as long
+        lower_priority(options.nice)
     # A fork of a process with threads warns; nothing here has started any.
     warnings.filterwarnings("error", message=".*multi-threaded.*fork", category=DeprecationWarning)
     ForkServer(FramedConnection(socket.socket(fileno=options.socket)), options.code).run()
