@@ -20,6 +20,7 @@
 # make kubernetes   the table of engines on a real Kubernetes cluster of this machine, built from Debian's source (as root, on
 #              Debian 12; the first time 10 minutes more); KUBERNETES_TESTS: what runs there
 # make sagemaker-sdk   builds .venv-sagemaker, for tests/endpoint/test_serve_sdk.py; make sagemaker-sdk3: a job by version 3 of the SDK
+# make release-check   builds sdist and wheel twice, and installs them in a bare environment of each Python
 # make docs    the documentation as a site under site/, with pages made from job file, commands and docstrings
 
 # The first that works; a version manager's command may be there and not work.
@@ -76,7 +77,7 @@ BARE_USER_TESTS := tests/test_apart.py tests/runs/test_run_state.py tests/agent/
   tests/engines/test_local_run.py::test_three_hosts_run_the_entry_point_and_leave_nothing \
   tests/test_private_folders.py::test_a_home_that_is_no_folder_that_one_may_enter_is_an_error_with_a_hint_in_every_command
 
-.PHONY: oracle sagemaker-sdk sagemaker-sdk3 demo test test-bare test-fast soak check bench bench-feed bench-shards bench-resume bench-advise bench-serve bench-s3 bench-tfdata docs format clean horovod openmpi5 kubernetes
+.PHONY: oracle sagemaker-sdk sagemaker-sdk3 demo test test-bare test-fast soak check bench bench-feed bench-shards bench-resume bench-advise bench-serve bench-s3 bench-tfdata docs release-check format clean horovod openmpi5 kubernetes
 .DELETE_ON_ERROR:
 
 $(VENV)/ready: pyproject.toml constraints.txt
@@ -192,6 +193,9 @@ oracle: $(VENV)/ready
 
 bench-tfdata: $(VENV)/ready
 	$(BIN)/python -m bench.tfdata
+
+release-check:
+	scripts/release-check
 
 docs: $(VENV)/ready
 	$(BIN)/python $(PIP) -c constraints.txt -e '.[docs]'
