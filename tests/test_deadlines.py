@@ -30,7 +30,7 @@ NO_TIMES = {  # by name times, and none
     *("_NO_LIMIT", "_NAME_LIMIT", "ABSTRACT_NAME_LIMIT", "MAX_COST_LIMIT", "_MOST_AFTER", "STALL_STEPS", "TRY_AGAIN"),
     *("LOOKS_PER_SECOND", "MAX_WINDOW", "session.WINDOW", "run_cache.MOST_SECONDS"),
 }
-KEYS = re.compile(r"timeout|grace|linger|idle_after")  # fields of classes
+KEYS = re.compile(r"timeout|grace|linger|idle_after|SECONDS")  # fields of classes
 UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 VALUE = re.compile(r"([\d,]+(?:\.\d+)?) (s|min|h)\b")
 
