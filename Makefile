@@ -14,7 +14,8 @@
 # make bench-advise   how far the predictions of `headrace advise` are off, on this machine
 # make bench-serve   what `headrace serve` adds to a job, its CPU a poll, its S3, its memory
 # make bench-s3   what objects cost `headrace serve`, beside moto's server
-# make oracle   moto's own tests of S3, from its source package, against the S3 of `headrace serve`; bench/results/s3-moto.json has them all
+# make oracle   moto's own tests of S3, from its source package, and Ceph's, against the S3 of `headrace serve`; bench/results/s3-moto.json
+#              and s3-ceph.json have them all; CEPH_TESTS: a folder with Ceph's, where no network brings them
 # make bench-tfdata   managed tf.data service and headrace's feed against a service started by hand
 # make horovod   builds .venv-horovod, for examples/horovod-mnist and its test; make openmpi5 likewise .venv-openmpi5
 # make kubernetes   the table of engines on a real Kubernetes cluster of this machine, built from Debian's source (as root, on
@@ -32,6 +33,10 @@ DEMO := .venv-demo
 TORCH_INDEX ?=
 ORACLE := .venv-oracle
 ORACLE_TESTS := .oracle-tests
+CEPH_TESTS ?=
+export CEPH_TESTS
+CEPH_FROM := https://github.com/ceph/s3-tests
+CEPH_COMMIT := 8f0ae7b404a3a2fcf7038bf1e6bf29544fe9b6a3
 PEERS := .venv-bench
 MOSAIC := .venv-mosaic
 # What follows `python -m bench.feed`: rows, or another command; see docs/benchmarks.md.
@@ -190,6 +195,10 @@ oracle: $(VENV)/ready
 	$(BIN)/python -m pip download -q --no-deps --no-binary :all: -d $(ORACLE_TESTS) "$$($(BIN)/python -m pip freeze | grep '^moto==')"
 	$(BIN)/python -m pip install -q --no-deps --target $(ORACLE_TESTS)/libraries freezegun
 	PYTHONPATH=$(CURDIR)/$(ORACLE_TESTS)/libraries $(BIN)/python bench/moto_suite.py $(ORACLE_TESTS)/moto-*.tar.gz --out bench/results/s3-moto.json
+	@if [ -z "$(CEPH_TESTS)" ] && ! [ -d $(ORACLE_TESTS)/ceph ]; then git clone -q $(CEPH_FROM) $(ORACLE_TESTS)/ceph && git -C $(ORACLE_TESTS)/ceph checkout -q $(CEPH_COMMIT); fi; \
+	folder=$${CEPH_TESTS:-$(ORACLE_TESTS)/ceph}; if ! [ -d "$$folder/s3tests" ]; then echo "Ceph's tests of S3 are not run: $(CEPH_FROM) cannot be reached; CEPH_TESTS names a folder that has them"; else \
+	$(BIN)/python -m pip install -q --no-deps --target $(ORACLE_TESTS)/libraries munch isodate pytz && \
+	PYTHONPATH=$(CURDIR)/$(ORACLE_TESTS)/libraries $(BIN)/python bench/ceph_suite.py "$$folder" --out bench/results/s3-ceph.json; fi
 
 bench-tfdata: $(VENV)/ready
 	$(BIN)/python -m bench.tfdata

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -75,15 +76,45 @@ class Served:
         return HttpReply(200, (("Content-Type", "application/json"),), b'{"status": "ok"}')
 
 
-def outcome(case: ElementTree.Element) -> str:
+def outcome(case: ElementTree.Element, not_there: re.Pattern[str], reasons: Mapping[str, str]) -> str:
     """Returns what became of a test: passed, skipped, or why it failed; empty when no reason is known."""
     found = next((found for kind in ("failure", "error") if (found := case.find(kind)) is not None), None)
     if found is None:
         return "passed" if case.find("skipped") is None else "skipped"
     name, text = case.get("name", ""), f"{found.get('message', '')}{found.text or ''}"
-    if NOT_THERE.search(f"{name} {text}"):
+    if not_there.search(f"{name} {text}"):
         return "an operation that is not there (NotImplemented)"
-    return next((reason for pattern, reason in REASONS.items() if re.search(pattern, name)), "")
+    return next((reason for pattern, reason in reasons.items() if re.search(pattern, name)), "")
+
+
+def outcomes(file: Path, not_there: re.Pattern[str], reasons: Mapping[str, str]) -> dict[str, str]:
+    """Returns what became of each test of a suite.
+
+    Args:
+        file: what pytest has written, as JUnit does.
+        not_there: what stands in a failure of an operation that is not there.
+        reasons: for other failures, by what is in the name of their test.
+    """
+    cases = ElementTree.parse(file).iter("testcase")
+    return {
+        f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name')}": outcome(case, not_there, reasons)
+        for case in cases
+    }
+
+
+def conclude(suite: str, version: str, table: Mapping[str, str], out: Path | None) -> int:
+    """Prints the counts of a suite's table and writes it to a file. Returns 1 if a failure has no reason, else 0."""
+    counts: dict[str, int] = {}
+    for reason in table.values():
+        counts[reason] = counts.get(reason, 0) + 1
+    if out:
+        document = {suite: version, "counts": counts, "tests": dict(sorted(table.items()))}
+        out.write_text(json.dumps(document, indent=1, ensure_ascii=True) + "\n")
+    unknown = [name for name, reason in table.items() if not reason]
+    print(
+        "\n".join(f"{count:4} {reason or 'WITHOUT A REASON'}" for reason, count in counts.items()), *unknown, sep="\n"
+    )
+    return 1 if unknown else 0
 
 
 def main() -> int:
@@ -106,21 +137,10 @@ def main() -> int:
             command += [f"tests/test_s3/{file}.py" for file in FILES]
             folder = next((root / "moto").iterdir())
             subprocess.run(command, cwd=folder, env={**os.environ, **settings, **keys}, check=False)
-        cases = list(ElementTree.parse(root / "found.xml").iter("testcase"))
+        table = outcomes(root / "found.xml", NOT_THERE, REASONS)
     finally:
         shutil.rmtree(root, ignore_errors=True)
-    table = {f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name')}": outcome(case) for case in cases}
-    counts: dict[str, int] = {}
-    for reason in table.values():
-        counts[reason] = counts.get(reason, 0) + 1
-    if arguments.out:
-        document = {"moto": arguments.sdist.name, "counts": counts, "tests": dict(sorted(table.items()))}
-        arguments.out.write_text(json.dumps(document, indent=1, ensure_ascii=True) + "\n")
-    unknown = [name for name, reason in table.items() if not reason]
-    print(
-        "\n".join(f"{count:4} {reason or 'WITHOUT A REASON'}" for reason, count in counts.items()), *unknown, sep="\n"
-    )
-    return 1 if unknown else 0
+    return conclude("moto", arguments.sdist.name, table, arguments.out)
 
 
 if __name__ == "__main__":

@@ -241,8 +241,10 @@ def test_what_a_request_names_is_found_wherever_it_stands() -> None:
     assert (rights.writes("d", b"j/x"), rights.writes("d", b"x"), rights.reads("d", b"x")) == (True, False, False)
 
 
-def test_a_job_of_headraces_own_engine_writes_below_the_place_of_its_channels() -> None:
+def test_a_job_of_headraces_own_engine_writes_its_record_and_nothing_else_of_its_place() -> None:
     source = {"S3Uri": "s3://b/out/headrace/channels/run-1/"}
     rights = rights_of({"InputDataConfig": [{"DataSource": {"S3DataSource": source}}]}, "run-1", frozenset())
     assert rights.writes("b", b"out/headrace/runs/run-1/events/0")
-    assert not rights.writes("b", b"other/x")
+    assert rights.writes("b", b"out/headrace/runs/attempts/2/run-1/segments/0")
+    others = (b"other/x", b"out/model/x", b"out/headrace/channels/run-2/secret.tar.gz", b"out/headrace/shared/0/x")
+    assert not any(rights.writes("b", key) or rights.reads("b", key) for key in others)

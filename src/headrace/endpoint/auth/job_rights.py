@@ -5,7 +5,7 @@ Reading goes by the beginning of a key, as a channel's S3Prefix does; writing by
 * the channels: read;
 * outputs, of the model, TensorBoard, the profiler and the debugger: read and written below ``ADDRESS/<job>/``;
 * a job of headrace's own engine for SageMaker, which has a channel ``BASE/headrace/channels/<run>/``, keeps its record
-  and its outputs below BASE: read and written;
+  below ``BASE/headrace/runs/``: read and written (a record elsewhere stands in its variables);
 * checkpoints: read and written at their address;
 * addresses in hyperparameters, variables, arguments and the rest: read and written, since the program is told of them.
   One of a channel, of the code or of a whole bucket is only read;
@@ -25,7 +25,7 @@ Place = tuple[str, bytes]
 
 _ADDRESS = re.compile(r"s3://([^/\s\"'\\,;<>]+)(?:/([^\s\"'\\,;<>]*))?")
 _OUTPUTS = ("OutputDataConfig", "TensorBoardOutputConfig", "DebugHookConfig", "ProfilerConfig")
-_OWN = re.compile(rb"((?:.*/)?)headrace/channels/[^/]+/")
+_OWN = re.compile(rb"((?:.*/)?headrace/)channels/[^/]+/")
 _CODE = "sagemaker_submit_directory"
 
 
@@ -76,8 +76,7 @@ def rights_of(request: Mapping[str, object], name: str, default: frozenset[str])
     written = [(bucket, _folder(key) + name.encode() + b"/") for bucket, key in outputs]
     written += _places(str(get(dict(request), ("CheckpointConfig", "S3Uri")) or ""))
     written += [(bucket, name.encode() + b"/") for bucket in sorted(default)]
-    own = [(bucket, found[1]) for bucket, key in channels if (found := _OWN.match(key))]
-    written += [(bucket, base or b"headrace/") for bucket, base in own]
+    written += [(bucket, found[1] + b"runs/") for bucket, key in channels if (found := _OWN.match(key))]
     others = {key: value for key, value in request.items() if key not in (CHANNELS, *_OUTPUTS, "CheckpointConfig")}
     named = [place for text in _texts(others) for place in _places(text)]
     only_read = {(bucket, key.rstrip(b"/")) for bucket, key in (*channels, *code)}

@@ -150,7 +150,7 @@ class BucketOperations:
             head.append(("ContinuationToken", token))
         if page.more:
             head.append(("NextContinuationToken", base64.urlsafe_b64encode(page.last).decode()))
-        if start and token is None:
+        if start:
             head.append(("StartAfter", key_text(start.encode(), encoded=encoded)))
         owner = query.get("fetch-owner") == "true"
         return xml_reply("ListBucketResult", [*head, *self._contents(request, page, owner=owner)])

@@ -111,7 +111,10 @@ class MultipartOperations:
         # Headers of checksums are about the object that is made, not about this document.
         root = parse(request.http.body.read_all(_LIST_BYTES), "CompleteMultipartUpload")
         if upload.completed is not None:
-            return self._completed(request, upload.completed, {}, "")
+            row = self._folder.index.rows(request.bucket, [request.key]).get(request.key)
+            info = self._folder.info(request.bucket, request.key, row)
+            known = info.known if info is not None and info.etag == upload.completed else Known()
+            return self._completed(request, upload.completed, dict(known.checksums), known.kind)
         wanted = []
         for each in root.findall("Part"):
             number = text_of(each, "PartNumber")

@@ -98,7 +98,7 @@ def kept_headers(http: HttpRequest) -> dict[str, str]:
     found = {name: http.headers[name] for name in _KEPT_HEADERS if name in http.headers}
     if "content-encoding" in found:  # the framing of the upload is none of the object's
         codings = [each.strip() for each in found["content-encoding"].split(",")]
-        left = ",".join(each for each in codings if each and each.lower() != "aws-chunked")
+        left = ", ".join(each for each in codings if each and each.lower() != "aws-chunked")
         found["content-encoding"] = left
         if not left:
             del found["content-encoding"]

@@ -41,6 +41,8 @@ RUN_TAG = "headrace:run"
 """Tag of a training job that is named after its job: the run's id."""
 START = f"{CHANNEL_FOLDER}/headrace.zip"
 """What the containers start; see `container_start`."""
+RECORD_VARIABLE = "HEADRACE_RECORD"
+"""Variable of a container whose record has a place of its own: where that is."""
 TOOLKIT = ("train",)
 """What starts a program with SageMaker's own toolkit, in the image."""
 
@@ -144,7 +146,11 @@ class SageMakerJob(EngineJob):
         job = self.job
         if self.options.naming == "job":  # whoever finds it there learns which run it is
             job = job.model_copy(update={"tags": (*job.tags, Tag(key=RUN_TAG, value=self.plan.run_id))})
-        return training_request(job, self.name, self.image, carrier or self.carrier)
+        carrier = carrier or self.carrier
+        place = self.record_place
+        if place and not f"{place}/".startswith(f"{self.base}/runs/"):  # what it may write stands in its request
+            carrier = replace(carrier, environment={**carrier.environment, RECORD_VARIABLE: place})
+        return training_request(job, self.name, self.image, carrier)
 
     @property
     def submission(self) -> Submission:
