@@ -65,9 +65,9 @@ if SOAK:
     MUTANTS += [
         Mutant(
             "de-duplication",
-            "feed/client/scheduler.py",
-            "request = worker.outstanding.pop(number, None) if worker is not None else None",
-            "request = worker.outstanding.pop(next(iter(worker.outstanding), 0), None) if worker is not None else None",
+            "feed/client/work_units.py",
+            "request = self.outstanding.pop(number, None)",
+            "request = self.outstanding.pop(next(iter(self.outstanding), 0), None)",
             "test_proof_essentials.py::test_an_answer_that_comes_twice_counts_once",
         ),
         Mutant(
@@ -94,8 +94,8 @@ if SOAK:
         Mutant(
             "sums of payloads",
             "feed/wire/chunks.py",
-            "        if chunk.kind == DATA and checksum(target[: chunk.length]) != chunk.total:\n",
-            "        if False:\n",
+            "if chunk.kind == DATA and chunk.total != _stamped(*chunk[:2], self._sum.intdigest(), self._seal):\n",
+            "if False:\n",
             "test_proof_proxy.py::test_bad_ways_cost_time_and_nothing_else_even_if_there_is_no_good_one",
         ),
         Mutant(
