@@ -108,6 +108,13 @@ def test_what_is_no_script_is_told(name: str, text: str | None, tmp_path: Path) 
         job_of_script(tmp_path / name)
 
 
+@pytest.mark.parametrize("default", ["/", ".", "..", "../..", "//", "./"])
+def test_the_folders_around_a_script_are_no_data(default: str, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/train.py").write_text(f"p.add_argument('--root', default={default!r})\n")
+    assert "inputs:" not in job_of_script(tmp_path / "a/train.py")
+
+
 def test_whatever_an_option_says_the_file_is_valid_and_gives_back_its_value(tmp_path: Path) -> None:
     seed = random.randrange(10**9)
     print(f"seed {seed}")

@@ -152,7 +152,8 @@ def _place(folder: Path, option: _Option) -> tuple[str, tuple[str, ...]] | None:
     place, file = Path(option.default), tuple[str, ...]()
     if os.path.isfile(folder / place):
         place, file = place.parent, (place.name,)
-    is_data = os.path.isdir(folder / place) and not (folder / place).samefile(folder)
+    around = os.path.realpath(folder / place)  # the script's own folder, and those above it, are no data
+    is_data = os.path.isdir(around) and not Path(os.path.realpath(folder)).is_relative_to(around)
     return (str(place), file) if is_data else None
 
 
