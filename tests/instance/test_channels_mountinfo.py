@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
+from pathlib import Path
+
+import pytest
+
+from headrace.instance.channels import mounts
 from headrace.instance.channels.mountinfo import Mount, read_mounts
 
 LINES = [
@@ -24,3 +31,14 @@ def test_mounts_are_read_whatever_their_names_and_options():
 
 def test_the_mounts_of_this_process_have_the_root():
     assert "/" in {mount.point for mount in read_mounts()}
+
+
+def test_a_tool_that_does_not_end_is_named_and_the_mount_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tool := tmp_path / "fusermount3").write_text("#!/bin/sh\nexec sleep 60\n")
+    tool.chmod(0o755)
+    monkeypatch.setattr(mounts, "_TOOL_SECONDS", 0.2)
+    monkeypatch.setattr(mounts, "tool", lambda: str(tool))
+    monkeypatch.setattr(ctypes, "get_errno", lambda: errno.EPERM)  # as for an ordinary user
+    assert mounts.unmount(tmp_path / "nothing") == f"{tool} had not ended after 0.2 s"

@@ -74,9 +74,12 @@ def unmount(point: Path) -> str:
     program = tool()
     if program is None or code not in (1, 13):  # EPERM, EACCES: it takes the set-user-id program
         return "" if code == 22 else os.strerror(code)  # EINVAL: nothing is mounted there
-    done = subprocess.run(
-        [program, "-u", "-z", "-q", str(point)], check=False, capture_output=True, text=True, timeout=_TOOL_SECONDS
-    )
+    try:
+        done = subprocess.run(
+            [program, "-u", "-z", "-q", str(point)], check=False, capture_output=True, text=True, timeout=_TOOL_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        return f"{program} had not ended after {_TOOL_SECONDS:g} s"
     return "" if done.returncode == 0 else done.stderr.strip() or f"{program} failed"
 
 
