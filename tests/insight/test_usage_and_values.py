@@ -54,6 +54,23 @@ def test_rates_are_the_growth_of_the_counters_in_the_window_added_over_the_hosts
     assert (first.group, first.host, first.cores) == ("g", "algo-1", 2)
 
 
+def test_counters_that_begin_anew_with_another_attempt_count_what_grew_before_and_behind() -> None:
+    counts = ((100, 10.0), (101, 11.0), (102, 12.0), (110, 0.0), (111, 1.0), (112, 2.0))
+    found = group(
+        [
+            second(t, cpu=n, busy=n + t, received=100 * int(n), sent=0, read=int(n), written=10 * int(n))
+            for t, n in counts
+        ],
+        window=Window(100.0, 112.0),
+    )
+    assert found.cpu.value == pytest.approx(50.0)  # one of two cores, in both attempts
+    assert found.others.value == pytest.approx(50.0)
+    assert found.network_received.value == pytest.approx(100.0)
+    assert (found.disk_read.value, found.disk_written.value) == (pytest.approx(1.0), pytest.approx(10.0))
+    assert found.disk_read.spread is not None
+    assert found.disk_read.spread.low == 1.0
+
+
 @pytest.mark.parametrize(
     ("hosts", "window", "note"),
     [

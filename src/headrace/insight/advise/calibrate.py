@@ -15,6 +15,7 @@ from headrace.insight.advise.link_bandwidth import with_links
 from headrace.insight.advise.measured_inputs import GroupFacts, Measured, not_enough
 from headrace.insight.figures.data_workers import workers_report
 from headrace.insight.figures.figure import WARM_UP_RECORDS, Window, percentile
+from headrace.insight.figures.host_usage import cpu_rate
 from headrace.insight.figures.loaders import by_loader, job_time, main_loader, window_of
 from headrace.insight.figures.planned_job import PlannedGroup
 from headrace.insight.performance_model import Range, Workload, around, exactly, pause_of
@@ -202,7 +203,7 @@ def _spent(found: Sequence[HostSecond], window: Window) -> _Spent | None:
     within = [one for one in found if window.start <= one.t <= window.end]
     if len(within) < 2 or within[-1].t <= within[0].t:
         return None
-    return _Spent((within[-1].cpu - within[0].cpu) / (within[-1].t - within[0].t), within[-1].cores)
+    return _Spent(cpu_rate(within, None), within[-1].cores)
 
 
 class _Costs:

@@ -82,6 +82,23 @@ def _within(found: Sequence[HostSecond], window: Window) -> list[HostSecond]:
     return [second for second in found if window.start <= second.t <= window.end]
 
 
+def unbroken(
+    seconds: Sequence[HostSecond], count: Callable[[HostSecond], float | None]
+) -> list[list[tuple[HostSecond, float]]]:
+    """Splits the records of a host where a counter began anew, as it does with the agent of another attempt.
+
+    Returns:
+        Stretches of records with their counts, each of two or more, over some time.
+    """
+    stretches: list[list[tuple[HostSecond, float]]] = []
+    for second in seconds:
+        if (value := count(second)) is not None:
+            if not stretches or value < stretches[-1][-1][1]:
+                stretches.append([])
+            stretches[-1].append((second, value))
+    return [stretch for stretch in stretches if stretch[-1][0].t > stretch[0][0].t]
+
+
 def _span(seconds: Sequence[HostSecond]) -> Window:
     return Window(min(second.t for second in seconds), max(second.t for second in seconds))
 
@@ -96,15 +113,17 @@ def _cpu(hosts: Hosts, window: Window | None, note: str) -> Figure:
     parts: list[list[tuple[float, float]]] = []  # of each host: CPU seconds used and available, second by second
     for found in hosts:
         within = _within(found, window)
-        if len(within) < 2 or within[-1].t <= within[0].t:
+        stretches = unbroken(within, lambda second: second.cpu)
+        if not stretches:
             return missing("cpu", "%", _TOO_FEW)
-        used += within[-1].cpu - within[0].cpu
-        capacity += (within[-1].t - within[0].t) * within[-1].cores
+        used += sum(last - first for (_, first), *_, (_, last) in stretches)
+        capacity += sum((last.t - first.t) * last.cores for (first, _), *_, (last, _) in stretches)
         inside += within
         parts.append(
             [
                 (after.cpu - before.cpu, (after.t - before.t) * after.cores)
-                for before, after in itertools.pairwise(within)
+                for stretch in stretches
+                for (before, _), (after, _) in itertools.pairwise(stretch)
                 if after.t > before.t
             ]
         )
@@ -117,8 +136,9 @@ def _cpu(hosts: Hosts, window: Window | None, note: str) -> Figure:
 def cpu_rate(found: Sequence[HostSecond], window: Window | None) -> float:
     """Returns the CPU seconds a second that a host's programs used in a window; 0 where that was not measured."""
     within = found if window is None else _within(found, window)
-    seconds = within[-1].t - within[0].t if within else 0.0
-    return (within[-1].cpu - within[0].cpu) / seconds if seconds > 0 else 0.0
+    stretches = unbroken(within, lambda second: second.cpu)
+    seconds = sum(last.t - first.t for (first, _), *_, (last, _) in stretches)
+    return sum(last - first for (_, first), *_, (_, last) in stretches) / seconds if stretches else 0.0
 
 
 def _others(hosts: Hosts, window: Window | None, note: str, beside: Sequence[float]) -> Figure:
@@ -127,15 +147,17 @@ def _others(hosts: Hosts, window: Window | None, note: str, beside: Sequence[flo
     taken = cores = 0.0
     inside: list[HostSecond] = []
     for found, known in zip(hosts, beside, strict=True):
-        busy = [(second, second.busy) for second in _within(found, window) if second.busy is not None]
-        if len(busy) < 2 or busy[-1][0].t <= busy[0][0].t:
+        within = [second for second in _within(found, window) if second.busy is not None]
+        stretches = unbroken(within, lambda second: second.cpu)
+        if not stretches:
             return missing(
-                "others", "%", "the host's records do not tell how busy its cores were" if not busy else _TOO_FEW
+                "others", "%", "the host's records do not tell how busy its cores were" if not within else _TOO_FEW
             )
-        (first, low), (last, high) = busy[0], busy[-1]
-        taken += max(0.0, (high - low - last.cpu + first.cpu) / (last.t - first.t) - known)
-        cores += last.cores
-        inside += [second for second, _ in busy]
+        ends = [(first, last) for (first, _), *_, (last, _) in stretches]
+        busy = sum((last.busy or 0.0) - (first.busy or 0.0) - last.cpu + first.cpu for first, last in ends)
+        taken += max(0.0, busy / sum(last.t - first.t for first, last in ends) - known)
+        cores += ends[-1][1].cores
+        inside += within
     return Figure("others", "%", min(100.0, 100 * taken / cores), _span(inside), note=note)
 
 
@@ -151,14 +173,16 @@ def _rate(
     inside: list[HostSecond] = []
     rows: list[list[float]] = []
     for found in hosts:
-        counted = [(second, value) for second in _within(found, window) if (value := count(second)) is not None]
+        counted = [second for second in _within(found, window) if count(second) is not None]
         if not counted and all(count(second) is None for second in found):
             return missing(name, "bytes/s", absent)
-        if len(counted) < 2 or counted[-1][0].t <= counted[0][0].t:
+        stretches = unbroken(counted, count)
+        if not stretches:
             return missing(name, "bytes/s", _TOO_FEW)
-        total += (counted[-1][1] - counted[0][1]) / (counted[-1][0].t - counted[0][0].t)
-        inside += [second for second, _ in counted]
-        pairs = itertools.pairwise(counted)
+        growth = sum(last - first for (_, first), *_, (_, last) in stretches)
+        total += growth / sum(last.t - first.t for (first, _), *_, (last, _) in stretches)
+        inside += counted
+        pairs = itertools.chain.from_iterable(map(itertools.pairwise, stretches))
         rows.append([(new - old) / (after.t - before.t) for (before, old), (after, new) in pairs if after.t > before.t])
     # Hosts are sampled once a second from about the same start: their n-th seconds belong together.
     per_second = [sum(row) for row in zip(*rows, strict=False)]
