@@ -9,8 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from headrace.feed.wire.forks import Fork, Forked
 from headrace.feed.wire.framed_connection import FramedConnection
+from headrace.feed.wire.messages import Fork, Forked
 from patience import allowed
 
 

@@ -27,7 +27,6 @@ from headrace.feed.client.server_status import inquire
 from headrace.feed.wire import messages
 from headrace.feed.wire.chunks import CHUNK_HEADER, DATA, checksum
 from headrace.feed.wire.endpoints import Endpoints
-from headrace.feed.wire.forks import Fork
 from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
 from headrace.feed.wire.frames import CHECK, FIELDS, HEADER_BYTES, MAGIC, WIRE_VERSION, OtherVersion, Seal, write_header
 from headrace.feed.wire.handshake import (  # fmt: skip
@@ -39,6 +38,7 @@ from headrace.feed.wire.handshake import (  # fmt: skip
     check_answer,
     welcome,
 )
+from headrace.feed.wire.messages import Fork
 from headrace.feed.worker.feed_server import MAX_PENDING
 from patience import allowed
 

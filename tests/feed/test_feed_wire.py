@@ -21,7 +21,6 @@ from headrace.errors import ProtocolError
 from headrace.feed.batch.slab import Slab
 from headrace.feed.wire import messages
 from headrace.feed.wire.chunks import ABORT, CHUNK, CHUNK_HEADER, DATA, HOT, checksum
-from headrace.feed.wire.forks import Exited, Fork, Forked
 from headrace.feed.wire.framed_connection import (
     MAX_DESCRIPTORS,
     MAX_HANDSHAKE,
@@ -31,6 +30,7 @@ from headrace.feed.wire.framed_connection import (
     FramedConnection,
 )
 from headrace.feed.wire.frames import CHECK, FIELDS, HEADER_BYTES, MAGIC, WIRE_VERSION, Frame
+from headrace.feed.wire.messages import Exited, Fork, Forked
 from headrace.feed.wire.transport import TCP_INFO_BYTES, configure_tcp, has_vanished
 
 ERROR = messages.RemoteError("builtins:KeyError", "'x'", "Traceback ...")

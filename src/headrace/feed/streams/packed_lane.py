@@ -8,13 +8,13 @@ in the lane, so what it holds does not depend on where the lane was opened.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from headrace.feed.streams.bins import best_fit
 from headrace.feed.streams.open_lane import Lane, Opener, Restart
 from headrace.feed.streams.sequences import Packing, Tokens
 
@@ -180,3 +180,33 @@ class CutLane(PackedLane):
         while len(self._marks) > 1 and self._marks[1].number <= number:
             self._marks.popleft()
         self.restart = Restart(tuple(self._marks[0]._replace(number=number, offset=offset)), self._made)
+
+
+def best_fit(sizes: Sequence[int], room: int) -> list[list[int]]:
+    """Puts things into bins, the longest first, each into the bin in which it leaves the least room.
+
+    It needs at most 11/9 of the fewest bins possible.
+
+    Args:
+        sizes: of the things, each at least 1 and at most `room`.
+        room: of a bin.
+
+    Returns:
+        Bins of numbers of things. Things in a bin are in order; the bins come in the order of their largest things, so
+        that they are as well mixed as those were.
+    """
+    bins: list[list[int]] = []
+    open_bins: list[tuple[int, int]] = []  # room that is left, and number of the bin; sorted
+    for thing in sorted(range(len(sizes)), key=lambda thing: -sizes[thing]):
+        at = bisect_left(open_bins, (sizes[thing], -1))
+        if at == len(open_bins):
+            left, number = room, len(bins)
+            bins.append([])
+        else:
+            left, number = open_bins.pop(at)
+        bins[number].append(thing)
+        left -= sizes[thing]
+        if left:
+            open_bins.insert(bisect_left(open_bins, (left, number)), (left, number))
+    bins.sort(key=lambda things: things[0])
+    return [sorted(things) for things in bins]

@@ -22,9 +22,7 @@ import msgspec
 
 from headrace.feed.identifiers import PipelineNumber, RequestNumber, SlabNumber
 from headrace.feed.wire.draws import Draw, Drawn
-from headrace.feed.wire.forks import Exited, Fork, Forked
 from headrace.feed.wire.mixing import Mixing
-from headrace.feed.wire.server_state import ClientStatus, ExecutorStatus, JobStatus
 
 VERSION = 5
 MAX_SHARDS = 65_536  # of a worker
@@ -33,8 +31,68 @@ ShardKey = Annotated[str, msgspec.Meta(max_length=MAX_KEY)]
 ShardSize = Annotated[int, msgspec.Meta(ge=0)]
 
 
+class ExecutorStatus(msgspec.Struct, frozen=True, array_like=True):
+    """One executor. `slices`: made by its process; `restarts`: how often its number was replaced."""
+
+    number: int
+    pid: int
+    busy: bool
+    slices: int
+    restarts: int
+
+
+class JobStatus(msgspec.Struct, frozen=True, array_like=True):
+    """One job that a feed server serves.
+
+    Attributes:
+        name: empty for all clients that named none.
+        clients: connections.
+        queue: slices that wait for an executor.
+        slices, bytes, cpu_seconds: made since its first client came.
+        staging_bytes: memory of results on their way to it.
+    """
+
+    name: str
+    clients: int
+    queue: int
+    slices: int
+    bytes: int
+    cpu_seconds: float
+    staging_bytes: int
+
+
+class ClientStatus(msgspec.Struct, frozen=True, array_like=True):
+    """One client of a feed server. `name` as in the server's log; `local`: over the Unix socket."""
+
+    name: str
+    rank: int
+    world_size: int
+    local: bool
+
+
 class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
     pass
+
+
+class Fork(_Message, frozen=True):
+    """Feed server to fork server: become executor number `number` on the socket that comes along."""
+
+    number: int
+    of: int
+
+
+class Forked(_Message, frozen=True):
+    """Fork server to feed server."""
+
+    number: int
+    pid: int
+
+
+class Exited(_Message, frozen=True):
+    """Fork server to feed server: an executor has ended; `status` as `os.waitstatus_to_exitcode` gives it."""
+
+    pid: int
+    status: int
 
 
 class Challenge(_Message, frozen=True):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from headrace.errors import ProtocolError
-from headrace.feed.wire.server_state import JobStatus
+from headrace.feed.wire.messages import JobStatus
 from headrace.feed.worker.client_connection import ClientConnection, ServerRequest
 
 MAX_JOB = 128  # characters of a name

@@ -31,7 +31,7 @@ from headrace.feed.pipelines.fingerprint import numerics
 from headrace.feed.wire import handshake, messages
 from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
 from headrace.feed.wire.frames import Frame
-from headrace.feed.wire.server_state import ClientStatus, ExecutorStatus
+from headrace.feed.wire.messages import ClientStatus, ExecutorStatus
 from headrace.feed.wire.tls import ServerTls
 from headrace.feed.wire.transport import TCP_INFO_BYTES, configure_tcp, has_vanished
 from headrace.feed.worker.client_connection import ClientConnection

@@ -25,11 +25,10 @@ from headrace.feed.identifiers import NO_SLAB, PipelineNumber, RequestNumber, Sl
 from headrace.feed.metrics.rates import SliceRate
 from headrace.feed.metrics.worker_meter import WorkMeter
 from headrace.feed.wire import messages
-from headrace.feed.wire.forks import Exited, Forked
 from headrace.feed.wire.framed_connection import ConnectionClosed
 from headrace.feed.wire.frames import Frame
+from headrace.feed.wire.messages import Exited, Forked, JobStatus
 from headrace.feed.wire.remote_errors import remote_error
-from headrace.feed.wire.server_state import JobStatus
 from headrace.feed.worker.client_connection import ClientConnection, ServerRequest
 from headrace.feed.worker.executor_pool import ExecutorPool, ExecutorProcess, exit_reason
 from headrace.feed.worker.fair_queue import FairQueue
