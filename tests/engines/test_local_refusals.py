@@ -240,7 +240,7 @@ def test_code_that_cannot_be_copied_leaves_no_run(stage, monkeypatch):
     def fail(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("headrace.hosting.inputs.source_code.shutil.copy2", fail)
+    monkeypatch.setattr("headrace.instance.code_copy.shutil.copyfile", fail)
     with pytest.raises(EngineRefused, match="No space left"):
         engines.start(stage.job(SLEEP))
     assert_nothing_was_created()

@@ -356,8 +356,8 @@ def test_no_folder_no_shard_and_an_address_are_said(tmp_path: Path) -> None:
     (tmp_path / "b.tar.gz").touch()
     with pytest.raises(ShardError, match=r"there is: a\.txt, b\.tar\.gz\n.*decompress"):
         feed.tar(tmp_path)
-    with pytest.raises(ShardError, match=r"gs://bucket/x is not a folder(.|\n)*s3://bucket/prefix/"):
-        feed.tar("gs://bucket/x")
+    with pytest.raises(ShardError, match=r"ftp://bucket/x is not a folder(.|\n)*s3://"):
+        feed.tar("ftp://bucket/x")
 
 
 def test_a_shard_that_is_changed_while_it_is_used_is_an_error(tmp_path: Path) -> None:
