@@ -81,7 +81,6 @@ OPTIONAL_LIBRARIES = {  # extras; nothing else needs them
     "feed/sources/object_stores.py": {"obstore"},
     "instance/s3.py": {"botocore"},
     "agent/tf_data_server.py": {"tensorflow"},
-    "hosting/inputs/host_certificates.py": {"cryptography"},
 }
 HEAVY = ["torch", "tensorflow", "grpc", "pydantic", "boto3", "rich", "yaml", "numpy", "msgspec", "starlette", "uvicorn"]
 

@@ -11,9 +11,12 @@ from headrace.agent.control import control_client as client_module
 from headrace.agent.control.control_client import Client, CoordinatorLost
 from headrace.agent.control.control_messages import ExecutorLost, Heartbeat, Hello, Orders, Ready
 from headrace.agent.control.grpc_transport import ControlServer
+from headrace.engines.planning.host_certificates import make_certificates
+from headrace.instance.launch_plan import HostPlan
 from headrace.runs import Cause, CauseKind
 
-SECRET = b"s" * 32
+TLS = make_certificates("run", ["algo-1"])["algo-1"]
+PORT = 7071
 _numbers = itertools.count(1)
 
 
@@ -41,21 +44,20 @@ class Desk:
 
 def make_client(at, start_timeout=20.0, orders=None):
     return Client(
-        address=at,
-        leader="dnn/algo-1",
-        secret=SECRET,
-        host="algo-1",
+        leader=HostPlan("algo-1", "dnn", at.partition(":")[0], "", ""),
+        port=PORT,
+        tls=TLS,
         start_timeout=start_timeout,
         obey=(orders if orders is not None else []).append,
     )
 
 
 def address():
-    return f"127.{178 + os.getpid() % 50}.8.{next(_numbers)}:7071"
+    return f"127.{178 + os.getpid() % 50}.8.{next(_numbers)}:{PORT}"
 
 
 async def serve(desk, at):
-    server = ControlServer(SECRET, frozenset({"algo-1"}), desk)
+    server = ControlServer(desk, TLS)
     await server.start(at)
     return server
 
@@ -108,13 +110,13 @@ def test_reports_survive_a_broken_connection_once_and_in_order():
         task = asyncio.ensure_future(client.run())
         server = await serve(desk, at)
         await until(lambda: client.delivered)
-        links = server._links
+        agents = server._agents
         await server.stop()
         messages = [ExecutorLost(number, Cause(CauseKind.PROGRAM_EXITED, signal=9), True) for number in range(5)]
         for message in messages:
             client.report(message)
-        server = ControlServer(SECRET, frozenset({"algo-1"}), desk)
-        server._links = links  # the same coordinator, back again
+        server = ControlServer(desk, TLS)
+        server._agents = agents  # the same coordinator, back again
         await server.start(at)
         await until(lambda: client.delivered)
         assert desk.taken == [Hello("dnn"), *messages]

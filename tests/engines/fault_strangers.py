@@ -1,4 +1,4 @@
-"""Peers without the job's secret, on every socket on which a job listens."""
+"""Peers without the job's secret and certificates, on every socket on which a job listens."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import fault_machine
 
-from headrace.agent.control.control_messages import Direction, Exited, Link, Report
+from headrace.agent.control.control_messages import Exited, Report
 from headrace.agent.control.grpc_transport import connect
+from headrace.engines.planning.host_certificates import make_certificates
 from headrace.feed.wire import messages
 from headrace.feed.wire.frames import write_header
 from headrace.instance.launch_plan import read_plan
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 TIMEOUT = 5.0
 OUR_PORTS = (7070, 7071)
+REFUSED = 1.0  # for a handshake that cannot succeed
 ANSWER = 0.1  # for a stranger to hear something
 
 
@@ -95,14 +97,13 @@ def _say(stranger: socket.socket, address: tuple[str, int] | str, said: bytes) -
 
 
 async def _lie(play: Play) -> None:
-    """An agent with another secret says that a program has ended."""
+    """An agent with certificates of its own making says that a program has ended."""
     plan = read_plan(play.run.paths.host("algo-1"))
     address = f"{plan.host(plan.leader).address}:{plan.ports.control}"
-    liar = Link(b"x" * 32, Direction.TO_COORDINATOR, "algo-2", b"i" * 16)
-    async with connect(address, liar) as connection:
-        await connection.send(Report(1, Exited("0", 0.0, exit_code=3)))
+    liar = make_certificates(plan.run_id, ["algo-2"])["algo-2"]
+    async with connect(address, plan.leader, liar, b"i" * 16) as connection:
         try:
-            await asyncio.wait_for(connection.receive(), TIMEOUT)
-        except ConnectionError:
+            await asyncio.wait_for(connection.send(Report(1, Exited("0", 0.0, exit_code=3))), REFUSED)
+        except (ConnectionError, asyncio.TimeoutError):
             return
-    raise AssertionError("an agent with another secret was answered")
+    raise AssertionError("an agent with certificates of its own making was heard")

@@ -286,8 +286,9 @@ def test_a_stranger_on_the_control_port_of_a_real_run_changes_nothing(stage):
     import asyncio
     import socket
 
-    from headrace.agent.control.control_messages import Direction, Exited, Link, Report
+    from headrace.agent.control.control_messages import Exited, Report
     from headrace.agent.control.grpc_transport import connect
+    from headrace.engines.planning.host_certificates import make_certificates
 
     script = """
     import os, time
@@ -300,17 +301,15 @@ def test_a_stranger_on_the_control_port_of_a_real_run_changes_nothing(stage):
     before = handle.run.events()
 
     async def attack():
-        liar = Link(b"x" * 32, Direction.TO_COORDINATOR, "algo-2", b"i" * 16)
-        async with connect(f"{stage.prefix}.1:7071", liar) as connection:
-            await connection.send(Report(1, Exited("0", 0.0, exit_code=0)))
-            with pytest.raises(ConnectionError):
-                await connection.receive()
+        liar = make_certificates(handle.run.id, ["algo-2"])["algo-2"]
+        async with connect(f"{stage.prefix}.1:7071", "algo-1", liar, b"i" * 16) as connection:
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(connection.send(Report(1, Exited("0", 0.0, exit_code=0))), 0.5)
 
     asyncio.run(attack())
     with socket.create_connection((f"{stage.prefix}.1", 7071)) as stranger:
         stranger.sendall(os.urandom(4096))
     assert handle.run.events() == before
-    until(said(handle, "control port: refused"))
     flag(handle, "enough")
     assert handle.wait(20) is Status.COMPLETED
     stage.assert_nothing_left(handle)

@@ -3,6 +3,7 @@
 import errno
 import os
 import socket
+import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,7 @@ from headrace.errors import EngineRefused, JobInvalid, UsageError
 from headrace.instance.isolation_level import NAMESPACE, NO_ISOLATION, Isolation
 from headrace.instance.launch_plan import Ports, read_plan
 from headrace.runs import RunPaths, Status, list_runs, runs_dir
+from stranger import as_stranger
 
 SLEEP = "import time; print('running', flush=True); time.sleep(600)"
 
@@ -88,6 +90,45 @@ def test_ports_that_the_job_does_not_name_are_free_ones(stage):
             fixed.check()
         assert "another job has it" in refused.value.message
     assert engines.plan(job).plan.ports == Ports(), "the other job is gone"
+
+
+HOLD = """
+import socket, sys
+kinds = {"listens": socket.SOCK_STREAM, "is silent": socket.SOCK_STREAM, "is of another kind": socket.SOCK_DGRAM}
+held = []
+for number in range(7071, 7071 + 10 * 20, 10):
+    for where in ("chosen", "everywhere", sys.argv[2]):
+        mark = socket.socket(socket.AF_UNIX, kinds[sys.argv[1]])
+        mark.bind(f"\\0headrace/port/{where}:{number}")
+        if sys.argv[1] == "listens":
+            mark.listen(0)
+        held.append(mark)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.needs("root")
+@pytest.mark.parametrize("how", ["listens", "is silent", "is of another kind"])
+def test_whoever_else_holds_the_marks_of_all_ports_takes_none(stage, monkeypatch, how):
+    monkeypatch.setattr("headrace.engines.local.ports.TRIES", 20)
+    plan = engines.plan(stage.job(SLEEP)).plan
+    command = as_stranger("-c", HOLD, how, stage.prefix)
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as stranger:
+        assert stranger.stdout.readline() == "held\n"
+        with choose_ports(plan, frozenset({"control"})) as named:
+            named.check()
+        with choose_ports(plan, frozenset()) as ports, choose_ports(plan, frozenset()) as next_one:
+            assert (ports.plan.ports.control, next_one.plan.ports.control) == (7071, 7081), "of one user"
+            with choose_ports(plan, frozenset({"control"})) as named, pytest.raises(EngineRefused):
+                named.check()
+        with socket.create_server((f"{stage.prefix}.1", 7071)), choose_ports(plan, frozenset()) as ports:
+            assert ports.plan.ports.control == 7081, "the real port is taken"
+        stranger.stdin.close()
+    with choose_ports(plan, frozenset()) as ours, choose_ports(plan, frozenset()) as next_one:
+        assert (ours.plan.ports.control, next_one.plan.ports.control) == (7071, 7081)
+        with choose_ports(plan, frozenset({"control"})) as named, pytest.raises(EngineRefused):
+            named.check()
 
 
 @pytest.mark.parametrize(

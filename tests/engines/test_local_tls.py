@@ -1,26 +1,23 @@
-"""encrypt_inter_container_traffic: control and feed connections under TLS, with certificates of this job only."""
+"""Control is under TLS, with encrypt_inter_container_traffic the feed too, by certificates of the run only."""
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import socket
 import ssl
 import stat
-import sys
 from pathlib import Path
 
 import pytest
 from run_places import WITHOUT_TORCH, flag
 from stage import groups, said, text, until
 
-from headrace import engines
-from headrace.agent.control.control_messages import Direction, Hello, Link, Report
+from headrace.agent.control.control_messages import Hello, Report
 from headrace.agent.control.grpc_transport import connect
-from headrace.errors import EngineRefused
-from headrace.hosting.inputs.host_certificates import make_certificates
-from headrace.instance.certificates import Certificates, certificate_files, read_certificates
-from headrace.instance.launch_plan import read_secret
+from headrace.engines.planning.host_certificates import make_certificates
+from headrace.instance.certificates import certificate_files, read_certificates
 from headrace.runs import Status
 from headrace.runs.events import FeedReady
 
@@ -89,29 +86,28 @@ def test_batches_come_over_tls_and_the_files_are_closed_to_others(stage):
     stage.assert_nothing_left(handle)
 
 
-def test_both_ports_speak_tls_only_and_show_a_certificate_of_this_job_for_their_address(stage):
+def test_both_ports_speak_tls_only_and_show_the_certificate_of_their_host(stage):
     handle = serving(stage, environment=WITHOUT_TORCH)
     until(said(handle, "running"))
     until(lambda: [event for event in handle.run.events() if isinstance(event, FeedReady)], 60)
     ca = certificate_files(handle.paths.host("algo-1")).ca
-    assert certificate_seen(f"{stage.prefix}.2", 7070, ca, f"{stage.prefix}.2") == "TLSv1.3"
-    with pytest.raises(ssl.SSLCertVerificationError, match="IP address mismatch"):
-        certificate_seen(f"{stage.prefix}.2", 7070, ca, f"{stage.prefix}.1")
+    assert certificate_seen(f"{stage.prefix}.2", 7070, ca, "algo-2") == "TLSv1.3"
+    with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
+        certificate_seen(f"{stage.prefix}.2", 7070, ca, "algo-1")
     with pytest.raises(ssl.SSLCertVerificationError):
-        certificate_seen(f"{stage.prefix}.1", 7071, None, f"{stage.prefix}.1")
+        certificate_seen(f"{stage.prefix}.1", 7071, None, "algo-1")
     enough(handle)
     assert handle.wait(20) is Status.COMPLETED
 
 
-def talks(address, secret, tls) -> bool:
+def talks(address, tls) -> bool:
     """Tells whether a new agent gets an answer of the coordinator."""
 
     async def talk() -> bool:
-        link = Link(secret, Direction.TO_COORDINATOR, "algo-2", os.urandom(16))
-        async with connect(address, link, tls) as connection:
+        async with connect(address, "algo-1", tls, os.urandom(16)) as connection:
             try:
-                await asyncio.wait_for(connection.send(Report(1, Hello("dnn"))), 2)
-                await asyncio.wait_for(connection.receive(), 2)
+                await asyncio.wait_for(connection.send(Report(1, Hello("dnn"))), 1)
+                await asyncio.wait_for(connection.receive(), 1)
             except (asyncio.TimeoutError, ConnectionError):
                 return False
         return True
@@ -119,57 +115,20 @@ def talks(address, secret, tls) -> bool:
     return asyncio.run(talk())
 
 
-def strangers_certificates(stage, name) -> Certificates:
-    """Certificates for the same addresses, made by somebody else."""
-    job = stage.job(WAIT, instance_groups=groups(dnn=2), encrypt_inter_container_traffic=True)
-    return make_certificates(engines.plan(job).plan)[name]
-
-
-@pytest.mark.parametrize("how", ["without TLS", "without a certificate", "certificate of another job"])
-def test_who_has_no_certificate_of_this_job_is_refused_even_with_its_secret_and_harmless(stage, how):
-    handle = secured(stage, instance_groups=groups(dnn=2))
+def test_on_the_control_port_of_a_job_without_the_wish_who_is_no_host_is_refused_at_the_handshake(stage):
+    handle = stage.start(WAIT, instance_groups=groups(dnn=2))
     until(lambda: text(handle).count("running") == 2)
-    base = handle.paths.host("algo-2")
-    mine = read_certificates(base)
-    wrong = {
-        "without TLS": None,
-        "without a certificate": Certificates(mine.ca, None, None),
-        "certificate of another job": Certificates(
-            mine.ca, (other := strangers_certificates(stage, "algo-2")).certificate, other.key
-        ),
-    }[how]
     before = handle.run.events()
-
-    assert not talks(f"{stage.prefix}.1:7071", read_secret(base), wrong)
+    ours = read_certificates(handle.paths.host("algo-2"))
+    other = make_certificates(handle.run.id, ["algo-2"])["algo-2"]
+    assert not talks(f"{stage.prefix}.1:7071", dataclasses.replace(other, ca=ours.ca))
+    assert not talks(f"{stage.prefix}.1:7071", other), "an agent says nothing to a coordinator of another run"
     with socket.create_connection((f"{stage.prefix}.1", 7071)) as raw:
         raw.sendall(os.urandom(4096))
+    assert "refused" not in text(handle)  # nothing of theirs was read
+    assert not talks(f"{stage.prefix}.1:7071", ours)
+    until(said(handle, "another process than the agent of algo-2"))
     assert handle.run.events() == before
-    assert "refused" not in text(handle)  # no message of theirs came as far as the check of the secret
     enough(handle)
     assert handle.wait(20) is Status.COMPLETED, text(handle)
     stage.assert_nothing_left(handle)
-
-
-def test_an_agent_does_not_speak_to_a_coordinator_of_another_job(stage):
-    handle = secured(stage, instance_groups=groups(dnn=2))
-    until(lambda: text(handle).count("running") == 2)
-    other = strangers_certificates(stage, "algo-2")
-    assert not talks(f"{stage.prefix}.1:7071", b"s" * 32, other)
-    assert "refused" not in text(handle)  # nothing was sent
-    assert not talks(f"{stage.prefix}.1:7071", b"s" * 32, read_certificates(handle.paths.host("algo-2")))
-    until(said(handle, "control port: refused"))  # with the certificates, but not the secret
-    enough(handle)
-    assert handle.wait(20) is Status.COMPLETED
-
-
-def test_a_job_without_the_wish_has_no_certificates(stage):
-    handle = stage.start("pass")
-    assert handle.wait(20) is Status.COMPLETED
-    assert not certificate_files(handle.paths.host("algo-1")).key.exists()
-
-
-def test_without_the_library_that_makes_certificates_the_job_is_refused(stage, monkeypatch):
-    monkeypatch.setitem(sys.modules, "cryptography", None)
-    with pytest.raises(EngineRefused, match="cryptography") as refused:
-        secured(stage)
-    assert "pip install" in refused.value.hint

@@ -15,7 +15,7 @@ from headrace.hosting.machines.earlier_record import bring_record
 from headrace.hosting.machines.host_record import RecordSender, end_lines, sizes_of, take
 from headrace.hosting.machines.machine_client import MachineClient
 from headrace.hosting.machines.machine_server import MachineServer
-from headrace.instance.launch_plan import read_secret
+from headrace.instance.certificates import read_certificates
 from headrace.instance.storage import Store
 from headrace.runs import RunPaths
 from headrace.runs.record_pieces import PieceMissing
@@ -94,14 +94,14 @@ def test_a_disk_that_fails_for_a_moment_costs_nothing(tmp_path: Path, monkeypatc
     monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "home"))
     prefix = f"127.{80 + os.getpid() % 20}.2"
     made = Machines(tmp_path, job(tmp_path, "", instance_groups=groups(dnn=2)), prefix)
-    secret, host = read_secret(made.leader.tree), made["algo-2"]
+    host = made["algo-2"]
     (host.paths.root / LOG).parent.mkdir(parents=True)
     (host.paths.root / LOG).write_text("one\n")
-    server = MachineServer(made.plan, made.leader.paths, secret, None, lambda: None)
+    server = MachineServer(made.plan, made.leader.paths, read_certificates(made.leader.tree), lambda: None)
     server.start()
-    address = f"{made.plan.host('algo-1').address}:{made.plan.ports.supervisor}"
     record = BadDisk(host.paths, "algo-2")
-    client = MachineClient(address, secret, "algo-2", None, record, nothing, lambda: None)
+    leader, tls = made.plan.host("algo-1"), read_certificates(host.tree)
+    client = MachineClient(leader, made.plan.ports.supervisor, tls, record, nothing, lambda: None)
     client.start()
     try:
         there = made.leader.paths.root / LOG

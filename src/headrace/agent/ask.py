@@ -2,7 +2,7 @@
 
 For engines whose agents have no lifeline: a scheduler's script or `exec` into a pod stops the job with this. Where the
 leader's host has a supervisor that other hosts report to (port `supervisor` of the plan), it takes the command, in
-every part of the run; elsewhere the coordinator does, while programs run. It reads plan, secret and certificates from
+every part of the run; elsewhere the coordinator does, while programs run. It reads plan and certificates from
 the tree of the host where it runs ($SAGEMAKER_BASE_DIR, else /opt/ml), and the coordinator's attempt from
 $HEADRACE_ATTEMPT.
 
@@ -17,10 +17,9 @@ import os
 import socket
 import sys
 
-from headrace.agent.control.control_messages import WHOLE_RUN, Refused
 from headrace.agent.control.grpc_transport import send_command
 from headrace.instance.certificates import read_certificates
-from headrace.instance.launch_plan import read_plan, read_secret
+from headrace.instance.launch_plan import read_plan
 from headrace.instance.lifeline import ATTEMPT, StopJob
 from headrace.instance.paths import base_directory
 from headrace.runs import CauseKind
@@ -33,20 +32,17 @@ def main(arguments: list[str]) -> int:
     command = _command(arguments)
     base = base_directory()
     try:
-        plan, secret = read_plan(base), read_secret(base)
-        tls = read_certificates(base) if plan.encrypt else None
+        plan, tls = read_plan(base), read_certificates(base)
         attempt = int(os.environ.get(ATTEMPT) or 1)
     except (OSError, ValueError) as error:
         print(f"error: {base} is not the tree of a host: {error}", file=sys.stderr)
         return 2
-    leader = plan.host(plan.leader).address
+    address = plan.host(plan.leader).address
+    port = plan.ports.supervisor if _listens(address, plan.ports.supervisor) else plan.ports.control
     try:
-        if _listens(leader, plan.ports.supervisor):
-            asyncio.run(send_command(f"{leader}:{plan.ports.supervisor}", secret, command, WHOLE_RUN, tls))
-        else:
-            asyncio.run(send_command(f"{leader}:{plan.ports.control}", secret, command, attempt, tls))
-    except (ConnectionError, Refused) as error:
-        print(f"error: the leader of the job at {leader} has not taken the command: {error}", file=sys.stderr)
+        asyncio.run(send_command(f"{address}:{port}", plan.leader, tls, command, attempt))
+    except ConnectionError as error:
+        print(f"error: the leader of the job at {address} has not taken the command: {error}", file=sys.stderr)
         return 1
     return 0
 

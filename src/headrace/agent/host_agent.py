@@ -110,25 +110,21 @@ class HostAgent:
         self._lifeline = lifeline
         self._of_platform = not lifeline or bool(os.environ.get(OF_PLATFORM))  # whose signals are
         self._supervisor = os.getppid()
-        tls = read_certificates(self.me.base_dir) if plan.encrypt else None
+        tls = read_certificates(self.me.base_dir)
         paths = RunPaths(Path(self.me.record_dir))
         events = EventWriter(paths.events(host))
         self._leader: Leader | None = None
         if plan.leader == host:
             interface = Environment(self.me.base_dir).network_interface_name
-            self._leader = Leader(plan, secret, events, interface, used_before(os.environ), tls, attempt)
-        leader = plan.host(plan.leader)
-        address = f"{leader.address}:{plan.ports.control}"
+            self._leader = Leader(plan, events, interface, tls, used_before(os.environ), attempt)
         self._client = Client(
-            address=address,
-            leader=f"{leader.group}/{leader.name}",
-            secret=secret,
-            host=host,
+            leader=plan.host(plan.leader),
+            port=plan.ports.control,
+            tls=tls,
             start_timeout=plan.start_timeout,
             obey=self.obey,
             heartbeat=self._heartbeat,
             attempt=attempt,
-            tls=tls,
         )
         self._context = HostContext(
             plan=plan,

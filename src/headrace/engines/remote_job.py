@@ -26,7 +26,6 @@ from headrace.engines.planning.plan_artefacts import check_checkpoint_folder, ch
 from headrace.engines.planning.plan_channels import check_channels, orders_of
 from headrace.engines.planning.prepare_run import prepare
 from headrace.engines.planning.run_folders import in_run
-from headrace.hosting.inputs.host_certificates import check_certificates
 from headrace.instance.channels.stage_orders import ChannelOrder
 from headrace.instance.launch_plan import LaunchPlan, plan_text
 from headrace.instance.paths import DEFAULT_BASE
@@ -156,7 +155,6 @@ def check_remote_job(
     job = planned.job
     job.check_files(elsewhere)
     check_name(job.job_name, engine)
-    check_certificates(planned.plan)
     if programs:
         check_tensorflow(job)
     if storage:

@@ -1,13 +1,14 @@
-"""Certificates of a job whose connections are under TLS, where they lie in an instance's tree.
+"""Certificates of a run's hosts, where they lie in an instance's tree.
 
 They travel with the plan and the secret, in headrace's own channel:
 
-    ca.pem     the job's certificate authority; it signed the certificates of this job's hosts and nothing else
-    tls.pem    certificate of this host, for its address and its name
+    ca.pem     the run's certificate authority; it signed the certificates of this run's hosts and nothing else
+    tls.pem    certificate of this host, for its name in the run
     tls.key    its private key, mode 0600
 
-Both ends show a certificate on control connections. On feed connections the server does, and the client proves with
-the secret who it is. The authority's own key is not kept.
+Control connections are always under TLS, and both ends show a certificate. Where the job asks for it, feed connections
+are, too; there the server shows one, and the client proves with the secret who it is. The authority's own key is not
+kept.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class CertificateFiles:
 
 
 def certificate_files(base_dir: str | os.PathLike[str]) -> CertificateFiles:
-    """Returns where a host's certificates are, if the job has any."""
+    """Returns where a host's certificates are."""
     folder = channel_dir(base_dir)
     return CertificateFiles(folder / CA_NAME, folder / CERTIFICATE_NAME, folder / KEY_NAME)
 

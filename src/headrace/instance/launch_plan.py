@@ -257,7 +257,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         max_run: seconds after which the job is stopped, all attempts together; 0 means no limit.
         stall_after: seconds without any output, metric or delivered batch after which it fails; 0 means no limit.
         budget: what it may cost, all attempts together; None means no limit.
-        encrypt: whether control and feed connections are under TLS.
+        encrypt: whether feed connections are under TLS, as control always is.
         retry: whether a failed job is started again.
         python: interpreter for the user's programs; empty means the agent's own.
         isolation: how hosts on one machine are kept apart.

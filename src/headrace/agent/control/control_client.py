@@ -15,10 +15,8 @@ from collections import deque
 from collections.abc import Callable
 
 from headrace.agent.control.control_messages import (
-    Direction,
     Heartbeat,
     HostEnded,
-    Link,
     Message,
     Orders,
     Refused,
@@ -26,6 +24,7 @@ from headrace.agent.control.control_messages import (
 )
 from headrace.agent.control.grpc_transport import Connection, connect
 from headrace.instance.certificates import Certificates
+from headrace.instance.launch_plan import HostPlan
 from headrace.processes.stopped_time import RunningClock
 
 _log = logging.getLogger(__name__)
@@ -45,35 +44,32 @@ class Client:
     """Talks to the coordinator.
 
     Args:
-        address: ``ip:port`` of the coordinator.
-        leader: name of its host, for messages.
-        secret: the job's secret.
-        host: name of this host.
+        leader: host of the coordinator.
+        port: its port there.
+        tls: certificates of this agent's host.
         start_timeout: seconds within which the coordinator must have answered for the first time.
         obey: called with all orders that come.
         heartbeat: makes what is sent when there is nothing to report.
         attempt: which attempt of the job this is, from 1.
-        tls: certificates, when connections are under TLS.
     """
 
     def __init__(
         self,
         *,
-        address: str,
-        leader: str,
-        secret: bytes,
-        host: str,
+        leader: HostPlan,
+        port: int,
+        tls: Certificates,
         start_timeout: float,
         obey: Callable[[Orders], None],
         heartbeat: Callable[[], Heartbeat] = Heartbeat,
         attempt: int = 1,
-        tls: Certificates | None = None,
     ) -> None:
         self._tls = tls
         self._heartbeat = heartbeat
-        self._address = address
+        self._address = f"{leader.address}:{port}"
         self._leader = leader
-        self._link = Link(secret, Direction.TO_COORDINATOR, host, os.urandom(16), attempt)
+        self._process = os.urandom(16)
+        self._attempt = attempt
         self._start_timeout = start_timeout
         self._obey = obey
         self._queue: deque[Report] = deque()
@@ -106,7 +102,9 @@ class Client:
         self._heard = self._clock()
         while True:
             try:
-                async with connect(self._address, self._link, self._tls) as connection:
+                async with connect(
+                    self._address, self._leader.name, self._tls, self._process, self._attempt
+                ) as connection:
                     sender = asyncio.ensure_future(self._send(connection))
                     try:
                         await self._receive(connection)
@@ -127,7 +125,7 @@ class Client:
         return self._heard + self._limit() - self._clock()
 
     def _complaint(self) -> str:
-        who = f"the coordinator on {self._leader} ({self._address})"
+        who = f"the coordinator on {self._leader.group}/{self._leader.name} ({self._address})"
         if self._answered:
             return f"{who} is silent for {SILENCE_LIMIT:g} s"
         return f"{who} did not answer within {self._start_timeout:g} s"
@@ -136,7 +134,7 @@ class Client:
         while True:
             orders = await self._next_orders(connection)
             if not self._answered:
-                _log.debug("the coordinator on %s answers", self._leader)
+                _log.debug("the coordinator on %s answers", self._leader.name)
             self._answered = True
             self._heard = self._clock()
             while self._queue and self._queue[0].number <= orders.ack:

@@ -1,23 +1,14 @@
-"""The messages between agents and coordinator, and the seal on every message.
+"""The messages between agents and coordinator.
 
 An agent sends `Report`s: something that happened, numbered from 1. The coordinator sends `Orders`: the whole of what
 it wants from that host, and the number of the last report that it has taken in. Both may be sent again: a report
 with a known number is ignored, orders are a state and not a step. So a broken connection loses nothing.
 
-Each message travels in a `Frame` with an HMAC-SHA256 under the job's secret. The seal covers the direction, the host,
-the agent's incarnation (16 random bytes, fresh in every agent process), the attempt, a sequence number and the body. A
-sequence number that is not above the last one is refused, so nothing can be replayed, reflected or sent to another
-host; and a frame of another attempt, whose agents may still run on a host that was cut off.
-
-An engine that is no parent of the leader's agent sends its commands (`headrace.instance.lifeline`) the same way, as the
-host `ENGINE`; each with an incarnation of its own.
+Who speaks, and that nobody else reads, changes or repeats it, is for the transport to know (`grpc_transport`).
 
 Pure: bytes in, values out."""
 
 from __future__ import annotations
-
-import hmac
-from enum import Enum
 
 import msgspec
 
@@ -26,15 +17,13 @@ from headrace.instance.lifeline import Command, CommandReader
 from headrace.runs.cause import Cause
 from headrace.runs.events import Status
 
-SIZE_LIMIT = 1 << 20  # bytes of one frame
+SIZE_LIMIT = 1 << 20  # bytes of one message
 LAST_LINES = 60
 """Lines of a program that its end is told with: what starts ranks writes up to 40 of its own behind their words."""
 SHOWN_LINES = 20
 """Of these, the last ones that a cause shows; older ones are cut shorter."""
 _OLDER_LINE_BYTES = 400
 LAST_LINE_BYTES = 2000
-WHOLE_RUN = 0
-"""Stands for the attempt in the frames of supervisors, which outlive attempts."""
 
 
 class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -280,63 +269,22 @@ class Orders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     verdict: Status | None = None
 
 
-class Direction(str, Enum):
-    """Who sends. Part of the seal, so that a message cannot be reflected to its sender."""
-
-    TO_COORDINATOR = "to-coordinator"
-    TO_AGENT = "to-agent"
-    FROM_ENGINE = "from-engine"
-    TO_ENGINE = "to-engine"
-    FROM_HOST = "from-host"
-    """From the supervisor of another host to the leader's, see `headrace.hosting.machines`."""
-    TO_HOST = "to-host"
-
-    @property
-    def back(self) -> Direction:
-        """The direction of answers."""
-        return _BACK[self]
-
-
-_BACK = {
-    Direction.TO_COORDINATOR: Direction.TO_AGENT,
-    Direction.TO_AGENT: Direction.TO_COORDINATOR,
-    Direction.FROM_ENGINE: Direction.TO_ENGINE,
-    Direction.TO_ENGINE: Direction.FROM_ENGINE,
-    Direction.FROM_HOST: Direction.TO_HOST,
-    Direction.TO_HOST: Direction.FROM_HOST,
-}
-ENGINE = "engine"
-"""What stands for the host in the frames of an engine."""
-
-
-class Frame(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A sealed message, as it travels."""
-
-    host: str
-    incarnation: bytes
-    attempt: int
-    sequence: int
-    body: bytes
-    seal: bytes
-
-
 class Refused(Exception):
-    """A frame that is not from a peer that knows the secret, not new, or of another attempt."""
+    """A message that cannot be read, or whose sender may not send it: of another attempt, or of a process replaced."""
 
 
-_decode_frame = msgspec.msgpack.Decoder(Frame).decode
 _decode_report = msgspec.msgpack.Decoder(Report).decode
 _decode_orders = msgspec.msgpack.Decoder(Orders).decode
 _encode = msgspec.msgpack.Encoder().encode
 
 
 def encode(value: Report | Orders) -> bytes:
-    """Returns the body of a frame."""
+    """Returns a message as it travels."""
     return _encode(value)
 
 
 def decode_report(body: bytes) -> Report:
-    """Reads a frame's body. Raises Refused."""
+    """Reads a report. Raises Refused."""
     try:
         return _decode_report(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -344,7 +292,7 @@ def decode_report(body: bytes) -> Report:
 
 
 def decode_orders(body: bytes) -> Orders:
-    """Reads a frame's body. Raises Refused."""
+    """Reads orders. Raises Refused."""
     try:
         return _decode_orders(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -352,71 +300,12 @@ def decode_orders(body: bytes) -> Orders:
 
 
 def decode_command(body: bytes) -> Command:
-    """Reads the body of an engine's frame. Raises Refused."""
+    """Reads a command of an engine. Raises Refused."""
     try:
         (command,) = CommandReader().feed(body)
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
         raise Refused(f"not one command: {error}") from None
     return command
-
-
-def open_frame(data: bytes, secret: bytes, direction: Direction, attempt: int) -> Frame:
-    """Reads a frame and checks its seal and attempt, not yet its sequence number. Raises Refused."""
-    try:
-        frame = _decode_frame(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        raise Refused("not a frame") from None
-    expected = _seal(secret, direction, frame.host, frame.incarnation, frame.attempt, frame.sequence, frame.body)
-    if not hmac.compare_digest(expected, frame.seal):
-        raise Refused("wrong seal")
-    if frame.attempt != attempt:
-        raise Refused(f"{frame.host} is of attempt {frame.attempt}, and this is attempt {attempt}")
-    return frame
-
-
-class Link:
-    """One end of the talk between an agent and the coordinator. Outlives connections.
-
-    Args:
-        secret: the job's secret.
-        outward: the direction in which this end sends.
-        host: the agent's host.
-        incarnation: the agent's.
-        attempt: which attempt of the job this is, from 1.
-    """
-
-    def __init__(self, secret: bytes, outward: Direction, host: str, incarnation: bytes, attempt: int = 1) -> None:
-        self.host = host
-        self.incarnation = incarnation
-        self._attempt = attempt
-        self._secret = secret
-        self._outward = outward
-        self._sent = 0
-        self._seen = 0
-
-    def seal(self, body: bytes) -> bytes:
-        """Returns the next frame."""
-        self._sent += 1
-        seal = _seal(self._secret, self._outward, self.host, self.incarnation, self._attempt, self._sent, body)
-        return _encode(Frame(self.host, self.incarnation, self._attempt, self._sent, body, seal))
-
-    def open(self, data: bytes) -> bytes:
-        """Returns the body of a frame from the other end. Raises Refused."""
-        return self.accept(open_frame(data, self._secret, self._outward.back, self._attempt))
-
-    def accept(self, frame: Frame) -> bytes:
-        """Returns the body of a frame whose seal was checked, if it is for this link and new. Raises Refused."""
-        if frame.host != self.host or not hmac.compare_digest(frame.incarnation, self.incarnation):
-            raise Refused(f"a frame of another agent than the one of {self.host}")
-        if frame.sequence <= self._seen:
-            raise Refused(f"frame {frame.sequence} of {self.host} was seen before")
-        self._seen = frame.sequence
-        return frame.body
-
-
-def _seal(secret: bytes, direction: Direction, *signed: str | bytes | int) -> bytes:
-    # An encoded list, not a concatenation: no two different messages give the same bytes.
-    return hmac.digest(secret, _encode(["headrace control 2", direction.value, *signed]), "sha256")
 
 
 def clip_lines(lines: list[bytes]) -> tuple[str, ...]:

@@ -26,21 +26,19 @@ class Leader:
 
     Args:
         plan: the launch plan.
-        secret: the job's secret.
         events: the event file of the leader's host.
-        used: see `Coordinator`.
         interface: network interface to the other hosts.
         tls, attempt: see `ControlServer`.
+        used: see `Coordinator`.
     """
 
     def __init__(
         self,
         plan: LaunchPlan,
-        secret: bytes,
         events: EventWriter,
         interface: str,
+        tls: Certificates,
         used: Used = NOTHING,
-        tls: Certificates | None = None,
         attempt: int = 1,
     ) -> None:
         self._plan = plan
@@ -49,7 +47,7 @@ class Leader:
         self._offset = time.time() - time.monotonic()
         self._connected: set[str] = set()
         self._coordinator = Coordinator(plan, self._now(), used)
-        self._server = ControlServer(secret, frozenset(host.name for host in plan.hosts), self, tls, attempt)
+        self._server = ControlServer(self, tls, attempt)
 
     @property
     def verdict(self) -> JobFinished | None:

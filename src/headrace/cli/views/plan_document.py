@@ -319,7 +319,7 @@ def promises(plan: PlanView) -> str:
         which = "any failure" if plan.retry.any else "the loss of a host"
         words.append(f"is tried again after {which}, {counted(plan.retry.attempts, 'time')}")
     if plan.encrypt:
-        words.append("control and feed under TLS")
+        words.append("the feed under TLS")
     return "; ".join(words)
 
 

@@ -24,7 +24,6 @@ from headrace.engines.new_run import check_name, new_run
 from headrace.engines.planning.plan_artefacts import check_checkpoint_folder, check_places
 from headrace.engines.planning.plan_channels import check_channels, check_mounts, orders_of
 from headrace.engines.planning.prepare_run import prepare
-from headrace.hosting.inputs.host_certificates import check_certificates
 from headrace.hosting.isolation.network_layout import INTERFACE
 from headrace.hosting.isolation.probing import network_here
 from headrace.hosting.supervision.cleanup import sweep_leftovers
@@ -99,7 +98,6 @@ def _check(job: Job) -> CheckedJob:
     job.check_files()
     check_name(job.job_name)
     checked = _work_out(job)
-    check_certificates(checked.plan)
     check_tensorflow(job)
     check_open_ports(job, checked.plan)
     check_places(job)

@@ -5,6 +5,8 @@ A port that the job file names is taken as it is, and refused when it is in use.
 same, a port is held by the name of an abstract Unix socket, from the choice until the run's supervisor has ended: the
 caller makes the sockets and the supervisor (of a detached run: its keeper) inherits them. The kernel frees them with
 the last process that has them, whatever killed it, and each network namespace has names of its own, as it has ports.
+Everybody may take such a name. So a mark of another user only leads to other ports: where the job file names the port,
+or no others are left, `bind` is the judge, and between runs of this user a file in a folder of his own is the mark.
 
 Hosts with a network of their own have all ports for themselves; there only the job's ports among each other count.
 """
@@ -12,16 +14,23 @@ Hosts with a network of their own have all ports for themselves; there only the 
 from __future__ import annotations
 
 import errno
+import os
 import socket
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
 from headrace.errors import EngineRefused
+from headrace.held_file import hold
+from headrace.home import home_dir
 from headrace.instance.launch_plan import TORCH_DISTRIBUTED, LaunchPlan, Ports
 from headrace.instance.tfconfig import worker_ports
 from headrace.instance.tfdata import tf_data_servers
+from headrace.private_folders import make_folders
 
 ANY = "0.0.0.0"
 EVERYWHERE, CHOSEN = "everywhere", "chosen"  # in place of the prefix of addresses in the name of a mark
@@ -88,7 +97,7 @@ class ChosenPorts:
     def __init__(self, plan: LaunchPlan) -> None:
         self.plan = plan
         self.refused: list[tuple[NeededPort, str]] = []
-        self._held: dict[str, socket.socket] = {}
+        self._held: dict[str, socket.socket | BinaryIO] = {}
 
     def __enter__(self) -> ChosenPorts:
         return self
@@ -101,20 +110,21 @@ class ChosenPorts:
         """What a process must inherit to hold the ports."""
         return tuple(held.fileno() for held in self._held.values())
 
-    def hold(self, port: NeededPort, *, named: bool) -> str:
+    def hold(self, port: NeededPort, *, named: bool, everybody: bool = False) -> str:
         """Holds a port, unless it is held here already. Returns why it cannot be; empty if it is held.
 
         Args:
             port: the port.
             named: the job file names it.
+            everybody: a mark of another user counts, too.
         """
         try:
             for mark in port.marks(named=named):
                 if mark not in self._held:
-                    self._held[mark] = _bound(mark)
+                    self._held[mark] = _bound(mark, everybody)
             everywhere = _mark(EVERYWHERE, port.number)
             if everywhere not in self._held:
-                _bound(everywhere).close()
+                _bound(everywhere, everybody).close()
         except OSError as error:
             return "another job has it" if error.errno == errno.EADDRINUSE else (error.strerror or str(error))
         return ""
@@ -149,11 +159,12 @@ def choose_ports(plan: LaunchPlan, given: frozenset[str]) -> ChosenPorts:
     Raises:
         EngineRefused: there are not enough free ports.
     """
-    for step in range(TRIES):
-        chosen = ChosenPorts(msgspec.structs.replace(plan, ports=_moved(plan.ports, given, step * STEP)))
-        if _take(chosen, given):
-            return chosen
-        chosen.close()
+    for everybody in (True, False):
+        for step in range(TRIES):
+            chosen = ChosenPorts(msgspec.structs.replace(plan, ports=_moved(plan.ports, given, step * STEP)))
+            if _take(chosen, given, everybody):
+                return chosen
+            chosen.close()
     raise EngineRefused("no free ports were found for the job", hint="name some: engines.local.ports")
 
 
@@ -163,7 +174,7 @@ def _moved(ports: Ports, given: frozenset[str], by: int) -> Ports:
     return Ports(**{name: port if name in stay else port + by for name, port in every.items()})
 
 
-def _take(chosen: ChosenPorts, given: frozenset[str]) -> bool:
+def _take(chosen: ChosenPorts, given: frozenset[str], everybody: bool) -> bool:
     """Holds the ports of a plan. Returns whether the plan can be used: all that the job file does not name are free."""
     needed = list(needed_ports(chosen.plan))
     users: dict[int, set[str]] = {}
@@ -174,8 +185,9 @@ def _take(chosen: ChosenPorts, given: frozenset[str]) -> bool:
     if chosen.plan.isolation.own_network:
         return True
     for port in needed:
-        why = chosen.hold(port, named=port.field in given) or _in_use(port.address, port.number)
-        if why and port.field not in given:
+        named = port.field in given
+        why = chosen.hold(port, named=named, everybody=everybody and not named) or _in_use(port.address, port.number)
+        if why and not named:
             return False
         if why:
             chosen.refused.append((port, why))
@@ -186,14 +198,40 @@ def _mark(where: str, number: int) -> str:
     return f"\0headrace/port/{where}:{number}"
 
 
-def _bound(mark: str) -> socket.socket:
-    held = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+def _bound(mark: str, everybody: bool) -> socket.socket | BinaryIO:
+    """Returns a mark: a file, where another user has the name and only this user's count. Raises OSError: taken."""
+    held = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         held.bind(mark)
-    except BaseException:
+        held.listen(socket.SOMAXCONN)  # which tells who looks whose it is; nobody is answered
+    except OSError as error:
         held.close()
-        raise
+        if everybody or error.errno != errno.EADDRINUSE or _is_ours(mark):
+            raise
+        return _own_file(mark)
     return held
+
+
+def _own_file(mark: str) -> BinaryIO:
+    folder = home_dir() / "ports"
+    make_folders(folder)
+    network = Path("/proc/self/ns/net").stat().st_ino  # as names and ports, its files are a network namespace's
+    descriptor = hold(folder / f"{network}-{mark.rpartition('/')[2]}")
+    if descriptor is None:
+        raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+    return os.fdopen(descriptor, "rb", buffering=0)
+
+
+def _is_ours(mark: str) -> bool:
+    """Tells whether this user holds a mark. One at which too many have looked does not tell."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as looker:
+        looker.setblocking(False)
+        try:
+            looker.connect(mark)
+            credentials = looker.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        except OSError:
+            return False
+    return bool(struct.unpack("3i", credentials)[1] == os.geteuid())
 
 
 def _in_use(address: str, port: int) -> str:

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from headrace.engines.planning.code_size import check_entry_points, code_notes, ignored_in
+from headrace.engines.planning.host_certificates import make_certificates
 from headrace.engines.planning.plan_artefacts import prepare_artefacts
 from headrace.engines.planning.plan_channels import prepare_channels, tree_channels
 from headrace.engines.planning.plan_requirements import plan_environments
 from headrace.hosting.helpers.store_record import RecordOrder, write_order
-from headrace.hosting.inputs.host_certificates import make_certificates
 from headrace.hosting.inputs.host_facts import with_pythons
 from headrace.hosting.inputs.requirements import prepare_install
 from headrace.hosting.inputs.source_code import bring_code, code_digest
@@ -129,7 +129,7 @@ def write_trees(
         OSError: a tree cannot be written.
     """
     secret = secrets.token_hex(32)
-    certificates = make_certificates(plan)
+    certificates = make_certificates(plan.run_id, [host.name for host in plan.hosts])
     for host in plan.hosts:
         tree = paths.host(host.name)  # host.base_dir is what the host itself sees
         hyperparameters = job.hyperparameters_of(host.group)
@@ -148,8 +148,7 @@ def write_trees(
             network_interface_name=interface,
         )
         write_plan(plan, tree, secret)
-        if plan.encrypt:
-            write_certificates(tree, certificates[host.name])
+        write_certificates(tree, certificates[host.name])
 
 
 def _texts(job: Job, host: HostPlan) -> dict[str, str]:

@@ -256,9 +256,7 @@ def make_ready(
     paths.host(name).parent.mkdir(exist_ok=True)
     paths.host(name).symlink_to(tree.base)
     for file, mode in ((CA_NAME, 0o644), (CERTIFICATE_NAME, 0o644), (KEY_NAME, 0o600)):
-        own = secrets / name / file
-        if own.is_file():
-            write_atomically(channel_dir(tree.base) / file, own.read_bytes(), mode)
+        write_atomically(channel_dir(tree.base) / file, (secrets / name / file).read_bytes(), mode)
     return plan
 
 

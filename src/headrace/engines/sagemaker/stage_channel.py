@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Protocol
 
 from headrace.engines.host_order import HostOrder, write_host_order
+from headrace.engines.planning.host_certificates import make_certificates
 from headrace.engines.planning.library_wheels import PYTHONS, downloaded_libraries, zipped_wheels
 from headrace.engines.planning.pack_files import files_below, package_zip, packed
 from headrace.engines.planning.prepare_run import bring_job_code, write_job
@@ -30,7 +31,6 @@ from headrace.engines.sagemaker.container_start import LIBRARIES, PACKAGE, RUN, 
 from headrace.engines.sagemaker.sagemaker_job import SageMakerJob
 from headrace.engines.sagemaker.service_request import own_hyperparameters
 from headrace.hosting.helpers.store_record import RecordOrder, write_order
-from headrace.hosting.inputs.host_certificates import make_certificates
 from headrace.instance.certificates import CA_NAME, CERTIFICATE_NAME, KEY_NAME
 from headrace.instance.launch_plan import SECRET_NAME, LaunchPlan, plan_text
 from headrace.instance.storage import is_s3, join
@@ -95,10 +95,10 @@ def prepare_sagemaker_run(planned: SageMakerJob, paths: RunPaths, number: int = 
 def _secrets(plan: LaunchPlan) -> Iterator[tuple[str, bytes]]:
     """Yields the job's secret, and the certificates of its hosts, in a folder for each."""
     yield SECRET_NAME, secrets.token_hex(32).encode()
-    for host, found in make_certificates(plan).items():
-        yield f"{host}/{CA_NAME}", found.ca
-        yield f"{host}/{CERTIFICATE_NAME}", found.certificate
-        yield f"{host}/{KEY_NAME}", found.key
+    for host, certificates in make_certificates(plan.run_id, [host.name for host in plan.hosts]).items():
+        yield f"{host}/{CA_NAME}", certificates.ca
+        yield f"{host}/{CERTIFICATE_NAME}", certificates.certificate
+        yield f"{host}/{KEY_NAME}", certificates.key
 
 
 def shared_content(planned: SageMakerJob, paths: RunPaths) -> dict[str, bytes | Path]:

@@ -44,11 +44,9 @@ from headrace.engines.slurm.slurm_instances import JOB_LOG
 from headrace.engines.slurm.slurm_state import why_terminated
 from headrace.engines.ticket import read_ticket, write_ticket
 from headrace.errors import HeadraceError
-from headrace.hosting.inputs.host_certificates import make_certificates
 from headrace.hosting.supervision.record_storing import store_rest
 from headrace.hosting.supervision.stop_orders import StopOrders, by_user
 from headrace.hosting.supervision.supervisor import ENGINE, Supervisor
-from headrace.instance.certificates import write_certificates
 from headrace.instance.launch_plan import (
     SECRET_NAME,
     LaunchPlan,
@@ -154,12 +152,9 @@ def _place(paths: RunPaths, start: HostOrder, variables: Mapping[str, str]) -> L
     submitted = read_plan(paths, LaunchPlan)
     ports = ports_of(int(variables["SLURM_JOB_ID"])) if start.share_nodes else Ports()
     plan = placed(submitted, allocation, addresses_of(allocation.nodes), start.ranks, ports)
-    certificates = make_certificates(plan)
     for host in plan.hosts:
         secret = (channel_dir(host.base_dir) / SECRET_NAME).read_text()
         write_plan(plan, host.base_dir, secret)
-        if plan.encrypt:
-            write_certificates(Path(host.base_dir), certificates[host.name])
     write_atomically(paths.plan, plan_text(plan).encode())
     return plan
 

@@ -243,7 +243,7 @@ class Receiver:
     def _dial(self, route: RouteNumber, dial: messages.Dial) -> None:
         try:
             name, port = split_address(dial.address)
-            tls = client_tls(dial.tls_ca, name) if dial.tls_ca else None
+            tls = client_tls(dial.tls_ca, dial.certified) if dial.tls_ca else None
         except FeedError as error:
             self._rank.send(messages.Down(error.message, refused=True), route=route)
             return

@@ -152,7 +152,13 @@ class RemotePool(WorkerPool):
                     self._receiver = start_receiver()
                 worker = self._add(endpoint.name, "remote", self._receiver)
                 dial = messages.Dial(
-                    endpoint.address, self._endpoints.secret, client, rank, world_size, self._endpoints.tls_ca
+                    endpoint.address,
+                    self._endpoints.secret,
+                    client,
+                    rank,
+                    world_size,
+                    self._endpoints.tls_ca,
+                    endpoint.certified,
                 )
                 self._receiver.channel.send(dial, route=worker.route)
                 worker.handshake = ClientHandshake(b"", client)

@@ -76,7 +76,7 @@ def _connect(endpoint: Endpoint, tls_ca: str, timeout: float) -> FramedConnectio
     if endpoint.address.startswith("unix:"):
         return connect_unix(endpoint.address).channel
     host, port = split_address(endpoint.address)
-    tls = client_tls(tls_ca, host) if tls_ca else None
+    tls = client_tls(tls_ca, endpoint.certified) if tls_ca else None
     connection = socket.create_connection((host, port), timeout)
     configure_tcp(connection)
     return FramedConnection(connection, handshake=decode_greeting, tls=tls)

@@ -32,11 +32,13 @@ class Endpoint:
         name: for messages, e.g. ``algo-1``.
         address: ``tcp://ip:port`` or ``unix:@name``.
         state: what is known of it.
+        certified: name or IP that its certificate must hold: a host of a job shows its name in the job.
     """
 
     name: str
     address: str
     state: State = "ready"
+    certified: str = ""
 
 
 class _FileHost(msgspec.Struct):
@@ -109,7 +111,7 @@ class Endpoints:
             if seen != self._seen:
                 file = _files.decode(self._path.read_bytes())
                 self._secret_file = file.secret_file
-                self._endpoints = tuple(Endpoint(host.host, host.address, host.state) for host in file.hosts)
+                self._endpoints = tuple(Endpoint(host.host, host.address, host.state, host.host) for host in file.hosts)
                 self._seen = seen
         except (OSError, msgspec.DecodeError) as error:
             raise FeedError(
@@ -122,8 +124,8 @@ def _endpoint(address: str) -> Endpoint:
     address = address.strip()
     if not address.startswith("unix:"):
         address = address if address.startswith("tcp://") else f"tcp://{address}"
-        split_address(address)
-    return Endpoint(address.removeprefix("tcp://"), address)
+        return Endpoint(address.removeprefix("tcp://"), address, certified=split_address(address)[0])
+    return Endpoint(address, address)
 
 
 def read_secret(path: str | Path) -> bytes:

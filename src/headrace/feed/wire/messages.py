@@ -129,7 +129,10 @@ class Refused(_Message, frozen=True):
 
 
 class Dial(_Message, frozen=True):
-    """Client to receiver: connect the frame's route to `address` (``tcp://ip:port``). `tls_ca`: CA file for TLS."""
+    """Client to receiver: connect the frame's route to `address` (``tcp://ip:port``).
+
+    `tls_ca`: CA file for TLS. `certified`: name or IP that the server's certificate must hold.
+    """
 
     address: str
     secret: bytes
@@ -137,6 +140,7 @@ class Dial(_Message, frozen=True):
     rank: int = 0
     world_size: int = 1
     tls_ca: str = ""
+    certified: str = ""
 
 
 class Down(_Message, frozen=True):

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from headrace.agent.control.control_messages import WHOLE_RUN, Direction, Link, Refused
-from headrace.agent.control.grpc_transport import channel_credentials
+from headrace.agent.control.control_messages import Refused
+from headrace.agent.control.grpc_transport import channel_security
 from headrace.errors import HeadraceError
 from headrace.hosting.machines.host_record import RecordSender
 from headrace.hosting.machines.machine_messages import (
@@ -29,6 +29,7 @@ from headrace.hosting.machines.machine_messages import (
     encode,
 )
 from headrace.instance.certificates import Certificates
+from headrace.instance.launch_plan import HostPlan
 
 import grpc  # isort: skip  (grpc_transport sets its variables first)
 
@@ -38,14 +39,9 @@ RECORD_SECONDS = 1.0
 CALL_SECONDS = 10.0
 BYTES_A_SECOND = 500_000  # of a message, at least
 RETRY_SECONDS = 0.2
-_OPTIONS = [
+_SIZES = [
     ("grpc.max_receive_message_length", MESSAGE_LIMIT),
     ("grpc.max_send_message_length", MESSAGE_LIMIT),
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 500),
-    ("grpc.use_local_subchannel_pool", 1),
 ]
 
 
@@ -53,10 +49,9 @@ class MachineClient:
     """See the module.
 
     Args:
-        address: of the leader's supervisor.
-        secret: the job's secret.
-        host: name of this host.
-        tls: certificates, when connections are under TLS.
+        leader: host of the leader's supervisor.
+        port: its port there.
+        tls: certificates of this host.
         record: what of the record is sent.
         made: yields what the host made.
         wake: called in the thread when there is something new.
@@ -70,10 +65,9 @@ class MachineClient:
 
     def __init__(
         self,
-        address: str,
-        secret: bytes,
-        host: str,
-        tls: Certificates | None,
+        leader: HostPlan,
+        port: int,
+        tls: Certificates,
         record: RecordSender,
         made: Callable[[], Iterator[TreePiece]],
         wake: Callable[[], None],
@@ -82,10 +76,8 @@ class MachineClient:
         self.heard = time.monotonic()
         self.taken = False
         self.failed = ""
-        self._address = address
-        self._secret = secret
-        self._host = host
-        self._tls = tls
+        self._address = f"{leader.address}:{port}"
+        self._security = channel_security(leader.name, tls, _SIZES)
         self._record = record
         self._made = made
         self._wake = wake
@@ -93,7 +85,7 @@ class MachineClient:
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._leader = b""
-        self._link = self._new_link()
+        self._number = 0
         self._delivering = False
         self._sends_made = True
         self._tree: Iterator[TreePiece] | None = None
@@ -129,29 +121,20 @@ class MachineClient:
     # --- in the thread -----------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        with self._channel() as channel:
+        with grpc.secure_channel(self._address, *self._security) as channel:
             call = channel.unary_unary(METHOD)
             while not self._closed.is_set() and not self.taken:
                 try:
                     report = self._next()
-                    data = self._link.seal(encode(report))
+                    data = encode(report)
                     answer = call(data, timeout=CALL_SECONDS + len(data) / BYTES_A_SECOND)
-                    self._take(report, decode_order(self._link.open(answer)))
+                    self._take(report, decode_order(answer))
                 except (grpc.RpcError, Refused, OSError) as error:
                     self._broken(error)
         self._wake()
 
-    def _channel(self) -> grpc.Channel:
-        if self._tls is None:
-            return grpc.insecure_channel(self._address, options=_OPTIONS)
-        return grpc.secure_channel(self._address, channel_credentials(self._tls), options=_OPTIONS)
-
-    def _new_link(self) -> Link:
-        return Link(self._secret, Direction.FROM_HOST, self._host, os.urandom(16), WHOLE_RUN)
-
     def _broken(self, error: Exception) -> None:
         """Begins anew after a while: the leader does not answer, or the record cannot be read or remembered here."""
-        self._link = self._new_link()
         self._record.forget()
         why = f"{error.code()}: {error.details()}" if isinstance(error, grpc.Call) else str(error)
         if why != self._told:
@@ -164,7 +147,9 @@ class MachineClient:
         """Returns the next report, with what it carries."""
         with self._lock:
             report, delivering = self._report, self._delivering
-        report = msgspec.structs.replace(report, leader=self._leader, fresh=self._record.fresh)
+        self._number += 1
+        fresh = self._record.fresh
+        report = msgspec.structs.replace(report, number=self._number, leader=self._leader, fresh=fresh)
         if self._record.asks_sizes:
             return msgspec.structs.replace(report, asks_sizes=True, more=True)
         if delivering:
@@ -200,7 +185,6 @@ class MachineClient:
             self._leader = answer.leader
             self._tree = self._piece = None
             self._record.forget()
-            self._link = self._new_link()
         elif answer.missing:
             self._record.forget()
         else:

@@ -11,7 +11,10 @@ An attempt goes through these phases, for every host:
     END n        the programs are over: the last checkpoints are brought to safety
     DELIVER      the job is over: send the end of the record, and what the host made
 
-Pure: bytes in, values out. Frames and seals are those of the control port (`headrace.agent.control`).
+A report counts if it is newer than the last one of its host: a call that was given up may come late, and a supervisor
+whose machine was replaced may still run.
+
+Pure: bytes in, values out. They travel as on the control port (`headrace.agent.control.grpc_transport`).
 """
 
 from __future__ import annotations
@@ -75,6 +78,7 @@ class HostReport(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         process: 16 random bytes of this supervisor.
+        number: of this report, counted by it from 1.
         leader: those of the leader's that it has heard last; of another one nothing counts but that it is here.
         prepared: attempt for which it is prepared.
         begun: the last attempt whose agent it has started.
@@ -92,6 +96,7 @@ class HostReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """
 
     process: bytes
+    number: int = 0
     leader: bytes = b""
     prepared: int = 0
     begun: int = 0

@@ -1,9 +1,8 @@
 """The leader's end of the talk between the supervisors of a run: a port, and what is known of every other host.
 
 A report is taken as a whole before it is answered: its pieces are in the leader's directory then. The answer waits for
-a moment when nothing else is wanted, so that orders reach a host at once and an idle one asks twice a second. Calls of
-strangers change nothing: a frame must have the right seal and a number that is new for its sender, and a recorded one
-names another leader's process or another sender.
+a moment when nothing else is wanted, so that orders reach a host at once and an idle one asks twice a second. A caller
+is the host whose certificate it shows.
 
 The same port takes the commands of `headrace.agent.ask`, in every part of a run.
 """
@@ -20,8 +19,13 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from headrace.agent.control.control_messages import WHOLE_RUN, Direction, Frame, Link, Refused, open_frame
-from headrace.agent.control.grpc_transport import COMMAND_METHOD, CommandFrames, server_credentials
+from headrace.agent.control.control_messages import Refused, decode_command
+from headrace.agent.control.grpc_transport import (
+    COMMAND_METHOD,
+    SERVER_OPTIONS,
+    certified_host,
+    server_credentials,
+)
 from headrace.errors import HeadraceError
 from headrace.hosting.machines.host_record import end_lines, sizes_of, take
 from headrace.hosting.machines.host_tree import all_has_come, forget_made, put
@@ -50,7 +54,7 @@ _log = logging.getLogger(__name__)
 _OPTIONS = [
     ("grpc.max_receive_message_length", MESSAGE_LIMIT),
     ("grpc.max_send_message_length", MESSAGE_LIMIT),
-    ("grpc.so_reuseport", 0),
+    *SERVER_OPTIONS,
 ]
 ANSWER_SECONDS = 3.0  # for answers to what has come when the port is closed
 _TOLD = 20  # refused messages that are logged
@@ -69,6 +73,8 @@ class OtherHost:
         taken: all that the supervisor that is there now made and wrote is here.
         made: something that it made has come.
         in_doubt: the coordinator has lost its agent.
+        number: of its last report.
+        replaced: the supervisors that were there before.
     """
 
     name: str
@@ -80,8 +86,8 @@ class OtherHost:
     made: bool = False
     in_doubt: bool = False
     told: LeaderOrder | None = None
-    link: Link | None = None
-    links: set[bytes] = field(default_factory=set)
+    number: int = 0
+    replaced: set[bytes] = field(default_factory=set)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -90,17 +96,16 @@ class OtherHost:
         patience = DOUBT_SECONDS if self.in_doubt else SILENCE_SECONDS
         return self.report is None or time.monotonic() - self.heard > patience
 
-    def open(self, frame: Frame, secret: bytes) -> bytes:
-        """Returns the body of a frame. Raises Refused."""
-        if self.link is None or frame.incarnation != self.link.incarnation:
-            if frame.incarnation in self.links:
-                raise Refused(f"a connection of {self.name} that has ended")
-            link = Link(secret, Direction.TO_HOST, self.name, frame.incarnation, WHOLE_RUN)
-            body = link.accept(frame)
-            self.link = link
-            self.links.add(frame.incarnation)
-            return body
-        return self.link.accept(frame)
+    def check_newer(self, report: HostReport) -> None:
+        """Checks that a report is newer than those that were taken. Raises Refused."""
+        before = self.report
+        if report.process in self.replaced:
+            raise Refused(f"a supervisor of {self.name} that was replaced")
+        if before is not None and report.process != before.process:
+            self.replaced.add(before.process)
+        elif report.number <= self.number:
+            raise Refused(f"report {report.number} of {self.name} came after report {self.number}")
+        self.number = report.number
 
 
 class MachineServer:
@@ -109,25 +114,20 @@ class MachineServer:
     Args:
         plan: the launch plan.
         paths: the run's directory.
-        secret: the job's secret.
-        tls: certificates, when connections are under TLS.
+        tls: certificates of the leader.
         wake: called in those threads when there is something new.
 
     Attributes:
         hosts: the other hosts by name. Their orders are set with `order`.
     """
 
-    def __init__(
-        self, plan: LaunchPlan, paths: RunPaths, secret: bytes, tls: Certificates | None, wake: Callable[[], None]
-    ) -> None:
+    def __init__(self, plan: LaunchPlan, paths: RunPaths, tls: Certificates, wake: Callable[[], None]) -> None:
         self._process = os.urandom(16)
         self._paths = paths
-        self._secret = secret
         self._tls = tls
         self._wake = wake
         self._news = threading.Condition()
         self._commands: list[Command] = []
-        self._frames = CommandFrames(secret, WHOLE_RUN)
         self._refused = 0
         others = [host for host in plan.hosts if host.name != plan.leader]
         self.hosts = {host.name: OtherHost(host.name, host.group, time.monotonic()) for host in others}
@@ -144,10 +144,7 @@ class MachineServer:
             handler = grpc.unary_unary_rpc_method_handler(behaviour)
             server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {name: handler}),))
         try:
-            if self._tls is None:
-                bound = server.add_insecure_port(self._address)
-            else:
-                bound = server.add_secure_port(self._address, server_credentials(self._tls))
+            bound = server.add_secure_port(self._address, server_credentials(self._tls))
         except RuntimeError as error:
             raise HeadraceError(f"the supervisor cannot listen on {self._address}: {error}") from None
         if not bound:
@@ -181,26 +178,24 @@ class MachineServer:
 
     def _report(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         try:
-            frame = open_frame(data, self._secret, Direction.FROM_HOST, WHOLE_RUN)
-            if frame.host not in self.hosts:
-                raise Refused(f"{frame.host!r} is no other host of this job")
-            host = self.hosts[frame.host]
+            name, report = certified_host(context), decode_report(data)
+            if name not in self.hosts:
+                raise Refused(f"{name!r} is no other host of this job")
+            host = self.hosts[name]
             with host.lock:
-                report = decode_report(host.open(frame, self._secret))
-                link, before = host.link, (host.report, host.taken)
+                host.check_newer(report)
+                before = (host.report, host.taken)
                 answer = self._take(host, report)
                 is_news = (host.report, host.taken) != before
         except Refused as error:
             self._refuse(context, error)
         except OSError as error:
-            _log.warning("what %s sent cannot be written: %s", frame.host, error)
+            _log.warning("what %s sent cannot be written: %s", name, error)
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "not written")
         if is_news:  # idle hosts report twice a second each
             self._wake()
         order = self._order(host, wait=not report.more and answer.sizes is None and not answer.taken)
-        answer = msgspec.structs.replace(order, sizes=answer.sizes, missing=answer.missing, taken=answer.taken)
-        assert link is not None
-        return link.seal(encode(answer))
+        return encode(msgspec.structs.replace(order, sizes=answer.sizes, missing=answer.missing, taken=answer.taken))
 
     def _order(self, host: OtherHost, wait: bool) -> LeaderOrder:
         """Returns what a host has to do; waits for something new if there is nothing."""
@@ -230,7 +225,7 @@ class MachineServer:
         host.heard = time.monotonic()
         if report.leader == self._process or not known:
             host.report = msgspec.structs.replace(
-                report, pieces=(), tree=(), asks_sizes=False, fresh=False, more=False, delivered=False
+                report, number=0, pieces=(), tree=(), asks_sizes=False, fresh=False, more=False, delivered=False
             )
         sizes = sizes_of(self._paths, host.name) if report.asks_sizes else None
         return LeaderOrder(self._process, sizes=sizes, missing=missing, taken=host.taken and report.delivered)
@@ -252,16 +247,16 @@ class MachineServer:
 
     def _command(self, data: bytes, context: grpc.ServicerContext) -> bytes:
         try:
-            with self._news:
-                command, answer = self._frames.open(data)
-                self._commands.append(command)
+            command = decode_command(data)
         except Refused as error:
             self._refuse(context, error)
+        with self._news:
+            self._commands.append(command)
         self._wake()
-        return answer
+        return b""
 
     def _refuse(self, context: grpc.ServicerContext, error: Exception) -> None:
         self._refused += 1
-        if self._refused <= _TOLD:  # a stranger must not fill the disk
+        if self._refused <= _TOLD:  # nobody must fill the disk
             _log.warning("supervisor port: refused a message from %s: %s", context.peer(), error)
-        context.abort(grpc.StatusCode.UNAUTHENTICATED, "refused")  # raises
+        context.abort(grpc.StatusCode.PERMISSION_DENIED, "refused")  # raises

@@ -32,7 +32,7 @@ from headrace.hosting.supervision.scratch_dir import remove_scratch
 from headrace.hosting.supervision.stop_orders import StopOrders
 from headrace.hosting.supervision.supervisor import BEFORE, ENGINE
 from headrace.instance.certificates import read_certificates
-from headrace.instance.launch_plan import LaunchPlan, read_secret
+from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.lifeline import ATTEMPT, COORDINATOR_LOST, OF_PLATFORM, StopJob
 from headrace.instance.paths import TreePaths
 from headrace.runs import Cause, CauseKind, EventWriter, RunPaths, Status
@@ -76,13 +76,10 @@ class FollowingHost(HostDuties):
         self._collected = collected
         self._may_go_on = bool(plan.retry.attempts or interruptions)
         self._me = plan.host(host)
-        leader = plan.host(plan.leader)
-        tls = read_certificates(self._me.base_dir) if plan.encrypt else None
         self._client = MachineClient(
-            f"{leader.address}:{plan.ports.supervisor}",
-            read_secret(self._me.base_dir),
-            host,
-            tls,
+            plan.host(plan.leader),
+            plan.ports.supervisor,
+            read_certificates(self._me.base_dir),
             RecordSender(paths, host),
             lambda: made_by(host, TreePaths(self._me.base_dir).base),
             self._wake_up,

@@ -32,7 +32,7 @@ from headrace.hosting.supervision.record_storing import store_rest
 from headrace.hosting.supervision.stop_orders import StopOrders
 from headrace.hosting.supervision.supervisor import COLLECT_SECONDS, Supervisor
 from headrace.instance.certificates import read_certificates
-from headrace.instance.launch_plan import LaunchPlan, Retry, read_secret
+from headrace.instance.launch_plan import LaunchPlan, Retry
 from headrace.instance.lifeline import COORDINATOR_LOST, AgentGone, StopJob
 from headrace.runs import Cause, CauseKind, Run, RunPaths, Status
 from headrace.runs.events import HostLost, HostNotCollected
@@ -86,8 +86,7 @@ class LeadingHost(Supervisor):
         self._interruptions = interruptions
         self._anew = anew
         base = plan.host(plan.leader).base_dir
-        tls = read_certificates(base) if plan.encrypt else None
-        self._server = MachineServer(plan, paths, read_secret(base), tls, self._wake_up)
+        self._server = MachineServer(plan, paths, read_certificates(base), self._wake_up)
         self._ran: dict[str, bytes] = {}  # the supervisors with which the attempt has begun
         self._told_gone: set[str] = set()
         self._prepared_since = time.monotonic()

@@ -232,7 +232,7 @@ class JobFields(Part):
         earlier_output: what becomes of the model and output that an earlier run of the name has left there.
         keep: places outside of these folders, which go with the output: paths on the host or of its working directory.
         record: where else the record of the run is kept.
-        encrypt_inter_container_traffic: whether connections between hosts are under TLS.
+        encrypt_inter_container_traffic: whether feed connections between hosts are under TLS, as control always is.
         engines: options of the engines.
         image_uri: container image.
         role: ARN of the role under which the job runs.
