@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+from pathlib import Path
 
 import pytest
 from agent_plans import make_plan, scripts
@@ -13,10 +14,21 @@ from headrace.agent.control.control_messages import Heartbeat, HostLeaving, Orde
 from headrace.agent.coordinator.leader import Leader
 from headrace.agent.host.programs import HostPrograms
 from headrace.agent.host_agent import HostAgent
+from headrace.engines.planning.host_certificates import make_certificates
+from headrace.instance.certificates import write_certificates
 from headrace.instance.launch_plan import TfDataPlan
 from headrace.instance.lifeline import OF_PLATFORM
 from headrace.instance.paths import TreePaths
 from headrace.runs.metric_records import HostSecond
+
+CERTIFICATES = make_certificates("run", ["algo-1", "algo-2"])
+
+
+@pytest.fixture(autouse=True)
+def certificates(tmp_path: Path) -> None:
+    for host, made in CERTIFICATES.items():
+        (tmp_path / host / "input/data/headrace").mkdir(parents=True)
+        write_certificates(tmp_path / host, made)
 
 
 @pytest.mark.parametrize("stopped", [False, True])
@@ -46,7 +58,7 @@ def test_a_signal_to_the_leaders_agent_is_its_platforms_doing_where_the_engine_s
         monkeypatch.setenv(OF_PLATFORM, "1")
     plan = make_plan(scripts("dnn", "algo-1", "algo-2"), base=tmp_path)
     tree = TreePaths(tmp_path / "algo-1")
-    tree.resource_config.parent.mkdir(parents=True)
+    tree.resource_config.parent.mkdir(parents=True, exist_ok=True)
     tree.resource_config.write_text(json.dumps({"current_host": "algo-1", "hosts": [], "network_interface_name": "lo"}))
     for file in (tree.input_data_config, tree.hyperparameters):
         file.write_text("{}")
