@@ -81,7 +81,7 @@ def test_fit_says_which_engine_and_with_which_role_output_and_region(
             started.append(job)
             return SimpleNamespace(isolation="", id="j-1")
 
-    monkeypatch.setattr("headrace.job.job.find_engine", lambda name, function: {"sagemaker": Service}[name])
+    monkeypatch.setattr("headrace.job.job.find_engine", lambda name, _="": {"sagemaker": Service}[name])
     job = Job(
         "j", source_dir="code", entry_point="train.py", instance_type="ml.c5.xlarge", instance_count=1, image_uri="i"
     )
