@@ -345,7 +345,7 @@ def log_bytes(paths: RunPaths) -> int:
 
 
 def _files(folder: Path) -> list[tuple[os.DirEntry[str], os.stat_result]]:
-    """Lists the files of a tree; what goes away meanwhile is left out."""
+    """Lists the files of a tree; what goes away or cannot be looked at is left out: who reads it says so."""
     found: list[tuple[os.DirEntry[str], os.stat_result]] = []
     try:
         for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
@@ -353,7 +353,7 @@ def _files(folder: Path) -> list[tuple[os.DirEntry[str], os.stat_result]]:
                 found += _files(Path(entry.path))
             else:
                 found.append((entry, entry.stat(follow_symlinks=False)))
-    except (FileNotFoundError, NotADirectoryError):
+    except OSError:
         pass
     return found
 
@@ -361,6 +361,6 @@ def _files(folder: Path) -> list[tuple[os.DirEntry[str], os.stat_result]]:
 def _stamp(path: Path) -> tuple[int, int, int]:
     try:
         stat = path.stat()
-    except (FileNotFoundError, NotADirectoryError):
+    except OSError:
         return (-1, 0, 0)
     return (stat.st_ino, stat.st_size, stat.st_mtime_ns)
