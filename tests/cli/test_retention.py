@@ -74,7 +74,9 @@ def test_a_grid_goes_whole_when_it_has_ended_and_stays_whole_until_then(cli: Cli
     leave_list(foreign.root)
 
     refused = cli("rm", alone.id, going[0].id)
-    assert f"error: {going[0].id} is of the grid going, which has not ended" in refused.stderr
+    assert f"error: {going[0].id} is of the grid going, whose report is made of its runs" in refused.stderr
+    assert f"error: {new[0].id} is of the grid new" in cli("rm", alone.id, new[0].id).stderr
+    assert "error: the grid going has not ended" in cli("rm", "going", alone.id).stderr
     assert alone.header.is_file(), "none was removed"
     before = names(cli.runs)
     dry = cli("prune", "--older", "30d", "--keep", "1", "--dry-run")
@@ -83,6 +85,13 @@ def test_a_grid_goes_whole_when_it_has_ended_and_stays_whole_until_then(cli: Cli
     }  # fmt: skip
     assert "grid damaged stays with its runs, as it cannot be read" in dry.stderr
     assert (names(cli.runs), names(grids)) == (before, {"old", "new", "going", "damaged"})
+
+    third = make_grid(cli, "third", 10, ended=True)
+    gone = cli("rm", "third")
+    assert gone.returncode == 0, gone.stderr
+    assert "removed grid third" in gone.stdout
+    assert not (grids / "third").exists()
+    assert not any(run.root.exists() for run in third)
 
     removed = json.loads(cli("prune", "--older", "30d", "--output", "json").stdout)
     assert sorted(removed["grids"]) == ["new", "old"]

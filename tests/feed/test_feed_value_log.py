@@ -60,3 +60,10 @@ def test_outside_a_job_it_only_checks_its_arguments(tmp_path: Path) -> None:
         headrace.log({"loss": "much"})
     with pytest.raises(TypeError, match="the name of a metric must be a text that is not empty, not 7"):
         headrace.log({7: 1.0})  # type: ignore[dict-item]
+
+
+def test_a_loss_that_has_its_graph_is_logged_without_a_word(tmp_path: Path) -> None:
+    script = "class Loss:\n    def detach(self): return 2.5\nimport headrace\nheadrace.log({'loss': Loss()}, step=1)\n"
+    done = logged(script, str(tmp_path / "metrics"))
+    assert done.stderr == ""
+    assert "2.5" in (tmp_path / "metrics").read_text()

@@ -60,7 +60,7 @@ def test_options_become_hyperparameters_and_data_that_they_name_become_channels(
         "  # epochs:  # the script needs it\n",
         "  # seed:  # the script has its own default\n",
         "  # vocabulary:  # the script has its own default\n",
-        "  # test: the data of SM_CHANNEL\n",
+        "  # test: FOLDER  # the script asks for it\n",
         "  # model-dir: $SM_MODEL_DIR unless it is given\n",
         "  # fast: a flag without a value: only a `command`",
         "  # layers: several values: only a `command`",
@@ -106,6 +106,14 @@ def test_what_is_no_script_is_told(name: str, text: str | None, tmp_path: Path) 
         (tmp_path / name).write_text(text)
     with pytest.raises(UsageError, match=name):
         job_of_script(tmp_path / name)
+
+
+def test_a_channel_that_a_pipeline_asks_for_is_an_input(tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "train.py").write_text("feed.channel('texts'); channel('words'); feed.channel(name)\n")
+    text = job_of_script(tmp_path / "train.py")
+    assert "\n  texts: texts\n" in text
+    assert "\n  # words: FOLDER" in text
 
 
 @pytest.mark.parametrize("default", ["/", ".", "..", "../..", "//", "./"])

@@ -68,9 +68,9 @@ def list_ended(alive: Alive, tell: Callable[[str], object]) -> list[Ended]:
     return [*alone, *grids.values()]
 
 
-def unfinished_grid_of(job_name: str) -> str:
-    """Returns the grid that has not ended to which the runs of a job belong; empty for none. One that cannot be read is
-    taken for that of every job whose name begins as its jobs' do."""
+def grid_of(job_name: str) -> str:
+    """Returns the grid to which the runs of a job belong; empty for none. One that cannot be read is taken for that of
+    every job whose name begins as its jobs' do."""
     for name in grid_names():
         try:
             record = read_grid(name)
@@ -78,7 +78,7 @@ def unfinished_grid_of(job_name: str) -> str:
             if job_name.startswith(f"{name}-"):
                 return name
             continue
-        if record.ended is None and any(each.job_name == job_name for line in record.lines for each in line.attempts):
+        if any(each.job_name == job_name for line in record.lines for each in line.attempts):
             return name
     return ""
 

@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from headrace.errors import UsageError
 from headrace.job.load import job_name_of
@@ -83,7 +83,7 @@ def job_of_script(script: Path) -> str:
         *_distribution(code),
         "# Hosts that only prepare batches, for headrace's DataLoader: docs/feed.md, README.md",
         "",
-        "# What is kept: /opt/ml/model, /opt/ml/output/data, and what is written below the working directory",
+        "# What is kept: /opt/ml/model, /opt/ml/output/data; relative paths stay in the run (headrace files)",
         "# Figures of the training: headrace.log({\"loss\": loss}, step=i), or what it prints:",
         '# metric_definitions: [{name: loss, regex: "loss ([0-9.]+)"}]',
         "# stopping_condition: {max_run: 3600}  # seconds",
@@ -111,7 +111,9 @@ def _options(script: Path, tree: ast.AST) -> Iterator[str]:
     """Yields hyperparameters and inputs."""
     given, channels, empty = list[str](), dict[str, str](), True
     read = dict.fromkeys(node.value for node in ast.walk(tree) if _text(node).startswith(_CHANNEL))  # type: ignore[attr-defined]
-    for name in (str(each)[len(_CHANNEL) :].lower() for each in read):
+    named = [str(each)[len(_CHANNEL) :].lower() for each in read]
+    named += [_text(node.args[0]) for node in ast.walk(tree) if _is_call_of(node, "channel")]
+    for name in dict.fromkeys(named):
         channels[name] = name if name and (script.parent / name).exists() else ""
     for option in filter(None, map(_option, ast.walk(tree))):
         if option.variable.startswith(_CHANNEL):
@@ -141,7 +143,18 @@ def _options(script: Path, tree: ast.AST) -> Iterator[str]:
         yield "# Data, which a host finds in /opt/ml/input/data/NAME and SM_CHANNEL_NAME: a path, or s3://"
         yield "inputs:" if any(channels.values()) else "# inputs:"
         for name, folder in channels.items():
-            yield f"  {_yaml(name)}: {_yaml(folder)}" if folder else f"  # {name}: the data of SM_CHANNEL"
+            yield (
+                f"  {_yaml(name)}: {_yaml(folder)}"
+                if folder
+                else f"  # {_yaml(name)}: FOLDER  # the script asks for it"
+            )
+
+
+def _is_call_of(node: ast.AST, function: str) -> TypeGuard[ast.Call]:
+    """Whether a node calls a function of this name, of a module or not, with a text."""
+    if not (isinstance(node, ast.Call) and node.args and _text(node.args[0])):
+        return False
+    return function == getattr(node.func, "attr", getattr(node.func, "id", ""))
 
 
 def _place(folder: Path, option: _Option) -> tuple[str, tuple[str, ...]] | None:

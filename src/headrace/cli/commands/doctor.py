@@ -149,7 +149,7 @@ def command(
         found = report(observed, script, code, stopped=over and not full, transfer=transfer, no_transfer=why_not)
     if found is None:
         raise _nothing(observed)
-    found = msgspec.structs.replace(found, notes=(*found.notes, note) if note else found.notes)
+    found = msgspec.structs.replace(found, crowded=note, notes=(*found.notes, note) if note else found.notes)
     if output == "json":
         echo_json(found)
     else:

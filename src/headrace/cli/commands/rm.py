@@ -19,8 +19,9 @@ def command(runs: tuple[str, ...], output: str) -> None:
     """Remove the directories of runs that have ended: record, logs, code, what their hosts wrote, model and output
     without an `output_path`. What is stored elsewhere (`output_path`, `checkpoint_s3_uri`, `record`) stays.
 
-    RUN is the id of a run, which `headrace ps --all` lists with its size; the name of a job is not enough. If one of
-    them cannot be removed, none is: a run that goes on, or one of a grid that has not ended.
+    RUN is the id of a run, which `headrace ps --all` lists with its size; the name of a job is not enough. The name of
+    a grid that has ended removes it with its runs: its report is made of them, so none of them goes alone. If one of
+    all these cannot be removed, none is.
 
     \b
     Examples:
@@ -28,7 +29,8 @@ def command(runs: tuple[str, ...], output: str) -> None:
     """
     from headrace.cli.options import ask_engines
     from headrace.errors import EngineRefused, UsageError
-    from headrace.grid.retention import unfinished_grid_of
+    from headrace.grid.journal.read_grid import grid_names
+    from headrace.grid.retention import grid_of, list_ended
     from headrace.own_runs import started_here
     from headrace.runs import Run
     from headrace.runs.disk.remove_runs import Ended
@@ -37,15 +39,22 @@ def command(runs: tuple[str, ...], output: str) -> None:
     alive = ask_engines()
     chosen = []
     for run_id in dict.fromkeys(runs):
+        if run_id in grid_names():
+            ended = [entry for entry in list_ended(alive, click.echo) if entry.grid == run_id]
+            if not ended:
+                hint = f"`headrace grid status {run_id}` shows it, `headrace grid stop {run_id}` ends it"
+                raise EngineRefused(f"the grid {run_id} has not ended", hint=hint)
+            chosen += ended
+            continue
         paths = find_run(run_id)
         if paths.id != run_id:
             others = ", ".join(each.id for each in list_paths_of(run_id)[-3:])
             raise UsageError(f"{run_id!r} is not the id of a run", hint=f"name the run, such as {others or paths.id}")
         if started_here(paths.root) and not Run(paths, alive).finished:
             raise EngineRefused(f"{paths.id} goes on", hint=f"stop it first: headrace stop {paths.id}")
-        if grid := unfinished_grid_of(job_name_of(paths.id)):
-            hint = f"`headrace grid status {grid}` shows it, `headrace grid stop {grid}` ends it"
-            raise EngineRefused(f"{paths.id} is of the grid {grid}, which has not ended", hint=hint)
+        if grid := grid_of(job_name_of(paths.id)):
+            hint = f"`headrace rm {grid}` removes the grid with its runs, when it has ended"
+            raise EngineRefused(f"{paths.id} is of the grid {grid}, whose report is made of its runs", hint=hint)
         chosen.append(Ended(paths.id, 0.0, (paths,)))
     remove(chosen, output, dry_run=False)
 

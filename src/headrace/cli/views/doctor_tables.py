@@ -30,6 +30,8 @@ def show_trial(report: TrialReport) -> None:
     """Prints the report of one trial."""
     out = console()
     out.print()
+    if report.crowded:
+        out.print(Text(f"NOT SURE: {report.crowded}. Run it again when the machine is quiet", style="bold"))
     out.print(Text(f"{report.verdict.advice.value.upper()}: {report.verdict.reason}", style="bold"))
     worst = next(one for one in report.ranks if one.pid == report.worst_pid)
     for line in advice_lines(report.verdict, worst.chosen):
@@ -43,7 +45,7 @@ def show_trial(report: TrialReport) -> None:
         _rank(rank, many=len(report.ranks) > 1)
     out.print()
     _transfer(report)
-    notes = [*report.notes, *report.verdict.notes, *worst.notes]
+    notes = [*(note for note in report.notes if note != report.crowded), *report.verdict.notes, *worst.notes]
     if report.stopped:
         notes.append("the script was stopped after the trial; --full lets it go on")
     if report.exit_code not in (0, *((STOPPED,) if report.stopped else ())):

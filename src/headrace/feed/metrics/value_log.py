@@ -94,7 +94,7 @@ def log(values: Mapping[str, SupportsFloat], step: int | None = None) -> None:
         if not isinstance(name, str) or not name:
             raise TypeError(f"headrace.log: the name of a metric must be a text that is not empty, not {name!r}")
         try:
-            number = float(value)
+            number = float(value.detach() if hasattr(value, "detach") else value)  # torch warns of a loss with a graph
         except (TypeError, ValueError) as error:
             raise TypeError(f"headrace.log: {name!r} must be a number, not {value!r}") from error
         _log.take(name, number, step)

@@ -196,7 +196,9 @@ def channel(name: str) -> Path:
             )
             raise PipelineError(
                 f"this host has no channel {name!r} (it has: {', '.join(have) or 'none'})",
-                hint="give the channel to this group with instance_group_names, or set " + variable,
+                hint="give the channel to this group with instance_group_names"
+                if have
+                else f"add `inputs: {{{name}: FOLDER}}` to the job file; outside of a job set {variable}",
             )
         return directory
     return Path(found)

@@ -125,6 +125,7 @@ class TrialReport(msgspec.Struct, frozen=True):
         wires: the least time for a batch.
         notes: what to know.
         formulas: how every figure is computed, by its name.
+        crowded: the note that other programs had the machine's cores, which makes the advice unsure; else empty.
     """
 
     command: tuple[str, ...]
@@ -139,6 +140,7 @@ class TrialReport(msgspec.Struct, frozen=True):
     wires: tuple[Wire, ...]
     notes: tuple[str, ...]
     formulas: dict[str, str]
+    crowded: str = ""
 
 
 def judged(rank: RankTrial) -> LoaderTrial | None:
