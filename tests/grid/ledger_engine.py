@@ -94,7 +94,7 @@ def _log_loss(job: Job, paths: RunPaths) -> None:
 
 
 def _loss(run: Run) -> str:
-    return str(json.loads((run.paths.root / "job.json").read_bytes())["hyperparameters"].get("loss", 0))
+    return str(json.loads((run.paths.root / "job.json").read_bytes()).get("hyperparameters", {}).get("loss", 0))
 
 
 def alive(run: Run) -> bool:
