@@ -8,6 +8,7 @@ import subprocess
 import sys
 import sysconfig
 import zipfile
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,18 @@ def test_fixed_addresses_of_aws_become_the_endpoint_where_python_starts_and_noth
     command = [sys.executable, "-S", "-c", f"import site; site.execsitecustomize()\n{HOOKED}"]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=allowed(60))
     assert (done.stdout, done.stderr) == ("own\n", "")
+
+
+def test_beside_the_probe_of_doctor_the_hook_is_set_once_and_the_one_behind_both_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("print('own')")
+    hook, probe = (files("headrace") / room / "bootstrap" for room in ("endpoint", "measuring"))
+    count = "import sys; print(sum(type(finder).__name__ == 'SessionFinder' for finder in sys.meta_path))"
+    for first, second in ((hook, probe), (probe, hook)):
+        environ = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (first, second, tmp_path)))}
+        done = subprocess.run(
+            [sys.executable, "-c", count], env=environ, capture_output=True, text=True, timeout=allowed(60)
+        )
+        assert done.stdout == "own\n1\n", done.stderr
 
 
 def test_with_a_certificate_it_answers_https_and_its_profile_says_so(tmp_path: Path) -> None:

@@ -67,9 +67,10 @@ def _local(address: str | None) -> str | None:
 
 
 def _load_own() -> None:
-    """Loads the `sitecustomize` that there is without this one."""
+    """Loads the `sitecustomize` that there is without this one, which it does not find again."""
     here = __file__.rpartition(os.sep)[0]
-    spec: ModuleSpec | None = PathFinder.find_spec("sitecustomize", [entry for entry in sys.path if entry != here])
+    sys.path[:] = [entry for entry in sys.path if entry != here]
+    spec: ModuleSpec | None = PathFinder.find_spec("sitecustomize", sys.path)
     if spec is not None and spec.loader is not None:
         from importlib.util import module_from_spec
 
