@@ -25,6 +25,38 @@ from headrace.runs.store import job_name_of
 GRIDS = ""  # the series of all grids: no job has that name
 
 
+class GridJobs:
+    """Which grid the runs of a job are of, as the journals say that are here now.
+
+    Args:
+        tell: gets a word on a grid that cannot be read: it is taken for that of every job whose name begins as its
+            jobs' do.
+
+    Attributes:
+        ended: the grids that have ended, and when.
+    """
+
+    def __init__(self, tell: Callable[[str], object] = lambda _: None) -> None:
+        self.ended: dict[str, float] = {}
+        self._grids: dict[str, str] = {}  # by job name
+        self._unread: list[str] = []
+        for name in grid_names():
+            try:
+                record = read_grid(name)
+            except HeadraceError as error:
+                tell(f"grid {name} stays with its runs, as it cannot be read: {error.message}")
+                self._unread.append(name)
+                continue
+            self._grids.update((attempt.job_name, name) for line in record.lines for attempt in line.attempts)
+            if record.ended is not None and not has_controller(grids_dir() / name):
+                self.ended[name] = record.ended
+
+    def grid_of(self, job_name: str) -> str:
+        """Returns the grid of a job; empty for none."""
+        unread = (name for name in self._unread if job_name.startswith(f"{name}-"))
+        return self._grids.get(job_name) or next(unread, "")
+
+
 def list_ended(alive: Alive, tell: Callable[[str], object]) -> list[Ended]:
     """Returns the runs that have ended and are of no grid, and the grids that have ended.
 
@@ -32,26 +64,13 @@ def list_ended(alive: Alive, tell: Callable[[str], object]) -> list[Ended]:
         alive: see `headrace.runs.Run`.
         tell: gets a word on what stays because it cannot be read.
     """
-    grids: dict[str, Ended] = {}
-    grid_of: dict[str, str] = {}  # by job name
-    unread = []
-    for name in grid_names():
-        try:
-            record = read_grid(name)
-        except HeadraceError as error:
-            tell(f"grid {name} stays with its runs, as it cannot be read: {error.message}")
-            unread.append(f"{name}-")
-            continue
-        grid_of.update((attempt.job_name, name) for line in record.lines for attempt in line.attempts)
-        if record.ended is not None and not has_controller(grids_dir() / name):
-            grids[name] = Ended(GRIDS, record.ended, (), name)
+    jobs = GridJobs(tell)
+    grids = {name: Ended(GRIDS, ended, (), name) for name, ended in jobs.ended.items()}
     alone = []
     for run in list_runs(alive=alive):
         job = job_name_of(run.id)
-        grid = grid_of.get(job, "")
-        if not started_here(run.paths.root) or (not grid and job.startswith(tuple(unread))):
-            continue
-        if grid and grid not in grids:
+        grid = jobs.grid_of(job)
+        if not started_here(run.paths.root) or (grid and grid not in grids):
             continue
         try:
             state, created = run.state(), run.header.created
@@ -66,21 +85,6 @@ def list_ended(alive: Alive, tell: Callable[[str], object]) -> list[Ended]:
         else:
             alone.append(Ended(job, created if state.ended is None else state.ended, (run.paths,)))
     return [*alone, *grids.values()]
-
-
-def grid_of(job_name: str) -> str:
-    """Returns the grid to which the runs of a job belong; empty for none. One that cannot be read is taken for that of
-    every job whose name begins as its jobs' do."""
-    for name in grid_names():
-        try:
-            record = read_grid(name)
-        except HeadraceError:
-            if job_name.startswith(f"{name}-"):
-                return name
-            continue
-        if any(each.job_name == job_name for line in record.lines for each in line.attempts):
-            return name
-    return ""
 
 
 def remove_ended(ended: Ended) -> None:

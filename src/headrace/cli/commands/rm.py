@@ -30,21 +30,22 @@ def command(runs: tuple[str, ...], output: str) -> None:
     from headrace.cli.options import ask_engines
     from headrace.errors import EngineRefused, UsageError
     from headrace.grid.journal.read_grid import grid_names
-    from headrace.grid.retention import grid_of, list_ended
+    from headrace.grid.retention import GridJobs, list_ended
     from headrace.own_runs import started_here
     from headrace.runs import Run
     from headrace.runs.disk.remove_runs import Ended
     from headrace.runs.store import find_run, job_name_of, list_paths_of
 
     alive = ask_engines()
+    grids, jobs = {*grid_names()}, GridJobs()
+    ended = {entry.grid: entry for entry in list_ended(alive, _tell)} if grids & {*runs} else {}
     chosen = []
     for run_id in dict.fromkeys(runs):
-        if run_id in grid_names():
-            ended = [entry for entry in list_ended(alive, click.echo) if entry.grid == run_id]
-            if not ended:
+        if run_id in grids:
+            if run_id not in ended:
                 hint = f"`headrace grid status {run_id}` shows it, `headrace grid stop {run_id}` ends it"
                 raise EngineRefused(f"the grid {run_id} has not ended", hint=hint)
-            chosen += ended
+            chosen.append(ended[run_id])
             continue
         paths = find_run(run_id)
         if paths.id != run_id:
@@ -52,11 +53,15 @@ def command(runs: tuple[str, ...], output: str) -> None:
             raise UsageError(f"{run_id!r} is not the id of a run", hint=f"name the run, such as {others or paths.id}")
         if started_here(paths.root) and not Run(paths, alive).finished:
             raise EngineRefused(f"{paths.id} goes on", hint=f"stop it first: headrace stop {paths.id}")
-        if grid := grid_of(job_name_of(paths.id)):
+        if grid := jobs.grid_of(job_name_of(paths.id)):
             hint = f"`headrace rm {grid}` removes the grid with its runs, when it has ended"
             raise EngineRefused(f"{paths.id} is of the grid {grid}, whose report is made of its runs", hint=hint)
         chosen.append(Ended(paths.id, 0.0, (paths,)))
     remove(chosen, output, dry_run=False)
+
+
+def _tell(words: str) -> None:
+    click.echo(f"headrace: {words}", err=True)
 
 
 def remove(chosen: list[Ended], output: str, *, dry_run: bool) -> None:
@@ -123,5 +128,5 @@ def prune(older: str | None, keep: int | None, dry_run: bool, output: str) -> No
     age = None if older is None else age_seconds(older)
     if older is not None and age is None:
         raise UsageError(f"--older {older!r} is not an age", hint="for example --older 12h, or --older 30d")
-    ended = list_ended(ask_engines(), lambda words: click.echo(f"headrace: {words}", err=True))
+    ended = list_ended(ask_engines(), _tell)
     remove(to_prune(ended, age, keep or 0, time.time()), output, dry_run=dry_run)

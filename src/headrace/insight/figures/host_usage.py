@@ -14,6 +14,9 @@ from headrace.runs import GpuUse, HostSecond
 Hosts = Sequence[Sequence[HostSecond]]
 """The records of some hosts, those of each in the order of time; none is empty."""
 
+Stretches = list[list[tuple[HostSecond, float]]]
+"""Records of one host with a counter, split where it began anew; each of two or more, over some time."""
+
 _NO_METRICS = "no metrics of its hosts"
 _NO_WINDOW = "no training window"
 _TOO_FEW = "fewer than two metric seconds of a host in the training window"
@@ -82,21 +85,27 @@ def _within(found: Sequence[HostSecond], window: Window) -> list[HostSecond]:
     return [second for second in found if window.start <= second.t <= window.end]
 
 
-def unbroken(
-    seconds: Sequence[HostSecond], count: Callable[[HostSecond], float | None]
-) -> list[list[tuple[HostSecond, float]]]:
+def _unbroken(seconds: Sequence[HostSecond], count: Callable[[HostSecond], float | None]) -> Stretches:
     """Splits the records of a host where a counter began anew, as it does with the agent of another attempt.
 
     Returns:
         Stretches of records with their counts, each of two or more, over some time.
     """
-    stretches: list[list[tuple[HostSecond, float]]] = []
+    stretches: Stretches = []
     for second in seconds:
         if (value := count(second)) is not None:
             if not stretches or value < stretches[-1][-1][1]:
                 stretches.append([])
             stretches[-1].append((second, value))
     return [stretch for stretch in stretches if stretch[-1][0].t > stretch[0][0].t]
+
+
+def _growth(stretches: Stretches) -> float:
+    return sum(last - first for (_, first), *_, (_, last) in stretches)
+
+
+def _seconds(stretches: Stretches) -> float:
+    return sum(last.t - first.t for (first, _), *_, (last, _) in stretches)
 
 
 def _span(seconds: Sequence[HostSecond]) -> Window:
@@ -113,10 +122,10 @@ def _cpu(hosts: Hosts, window: Window | None, note: str) -> Figure:
     parts: list[list[tuple[float, float]]] = []  # of each host: CPU seconds used and available, second by second
     for found in hosts:
         within = _within(found, window)
-        stretches = unbroken(within, lambda second: second.cpu)
+        stretches = _unbroken(within, lambda second: second.cpu)
         if not stretches:
             return missing("cpu", "%", _TOO_FEW)
-        used += sum(last - first for (_, first), *_, (_, last) in stretches)
+        used += _growth(stretches)
         capacity += sum((last.t - first.t) * last.cores for (first, _), *_, (last, _) in stretches)
         inside += within
         parts.append(
@@ -136,9 +145,8 @@ def _cpu(hosts: Hosts, window: Window | None, note: str) -> Figure:
 def cpu_rate(found: Sequence[HostSecond], window: Window | None) -> float:
     """Returns the CPU seconds a second that a host's programs used in a window; 0 where that was not measured."""
     within = found if window is None else _within(found, window)
-    stretches = unbroken(within, lambda second: second.cpu)
-    seconds = sum(last.t - first.t for (first, _), *_, (last, _) in stretches)
-    return sum(last - first for (_, first), *_, (_, last) in stretches) / seconds if stretches else 0.0
+    stretches = _unbroken(within, lambda second: second.cpu)
+    return _growth(stretches) / _seconds(stretches) if stretches else 0.0
 
 
 def _others(hosts: Hosts, window: Window | None, note: str, beside: Sequence[float]) -> Figure:
@@ -148,14 +156,14 @@ def _others(hosts: Hosts, window: Window | None, note: str, beside: Sequence[flo
     inside: list[HostSecond] = []
     for found, known in zip(hosts, beside, strict=True):
         within = [second for second in _within(found, window) if second.busy is not None]
-        stretches = unbroken(within, lambda second: second.cpu)
+        stretches = _unbroken(within, lambda second: second.cpu)
         if not stretches:
             return missing(
                 "others", "%", "the host's records do not tell how busy its cores were" if not within else _TOO_FEW
             )
         ends = [(first, last) for (first, _), *_, (last, _) in stretches]
         busy = sum((last.busy or 0.0) - (first.busy or 0.0) - last.cpu + first.cpu for first, last in ends)
-        taken += max(0.0, busy / sum(last.t - first.t for first, last in ends) - known)
+        taken += max(0.0, busy / _seconds(stretches) - known)
         cores += ends[-1][1].cores
         inside += within
     return Figure("others", "%", min(100.0, 100 * taken / cores), _span(inside), note=note)
@@ -176,11 +184,10 @@ def _rate(
         counted = [second for second in _within(found, window) if count(second) is not None]
         if not counted and all(count(second) is None for second in found):
             return missing(name, "bytes/s", absent)
-        stretches = unbroken(counted, count)
+        stretches = _unbroken(counted, count)
         if not stretches:
             return missing(name, "bytes/s", _TOO_FEW)
-        growth = sum(last - first for (_, first), *_, (_, last) in stretches)
-        total += growth / sum(last.t - first.t for (first, _), *_, (last, _) in stretches)
+        total += _growth(stretches) / _seconds(stretches)
         inside += counted
         pairs = itertools.chain.from_iterable(map(itertools.pairwise, stretches))
         rows.append([(new - old) / (after.t - before.t) for (before, old), (after, new) in pairs if after.t > before.t])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -23,6 +23,9 @@ from headrace.cli.options import echo_json, output_option
 
 if TYPE_CHECKING:
     from headrace.cloud.stack_template import StackTemplate
+    from headrace.cloud.stacks import Stacks
+
+    Where = dict[str, str]
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -227,6 +230,19 @@ def _write_stack(kind: StackKind, folder: Path, update: bool, dry_run: bool, out
     write(files, folder, update=update, dry_run=dry_run, output=output, then=then)
 
 
+@contextmanager
+def _asked(kind: StackKind, name: str, region: str | None, profile: str | None) -> Iterator[tuple[Stacks, Where]]:
+    """Gives the stacks of an account, and which one is meant, as every document of it begins."""
+    from headrace.cloud.aws_calls import Aws
+    from headrace.cloud.stack_template import check_name
+    from headrace.cloud.stacks import Stacks
+
+    check_name(name)
+    with closing(Aws(region, profile)) as aws:
+        where = {"kind": kind.name, "name": name, "region": aws.region, "account": aws.account}
+        yield Stacks(aws.client("cloudformation"), progress), where
+
+
 def _create_stack(
     kind: StackKind,
     name: str,
@@ -238,15 +254,9 @@ def _create_stack(
     **chosen: Any,
 ) -> None:
     from headrace.cli.views.cloud_tables import made_document, show_made
-    from headrace.cloud.aws_calls import Aws
-    from headrace.cloud.stack_template import check_name
-    from headrace.cloud.stacks import Stacks
 
     stack = kind.template(**chosen)
-    check_name(name)
-    with closing(Aws(region, profile)) as aws:
-        stacks = Stacks(aws.client("cloudformation"), progress)
-        where = {"kind": stack.kind, "name": name, "region": aws.region, "account": aws.account}
+    with _asked(kind, name, region, profile) as (stacks, where):
         if dry_run:
             plan = stacks.intend(stack, name, update=update)
             document = made_document(where, plan.outcome, plan.found, kind.job_lines) | {
@@ -261,13 +271,9 @@ def _create_stack(
 
 def _show_stack(kind: StackKind, name: str, region: str | None, profile: str | None, output: str) -> None:
     from headrace.cli.views.cloud_tables import made_document, show_made
-    from headrace.cloud.aws_calls import Aws
-    from headrace.cloud.stack_template import check_name
-    from headrace.cloud.stacks import Stacks
 
-    with closing(Aws(region, profile)) as aws:
-        found, resources = Stacks(aws.client("cloudformation"), progress).removable(check_name(name), kind.name)
-        where = {"kind": kind.name, "name": name, "region": aws.region, "account": aws.account}
+    with _asked(kind, name, region, profile) as (stacks, where):
+        found, resources = stacks.removable(name, kind.name)
     document = made_document(where, found.status, found, kind.job_lines)
     if output == "json":
         echo_json(document | {"parameters": found.parameters, "resources": list(resources)})
@@ -279,14 +285,10 @@ def _remove_stack(
     kind: StackKind, name: str, region: str | None, profile: str | None, dry_run: bool, output: str
 ) -> None:
     from headrace.cli.views.cloud_tables import show_removed
-    from headrace.cloud.aws_calls import Aws
-    from headrace.cloud.stack_template import check_name
-    from headrace.cloud.stacks import Outcome, Stacks
+    from headrace.cloud.stacks import Outcome
 
-    with closing(Aws(region, profile)) as aws:
-        stacks = Stacks(aws.client("cloudformation"), progress)
-        _, resources = stacks.removable(check_name(name), kind.name)
-        where = {"kind": kind.name, "name": name, "region": aws.region, "account": aws.account}
+    with _asked(kind, name, region, profile) as (stacks, where):
+        _, resources = stacks.removable(name, kind.name)
         if not dry_run:
             stacks.remove(name, kind.name)
     document = where | {"outcome": Outcome.REMOVED.value, "dry_run": dry_run, "resources": list(resources)}
