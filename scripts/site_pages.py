@@ -1,18 +1,77 @@
-"""A hook of MkDocs: writes the keys of the job file into docs/reference/job-keys.md while the site is built."""
+"""A hook of MkDocs: writes, in the place of a comment on a page, what is made from code while the site is built.
+
+The keys of the job file, the promises that the tests are marked with, and CONTRIBUTING.md.
+"""
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
-MARK = "<!-- keys of the job file -->"
+ROOT = Path(__file__).parent.parent
+TESTS = ROOT / "tests"
 MOST = 12
 """Values of a key that are named; there are 200 instance types."""
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
-    """Returns a page with the keys in the place of the mark."""
-    return markdown.replace(MARK, "\n".join(job_keys())) if MARK in markdown else markdown
+    """Returns a page with what is made in the place of its comment."""
+    for comment, lines in MADE.items():
+        if comment in markdown:
+            markdown = markdown.replace(comment, "\n".join(lines()))
+    return markdown
+
+
+class Promise(NamedTuple):
+    """A mark `@pytest.mark.promise(PAGE, TEXT)` of a test, which is named FILE::TEST."""
+
+    page: str
+    text: str
+    test: str
+    is_in_every_run: bool
+    """Whether the test stands outside of `if SOAK`."""
+
+
+def promises() -> Iterator[Promise]:
+    """Yields the marks of all tests, read without an import.
+
+    Raises:
+        ValueError: A mark is not on a test, or its two arguments are not texts as they stand.
+    """
+    for path in sorted(TESTS.rglob("test_*.py")):
+        if "mark.promise" not in (source := path.read_text()):
+            continue
+        tree = ast.parse(source)
+        marks = {node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "promise"}
+        for test in ast.walk(tree):
+            for decorator in test.decorator_list if isinstance(test, ast.FunctionDef) else ():
+                match decorator:
+                    case ast.Call(func=mark, args=[ast.Constant(str(page)), ast.Constant(str(text))]) if mark in marks:
+                        marks.remove(mark)
+                        yield Promise(page, text, f"{path.relative_to(TESTS)}::{test.name}", test in tree.body)
+        if marks:
+            lines = sorted(mark.lineno for mark in marks)
+            raise ValueError(f'{path}, lines {lines}: a promise is @pytest.mark.promise("PAGE", "TEXT") on a test')
+
+
+def promise_tables() -> Iterator[str]:
+    """Yields a table a page: its promises, and the tests of each."""
+    pages: dict[str, dict[str, list[str]]] = {}
+    for promise in promises():
+        pages.setdefault(promise.page, {}).setdefault(promise.text, []).append(f"`{promise.test}`")
+    for page, tests in sorted(pages.items()):
+        yield from ("", f"## [{page}](../{page}.md)", "", "| promise | tests |", "|---|---|")
+        yield from (f"| {text} | {'<br>'.join(names)} |" for text, names in tests.items())
+
+
+def contributing() -> Iterator[str]:
+    """Yields CONTRIBUTING.md with its links as they lead from a folder of docs/; links to code become text."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    text = re.sub(r"\]\(docs/", "](../", text)
+    yield re.sub(r"\[([^\]]*)\]\((?!\.\./|#|https?:)[^)]*\)", r"\1", text)
 
 
 def job_keys() -> Iterator[str]:
@@ -50,3 +109,10 @@ def _type(part: dict[str, Any], models: set[str]) -> str:
     if kind == "object" and isinstance(part.get("additionalProperties"), dict):
         return f"mapping to {_type(part['additionalProperties'], models)}"
     return " or ".join(kind) if isinstance(kind, list) else str(kind)
+
+
+MADE = {
+    "<!-- keys of the job file -->": job_keys,
+    "<!-- promises -->": promise_tables,
+    "<!-- CONTRIBUTING.md -->": contributing,
+}

@@ -18,6 +18,7 @@ def rows() -> list[str]:
     return [line for line in part.splitlines() if line.startswith("|") and not line.startswith(("| there |", "|---"))]
 
 
+@pytest.mark.promise("sagemaker", "every defect of the service and its SDK that the page names is absent")
 @pytest.mark.parametrize("row", rows(), ids=lambda row: row.split("|")[1].strip()[:60])
 def test_the_test_of_a_defect_exists(row: str) -> None:
     found = ROW.match(row)

@@ -44,10 +44,12 @@ def not_kept() -> object:
     install_hint.cache_clear()
 
 
+@pytest.mark.promise("install", "a hint to install an extra works for a clone, a wheel, a repository and an index")
 def test_from_an_index_the_name_is_enough(installed: Path) -> None:
     assert install_hint("ui") == "pip install 'headrace[ui]'"
 
 
+@pytest.mark.promise("install", "a hint to install an extra works for a clone, a wheel, a repository and an index")
 @pytest.mark.parametrize(
     ("origin", "what"),
     [

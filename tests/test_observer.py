@@ -93,6 +93,7 @@ def everybodys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(apart, "has_own_shared_memory", lambda: False)
 
 
+@pytest.mark.promise("running", "these tests tell what a run left from what other programs make")
 def test_what_a_noisy_neighbour_makes_is_not_left_by_the_run(noise: None, everybodys: None, tmp_path: Path) -> None:
     watching = Observer(PREFIX)
     assert listening(PREFIX), "the noise is heard"
@@ -100,6 +101,7 @@ def test_what_a_noisy_neighbour_makes_is_not_left_by_the_run(noise: None, everyb
         assert watching.left(RUN, tmp_path / "run") == []
 
 
+@pytest.mark.promise("running", "these tests tell what a run left from what other programs make")
 def test_what_a_run_leaves_is_found_beside_a_noisy_neighbour(
     noise: None, everybodys: None, tmp_path: Path, started: Start
 ) -> None:
@@ -129,6 +131,7 @@ def test_in_a_dev_shm_of_ones_own_what_nobody_holds_is_found(tmp_path: Path) -> 
     assert found == [f"file {file}"]
 
 
+@pytest.mark.promise("running", "these tests tell what a run left from what other programs make")
 @pytest.mark.parametrize("workers", ["0", *([pytest.param("1", marks=pytest.mark.namespaces)] if SOAK else [])])
 def test_a_whole_run_of_tests_passes_beside_a_noisy_neighbour(noise: None, workers: str) -> None:
     """A real job in another run of pytest, with a place of its own: what this test has is its neighbours'."""

@@ -71,6 +71,7 @@ def open_folder(place: Path, victim: Path) -> None:
 PLANTS = (strangers_folder, closed_folder, strangers_link, strangers_fifo, open_folder)
 
 
+@pytest.mark.promise("isolation", "what other users put into shared places is never taken for a run's own")
 @root
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
 def test_what_another_user_has_planted_is_never_taken_for_ours(plant: Plant, shared: Path, tmp_path: Path) -> None:
@@ -94,6 +95,7 @@ def test_what_another_user_has_planted_is_never_taken_for_ours(plant: Plant, sha
     assert not folder.exists()
 
 
+@pytest.mark.promise("isolation", "what other users put into shared places is never taken for a run's own")
 @root
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
 def test_a_host_takes_its_layout_and_its_tmp_from_nobody_else(plant: Plant, shared: Path, tmp_path: Path) -> None:
@@ -190,6 +192,7 @@ def other_ways(name: str, text: str) -> list[str]:
     return found
 
 
+@pytest.mark.promise("isolation", "what other users put into shared places is never taken for a run's own")
 def test_places_that_all_users_share_are_used_in_one_way() -> None:
     other: list[str] = []
     for path in sorted(SOURCE.rglob("*.py")):

@@ -8,14 +8,10 @@ import re
 import sys
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
-
-import pytest
+from runpy import run_path
 
 TESTS = Path(__file__).parent
 DOCS = TESTS.parent / "docs"
-PAGE = DOCS / "promises.md"
-ROW = re.compile(r"^\| (?P<promise>.+?) \| \[(?P<name>[\w-]+)\]\((?P<page>[\w-]+\.md)\) \| (?P<tests>`.+`) \|$")
 NAMED = re.compile(r"(?P<file>[\w/]+\.py)::(?P<test>\w+)(\[(?P<row>.+)\])?$")
 OUTSIDE = TESTS / "OUTSIDE.md"
 SUITES = {
@@ -23,27 +19,9 @@ SUITES = {
     "sagemaker-training-toolkit", "torchx", "submitit", "Kubeflow Trainer", "SkyPilot", "Hydra", "Ray Tune",
 }  # fmt: skip
 WITHOUT_PROMISES = {  # pages that explain, measure or lead to others
-    "architecture", "benchmark-figures", "benchmarks", "glossary", "index", "promises", "security", "stability",
+    "architecture", "benchmark-figures", "benchmarks", "glossary", "index", "security", "stability",
     "tensorflow-tutorial", "tutorial", "when-not",
 }  # fmt: skip
-
-
-class Promise(NamedTuple):
-    text: str
-    page: str
-    tests: tuple[str, ...]
-
-
-def promises() -> list[Promise]:
-    """The rows of the page's tables, without their heads."""
-    lines = [line for line in PAGE.read_text().splitlines() if line.startswith("|")]
-    found = []
-    for line in lines:
-        if not line.startswith(("| promise |", "|---")):
-            row = ROW.match(line)
-            assert row is not None, f"a row is: a promise, its page, its tests; not {line}"
-            found.append(Promise(row["promise"], row["page"], tuple(re.findall(r"`([^`]+)`", row["tests"]))))
-    return found
 
 
 @cache
@@ -81,26 +59,33 @@ def fault_rows() -> dict[str, bool]:
     return {name: row.soak for name, row in ROWS.items()}
 
 
-@pytest.mark.parametrize("promise", promises(), ids=lambda promise: promise.text[:60])
-def test_a_promise_is_held_by_a_test_of_the_normal_run(promise: Promise) -> None:
-    assert (DOCS / promise.page).exists()
-    normal = [is_in_the_normal_run(test) for test in promise.tests]  # all of them are looked for
-    assert any(normal), "all its tests are left to `make soak`"
+@cache
+def promises() -> tuple[tuple[str, str, str, bool], ...]:
+    """The marks of the tests: page, text, test, whether it is in every run. Raises where a mark cannot be read."""
+    return tuple(run_path(str(TESTS.parent / "scripts" / "site_pages.py"))["promises"]())
+
+
+def test_a_promise_is_held_by_a_test_of_the_normal_run() -> None:
+    normal = {text for _, text, _, is_in_every_run in promises() if is_in_every_run}
+    assert {text for _, text, _, _ in promises()} - normal == set(), "all tests are left to `make soak`"
+    assert len(normal) > 200
+
+
+def test_a_promise_is_given_by_one_page_that_is_there() -> None:
+    pages = {text: page for page, text, _, _ in promises()}
+    assert [(page, test) for page, text, test, _ in promises() if pages[text] != page] == []
+    assert {page for page in pages.values() if not (DOCS / f"{page}.md").exists()} == set()
 
 
 def test_every_page_that_promises_is_there() -> None:
     pages = {path.stem for path in DOCS.glob("*.md")} - WITHOUT_PROMISES
-    assert pages - {Path(promise.page).stem for promise in promises()} == set()
+    assert pages - {page for page, _, _, _ in promises()} == set()
 
 
 def test_what_the_page_of_security_says_is_held_by_the_tests_that_it_names() -> None:
     named = re.findall(r"`([\w/]+\.py::\w+)`", (DOCS / "security.md").read_text())
     assert len(named) > 20
     assert [test for test in named if not is_in_the_normal_run(test)] == []
-
-
-def test_the_whole_page_is_read() -> None:
-    assert len({promise.text for promise in promises()}) == len(promises()) > 60
 
 
 def test_every_case_of_another_suite_has_a_test_of_the_normal_run_or_a_reason() -> None:

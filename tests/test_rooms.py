@@ -317,6 +317,7 @@ def test_importing_headrace_loads_no_heavy_library() -> None:
     assert loaded_by("import headrace").isdisjoint(HEAVY)
 
 
+@pytest.mark.promise("architecture", "`headrace --help` loads no heavy library; the training process imports no grpc")
 @pytest.mark.parametrize(
     "room", ["headrace.instance", "headrace.runs", "headrace.feed", "headrace.feed.client.receiver"]
 )

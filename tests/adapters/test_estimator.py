@@ -185,6 +185,7 @@ def test_a_failed_job_raises_with_the_first_cause(script: str, tmp_path: Path) -
     assert "\n  | no loss\nhint: headrace logs " in str(failed.value)
 
 
+@pytest.mark.promise("entry-points", "without `source_dir` the script alone is copied; a missing module is named")
 def test_without_source_dir_the_script_alone_is_shipped_and_a_module_that_it_misses_is_named(
     script: str, tmp_path: Path
 ) -> None:
@@ -212,6 +213,7 @@ print("not reached")
 """
 
 
+@pytest.mark.promise("sagemaker", "Ctrl-C in a script that waits in `fit` stops the run; the script exits with 130")
 def test_ctrl_c_in_a_script_that_waits_stops_the_run_and_ends_the_script_without_a_traceback(
     script: str, tmp_path: Path
 ) -> None:

@@ -132,6 +132,7 @@ def told(job: Job, folder: Path) -> object:
     return seen | {"job_name": seen["job_name"].rstrip("0123456789TZ-")}
 
 
+@pytest.mark.promise("sagemaker", "scripts of SageMaker run unchanged")
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.usefixtures("sdk", "code")
 def test_a_cell_builds_its_job(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -53,6 +53,7 @@ def lightning(tmp_path_factory: pytest.TempPathFactory) -> Done:
     return Done(directory, run(directory, scripts))
 
 
+@pytest.mark.promise("frameworks", "under Lightning, Accelerate and the Trainer every index is seen once an epoch")
 def test_lightning_sees_every_index_once_an_epoch_in_training_and_validation(lightning: Done) -> None:
     trained = notes(lightning.directory / "with_lightning", "train")
     assert epochs_of(trained, 2) == [ALL, ALL]
@@ -74,6 +75,7 @@ def test_lightning_combines_loaders_as_torch_s_and_goes_on_in_them(lightning: Do
     assert "rank 1 has combined" in lightning.printed
 
 
+@pytest.mark.promise("frameworks", "under Lightning, Accelerate and the Trainer every index is seen once an epoch")
 @pytest.mark.slow
 def test_accelerate_sees_every_index_once_an_epoch_and_gathers_each_row_once(hugging_face: Done) -> None:
     trained = notes(hugging_face.directory / "with_accelerate", "train")
@@ -84,6 +86,7 @@ def test_accelerate_sees_every_index_once_an_epoch_and_gathers_each_row_once(hug
     assert epochs_of(validated, 2) == [sorted([*ALL, 0])] * 2, "one row fills up the last step"
 
 
+@pytest.mark.promise("frameworks", "under Lightning, Accelerate and the Trainer every index is seen once an epoch")
 @pytest.mark.slow
 def test_the_trainer_sees_every_index_once_an_epoch_and_predicts_each_row_once(hugging_face: Done) -> None:
     trained = notes(hugging_face.directory / "with_trainer", "train")

@@ -57,6 +57,7 @@ def results(library: str, folder: Path) -> Results:
     return problems
 
 
+@pytest.mark.promise("frameworks", "a training resumed from a framework's checkpoint sees what an undisturbed one sees")
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_trainings_that_are_resumed_see_what_an_undisturbed_one_sees(
     framework: str, trained_with: Callable[[str], Results]
@@ -89,6 +90,7 @@ def trained(kind: str, folder: Path, world: int, states: list[Any], steps: int) 
     return [sorted(row for part in parts for row in part) for parts in zip(*ranks, strict=True)], ended
 
 
+@pytest.mark.promise("frameworks", "a training resumed from a framework's checkpoint sees what an undisturbed one sees")
 @pytest.mark.parametrize("kind", KINDS)
 def test_another_number_of_ranks_goes_on_with_the_same_global_batches(kind: str, tmp_path: Path) -> None:
     whole, _ = trained(kind, tmp_path / "data", 1, [], -1)

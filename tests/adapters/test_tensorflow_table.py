@@ -36,6 +36,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], d
     return {(line["row"], line["mode"]): line for line in lines}
 
 
+@pytest.mark.promise("tensorflow", "`headrace.tensorflow.distribute`: a pass has the elements of one process")
 @pytest.mark.parametrize("name", TRIED)
 def test_divided_over_two_hosts_it_is_what_one_process_makes_in_every_pass(results, name):
     row = results[name, "dynamic"]
@@ -71,6 +72,7 @@ def test_what_one_worker_makes_alone_is_told_with_what_to_do(results):
     assert "put take, skip, enumerate, zip and the like before them" in plan
 
 
+@pytest.mark.promise("tensorflow", "`headrace.tensorflow.distribute`: a pass has the elements of one process")
 def test_no_public_operation_is_missing_in_rows_and_on_the_page(results):
     public = set(results["", "public"]["names"])
     page = PAGE.read_text()

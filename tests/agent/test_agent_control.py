@@ -132,6 +132,7 @@ def test_an_agent_that_comes_back_takes_over_from_its_old_stream():
     play(scene)
 
 
+@pytest.mark.promise("engines", "agents of an earlier attempt are refused, and a stop without a certificate of the run")
 def test_noise_another_process_and_another_attempt_change_nothing(logged):
     async def scene(server, desk, at):
         hello = encode(Report(1, Hello("dnn")))
@@ -173,6 +174,7 @@ async def stranger(at, how):
         yield channel
 
 
+@pytest.mark.promise("engines", "agents of an earlier attempt are refused, and a stop without a certificate of the run")
 @pytest.mark.parametrize("how", ["in clear", "without a certificate", "with a certificate of another run"])
 def test_who_has_no_certificate_of_the_run_is_refused_at_the_handshake(how):
     async def scene(server, desk, at):
@@ -248,6 +250,7 @@ def capture(coming, going, kept):
             going.sendall(data)
 
 
+@pytest.mark.promise("running", "control traffic is under TLS with the run's certificates; strangers can do nothing")
 def test_who_stands_between_agent_and_coordinator_reads_nothing_of_what_they_say():
     words = b"learning-rate 0.0625"
     hello = Report(1, Hello(words.decode()))

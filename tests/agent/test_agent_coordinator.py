@@ -81,6 +81,7 @@ def started(*groups, **fields):
     return play
 
 
+@pytest.mark.promise("running", "hosts may start in any order, and a wait names the host that did not come")
 def test_nothing_starts_before_every_host_has_come_in_any_order():
     play = Play(make_plan(scripts("a", "algo-1", "algo-2"), scripts("b", "algo-3")))
     play.come("algo-3", "algo-1")
@@ -92,6 +93,7 @@ def test_nothing_starts_before_every_host_has_come_in_any_order():
     assert len(play.of(JobStarted)) == 1
 
 
+@pytest.mark.promise("running", "hosts may start in any order, and a wait names the host that did not come")
 def test_a_host_that_does_not_come_is_named_with_all_others_that_are_missing():
     play = Play(make_plan(scripts("a", "algo-1", "algo-2"), scripts("b", "algo-3"), start_timeout=10.0))
     play.come("algo-1")
@@ -102,6 +104,7 @@ def test_a_host_that_does_not_come_is_named_with_all_others_that_are_missing():
     assert "within 10 s; waited for: a/algo-2, b/algo-3" in play.verdict.cause.reason
 
 
+@pytest.mark.promise("running", "a job succeeds when all programs of its completion groups exit with 0")
 def test_success_needs_every_program_of_the_completion_groups():
     play = started(ranks("dnn", "algo-1", "algo-2"), world=("dnn",))
     for host, stream in (("algo-1", "0"), ("algo-1", "1"), ("algo-2", "2")):
@@ -319,6 +322,7 @@ def test_feed_hosts_become_ready_and_every_host_is_told():
     assert "algo-1" in play.woken
 
 
+@pytest.mark.promise("running", "the loss of a data host is no failure while another serves: the run is degraded")
 def test_the_loss_of_a_data_host_degrades_the_run_while_another_serves():
     play = feeding()
     play.say("algo-2", FeedUp(2))
@@ -396,6 +400,7 @@ def leave(play: Play, host: str) -> None:
     play.say(host, HostLeaving("SIGTERM"))
 
 
+@pytest.mark.promise("engines", "SIGTERM by a platform gives time to save; only the user's stop is Stopped")
 def test_a_host_that_its_platform_ends_is_an_infrastructure_failure_with_time_to_save_for_all():
     play = started(ranks("dnn", "algo-1", "algo-2"), world=("dnn",), stop_grace=7.0)
     play.exit("algo-2", "2", None, number=15)  # the platform signals programs too, and its peers lose it
@@ -494,6 +499,7 @@ def test_a_lost_host_that_comes_back_is_told_to_end():
     assert (stop.grace, stop.feed) == (0.0, True)
 
 
+@pytest.mark.promise("running", "no order of events leads from a failure to a success, and no failure ends with 0")
 @pytest.mark.parametrize("seed", range(40))
 def test_no_order_of_events_leads_from_a_failure_to_completed(seed):
     import random

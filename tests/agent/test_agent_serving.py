@@ -61,6 +61,7 @@ def test_servers_must_have_one_minor_version(version, fits):
         assert f"{version} on dnn/algo-2 (tf-worker-0)" in job.verdict.cause.reason
 
 
+@pytest.mark.promise("tensorflow", "tf.data.service is started, watched, started again and stopped")
 def test_a_server_that_is_started_again_degrades_the_run_and_nothing_else():
     job = play()
     for stream in ("tf-worker-0", "tf-dispatcher"):
@@ -72,6 +73,7 @@ def test_a_server_that_is_started_again_degrades_the_run_and_nothing_else():
     assert [event.reason for event in lost] == [f"{event.stream} killed by SIGKILL" for event in lost]
 
 
+@pytest.mark.promise("tensorflow", "tf.data.service is started, watched, started again and stopped")
 def test_a_dispatcher_that_is_gone_for_good_ends_the_job():
     job = play()
     job.say("algo-1", ServerDown("tf-dispatcher", EXITED, True))

@@ -271,6 +271,7 @@ class Kept(MetricWriter):
         return True
 
 
+@pytest.mark.promise("metrics", "measuring costs less than 0.5 % of a core")
 def test_a_sample_has_every_figure_and_costs_far_less_than_half_a_percent_of_a_core(
     tree, tmp_path: Path, logged, monkeypatch: pytest.MonkeyPatch
 ) -> None:

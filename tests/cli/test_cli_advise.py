@@ -103,6 +103,7 @@ def advised(tmp_path_factory: pytest.TempPathFactory) -> Cli:
     return cli
 
 
+@pytest.mark.promise("advise", "advice keeps measured and predicted apart, or is withheld where its model does not fit")
 def test_the_table_keeps_measured_and_predicted_apart_and_ends_with_advice(advised: Cli) -> None:
     done = advised("advise", "waiting")
     assert done.returncode == 0, done.stderr

@@ -50,6 +50,7 @@ WRITES = """
 """
 
 
+@pytest.mark.promise("artefacts", "files that would be lost are listed at the end; `keep` puts them into the output")
 @pytest.mark.needs("namespaces")
 def test_what_is_written_and_not_kept_is_told_and_what_is_below_the_working_directory_is_listed_and_copied(
     cli: Cli, job_file: Callable[..., str], tmp_path: Path
@@ -75,6 +76,7 @@ def test_what_is_written_and_not_kept_is_told_and_what_is_below_the_working_dire
     assert "train.py" not in listed  # as it was sent
 
 
+@pytest.mark.promise("artefacts", "the model of an earlier run of the name is replaced only after a confirmation")
 def test_the_model_of_an_earlier_run_is_replaced_only_after_a_word_and_not_where_the_job_refuses(
     cli: Cli, job_file: Callable[..., str], tmp_path: Path
 ) -> None:

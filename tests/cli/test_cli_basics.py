@@ -29,6 +29,7 @@ def test_help_costs_at_most_0_4_seconds_of_cpu(cli: Cli) -> None:
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime <= 0.4
 
 
+@pytest.mark.promise("architecture", "`headrace --help` loads no heavy library; the training process imports no grpc")
 @pytest.mark.parametrize(
     "arguments", [["--help"], ["--version"], ["run", "--help"], ["compare", "-h"], ["feed", "serve", "-h"]]
 )
@@ -65,6 +66,7 @@ def test_version(cli: Cli) -> None:
     assert cli("--version").stdout == f"headrace {__version__}\n"
 
 
+@pytest.mark.promise("running", "exit code 2: a mistake; nothing was started")
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [

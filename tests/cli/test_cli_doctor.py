@@ -145,6 +145,7 @@ if SOAK:  # in every run: a stalled one, headrace's own that ends early
         assert value(report, "step_floor") > 50
 
 
+@pytest.mark.promise("doctor", "`headrace doctor` changes no batch and no random number of the script until it replays")
 @pytest.mark.parametrize("workers", [2, *([0] if SOAK else [])])
 def test_until_the_replay_the_script_gets_the_same_batches_and_random_numbers(
     cli: Cli, doctor: Callable[..., CompletedProcess[str]], script: Callable[[str], str], workers: int

@@ -38,6 +38,7 @@ def post(cli: Cli, tmp_path: Path) -> None:
     cli.env["PYTHONPATH"] += os.pathsep + str(folder)
 
 
+@pytest.mark.promise("engines", "an engine of your own is found by entry point, and every command takes its runs")
 def test_what_an_engine_of_somebody_else_would_submit_is_written_as_files(
     cli: Cli, job_file: Callable[..., str], post: None, tmp_path: Path
 ) -> None:
@@ -78,6 +79,7 @@ def test_an_engine_that_lacks_a_function_or_renders_a_bad_name_is_told(
     )
 
 
+@pytest.mark.promise("engines", "`doctor --engine` says what works in an engine, and what to install")
 def test_doctor_says_what_works_in_an_engine_and_what_to_install(cli: Cli, post: None) -> None:
     done = cli("doctor", "--engine", "local", "--output", "json")
     assert done.returncode == 0, done.stderr
@@ -105,6 +107,7 @@ def test_doctor_ends_with_1_when_no_job_can_run_in_the_engine(cli: Cli, tmp_path
     assert (one["name"], one["works"], one["needed"]) == ("kubernetes", False, True)
 
 
+@pytest.mark.promise("running", "`plan --render` writes exactly what would be submitted, and overwrites no other file")
 def test_rendering_writes_the_launch_plan_of_a_local_job_and_overwrites_nothing_else(
     cli: Cli, job_file: Callable[..., str], tmp_path: Path
 ) -> None:

@@ -90,6 +90,7 @@ def test_a_secret_is_never_overwritten(cli: Cli, secret: Path) -> None:
 # Indexes
 
 
+@pytest.mark.promise("feed", "`headrace feed index` makes the index of shards before a job, which counts nothing again")
 def test_an_index_is_made_before_the_job_and_found_by_it(cli: Cli, tmp_path: Path) -> None:
     folder = tmp_path / "data"
     folder.mkdir()
@@ -115,6 +116,7 @@ def test_an_index_of_nothing_is_an_error_in_words(cli: Cli, tmp_path: Path) -> N
 # Serving
 
 
+@pytest.mark.promise("feed-standalone", "a server started by hand prints what the trainer needs; its end ends all")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
 def test_a_server_says_what_the_trainer_needs_and_ends_with_all_it_started(
     serve: Serve, number: signal.Signals, code: int
@@ -148,6 +150,7 @@ def test_a_server_that_is_ready_says_so_as_one_line_of_json(cli: Cli, server_cli
     assert (child.returncode, out, err) == (0, "", "")
 
 
+@pytest.mark.promise("feed-standalone", "a server started by hand prints what the trainer needs; its end ends all")
 def test_nothing_outlives_a_server_that_is_killed(serve: Serve) -> None:
     _, child = serve()
     family = psutil.Process(child.pid).children(recursive=True)

@@ -311,6 +311,7 @@ def test_a_run_by_which_an_endpoint_plays_the_service_is_not_listed_twice(cli: C
     assert cli("ps", "--all").stdout.count(f"plays the service for {mine.id}") == 2
 
 
+@pytest.mark.promise("running", "a run is removed with all that is in it and nothing outside, never while it goes on")
 def test_runs_that_have_ended_are_removed_by_id_or_by_a_rule_and_others_stay(cli: Cli) -> None:
     old, new, going = make(cli, "one"), make(cli, "one"), make(cli, "two", finished=False)
     give_to_nobody = json.loads(going.header.read_text()) | {"supervisor_pid": os.getpid(), "node": ""}

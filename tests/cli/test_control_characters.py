@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from urllib.parse import quote
 
+import pytest
 from command_line import Cli
 from test_foreign_records import commands_of_runs
 
@@ -56,6 +57,7 @@ def evil_run(cli: Cli) -> RunPaths:
     return paths
 
 
+@pytest.mark.promise("running", "control characters of a record reach no terminal: every command shows them as escapes")
 def test_no_command_writes_a_control_character_of_a_record(cli: Cli) -> None:
     paths = evil_run(cli)
     seen = {}
@@ -72,6 +74,7 @@ def test_no_command_writes_a_control_character_of_a_record(cli: Cli) -> None:
     assert json.loads(line)["text"] == f"line{EVIL}"
 
 
+@pytest.mark.promise("running", "control characters of a record reach no terminal: every command shows them as escapes")
 def test_what_anybody_wrote_is_visible_whichever_way_it_is_written() -> None:
     out = io.StringIO()
     stream = VisibleStream(out)

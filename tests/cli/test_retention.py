@@ -65,6 +65,7 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
+@pytest.mark.promise("running", "a grid that has not ended keeps its runs, whatever `rm`, `prune` or the settings say")
 def test_a_grid_goes_whole_when_it_has_ended_and_stays_whole_until_then(cli: Cli, grids: Path) -> None:
     old, new = make_grid(cli, "old", 50, ended=True), make_grid(cli, "new", 40, ended=True)
     going, alone = make_grid(cli, "going", 60, ended=False), make(cli, "alone", 50)

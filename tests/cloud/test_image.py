@@ -112,6 +112,7 @@ def test_names_that_no_repository_can_have_are_refused(name: str) -> None:
         check_repository(name)
 
 
+@pytest.mark.promise("cloud", "an image that exists is not built again; without docker there are its files")
 def test_an_image_is_built_once_sent_and_removed(account: Account, typed: Typed, calls: Path, tmp_path: Path) -> None:
     ecr, name = account.aws.client("ecr"), f"team/{account.name}"
     (tmp_path / "r.txt").write_text("einops\n")
@@ -158,6 +159,7 @@ def repositories(account: Account) -> list[str]:
     return [each["repositoryName"] for each in found if account.name in each["repositoryName"]]
 
 
+@pytest.mark.promise("cloud", "an image that exists is not built again; without docker there are its files")
 def test_when_docker_fails_nothing_is_left(
     account: Account, typed: Typed, calls: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,6 +185,7 @@ def test_the_error_is_that_of_docker_also_when_its_repository_cannot_be_removed(
     ecr.delete_repository(repositoryName=account.name, force=True)
 
 
+@pytest.mark.promise("cloud", "an image that exists is not built again; without docker there are its files")
 def test_without_docker_there_are_the_files(
     account: Account, typed: Typed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -206,6 +209,7 @@ def test_the_base_is_the_image_of_a_framework_and_its_version_in_the_region(type
         assert first == f"FROM 763104351884.dkr.ecr.eu-west-1.amazonaws.com/pytorch-training:2.8.0-{kind}-py312"
 
 
+@pytest.mark.promise("cloud", "what headrace did not make is never changed or removed")
 def test_a_repository_of_others_is_used_and_never_removed(account: Account, typed: Typed, calls: Path) -> None:
     ecr = account.aws.client("ecr")
     ecr.create_repository(repositoryName=account.name)

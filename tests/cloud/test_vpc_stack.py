@@ -46,6 +46,7 @@ def largest_plan() -> LaunchPlan:
     )  # fmt: skip
 
 
+@pytest.mark.promise("cloud", "hosts reach each other on all ports they need; others reach none; the way out is S3")
 def test_every_port_at_which_hosts_meet_is_let_through() -> None:
     plan = largest_plan()
     listening = {
@@ -57,6 +58,8 @@ def test_every_port_at_which_hosts_meet_is_let_through() -> None:
     assert listening == {port for each in host_ports() for port in range(each.first, each.last + 1)}
 
 
+@pytest.mark.promise("cloud", "hosts reach each other on all ports they need; others reach none; the way out is S3")
+@pytest.mark.promise("cloud", "a dry run changes nothing, and removing leaves nothing")
 def test_a_network_is_made_that_leads_to_s3_only_and_removing_it_leaves_nothing(account: Account) -> None:
     before = account.inventory()
     plan = account.stacks.intend(vpc_stack(VpcOptions()), account.name, update=False)
@@ -151,6 +154,7 @@ def test_the_parts_of_a_vpc_fit_into_it() -> None:
     assert own_ports(("6000",)) == (PortRange("Port6000To6000", 6000, 6000, "the job's own programs"),)
 
 
+@pytest.mark.promise("cloud", "what exists as asked is left alone; what differs is refused, or changed by `--update`")
 def test_what_is_there_is_left_as_it_is_or_refused_or_changed(account: Account) -> None:
     _, first = account.stacks.create(vpc_stack(VpcOptions()), account.name)
     before = account.inventory()
@@ -171,6 +175,7 @@ def test_what_is_there_is_left_as_it_is_or_refused_or_changed(account: Account) 
     account.stacks.remove(account.name, "vpc")
 
 
+@pytest.mark.promise("cloud", "what headrace did not make is never changed or removed")
 def test_stacks_of_others_are_left_alone(account: Account) -> None:
     template = {"Resources": {"Bucket": {"Type": "AWS::S3::Bucket"}}}
     client = account.aws.client("cloudformation")
@@ -190,6 +195,7 @@ def test_stacks_of_others_are_left_alone(account: Account) -> None:
     account.stacks.remove(account.name, "vpc")
 
 
+@pytest.mark.promise("cloud", "a creation that fails is undone, and names the resource and AWS's reason")
 def test_a_creation_that_fails_in_the_middle_is_undone_and_names_the_resource_and_the_reason(account: Account) -> None:
     before = account.inventory()
     wanted = vpc_stack(VpcOptions(zones=("us-east-1a", "us-east-1z")))

@@ -39,6 +39,7 @@ def made(home: Path) -> RunPaths:
     return make_run(home / "runs", "heterogeneous", seconds=40)
 
 
+@pytest.mark.promise("ui", "the page shows the figures of the commands, serves who has its token, and changes nothing")
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("query", ["", "?token=", "?token=wrong", "?token=T&token=T"])
 def test_without_the_token_everything_is_forbidden(ui: Ui, path: str, query: str) -> None:
@@ -372,6 +373,7 @@ def test_an_unknown_run_is_told_before_anything_is_started(ui: Ui) -> None:
     assert "no run 'no-such'" in done.stderr
 
 
+@pytest.mark.promise("ui", "the page shows the figures of the commands, serves who has its token, and changes nothing")
 def test_nothing_is_written_to_a_run(ui: Ui, made: RunPaths) -> None:
     def files() -> list[tuple[str, int]]:
         return sorted((str(path), path.stat().st_mtime_ns) for path in made.root.rglob("*"))

@@ -201,6 +201,7 @@ def value_at(document: object, field: str) -> object:
 TRACED = "nodes => nodes.map(node => [node.dataset.command, node.dataset.field, node.dataset.value, node.textContent])"
 
 
+@pytest.mark.promise("ui", "the page shows the figures of the commands, serves who has its token, and changes nothing")
 @pytest.mark.parametrize(
     "path", ["/", "/runs/heterogeneous", "/runs/failing", "/compare?run=homogeneous&run=heterogeneous"]
 )

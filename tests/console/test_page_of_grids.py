@@ -90,6 +90,7 @@ def page(browser: Browser) -> Iterator[Page]:
     assert said == []
 
 
+@pytest.mark.promise("ui", "the page shows a grid live, every line with a way to its run")
 def test_the_list_leads_to_a_grid_and_its_lines_to_their_runs(page: Page, ui: Ui, journal: Journal) -> None:
     page.goto(ui.url("/grids"))
     expect(page.locator("#grids tbody tr")).to_have_count(1)
@@ -118,6 +119,7 @@ def test_what_lines_say_stays_text(page: Page, ui: Ui, journal: Journal) -> None
     assert "campaigns" in page.title()
 
 
+@pytest.mark.promise("ui", "the page shows a grid live, every line with a way to its run")
 def test_a_grid_that_goes_on_is_followed_to_its_end(page: Page, ui: Ui, journal: Journal) -> None:
     page.goto(ui.url("/grids/campaigns"))
     expect(page.locator("#lines tbody tr", has_text="campaigns-k2")).to_contain_text("running")

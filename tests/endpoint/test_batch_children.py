@@ -130,6 +130,7 @@ def children(service: ServeProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     service.close_clients()
 
 
+@pytest.mark.promise("grid-batch", "a child exits as its line; retries by AWS Batch never submit a line twice")
 def test_children_end_as_their_lines_and_a_killed_one_is_followed_by_one_that_adopts(children: Children) -> None:
     wrong = children.start(1)
     code, out, errors = ended(wrong)

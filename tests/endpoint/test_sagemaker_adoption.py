@@ -66,6 +66,7 @@ def names(loop: Loop) -> list[str]:
     return [each["TrainingJobName"] for each in found]
 
 
+@pytest.mark.promise("grid", "a training job of a grid exists once, also after a killed submission or a lost record")
 def test_a_training_job_is_named_after_its_job_and_found_again_without_its_run(loop: Loop) -> None:
     job = written(loop, "lost-0123456789ab")
     first = start_or_adopt(job, "sagemaker")
@@ -106,6 +107,7 @@ def test_the_attempt_that_runs_is_found_where_the_first_one_was_refused(loop: Lo
         assert [name for name in names(loop) if name.startswith(job.job_name)] == [second]
 
 
+@pytest.mark.promise("grid", "a training job of a grid exists once, also after a killed submission or a lost record")
 @pytest.mark.parametrize("patch", ["die", *(["create_and_die"] if SOAK else [])])
 def test_a_killed_submission_goes_on_as_the_same_training_job(loop: Loop, patch: str) -> None:
     job = written(loop, f"killed-{len(patch):012x}")

@@ -41,6 +41,7 @@ def through(relay: Relay, **retry: object) -> dict[str, object]:
     return {"endpoint_urls": {"sagemaker": relay.url}, "retry": {"attempts": 3, "delay": 0, **retry}}
 
 
+@pytest.mark.promise("sagemaker-engine", "on SageMaker a run is one training job at a time, whatever it answers")
 def test_a_run_outlives_throttling_two_full_attempts_and_a_lost_answer_and_is_never_doubled(loop: Loop) -> None:
     with Relay(loop.service.port, CreateTrainingJob=[THROTTLED, FULL, FULL, LOST]) as relay:
         handle = loop.start(loop.job(HELLO, "full", through(relay), **ALONE))
@@ -147,6 +148,7 @@ def test_a_run_that_waits_for_capacity_is_pending_and_can_be_stopped(loop: Loop)
         assert relay.created() == [handle.id]
 
 
+@pytest.mark.promise("grid", "a line on SageMaker is one training job, whatever the service answers")
 def test_a_job_that_the_service_does_not_know_for_long_is_over(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(refresh_training_job, "MISSING_SECONDS", 1.0)
     with Relay(loop.service.port, DescribeTrainingJob=[FORGETS] * 100) as relay:

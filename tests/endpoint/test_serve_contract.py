@@ -61,6 +61,7 @@ def channel(name: str, prefix: str, distribution: str = "FullyReplicated", **mor
     return {"ChannelName": name, "InputMode": "File", "DataSource": {"S3DataSource": {**source, **more}}}
 
 
+@pytest.mark.promise("serve", "a `ContainerEntrypoint` finds the paths, ports and keys of a container of the service")
 @pytest.mark.namespaces
 def test_an_entrypoint_runs_as_it_is_on_hosts_that_have_the_paths_ports_and_keys_of_the_service(
     endpoint: ServeProcess,

@@ -71,6 +71,7 @@ def messages(endpoint: ServeProcess, name: str) -> dict[str, list[str]]:
     return found
 
 
+@pytest.mark.promise("serve", "SageMaker's own clients run jobs here unmodified, and see what they see on the service")
 def test_a_heterogeneous_job_runs_and_its_description_logs_and_metrics_are_those_of_its_run(
     endpoint: ServeProcess,
 ) -> None:
@@ -229,6 +230,7 @@ if os.environ["SM_CURRENT_INSTANCE_GROUP"] == "dnn":
 """
 
 
+@pytest.mark.promise("serve", "SageMaker's own clients run jobs here unmodified, and see what they see on the service")
 def test_a_client_that_follows_the_logs_sees_every_line_once_whatever_it_goes_on_from(endpoint: ServeProcess) -> None:
     """SDK v2 goes on from the time of its last event, v3 from a token, `aws logs tail` from event ids."""
     client, logs = endpoint.client(), endpoint.client("logs")

@@ -41,6 +41,7 @@ def read(endpoint: ServeProcess, name: str, token: str = "") -> tuple[list[str],
     return [event["message"] for event in answer["events"]], answer["nextForwardToken"]
 
 
+@pytest.mark.promise("serve", "jobs go on without the endpoint, whatever ends it, and the next one knows them all")
 def test_jobs_go_on_without_it_and_the_next_one_has_them_with_their_logs_and_starts_what_waited(
     endpoint: ServeProcess,
 ) -> None:
@@ -69,6 +70,7 @@ def test_jobs_go_on_without_it_and_the_next_one_has_them_with_their_logs_and_sta
     assert len(endpoint.runs()) == 2, "each ran once"
 
 
+@pytest.mark.promise("serve", "jobs go on without the endpoint, whatever ends it, and the next one knows them all")
 def test_what_is_killed_while_it_starts_a_job_has_started_it_once_when_it_is_back(endpoint: ServeProcess) -> None:
     """Killed at several moments after a client sent the request; a client that got no answer sends it again."""
     for index, delay in enumerate((0.001, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5) if SOAK else (0.03, 0.2)):

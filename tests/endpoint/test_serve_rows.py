@@ -267,6 +267,7 @@ def test_a_world_of_one_group_leaves_the_other_alone_whose_host_is_released_when
     assert ended["algo-1"] < ended["algo-2"], "its clock has stopped"
 
 
+@pytest.mark.promise("sagemaker", "programs get the variables of SageMaker's toolkits, but for a table of exceptions")
 def test_the_table_of_variables_is_what_programs_see(endpoint: ServeProcess) -> None:
     plain, rank = (set(json.loads(completed(endpoint, "variables")[group])) for group in ("data", "dnn"))
     page = (Path(__file__).parents[2] / "docs/sagemaker.md").read_text()

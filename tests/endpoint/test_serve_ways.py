@@ -36,6 +36,7 @@ sys.exit(7)
 """
 
 
+@pytest.mark.promise("serve", "a program of the endpoint reaches it by AWS's variables and fixed addresses")
 def test_a_program_that_it_runs_reaches_it_under_the_names_of_aws(
     tmp_path: Path,
 ) -> None:
@@ -72,6 +73,7 @@ class Session:
 """
 
 
+@pytest.mark.promise("serve", "a program of the endpoint reaches it by AWS's variables and fixed addresses")
 def test_fixed_addresses_of_aws_become_the_endpoint_where_python_starts_and_nothing_else_of_it_changes(
     tmp_path: Path,
 ) -> None:

@@ -3,7 +3,7 @@
 A cell is (row, engine). Every cell is in one of these, and may be in several:
 
     QUICK       the table plays it in every run
-    PROVED      other tests prove it, named as in docs/promises.md: FILE::TEST, a row of the fault table in brackets
+    PROVED      other tests prove it, named FILE::TEST, a row of the fault table in brackets
     LONG        only the long run plays it
     ABSENT      there is no such thing in that engine, and why
     DEFECTS     it does not hold yet, and why

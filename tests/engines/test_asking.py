@@ -81,6 +81,7 @@ def test_without_an_end_in_its_record_a_run_that_is_gone_has_failed(platform, pa
     assert RunCache(paths.root.parent, AskEngine()).lines(2.0)[0].status == "Failed"
 
 
+@pytest.mark.promise("engines", "a run on a platform needs no process where it was submitted")
 def test_a_platform_that_does_not_answer_is_told_once_and_changes_nothing(platform, paths) -> None:
     told: list[str] = []
     run = Run(paths, AskEngine(told.append, seconds=0))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from headrace.engines.local.limits.cgroups import CPU, MEMORY, Place, Places
 from headrace.engines.local.local_capabilities import of_isolation, of_limits
 from headrace.hosting.isolation import uplink
@@ -23,6 +25,7 @@ def test_what_works_is_told_with_how() -> None:
     assert [one.works for one in of_limits(places)] == [True, True]
 
 
+@pytest.mark.promise("engines", "`doctor --engine` says what works in an engine, and what to install")
 def test_what_does_not_work_is_told_with_why_and_what_to_do(monkeypatch) -> None:
     monkeypatch.setattr(uplink, "program", lambda name: "/usr/sbin/nft" if name == "nft" else None)
     cut_off = Findings("", "pasta is not installed", True, False, overlay="an old Linux")

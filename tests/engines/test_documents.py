@@ -12,6 +12,7 @@ from headrace.engines.documents import write_documents
 from headrace.errors import UsageError
 
 
+@pytest.mark.promise("running", "`plan --render` writes exactly what would be submitted, and overwrites no other file")
 def test_when_one_file_cannot_be_written_none_is_left(tmp_path: Path) -> None:
     (tmp_path / "b").write_text("a file where a folder is wanted")
     with pytest.raises(UsageError, match="cannot be written"):

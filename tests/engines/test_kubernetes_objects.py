@@ -47,6 +47,7 @@ def test_the_objects_are_word_for_word_what_they_were(name: str) -> None:
     assert manifests.text == file.read_text()
 
 
+@pytest.mark.promise("kubernetes", "on Kubernetes the job file is plain objects, owned by the leader's Job")
 @pytest.mark.parametrize("version", VERSIONS)
 def test_servers_of_each_version_take_all_objects(version: str) -> None:
     kinds = set()
@@ -70,6 +71,7 @@ def test_the_check_of_the_objects_sees_a_wrong_key_and_a_wrong_value() -> None:
             kubernetes_validate.validate(wrong, "1.37", strict=True)
 
 
+@pytest.mark.promise("kubernetes", "on Kubernetes the job file is plain objects, owned by the leader's Job")
 def test_the_models_of_jobset_know_every_key_and_its_pods_are_pods() -> None:
     made = submitted(CASES["jobset"])[0]
     assert made["kind"] == JOBSET
@@ -82,6 +84,7 @@ def test_the_models_of_jobset_know_every_key_and_its_pods_are_pods() -> None:
         kubernetes_validate.validate(job, "1.37", strict=True)
 
 
+@pytest.mark.promise("kubernetes", "on Kubernetes the job file is plain objects, owned by the leader's Job")
 @pytest.mark.parametrize("name", CASES)
 def test_the_first_object_owns_all_others_and_all_are_in_one_namespace(name: str) -> None:
     first, *others = submitted(CASES[name])
@@ -99,6 +102,7 @@ def test_the_first_object_owns_all_others_and_all_are_in_one_namespace(name: str
     assert all(len(each) <= 63 and re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", each) for _, each in names)
 
 
+@pytest.mark.promise("kubernetes", "on Kubernetes the job file is plain objects, owned by the leader's Job")
 def test_what_is_rendered_is_what_is_submitted_without_data() -> None:
     case = CASES["two_groups"]
     shown = list(yaml.safe_load_all(rendered(case)[0].text))

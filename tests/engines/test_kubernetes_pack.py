@@ -85,6 +85,7 @@ def test_the_same_input_gives_the_same_bytes(code: Path, tmp_path: Path) -> None
     assert package_zip() == first.package == package_zip()
 
 
+@pytest.mark.promise("kubernetes", "on Kubernetes the job's secret is in no rendered text, ConfigMap or shared file")
 def test_no_rendered_text_and_no_shared_file_holds_the_jobs_secret(code: Path, tmp_path: Path) -> None:
     paths = RunPaths(tmp_path / "run-1")
     job = kube_job({}, DATA, DNN, source_dir=str(code), encrypt_inter_container_traffic=True)

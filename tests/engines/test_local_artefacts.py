@@ -65,6 +65,7 @@ def test_model_and_output_of_all_hosts_become_one_archive_each(tmp_path: Path) -
     assert (model.clashes, model.left_out) == ((), ())
 
 
+@pytest.mark.promise("engines", "a machine with some hosts of a job fetches, serves and stores for these alone")
 def test_machines_that_have_some_hosts_each_store_parts_of_their_own(tmp_path: Path) -> None:
     both = HandMade.make(tmp_path / "run", hosts=2)
     for number in (1, 2):
@@ -163,6 +164,7 @@ def test_links_stay_inside_or_become_what_they_lead_to(tmp_path: Path) -> None:
     assert sorted(run.artefacts()["model"].left_out) == [f"algo-1:{name}" for name in ("fifo", "loop", "socket")]
 
 
+@pytest.mark.promise("artefacts", "what leaves a host is read as the host sees it; what cannot be stored fails the job")
 @pytest.mark.parametrize("compress", [True, False])
 def test_what_cannot_be_stored_fails_the_job_with_its_path_and_the_rest_is_stored(
     tmp_path: Path, compress: bool
@@ -236,6 +238,7 @@ def test_intermediate_files_of_a_job_without_a_place_are_with_its_other_output(t
     assert (run.paths.output / "intermediate/plots/1.png").read_bytes() == b"p"
 
 
+@pytest.mark.promise("artefacts", "a place of output holds the files of one run")
 @pytest.mark.parametrize("place", ["folder", *(["bucket"] if SOAK else [])])
 @pytest.mark.parametrize("compress", [True, *([False] if SOAK else [])])
 @pytest.mark.parametrize("second", ["nothing", "other", "failed"])
@@ -291,6 +294,7 @@ def small_disk(folder: Path, size: str) -> Iterator[Path]:
         subprocess.run(["umount", folder], check=True)
 
 
+@pytest.mark.promise("artefacts", "a model is stored whole or not at all, and a job without it has failed")
 def test_a_full_disk_is_told_and_leaves_no_part(tmp_path: Path) -> None:
     with small_disk(tmp_path / "small", "1m") as small:
         run = HandMade.make(tmp_path / "run", output=str(small / "job/output"), remote=True)

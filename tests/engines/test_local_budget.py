@@ -114,6 +114,7 @@ def test_the_plan_of_a_job_has_prices_a_second_and_says_where_they_are_from(tmp_
     )
 
 
+@pytest.mark.promise("cost", "exit code 4: stopped by its `budget`")
 def test_a_job_is_stopped_when_it_has_cost_its_budget_with_time_to_save_and_exit_code_4(stage):
     seconds = 6.0  # that the budget lasts; a busy machine needs some for the programs to take signals
     handle = stage.start(TRAIN, instance_groups=TWO_KINDS, budget={"max_cost": PER_HOUR * seconds / 3600})

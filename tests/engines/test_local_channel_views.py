@@ -89,6 +89,7 @@ def changed(host: str, names: list[str]) -> dict[str, str]:
     return {**kept, f"new-{host}": host, "fresh/cache": host}
 
 
+@pytest.mark.promise("channels", "what a host does to its channels stays with it")
 @pytest.mark.namespaces
 @pytest.mark.parametrize("stage", ["namespace"], indirect=True)
 def test_what_hosts_do_to_their_channels_stays_with_each_of_them(stage, s3) -> None:
@@ -149,6 +150,7 @@ def linked(folder: Path) -> Path:
     return data
 
 
+@pytest.mark.promise("running", "`retry` starts again what infrastructure failed, never what was stopped")
 @pytest.mark.namespaces
 @pytest.mark.parametrize("stage", ["namespace"], indirect=True)
 def test_another_attempt_finds_its_channels_as_they_were_and_links_lead_where_they_lead(stage) -> None:

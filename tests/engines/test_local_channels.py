@@ -423,6 +423,7 @@ def downloading(stage, s3, proxy, **channel):
     return handle
 
 
+@pytest.mark.promise("channels", "a channel never appears half, and a changed object is named")
 def test_nothing_is_visible_while_it_is_downloaded_and_a_stop_stops_it(stage, s3, proxy) -> None:
     handle = downloading(stage, s3, proxy)
     assert not (handle.paths.host("algo-1") / "input/data/train").exists()
@@ -435,6 +436,7 @@ def test_nothing_is_visible_while_it_is_downloaded_and_a_stop_stops_it(stage, s3
     assert_nothing_left(stage, handle)
 
 
+@pytest.mark.promise("channels", "a channel never appears half, and a changed object is named")
 @pytest.mark.parametrize("fault", ["changed", *(["vanished"] if SOAK else [])])
 def test_an_object_that_changes_or_vanishes_during_the_download_fails_the_run(stage, s3, proxy, fault) -> None:
     handle = downloading(stage, s3, proxy)
@@ -622,6 +624,7 @@ def test_the_death_of_the_supervisor_leaves_no_mount(stage, s3) -> None:
     assert_nothing_left(stage, handle)
 
 
+@pytest.mark.promise("isolation", "what must stay when all are killed at once is removed by the next start")
 @needs_fuse
 def test_when_everything_is_killed_the_mount_goes_too_and_the_next_start_removes_the_rest(stage, s3) -> None:
     put_train(s3)

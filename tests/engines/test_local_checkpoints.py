@@ -118,6 +118,7 @@ def test_a_file_that_is_being_written_is_not_taken(tmp_path: Path, place: Place)
         assert end(process)[0] == 0
 
 
+@pytest.mark.promise("artefacts", "checkpoints go up while the job runs, never torn, and are there again")
 @pytest.mark.parametrize("place", ["bucket", *(["folder"] if SOAK else [])], indirect=True)
 def test_what_is_rewritten_in_place_all_the_time_is_never_torn(tmp_path: Path, place: Place) -> None:
     run = HandMade.make(tmp_path / "run", checkpoints=place.uri)
@@ -157,6 +158,7 @@ def test_the_end_takes_what_was_written_last(tmp_path: Path, place: Place) -> No
     assert (kept.files, kept.bytes) == (50, 50)
 
 
+@pytest.mark.promise("artefacts", "checkpoints go up while the job runs, never torn, and are there again")
 def test_checkpoints_are_there_again_on_every_host(tmp_path: Path, place: Place) -> None:
     place.put("deep/er/model.pt", b"m" * 10_000)
     place.put("step", b"7")
@@ -187,6 +189,7 @@ def test_the_next_attempt_knows_what_is_at_the_place(tmp_path: Path, place: Plac
     assert run.artefacts()["checkpoints"].files == 2  # said by the first; the second had nothing to do
 
 
+@pytest.mark.promise("running", "`retry` starts again what infrastructure failed, never what was stopped")
 @anywhere
 def test_another_attempt_gets_what_all_hosts_saved_and_keeps_what_it_wrote_last(tmp_path: Path, place: Place) -> None:
     place.put("earlier", b"of another job")
@@ -217,6 +220,7 @@ def test_another_attempt_gets_what_all_hosts_saved_and_keeps_what_it_wrote_last(
     assert [clash.path for clash in kept.clashes] == ["deep/both"], "an attempt writes over what an earlier one left"
 
 
+@pytest.mark.promise("engines", "a machine with some hosts of a job fetches, serves and stores for these alone")
 @anywhere
 def test_with_hosts_on_other_machines_another_attempt_gets_what_those_saved(tmp_path: Path, place: Place) -> None:
     both = HandMade.make(tmp_path / "run", hosts=2, checkpoints=place.uri)
@@ -343,6 +347,7 @@ def test_a_damaged_memory_of_what_is_kept_is_no_error(tmp_path: Path, place: Pla
     assert place.files() == {"a": b"a"}
 
 
+@pytest.mark.promise("artefacts", "what leaves a host is read as the host sees it; what cannot be stored fails the job")
 @pytest.mark.parametrize("bad", ["loop", "step-1/x", "/opt/ml/nothing", "/etc/hostname"])
 def test_a_link_that_cannot_be_followed_costs_no_other_checkpoint_and_fails_the_job(tmp_path: Path, bad: str) -> None:
     run = HandMade.make(tmp_path / "run", checkpoints=str(tmp_path / "kept"))
@@ -379,6 +384,7 @@ def test_checkpoints_are_brought_to_no_folder_of_the_machine_that_a_link_leads_t
     assert (run.base() / "checkpoints/deep/w").read_bytes() == b"w"
 
 
+@pytest.mark.promise("artefacts", "a place of output holds the files of one run")
 def test_intermediate_files_of_an_earlier_run_of_the_name_go_once_and_nothing_is_removed_through_links(
     tmp_path: Path,
 ) -> None:

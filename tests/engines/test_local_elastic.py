@@ -109,6 +109,7 @@ if SOAK:  # in every run: a stop of ranks with time to save, test_local_mpi.py a
         stage.assert_nothing_left(handle, within=3.0)
 
 
+@pytest.mark.promise("distributed", "an elastic world goes on without a lost host")
 @pytest.mark.parametrize("what", ["torchrun", *(["agent"] if SOAK else [])])
 def test_a_host_whose_torchrun_or_agent_is_killed_is_gone_on_without(stage, what):
     script = """

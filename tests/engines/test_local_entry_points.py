@@ -65,6 +65,7 @@ def output(handle, host: str = "algo-1") -> Path:
     return handle.paths.host(host) / "output" / "data"
 
 
+@pytest.mark.promise("entry-points", "hyperparameters arrive as they are, and no shell sees them")
 @pytest.mark.parametrize(
     ("file", "entry_point"),
     [

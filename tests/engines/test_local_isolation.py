@@ -59,6 +59,7 @@ def processes(handle):
     return supervisor, agents, [*others, *inside]
 
 
+@pytest.mark.promise("isolation", "an isolated host is a machine of its own: name, address, processes, /tmp, /dev/shm")
 def test_a_host_is_a_machine_of_its_own(stage, machine):
     script = """
     import json, os, socket
@@ -119,6 +120,7 @@ if os.path.exists("/opt/ml/input/config/hyperparameters.json"):
 """
 
 
+@pytest.mark.promise("isolation", "an isolated host is a machine of its own: name, address, processes, /tmp, /dev/shm")
 def test_two_hosts_of_one_group_use_the_same_ports_and_find_each_other_by_name_in_two_jobs_at_once(stage, machine):
     first = stage.start(TALK, name="first", instance_groups=groups(dnn=2), hyperparameters={"wait": 1})
     until(said(first, "algo-2 to 7777"))
@@ -135,6 +137,7 @@ def test_two_hosts_of_one_group_use_the_same_ports_and_find_each_other_by_name_i
     machine.assert_unchanged()
 
 
+@pytest.mark.promise("running", "no process, socket, shared memory, cgroup or temporary file outlives a job")
 @pytest.mark.parametrize("victims", [*(["supervisor", "agents"] if SOAK else []), "supervisor and agents"])
 def test_nothing_outlives_what_is_killed(stage, machine, victims):
     handle = stage.start(DAEMON, instance_groups=groups(dnn=2))
@@ -220,6 +223,7 @@ if SOAK:  # in every run: the fault table's row 'host cut off'
             cut(handle.paths, "algo-9")
 
 
+@pytest.mark.promise("isolation", "bandwidth holds both ways, for each host")
 def test_bandwidth_holds_for_each_host_of_a_group_both_ways(stage):
     script = """
     import os, socket, time
@@ -380,6 +384,7 @@ print(*[line.text for line in handle.logs() if line.stream.host == "algo-1"], se
 """
 
 
+@pytest.mark.promise("isolation", "root is not needed")
 @pytest.mark.needs("root")  # the other tests here are run by one who is not root already
 @pytest.mark.parametrize("ending", ["well", *(["killed"] if SOAK else [])])
 def test_root_is_not_needed(stage, machine, tmp_path_factory, ending):

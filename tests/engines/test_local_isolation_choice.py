@@ -290,6 +290,7 @@ def test_what_is_shown_below_tmp_is_what_is_named_there_and_nothing_above_it(tmp
         assert shown_below_tmp([*named, str(tmp_path / "a")]) == (str(tmp_path / "a"),)
 
 
+@pytest.mark.promise("isolation", "`auto` takes the best isolation that works, and says why it is not a better one")
 @pytest.mark.namespaces
 def test_without_a_way_out_hosts_share_the_machines_network_only(stage, monkeypatch):
     """As on a machine without pasta: what AWS's own examples count on is there, and the reason says what to install."""

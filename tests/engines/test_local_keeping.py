@@ -82,6 +82,7 @@ def test_what_a_stopped_job_has_saved_is_kept(stage: Stage, tmp_path: Path) -> N
     stage.assert_nothing_left(handle)
 
 
+@pytest.mark.promise("artefacts", "a model is stored whole or not at all, and a job without it has failed")
 def test_a_job_whose_model_cannot_be_stored_is_failed(stage: Stage, tmp_path: Path) -> None:
     out = tmp_path / "out"
     script = SAVING + f'    pathlib.Path({str(out)!r}).write_text("in the way")\n'

@@ -80,6 +80,7 @@ def file_of(v1: str, v2: str) -> str:
     return v1 if PLACES.found[MEMORY].version == 1 else v2
 
 
+@pytest.mark.promise("limits", "CPU and memory limits are those of the plan; a kill for memory is named with its limit")
 @needs_groups
 def test_every_process_of_an_instance_is_in_its_group_and_the_limits_are_what_the_plan_says(stage, small) -> None:
     script = """
@@ -117,6 +118,7 @@ def test_every_process_of_an_instance_is_in_its_group_and_the_limits_are_what_th
     stage.assert_nothing_left(handle)
 
 
+@pytest.mark.promise("limits", "CPU and memory limits are those of the plan; a kill for memory is named with its limit")
 @needs_groups
 @both_isolations_at_length
 def test_a_program_that_the_kernel_kills_for_memory_is_named_as_that_with_the_limit(stage, small) -> None:
@@ -329,6 +331,7 @@ def pids_of(run_id: str) -> list[int]:
     return [pid for pid, _ in processes_of(run_id, run_of(run_id).paths.root)]
 
 
+@pytest.mark.promise("running", "no process, socket, shared memory, cgroup or temporary file outlives a job")
 @needs_groups
 @both_isolations
 def test_when_the_supervisor_is_killed_the_caller_removes_the_groups(stage) -> None:
@@ -350,6 +353,7 @@ def test_when_the_caller_is_killed_the_supervisor_removes_the_groups(stage, call
     assert control_groups(run_id) == []
 
 
+@pytest.mark.promise("isolation", "what must stay when all are killed at once is removed by the next start")
 @needs_groups
 @pytest.mark.parametrize(
     ("agents_too", "elsewhere"), [(True, True), *([(False, False), (True, False), (False, True)] if SOAK else [])]

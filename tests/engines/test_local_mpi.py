@@ -138,6 +138,7 @@ if SOAK:  # in every run: mpirun inside a job of Slurm for real, test_slurm_runs
         assert sum(line == "7" for line in text(handle).splitlines()) == 4, "scripts see Slurm's variables"
 
 
+@pytest.mark.promise("mpi", "of MPI ranks, the one that failed is the cause")
 @pytest.mark.parametrize("how", ["raise", *(["exit", "abort", "leave"] if SOAK else [])])
 def test_of_four_ranks_the_one_that_fails_is_the_cause(stage, how):
     failing = {

@@ -47,6 +47,7 @@ def test_training_starts_when_the_data_group_listens(stage):
     stage.assert_nothing_left(handle)
 
 
+@pytest.mark.promise("running", "hosts may start in any order, and a wait names the host that did not come")
 def test_a_data_group_that_never_listens_is_named(stage):
     handle = after(stage, SERVER.format(pause=0, listens=False), timeout=2)
     began = time.monotonic()
@@ -108,6 +109,7 @@ def _lives(pid):
     return process_start_time(pid) is not None
 
 
+@pytest.mark.promise("running", "`stall_after` ends a job that stands still, and names the quietest rank")
 def test_a_job_that_stands_still_fails_and_names_the_quietest_rank(stage):
     script = """
     import os, time
@@ -152,6 +154,7 @@ while True:
 """
 
 
+@pytest.mark.promise("running", "SIGTERM reaches the script, also behind a shell, with time to save; then SIGKILL")
 @pytest.mark.parametrize(
     "shell",
     ["python {child}; echo next", "trap 'echo trapped' TERM; python {child}", "(python {child} & wait)"],
@@ -175,6 +178,7 @@ def test_sigterm_reaches_the_script_behind_a_shell_and_it_has_time_to_save(stage
     stage.assert_nothing_left(handle)
 
 
+@pytest.mark.promise("running", "SIGTERM reaches the script, also behind a shell, with time to save; then SIGKILL")
 def test_a_trainer_that_saves_on_sigterm_keeps_its_workers(stage):
     script = """
     import multiprocessing, signal, sys, time

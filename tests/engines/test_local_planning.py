@@ -257,6 +257,7 @@ sub/*.tmp
 """
 
 
+@pytest.mark.promise("job-file", "what an ignore file names is not copied; much code is reported before it is copied")
 @pytest.mark.parametrize("names", [(".gitignore",), (".headraceignore", ".gitignore")])
 def test_what_an_ignore_file_names_is_neither_copied_nor_counted_nor_digested(tmp_path: Path, names, capsys) -> None:
     source = tmp_path / "source"

@@ -196,6 +196,7 @@ def test_groups_have_their_own(tmp_path: Path, installed: Case) -> None:
     assert run_in(data, "import importlib.util as u; print(u.find_spec('alpha'))") == "None"
 
 
+@pytest.mark.promise("artefacts", "pip has the job's variables before the caller's")
 def test_pip_has_the_jobs_variables_before_the_callers_and_they_count(tmp_path: Path) -> None:
     wheel(tmp_path / "wheels", "alpha", "1.0")
     wheel(tmp_path / "of the job", "alpha", "2.0")
@@ -320,6 +321,7 @@ def slow_package(code: Path, folder: Path) -> Path:
     return begun
 
 
+@pytest.mark.promise("running", "a stop while requirements are installed leaves nothing")
 @pytest.mark.parametrize("now", [True, *([False] if SOAK else [])])
 def test_a_stop_while_requirements_are_installed_leaves_no_file_of_pip(
     stage, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch, now: bool

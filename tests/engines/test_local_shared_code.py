@@ -84,6 +84,7 @@ def seen_by(host: str) -> dict[str, str]:
     }
 
 
+@pytest.mark.promise("isolation", "large code is on a machine's disk once a run; a host's changes to it stay with it")
 @pytest.mark.namespaces
 @pytest.mark.parametrize("stage", ["namespace"], indirect=True)
 def test_three_hosts_take_the_disk_of_one_copy_and_each_kind_of_write_stays_with_its_host(stage) -> None:

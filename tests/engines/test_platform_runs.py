@@ -76,6 +76,8 @@ def started(paths: RunPaths) -> list[ProgramStarted]:
     return [event for event in Run(paths).events() if isinstance(event, ProgramStarted)]
 
 
+@pytest.mark.promise("engines", "an engine of your own is found by entry point, and every command takes its runs")
+@pytest.mark.promise("engines", "a run on a platform needs no process where it was submitted")
 def test_a_run_is_queued_runs_and_is_followed_to_its_end_without_whoever_submitted_it(platform: Platform) -> None:
     paths = platform.submit()
     header = json.loads(paths.header.read_text())
@@ -122,6 +124,7 @@ def said(paths: RunPaths, words: str) -> int:
     return sum(line.text == words for line in Run(paths).logs())
 
 
+@pytest.mark.promise("engines", "SIGTERM by a platform gives time to save; only the user's stop is Stopped")
 @pytest.mark.parametrize("now", [False, *([True] if SOAK else [])])
 def test_a_stop_by_the_user_reaches_agents_without_a_supervisor(platform: Platform, now: bool) -> None:
     platform.open()
@@ -133,6 +136,7 @@ def test_a_stop_by_the_user_reaches_agents_without_a_supervisor(platform: Platfo
     platform.stage.observer.assert_nothing_left(paths.id, paths.root, 2.0)
 
 
+@pytest.mark.promise("engines", "SIGTERM by a platform gives time to save; only the user's stop is Stopped")
 def test_what_the_platform_ends_has_time_to_save_and_has_failed_for_the_infrastructure(platform: Platform) -> None:
     platform.open()
     paths = platform.submit(forever=True, instance_count=2)
@@ -145,6 +149,7 @@ def test_what_the_platform_ends_has_time_to_save_and_has_failed_for_the_infrastr
     platform.stage.observer.assert_nothing_left(paths.id, paths.root, 2.0)
 
 
+@pytest.mark.promise("engines", "a run on a platform needs no process where it was submitted")
 def test_a_run_that_its_platform_has_lost_is_failed_and_says_why(platform: Platform) -> None:
     platform.open()
     paths = platform.submit(forever=True)

@@ -40,6 +40,7 @@ def no_job_is_left(cluster: SlurmCluster) -> Iterator[None]:
 STRANGERS = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
 
 
+@pytest.mark.promise("slurm", "on Slurm a group that is done gives its nodes back while the others go on")
 @on("", *(["24.11"] if SOAK else []))
 def test_a_group_that_is_done_gives_its_node_back_while_the_others_go_on(cluster: SlurmCluster) -> None:
     end = cluster.folder / "early.end"
@@ -63,6 +64,7 @@ def since(cluster: SlurmCluster, node: str, *user: str) -> list[str]:
     return found.stdout.split("\n")[:-1]
 
 
+@pytest.mark.promise("isolation", "what other users put into shared places is never taken for a run's own")
 @on("")
 def test_two_runs_share_a_node_where_it_is_wished(cluster: SlurmCluster) -> None:
     asked = ["--mem=1000", "--cpus-per-task=1", "-w data1"]
@@ -83,6 +85,7 @@ def test_two_runs_share_a_node_where_it_is_wished(cluster: SlurmCluster) -> None
         assert "saving" in text(run)
 
 
+@pytest.mark.promise("slurm", "a run on Slurm goes on while Slurm's controller is dead")
 @on("")
 def test_a_run_goes_on_while_slurms_controller_is_dead_and_status_says_that_it_does_not_answer(
     cluster: SlurmCluster,

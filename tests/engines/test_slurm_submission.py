@@ -77,6 +77,7 @@ TAKEN = {
 }
 
 
+@pytest.mark.promise("slurm", "on Slurm no record is deleted while there may be a job of it")
 @pytest.mark.parametrize("answer", TAKEN)
 def test_a_job_that_slurm_has_taken_is_the_runs_whatever_sbatch_says(
     answer: str, submitting: Submitting, monkeypatch: pytest.MonkeyPatch
@@ -88,6 +89,7 @@ def test_a_job_that_slurm_has_taken_is_the_runs_whatever_sbatch_says(
     assert [each.id for each in submitting.runs()] == [run.id]
 
 
+@pytest.mark.promise("slurm", "on Slurm no record is deleted while there may be a job of it")
 def test_a_job_of_which_nothing_is_known_keeps_its_run_and_comes_later_or_never(
     submitting: Submitting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,6 +215,7 @@ OVERRIDING = (
 )
 
 
+@pytest.mark.promise("slurm", "on Slurm the shell's `SBATCH_*` and `SLURM_*` change nothing that a job asks for")
 def test_variables_of_the_shell_change_nothing_that_a_job_asks_for(
     submitting: Submitting, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

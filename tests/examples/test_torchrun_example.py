@@ -107,6 +107,7 @@ if SOAK:  # tests/engines/test_local_elastic.py holds what headrace does in ever
         assert "epoch 1" in begins
         assert begins & {"epoch 3", "epoch 4"}, begins
 
+    @pytest.mark.promise("distributed", "an elastic world goes on without a lost host")
     def test_an_elastic_world_goes_on_with_fewer_hosts() -> None:
         handle = start("elastic.yaml", "hyperparameters.epoch_seconds=0.5", ONE_RANK)
         until_said(handle, "epoch 2/6")

@@ -44,6 +44,7 @@ def bucketed(order: list[int], lengths: list[int], batch: int, batches: int, see
     return found
 
 
+@pytest.mark.promise("feed", "buckets: every row once, rows of a step are of similar length, resume is exact")
 @settings(deadline=None, max_examples=60, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(
     lengths=st.lists(st.integers(0, 30), min_size=1, max_size=200), batch=st.integers(1, 12), batches=st.integers(1, 9),
@@ -69,6 +70,7 @@ def test_the_order_is_pinned_so_that_a_run_can_be_resumed_by_a_later_version() -
     assert order.rows_at(1, np.arange(23)).tolist() == PINNED
 
 
+@pytest.mark.promise("feed", "buckets: every row once, rows of a step are of similar length, resume is exact")
 def test_all_ranks_of_a_step_have_rows_of_similar_length_and_little_is_padding() -> None:
     chance = np.random.default_rng(5)
     lengths = chance.lognormal(5, 1, 20_000).astype(int) + 1
@@ -95,6 +97,7 @@ def test_all_ranks_of_a_step_have_rows_of_similar_length_and_little_is_padding()
     assert sorted_[1] < 1.2
 
 
+@pytest.mark.promise("feed", "buckets: every row once, rows of a step are of similar length, resume is exact")
 def test_it_goes_on_at_every_step_on_any_ranks() -> None:
     with DataLoader(Noise(97), **OPTIONS) as loader:
         batches, whole, states = iter(loader), [], []

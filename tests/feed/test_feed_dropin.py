@@ -176,6 +176,7 @@ BY_WORKERS = {  # what goes another way where workers make it
 }  # fmt: skip
 
 
+@pytest.mark.promise("feed", "the same call as torch's DataLoader gives the same batches or the same error")
 @pytest.mark.parametrize(
     ("name", "workers"),
     [(name, workers) for name in CASES for workers in (0, 2) if SOAK or not workers or name in BY_WORKERS],
@@ -186,6 +187,7 @@ def test_the_same_call_gives_the_same_batches_or_the_same_error(name: str, worke
     assert ours == outcome(TorchLoader, CASES[name], epochs)
 
 
+@pytest.mark.promise("feed", "the same call as torch's DataLoader gives the same batches or the same error")
 def test_torch_s_arguments_come_first_in_torch_s_order_with_torch_s_defaults() -> None:
     ours = list(inspect.signature(DataLoader).parameters.values())
     theirs = list(inspect.signature(TorchLoader).parameters.values())

@@ -67,6 +67,7 @@ def plain(gate: Path, **options: Any) -> list[Any]:
         return [flat(batch) for batch in loader]
 
 
+@pytest.mark.promise("feed", "`in_order=False`: each batch comes once, a slow one delays none, resume is exact")
 @pytest.mark.parametrize("seed", [5, None], ids=["own order", "torch's order"])
 def test_a_slow_batch_holds_nothing_up_and_training_goes_on_behind_any_batch(gate: Path, seed: int | None) -> None:
     torch.manual_seed(0)
@@ -97,6 +98,7 @@ def test_a_slow_batch_holds_nothing_up_and_training_goes_on_behind_any_batch(gat
             assert sorted(following) == sorted(came[taken:]), f"after {taken} batches, {options}"
 
 
+@pytest.mark.promise("feed", "`in_order=False`: each batch comes once, a slow one delays none, resume is exact")
 def test_what_a_state_says_of_one_rank_is_refused_by_others(gate: Path) -> None:
     ranks = {"batch_size": 1, "global_batch_size": 2 * ROWS, "world_size": 2}
     exact = plain(gate, **ranks, rank=1)

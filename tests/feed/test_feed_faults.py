@@ -23,6 +23,7 @@ from patience import allowed
 PLACES = ["local", "unix", "two tcp"]
 
 
+@pytest.mark.promise("feed", "an exception of the dataset is raised as its own type, with the worker's traceback")
 @pytest.mark.parametrize("place", PLACES)
 def test_an_error_of_the_dataset_is_raised_as_its_own_type_with_the_remote_traceback(
     place: str, loader_at: Callable[..., DataLoader]
@@ -74,6 +75,7 @@ def test_a_factory_that_makes_no_dataset_is_told_so(loader_at: Callable[..., Dat
         next(iter(loader))
 
 
+@pytest.mark.promise("feed", "an exception of the dataset is raised as its own type, with the worker's traceback")
 @pytest.mark.parametrize("place", PLACES)
 def test_an_error_in_collate_fn_comes_with_its_traceback(place: str, loader_at: Callable[..., DataLoader]) -> None:
     with loader_at(place, feed_data.noise(), collate_fn=feed_data.raise_in_collate) as loader:
@@ -103,6 +105,7 @@ def test_uneven_samples_are_refused_in_torch_s_own_words(place: str, loader_at: 
         assert str(expected.value).partition("\n")[0] in str(got.value)
 
 
+@pytest.mark.promise("feed", "only a sample over which two workers died while they made it alone is given up, by name")
 @pytest.mark.parametrize("place", PLACES)
 def test_a_sample_that_kills_workers_when_it_is_made_alone_is_named(
     place: str, loader_at: Callable[..., DataLoader]
@@ -145,6 +148,7 @@ def test_a_sample_that_hangs_is_named_when_the_time_is_up(place: str, own_server
     loader.close()
 
 
+@pytest.mark.promise("feed", "nothing hangs: a wait has a deadline and names who it waited for")
 def test_timeout_is_torch_s_and_the_pass_can_go_on(pair: Pair) -> None:
     with DataLoader(feed_data.Noise(delay=0.02), batch_size=8, num_workers=1, timeout=0.05) as loader:
         batches = iter(loader)

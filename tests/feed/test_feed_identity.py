@@ -36,6 +36,7 @@ def truth(epochs: Load) -> Callable[..., list[bytes]]:
     return epochs
 
 
+@pytest.mark.promise("feed", "the same bits for any number of workers, wherever they are")
 @pytest.mark.parametrize(("workers", "context"), [(1, "fork"), (3, "fork"), (1, "spawn"), (1, "forkserver")])
 def test_local_processes_make_the_batches_of_this_process(
     workers: int, context: str, truth: Load, epochs: Load
@@ -44,6 +45,7 @@ def test_local_processes_make_the_batches_of_this_process(
     assert local == truth(feed_data.noise(), 2)
 
 
+@pytest.mark.promise("feed", "the same bits for any number of workers, wherever they are")
 @pytest.mark.parametrize(
     ("place", "batch_size"), [*((place, 8) for place in PLACES), ("unix", None), ("unix and tcp", 7), ("two tcp", None)]
 )
@@ -138,6 +140,7 @@ def test_local_executors_that_are_killed_in_mid_epoch_change_nothing(slow_truth:
         assert loader.stats()["workers_lost"] >= 1
 
 
+@pytest.mark.promise("feed", "the same bits, whichever worker or data host is killed")
 @pytest.mark.parametrize("place", ["unix", "tcp"])
 def test_an_executor_that_is_killed_in_mid_epoch_changes_nothing(
     place: str, pair: Pair, slow_truth: list[bytes]
@@ -161,6 +164,7 @@ def serves(address: str, loader: DataLoader) -> bool:
     }
 
 
+@pytest.mark.promise("feed", "the same bits, whichever worker or data host is killed")
 @pytest.mark.parametrize(("victim", "by"), [*([("forkserver", "unix")] if SOAK else []), ("server", "tcp")])
 def test_a_whole_data_host_that_dies_in_mid_epoch_changes_nothing(
     victim: str, by: str, pair: Pair, own_server: Callable[..., Server], slow_truth: list[bytes]
@@ -240,6 +244,7 @@ def test_a_trainer_that_is_busy_for_long_does_not_take_its_workers_for_dead(
         assert loader.stats()["workers_lost"] == 0
 
 
+@pytest.mark.promise("feed", "when the last worker is gone, `WorkersLost` names the hosts within seconds")
 @pytest.mark.parametrize("by", ["unix", "tcp"])
 @pytest.mark.usefixtures("without_torch")
 def test_when_the_last_server_is_gone_for_good_the_error_names_it_within_ten_seconds(
@@ -304,6 +309,7 @@ def test_servers_that_start_later_are_waited_for(tmp_path: Path, epochs: Load) -
     started[0].stop()
 
 
+@pytest.mark.promise("feed", "memory is bounded, and progress is made within it; batches beyond are copied and counted")
 @pytest.mark.parametrize("place", ["unix", "two tcp"])
 def test_a_user_who_holds_all_batches_gets_copies_beyond_the_memory_limit(place: str, pair: Pair) -> None:
     with DataLoader(
@@ -327,6 +333,7 @@ def test_a_user_who_holds_very_many_small_batches_does_not_run_out_of_descriptor
     assert [index for batch in batches for index in batch[1].tolist()] == list(range(600))
 
 
+@pytest.mark.promise("feed", "memory is bounded, and progress is made within it; batches beyond are copied and counted")
 @pytest.mark.parametrize("place", ["local", "unix", "two tcp"])
 def test_a_memory_limit_smaller_than_one_batch_still_makes_progress(place: str, pair: Pair) -> None:
     where: dict[str, Any] = {"num_workers": 2}
@@ -337,6 +344,7 @@ def test_a_memory_limit_smaller_than_one_batch_still_makes_progress(place: str, 
             assert [batch[row, 0].item() for batch in loader for row in range(4)] == list(range(32))
 
 
+@pytest.mark.promise("feed", "memory is bounded, and progress is made within it; batches beyond are copied and counted")
 @pytest.mark.usefixtures("without_torch")
 def test_staging_memory_smaller_than_one_batch_still_makes_progress(own_server: Callable[..., Server]) -> None:
     server = own_server(memory=1 << 16)
@@ -359,6 +367,7 @@ def test_indices_of_a_sampler_reach_the_dataset_as_they_are(place: str, pair: Pa
         assert list(loader) == [f"{type(key).__name__}:{key}" for key in given]
 
 
+@pytest.mark.promise("feed", "every sample of an epoch comes exactly once over all ranks")
 @pytest.mark.parametrize("world", [1, 2, 3])
 def test_ranks_that_share_a_global_batch_cover_every_index_once_over_two_servers(world: int, pair: Pair) -> None:
     loaders = [

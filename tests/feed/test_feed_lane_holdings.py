@@ -237,6 +237,7 @@ def test_a_late_answer_is_asked_for_a_second_time_only_of_a_host_that_holds_the_
 # Over real feed servers
 
 
+@pytest.mark.promise("feed", "data without a count: hosts may hold different shards; every row comes once")
 @pytest.mark.parametrize("shuffle", [True, False, feed.Window(8, 4)])
 def test_every_row_comes_once_and_only_what_lies_together_decides_the_batches(standing: Hosts, shuffle: Any) -> None:
     with served(at(standing, "ac", "bd", "e"), shuffle=shuffle, verify=1) as loader:
@@ -290,6 +291,7 @@ def test_documents_are_packed_and_sources_mixed_by_what_lies_together(standing: 
             list(loader)
 
 
+@pytest.mark.promise("feed", "data without a count: one of two hosts with the same shards may be killed")
 def test_of_two_hosts_that_hold_the_same_one_may_be_killed(standing: Hosts, hosts: HostsOf) -> None:
     expected = bits(served(at(standing, "ac", "bd")))
     [doomed] = hosts(doomed=("b1", "d0"))
@@ -304,6 +306,7 @@ def test_of_two_hosts_that_hold_the_same_one_may_be_killed(standing: Hosts, host
         assert loader.stats()["workers_lost"] == 1
 
 
+@pytest.mark.promise("feed", "data without a count: one of two hosts with the same shards may be killed")
 def test_what_only_a_killed_host_held_is_named(standing: Hosts, hosts: HostsOf) -> None:
     [doomed] = hosts(doomed=("b1", "d0"))
     with served([doomed, standing["ac"]], prefetch_factor=1) as loader:
@@ -343,6 +346,7 @@ def test_a_host_that_comes_back_is_used_if_it_holds_what_lies_together_and_else_
         assert loader.stats()["hosts"].get("back", {"rows": 0})["rows"] == rows
 
 
+@pytest.mark.promise("feed", "data without a count on hosts with different shards: resume is exact or refused")
 def test_it_goes_on_at_any_step_and_not_where_other_shards_lie_together(standing: Hosts) -> None:
     servers = at(standing, "ac", "bd", "e")
     expected = bits(served(servers))
@@ -425,6 +429,7 @@ def test_ranks_that_see_other_shards_lie_together_are_told(standing: Hosts) -> N
             next(iter(second))
 
 
+@pytest.mark.promise("feed", "data without a count: hosts that share only some shards are refused")
 def test_what_cannot_be_read_in_lanes_is_refused_with_what_to_do(standing: Hosts, hosts: HostsOf) -> None:
     with (
         served(at(standing, "abc", "bd")) as loader,

@@ -74,6 +74,7 @@ def of_lane(lane: int, until: str, sources: dict[str, list[int]], epoch: int = 0
     raise AssertionError("too few turns")
 
 
+@pytest.mark.promise("feed", "mixtures of streams: the shares are exact in every lane, resume at every step")
 @pytest.mark.parametrize("until", ["first", "all"])
 def test_each_lane_takes_its_sources_in_the_order_that_the_weights_say(until: Any) -> None:
     rows = {"books": 60, "code": 150, "web": 160}
@@ -92,6 +93,7 @@ def test_each_lane_takes_its_sources_in_the_order_that_the_weights_say(until: An
                 assert all(abs(counts[name] - taken * WEIGHTS[name]) <= 1 for name in NAMES)
 
 
+@pytest.mark.promise("feed", "mixtures of streams: the shares are exact in every lane, resume at every step")
 @pytest.mark.parametrize(
     ("kind", "until"),
     list(product(KINDS, [None, "all"])) if SOAK else list(zip(KINDS, [None, "all", "all"], strict=True)),

@@ -52,6 +52,7 @@ def keys(order: MixedOrder, epoch: int, n: int) -> list[int]:
     return found
 
 
+@pytest.mark.promise("feed", "a mixture has of every source what its weight says, to a sample; resume is exact")
 @settings(FAST, max_examples=60)
 @given(data=st.data(), mixing=mixings(), seed=st.integers(0, 2**63), shuffle=st.sampled_from([True, False, (2, 3)]))
 def test_the_order_is_the_one_that_is_described(
@@ -89,6 +90,7 @@ def rows_of(mixing: Mixing, weights: tuple[float, ...]) -> int:
     return mixing.epoch_rows or rows_until(mixing, weights)
 
 
+@pytest.mark.promise("feed", "a mixture has of every source what its weight says, to a sample; resume is exact")
 @settings(FAST, max_examples=100)
 @given(mixing=mixings(), far=st.integers(200, 10**9))
 def test_every_prefix_has_as_much_of_each_source_as_its_weight_says(mixing: Mixing, far: int) -> None:
@@ -150,6 +152,7 @@ def sources(batches: list[Any]) -> Counter[int]:
     return Counter(int(source) for batch in batches for source in batch[0][:, 0])
 
 
+@pytest.mark.promise("feed", "a mixture has of every source what its weight says, to a sample; resume is exact")
 @pytest.mark.parametrize(("until", "rows"), [(None, None), ("all", None), (None, 75)])
 def test_it_goes_on_at_every_step_with_the_weights_that_were_set(until: str | None, rows: int | None) -> None:
     data = made(until, rows)
@@ -312,6 +315,7 @@ def test_what_does_not_go_with_a_mixture_is_refused() -> None:
             DataLoader(other, **OPTIONS).load_state_dict(state)
 
 
+@pytest.mark.promise("feed", "weights that one rank sets and another does not are an error, not a hang")
 def test_hosts_make_the_same_batches_and_weights_that_ranks_disagree_in_are_an_error(pair: Pair) -> None:
     local = [flat(batch) for batch in DataLoader(mixed("all"), **OPTIONS)]
     with DataLoader(mixed("all"), **OPTIONS, workers=pair.both, secret_file=pair.secret) as loader:

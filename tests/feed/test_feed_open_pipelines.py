@@ -50,6 +50,7 @@ def remove(folder: Path) -> None:
     (folder / "b.tar").unlink()
 
 
+@pytest.mark.promise("feed-standalone", "on feed servers the next loader finds the shards as they are then")
 @pytest.mark.parametrize("change", [add, rewrite, remove])
 def test_the_next_loader_finds_the_shards_as_they_are_then(
     change: Callable[[Path], None], own_server: Callable[..., Server], tmp_path: Path
@@ -79,6 +80,7 @@ def test_loaders_at_the_same_time_share_what_the_first_one_has_opened(
         assert keys(third) == held(folder) != before
 
 
+@pytest.mark.promise("feed-standalone", "on feed servers the next loader finds the shards as they are then")
 def test_a_server_that_was_restarted_and_one_that_was_not_serve_the_next_loader(
     own_server: Callable[..., Server], tmp_path: Path
 ) -> None:

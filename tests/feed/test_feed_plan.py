@@ -23,6 +23,7 @@ def ranks(n: int, batch: int, world: int, *, drop: bool, shuffle: bool) -> list[
     return [EpochPlan(n, batch, 7, shuffle, drop, rank, world) for rank in range(world)]
 
 
+@pytest.mark.promise("feed", "every sample of an epoch comes exactly once over all ranks")
 def test_every_sample_is_taken_by_exactly_one_rank_and_step() -> None:
     for n, batch, world, drop, shuffle in GRID:
         plans = ranks(n, batch, world, drop=drop, shuffle=shuffle)

@@ -194,6 +194,8 @@ def check(got: object, expected: object) -> None:
         assert got == expected
 
 
+@pytest.mark.promise("feed", "in plan order, whatever happens to workers and messages")
+@pytest.mark.promise("feed", "`in_order=False`: each batch comes once, a slow one delays none, resume is exact")
 @pytest.mark.timeout(3600 if SCHEDULES > 1_000 else 120)
 @pytest.mark.parametrize("name", WORLDS)
 def test_every_batch_comes_once_in_order_with_the_right_bytes_whatever_happens(name: str, tars: Path) -> None:

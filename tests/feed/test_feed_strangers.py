@@ -201,6 +201,7 @@ def relay(server: Server, port: int) -> Iterator[None]:
             process.kill()
 
 
+@pytest.mark.promise("feed-standalone", "nobody between trainer and server can read, change or forge a frame")
 def test_a_relay_between_trainer_and_server_is_refused_and_sees_no_sample(pair: Pair) -> None:
     port = free_port()
     with (
@@ -232,6 +233,7 @@ def test_a_proof_for_another_socket_of_the_server_is_worth_nothing(by: str, pair
             handshake.step(refused.message, channel.send)
 
 
+@pytest.mark.promise("feed-standalone", "nobody between trainer and server can read, change or forge a frame")
 @pytest.mark.parametrize("fault", ["no seal", "a frame again", "a changed byte"])
 def test_a_frame_that_the_holder_of_the_secret_has_not_sent_ends_the_connection(fault: str, pair: Pair) -> None:
     channel, handshake = shake_hands(SECRET, pair.a)
@@ -262,6 +264,7 @@ def sealed_pair() -> tuple[FramedConnection, FramedConnection, bytearray]:
     return one, other, memory
 
 
+@pytest.mark.promise("feed-standalone", "nobody between trainer and server can read, change or forge a frame")
 @pytest.mark.parametrize("with_sum", [False, True])
 def test_a_changed_byte_of_a_batch_is_found_also_when_its_sum_is_made_anew(with_sum: bool) -> None:
     one, other, memory = sealed_pair()
@@ -365,6 +368,7 @@ def test_whoever_speaks_before_the_handshake_is_not_heard(by: str, pair: Pair) -
             assert closed(channel)
 
 
+@pytest.mark.promise("feed", "only who holds the secret is served, and strangers hold nobody up")
 @pytest.mark.parametrize("by", ["tcp", "unix"])
 def test_a_client_with_another_secret_is_refused_and_logged_once(by: str, pair: Pair) -> None:
     with good_client_goes_on(pair):
@@ -411,6 +415,7 @@ def test_a_silent_connection_is_closed_after_the_deadline(pair: Pair) -> None:
     assert "no handshake in time" in pair.a.log()
 
 
+@pytest.mark.promise("feed", "only who holds the secret is served, and strangers hold nobody up")
 def test_thousands_of_connections_do_not_stop_the_others(pair: Pair) -> None:
     with good_client_goes_on(pair):
         for _ in range(1000):

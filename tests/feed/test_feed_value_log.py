@@ -33,6 +33,7 @@ def logged(script: str, file: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.promise("metrics", "values of `headrace.log` are counted once; report, charts and final metrics have them")
 def test_what_a_script_logs_is_summed_up_and_stands_in_report_charts_and_final_metrics(tmp_path: Path) -> None:
     paths = create_run("logs", runs=tmp_path)
     file = paths.metrics(RANK)
@@ -52,6 +53,7 @@ def test_what_a_script_logs_is_summed_up_and_stands_in_report_charts_and_final_m
     assert (newest["loss"].last, newest["loss"].step, newest["accuracy"].last) == (1.0, 999, 999.0)
 
 
+@pytest.mark.promise("metrics", "values of `headrace.log` are counted once; report, charts and final metrics have them")
 def test_outside_a_job_it_only_checks_its_arguments(tmp_path: Path) -> None:
     assert logged(SCRIPT, "").stderr == ""
     assert list(tmp_path.iterdir()) == []

@@ -60,6 +60,7 @@ def test_one_line_is_no_array_and_is_told_its_index(tmp_path: Path) -> None:
     assert {"name": "GRID_LINE", "value": "0"} in made.submission["containerOverrides"]["environment"]
 
 
+@pytest.mark.promise("grid-batch", "the export of a grid to AWS Batch is reproducible and reads back as the same jobs")
 def test_the_same_grid_gives_the_same_bytes_wherever_it_lies_and_another_one_another_job(tmp_path: Path) -> None:
     one, other = exported(write_grid(tmp_path / "a")), exported(write_grid(tmp_path / "b"))
     assert one.files == other.files
@@ -69,6 +70,7 @@ def test_the_same_grid_gives_the_same_bytes_wherever_it_lies_and_another_one_ano
     assert exported(tmp_path / "b" / "array.yaml").names.job != one.names.job
 
 
+@pytest.mark.promise("grid-batch", "the export of a grid to AWS Batch is reproducible and reads back as the same jobs")
 def test_another_form_of_lines_is_json_that_reads_back_as_the_same_jobs(tmp_path: Path) -> None:
     lines = {
         "product": {"hyperparameters.lr": [0.1, 0.01], "hyperparameters.text": ['comma, "quote"', "Größe"]},
@@ -167,6 +169,7 @@ def allowed(policy: dict[str, Any], action: str, resource: str) -> bool:
     )
 
 
+@pytest.mark.promise("grid-batch", "the job role of a grid on AWS Batch may touch its own names only")
 def test_the_job_role_may_touch_this_grids_names_only(tmp_path: Path) -> None:
     made = exported(write_grid(tmp_path))
     document = yaml.safe_load(made.files["roles.yaml"])

@@ -75,6 +75,7 @@ def account(s3: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         urllib.request.urlopen(urllib.request.Request(f"{s3.endpoint}/moto-api/config", data=data)).close()
 
 
+@pytest.mark.promise("grid-batch", "a grid is submitted to AWS Batch once")
 def test_a_grid_is_submitted_once_and_found_by_whoever_submits_it_later(account: Account) -> None:
     export = exported(account.file())
     planned = account.submit(export, dry_run=True)

@@ -55,6 +55,7 @@ def audit(ledger: Path, lines: int = LINES) -> dict[str, Counter[str]]:
     return counts
 
 
+@pytest.mark.promise("grid", "a controller that is killed at any instant and restarted runs each line exactly once")
 def test_killed_at_any_instant_and_started_again_each_line_runs_exactly_once(
     controllers: Controllers, tmp_path: Path
 ) -> None:

@@ -151,6 +151,7 @@ def test_columns_name_the_fields_of_a_file_without_header_and_those_of_other_nam
     assert grid_of(tmp_path, named.replace("b.csv", "c.jsonl")).lines[0].key == line.key
 
 
+@pytest.mark.promise("grid", "whatever is wrong in a grid's lines is told at once, line by line")
 def test_every_wrong_line_is_named_by_file_and_number_all_at_once(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(
         "us-east-1,s3://b/1\n,s3://b/2\nus-east-1\nUS,s3://b/4\n , \neu-west-1,s3://b/6,x\n"
@@ -235,6 +236,7 @@ def test_what_a_field_may_be_called_is_told_in_a_few_words_and_endless_problems_
         assert (len(found), found[-1]) == (201, "lines: and 800 problems more")
 
 
+@pytest.mark.promise("grid", "the name of a line's job stays when lines are added, moved or taken away")
 def test_keys_last_when_lines_move_and_equal_lines_have_their_own(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("us-east-1,s3://b/1\nus-west-2,s3://b/2\n")
     before = grid_of(tmp_path, "{file: a.txt}")

@@ -57,6 +57,7 @@ def test_rows_of_a_query_are_lines_and_parameters_are_bound(tmp_path: Path, sqli
     )[0]  # fmt: skip
 
 
+@pytest.mark.promise("grid", "a query can write nothing")
 def test_a_query_can_write_nothing(tmp_path: Path, sqlite: sqlite3.Connection) -> None:
     before = sorted(tmp_path.iterdir())
     for query in (
@@ -74,6 +75,7 @@ def test_a_query_can_write_nothing(tmp_path: Path, sqlite: sqlite3.Connection) -
     assert sqlite.execute("select count(*) from campaigns").fetchone() == (2,)
 
 
+@pytest.mark.promise("grid", "whatever is wrong in a grid's lines is told at once, line by line")
 def test_wrong_rows_are_all_named(tmp_path: Path, sqlite: sqlite3.Connection) -> None:
     sqlite.execute("insert into campaigns values (null, 's3://x', '2026-11-03', 1), ('here', x'00', '2026-11-04', 2)")
     sqlite.commit()
@@ -131,6 +133,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
         yield started
 
 
+@pytest.mark.promise("grid", "a query can write nothing")
 def test_postgresql_in_one_transaction_that_reads_and_when_it_goes_away_in_the_middle(
     tmp_path: Path, server: Server
 ) -> None:

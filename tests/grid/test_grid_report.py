@@ -123,6 +123,7 @@ def test_a_line_that_the_grid_stopped_says_why_and_one_without_a_record_or_a_pla
     assert "1 line whose run has no record here: its metrics are not known" in report.notes
 
 
+@pytest.mark.promise("grid", "the best lines of a grid are completed; none is beaten in both cost and metric")
 def test_only_completed_lines_can_be_best() -> None:
     assert made().best == (0,)
     assert made(Objective("nothing", "min")).best == ()
@@ -143,6 +144,7 @@ RESULTS = st.lists(
 )  # fmt: skip
 
 
+@pytest.mark.promise("grid", "the best lines of a grid are completed; none is beaten in both cost and metric")
 @given(RESULTS, st.sampled_from(["min", "max"]))
 def test_the_front_is_what_no_line_beats_and_the_rank_is_the_order_of_the_metric(
     results: list[LineResult], goal: str

@@ -91,6 +91,7 @@ def test_the_run_by_which_an_endpoint_of_the_same_home_plays_an_attempt_is_not_t
     finish(home, StartedRun(handle.run, False, handle))
 
 
+@pytest.mark.promise("grid", "a controller that is killed at any instant and restarted runs each line exactly once")
 @pytest.mark.parametrize(
     ("patch", "started"),
     [("engine.prepare = die", False), ("engine.start_keeper = die", False), ("detached._first_line = die", True)],

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from headrace.engines.planning.plan_channels import prepare_channels
 from headrace.hosting.inputs.channel_area import remove_channels
 from headrace.instance.channels.stage_orders import SERVE, ChannelOrder, order_path
@@ -16,6 +18,7 @@ from headrace.runs import RunPaths
 BOTH = ("algo-1", "algo-2")
 
 
+@pytest.mark.promise("engines", "a machine with some hosts of a job fetches, serves and stores for these alone")
 def test_its_channels_are_staged_and_served_and_no_other(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()

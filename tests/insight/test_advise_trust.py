@@ -168,6 +168,7 @@ def sleeping() -> Measured:
     return measure(plan, ranks, {}, hosts)
 
 
+@pytest.mark.promise("advise", "advice keeps measured and predicted apart, or is withheld where its model does not fit")
 def test_nothing_is_advised_where_the_model_does_not_explain_the_run() -> None:
     found = judged(sleeping())
     assert found.now.residual > MISSED

@@ -155,6 +155,7 @@ def test_every_host_costs_until_its_own_end_and_on_the_platform_until_the_end_of
     assert (found.total.window.start, found.total.window.end) == (100.0, 160.5)
 
 
+@pytest.mark.promise("cost", "one cost function: a price has a source and a date, an unknown one makes no sum")
 def test_a_price_comes_with_source_and_date_and_without_a_region_the_report_says_whose_it_is() -> None:
     found = costs([*BEGIN, END], engine="local")
     price = found.groups[0].price
@@ -195,6 +196,7 @@ def test_all_attempts_are_counted_and_a_released_host_costs_again_when_it_is_nee
     assert "2 attempts: all of them are counted" in found.notes
 
 
+@pytest.mark.promise("cost", "one cost function: a price has a source and a date, an unknown one makes no sum")
 def test_an_unknown_price_is_no_money_at_all_and_says_why() -> None:
     other = PlannedJob((DNN, PlannedGroup("data", "ml.g6e.xlarge", ("algo-2", "algo-3"))))
     found = costs([*BEGIN, END], [second(120), second(121)], job=other)

@@ -401,6 +401,7 @@ def busy_host(t: float, cpu: float, busy: float) -> HostSecond:
     return msgspec.structs.replace(host(t, cpu), busy=busy)
 
 
+@pytest.mark.promise("verdicts", "a run whose cores other programs had says so, and no data hosts are advised for it")
 def test_a_run_whose_cores_others_had_is_not_judged_by_its_times(tmp_path: Path) -> None:
     """Two cores: the run had 0.4 of them, its other host on the same machine 0.2, and programs beside it the rest."""
     hosts = {

@@ -129,6 +129,7 @@ def test_gpu_figures_are_means_over_the_window_and_the_largest_memory_of_the_run
     assert found.by_host[2].gpu_use.value is None
 
 
+@pytest.mark.promise("metrics", "what was not measured is absent with a note, never 0")
 def test_a_gpu_figure_that_a_device_does_not_tell_is_missing_and_not_zero() -> None:
     found = group([second(101 + n, gpus=(gpu(0, None),)) for n in range(2)])
     for figure in (found.gpu_use, found.gpu_power):

@@ -135,6 +135,7 @@ def test_batches_made_on_busy_cores_of_the_ranks_cannot_be_told_from_computing(
         assert cpu == found.beside.cpu
 
 
+@pytest.mark.promise("verdicts", "more waiting never makes a waiting job a computing one")
 def test_busier_hosts_never_make_an_unknown_job_a_computing_one() -> None:
     generator = random.Random(11)
     for _ in range(2000):
@@ -322,6 +323,7 @@ def test_of_a_run_whose_programs_never_started_nothing_is_judged() -> None:
     assert (found.next, found.evidence, found.notes) == (NEXT_NOT_STARTED, (), ())
 
 
+@pytest.mark.promise("verdicts", "more waiting never makes a waiting job a computing one")
 def test_more_wait_never_makes_a_waiting_job_a_computing_one() -> None:
     generator = random.Random(7)
     for _ in range(3000):
@@ -351,6 +353,7 @@ def test_the_bands_are_those_of_tensorflows_profiler() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.promise("verdicts", "the thresholds of the verdicts are those of the page")
 def test_the_page_about_verdicts_explains_every_one_with_its_thresholds() -> None:
     page = (Path(__file__).parents[2] / "docs" / "verdicts.md").read_text()
     for name in VerdictName:

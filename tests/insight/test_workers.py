@@ -73,6 +73,7 @@ def test_a_rank_s_own_workers_are_a_report_of_their_own_and_have_no_link() -> No
     assert "nothing goes through the network" in local.link.note
 
 
+@pytest.mark.promise("metrics", "what was not measured is absent with a note, never 0")
 def test_what_was_not_measured_is_no_zero() -> None:
     (idle,) = workers_reports({ONE: [worker(12.0, 0.0, 0.0)]}, WINDOW)
     assert idle.idle.value == 100.0

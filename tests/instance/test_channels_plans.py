@@ -69,6 +69,7 @@ def test_two_keys_for_one_place_are_named(named) -> None:
     assert all(repr(key) in error.value.message for _, key in named)
 
 
+@pytest.mark.promise("channels", "shards of a channel are a fair partition")
 @given(st.lists(st.text(), unique=True), st.integers(1, 9))
 def test_shares_are_a_partition_that_is_fair(keys, hosts) -> None:
     shares = [share(keys, place, hosts) for place in range(hosts)]

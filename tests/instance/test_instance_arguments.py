@@ -61,6 +61,7 @@ def test_values_survive_the_file(values: dict[str, object]) -> None:
     assert decode(json.loads(json.dumps(encoded))) == values
 
 
+@pytest.mark.promise("entry-points", "hyperparameters arrive as they are, and no shell sees them")
 @settings(max_examples=15, deadline=None)
 @given(st.dictionaries(text.filter(bool), text, min_size=5, max_size=20))
 def test_every_text_arrives_whole_in_a_real_process(values: dict[str, str]) -> None:
@@ -68,6 +69,7 @@ def test_every_text_arrives_whole_in_a_real_process(values: dict[str, str]) -> N
     assert received(arguments) == arguments
 
 
+@pytest.mark.promise("entry-points", "hyperparameters arrive as they are, and no shell sees them")
 def test_shell_characters_mean_nothing() -> None:
     arguments = hyperparameter_arguments({"name": "a b; echo INJECTED", "other": "$(id) `id` \"x' * \\ \n &"})
     assert arguments[1] == "a b; echo INJECTED"

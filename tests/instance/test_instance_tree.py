@@ -13,6 +13,7 @@ from headrace.instance import Channel, TreePaths
 from headrace.instance.launch_plan import TORCH_DISTRIBUTED, DistributionPlan, GroupPlan, channel_dir
 
 
+@pytest.mark.promise("sagemaker", "`/opt/ml`, `SM_*` and `resourceconfig.json` are the service's, byte for byte")
 def test_resourceconfig_is_byte_for_byte_what_the_service_writes(job) -> None:
     groups = (
         GroupPlan("data_group", "ml.c5.xlarge", ("algo-1",)),

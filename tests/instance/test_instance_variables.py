@@ -74,6 +74,7 @@ def test_every_directory_variable_points_into_the_tree(job, make_plan) -> None:
         assert os.path.isdir(value), name  # a string, as a program has it
 
 
+@pytest.mark.promise("sagemaker", "`/opt/ml`, `SM_*` and `resourceconfig.json` are the service's, byte for byte")
 @pytest.mark.parametrize(("host", "rank"), [("algo-1", "0"), ("algo-2", "1"), ("algo-3", "0"), ("algo-4", "1")])
 def test_each_host_knows_itself_its_rank_and_the_master(job, make_plan, host: str, rank: str) -> None:
     variables = program_variables(job.environment(host), make_plan())

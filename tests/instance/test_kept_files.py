@@ -93,6 +93,7 @@ def entries(base: Path, folder: str, links: bool) -> dict[str, Entry]:
     return {entry.name: entry for entry in walk(base, base / folder, links=links)}
 
 
+@pytest.mark.promise("artefacts", "what leaves a host is read as the host sees it; what cannot be stored fails the job")
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_entry_is_read_as_the_host_sees_it_or_named_and_the_rest_is_read(base: Path, kind: str) -> None:
     make, with_links, without = KINDS[kind]
@@ -123,6 +124,7 @@ def test_every_kind_of_entry_is_read_as_the_host_sees_it_or_named_and_the_rest_i
                     assert [each.kind for each in inner] == [*[LINK if links else FILE] * 2, FILE, FILE]
 
 
+@pytest.mark.promise("artefacts", "what leaves a host is read as the host sees it; what cannot be stored fails the job")
 @pytest.mark.parametrize("target", ["/tmp/elsewhere", "{}/../own/x", "{}/input/data/train/x", "/opt/ml/../../x"])
 def test_what_leads_out_of_the_host_is_never_opened_from_outside(base: Path, target: str) -> None:
     _file(base.parent / "own/x", "of this machine")

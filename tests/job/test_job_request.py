@@ -505,6 +505,7 @@ VALUE = TEXT | st.sampled_from(
 )
 
 
+@pytest.mark.promise("sagemaker", "a request of CreateTrainingJob comes back as it was")
 @settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
 @given(
     texts=st.dictionaries(NAME, VALUE, max_size=5),

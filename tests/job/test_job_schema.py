@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pytest
 from snippets import ONE, TWO
 
 from headrace.job import Job
@@ -49,6 +50,7 @@ def test_the_schema_has_every_key_of_the_models_and_their_other_names() -> None:
     assert {"distribution.mpi.enabled", "engines.local.network.bandwidth", "tags.Key"} <= places
 
 
+@pytest.mark.promise("job-file", "a mistake in a job file is named with file, line, field and what is allowed")
 def test_the_documentation_names_every_key() -> None:
     text = DOCS.read_text()
     names = {place.rpartition(".")[2] for place, _ in keys(job_schema())}

@@ -29,6 +29,7 @@ if SOAK:  # in every run: those of a mixture, killed
             assert trainer.steps > 40
 
 
+@pytest.mark.promise("feed", "every sample of an epoch comes exactly once over all ranks")
 def test_two_ranks_get_the_plain_loop_s_batches_from_one_host(tmp_path: Path) -> None:
     shared = {"batch_size": 1, "global_batch_size": 12, "world_size": 2}
     with (

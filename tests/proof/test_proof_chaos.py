@@ -58,6 +58,7 @@ if SOAK:  # in every run: tests/feed/test_feed_auto.py
         assert stats["tuning"]["changes"], stats["tuning"]
 
 
+@pytest.mark.promise("feed", "packing: resume is exact at every step, a killed worker costs nothing")
 @pytest.mark.parametrize("method", ["best_fit", *(["concat"] if SOAK else [])])
 def test_workers_that_pack_documents_are_killed(method: str, tmp_path: Path, seed: int) -> None:
     loader = {"workers": "local", "num_workers": 2, "num_shards": 5, "persistent_workers": True, "batch_size": 2}
@@ -93,6 +94,7 @@ if SOAK:
             assert trainer.finish()["workers_lost"] >= 1
 
 
+@pytest.mark.promise("feed", "the same bits, whichever worker or data host is killed")
 def test_executors_receiver_and_whole_hosts_are_killed_and_stopped(
     hosts: list[Server], tmp_path: Path, seed: int
 ) -> None:

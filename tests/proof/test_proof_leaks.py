@@ -60,6 +60,7 @@ def kill_in_the_middle(trainer: Training, chance: random.Random) -> None:
     trainer.process.wait(10)
 
 
+@pytest.mark.promise("feed", "a killed trainer leaves no process, socket, slab or file, here or on its servers")
 def test_the_local_workers_of_a_killed_trainer_are_gone(scratch: dict[str, str], tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     for _ in range(number(1, 15)):
@@ -76,6 +77,7 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Server]]:
         yield started
 
 
+@pytest.mark.promise("feed", "a killed trainer leaves no process, socket, slab or file, here or on its servers")
 def test_feed_servers_let_go_of_a_killed_trainer_and_serve_the_next(
     hosts: list[Server], scratch: dict[str, str], tmp_path: Path, seed: int
 ) -> None:

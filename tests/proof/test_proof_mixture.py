@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from chaos import PREFETCH, Chaos
 from effort import SOAK, number, repeat
 from training import feed_hosts, remote, training
@@ -14,6 +15,7 @@ WINDOW = {"window": [8, 4]}
 
 if SOAK:  # in every run: those of streams
 
+    @pytest.mark.promise("feed", "a mixture has of every source what its weight says, to a sample; resume is exact")
     def test_workers_of_a_mixture_are_killed_and_stopped(tmp_path: Path, seed: int) -> None:
         loader = {"workers": "local", "num_workers": 3} | PREFETCH | WINDOW
         data = {"delay": 0.001}
@@ -24,6 +26,7 @@ if SOAK:  # in every run: those of streams
             trainer.finish()
 
 
+@pytest.mark.promise("feed", "mixtures of streams: the shares are exact in every lane, resume at every step")
 def test_workers_of_a_mixture_of_streams_are_killed_and_stopped(tmp_path: Path, seed: int) -> None:
     loader = {"workers": "local", "num_workers": 3, "num_shards": 5, "persistent_workers": True} | PREFETCH
     data = {"delay": 0.001}

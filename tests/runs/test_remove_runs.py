@@ -14,6 +14,7 @@ from headrace.runs import RunPaths, create_run
 from headrace.runs.disk.remove_runs import Ended, remove_run, size_of, to_prune
 
 
+@pytest.mark.promise("running", "a run is removed with all that is in it and nothing outside, never while it goes on")
 def test_a_run_goes_with_all_that_is_in_it_and_nothing_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths, other = create_run("one", runs=tmp_path / "runs"), create_run("one", runs=tmp_path / "runs")
     outside = tmp_path / "outside"
@@ -40,6 +41,7 @@ def test_a_run_goes_with_all_that_is_in_it_and_nothing_outside(tmp_path: Path, m
     assert len([*(tmp_path / f"started-{os.geteuid()}").iterdir()]) == 1, "the list of own runs has the other one"
 
 
+@pytest.mark.promise("running", "a run is removed with all that is in it and nothing outside, never while it goes on")
 def test_a_link_in_the_place_of_a_run_is_not_followed(tmp_path: Path) -> None:
     real = create_run("one", runs=tmp_path / "elsewhere")
     runs = tmp_path / "runs"
