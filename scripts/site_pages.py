@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -79,22 +79,27 @@ def job_keys() -> Iterator[str]:
     from headrace.job.file.json_schema import job_schema
 
     schema = job_schema()
-    models = {name for name, model in schema["$defs"].items() if "properties" in model}
-    for name, model in {"The job": schema, **schema["$defs"]}.items():
-        if "properties" in model:
-            required = model.get("required", ())
-            yield from ("", f"## {name}", "", "| key | type | default | |", "|---|---|---|---|")
-            for key, part in model["properties"].items():
-                default = "required" if key in required else f"`{part['default']}`" if "default" in part else ""
-                kind = _type(part, models)
-                yield f"| `{key}` | {kind} | {default} | {part.get('description', '')} |"
+    models = {
+        name: form
+        for name, model in {"The job": schema, **schema["$defs"]}.items()
+        for form in (model, *model.get("anyOf", ()))  # a channel is a path, or a mapping
+        if "properties" in form
+    }
+    for name, model in models.items():
+        required = model.get("required", ())
+        yield from ("", f"## {name.lstrip('_')}", "", "| key | type | default | |", "|---|---|---|---|")
+        for key, part in model["properties"].items():
+            default = "required" if key in required else f"`{part['default']}`" if "default" in part else ""
+            kind = _type(part, models)
+            yield f"| `{key}` | {kind} | {default} | {part.get('description', '')} |"
 
 
-def _type(part: dict[str, Any], models: set[str]) -> str:
+def _type(part: dict[str, Any], models: Collection[str]) -> str:
     """Returns what values a key takes, in words; another model is a link."""
     if "$ref" in part:
         name = part["$ref"].rpartition("/")[2]
-        return f"[{name}](#{name.lower()})" if name in models else "any"
+        heading = name.lstrip("_")
+        return f"[{heading}](#{heading.lower()})" if name in models else "any"
     if "anyOf" in part:
         return " or ".join(
             dict.fromkeys(_type(choice, models) for choice in part["anyOf"] if choice != {"type": "null"})

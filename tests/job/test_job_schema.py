@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from runpy import run_path
 
 import pytest
 from snippets import ONE, TWO
@@ -17,7 +18,7 @@ from headrace.job.model.fields import JobFields
 from headrace.job.problems.pydantic_errors import known_keys
 from headrace.job.sagemaker.request_schema import request_schema
 
-DOCS = Path(__file__).parent.parent.parent / "docs" / "job-file.md"
+ROOT = Path(__file__).parent.parent.parent
 
 
 def keys(schema: dict[str, object]) -> Iterator[tuple[str, dict[str, object]]]:
@@ -51,10 +52,18 @@ def test_the_schema_has_every_key_of_the_models_and_their_other_names() -> None:
 
 
 @pytest.mark.promise("job-file", "a mistake in a job file is named with file, line, field and what is allowed")
-def test_the_documentation_names_every_key() -> None:
-    text = DOCS.read_text()
-    names = {place.rpartition(".")[2] for place, _ in keys(job_schema())}
-    assert [name for name in sorted(names) if not re.search(rf"[`.]{name}[`.]", text)] == []
+def test_the_page_of_keys_has_a_row_for_every_key() -> None:
+    page = run_path(str(ROOT / "scripts" / "site_pages.py"))
+    text = page["on_page_markdown"]((ROOT / "docs" / "reference" / "job-keys.md").read_text())
+    for place, part in keys(job_schema()):
+        assert re.search(
+            rf"^\| `{place.rpartition('.')[2]}` \|.*\| {re.escape(part['description'])} \|$", text, re.M
+        ), place
+
+
+def test_the_page_of_the_job_file_explains_every_key_at_the_top() -> None:
+    text = (ROOT / "docs" / "job-file.md").read_text()
+    assert [name for name in job_schema()["properties"] if not re.search(rf"[`.]{name}[`.:]", text)] == []
 
 
 def test_both_schemas_are_valid_and_agree_with_the_rules(load: Callable[..., Job]) -> None:

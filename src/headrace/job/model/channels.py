@@ -16,7 +16,7 @@ class ShuffleConfig(Part):
     """In which order a channel's objects come, another one each epoch.
 
     Attributes:
-        seed: of the order; the same seed and epoch give the same order on all hosts.
+        seed: seed of the order; the same seed and epoch give the same order on all hosts.
     """
 
     seed: field_types.Seed
@@ -26,18 +26,20 @@ class TrainingInput(Part):
     """One input channel.
 
     Attributes:
-        s3_data: where the data is: a path, relative to the job's `base_path`, a ``file://`` URI or an ``s3://`` URI.
-            Also spelt `path`.
+        s3_data: where the data is: a path, a ``file://`` URI, taken as it is (``file:///data`` is absolute,
+            ``file://data`` relative), or an ``s3://`` URI. What is on this machine must exist. Also spelt `path`.
         s3_data_type: ``S3Prefix``: all that begins with `s3_data`; ``ManifestFile``: `s3_data` lists it;
             ``AugmentedManifestFile``: a file of JSON lines whose attributes are the data (`Pipe` only).
         distribution: ``FullyReplicated``: every host gets all; ``ShardedByS3Key``: every host of the channel a part.
-        content_type: MIME type, for the program's information.
-        input_mode: ``File``, ``FastFile`` or ``Pipe``; None means the job's. See `Job.input_mode_of`.
+        content_type: MIME type, for the program's information; at most 256 characters.
+        input_mode: ``File``, ``FastFile`` or ``Pipe``; by default the job's. See `Job.input_mode_of`.
         compression: ``None`` or ``Gzip`` (`Pipe` only). Also spelt `compression_type`.
         record_wrapping: ``None`` or ``RecordIO`` (`Pipe` only). Also spelt `record_wrapper_type`.
-        shuffle_config: order of the objects.
-        attribute_names: of an ``AugmentedManifestFile``, in the order in which they are streamed.
-        instance_groups: groups that get the channel; None means all. Also spelt `instance_group_names`.
+        shuffle_config: the objects come in another order each epoch.
+        attribute_names: at most 16, in the order in which they are streamed; required with ``AugmentedManifestFile``,
+            else not allowed.
+        instance_groups: groups that get the channel; by default all. Either every channel names groups or none does.
+            Also spelt `instance_group_names`.
 
     Raises:
         JobInvalid: a value that breaks a rule.

@@ -27,8 +27,8 @@ class TorchDistributed(Part):
 
     Attributes:
         enabled: whether it is used.
-        processes_per_host: ranks a host; None means one for each GPU of the instance type, at least one.
-        elastic: whether the world may shrink; None means that it is fixed.
+        processes_per_host: ranks a host, at least 1; by default one for each GPU of the instance type, at least one.
+        elastic: the world may shrink and be started again; by default it is fixed.
     """
 
     enabled: field_types.Flag
@@ -41,7 +41,7 @@ class Mpi(Part):
 
     Attributes:
         enabled: whether it is used.
-        processes_per_host: ranks a host; None means one for each GPU of the instance type, at least one.
+        processes_per_host: ranks a host, at least 1; by default one for each GPU of the instance type, at least one.
         custom_mpi_options: further arguments of mpirun, divided at blanks.
     """
 
@@ -123,7 +123,8 @@ class Distribution(Part):
         parameter_server: TensorFlow 1's parameter servers; on SageMaker only.
         pytorchddp: SageMaker's launcher for PyTorch DDP over mpirun; on SageMaker only.
         pytorchxla: PyTorch XLA's launcher; on SageMaker only.
-        instance_groups: groups that the ranks span, in this order; may be left out when the job has one group.
+        instance_groups: groups that the ranks span, in rank order; required when the job has several groups. A group
+            belongs to one distribution at most.
     """
 
     torch_distributed: TorchDistributed | None = None

@@ -46,10 +46,10 @@ class Engines(Part):
     """Options of each engine; the rest of the job is the same everywhere.
 
     Attributes:
-        local: one machine plays all hosts.
-        slurm: a node of a Slurm cluster is a host.
-        kubernetes: a pod of a Kubernetes cluster is a host.
-        sagemaker: an instance of Amazon SageMaker is a host.
+        local: options of the local engine: this machine runs all hosts.
+        slurm: options for Slurm: a node of a cluster is a host.
+        kubernetes: options for Kubernetes: a pod of a cluster is a host.
+        sagemaker: options for Amazon SageMaker: an instance is a host.
     """
 
     local: LocalOptions = LocalOptions()
@@ -62,9 +62,9 @@ class FeedHosts(Part):
     """How many hosts of data workers serve, as the ranks need them, while the job runs.
 
     Attributes:
-        min: hosts that serve from the start and always.
-        max: hosts that serve at most; None means all instances of the groups.
-        idle_after: seconds for which fewer must have done before a host leaves.
+        min: hosts that serve from the start and always, at least 1.
+        max: hosts that serve at most; by default, and at most, all instances of the groups.
+        idle_after: seconds for which fewer hosts must have been enough before one leaves.
     """
 
     min: field_types.Hosts
@@ -76,9 +76,9 @@ class Feed(Part):
     """headrace's data workers.
 
     Attributes:
-        enabled: whether they are started.
-        workers_per_host: processes a host, or ``auto``: what the training ranks leave of the cores.
-        workers: hosts that join and leave while the job runs; None means that all instances of the groups serve.
+        enabled: whether the data workers are started.
+        workers_per_host: worker processes a host, at least 1; ``auto``: the cores that the training ranks leave.
+        workers: data hosts that join and leave while the job runs; by default all instances of the groups serve.
     """
 
     enabled: field_types.Flag
@@ -92,12 +92,14 @@ class TfData(Part):
     Attributes:
         enabled: whether its servers are started.
         workers_per_host: tf.data workers a host, 1 to 64; each uses all CPUs of its host, so one is mostly enough.
-        fault_tolerant: whether the dispatcher keeps its state on disk, from which it goes on after a crash.
-        worker_timeout: seconds of silence after which the dispatcher counts a worker as missing; None: TensorFlow's.
-        job_gc_timeout: seconds after which a dataset that is no longer read is dropped; None: TensorFlow's.
-        job_gc_check_interval: seconds between the checks for that; None: TensorFlow's.
-        open_ports: whether its servers may listen on all addresses of a machine that others use too. They know no
-            authentication: who reaches a port reads and writes the user's files.
+        fault_tolerant: whether the dispatcher keeps its state on disk and goes on after a crash; without that a crash
+            ends the training.
+        worker_timeout: seconds of silence after which the dispatcher counts a worker as missing; by default
+            TensorFlow's 60.
+        job_gc_timeout: seconds after which a dataset that is no longer read is dropped; by default TensorFlow's 300.
+        job_gc_check_interval: seconds between the checks for that; by default TensorFlow's 600.
+        open_ports: whether its servers may listen on all addresses of a machine that hosts share (isolation ``none``
+            and ``shared_network``). They know no authentication: who reaches a port reads and writes the user's files.
     """
 
     enabled: field_types.Flag
@@ -113,10 +115,10 @@ class DataService(Part):
     """Where batches are prepared; by one data service at most.
 
     Attributes:
-        feed: headrace's own.
-        tf_data: TensorFlow's.
-        instance_groups: groups whose hosts run data workers; may be left out when the job has one group. The first
-            host of the first one has the dispatcher of tf.data.service.
+        feed: headrace's own, for PyTorch.
+        tf_data: TensorFlow's own. A job has one of the two.
+        instance_groups: groups whose hosts run data workers; required when the job has several groups. The dispatcher
+            of tf.data.service is on the first host of the first one.
     """
 
     feed: Feed | None = None
@@ -128,9 +130,9 @@ class Completion(Part):
     """When the job has succeeded, and when it fails because it is stalled.
 
     Attributes:
-        instance_groups: groups whose programs must all exit 0. They run the entry point. None means the
-            distributions' groups, else all groups that run the entry point.
-        stall_after: seconds without any output, metric or delivered batch after which the job fails; None means never.
+        instance_groups: groups whose programs must all exit with 0; the rest is then stopped. By default the
+            distributions' groups, else every group that runs the entry point.
+        stall_after: seconds without any output, metric or delivered batch after which the job fails; by default never.
     """
 
     instance_groups: field_types.GroupNames | None = None
@@ -141,9 +143,9 @@ class StoppingCondition(Part):
     """When the job is stopped.
 
     Attributes:
-        max_run: seconds that it may run, 1 to 28 days.
+        max_run: seconds that the job may run, 1 to 2,419,200 (28 days); then it is stopped.
         max_wait: seconds to wait for spot capacity and run, at least `max_run`; on SageMaker only.
-        max_pending_time: seconds to wait for capacity, 30 minutes to 28 days; on SageMaker only.
+        max_pending_time: seconds to wait for capacity, 1,800 to 2,419,200; on SageMaker only.
     """
 
     max_run: field_types.MaxRun = field_types.MAX_RUN_DEFAULT
@@ -155,8 +157,8 @@ class Budget(Part):
     """What the job may cost, by the list prices of its instance types; it is stopped when it has cost more.
 
     Attributes:
-        max_cost: USD, all attempts together, e.g. ``25`` or ``25.00 USD``.
-        region: whose prices are taken.
+        max_cost: USD, above 0, all attempts together, e.g. ``25`` or ``25.00 USD``.
+        region: whose list prices are taken; every instance type must have one there (`headrace prices`).
     """
 
     max_cost: field_types.Amount
@@ -167,9 +169,9 @@ class Retry(Part):
     """What happens after a failure.
 
     Attributes:
-        attempts: how often the job is started again, with its checkpoints; 1 to 30.
-        on: after which failures: ``infrastructure``: a lost host or agent, as SageMaker does it; ``any``: a program
-            that failed too. The latter is headrace's own.
+        attempts: how often a failed job is started again, with its checkpoints; 1 to 30.
+        on: after which failures: ``infrastructure``: a lost host or agent, as on SageMaker; ``any``: a failed program
+            too.
     """
 
     attempts: field_types.Attempts
@@ -206,35 +208,48 @@ class JobFields(Part):
     """A job as data, in the order of the job file. See `headrace.job.Job`.
 
     Attributes:
-        job_name: name of the training job.
-        source_dir: folder or archive with the code; without it the entry point is a script, which alone is copied.
-        entry_point: script inside `source_dir`, ``-m`` and a module, or name of the package that `source_dir` is.
-        command: program and arguments, instead of `entry_point`.
+        job_name: 1 to 63 letters, digits and hyphens, a letter or digit first and last. By default the file's name
+            without its ending, in which a run of other characters becomes a hyphen; required in Python.
+        source_dir: the code: a folder, an archive (``.tar.gz``) or the ``s3://`` URI of an archive. Without it the
+            entry point is a script, which alone is copied.
+        entry_point: what every host runs: a Python or shell script inside `source_dir`, ``-m`` and a module, or the
+            name of the package that `source_dir` is. Required unless there is a `command`.
+        command: program and arguments, instead of `entry_point`; 1 to 200 texts of at most 256 characters. No shell
+            reads them.
         dependencies: files and folders that are put beside the code.
-        requirements: file of packages inside `source_dir`; by default its ``requirements.txt``, if there.
-        hyperparameters: become the program's arguments.
-        hyperparameters_as: ``file`` gives the program no arguments, which everybody on its machine may read.
-        environment: variables of every program.
-        instance_groups: groups of machines.
+        requirements: file of Python packages inside `source_dir`; by default its ``requirements.txt``, if there.
+        hyperparameters: at most 100, which become the program's arguments. A name has 1 to 256 characters and does not
+            begin with ``sagemaker_``; a value is text or becomes JSON, at most 2,500 characters.
+        hyperparameters_as: ``arguments`` (default): in the command line, which every user of a machine can read, and in
+            the file; ``file``: only in /opt/ml/input/config/hyperparameters.json and ``SM_HPS``.
+        environment: at most 100 variables of every program. A name has letters, digits and underscores, at most 512; a
+            value is text of at most 512 characters. What headrace sets itself keeps its value.
+        instance_groups: 1 to 5 groups of machines with at most 254 hosts together; or else `instance_type` and
+            `instance_count`.
         instance_type: the one type of machine of a job without groups.
-        instance_count: how many machines, in a job without groups.
-        input_mode: of the channels that have none of their own.
-        inputs: channels; a path is short for a channel that is nothing else.
-        distribution: how ranks are started, and on which groups; one mapping, or a list of them.
-        data_service: which groups prepare batches.
-        completion: which groups decide that the job has succeeded.
+        instance_count: machines of a job without groups, 1 to 254.
+        input_mode: mode of the channels that name none; ``File`` by default.
+        inputs: 1 to 20 channels by name; a path alone is short for a channel with defaults. A name has 1 to 64 letters,
+            digits, dots, hyphens and underscores; ``headrace`` is reserved, and no two names differ only in case.
+        distribution: how ranks are started; one mapping, or a list of at most five for different groups. By default
+            every host runs the entry point as a plain script.
+        data_service: where batches are prepared; by default in the training processes.
+        completion: when the job has succeeded, and when it counts as stalled.
         stopping_condition: time limits.
-        budget: what the job may cost.
-        retry: whether a failed job is started again.
+        budget: what the job may cost by the list prices of its instance types; it is stopped when it has cost more.
+        retry: whether a failed job is started again; by default it is not.
         checkpoint_s3_uri: where checkpoints are kept: ``s3://`` URI, ``file://`` URI or path.
         checkpoint_local_path: folder inside the instance that is kept there.
         output_path: where model and output go: ``s3://`` URI, ``file://`` URI or path; by default the run's folder.
-        earlier_output: what becomes of the model and output that an earlier run of the name has left there.
-        keep: places outside of these folders, which go with the output: paths on the host or of its working directory.
-        record: where else the record of the run is kept.
-        encrypt_inter_container_traffic: whether feed connections between hosts are under TLS, as control always is.
+        earlier_output: model and output that an earlier run of the same name has left at `output_path`: ``replace``
+            (default) at the end of this run, or ``refuse`` to start.
+        keep: files and folders elsewhere that go with the output, as ``<host>/<path>`` in output.tar.gz: absolute, or
+            relative to the working directory. What a host does not have is passed.
+        record: where else the record of the run is kept, while it grows and later.
+        encrypt_inter_container_traffic: whether feed connections between hosts are under TLS. By default they are
+            authenticated, and samples travel in clear; control is always under TLS.
         engines: options of the engines.
-        image_uri: container image.
+        image_uri: container image, for SageMaker and Kubernetes.
         role: ARN of the role under which the job runs.
         framework_version: version of the framework in the image.
         py_version: Python version in the image.
@@ -242,14 +257,15 @@ class JobFields(Part):
         volume_kms_key: key of the volumes.
         output_kms_key: key of the output.
         code_location: where the code is uploaded.
-        subnets: subnets of the instances.
-        security_group_ids: security groups of the instances.
+        subnets: 1 to 16 subnets of the instances, together with `security_group_ids`.
+        security_group_ids: 1 to 5 security groups of the instances.
         enable_network_isolation: whether instances reach nothing but each other.
         use_spot_instances: whether spare capacity is used.
-        keep_alive_period_in_seconds: how long instances are kept for a next job.
+        keep_alive_period_in_seconds: how long instances are kept for a next job, 0 to 21,600.
         training_plan: ARN of reserved capacity.
-        metric_definitions: figures to be found in the logs, by name and regular expression.
-        tags: labels of the job.
+        metric_definitions: at most 40 figures to be found in the lines that programs print, by name and regular
+            expression.
+        tags: at most 50 labels of the job.
         request_extras: members of a CreateTrainingJob request that no other key holds; they go back into the request.
     """
 

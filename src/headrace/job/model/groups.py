@@ -16,8 +16,8 @@ class Readiness(Part):
     """When a group counts as ready, for the groups that wait for it.
 
     Attributes:
-        port: TCP port on which every host of the group must accept connections; without one a group is ready when
-            its programs and its feed server run.
+        port: TCP port on which every host of the group must accept connections; without one a group is ready when its
+            programs and its feed server run.
         timeout: seconds within which the group must be ready; else the job fails.
     """
 
@@ -32,15 +32,15 @@ class InstanceGroup(Part):
     2
 
     Attributes:
-        instance_group_name: 1 to 64 characters, unique in the job.
-        instance_type: e.g. ``ml.c5.xlarge``.
-        instance_count: hosts, at least 1.
+        instance_group_name: 1 to 64 characters on one line, unique in the job. Also spelt `name`.
+        instance_type: a type of SageMaker training, e.g. ``ml.c5.xlarge``. Also spelt `type`.
+        instance_count: hosts, at least 1. Also spelt `count`.
         entry_point: what this group runs instead of the job's entry point.
-        environment: variables of this group's programs, over the job's.
-        hyperparameters: hyperparameters of this group, over the job's.
+        environment: variables of this group's programs, over the job's; at most 100 together.
+        hyperparameters: hyperparameters of this group, over the job's; at most 100 together.
         requirements: file of packages inside `source_dir` for this group, instead of the job's.
         depends_on: groups that must be ready before this group's programs start.
-        ready: when this group is ready; None means as soon as its programs run.
+        ready: when this group is ready; by default as soon as its programs run.
 
     Raises:
         JobInvalid: a value that breaks a rule.

@@ -130,19 +130,23 @@ class KubernetesPods(Part):
     """What the pods of a group are.
 
     Attributes:
-        image: image with the programs' libraries; by default `image_uri`.
-        node_selector: labels that their nodes have.
+        image: image with Python and the programs' libraries; by default `image_uri`. Required.
+        node_selector: labels that their nodes have, e.g. ``{node.kubernetes.io/instance-type: g5.xlarge}``.
         tolerations: taints of nodes that they tolerate.
-        resources: requests and limits.
-        gpus: GPUs (``nvidia.com/gpu``) of a pod; by default those of the group's instance type.
-        size_of_instance: whether CPUs and memory of the instance type are requested.
+        resources: requests and limits, e.g. ``{requests: {cpu: 4, memory: 16Gi}}``; of CPUs and memory, what has
+            neither is requested as ``500m`` and ``512Mi``.
+        gpus: GPUs (``nvidia.com/gpu``) of a pod, 0 to 1,024; by default those of the group's instance type. 0 for none,
+            or for a device named in the resources' limits.
+        size_of_instance: whether CPUs and memory of the instance type are requested; a node of that type has less, its
+            system takes some.
         shm: size of /dev/shm; by default only the pod's memory limits it.
-        service_account: whose rights the programs have.
-        priority_class: PriorityClass.
-        runtime_class: RuntimeClass.
+        service_account: ServiceAccount, whose rights the programs have; without one they get no token.
+        priority_class: name of a PriorityClass.
+        runtime_class: name of a RuntimeClass.
         privileged: whether the container is privileged; FastFile channels need it.
         user: uid of all processes, which then pass the Pod Security level *restricted*; by default the image's user.
-        pod: further fields of the pod's spec, merged into it; lists are added.
+        pod: further fields of the pod's spec, in Kubernetes' form: mappings are merged, lists added. What has a key of
+            its own here, or is headrace's, is refused.
         container: further fields of the container, likewise.
     """
 
@@ -182,26 +186,29 @@ class KubernetesOptions(KubernetesPods):
         user: uid of all processes.
         pod: further fields of a pod's spec.
         container: further fields of its container.
-        groups: what single groups have of their own.
-        namespace: where everything is made.
+        groups: the fourteen keys above for single groups, in place of what holds for all.
+        namespace: namespace of all objects; that of the context is not used.
         context: context of the kubeconfig; by default the current one.
         cluster_domain: the domain of the cluster's DNS.
-        image_pull_policy: ``Always``, ``IfNotPresent`` or ``Never``.
+        image_pull_policy: ``Always``, ``IfNotPresent`` or ``Never``; by default the cluster's.
         image_pull_secrets: Secrets of the namespace with which images are pulled.
         environment_secrets: Secrets of the namespace whose keys become variables, such as credentials of S3.
-        volumes: storage that all pods see.
+        volumes: storage that all pods see, by name.
         queue: LocalQueue of Kueue; the run is then a JobSet.
         gang: whether the run is a JobSet, for a scheduler that starts all its pods or none.
         python: interpreter in the image.
         pip: whether pip brings what headrace needs and the image lacks.
-        check_storage: whether buckets are looked at before the job is submitted, from where it is submitted.
+        check_storage: whether buckets are looked at before the job is submitted; turn it off where only pods reach
+            them.
         start_timeout: seconds within which all pods must have started once the first has.
-        max_pending: seconds after which a run fails whose pods cannot be scheduled or started.
-        stop_grace: seconds between SIGTERM and SIGKILL.
-        linger: seconds for which the leader's pod waits at the end for somebody who fetches its record.
-        ttl: seconds after its end at which the cluster removes all objects of a run of which nobody has done it.
-        labels: of all objects.
-        annotations: of all objects.
+        max_pending: seconds after which a run fails whose pods have not started; by default never.
+        stop_grace: seconds between SIGTERM and SIGKILL, 0 to 3,600.
+        linger: seconds for which the leader's pod waits at the end until its record is fetched, 0 to 3,600; they begin
+            anew with every fetch.
+        ttl: seconds after its end at which the cluster removes all objects of a run, if nobody has done it before; by
+            default a week.
+        labels: labels of all objects; keys that begin with ``headrace/`` are reserved.
+        annotations: annotations of all objects; likewise.
     """
 
     groups: Annotated[dict[str, KubernetesPods], AsMapping] = Field(default_factory=dict)

@@ -77,8 +77,8 @@ class CapacityRetry(Part):
 
     Attributes:
         attempts: how often the job is submitted again, 1 to 100.
-        on: after which failures of the service; the words are the service's.
-        delay: seconds to wait before it is submitted again; they double each time, to ten minutes at most.
+        on: failures of the service, in its words; by default ``CapacityError`` and ``ResourceLimitExceeded``.
+        delay: seconds before it is submitted again, 0 to 3,600; they double each time, to 600 at most.
     """
 
     attempts: Resubmissions
@@ -90,20 +90,22 @@ class SageMakerOptions(Part):
     """How Amazon SageMaker plays the hosts; one instance is one host.
 
     Attributes:
-        region: where the job runs; by default that of the environment or the profile.
-        profile: profile of the AWS configuration whose credentials are used.
-        endpoint_url: address that all services are asked at, in place of AWS's.
-        endpoint_urls: the same for single services.
-        naming: what the training job is called: after the run, so that each has a name of its own; or after the job, so
-            that the service has it once, whoever submits it and how often.
-        framework: whose image of AWS is taken, with `framework_version` and `py_version`, when there is no `image_uri`.
+        region: where the job runs; by default ``AWS_REGION``, else the profile's.
+        profile: profile of the AWS configuration; by default the environment's.
+        endpoint_url: address of all services in place of AWS's, e.g. that of `headrace serve`.
+        endpoint_urls: addresses of single services: ``sagemaker``, ``s3``, ``logs``, ``cloudwatch``, ``sts``.
+        naming: name of the training job: ``run``: the run's id, new each time; ``job``: the job's name, so that the
+            service has it once.
+        framework: whose image of AWS is taken, by `framework_version` and perhaps `py_version`, when there is no
+            `image_uri`.
         python: interpreter in the image.
-        wheels: what the image's Python may lack travels with the job: `auto` downloads it once, `none` is for an image
-            that lacks nothing, and anything else is a folder of this machine with wheels.
-        retry: what happens when there is no capacity.
-        check_storage: whether buckets are looked at before the job is submitted, from where it is submitted.
+        wheels: packages that the image's Python may lack: ``auto`` downloads them once, ``none`` sends none, anything
+            else is a folder with wheels.
+        retry: whether the job is submitted again when there is no capacity.
+        check_storage: whether buckets are looked at before the job is submitted.
         start_timeout: seconds within which the agents of all hosts must have started once the first has.
-        stop_grace: seconds between SIGTERM and SIGKILL, at most 110.
+        stop_grace: seconds between SIGTERM and SIGKILL, 0 to 110: SageMaker kills a container 120 s after it asks it to
+            stop.
     """
 
     region: AwsRegion | None = None

@@ -115,7 +115,8 @@ class SlurmNodes(Part):
         gres: generic resources of a node, e.g. ``gpu:a100:4``.
         account: account that is charged.
         qos: quality of service.
-        options: further options of sbatch, word for word, e.g. ``--mem=64G``; they come last and win.
+        options: further options of sbatch, word for word, e.g. ``--mem=64G``; they come last and win. What the job says
+            in another way is refused, e.g. ``--nodes``.
         step_options: options of the srun that starts the agents, word for word, e.g. ``--container-image=...``.
     """
 
@@ -134,7 +135,7 @@ class SlurmOptions(SlurmNodes):
     What is given here holds for all groups; what a group has of its own in `groups` stands in its place.
 
     Attributes:
-        partition: of all groups, as are the next six.
+        partition: of all groups, as are the next six; texts of at most 256 characters on one line.
         constraint: features of a node.
         gres: generic resources of a node.
         account: account that is charged.
@@ -142,15 +143,16 @@ class SlurmOptions(SlurmNodes):
         options: further options of sbatch, word for word.
         step_options: options of the srun that starts the agents, word for word.
         cluster: the cluster, where it is not that of this machine: a name that the accounting of both (slurmdbd) knows.
-        groups: what single groups have of their own.
-        exclusive: whether a node is given to this job alone, with all its memory.
+        groups: the same seven keys for single groups, in place of what holds for all; options are added.
+        exclusive: whether a node is given to this job alone, with all its memory; else jobs share nodes, each with its
+            own ports.
         launcher: words before the agent's command line on every node, e.g. ``[apptainer, exec, --nv, image.sif]``.
-        python: interpreter on the nodes, where it is another one than that which submits the job.
+        python: interpreter on the nodes; by default the one that submits the job.
         isolation: ``shared_network``: every host has its own /opt/ml, /tmp, name and processes on its node; ``none``;
             ``auto``: on each node the best that works there.
         time_margin: seconds beyond `max_run` that are asked for: for channels, requirements and results.
         start_timeout: seconds within which the agents of all nodes must have started.
-        stop_grace: seconds between SIGTERM and SIGKILL.
+        stop_grace: seconds between SIGTERM and SIGKILL, 0 to 3,600.
     """
 
     cluster: ClusterName | None = None
