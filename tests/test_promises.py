@@ -19,7 +19,7 @@ SUITES = {
     "sagemaker-training-toolkit", "torchx", "submitit", "Kubeflow Trainer", "SkyPilot", "Hydra", "Ray Tune",
 }  # fmt: skip
 WITHOUT_PROMISES = {  # pages that explain, measure or lead to others
-    "architecture", "benchmark-figures", "benchmarks", "glossary", "index", "security", "stability",
+    "architecture", "benchmark-figures", "benchmarks", "feed-arrays", "glossary", "index", "security", "stability",
     "tensorflow-tutorial", "tutorial", "when-not",
 }  # fmt: skip
 

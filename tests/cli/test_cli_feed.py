@@ -90,7 +90,9 @@ def test_a_secret_is_never_overwritten(cli: Cli, secret: Path) -> None:
 # Indexes
 
 
-@pytest.mark.promise("feed", "`headrace feed index` makes the index of shards before a job, which counts nothing again")
+@pytest.mark.promise(
+    "feed-formats", "`headrace feed index` makes the index of shards before a job, which counts nothing again"
+)
 def test_an_index_is_made_before_the_job_and_found_by_it(cli: Cli, tmp_path: Path) -> None:
     folder = tmp_path / "data"
     folder.mkdir()

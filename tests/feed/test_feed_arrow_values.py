@@ -176,7 +176,7 @@ FORMS: dict[str, tuple[Callable[[pa.Table, Path], None], Callable[..., feed.Sour
 }
 
 
-@pytest.mark.promise("feed", "each type of Arrow becomes one value, with workers and without")
+@pytest.mark.promise("feed-formats", "each type of Arrow becomes one value, with workers and without")
 @pytest.mark.parametrize("form", FORMS)
 def test_every_type_becomes_one_value_with_workers_and_without(form: str, tmp_path: Path) -> None:
     write, opened, least = FORMS[form]

@@ -44,7 +44,7 @@ def bucketed(order: list[int], lengths: list[int], batch: int, batches: int, see
     return found
 
 
-@pytest.mark.promise("feed", "buckets: every row once, rows of a step are of similar length, resume is exact")
+@pytest.mark.promise("feed-packing", "buckets: every row once, rows of a step are of similar length, resume is exact")
 @settings(deadline=None, max_examples=60, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(
     lengths=st.lists(st.integers(0, 30), min_size=1, max_size=200), batch=st.integers(1, 12), batches=st.integers(1, 9),
@@ -70,7 +70,7 @@ def test_the_order_is_pinned_so_that_a_run_can_be_resumed_by_a_later_version() -
     assert order.rows_at(1, np.arange(23)).tolist() == PINNED
 
 
-@pytest.mark.promise("feed", "buckets: every row once, rows of a step are of similar length, resume is exact")
+@pytest.mark.promise("feed-packing", "buckets: every row once, rows of a step are of similar length, resume is exact")
 def test_all_ranks_of_a_step_have_rows_of_similar_length_and_little_is_padding() -> None:
     chance = np.random.default_rng(5)
     lengths = chance.lognormal(5, 1, 20_000).astype(int) + 1
@@ -97,7 +97,7 @@ def test_all_ranks_of_a_step_have_rows_of_similar_length_and_little_is_padding()
     assert sorted_[1] < 1.2
 
 
-@pytest.mark.promise("feed", "buckets: every row once, rows of a step are of similar length, resume is exact")
+@pytest.mark.promise("feed-packing", "buckets: every row once, rows of a step are of similar length, resume is exact")
 def test_it_goes_on_at_every_step_on_any_ranks() -> None:
     with DataLoader(Noise(97), **OPTIONS) as loader:
         batches, whole, states = iter(loader), [], []
@@ -216,7 +216,7 @@ def test_a_state_of_other_buckets_is_refused() -> None:
 
 
 def test_the_example_in_the_docs_runs() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "feed.md").read_text().split("### Batches of similar length")[1]
+    text = (Path(__file__).parents[2] / "docs" / "feed-packing.md").read_text().split("## Batches of similar length")[1]
     texts = [list(range(1 + row * 7 % 50)) for row in range(300)]
     names: dict[str, Any] = {"feed": feed, "texts": texts, "np": np}
     exec(text.split("```python\n")[1].split("```")[0], names)

@@ -64,7 +64,9 @@ PLACES = ["local", "unix and tcp"]  # the second one has the Unix socket too
 FAILING = [("local", "dup"), ("local", "memfd_create"), *(("unix and tcp", call) for call in CALLS)]
 
 
-@pytest.mark.promise("feed", "with hundreds of workers the limit of open files is raised; an error leaves none open")
+@pytest.mark.promise(
+    "feed-errors", "with hundreds of workers the limit of open files is raised; an error leaves none open"
+)
 @pytest.mark.parametrize(("place", "call"), list(itertools.product(PLACES, CALLS)) if SOAK else FAILING)
 def test_whatever_call_fails_no_descriptor_stays_open(
     place: str, call: str, pair: Pair, monkeypatch: pytest.MonkeyPatch
@@ -140,7 +142,9 @@ def limited(soft: int, hard: int, workers: int) -> str:
     return subprocess.run(command, capture_output=True, text=True, timeout=200, check=True, env=environment).stdout
 
 
-@pytest.mark.promise("feed", "with hundreds of workers the limit of open files is raised; an error leaves none open")
+@pytest.mark.promise(
+    "feed-errors", "with hundreds of workers the limit of open files is raised; an error leaves none open"
+)
 @pytest.mark.usefixtures("without_torch")
 def test_the_limit_is_raised_for_many_workers_and_no_further_than_is_needed() -> None:
     assert limited(64, 4096, 24) == f"True {64 + STEP}\n"

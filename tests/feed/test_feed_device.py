@@ -453,7 +453,9 @@ def test_a_slab_is_locked_once_and_unlocked_before_it_is_unmapped() -> None:
     assert not locks.locked
 
 
-@pytest.mark.promise("feed", "a slab is not used again while a view of it, a late writer or a device may touch it")
+@pytest.mark.promise(
+    "feed-guarantees", "a slab is not used again while a view of it, a late writer or a device may touch it"
+)
 def test_a_slab_that_a_device_may_still_read_is_not_used_again() -> None:
     locks = Locks()
     pool = SlabPool(4 * GRANULE, locks)

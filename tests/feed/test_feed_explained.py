@@ -78,7 +78,7 @@ def error_of(loader: Any) -> BaseException:
     return raised.value
 
 
-@pytest.mark.promise("feed", "an error over rows that do not stack is torch's own and names the field")
+@pytest.mark.promise("feed-errors", "an error over rows that do not stack is torch's own and names the field")
 def test_an_error_over_rows_is_torch_s_own_and_names_the_field_that_does_not_stack() -> None:
     for rows, told in cases():
         ours, theirs = error_of(DataLoader(rows, 3, num_workers=0)), error_of(TorchLoader(rows, 3))
@@ -132,7 +132,7 @@ class Hostile:
     shape = property(_fail)
 
 
-@pytest.mark.promise("feed", "an error over rows that do not stack is torch's own and names the field")
+@pytest.mark.promise("feed-errors", "an error over rows that do not stack is torch's own and names the field")
 @pytest.mark.parametrize("error", [ValueError("hostile"), Panic("hostile"), RecursionError("hostile")], ids=repr)
 def test_objects_that_raise_when_they_are_looked_at_do_not_hide_the_error(error: BaseException) -> None:
     hostile = Hostile(error)

@@ -23,7 +23,9 @@ from patience import allowed
 PLACES = ["local", "unix", "two tcp"]
 
 
-@pytest.mark.promise("feed", "an exception of the dataset is raised as its own type, with the worker's traceback")
+@pytest.mark.promise(
+    "feed-errors", "an exception of the dataset is raised as its own type, with the worker's traceback"
+)
 @pytest.mark.parametrize("place", PLACES)
 def test_an_error_of_the_dataset_is_raised_as_its_own_type_with_the_remote_traceback(
     place: str, loader_at: Callable[..., DataLoader]
@@ -75,7 +77,9 @@ def test_a_factory_that_makes_no_dataset_is_told_so(loader_at: Callable[..., Dat
         next(iter(loader))
 
 
-@pytest.mark.promise("feed", "an exception of the dataset is raised as its own type, with the worker's traceback")
+@pytest.mark.promise(
+    "feed-errors", "an exception of the dataset is raised as its own type, with the worker's traceback"
+)
 @pytest.mark.parametrize("place", PLACES)
 def test_an_error_in_collate_fn_comes_with_its_traceback(place: str, loader_at: Callable[..., DataLoader]) -> None:
     with loader_at(place, feed_data.noise(), collate_fn=feed_data.raise_in_collate) as loader:
@@ -105,7 +109,9 @@ def test_uneven_samples_are_refused_in_torch_s_own_words(place: str, loader_at: 
         assert str(expected.value).partition("\n")[0] in str(got.value)
 
 
-@pytest.mark.promise("feed", "only a sample over which two workers died while they made it alone is given up, by name")
+@pytest.mark.promise(
+    "feed-errors", "only a sample over which two workers died while they made it alone is given up, by name"
+)
 @pytest.mark.parametrize("place", PLACES)
 def test_a_sample_that_kills_workers_when_it_is_made_alone_is_named(
     place: str, loader_at: Callable[..., DataLoader]

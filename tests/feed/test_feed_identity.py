@@ -309,7 +309,9 @@ def test_servers_that_start_later_are_waited_for(tmp_path: Path, epochs: Load) -
     started[0].stop()
 
 
-@pytest.mark.promise("feed", "memory is bounded, and progress is made within it; batches beyond are copied and counted")
+@pytest.mark.promise(
+    "feed-guarantees", "memory is bounded, and progress is made within it; batches beyond are copied and counted"
+)
 @pytest.mark.parametrize("place", ["unix", "two tcp"])
 def test_a_user_who_holds_all_batches_gets_copies_beyond_the_memory_limit(place: str, pair: Pair) -> None:
     with DataLoader(
@@ -333,7 +335,9 @@ def test_a_user_who_holds_very_many_small_batches_does_not_run_out_of_descriptor
     assert [index for batch in batches for index in batch[1].tolist()] == list(range(600))
 
 
-@pytest.mark.promise("feed", "memory is bounded, and progress is made within it; batches beyond are copied and counted")
+@pytest.mark.promise(
+    "feed-guarantees", "memory is bounded, and progress is made within it; batches beyond are copied and counted"
+)
 @pytest.mark.parametrize("place", ["local", "unix", "two tcp"])
 def test_a_memory_limit_smaller_than_one_batch_still_makes_progress(place: str, pair: Pair) -> None:
     where: dict[str, Any] = {"num_workers": 2}
@@ -344,7 +348,9 @@ def test_a_memory_limit_smaller_than_one_batch_still_makes_progress(place: str, 
             assert [batch[row, 0].item() for batch in loader for row in range(4)] == list(range(32))
 
 
-@pytest.mark.promise("feed", "memory is bounded, and progress is made within it; batches beyond are copied and counted")
+@pytest.mark.promise(
+    "feed-guarantees", "memory is bounded, and progress is made within it; batches beyond are copied and counted"
+)
 @pytest.mark.usefixtures("without_torch")
 def test_staging_memory_smaller_than_one_batch_still_makes_progress(own_server: Callable[..., Server]) -> None:
     server = own_server(memory=1 << 16)

@@ -56,7 +56,9 @@ def files(folder: Path) -> list[str]:
     return sorted(path.name for path in (folder / FOLDER).iterdir())
 
 
-@pytest.mark.promise("feed", "hosts that share a folder make its index together, also when one of them is killed")
+@pytest.mark.promise(
+    "feed-formats", "hosts that share a folder make its index together, also when one of them is killed"
+)
 def test_two_hosts_share_the_work_and_leave_one_index(folder: Path) -> None:
     hosts = [host(name, folder) for name in "ab"]
     told = [each.communicate(timeout=100)[0] for each in hosts]
@@ -72,7 +74,9 @@ def test_two_hosts_share_the_work_and_leave_one_index(folder: Path) -> None:
     assert [int(row["cls"]) for row in feed.tar(folder)] == [0, 1] * SHARDS
 
 
-@pytest.mark.promise("feed", "hosts that share a folder make its index together, also when one of them is killed")
+@pytest.mark.promise(
+    "feed-formats", "hosts that share a folder make its index together, also when one of them is killed"
+)
 def test_what_a_killed_host_has_counted_is_not_counted_again(folder: Path) -> None:
     first = host("a", folder)
     wait_until(lambda: list((folder / FOLDER).glob("*.part")), "a part is written")
@@ -152,7 +156,9 @@ def of_others(path: Path, how: str) -> None:
         path.chmod({"open to all": 0o666, "open to a group": 0o664}[how])
 
 
-@pytest.mark.promise("feed", "an index that another user can have written is not used; one that is cut is an error")
+@pytest.mark.promise(
+    "feed-formats", "an index that another user can have written is not used; one that is cut is an error"
+)
 @pytest.mark.parametrize("how", ["open to all", "open to a group", "another user's", "a link", "a fifo"])
 def test_an_index_that_others_can_have_written_is_not_believed(how: str, tars: Path) -> None:
     if how == "another user's":
@@ -164,7 +170,9 @@ def test_an_index_that_others_can_have_written_is_not_believed(how: str, tars: P
     assert index.stat().st_mode & 0o777 == 0o644, "this user's own is there now"
 
 
-@pytest.mark.promise("feed", "an index that another user can have written is not used; one that is cut is an error")
+@pytest.mark.promise(
+    "feed-formats", "an index that another user can have written is not used; one that is cut is an error"
+)
 def test_no_index_is_kept_in_a_folder_that_others_write_to(tars: Path, tmp_path: Path) -> None:
     (tars / FOLDER).chmod(0o777)
     next((tars / FOLDER).iterdir()).chmod(0o666)
@@ -174,7 +182,9 @@ def test_no_index_is_kept_in_a_folder_that_others_write_to(tars: Path, tmp_path:
     assert len(list((tmp_path / "cache").rglob("*.index"))) == 1
 
 
-@pytest.mark.promise("feed", "an index that another user can have written is not used; one that is cut is an error")
+@pytest.mark.promise(
+    "feed-formats", "an index that another user can have written is not used; one that is cut is an error"
+)
 @pytest.mark.parametrize("size", [0, 40, -1])
 def test_an_index_that_is_cut_while_it_is_open_is_an_error_and_no_signal(size: int, tars: Path) -> None:
     source, path = feed.tar(tars), next((tars / FOLDER).iterdir())

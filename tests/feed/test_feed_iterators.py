@@ -121,7 +121,9 @@ def passes(loader: Any, count: int = 2) -> list[list[Any]]:
     ]
 
 
-@pytest.mark.promise("feed", "`__iter__` of a dataset or sampler is called once a pass; a resume gives it its state")
+@pytest.mark.promise(
+    "feed-lanes", "`__iter__` of a dataset or sampler is called once a pass; a resume gives it its state"
+)
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
 @pytest.mark.parametrize(
     ("shape", "workers", "batch_size"),
@@ -142,7 +144,9 @@ def test_a_pass_gives_what_torch_s_gives_whatever_iter_returns(
         assert passes(loader) == [expected] * 2
 
 
-@pytest.mark.promise("feed", "`__iter__` of a dataset or sampler is called once a pass; a resume gives it its state")
+@pytest.mark.promise(
+    "feed-lanes", "`__iter__` of a dataset or sampler is called once a pass; a resume gives it its state"
+)
 @pytest.mark.filterwarnings("ignore::UserWarning")  # torchdata's own, of a torch that is newer than it
 @pytest.mark.parametrize(
     ("shape", "workers"),
@@ -227,7 +231,9 @@ def ten_times(items: list[Any]) -> list[Any]:
     return [[10 * key for key in item] if isinstance(item, list) else 10 * item for item in items]
 
 
-@pytest.mark.promise("feed", "`__iter__` of a dataset or sampler is called once a pass; a resume gives it its state")
+@pytest.mark.promise(
+    "feed-lanes", "`__iter__` of a dataset or sampler is called once a pass; a resume gives it its state"
+)
 @pytest.mark.filterwarnings("ignore:fast-forwarding")
 @pytest.mark.parametrize(
     ("name", "kind", "workers"),

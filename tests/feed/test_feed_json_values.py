@@ -49,7 +49,9 @@ def test_a_line_that_python_s_json_refuses_is_named_with_file_and_row(workers: i
             json.loads(line.decode())
 
 
-@pytest.mark.promise("feed", "a line of JSON is what Python's `json` reads; a wrong one is named by file and row")
+@pytest.mark.promise(
+    "feed-formats", "a line of JSON is what Python's `json` reads; a wrong one is named by file and row"
+)
 def test_any_line_is_what_python_s_json_reads_or_refused(tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(2**32)
     print("seed", seed)

@@ -37,6 +37,7 @@ FILES = {
 OPTIONS: dict[str, Any] = {
     "batch_size": 4, "shuffle": True, "seed": 3, "num_shards": 8, "collate_fn": feed.stack_arrays
 }  # fmt: skip
+LANES = ("feed-lanes-ranks.md", "## Hosts with different shards")
 STANDING = {
     "ac": ("a0", "c1"), "bd": ("b1", "d0"), "bd again": ("b1", "d0"), "e": ("e0", "f1"), "whole": tuple(FILES),
     "whole again": tuple(FILES), "abc": ("a0", "b1", "c1"),
@@ -62,9 +63,9 @@ def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
         server.stop()
 
 
-def documented_code(section: str) -> list[str]:
-    """The blocks of Python in and behind a section of the documentation of the feed."""
-    text = (Path(__file__).parents[2] / "docs" / "feed.md").read_text().split(f"{section}\n")[1]
+def documented_code(page: str, section: str) -> list[str]:
+    """The first two blocks of Python in and behind a section of a page of the documentation."""
+    text = (Path(__file__).parents[2] / "docs" / page).read_text().split(f"{section}\n")[1]
     return [block.split("```")[0] for block in text.split("```python\n")[1:3]]
 
 
@@ -74,9 +75,11 @@ def documented(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
     root, servers = tmp_path_factory.mktemp("documented"), {}
     (root / "code").mkdir()
     head = "from headrace import feed\n\ndef is_good(row):\n    return row % 3\n\n"
-    (root / "code/docs_lanes.py").write_text(head + documented_code("### Lanes over hosts with different shards")[0])
+    (root / "code/docs_lanes.py").write_text(head + documented_code(*LANES)[0])
     head = "from pathlib import Path\nfrom torch.utils.data import Dataset\nfrom headrace import feed\n"
-    (root / "code/docs_rows.py").write_text(head + documented_code("## Sharded data")[0])
+    (root / "code/docs_rows.py").write_text(
+        head + documented_code("feed-workers.md", "## Hosts with different files")[0]
+    )
     for name, held in (("host-0", ("a0", "c1")), ("host-1", ("b1", "d0"))):
         with pytest.MonkeyPatch.context() as patch:
             files = {file: FILES[file] for file in held}
@@ -237,7 +240,7 @@ def test_a_late_answer_is_asked_for_a_second_time_only_of_a_host_that_holds_the_
 # Over real feed servers
 
 
-@pytest.mark.promise("feed", "data without a count: hosts may hold different shards; every row comes once")
+@pytest.mark.promise("feed-lanes-ranks", "data without a count: hosts may hold different shards; every row comes once")
 @pytest.mark.parametrize("shuffle", [True, False, feed.Window(8, 4)])
 def test_every_row_comes_once_and_only_what_lies_together_decides_the_batches(standing: Hosts, shuffle: Any) -> None:
     with served(at(standing, "ac", "bd", "e"), shuffle=shuffle, verify=1) as loader:
@@ -291,7 +294,7 @@ def test_documents_are_packed_and_sources_mixed_by_what_lies_together(standing: 
             list(loader)
 
 
-@pytest.mark.promise("feed", "data without a count: one of two hosts with the same shards may be killed")
+@pytest.mark.promise("feed-lanes-ranks", "data without a count: one of two hosts with the same shards may be killed")
 def test_of_two_hosts_that_hold_the_same_one_may_be_killed(standing: Hosts, hosts: HostsOf) -> None:
     expected = bits(served(at(standing, "ac", "bd")))
     [doomed] = hosts(doomed=("b1", "d0"))
@@ -306,7 +309,7 @@ def test_of_two_hosts_that_hold_the_same_one_may_be_killed(standing: Hosts, host
         assert loader.stats()["workers_lost"] == 1
 
 
-@pytest.mark.promise("feed", "data without a count: one of two hosts with the same shards may be killed")
+@pytest.mark.promise("feed-lanes-ranks", "data without a count: one of two hosts with the same shards may be killed")
 def test_what_only_a_killed_host_held_is_named(standing: Hosts, hosts: HostsOf) -> None:
     [doomed] = hosts(doomed=("b1", "d0"))
     with served([doomed, standing["ac"]], prefetch_factor=1) as loader:
@@ -346,7 +349,9 @@ def test_a_host_that_comes_back_is_used_if_it_holds_what_lies_together_and_else_
         assert loader.stats()["hosts"].get("back", {"rows": 0})["rows"] == rows
 
 
-@pytest.mark.promise("feed", "data without a count on hosts with different shards: resume is exact or refused")
+@pytest.mark.promise(
+    "feed-lanes-ranks", "data without a count on hosts with different shards: resume is exact or refused"
+)
 def test_it_goes_on_at_any_step_and_not_where_other_shards_lie_together(standing: Hosts) -> None:
     servers = at(standing, "ac", "bd", "e")
     expected = bits(served(servers))
@@ -429,7 +434,7 @@ def test_ranks_that_see_other_shards_lie_together_are_told(standing: Hosts) -> N
             next(iter(second))
 
 
-@pytest.mark.promise("feed", "data without a count: hosts that share only some shards are refused")
+@pytest.mark.promise("feed-lanes-ranks", "data without a count: hosts that share only some shards are refused")
 def test_what_cannot_be_read_in_lanes_is_refused_with_what_to_do(standing: Hosts, hosts: HostsOf) -> None:
     with (
         served(at(standing, "abc", "bd")) as loader,
@@ -486,7 +491,7 @@ def test_the_examples_in_the_docs_run_on_hosts_that_hold_other_files(
     with DataLoader(importlib.import_module("docs_rows").lines("rows"), batch_size=8, shuffle=True, seed=3) as loader:
         assert sorted(loaded(loader)) == list(range(134))
     names: dict[str, Any] = {"feed": feed, "good": importlib.import_module("docs_lanes").good}
-    exec(documented_code("### Lanes over hosts with different shards")[1], names)
+    exec(documented_code(*LANES)[1], names)
     with names["loader"] as loader:
         assert sorted(loaded(loader)) == [value for value in range(134) if value % 3]
         assert set(loader.stats()["hosts"]) == {"host-0", "host-1"}

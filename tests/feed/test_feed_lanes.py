@@ -58,7 +58,9 @@ def _all(dataset: Any, **options: Any) -> list[bytes]:
         return [flat(batch) for batch in loader]
 
 
-@pytest.mark.promise("feed", "batches of an `IterableDataset` are torch's with as many workers as there are lanes")
+@pytest.mark.promise(
+    "feed-lanes", "batches of an `IterableDataset` are torch's with as many workers as there are lanes"
+)
 def test_batches_are_those_of_torch_with_as_many_workers_as_there_are_lanes() -> None:
     with pytest.warns(UserWarning, match="worker processes"):
         expected = [batch["row"].tolist() for batch in TorchLoader(Rows(101), batch_size=4, num_workers=3)]
@@ -66,7 +68,9 @@ def test_batches_are_those_of_torch_with_as_many_workers_as_there_are_lanes() ->
         assert [batch["row"].tolist() for batch in loader] == expected
 
 
-@pytest.mark.promise("feed", "data without a count: the same batches under any number of workers, and on other hosts")
+@pytest.mark.promise(
+    "feed-lanes", "data without a count: the same batches under any number of workers, and on other hosts"
+)
 @pytest.mark.usefixtures("tars_of_two")
 @pytest.mark.parametrize("kind", KINDS)
 def test_batches_are_the_same_under_any_number_of_workers(kind: str) -> None:
@@ -82,7 +86,9 @@ def test_batches_are_the_same_under_any_number_of_workers(kind: str) -> None:
             assert workers == 1 or loader.stats()["slices_verified"] > 0
 
 
-@pytest.mark.promise("feed", "data without a count: resume is exact at every step; the dataset's states only save time")
+@pytest.mark.promise(
+    "feed-lanes", "data without a count: resume is exact at every step; the dataset's states only save time"
+)
 @pytest.mark.usefixtures("tars_of_two")
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_goes_on_at_every_step_and_tokens_only_save_time(kind: str) -> None:
@@ -156,7 +162,9 @@ def test_a_batch_is_gone_when_the_user_lets_go_of_it_without_the_garbage_collect
         gc.enable()
 
 
-@pytest.mark.promise("feed", "data without a count: a worker that is killed in the middle of a lane costs nothing")
+@pytest.mark.promise(
+    "feed-lanes", "data without a count: a worker that is killed in the middle of a lane costs nothing"
+)
 def test_a_worker_that_is_killed_in_a_lane_costs_nothing(tmp_path: Path) -> None:
     expected = _all(Rows(101))
     (tmp_path / "killer").touch()
@@ -185,7 +193,7 @@ def test_a_long_replay_is_told_in_parts(monkeypatch: pytest.MonkeyPatch) -> None
             assert [flat(batch) for batch in resumed] == whole[20:]
 
 
-@pytest.mark.promise("feed", "a dataset's `state_dict()` that is wrong is noticed")
+@pytest.mark.promise("feed-lanes", "a dataset's `state_dict()` that is wrong is noticed")
 def test_a_wrong_state_dict_is_noticed() -> None:
     with (
         pytest.warns(feed.PurityWarning, match="two workers made different data"),
@@ -212,7 +220,9 @@ def test_a_state_that_cannot_be_loaded_costs_a_replay_and_is_told() -> None:
         assert found == whole[9:]
 
 
-@pytest.mark.promise("feed", "data without a count: the same batches under any number of workers, and on other hosts")
+@pytest.mark.promise(
+    "feed-lanes", "data without a count: the same batches under any number of workers, and on other hosts"
+)
 def test_other_hosts_make_the_same_batches_and_an_executor_may_be_killed(
     own_server: Callable[..., Server], tars_of_two: Path
 ) -> None:
@@ -238,7 +248,9 @@ def test_other_hosts_make_the_same_batches_and_an_executor_may_be_killed(
 # Ranks
 
 
-@pytest.mark.promise("feed", "ranks that share lanes have equal steps if told, and an error instead of a hang if not")
+@pytest.mark.promise(
+    "feed-lanes-ranks", "ranks that share lanes have equal steps if told, and an error instead of a hang if not"
+)
 def test_ranks_share_the_lanes_and_have_equal_steps_if_told() -> None:
     options: dict[str, Any] = {"batch_size": 4, "num_shards": 4, "seed": 5, "world_size": 2}
     with pytest.raises(PipelineError, match=r"cannot know how many batches(.|\n)*steps_per_epoch="):
@@ -294,7 +306,9 @@ def test_states_of_all_ranks_go_on_with_another_number_of_ranks_and_one_rank_s_i
     assert next(iter(other)) is not None, "what the hint says"
 
 
-@pytest.mark.promise("feed", "where ranks share the lanes, workers show a dataset one rank: none divides itself twice")
+@pytest.mark.promise(
+    "feed-lanes-ranks", "where ranks share the lanes, workers show a dataset one rank: none divides itself twice"
+)
 @pytest.mark.parametrize("workers", [1, 2])
 def test_workers_show_one_rank_where_ranks_share_the_lanes(
     workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -329,7 +343,9 @@ def test_without_workers_the_variables_show_one_rank_while_a_batch_is_made(monke
     assert sorted(found) == list(range(40))
 
 
-@pytest.mark.promise("feed", "where ranks share the lanes, workers show a dataset one rank: none divides itself twice")
+@pytest.mark.promise(
+    "feed-lanes-ranks", "where ranks share the lanes, workers show a dataset one rank: none divides itself twice"
+)
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_feed_servers_read_a_dataset_that_asks_for_its_rank(ranks: int, pair: Pair) -> None:
     options: dict[str, Any] = {"workers": pair.both, "secret_file": pair.secret, "num_shards": 4, "uneven": True}
@@ -340,7 +356,9 @@ def test_feed_servers_read_a_dataset_that_asks_for_its_rank(ranks: int, pair: Pa
     assert sorted(found) == list(range(40))
 
 
-@pytest.mark.promise("feed", "where ranks share the lanes, workers show a dataset one rank: none divides itself twice")
+@pytest.mark.promise(
+    "feed-lanes-ranks", "where ranks share the lanes, workers show a dataset one rank: none divides itself twice"
+)
 def test_a_dataset_of_a_library_that_divides_itself_among_ranks_is_refused_where_ranks_share_the_lanes() -> None:
     inner = type("WebDataset", (Rows,), {"__module__": "webdataset.compat"})(8)
     for dataset in (inner, Around(inner)):
@@ -534,7 +552,7 @@ def lanes_by_name() -> Iterator[int]:
     return iter(range(info.id, 4, info.num_workers))
 
 
-@pytest.mark.promise("feed", "data without a count: a lane whose worker is stopped goes on elsewhere")
+@pytest.mark.promise("feed-lanes", "data without a count: a lane whose worker is stopped goes on elsewhere")
 def test_a_lane_whose_worker_is_stopped_goes_on_elsewhere(tmp_path: Path) -> None:
     once = tmp_path / "once"
     dataset, options = Stopping(800, 640, str(once)), {"num_shards": 4, "seed": 3}

@@ -246,7 +246,9 @@ class Fetched(Planes):
         return [self.row(key) for key in keys]
 
 
-@pytest.mark.promise("feed", "large rows that a dataset makes at once are copied once, to where their batch lies")
+@pytest.mark.promise(
+    "feed-guarantees", "large rows that a dataset makes at once are copied once, to where their batch lies"
+)
 @pytest.mark.parametrize("kind", [Lane, Fetched])
 def test_large_rows_that_are_made_at_once_are_stacked_where_the_batch_lies(
     kind: type[Planes], monkeypatch: pytest.MonkeyPatch

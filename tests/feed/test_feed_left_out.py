@@ -87,7 +87,7 @@ def test_rows_that_raise_are_left_out_and_listed_and_no_others() -> None:
         list(DataLoader(stream(), **OPTIONS | {"on_error": "raise"}))
 
 
-@pytest.mark.promise("feed", '`on_error="skip"` leaves bad samples out, counts and lists them')
+@pytest.mark.promise("feed-errors", '`on_error="skip"` leaves bad samples out, counts and lists them')
 @pytest.mark.parametrize("kind", DATA)
 def test_workers_and_resume_change_nothing(kind: str) -> None:
     collate: dict[str, Any] = {"collate_fn": feed.stack_arrays}
@@ -128,7 +128,7 @@ def test_keys_of_a_mixture_name_the_source_and_of_a_mixture_in_a_mixture_both(wo
     assert all(type(key) is int for key in refused), "a step behind the mixture counts its outputs"
 
 
-@pytest.mark.promise("feed", '`on_error="skip"` leaves bad samples out, counts and lists them')
+@pytest.mark.promise("feed-errors", '`on_error="skip"` leaves bad samples out, counts and lists them')
 @pytest.mark.parametrize("kind", [*DATA, "cut"])
 def test_rows_are_listed_with_the_batch_behind_which_a_run_goes_on(kind: str) -> None:
     """Also where the outputs of several batches are asked for at once: a rank with several slots."""

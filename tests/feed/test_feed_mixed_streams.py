@@ -74,7 +74,7 @@ def of_lane(lane: int, until: str, sources: dict[str, list[int]], epoch: int = 0
     raise AssertionError("too few turns")
 
 
-@pytest.mark.promise("feed", "mixtures of streams: the shares are exact in every lane, resume at every step")
+@pytest.mark.promise("feed-mixtures", "mixtures of streams: the shares are exact in every lane, resume at every step")
 @pytest.mark.parametrize("until", ["first", "all"])
 def test_each_lane_takes_its_sources_in_the_order_that_the_weights_say(until: Any) -> None:
     rows = {"books": 60, "code": 150, "web": 160}
@@ -93,7 +93,7 @@ def test_each_lane_takes_its_sources_in_the_order_that_the_weights_say(until: An
                 assert all(abs(counts[name] - taken * WEIGHTS[name]) <= 1 for name in NAMES)
 
 
-@pytest.mark.promise("feed", "mixtures of streams: the shares are exact in every lane, resume at every step")
+@pytest.mark.promise("feed-mixtures", "mixtures of streams: the shares are exact in every lane, resume at every step")
 @pytest.mark.parametrize(
     ("kind", "until"),
     list(product(KINDS, [None, "all"])) if SOAK else list(zip(KINDS, [None, "all", "all"], strict=True)),
@@ -291,7 +291,8 @@ def test_the_example_in_the_docs_runs(tmp_path: Path, monkeypatch: pytest.Monkey
         (tmp_path / name).mkdir()
         (tmp_path / name / "0.jsonl").write_text("".join(f"{row}\n" for row in range(rows)))
     monkeypatch.chdir(tmp_path)
-    text = (Path(__file__).parents[2] / "docs" / "feed.md").read_text().split("### Mixtures of data without a count")[1]
+    page = (Path(__file__).parents[2] / "docs" / "feed-mixtures.md").read_text()
+    text = page.split("## Mixtures of data without a count")[1]
     names: dict[str, Any] = {"feed": feed, "is_good": lambda row: row % 2, "functions_of": lambda row: [-row] * 3}
     exec(text.split("```python\n")[1].split("```")[0], names)
     found = Counter(row for batch in names["loader"] for row in batch.tolist())

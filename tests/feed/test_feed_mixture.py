@@ -52,7 +52,9 @@ def keys(order: MixedOrder, epoch: int, n: int) -> list[int]:
     return found
 
 
-@pytest.mark.promise("feed", "a mixture has of every source what its weight says, to a sample; resume is exact")
+@pytest.mark.promise(
+    "feed-mixtures", "a mixture has of every source what its weight says, to a sample; resume is exact"
+)
 @settings(FAST, max_examples=60)
 @given(data=st.data(), mixing=mixings(), seed=st.integers(0, 2**63), shuffle=st.sampled_from([True, False, (2, 3)]))
 def test_the_order_is_the_one_that_is_described(
@@ -90,7 +92,9 @@ def rows_of(mixing: Mixing, weights: tuple[float, ...]) -> int:
     return mixing.epoch_rows or rows_until(mixing, weights)
 
 
-@pytest.mark.promise("feed", "a mixture has of every source what its weight says, to a sample; resume is exact")
+@pytest.mark.promise(
+    "feed-mixtures", "a mixture has of every source what its weight says, to a sample; resume is exact"
+)
 @settings(FAST, max_examples=100)
 @given(mixing=mixings(), far=st.integers(200, 10**9))
 def test_every_prefix_has_as_much_of_each_source_as_its_weight_says(mixing: Mixing, far: int) -> None:
@@ -152,7 +156,9 @@ def sources(batches: list[Any]) -> Counter[int]:
     return Counter(int(source) for batch in batches for source in batch[0][:, 0])
 
 
-@pytest.mark.promise("feed", "a mixture has of every source what its weight says, to a sample; resume is exact")
+@pytest.mark.promise(
+    "feed-mixtures", "a mixture has of every source what its weight says, to a sample; resume is exact"
+)
 @pytest.mark.parametrize(("until", "rows"), [(None, None), ("all", None), (None, 75)])
 def test_it_goes_on_at_every_step_with_the_weights_that_were_set(until: str | None, rows: int | None) -> None:
     data = made(until, rows)
@@ -315,7 +321,7 @@ def test_what_does_not_go_with_a_mixture_is_refused() -> None:
             DataLoader(other, **OPTIONS).load_state_dict(state)
 
 
-@pytest.mark.promise("feed", "weights that one rank sets and another does not are an error, not a hang")
+@pytest.mark.promise("feed-mixtures", "weights that one rank sets and another does not are an error, not a hang")
 def test_hosts_make_the_same_batches_and_weights_that_ranks_disagree_in_are_an_error(pair: Pair) -> None:
     local = [flat(batch) for batch in DataLoader(mixed("all"), **OPTIONS)]
     with DataLoader(mixed("all"), **OPTIONS, workers=pair.both, secret_file=pair.secret) as loader:
@@ -392,7 +398,7 @@ def test_the_example_in_the_docs_runs(tmp_path: Path, monkeypatch: pytest.Monkey
         (tmp_path / name).mkdir()
         (tmp_path / name / "0.jsonl").write_text("".join(f"{row}\n" for row in range(rows)))
     monkeypatch.chdir(tmp_path)
-    text = (Path(__file__).parents[2] / "docs" / "feed.md").read_text().split("### Mixtures")[1]
+    text = (Path(__file__).parents[2] / "docs" / "feed-mixtures.md").read_text()
     names: dict[str, Any] = {"feed": feed}
     exec(text.split("```python\n")[1].split("```")[0], names)
     assert 1 + len(names["rest"]) == 13  # 100 rows, as code has 30

@@ -53,7 +53,7 @@ def test_this_machine_tells_the_instruction_sets_apart(both: tuple[Server, Serve
     assert high_batches != low_batches
 
 
-@pytest.mark.promise("feed", "hosts of other numerics are warned of or refused, as the loader is told")
+@pytest.mark.promise("feed-errors", "hosts of other numerics are warned of or refused, as the loader is told")
 def test_a_mix_is_warned_of_once_and_used(both: tuple[Server, Server]) -> None:
     batches, texts, stats = load(feed_data.capable(), *both, until_warned=True)
     assert len(batches) == 16
@@ -69,7 +69,7 @@ def test_equal_servers_are_not_warned_of(pair: Pair) -> None:
     assert texts == []
 
 
-@pytest.mark.promise("feed", "hosts of other numerics are warned of or refused, as the loader is told")
+@pytest.mark.promise("feed-errors", "hosts of other numerics are warned of or refused, as the loader is told")
 def test_refuse_uses_only_one_kind(both: tuple[Server, Server]) -> None:
     high, slow = both
     references = [load(feed_data.capable(), server)[0] for server in (high, slow)]

@@ -71,7 +71,9 @@ def flat(batch: Any) -> list[bytes]:
     return [np.asarray(value).tobytes() for value in batch.values()]
 
 
-@pytest.mark.promise("feed", "shards in S3 give the rows of the same files, through throttling and cut connections")
+@pytest.mark.promise(
+    "feed-shards", "shards in S3 give the rows of the same files, through throttling and cut connections"
+)
 def test_the_rows_and_batches_are_those_of_the_files(s3: ObjectStore, folder: Path) -> None:
     uri = upload(s3, folder)
     here, there = feed.tar(folder, "**/*.tar"), feed.tar(uri, "**/*.tar")
@@ -175,7 +177,9 @@ def test_the_index_is_kept_and_rows_share_requests(s3: ObjectStore, proxy: Flaky
     assert proxy.requests["GET"] <= before + 6, "what was not changed is not read again"
 
 
-@pytest.mark.promise("feed", "shards in S3 give the rows of the same files, through throttling and cut connections")
+@pytest.mark.promise(
+    "feed-shards", "shards in S3 give the rows of the same files, through throttling and cut connections"
+)
 def test_an_object_that_was_changed_or_removed_is_named(s3: ObjectStore, folder: Path) -> None:
     uri = upload(s3, folder)
     source = feed.tar(uri)
@@ -194,7 +198,9 @@ def test_an_object_that_was_changed_or_removed_is_named(s3: ObjectStore, folder:
         source[0]
 
 
-@pytest.mark.promise("feed", "shards in S3 give the rows of the same files, through throttling and cut connections")
+@pytest.mark.promise(
+    "feed-shards", "shards in S3 give the rows of the same files, through throttling and cut connections"
+)
 def test_throttling_and_cut_connections_cost_time_and_nothing_else(
     s3: ObjectStore, proxy: FlakyS3, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,7 +250,7 @@ def account(name: str, endpoint: str, folder: Path, monkeypatch: pytest.MonkeyPa
         monkeypatch.setenv("AZURE_SKIP_SIGNATURE", "true")
 
 
-@pytest.mark.promise("feed", "shards in Google Cloud, Azure and on web servers give the rows of the same files")
+@pytest.mark.promise("feed-shards", "shards in Google Cloud, Azure and on web servers give the rows of the same files")
 @pytest.mark.parametrize("store", ["gs", "az", "http"])
 def test_other_stores_give_the_rows_of_the_files(
     web: ObjectServer, folder: Path, store: str, monkeypatch: pytest.MonkeyPatch
@@ -266,7 +272,7 @@ def test_other_stores_give_the_rows_of_the_files(
     assert list(there) == list(here)
 
 
-@pytest.mark.promise("feed", "shards in Google Cloud, Azure and on web servers give the rows of the same files")
+@pytest.mark.promise("feed-shards", "shards in Google Cloud, Azure and on web servers give the rows of the same files")
 @pytest.mark.parametrize("etags", [True, False])
 def test_a_server_without_conditions_gives_no_other_bytes(web: ObjectServer, folder: Path, etags: bool) -> None:
     web.files["a.tar"], web.conditions, web.etags = (folder / "a.tar").read_bytes(), False, etags
@@ -278,7 +284,7 @@ def test_a_server_without_conditions_gives_no_other_bytes(web: ObjectServer, fol
         source[1]
 
 
-@pytest.mark.promise("feed", "shards in Google Cloud, Azure and on web servers give the rows of the same files")
+@pytest.mark.promise("feed-shards", "shards in Google Cloud, Azure and on web servers give the rows of the same files")
 def test_workers_forked_from_a_process_that_has_read_objects_read_them_too(web: ObjectServer, folder: Path) -> None:
     """The library's threads stay behind at a fork, and a request would wait for them without end."""
     web.files["b.tar"] = (folder / "b.tar").read_bytes()

@@ -246,7 +246,9 @@ print(sorted(set(changes)), changed())
 """
 
 
-@pytest.mark.promise("feed", "`feed.rng()` gives a sample the same numbers anywhere; no library's generator is patched")
+@pytest.mark.promise(
+    "feed-guarantees", "`feed.rng()` gives a sample the same numbers anywhere; no library's generator is patched"
+)
 def test_nothing_of_random_numpy_and_torch_is_patched_in_the_trainer_and_in_workers() -> None:
     done = subprocess.run([sys.executable, "-c", PATCHED], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[0] []"
@@ -256,7 +258,9 @@ def with_noise(samples: list[dict[str, Any]]) -> tuple[list[float], float]:
     return [float(sample["numpy"][0]) for sample in samples], float(feed.rng().random())
 
 
-@pytest.mark.promise("feed", "`feed.rng()` gives a sample the same numbers anywhere; no library's generator is patched")
+@pytest.mark.promise(
+    "feed-guarantees", "`feed.rng()` gives a sample the same numbers anywhere; no library's generator is patched"
+)
 def test_generators_of_samples_give_the_same_numbers_for_any_workers_on_other_hosts_and_resumed(pair: Pair) -> None:
     def taken(dataset: Any, skipped: int = 0, **options: Any) -> list[bytes]:
         with DataLoader(dataset, BATCH, seed=7, **options) as loader:

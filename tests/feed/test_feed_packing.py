@@ -64,7 +64,9 @@ def loader_of(kind: str, method: str, **options: Any) -> DataLoader:
     return DataLoader(KINDS[kind](length=16, block=7, method=method), **OPTIONS, **shuffle, **options)
 
 
-@pytest.mark.promise("feed", "packing: every token comes once, no sequence is overfull, `stats()` counts the padding")
+@pytest.mark.promise(
+    "feed-packing", "packing: every token comes once, no sequence is overfull, `stats()` counts the padding"
+)
 @settings(deadline=None, max_examples=40)
 @given(
     given=st.lists(st.lists(st.integers(0, 999), max_size=40), max_size=30),
@@ -104,7 +106,7 @@ def test_every_token_comes_once_no_bin_is_overfull_and_the_padding_is_what_stats
         assert set(row["tokens"][row["segments"] == 0].tolist()) <= {-1}
 
 
-@pytest.mark.promise("feed", "packing: resume is exact at every step, a killed worker costs nothing")
+@pytest.mark.promise("feed-packing", "packing: resume is exact at every step, a killed worker costs nothing")
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("kind", KINDS)

@@ -22,7 +22,7 @@ def test_a_position_has_the_same_value_alone_and_in_company() -> None:
         assert permute(np.array([position]), 1000, b"key")[0] == everything[position]
 
 
-@pytest.mark.promise("feed", "order and random numbers stay the same in later versions")
+@pytest.mark.promise("feed-guarantees", "order and random numbers stay the same in later versions")
 def test_the_permutation_is_pinned_so_that_a_run_can_be_resumed_by_a_later_version() -> None:
     assert permute(np.arange(8), 8, b"3/0").tolist() == [7, 2, 5, 0, 4, 6, 1, 3]
 

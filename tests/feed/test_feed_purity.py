@@ -44,7 +44,7 @@ def purity_warnings(loader: DataLoader, until: str = "") -> list[str]:
     return [str(warning.message) for warning in caught]
 
 
-@pytest.mark.promise("feed", "code that is not pure is noticed, with its index")
+@pytest.mark.promise("feed-errors", "code that is not pure is noticed, with its index")
 @pytest.mark.parametrize(
     ("source", "place"), list(itertools.product(SOURCES, PLACES)) if SOAK else list(zip(SOURCES, PLACES, strict=True))
 )

@@ -44,7 +44,9 @@ def test_a_state_with_the_marks_of_an_earlier_version_goes_on(tmp_path: Path, wo
     assert _rest(file, merged, workers) == whole[5:]
 
 
-@pytest.mark.promise("feed", "data without a count: `verify` finds rows that depend on the process that makes them")
+@pytest.mark.promise(
+    "feed-lanes", "data without a count: `verify` finds rows that depend on the process that makes them"
+)
 def test_rows_that_depend_on_the_process_are_seen_by_verify(tmp_path: Path) -> None:
     with (
         feed.DataLoader(OfProcess(160, ""), 4, num_workers=2, num_shards=2, seed=3, verify=1) as loader,

@@ -52,7 +52,7 @@ def _swap(folder: Path) -> None:
     (folder / "a.tar").write_bytes(found)
 
 
-@pytest.mark.promise("feed", "a resume with shards that were renamed or replaced is refused")
+@pytest.mark.promise("feed-resume", "a resume with shards that were renamed or replaced is refused")
 @pytest.mark.filterwarnings("ignore:fast-forwarding range")
 @pytest.mark.parametrize("change", [_rename, _replace, _swap])
 @pytest.mark.parametrize("kind", ["source", "pipeline", "sampler"])
@@ -113,7 +113,7 @@ def test_hosts_tell_their_shards_digests_and_a_replica_that_differs_is_refused(
         next(iter(both))
 
 
-@pytest.mark.promise("feed", "a shard that is added beside a running loader changes nothing for it")
+@pytest.mark.promise("feed-formats", "a shard that is added beside a running loader changes nothing for it")
 @pytest.mark.usefixtures("without_torch")
 def test_a_shard_that_is_added_beside_a_running_loader_changes_nothing_for_it(
     tmp_path: Path, own_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
@@ -188,7 +188,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-@pytest.mark.promise("feed", "another shard of the same size and modification time is counted again or noticed")
+@pytest.mark.promise("feed-formats", "another shard of the same size and modification time is counted again or noticed")
 @pytest.mark.parametrize(("how", "cached"), [("in place", False), ("by another file", True), ("by a link", False)])
 @pytest.mark.parametrize("change", ["row", "layout"])
 @pytest.mark.parametrize("kind", KINDS)
@@ -220,7 +220,7 @@ def test_the_next_source_sees_a_shard_of_the_same_size_and_time_as_the_one_befor
     assert _texts(getattr(feed, kind)(home)) == expected
 
 
-@pytest.mark.promise("feed", "another shard of the same size and modification time is counted again or noticed")
+@pytest.mark.promise("feed-formats", "another shard of the same size and modification time is counted again or noticed")
 @pytest.mark.parametrize(
     ("kind", "workers"),
     [(kind, workers) for kind in KINDS for workers in (0, 1) if SOAK or not workers or kind == "tar"],
@@ -290,7 +290,7 @@ def test_a_feed_server_notices_that_a_shard_s_time_was_set_back(
         assert [flat(batch) for batch in loader] == [flat(batch) for batch in here]
 
 
-@pytest.mark.promise("feed", "another shard of the same size and modification time is counted again or noticed")
+@pytest.mark.promise("feed-formats", "another shard of the same size and modification time is counted again or noticed")
 def test_a_copy_of_shards_with_their_index_is_used_and_not_counted_again(tmp_path: Path, counted: list[str]) -> None:
     folder = fill_tars(tmp_path / "data", COUNTS)
     expected = list(feed.tar(folder))

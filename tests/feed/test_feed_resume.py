@@ -50,7 +50,7 @@ def rest(dataset: Any, state: dict[str, Any], epochs: int = 1, **options: Any) -
         return [flat(batch) for _ in range(epochs) for batch in loader]
 
 
-@pytest.mark.promise("feed", "training resumes behind the last batch at once, with other workers and ranks too")
+@pytest.mark.promise("feed-resume", "training resumes behind the last batch at once, with other workers and ranks too")
 @pytest.mark.parametrize("step", [0, 1, 5, 11, 12])
 def test_another_loader_goes_on_at_any_step_with_any_workers(step: int, pair: Pair, epochs: Callable[..., Any]) -> None:
     whole = epochs(noise(), 2)
@@ -117,7 +117,7 @@ def run_ranks(world: int, batch: int, state: dict[str, Any] | None, steps: int |
     return batches, states[0]
 
 
-@pytest.mark.promise("feed", "training resumes behind the last batch at once, with other workers and ranks too")
+@pytest.mark.promise("feed-resume", "training resumes behind the last batch at once, with other workers and ranks too")
 @pytest.mark.parametrize(("world", "batch"), [(1, 12), (3, 4), (4, 3), (5, 2), (2, 7)])
 def test_other_numbers_of_ranks_and_rows_take_the_rest_once_with_the_same_bits(world: int, batch: int) -> None:
     first, state = run_ranks(2, 6, None, 3)
@@ -150,7 +150,7 @@ class Endless(Noise):
         return index
 
 
-@pytest.mark.promise("feed", "training resumes behind the last batch at once, with other workers and ranks too")
+@pytest.mark.promise("feed-resume", "training resumes behind the last batch at once, with other workers and ranks too")
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_a_billion_samples_are_entered_in_the_middle_without_walking_there(
     shuffle: bool, monkeypatch: pytest.MonkeyPatch
@@ -249,7 +249,7 @@ def first_epochs(name: str) -> list[list[bytes]]:
         return [[flat(batch) for batch in loader] for _ in range(5)]
 
 
-@pytest.mark.promise("feed", "the epoch of a pass is settled at its first batch; its states stay true")
+@pytest.mark.promise("feed-resume", "the epoch of a pass is settled at its first batch; its states stay true")
 @pytest.mark.parametrize("name", SETTLED)
 def test_which_epoch_a_pass_is_is_settled_when_its_first_batch_is_asked_for(name: str) -> None:
     loader, epochs = settled(name), first_epochs(name)
@@ -281,7 +281,7 @@ def test_which_epoch_a_pass_is_is_settled_when_its_first_batch_is_asked_for(name
         assert [flat(batch) for batch in loader] == epochs[4]
 
 
-@pytest.mark.promise("feed", "the epoch of a pass is settled at its first batch; its states stay true")
+@pytest.mark.promise("feed-resume", "the epoch of a pass is settled at its first batch; its states stay true")
 @pytest.mark.parametrize("name", SETTLED)
 def test_a_state_behind_the_last_batch_serves_those_that_enter_the_epoch_again_and_those_that_do_not(name: str) -> None:
     loader, epochs = settled(name), first_epochs(name)
@@ -346,7 +346,7 @@ def test_the_metrics_go_on_in_the_epoch_that_was_resumed(tmp_path: Path, monkeyp
     assert [(line["epoch"], line["steps"]) for line in lines] == [(6, 3), (7, 12)]
 
 
-@pytest.mark.promise("feed", "a state of another plan or pipeline is refused")
+@pytest.mark.promise("feed-resume", "a state of another plan or pipeline is refused")
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -364,7 +364,7 @@ def test_a_state_of_another_plan_is_refused(change: dict[str, Any], message: str
         loader.load_state_dict(state)
 
 
-@pytest.mark.promise("feed", "a state of another plan or pipeline is refused")
+@pytest.mark.promise("feed-resume", "a state of another plan or pipeline is refused")
 def test_a_state_of_another_pipeline_is_refused_and_the_hint_says_how_to_insist(pair: Pair) -> None:
     state = saved(DataLoader(noise(96), **OPTIONS))
     with DataLoader(noise(96, rows=2), **OPTIONS, workers=pair.a.tcp, secret_file=pair.secret) as loader:
@@ -430,7 +430,7 @@ def test_a_trainer_that_is_killed_and_started_again_goes_on(served: bool, tmp_pa
 
 
 def test_the_example_in_the_docs_resumes(tmp_path: Path, epochs: Callable[..., Any]) -> None:
-    text = (Path(__file__).parents[2] / "docs" / "feed.md").read_text().split("## Resume")[1]
+    text = (Path(__file__).parents[2] / "docs" / "feed-resume.md").read_text()
     code = text.split("```python\n")[1].split("```")[0]
     trained: list[bytes] = []
 

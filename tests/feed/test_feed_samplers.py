@@ -151,7 +151,7 @@ def test_the_epochs_after_it_go_on_too_when_the_sampler_has_its_own_generator(na
         assert found == expected
 
 
-@pytest.mark.promise("feed", "a state is under 1 KB")
+@pytest.mark.promise("feed-resume", "a state is under 1 KB")
 def test_a_state_is_small_and_holds_no_order() -> None:
     sizes = {}
     for name, options in ORDERS.items():

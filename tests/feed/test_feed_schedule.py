@@ -229,7 +229,9 @@ def test_a_batch_that_is_made_whole_is_given_up_after_four_deaths() -> None:
     assert not died(schedule, asked)
 
 
-@pytest.mark.promise("feed", "only a sample over which two workers died while they made it alone is given up, by name")
+@pytest.mark.promise(
+    "feed-errors", "only a sample over which two workers died while they made it alone is given up, by name"
+)
 def test_only_rows_over_which_two_died_alone_are_given_up_whatever_is_killed_from_outside() -> None:
     for seed in range(40):
         chance = random.Random(seed)
@@ -429,7 +431,7 @@ def late(schedule: Schedule, now: float) -> tuple[int, Slice] | None:
     return IdleWorkers(schedule).next_slice(now)
 
 
-@pytest.mark.promise("feed", "requests are doubled at most once in twenty, and never without an idle worker")
+@pytest.mark.promise("feed-guarantees", "requests are doubled at most once in twenty, and never without an idle worker")
 def test_the_first_batch_in_line_is_asked_for_twice_when_it_is_late_and_somebody_is_idle() -> None:
     schedule = a_schedule(("a", 1), ("b", 1), steps=2)
     (one, first, head), (other, second, _) = ask_all(schedule)
@@ -448,7 +450,7 @@ def test_the_first_batch_in_line_is_asked_for_twice_when_it_is_late_and_somebody
     assert answered(schedule, one, first, 5.0) is None
 
 
-@pytest.mark.promise("feed", "requests are doubled at most once in twenty, and never without an idle worker")
+@pytest.mark.promise("feed-guarantees", "requests are doubled at most once in twenty, and never without an idle worker")
 def test_at_most_one_in_twenty_requests_is_a_hedge() -> None:
     schedule = a_schedule(("a", 1), ("b", 1), steps=2)
     schedule.hedges = 5

@@ -30,7 +30,9 @@ def test_a_sample_s_numbers_do_not_depend_on_what_was_drawn_before() -> None:
         assert len(set(numbers.values())) == 20
 
 
-@pytest.mark.promise("feed", "random numbers follow from seed, epoch and position; the trainer's own are not disturbed")
+@pytest.mark.promise(
+    "feed-guarantees", "random numbers follow from seed, epoch and position; the trainer's own are not disturbed"
+)
 def test_seed_epoch_position_and_purpose_all_matter() -> None:
     keys = [stream_key(s, e, p) for s in range(5) for e in range(5) for p in range(5)]
     keys += [stream_key(0, 0, p, b"collate") for p in range(5)]
@@ -45,7 +47,7 @@ def test_any_whole_number_is_a_seed() -> None:
             set_generators(collate_key(seed, 0, 0))
 
 
-@pytest.mark.promise("feed", "order and random numbers stay the same in later versions")
+@pytest.mark.promise("feed-guarantees", "order and random numbers stay the same in later versions")
 def test_the_numbers_are_pinned_so_that_a_run_can_be_repeated_by_a_later_version() -> None:
     assert stream_key(3, 1, 4).hex() == "20b24587267767156c83c8df314ddb16"
 

@@ -199,7 +199,7 @@ def test_a_batch_that_a_lost_server_may_still_write_to_is_begun_again_in_another
     assert not session.wait_for(0, 10, 5)
 
 
-@pytest.mark.promise("feed", "a second answer counts for nothing")
+@pytest.mark.promise("feed-guarantees", "a second answer counts for nothing")
 def test_a_second_answer_is_dropped_and_counted(worker_pool: ByHand, session: Session) -> None:
     a, b = ready(worker_pool, session)
     assert take(session, 0) == expected(0)

@@ -76,7 +76,9 @@ def served(servers: list[Server], dataset: Any = None, **options: Any) -> DataLo
     return DataLoader(folder() if dataset is None else dataset, **given)
 
 
-@pytest.mark.promise("feed", "shards that only some hosts hold: each sample once; what a dead host alone held is named")
+@pytest.mark.promise(
+    "feed-workers", "shards that only some hosts hold: each sample once; what a dead host alone held is named"
+)
 @pytest.mark.parametrize("held", [("abc", "bcd"), ("abcd", "abc")])
 def test_every_sample_comes_once_in_the_same_order_with_the_same_bits_however_files_are_spread(
     held: tuple[str, ...], standing: dict[str, Server], whole: list[bytes]
@@ -136,7 +138,9 @@ def test_a_host_that_is_killed_is_not_missed_when_others_hold_its_files(
         assert found == whole
 
 
-@pytest.mark.promise("feed", "shards that only some hosts hold: each sample once; what a dead host alone held is named")
+@pytest.mark.promise(
+    "feed-workers", "shards that only some hosts hold: each sample once; what a dead host alone held is named"
+)
 @without_torch
 def test_what_only_a_killed_host_held_is_named(apart: list[Server], hosts: Hosts) -> None:
     [doomed] = hosts("abd")
@@ -212,7 +216,7 @@ def test_hosts_that_do_not_declare_their_shards_are_refused(apart: list[Server])
             sum(passes)
 
 
-@pytest.mark.promise("feed", "data without a count: hosts that share only some shards are refused")
+@pytest.mark.promise("feed-lanes-ranks", "data without a count: hosts that share only some shards are refused")
 def test_lanes_need_all_shards_on_every_host(standing: dict[str, Server], apart: list[Server]) -> None:
     options = {"num_shards": 2, "shuffle": False}
     with served(apart, in_lanes(), **options) as loader:

@@ -194,7 +194,7 @@ def check(got: object, expected: object) -> None:
         assert got == expected
 
 
-@pytest.mark.promise("feed", "in plan order, whatever happens to workers and messages")
+@pytest.mark.promise("feed-guarantees", "in plan order, whatever happens to workers and messages")
 @pytest.mark.promise("feed", "`in_order=False`: each batch comes once, a slow one delays none, resume is exact")
 @pytest.mark.timeout(3600 if SCHEDULES > 1_000 else 120)
 @pytest.mark.parametrize("name", WORLDS)

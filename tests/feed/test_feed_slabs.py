@@ -62,7 +62,9 @@ def pool() -> SlabPool:
     return SlabPool(4 * GRANULE)
 
 
-@pytest.mark.promise("feed", "memory is bounded, and progress is made within it; batches beyond are copied and counted")
+@pytest.mark.promise(
+    "feed-guarantees", "memory is bounded, and progress is made within it; batches beyond are copied and counted"
+)
 def test_the_pool_gives_no_more_than_its_limit_except_by_force(pool: SlabPool) -> None:
     numbers = [pool.acquire(GRANULE) for _ in range(4)]
     assert None not in numbers
@@ -124,7 +126,9 @@ VIEWS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.promise("feed", "a slab is not used again while a view of it, a late writer or a device may touch it")
+@pytest.mark.promise(
+    "feed-guarantees", "a slab is not used again while a view of it, a late writer or a device may touch it"
+)
 @pytest.mark.parametrize("kind", VIEWS)
 def test_a_slab_comes_back_when_the_last_view_of_any_kind_is_gone(kind: str, pool: SlabPool) -> None:
     number = pool.acquire(1)
@@ -181,7 +185,9 @@ def test_a_slab_is_not_free_while_answers_are_outstanding() -> None:
     ledger.close()
 
 
-@pytest.mark.promise("feed", "a slab is not used again while a view of it, a late writer or a device may touch it")
+@pytest.mark.promise(
+    "feed-guarantees", "a slab is not used again while a view of it, a late writer or a device may touch it"
+)
 def test_a_slab_that_a_lost_worker_may_write_to_is_never_used_again() -> None:
     ledger = SlabLedger(4 * GRANULE)
     slab = ledger.acquire(1)
@@ -259,7 +265,7 @@ def test_a_batch_is_handed_over_as_views_and_its_slab_comes_back() -> None:
     assembly.ledger.close()
 
 
-@pytest.mark.promise("feed", "what a loop keeps of a batch does not keep the batch's slab")
+@pytest.mark.promise("feed-guarantees", "what a loop keeps of a batch does not keep the batch's slab")
 def test_small_tensors_have_memory_of_their_own_and_keep_no_slab() -> None:
     assembly = Assembly(8 << 20)
     labels = []
@@ -273,7 +279,7 @@ def test_small_tensors_have_memory_of_their_own_and_keep_no_slab() -> None:
     assembly.ledger.close()
 
 
-@pytest.mark.promise("feed", "what a loop keeps of a batch does not keep the batch's slab")
+@pytest.mark.promise("feed-guarantees", "what a loop keeps of a batch does not keep the batch's slab")
 def test_a_user_who_keeps_a_part_of_every_batch_holds_few_slabs_and_else_what_he_keeps() -> None:
     assembly = Assembly(1 << 30)
     kept, copies = [], 0

@@ -292,7 +292,9 @@ def _empty(path: Path) -> None:
     path.write_bytes(b"")
 
 
-@pytest.mark.promise("feed", "an index that is torn, damaged or old is not used; a broken shard is named with offset")
+@pytest.mark.promise(
+    "feed-formats", "an index that is torn, damaged or old is not used; a broken shard is named with offset"
+)
 @pytest.mark.parametrize(
     ("harm", "told"),
     [
@@ -483,7 +485,9 @@ def indexed(tmp_path: Path) -> tuple[Path, Path]:
     return folder, index
 
 
-@pytest.mark.promise("feed", "an index that is torn, damaged or old is not used; a broken shard is named with offset")
+@pytest.mark.promise(
+    "feed-formats", "an index that is torn, damaged or old is not used; a broken shard is named with offset"
+)
 def test_an_index_is_made_once_and_again_only_of_what_is_new(
     indexed: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -515,7 +519,9 @@ def _read(folder: Path) -> list[Any]:
         raise (DamagedPart if "is damaged: the part of" in error.message else AssertionError) from error
 
 
-@pytest.mark.promise("feed", "an index that is torn, damaged or old is not used; a broken shard is named with offset")
+@pytest.mark.promise(
+    "feed-formats", "an index that is torn, damaged or old is not used; a broken shard is named with offset"
+)
 def test_an_index_that_is_torn_or_damaged_anywhere_is_never_used(indexed: tuple[Path, Path]) -> None:
     folder, file = indexed
     whole = file.read_bytes()

@@ -105,7 +105,9 @@ def told_by(tmp_path: Path, method: str, seconds: float, *kinds: str) -> dict[st
     return {kind: (name, text, starts) for kind, name, text, starts in lines}
 
 
-@pytest.mark.promise("feed", "a worker that cannot start is one error with its own exception; a slow one is waited for")
+@pytest.mark.promise(
+    "feed-errors", "a worker that cannot start is one error with its own exception; a slow one is waited for"
+)
 def test_what_a_worker_cannot_take_is_told_by_the_first_one_however_long_its_end_takes(tmp_path: Path) -> None:
     told = told_by(tmp_path, "spawn", 3.2, "local", "raise", "init", "unpicklable")
     for name, text, starts in (told["local"], told_by(tmp_path, "forkserver", 3.2, "local")["local"]):
@@ -122,7 +124,9 @@ def test_what_a_worker_cannot_take_is_told_by_the_first_one_however_long_its_end
     assert told["unpicklable"][2] == 0
 
 
-@pytest.mark.promise("feed", "a worker that cannot start is one error with its own exception; a slow one is waited for")
+@pytest.mark.promise(
+    "feed-errors", "a worker that cannot start is one error with its own exception; a slow one is waited for"
+)
 @pytest.mark.parametrize(("method", "kinds"), [("spawn", ["kill", "main"]), ("forkserver", ["exit"])])
 def test_workers_that_end_before_they_have_begun_are_tried_four_times(
     method: str, kinds: list[str], tmp_path: Path
@@ -135,7 +139,9 @@ def test_workers_that_end_before_they_have_begun_are_tried_four_times(
         assert advice[kind] in text
 
 
-@pytest.mark.promise("feed", "a worker that cannot start is one error with its own exception; a slow one is waited for")
+@pytest.mark.promise(
+    "feed-errors", "a worker that cannot start is one error with its own exception; a slow one is waited for"
+)
 def test_a_worker_whose_start_takes_long_is_not_given_up(tmp_path: Path) -> None:
     name, batches, starts = told_by(tmp_path, "spawn", 0.0, "slow")["slow"]
     assert (name, batches) == ("batches", [[0, 1, 2, 3], [4, 5, 6, 7]])

@@ -368,7 +368,7 @@ def test_whoever_speaks_before_the_handshake_is_not_heard(by: str, pair: Pair) -
             assert closed(channel)
 
 
-@pytest.mark.promise("feed", "only who holds the secret is served, and strangers hold nobody up")
+@pytest.mark.promise("feed-guarantees", "only who holds the secret is served, and strangers hold nobody up")
 @pytest.mark.parametrize("by", ["tcp", "unix"])
 def test_a_client_with_another_secret_is_refused_and_logged_once(by: str, pair: Pair) -> None:
     with good_client_goes_on(pair):
@@ -415,7 +415,7 @@ def test_a_silent_connection_is_closed_after_the_deadline(pair: Pair) -> None:
     assert "no handshake in time" in pair.a.log()
 
 
-@pytest.mark.promise("feed", "only who holds the secret is served, and strangers hold nobody up")
+@pytest.mark.promise("feed-guarantees", "only who holds the secret is served, and strangers hold nobody up")
 def test_thousands_of_connections_do_not_stop_the_others(pair: Pair) -> None:
     with good_client_goes_on(pair):
         for _ in range(1000):

@@ -75,7 +75,9 @@ def test_the_members_of_a_row_come_together_wherever_they_are(tmp_path: Path) ->
     ]
 
 
-@pytest.mark.promise("feed", "rows of tar shards are their members, whatever links lead to; an error names the member")
+@pytest.mark.promise(
+    "feed-formats", "rows of tar shards are their members, whatever links lead to; an error names the member"
+)
 def test_rows_in_any_order_of_their_members_are_the_same_rows(tmp_path: Path, chance: random.Random) -> None:
     whole = {
         f"{number}": {name: chance.randbytes(chance.choice([0, 1, 511, 512, 40_000])) for name in ("a", "b.c", "d")}
@@ -251,7 +253,9 @@ def sparse(path: Path) -> None:
 NAMED = r"a\.tar at offset \d+: the member '(\./)?1\.jpg' "
 
 
-@pytest.mark.promise("feed", "rows of tar shards are their members, whatever links lead to; an error names the member")
+@pytest.mark.promise(
+    "feed-formats", "rows of tar shards are their members, whatever links lead to; an error names the member"
+)
 @pytest.mark.parametrize(
     ("harm", "told"),
     [
@@ -316,7 +320,9 @@ def test_a_size_that_is_no_octal_number_is_refused(field: bytes, tmp_path: Path)
         feed.tar(tmp_path)
 
 
-@pytest.mark.promise("feed", "rows of tar shards are their members, whatever links lead to; an error names the member")
+@pytest.mark.promise(
+    "feed-formats", "rows of tar shards are their members, whatever links lead to; an error names the member"
+)
 def test_any_tar_is_read_as_the_standard_library_reads_it_or_refused(tmp_path: Path, chance: random.Random) -> None:
     """Archives of members of all kinds by chance: what comes is what extracting gives."""
     read = 0

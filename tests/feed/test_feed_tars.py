@@ -63,7 +63,7 @@ def test_local_processes_make_the_same_bits_and_one_may_be_killed(whole: list[by
         assert loader.stats()["purity_failures"] == 0
 
 
-@pytest.mark.promise("feed", "rows of tar shards come once, in order, with the same bits, whoever is killed")
+@pytest.mark.promise("feed-formats", "rows of tar shards come once, in order, with the same bits, whoever is killed")
 def test_other_hosts_make_the_same_bits_and_a_host_with_replicas_may_be_killed(
     hosts: Callable[..., Any], whole: list[bytes]
 ) -> None:
@@ -79,7 +79,7 @@ def test_other_hosts_make_the_same_bits_and_a_host_with_replicas_may_be_killed(
     assert state["length"] == 128
 
 
-@pytest.mark.promise("feed", "hosts serve the shards that they have")
+@pytest.mark.promise("feed-workers", "hosts serve the shards that they have")
 def test_hosts_serve_the_shards_that_they_have(hosts: Callable[..., Any], whole: list[bytes]) -> None:
     _, loader = hosts("ac", "bd")
     with loader:

@@ -86,7 +86,7 @@ def load(server: Server, dataset: Any, address: str = "", **options: Any) -> lis
 # Batches
 
 
-@pytest.mark.promise("feed", "with TLS the bits are the same, and nobody in the middle is believed")
+@pytest.mark.promise("feed-guarantees", "with TLS the bits are the same, and nobody in the middle is believed")
 def test_batches_over_tls_have_the_same_bits(pki: Pki, tls_server: Server, epochs: Callable[..., list[bytes]]) -> None:
     assert load(tls_server, feed_data.noise(), tls_ca=pki.ca_file) == epochs(feed_data.noise())
     collated = {"collate_fn": feed_data.collect}
@@ -286,7 +286,7 @@ class Middle:
             thread.join()
 
 
-@pytest.mark.promise("feed", "with TLS the bits are the same, and nobody in the middle is believed")
+@pytest.mark.promise("feed-guarantees", "with TLS the bits are the same, and nobody in the middle is believed")
 def test_somebody_in_the_middle_with_a_certificate_of_the_same_ca_is_found_out(
     pki: Pki, tls_server: Server, tmp_path: Path
 ) -> None:

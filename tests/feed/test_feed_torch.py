@@ -316,7 +316,9 @@ def test_an_iterator_knows_its_length_and_ends_for_good() -> None:
     assert next(batches, None) is None
 
 
-@pytest.mark.promise("feed", "random numbers follow from seed, epoch and position; the trainer's own are not disturbed")
+@pytest.mark.promise(
+    "feed-guarantees", "random numbers follow from seed, epoch and position; the trainer's own are not disturbed"
+)
 def test_the_trainer_s_own_random_numbers_are_not_disturbed_by_samples_that_draw() -> None:
     class Drawing(Plain):
         def __getitem__(self, index: int) -> Any:

@@ -58,7 +58,9 @@ def taken(loader: Any, when: str) -> tuple[dict[str, Any], torch.Tensor, Iterato
     return state, generator, iter(loader) if when in ("before", "end") else batches
 
 
-@pytest.mark.promise("feed", "a state in torch's order is exact at any moment, and making it draws no random number")
+@pytest.mark.promise(
+    "feed-resume", "a state in torch's order is exact at any moment, and making it draws no random number"
+)
 @pytest.mark.filterwarnings("ignore:fast-forwarding RandomSampler")  # the user's own
 @pytest.mark.parametrize(
     ("name", "when"), [each for turn, each in enumerate(itertools.product(CALLS, WHENS)) if SOAK or turn % 2 == 0]
@@ -95,7 +97,9 @@ def test_as_many_batches_follow_as_with_torchdata(when: str) -> None:
     assert counts[0] == counts[1]
 
 
-@pytest.mark.promise("feed", "a state in torch's order is exact at any moment, and making it draws no random number")
+@pytest.mark.promise(
+    "feed-resume", "a state in torch's order is exact at any moment, and making it draws no random number"
+)
 def test_telling_a_state_draws_nothing_and_changes_nothing() -> None:
     for call in CALLS.values():
         orders = []

@@ -273,7 +273,9 @@ def test_a_dataclass_instance_travels_at_any_depth_as_its_own_class() -> None:
     assert (rows_of(got), bytes_of(got)) == (2, 24)
 
 
-@pytest.mark.promise("feed", "nothing is unpickled from a socket; a message is checked before memory is taken for it")
+@pytest.mark.promise(
+    "feed-guarantees", "nothing is unpickled from a socket; a message is checked before memory is taken for it"
+)
 def test_rebuilding_a_dataclass_runs_no_code_of_its_class() -> None:
     value = Watchful(4)
     assert value.double == 8  # a cached property is no field, and is made again where it is needed
@@ -456,7 +458,9 @@ MALFORMED: list[Any] = [
 ]  # fmt: skip
 
 
-@pytest.mark.promise("feed", "nothing is unpickled from a socket; a message is checked before memory is taken for it")
+@pytest.mark.promise(
+    "feed-guarantees", "nothing is unpickled from a socket; a message is checked before memory is taken for it"
+)
 @pytest.mark.parametrize("node", MALFORMED, ids=lambda node: repr(node)[:40])
 def test_a_malformed_description_is_refused_and_allocates_nothing(node: Any) -> None:
     block = np.zeros(256, np.uint8)

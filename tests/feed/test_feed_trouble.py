@@ -133,7 +133,7 @@ def test_a_hanging_sample_is_left_out_under_skip(at: Make) -> None:
 ROWS = [(1, "local"), (2, "inline"), (8, "two tcp"), (40, "unix")]
 
 
-@pytest.mark.promise("feed", '`on_error="skip"` leaves bad samples out, counts and lists them')
+@pytest.mark.promise("feed-errors", '`on_error="skip"` leaves bad samples out, counts and lists them')
 @pytest.mark.parametrize(("batch_size", "place"), list(itertools.product([1, 2, 8, 40], INLINE)) if SOAK else ROWS)
 def test_samples_that_raise_are_left_out_and_the_others_are_what_they_were(
     batch_size: int, place: str, at: Make
@@ -210,7 +210,7 @@ def test_a_sample_that_kills_two_workers_is_left_out(batch_size: int, place: str
         assert all("killed by SIGKILL" in each.reason for each in loader.skipped)
 
 
-@pytest.mark.promise("feed", '`on_error="skip"` leaves bad samples out, counts and lists them')
+@pytest.mark.promise("feed-errors", '`on_error="skip"` leaves bad samples out, counts and lists them')
 @pytest.mark.parametrize("place", ["inline", "local"])
 def test_two_epochs_count_and_list_what_each_left_out(place: str, at: Make) -> None:
     with at(place, trouble_data.troubled("raise", [3]), shuffle=True, on_error="skip") as loader:
@@ -278,7 +278,9 @@ def test_local_workers_that_keep_ending_are_not_replaced_for_ever(at: Make) -> N
         list(loader)
 
 
-@pytest.mark.promise("feed", "a job whose samples keep ending a feed server's workers is refused; the others go on")
+@pytest.mark.promise(
+    "feed-errors", "a job whose samples keep ending a feed server's workers is refused; the others go on"
+)
 @pytest.mark.parametrize("at_once", ["tcp", *(["unix"] if SOAK else [])])
 @pytest.mark.usefixtures("without_torch")
 def test_a_job_whose_samples_keep_ending_workers_is_refused_and_the_others_go_on(

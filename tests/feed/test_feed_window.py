@@ -27,7 +27,9 @@ FAR = [351296988, 206080131, 564598294]
 WINDOWS = st.builds(Window, st.integers(1, 40), st.integers(1, 12))
 
 
-@pytest.mark.promise("feed", "a shuffle by windows takes each row once, in its window, and is as good as documented")
+@pytest.mark.promise(
+    "feed-shards", "a shuffle by windows takes each row once, in its window, and is as good as documented"
+)
 @settings(deadline=None, max_examples=200)
 @given(window=WINDOWS, n=st.integers(1, 2000), key=st.binary(max_size=8))
 def test_every_row_comes_once_and_a_place_does_not_depend_on_what_is_asked_with_it(
@@ -39,7 +41,9 @@ def test_every_row_comes_once_and_a_place_does_not_depend_on_what_is_asked_with_
     assert np.array_equal(window.order(some, n, key), whole[some])
 
 
-@pytest.mark.promise("feed", "a shuffle by windows takes each row once, in its window, and is as good as documented")
+@pytest.mark.promise(
+    "feed-shards", "a shuffle by windows takes each row once, in its window, and is as good as documented"
+)
 @settings(deadline=None, max_examples=100)
 @given(window=WINDOWS, n=st.integers(1, 5000))
 def test_a_window_is_read_from_at_most_so_many_places(window: Window, n: int) -> None:
@@ -52,7 +56,9 @@ def test_a_window_is_read_from_at_most_so_many_places(window: Window, n: int) ->
         assert places <= window.runs + 2
 
 
-@pytest.mark.promise("feed", "a shuffle by windows takes each row once, in its window, and is as good as documented")
+@pytest.mark.promise(
+    "feed-shards", "a shuffle by windows takes each row once, in its window, and is as good as documented"
+)
 def test_it_is_as_good_a_shuffle_as_the_docs_say() -> None:
     """Lag-1 correlation about 1 / runs; a batch of 64 draws from runs * (1 - (1 - 1 / runs) ** 64) neighbourhoods."""
     n = 1 << 20
@@ -120,7 +126,7 @@ def test_a_window_of_nothing_is_refused(arguments: tuple[int, int], told: str) -
         Window(*arguments)
 
 
-@pytest.mark.promise("feed", "ten million rows of shards are entered at 99 % of an epoch within 50 ms")
+@pytest.mark.promise("feed-shards", "ten million rows of shards are entered at 99 % of an epoch within 50 ms")
 def test_ten_million_rows_are_entered_at_99_percent_within_50_ms(tmp_path: Path) -> None:
     """Another world size than the one that saved; from the index, that is on disk, to the first batch."""
     shard = b"".join(b"%d\n" % (row % 10) for row in range(100_000))

@@ -58,7 +58,7 @@ if SOAK:  # in every run: tests/feed/test_feed_auto.py
         assert stats["tuning"]["changes"], stats["tuning"]
 
 
-@pytest.mark.promise("feed", "packing: resume is exact at every step, a killed worker costs nothing")
+@pytest.mark.promise("feed-packing", "packing: resume is exact at every step, a killed worker costs nothing")
 @pytest.mark.parametrize("method", ["best_fit", *(["concat"] if SOAK else [])])
 def test_workers_that_pack_documents_are_killed(method: str, tmp_path: Path, seed: int) -> None:
     loader = {"workers": "local", "num_workers": 2, "num_shards": 5, "persistent_workers": True, "batch_size": 2}

@@ -17,7 +17,7 @@ from training import feed_hosts, remote, training
 MANY = {"floats": 16384, "delay": 0.001}  # 64 KB a sample, 512 KB a batch: more on the way than /dev/shm holds
 
 
-@pytest.mark.promise("feed", "neither /dev/shm nor a disk is needed")
+@pytest.mark.promise("feed-guarantees", "neither /dev/shm nor a disk is needed")
 @pytest.mark.namespaces
 def test_local_workers_need_no_disk(tmp_path: Path) -> None:
     full = tmp_path / "full"
@@ -32,7 +32,7 @@ def test_local_workers_need_no_disk(tmp_path: Path) -> None:
         trainer.finish()
 
 
-@pytest.mark.promise("feed", "neither /dev/shm nor a disk is needed")
+@pytest.mark.promise("feed-guarantees", "neither /dev/shm nor a disk is needed")
 @pytest.mark.namespaces
 def test_a_feed_server_whose_log_is_on_a_full_disk_goes_on_serving(tmp_path: Path) -> None:
     full = tmp_path / "full"

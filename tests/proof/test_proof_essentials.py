@@ -27,7 +27,7 @@ def test_what_killed_workers_owed_is_made_by_others(tmp_path: Path) -> None:
         assert counters["retries"] >= 1
 
 
-@pytest.mark.promise("feed", "a second answer counts for nothing")
+@pytest.mark.promise("feed-guarantees", "a second answer counts for nothing")
 def test_an_answer_that_comes_twice_counts_once(tmp_path: Path) -> None:
     loader = {"workers": "local", "num_workers": 2, "worker_init_fn": "answer_twice"} | PREFETCH
     with training(tmp_path, loader=loader, epochs=2, dataset=DATA) as trainer:

@@ -192,7 +192,9 @@ def resident() -> int:
     return size
 
 
-@pytest.mark.promise("feed", "nothing is unpickled from a socket; a message is checked before memory is taken for it")
+@pytest.mark.promise(
+    "feed-guarantees", "nothing is unpickled from a socket; a message is checked before memory is taken for it"
+)
 def test_whatever_comes_is_a_frame_or_one_of_two_errors_and_costs_no_memory(fuzz: Fuzz) -> None:
     chance = fuzz.chance
     target = memoryview(bytearray(1 << 17))
@@ -398,7 +400,7 @@ def held(host: Server) -> tuple[int, int, int]:
     return others, slabs, memory
 
 
-@pytest.mark.promise("feed", "only who holds the secret is served, and strangers hold nobody up")
+@pytest.mark.promise("feed-guarantees", "only who holds the secret is served, and strangers hold nobody up")
 def test_a_feed_server_refuses_every_stranger_and_serves_its_client_meanwhile(
     fuzz: Fuzz, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,9 @@ WINDOW = {"window": [8, 4]}
 
 if SOAK:  # in every run: those of streams
 
-    @pytest.mark.promise("feed", "a mixture has of every source what its weight says, to a sample; resume is exact")
+    @pytest.mark.promise(
+        "feed-mixtures", "a mixture has of every source what its weight says, to a sample; resume is exact"
+    )
     def test_workers_of_a_mixture_are_killed_and_stopped(tmp_path: Path, seed: int) -> None:
         loader = {"workers": "local", "num_workers": 3} | PREFETCH | WINDOW
         data = {"delay": 0.001}
@@ -26,7 +28,7 @@ if SOAK:  # in every run: those of streams
             trainer.finish()
 
 
-@pytest.mark.promise("feed", "mixtures of streams: the shares are exact in every lane, resume at every step")
+@pytest.mark.promise("feed-mixtures", "mixtures of streams: the shares are exact in every lane, resume at every step")
 def test_workers_of_a_mixture_of_streams_are_killed_and_stopped(tmp_path: Path, seed: int) -> None:
     loader = {"workers": "local", "num_workers": 3, "num_shards": 5, "persistent_workers": True} | PREFETCH
     data = {"delay": 0.001}

@@ -56,7 +56,7 @@ def served_by(net: Network, name: str, trainer: Training) -> bool:
     return net.counted(name) - before > 100_000
 
 
-@pytest.mark.promise("feed", "lost packets, cut links and broken ways cost time and nothing else")
+@pytest.mark.promise("feed-guarantees", "lost packets, cut links and broken ways cost time and nothing else")
 def test_lost_packets_cost_time_and_nothing_else(net: Network, hosts: list[Server], tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     for _ in repeat(0.04):

@@ -20,7 +20,7 @@ HINT = (
 )
 
 
-@pytest.mark.promise("feed", "order and random numbers stay the same in later versions")
+@pytest.mark.promise("feed-guarantees", "order and random numbers stay the same in later versions")
 def test_the_order_is_the_golden_one_of_its_version() -> None:
     expected = json.loads(order.GOLDEN.read_text())
     got = order.golden()
@@ -50,7 +50,7 @@ def positions(plans: list[EpochPlan], epoch: int, first: int, last: int) -> list
     return taken
 
 
-@pytest.mark.promise("feed", "in plan order, whatever happens to workers and messages")
+@pytest.mark.promise("feed-guarantees", "in plan order, whatever happens to workers and messages")
 @settings(deadline=None, max_examples=200)
 @given(data=st.data())
 def test_every_position_is_taken_once_also_when_resumed_on_another_world_size(data: st.DataObject) -> None:

@@ -98,7 +98,7 @@ def test_bad_ways_cost_time_and_nothing_else_even_if_there_is_no_good_one(
             trainer.finish()
 
 
-@pytest.mark.promise("feed", "lost packets, cut links and broken ways cost time and nothing else")
+@pytest.mark.promise("feed-guarantees", "lost packets, cut links and broken ways cost time and nothing else")
 @pytest.mark.parametrize("faults", BROKEN, ids=" ".join)
 def test_hosts_behind_broken_ways_hold_nobody_up_while_another_serves(
     faults: list[str], proxy: Callable[..., FaultProxy], hosts: list[Server], tmp_path: Path, seed: int

@@ -19,7 +19,7 @@ def shards(tmp_path: Path) -> str:
     return str(write_tars(tmp_path / "shards", N))
 
 
-@pytest.mark.promise("feed", "rows of tar shards come once, in order, with the same bits, whoever is killed")
+@pytest.mark.promise("feed-formats", "rows of tar shards come once, in order, with the same bits, whoever is killed")
 @pytest.mark.parametrize("window", [*([{}] if SOAK else []), WINDOW])
 def test_a_trainer_gets_the_rows_that_the_standard_library_reads(window: dict, shards: str, tmp_path: Path) -> None:
     loader = {"num_workers": 2, "workers": "local"} | window
@@ -42,7 +42,9 @@ if SOAK:  # in every run: those of hosts
 
 if SOAK:  # hosts are killed in every run of test_proof_chaos.py
 
-    @pytest.mark.promise("feed", "rows of tar shards come once, in order, with the same bits, whoever is killed")
+    @pytest.mark.promise(
+        "feed-formats", "rows of tar shards come once, in order, with the same bits, whoever is killed"
+    )
     def test_hosts_and_their_workers_are_killed_in_the_middle_of_shards(shards: str, tmp_path: Path, seed: int) -> None:
         data = {"folder": shards, "delay": 0.002}
         with feed_hosts(tmp_path) as hosts:
