@@ -107,6 +107,7 @@ def test_doctor_ends_with_1_when_no_job_can_run_in_the_engine(cli: Cli, tmp_path
     assert (one["name"], one["works"], one["needed"]) == ("kubernetes", False, True)
 
 
+@pytest.mark.promise("engines", "what it submits, on local")
 @pytest.mark.promise("running", "`plan --render` writes exactly what would be submitted, and overwrites no other file")
 def test_rendering_writes_the_launch_plan_of_a_local_job_and_overwrites_nothing_else(
     cli: Cli, job_file: Callable[..., str], tmp_path: Path

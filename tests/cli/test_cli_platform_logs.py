@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 
+import pytest
 from command_line import Cli
 
 from headrace.runs import RunPaths, create_run
@@ -23,6 +24,7 @@ def made(cli: Cli, engine: str = "local") -> RunPaths:
     return paths
 
 
+@pytest.mark.promise("engines", "what the platform has of a run, on local")
 def test_what_the_engine_has_of_a_run_is_shown_beside_its_record(cli: Cli) -> None:
     made(cli)
     shown = cli("logs", "j", "--platform")

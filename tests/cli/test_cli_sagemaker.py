@@ -31,6 +31,7 @@ def job(tmp_path: Path) -> str:
     return str(tmp_path / "digits.yaml")
 
 
+@pytest.mark.promise("engines", "limits, on sagemaker")
 def test_plan_shows_the_request_the_uploads_the_actions_and_the_price_as_text_and_json(cli: Cli, job: str) -> None:
     done = cli("plan", job, *SENT)
     assert done.returncode == 0, done.stderr
@@ -51,6 +52,7 @@ def test_plan_shows_the_request_the_uploads_the_actions_and_the_price_as_text_an
     assert "submission" not in json.loads(cli("plan", job, "--set", "inputs=", "--output", "json").stdout)
 
 
+@pytest.mark.promise("engines", "what it submits, on sagemaker")
 def test_what_would_be_sent_is_written_as_files(cli: Cli, job: str, tmp_path: Path) -> None:
     assert cli("plan", job, *SENT, "--render", str(tmp_path / "out")).returncode == 0
     request = json.loads((tmp_path / "out" / "request.json").read_text())

@@ -49,6 +49,9 @@ def loop(service: ServeProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     service.close_clients()
 
 
+@pytest.mark.promise("engines", "instances, on sagemaker")
+@pytest.mark.promise("engines", "the submitting process is killed, on sagemaker")
+@pytest.mark.promise("engines", "the record in a bucket, on sagemaker")
 def test_a_job_of_two_groups_runs_on_the_service_and_its_record_and_model_come_back(loop: Loop) -> None:
     groups = [GROUPS[0], {**GROUPS[1], "hyperparameters": {"epochs": 5, "rate": 0.5}}]
     handle = loop.start(loop.job(HELLO, hyperparameters={"epochs": 3}, instance_groups=groups))
@@ -85,6 +88,8 @@ def test_a_job_of_two_groups_runs_on_the_service_and_its_record_and_model_come_b
     assert len([path for path in (staged / "shared").rglob("*") if path.is_file()]) == 2
 
 
+@pytest.mark.promise("engines", "who answers for a run, on sagemaker")
+@pytest.mark.promise("engines", "what the platform has of a run, on sagemaker")
 def test_a_script_that_fails_is_the_cause_here_and_the_failure_reason_there(loop: Loop) -> None:
     script = """
     import os, sys, time
@@ -106,6 +111,7 @@ def test_a_script_that_fails_is_the_cause_here_and_the_failure_reason_there(loop
     assert any(name.startswith("algo-2") and "the mill wheel is stuck" in text for name, text in told.items())
 
 
+@pytest.mark.promise("engines", "the programs save on a stop, on sagemaker")
 def test_stop_gives_programs_time_to_save_and_the_record_is_live_until_then(loop: Loop) -> None:
     script = """
     import os, signal, sys, time

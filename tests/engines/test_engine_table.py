@@ -117,6 +117,7 @@ def test_a_fault_has_its_end_and_leaves_nothing(platform: Platform, name: str) -
     play_fault(row, platform, f"fault-{FAULTS.index(row)}")
 
 
+@pytest.mark.promise("engines", "what the platform has of a run, on slurm")
 @pytest.mark.parametrize("opened", ["slurm"], indirect=True)
 def test_what_slurm_says_of_a_run_is_shown_beside_its_record(platform: SlurmPlatform) -> None:
     play = Play(platform, "told")
@@ -136,6 +137,7 @@ def test_what_slurm_says_of_a_run_is_shown_beside_its_record(platform: SlurmPlat
     assert f"Comment=headrace:{play.run_id}" in shown["scontrol-show-job.txt"]
 
 
+@pytest.mark.promise("engines", "the record in a bucket, on slurm")
 @pytest.mark.s3
 @pytest.mark.parametrize("opened", ["slurm"], indirect=True)
 def test_the_record_of_a_run_on_slurm_is_whole_in_its_bucket(platform: SlurmPlatform) -> None:

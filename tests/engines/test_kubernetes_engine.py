@@ -375,6 +375,7 @@ def test_an_answer_that_is_lost_is_no_second_object(play: Play) -> None:
 KILLED_AT = {0: "before the owner", 1: "after the owner, whose pod waits", 7: "before the last", 8: "after the last"}
 
 
+@pytest.mark.promise("engines", "the submitting process is killed, on kubernetes")
 @pytest.mark.parametrize("number", sorted(KILLED_AT) if SOAK else [1, 8])
 def test_a_submission_that_is_killed_is_found_again_or_leaves_nothing(play: Play, number: int) -> None:
     made: list[object] = []
@@ -435,6 +436,7 @@ def test_a_run_that_is_being_submitted_is_left_alone(play: Play) -> None:
 # --- waiting ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("engines", "queue, on kubernetes")
 def test_a_run_says_why_it_waits_in_the_words_of_the_cluster(play: Play) -> None:
     run = play.start()
     engines.refresh(run)
@@ -586,6 +588,7 @@ def test_a_leader_that_kubernetes_has_ended_is_named_with_the_cause(play: Play, 
     assert play.left() == []
 
 
+@pytest.mark.promise("engines", "who answers for a run, on kubernetes")
 def test_a_leader_that_is_gone_has_lost_the_run_also_when_its_job_has_made_another(play: Play) -> None:
     run = play.start()
     pod = play.running(run)
@@ -630,6 +633,7 @@ def test_a_failure_in_the_last_word_keeps_its_cause(play: Play) -> None:
     assert (run.status, run.cause) == (Status.FAILED, cause)
 
 
+@pytest.mark.promise("engines", "who answers for a run, on kubernetes")
 @pytest.mark.parametrize("fault", ["slow", 503, *([500, "half", 429] if SOAK else [])])
 def test_a_cluster_that_does_not_answer_says_nothing_about_a_run(
     play: Play, fault: str | int, monkeypatch: pytest.MonkeyPatch
@@ -707,6 +711,7 @@ def kept(play: Play, s3: ObjectStore) -> Run:
     return run
 
 
+@pytest.mark.promise("engines", "another attempt, on kubernetes")
 @pytest.mark.s3
 def test_another_pod_of_the_leader_goes_on_and_its_record_is_the_one_here(play: Play, kept: Run) -> None:
     play.server.remove("pods", play.pod(kept, phase="Running"))
@@ -724,6 +729,7 @@ def test_another_pod_of_the_leader_goes_on_and_its_record_is_the_one_here(play: 
     assert play.left() == []
 
 
+@pytest.mark.promise("engines", "the record in a bucket, on kubernetes")
 @pytest.mark.s3
 def test_the_end_of_a_record_comes_from_where_it_is_stored_when_the_pod_is_gone(
     play: Play, kept: Run, s3: ObjectStore
@@ -805,6 +811,7 @@ def test_a_record_that_was_stored_in_part_ends_with_what_kubernetes_says(play: P
 # --- stop ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("engines", "the programs save on a stop, on kubernetes")
 @pytest.mark.parametrize("now", [False, True])
 def test_a_stop_is_asked_of_the_leader(play: Play, now: bool) -> None:
     run = play.start()
@@ -860,6 +867,7 @@ def test_a_leader_that_cannot_be_asked_is_an_error_and_with_now_the_end(play: Pl
 # --- what else is shown -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("engines", "what the platform has of a run, on kubernetes")
 def test_logs_of_the_platform_are_the_logs_of_pods_their_states_and_events(play: Play) -> None:
     run = play.start()
     pod = play.running(run)
@@ -910,6 +918,7 @@ def wait_for(condition: Callable[[], object], seconds: float = 30.0) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.promise("engines", "the submitting process is killed, on kubernetes")
 def test_a_detached_run_is_watched_to_its_end_and_the_watcher_is_started_again(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:

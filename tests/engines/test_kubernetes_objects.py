@@ -102,6 +102,7 @@ def test_the_first_object_owns_all_others_and_all_are_in_one_namespace(name: str
     assert all(len(each) <= 63 and re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", each) for _, each in names)
 
 
+@pytest.mark.promise("engines", "what it submits, on kubernetes")
 @pytest.mark.promise("kubernetes", "on Kubernetes the job file is plain objects, owned by the leader's Job")
 def test_what_is_rendered_is_what_is_submitted_without_data() -> None:
     case = CASES["two_groups"]
@@ -116,6 +117,7 @@ def test_what_is_rendered_is_what_is_submitted_without_data() -> None:
         assert made == {key: value for key, value in there.items() if key not in data}
 
 
+@pytest.mark.promise("engines", "instances, on kubernetes")
 def test_every_host_has_a_job_of_one_pod_with_its_name() -> None:
     case = CASES["two_groups"]
     leader, *others = [made for made in objects(case) if made["kind"] == "Job"]

@@ -65,6 +65,7 @@ CLAIM = {"mount_path": "/data", "claim": "c"}
 READ_ONLY = {**CLAIM, "read_only": True}
 
 
+@pytest.mark.promise("engines", "channels, on kubernetes")
 @pytest.mark.parametrize(
     ("options", "fields", "field", "words"),
     [
@@ -180,6 +181,7 @@ def test_a_pod_asks_for_a_little_of_what_the_job_says_nothing_of() -> None:
     assert asked(requests={"cpu": 0}) == {"requests": {"cpu": "0", "memory": "512Mi"}}
 
 
+@pytest.mark.promise("engines", "limits, on kubernetes")
 def test_gpus_follow_from_the_instance_type_unless_they_are_given() -> None:
     resources = planned({}, DATA, DNN).resources_of
     assert resources("data_group") == LEAST
@@ -190,6 +192,7 @@ def test_gpus_follow_from_the_instance_type_unless_they_are_given() -> None:
     }
 
 
+@pytest.mark.promise("engines", "limits, on kubernetes")
 def test_the_size_of_the_instance_type_is_asked_for_on_demand_and_never_above_a_limit() -> None:
     assert planned({"size_of_instance": True}, DATA).resources_of("data_group") == {
         "requests": {"cpu": "4", "memory": "8192Mi"}

@@ -86,6 +86,7 @@ def wait_for_word(pods: Pods, host: str, seconds: float = 60.0) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.promise("engines", "channels, on kubernetes")
 @pytest.mark.promise("kubernetes", "on Kubernetes pods run as any user; the leader has the record and the model")
 @pytest.mark.parametrize("user", [1234, *([0] if SOAK else [])])
 def test_two_pods_make_one_run_whose_record_and_model_are_the_leaders(play: Play, user: int, tmp_path: Path) -> None:
@@ -113,6 +114,7 @@ def test_two_pods_make_one_run_whose_record_and_model_are_the_leaders(play: Play
 
 if SOAK:  # the objects of a JobSet and its pods' names are tested without pods, too
 
+    @pytest.mark.promise("engines", "instances, on kubernetes")
     def test_the_pods_of_a_jobset_find_each_other_and_all_but_the_leaders_end_well(play: Play) -> None:
         pods = play(options={"gang": True}, environment={"END_WITH": "7"})
         assert [host.address for host in pods.planned.plan.hosts] == [f"{pods.planned.name}-g{n}-0-0" for n in (1, 2)]
@@ -155,6 +157,7 @@ def test_a_program_that_fails_is_the_last_word_of_the_leaders_pod(play: Play) ->
     assert pods.ended("algo-1", 10) == 1
 
 
+@pytest.mark.promise("engines", "channels, on kubernetes")
 def test_a_folder_that_is_not_on_the_volume_fails_the_run_with_its_name(play: Play, tmp_path: Path) -> None:
     pods = play(channel=tmp_path / "volume" / "nothing", hosts=["algo-1"])
     wait_for_word(pods, "algo-1")

@@ -60,6 +60,7 @@ def test_the_role_of_the_documentation_is_the_one_that_is_asked_for() -> None:
     assert written == {*ROLE, *ROLE_OF_SET}
 
 
+@pytest.mark.promise("engines", "instances, on kubernetes")
 @pytest.mark.namespaces
 def test_a_heterogeneous_job_runs_in_pods_and_its_record_and_output_come_home(cluster: Kubelet, tmp_path: Path) -> None:
     handle = engines.start(hello(tmp_path), "kubernetes")

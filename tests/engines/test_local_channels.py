@@ -247,6 +247,7 @@ if SOAK:  # in every run: tests/instance/test_channels_pipes.py
         assert "'left_5', 'never_0']" in text(handle)
 
 
+@pytest.mark.promise("engines", "channels, on local")
 @needs_fuse
 @pytest.mark.namespaces
 def test_every_mode_is_seen_from_an_isolated_instance(stage, s3) -> None:

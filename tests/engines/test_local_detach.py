@@ -89,6 +89,7 @@ def test_it_goes_on_when_its_starter_has_ended_and_comes_to_its_own_end(stage, e
     stage.observer.assert_nothing_left(run.id, run.paths.root, within=2)
 
 
+@pytest.mark.promise("engines", "the submitting process is killed, on local")
 @pytest.mark.promise("running", "`--detach`: a run goes on without its starter; it is listed, followed and stopped")
 def test_it_survives_the_death_of_its_starter_and_of_the_terminal(stage, ended):
     process, run, master = start(stage, "import time; time.sleep(600)")
@@ -129,6 +130,7 @@ def test_when_its_supervisor_is_killed_nothing_is_left_and_the_run_has_failed(st
     stage.observer.assert_nothing_left(run.id, run.paths.root, within=12)
 
 
+@pytest.mark.promise("engines", "who answers for a run, on local")
 def test_when_its_keeper_is_killed_the_run_is_stopped_and_nothing_is_left(stage, ended):
     process, run, master = start(stage)
     ended(run)

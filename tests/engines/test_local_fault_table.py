@@ -62,6 +62,8 @@ def _play(wanted: list[str], tmp_path_factory: pytest.TempPathFactory) -> dict[s
     return {name: [each for play, each in zip(plays, seen, strict=True) if play == name] for name in wanted}
 
 
+@pytest.mark.promise("engines", "who answers for a run, on local")
+@pytest.mark.promise("engines", "the submitting process is killed, on local")
 @pytest.mark.promise("faults", "every fault of the table ends in its time, with cause and exit code; nothing is left")
 @pytest.mark.parametrize(
     "name",

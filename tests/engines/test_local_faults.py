@@ -178,6 +178,7 @@ def test_a_fork_of_the_caller_that_holds_the_lifeline_does_not_keep_the_run_aliv
     stage.observer.assert_nothing_left(run.id, run.paths.root, within=2)
 
 
+@pytest.mark.promise("engines", "the programs save on a stop, on local")
 @both_isolations_at_length
 def test_a_stop_gives_time_to_save_and_ends_as_stopped(stage):
     script = """

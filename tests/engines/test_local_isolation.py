@@ -59,6 +59,7 @@ def processes(handle):
     return supervisor, agents, [*others, *inside]
 
 
+@pytest.mark.promise("engines", "instances, on local")
 @pytest.mark.promise("isolation", "an isolated host is a machine of its own: name, address, processes, /tmp, /dev/shm")
 def test_a_host_is_a_machine_of_its_own(stage, machine):
     script = """

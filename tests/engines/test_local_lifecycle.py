@@ -60,6 +60,7 @@ def begun(handle, name):
     until(lambda: any(line.startswith(f"{name} ") for line in played(handle)), what=f"{name} has begun")
 
 
+@pytest.mark.promise("engines", "queue, on local")
 @pytest.mark.promise("running", "statuses, secondary statuses and failure reasons are those of the service")
 def test_a_run_goes_through_all_its_parts_in_order(stage, parts):
     parts(install=BEFORE, stage=BEFORE, restore=BEFORE, serve_channels=SERVE, sync=SERVE, collect=COLLECT)

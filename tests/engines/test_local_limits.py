@@ -80,6 +80,7 @@ def file_of(v1: str, v2: str) -> str:
     return v1 if PLACES.found[MEMORY].version == 1 else v2
 
 
+@pytest.mark.promise("engines", "limits, on local")
 @pytest.mark.promise("limits", "CPU and memory limits are those of the plan; a kill for memory is named with its limit")
 @needs_groups
 def test_every_process_of_an_instance_is_in_its_group_and_the_limits_are_what_the_plan_says(stage, small) -> None:

@@ -59,6 +59,7 @@ def storing(handle: object) -> list[int]:
     ]
 
 
+@pytest.mark.promise("engines", "the record in a bucket, on local")
 @pytest.mark.promise("running", "a record in a bucket is live, and whole in the end, whoever is killed")
 def test_the_record_is_live_and_in_the_end_whole_though_its_process_is_killed_and_the_bucket_fails(
     stage: Stage, s3: ObjectStore, proxy: FlakyS3, tmp_path: Path

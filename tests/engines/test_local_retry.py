@@ -161,6 +161,7 @@ def test_attempts_come_to_an_end_and_the_last_cause_counts(stage):
     assert handle.run.state().attempt == 2
 
 
+@pytest.mark.promise("engines", "another attempt, on local")
 @both_isolations_at_length
 @pytest.mark.parametrize("host", ["algo-1", *(["algo-2"] if SOAK else [])])
 def test_a_lost_agent_is_retried_whether_it_led_or_not(stage, host):

@@ -10,6 +10,7 @@ from headrace.engines.sagemaker.submit_training_job import pause_before_next
 REGION = "us-east-1"
 
 
+@pytest.mark.promise("engines", "another attempt, on sagemaker")
 @pytest.mark.promise("sagemaker-engine", "on SageMaker a run is one training job at a time, whatever it answers")
 def test_the_same_is_submitted_again_after_a_growing_pause() -> None:
     job = planned({"retry": {"attempts": 8, "delay": 10}}).asked

@@ -40,6 +40,7 @@ def place(resources: dict[str, object], outer: Ports | None = None, **variables:
     return placed_plan(planned().plan, resources, "/opt/ml", "/tmp/r", variables, outer)
 
 
+@pytest.mark.promise("engines", "instances, on sagemaker")
 def test_hosts_are_those_that_the_service_has_assigned_in_the_order_of_their_numbers() -> None:
     plan = place(config(dnn_group=["algo-2"], data_group=["algo-10", "algo-1"]), TRAINING_JOB_NAME="digits-7")
     assert [(host.name, host.group, host.address) for host in plan.hosts] == [
@@ -114,6 +115,7 @@ def test_the_words_of_the_user_stay_the_failure(tmp_path: Path) -> None:
     assert tree.failure.read_text() == "x" * 1024
 
 
+@pytest.mark.promise("engines", "queue, on sagemaker")
 def test_a_run_says_in_the_words_of_the_service_what_it_waits_for(tmp_path: Path) -> None:
     paths = create_run("digits", "sagemaker", tmp_path)
     message = "Preparing the instances for training"

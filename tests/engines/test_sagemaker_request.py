@@ -41,6 +41,7 @@ FORMS: list[dict[str, object]] = [
 NAMES = ["groups", "spot", "network", "tags", "one type", "retry", "smdistributed"]
 
 
+@pytest.mark.promise("engines", "channels, on sagemaker")
 @pytest.mark.promise("sagemaker-engine", "on SageMaker the job file is one request, checked before it is sent")
 @pytest.mark.parametrize("fields", FORMS, ids=NAMES)
 def test_the_request_is_valid_for_the_services_own_model_and_by_the_rules_of_jobs(fields: dict[str, object]) -> None:
@@ -80,6 +81,7 @@ def test_the_images_are_those_of_the_table_of_the_sdk(framework: str) -> None:
         assert uri.startswith(f"{account}.dkr.ecr.{region}.amazonaws.com"), uri
 
 
+@pytest.mark.promise("engines", "channels, on sagemaker")
 @pytest.mark.promise("sagemaker-engine", "on SageMaker the job file is one request, checked before it is sent")
 def test_one_channel_carries_headrace_to_all_groups_and_the_container_starts_it() -> None:
     job = planned()

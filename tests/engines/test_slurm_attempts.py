@@ -67,6 +67,7 @@ def no_job_is_left(cluster: SlurmCluster) -> Iterator[None]:
     end_jobs(cluster)
 
 
+@pytest.mark.promise("engines", "another attempt, on slurm")
 @on("")
 def test_a_failed_attempt_is_followed_by_another_one_on_the_same_nodes(cluster: SlurmCluster) -> None:
     script = (
@@ -136,6 +137,7 @@ def stored(run: Submitted, place: str) -> tuple[Run, str]:
 
 if SOAK:  # in every run: the record in its bucket in test_engine_table.py, and over attempts in test_one_host.py
 
+    @pytest.mark.promise("engines", "the record in a bucket, on slurm")
     @pytest.mark.s3
     @on("")
     def test_the_stored_record_of_a_run_that_is_queued_again_says_so_and_goes_on(

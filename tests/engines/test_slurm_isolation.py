@@ -81,6 +81,7 @@ def namespaces(cluster: SlurmCluster, node: str) -> set[str]:
     return set(cluster.on(node, "sh", "-c", "readlink /proc/[0-9]*/ns/mnt", check=False).stdout.split())
 
 
+@pytest.mark.promise("engines", "instances, on slurm")
 @pytest.mark.promise("slurm", "on Slurm a host has its own /opt/ml, /tmp, name and processes; no node keeps anything")
 def test_a_host_is_a_machine_of_its_own_also_without_root_and_a_node_that_refuses_says_so(
     cluster: SlurmCluster,

@@ -71,6 +71,7 @@ def digits(cluster: SlurmCluster) -> str:
     return f"inputs.training={write_few(cluster.folder / 'digits', 5 * 64)}"
 
 
+@pytest.mark.promise("engines", "instances, on slurm")
 @pytest.mark.promise("slurm", "the same job file runs on Slurm, one node a host, with the same losses bit by bit")
 @pytest.mark.promise("slurm", "Slurm: the variables of the submitting shell do not stay in the run's folder")
 @pytest.mark.usefixtures("limited")
@@ -111,6 +112,7 @@ def test_two_groups_say_hello_from_their_nodes_and_leave_nothing(cluster: SlurmC
     assert not (folder / "engine" / "environment.json").exists(), "no secret of the user's shell stays"
 
 
+@pytest.mark.promise("engines", "channels, on slurm")
 @pytest.mark.promise("slurm", "the same job file runs on Slurm, one node a host, with the same losses bit by bit")
 @pytest.mark.torch
 def test_the_digits_are_learnt_with_the_same_losses_as_on_one_machine(
@@ -192,6 +194,8 @@ def test_the_time_limit_stops_the_run_in_order_before_slurm_does(limited: Submit
     limited.is_in("FAILED")
 
 
+@pytest.mark.promise("engines", "queue, on slurm")
+@pytest.mark.promise("engines", "the programs save on a stop, on slurm")
 @pytest.mark.promise("slurm", "on Slurm only a person's stop is Stopped; lost and preempted nodes are tried again")
 def test_stop_lets_programs_save_and_a_waiting_run_is_shown_as_waiting_and_stopped_too(cluster: SlurmCluster) -> None:
     both = [{**DATA, "count": 2}, {**DNN, "count": 2}]
@@ -245,6 +249,7 @@ def test_a_suspended_job_goes_on_when_it_is_resumed_and_can_be_stopped_while_it_
     assert (run.run.status, str(run.run.cause)) == (Status.STOPPED, "stopped by the user")
 
 
+@pytest.mark.promise("engines", "who answers for a run, on slurm")
 def test_when_the_lead_is_killed_the_run_has_failed_and_nothing_is_left_on_the_nodes(cluster: SlurmCluster) -> None:
     run = start(cluster, "headless", WAIT)
     run.said("running")
@@ -259,6 +264,7 @@ def test_when_the_lead_is_killed_the_run_has_failed_and_nothing_is_left_on_the_n
         until(lambda node=node: cluster.processes(node) == [], 15, f"nothing runs on {node}")
 
 
+@pytest.mark.promise("engines", "the programs save on a stop, on slurm")
 @pytest.mark.promise("slurm", "on Slurm only a person's stop is Stopped; lost and preempted nodes are tried again")
 def test_what_slurm_cancels_has_failed_and_was_not_stopped(cluster: SlurmCluster) -> None:
     run = start(cluster, "cancelled", WAIT)
@@ -273,6 +279,7 @@ def test_what_slurm_cancels_has_failed_and_was_not_stopped(cluster: SlurmCluster
     assert "saving" in text(run)
 
 
+@pytest.mark.promise("engines", "the submitting process is killed, on slurm")
 def test_the_submitting_command_may_be_killed(cluster: SlurmCluster) -> None:
     script = "import time\nprint('running', flush=True)\ntime.sleep(3)\n"
     file = job_file(cluster, "orphan", script, instance_groups=[DNN])

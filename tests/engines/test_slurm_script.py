@@ -69,6 +69,8 @@ CASES = {
 }
 
 
+@pytest.mark.promise("engines", "limits, on slurm")
+@pytest.mark.promise("engines", "what it submits, on slurm")
 @pytest.mark.parametrize("name", CASES)
 def test_the_script_is_word_for_word_what_it_was(name: str) -> None:
     case = CASES[name]
@@ -130,6 +132,7 @@ def test_an_option_that_cannot_be_is_named_with_its_place(slurm: dict[str, objec
     assert words in f"{problem.message} {problem.field}"
 
 
+@pytest.mark.promise("engines", "channels, on slurm")
 @pytest.mark.parametrize("mode", ["Pipe", "FastFile"])
 def test_channels_that_one_kernel_serves_are_refused(mode: str) -> None:
     training = {"s3_data": "s3://bucket/prefix", "input_mode": mode}
@@ -140,6 +143,7 @@ def test_channels_that_one_kernel_serves_are_refused(mode: str) -> None:
         assert "File" in problem.hint
 
 
+@pytest.mark.promise("engines", "limits, on slurm")
 def test_what_has_no_effect_on_slurm_is_listed() -> None:
     job = CASES["one_group"].job.model_copy(update={"image_uri": "image", "use_spot_instances": True})
     listed = {unused.field: unused.why for unused in job.without_effect("slurm")}

@@ -344,6 +344,7 @@ COUNT = """
 RETRY = {"attempts": 1}
 
 
+@pytest.mark.promise("engines", "another attempt, on kubernetes")
 @pytest.mark.promise("engines", "a lost machine is replaced by an empty one; without one the others end")
 @pytest.mark.parametrize("empty", [True, *([False] if SOAK else [])])
 def test_a_machine_that_takes_the_place_of_a_lost_one_joins_the_next_attempt(machines, empty: bool) -> None:
