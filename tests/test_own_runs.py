@@ -129,7 +129,7 @@ OWN = {
 }
 
 
-@pytest.mark.promise("running", "a record from somebody else is read, and starts, sends, signals and removes nothing")
+@pytest.mark.promise("runs", "a record from somebody else is read, and starts, sends, signals and removes nothing")
 @pytest.mark.parametrize("way", FOREIGN.values(), ids=FOREIGN)
 def test_a_record_that_was_not_made_here_is_somebody_else_s(own: RunPaths, way: Way) -> None:
     assert started_here(own.root)
@@ -139,7 +139,7 @@ def test_a_record_that_was_not_made_here_is_somebody_else_s(own: RunPaths, way: 
         require_started_here(run.root, "nothing is done")
 
 
-@pytest.mark.promise("running", "runs that were started here stay so when they are renamed, or their home is moved")
+@pytest.mark.promise("runs", "runs that were started here stay so when they are renamed, or their home is moved")
 @pytest.mark.parametrize("way", OWN.values(), ids=OWN)
 def test_an_own_run_stays_one(own: RunPaths, way: Way) -> None:
     assert started_here(way(own).root)
@@ -182,7 +182,7 @@ def test_nobody_else_lists_the_names_of_runs_and_environments(tmp_path: Path, mo
     assert [oct(path.stat().st_mode & 0o777) for path in (home, home / "runs", home / "environments")] == ["0o700"] * 3
 
 
-@pytest.mark.promise("running", "a record from somebody else is read, and starts, sends, signals and removes nothing")
+@pytest.mark.promise("runs", "a record from somebody else is read, and starts, sends, signals and removes nothing")
 @pytest.mark.needs("root")
 def test_the_runs_of_another_user_in_one_home_are_foreign_and_his_list_is_his_own(own: RunPaths) -> None:
     home = own.root.parents[1]

@@ -250,7 +250,7 @@ def capture(coming, going, kept):
             going.sendall(data)
 
 
-@pytest.mark.promise("running", "control traffic is under TLS with the run's certificates; strangers can do nothing")
+@pytest.mark.promise("runs", "control traffic is under TLS with the run's certificates; strangers can do nothing")
 def test_who_stands_between_agent_and_coordinator_reads_nothing_of_what_they_say():
     words = b"learning-rate 0.0625"
     hello = Report(1, Hello(words.decode()))

@@ -104,7 +104,7 @@ def test_a_host_that_does_not_come_is_named_with_all_others_that_are_missing():
     assert "within 10 s; waited for: a/algo-2, b/algo-3" in play.verdict.cause.reason
 
 
-@pytest.mark.promise("running", "a job succeeds when all programs of its completion groups exit with 0")
+@pytest.mark.promise("runs", "a job succeeds when all programs of its completion groups exit with 0")
 def test_success_needs_every_program_of_the_completion_groups():
     play = started(ranks("dnn", "algo-1", "algo-2"), world=("dnn",))
     for host, stream in (("algo-1", "0"), ("algo-1", "1"), ("algo-2", "2")):
@@ -322,7 +322,7 @@ def test_feed_hosts_become_ready_and_every_host_is_told():
     assert "algo-1" in play.woken
 
 
-@pytest.mark.promise("running", "the loss of a data host is no failure while another serves: the run is degraded")
+@pytest.mark.promise("runs", "the loss of a data host is no failure while another serves: the run is degraded")
 def test_the_loss_of_a_data_host_degrades_the_run_while_another_serves():
     play = feeding()
     play.say("algo-2", FeedUp(2))
@@ -499,7 +499,7 @@ def test_a_lost_host_that_comes_back_is_told_to_end():
     assert (stop.grace, stop.feed) == (0.0, True)
 
 
-@pytest.mark.promise("running", "no order of events leads from a failure to a success, and no failure ends with 0")
+@pytest.mark.promise("runs", "no order of events leads from a failure to a success, and no failure ends with 0")
 @pytest.mark.parametrize("seed", range(40))
 def test_no_order_of_events_leads_from_a_failure_to_completed(seed):
     import random

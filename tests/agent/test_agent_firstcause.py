@@ -14,7 +14,7 @@ def died(stream, at, exit_code=None, number=None, *lines):
     )
 
 
-@pytest.mark.promise("running", "the first cause is named: group, host, rank, exit code or signal, and the last lines")
+@pytest.mark.promise("runs", "the first cause is named: group, host, rank, exit code or signal, and the last lines")
 def test_a_killed_rank_wins_over_the_rank_that_lost_it_even_when_that_one_is_heard_of_first():
     follower = died("1", 10.0, 1, None, "RuntimeError: Connection closed by peer [127.0.1.1]:1234")
     victim = died("0", 10.1, None, 9)

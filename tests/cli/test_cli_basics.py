@@ -66,7 +66,7 @@ def test_version(cli: Cli) -> None:
     assert cli("--version").stdout == f"headrace {__version__}\n"
 
 
-@pytest.mark.promise("running", "exit code 2: a mistake; nothing was started")
+@pytest.mark.promise("runs", "exit code 2: a mistake; nothing was started")
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [

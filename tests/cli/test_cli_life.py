@@ -224,7 +224,7 @@ def with_lines(cli: Cli, hosts: int = 2, each: int = 5, finished: bool = True) -
     return paths
 
 
-@pytest.mark.promise("running", "no line of output is lost at the end, or mixed, and a full pipe blocks no program")
+@pytest.mark.promise("runs", "no line of output is lost at the end, or mixed, and a full pipe blocks no program")
 def test_logs_of_sixty_hosts_are_whole_in_order_and_have_true_labels(cli: Cli) -> None:
     with_lines(cli, hosts=60, each=4)
     expected = [f"dnn/algo-{n}[{n - 1}] step {step} of {n}" for step in range(4) for n in range(1, 61)]

@@ -75,7 +75,7 @@ def running(cli: Cli) -> Iterator[Callable[..., subprocess.Popen[str]]]:
         child.communicate(timeout=30)
 
 
-@pytest.mark.promise("running", "exit code 0: completed")
+@pytest.mark.promise("runs", "exit code 0: completed")
 def test_a_job_runs_to_its_end_and_exits_with_0(cli: Cli, job_file: JobFile) -> None:
     result = cli("run", job_file(HELLO), "--set", "hyperparameters.epochs=7")
     assert result.returncode == 0, result.stderr
@@ -130,7 +130,7 @@ def test_json_output_is_one_document_and_a_relative_home_is_relative_to_where_th
     assert cli("report", "small").returncode == 0
 
 
-@pytest.mark.promise("running", "exit code 1: failed, or stopped by `max_run`")
+@pytest.mark.promise("runs", "exit code 1: failed, or stopped by `max_run`")
 def test_a_failed_job_exits_with_1_and_shows_the_first_cause_with_its_last_lines(cli: Cli, job_file: JobFile) -> None:
     result = cli("run", job_file("import sys; print('about to fail'); sys.exit(3)"))
     assert result.returncode == 1
@@ -197,7 +197,7 @@ def test_the_module_of_a_script_is_named_from_the_folder_that_holds_its_package(
     assert as_module([entry_point], source_dir, tmp_path / "base", ["ImportError: other"]) is None
 
 
-@pytest.mark.promise("running", "exit code 130: stopped; a second Ctrl-C kills at once")
+@pytest.mark.promise("runs", "exit code 130: stopped; a second Ctrl-C kills at once")
 def test_ctrl_c_once_stops_the_job_in_order(
     cli: Cli, job_file: JobFile, running: Callable[..., subprocess.Popen[str]]
 ) -> None:
@@ -211,7 +211,7 @@ def test_ctrl_c_once_stops_the_job_in_order(
     assert Run.open("small", cli.runs).status is Status.STOPPED
 
 
-@pytest.mark.promise("running", "exit code 130: stopped; a second Ctrl-C kills at once")
+@pytest.mark.promise("runs", "exit code 130: stopped; a second Ctrl-C kills at once")
 def test_ctrl_c_twice_kills_a_program_that_does_not_listen(
     cli: Cli, job_file: JobFile, running: Callable[..., subprocess.Popen[str]]
 ) -> None:
@@ -266,7 +266,7 @@ def test_the_death_of_the_command_line_ends_the_run(
     assert "died" in str(run.cause)
 
 
-@pytest.mark.promise("running", "exit code 2: a mistake; nothing was started")
+@pytest.mark.promise("runs", "exit code 2: a mistake; nothing was started")
 def test_a_job_that_cannot_start_exits_with_2_and_leaves_no_run(cli: Cli, job_file: JobFile) -> None:
     result = cli("run", job_file(HELLO), "--set", "engines.local.cpu_sets.dnn=4096")
     assert result.returncode == 2

@@ -99,7 +99,7 @@ def names_a_process(paths: RunPaths, address: str, pid: int) -> None:
     change_header(paths, supervisor_pid=pid, supervisor_start_time=process_start_time(pid), node=socket.gethostname())
 
 
-@pytest.mark.promise("running", "a record from somebody else is read, and starts, sends, signals and removes nothing")
+@pytest.mark.promise("runs", "a record from somebody else is read, and starts, sends, signals and removes nothing")
 @pytest.mark.parametrize("claim", [asks_a_service, is_a_copy, names_a_process])
 def test_no_command_sends_or_kills_for_a_record_of_somebody_else(
     cli: Cli, service: socket.socket, claim: Callable[[RunPaths, str, int], None]
@@ -131,7 +131,7 @@ def test_no_command_sends_or_kills_for_a_record_of_somebody_else(
     assert "error: " in told["stop RUN"].stderr
 
 
-@pytest.mark.promise("running", "a record from somebody else is read, and starts, sends, signals and removes nothing")
+@pytest.mark.promise("runs", "a record from somebody else is read, and starts, sends, signals and removes nothing")
 @pytest.mark.parametrize("own", [False, True], ids=["somebody else's", "own"])
 def test_what_a_record_s_links_lead_to_is_not_removed_when_a_run_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: bool

@@ -125,7 +125,7 @@ def put(endpoint: ServeProcess, key: str, data: bytes, word: str, spoil: str = "
         return wire.ask("\n".join(lines), body)[0]
 
 
-@pytest.mark.promise("serve", "an upload counts only if every signature of its chunks is right")
+@pytest.mark.promise("serve-reference", "an upload counts only if every signature of its chunks is right")
 @pytest.mark.parametrize("word", [PAYLOAD, PAYLOAD_TRAILER])
 def test_an_upload_in_signed_chunks_is_the_object_and_one_with_any_other_signature_is_none(
     endpoint: ServeProcess, word: str

@@ -159,17 +159,17 @@ MAY_NOT = {
 }  # fmt: skip
 
 
-@pytest.mark.promise("serve", "a job's key reads its inputs, writes its outputs and sees no other job")
+@pytest.mark.promise("serve-reference", "a job's key reads its inputs, writes its outputs and sees no other job")
 def test_the_key_of_a_job_may_read_what_its_request_names_and_write_its_outputs(job: Job) -> None:
     assert {what: job.code(*row) for what, row in MAY.items()} == dict.fromkeys(MAY, "")
 
 
-@pytest.mark.promise("serve", "a job's key reads its inputs, writes its outputs and sees no other job")
+@pytest.mark.promise("serve-reference", "a job's key reads its inputs, writes its outputs and sees no other job")
 def test_the_key_of_a_job_may_do_nothing_else(job: Job) -> None:
     assert {what: job.code(*row) for what, row in MAY_NOT.items()} == dict.fromkeys(MAY_NOT, "AccessDenied")
 
 
-@pytest.mark.promise("serve", "a job's key reads its inputs, writes its outputs and sees no other job")
+@pytest.mark.promise("serve-reference", "a job's key reads its inputs, writes its outputs and sees no other job")
 def test_the_key_of_a_job_sees_no_other_job(job: Job, endpoint: ServeProcess) -> None:
     listed = job.client("sagemaker").list_training_jobs()["TrainingJobSummaries"]
     assert [line["TrainingJobName"] for line in listed] == ["mine"]

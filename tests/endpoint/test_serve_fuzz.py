@@ -185,7 +185,9 @@ def malformed(key: AccessKey, rng: random.Random) -> HttpRequest:
     return HttpRequest(method, path, query, Headers(head.items()), BytesBody(body))
 
 
-@pytest.mark.promise("serve", "the endpoint answers nobody without its keys, and no malformed request starts anything")
+@pytest.mark.promise(
+    "serve-reference", "the endpoint answers nobody without its keys, and no malformed request starts anything"
+)
 def test_malformed_requests_are_refused_with_a_code_and_start_nothing(
     endpoint: tuple[Endpoint, AccessKey], tmp_path: Path
 ) -> None:

@@ -69,7 +69,9 @@ def signed(
     return dict(request.headers)
 
 
-@pytest.mark.promise("serve", "the endpoint answers nobody without its keys, and no malformed request starts anything")
+@pytest.mark.promise(
+    "serve-reference", "the endpoint answers nobody without its keys, and no malformed request starts anything"
+)
 def test_a_request_without_a_signature_or_with_a_wrong_one_is_refused_with_the_services_codes(
     endpoint: ServeProcess,
 ) -> None:
@@ -87,7 +89,9 @@ def test_a_request_without_a_signature_or_with_a_wrong_one_is_refused_with_the_s
     assert endpoint.client().list_training_jobs()["TrainingJobSummaries"] == []
 
 
-@pytest.mark.promise("serve", "the endpoint answers nobody without its keys, and no malformed request starts anything")
+@pytest.mark.promise(
+    "serve-reference", "the endpoint answers nobody without its keys, and no malformed request starts anything"
+)
 def test_a_signed_request_is_bound_to_its_body_host_and_time(
     endpoint: ServeProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,7 +206,7 @@ def test_a_recorded_create_cannot_be_played_again_when_its_job_was_deleted(endpo
     assert client.list_training_jobs(NameContains="played")["TrainingJobSummaries"] == []
 
 
-@pytest.mark.promise("serve", "slow requests of strangers hold up no client of the endpoint")
+@pytest.mark.promise("serve-reference", "slow requests of strangers hold up no client of the endpoint")
 def test_three_hundred_slow_requests_of_strangers_hold_up_no_client(endpoint: ServeProcess) -> None:
     head = signed(endpoint, LIST)
     lines = "".join(f"{name}: {value}\r\n" for name, value in head.items())

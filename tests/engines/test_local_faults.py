@@ -45,7 +45,7 @@ def running(handle, hosts):
     return until(lambda: text(handle).count("running") >= hosts, what="the programs run")
 
 
-@pytest.mark.promise("running", "the first cause is named: group, host, rank, exit code or signal, and the last lines")
+@pytest.mark.promise("runs", "the first cause is named: group, host, rank, exit code or signal, and the last lines")
 @both_isolations_at_length
 def test_a_trainer_that_exits_with_3_is_the_cause_with_its_last_lines(stage):
     script = """
@@ -64,7 +64,7 @@ def test_a_trainer_that_exits_with_3_is_the_cause_with_its_last_lines(stage):
     assert "exited with code 3" in read_failure(handle.paths.host("algo-2"))
 
 
-@pytest.mark.promise("running", "no order of events leads from a failure to a success, and no failure ends with 0")
+@pytest.mark.promise("runs", "no order of events leads from a failure to a success, and no failure ends with 0")
 @pytest.mark.parametrize(("script", "code"), [("raise SystemExit(130)", 130), ("raise OSError('no number')", 1)])
 def test_a_failure_that_other_platforms_take_for_a_success_is_one(stage, script, code):
     """130 is a success in SageMaker's local mode, and an OSError without number in its containers."""
@@ -92,7 +92,7 @@ def test_a_trainer_that_is_killed_is_the_cause_and_its_children_go(stage):
     assert handle.cause.signal == signal.SIGKILL
 
 
-@pytest.mark.promise("running", "the first cause is named: group, host, rank, exit code or signal, and the last lines")
+@pytest.mark.promise("runs", "the first cause is named: group, host, rank, exit code or signal, and the last lines")
 @pytest.mark.torch
 def test_of_torch_ranks_the_killed_one_is_the_cause_and_not_its_peer(stage):
     script = """
@@ -117,7 +117,7 @@ def test_of_torch_ranks_the_killed_one_is_the_cause_and_not_its_peer(stage):
     assert str(handle.cause) == "dnn/algo-2[1]: killed by SIGKILL"
 
 
-@pytest.mark.promise("running", "no process, socket, shared memory, cgroup or temporary file outlives a job")
+@pytest.mark.promise("runs", "no process, socket, shared memory, cgroup or temporary file outlives a job")
 @both_isolations_at_length
 def test_the_supervisor_and_all_agents_are_killed(stage):
     handle = stage.start(SLEEP, instance_groups=groups(dnn=2))
@@ -249,7 +249,7 @@ def test_somebody_else_can_stop_a_run(stage):
     assert not engines.stop(Run.open("job"))  # its pid may belong to anybody now
 
 
-@pytest.mark.promise("running", "exit code 1: failed, or stopped by `max_run`")
+@pytest.mark.promise("runs", "exit code 1: failed, or stopped by `max_run`")
 def test_max_run_stops_the_job(stage):
     handle = stage.start(SLEEP, stopping_condition={"max_run": 1})
     began = time.monotonic()
@@ -289,7 +289,7 @@ def test_a_fork_bomb_of_short_lived_children_is_ended(stage):
     stage.assert_nothing_left(handle)
 
 
-@pytest.mark.promise("running", "control traffic is under TLS with the run's certificates; strangers can do nothing")
+@pytest.mark.promise("runs", "control traffic is under TLS with the run's certificates; strangers can do nothing")
 def test_a_stranger_on_the_control_port_of_a_real_run_changes_nothing(stage):
     import asyncio
     import socket

@@ -117,7 +117,7 @@ def test_a_host_with_ranks_and_data_workers_reaches_its_own_by_its_socket(stage)
     stage.assert_nothing_left(handle)
 
 
-@pytest.mark.promise("running", "a feed server that dies is started again, three times")
+@pytest.mark.promise("runs", "a feed server that dies is started again, three times")
 @both_isolations_at_length
 def test_a_feed_server_that_is_killed_is_started_again_and_the_run_is_degraded(stage):
     handle = feeding(stage)
@@ -135,7 +135,7 @@ def test_a_feed_server_that_is_killed_is_started_again_and_the_run_is_degraded(s
     stage.assert_nothing_left(handle)
 
 
-@pytest.mark.promise("running", "the loss of a data host is no failure while another serves: the run is degraded")
+@pytest.mark.promise("runs", "the loss of a data host is no failure while another serves: the run is degraded")
 def test_one_of_two_data_hosts_is_lost_and_the_run_goes_on(stage):
     handle = feeding(stage, data=2)
     until(lambda: len(events(handle, FeedReady)) == 2, 60)
@@ -160,7 +160,7 @@ def test_the_last_data_host_is_lost_and_named(stage):
     assert str(handle.cause) == "data/algo-2[feed]: no data worker is left: host lost: agent killed by SIGKILL"
 
 
-@pytest.mark.promise("running", "a feed server that dies is started again, three times")
+@pytest.mark.promise("runs", "a feed server that dies is started again, three times")
 def test_a_feed_server_that_dies_again_and_again_is_given_up(stage):
     handle = feeding(stage)
     until(lambda: events(handle, FeedReady), 60)

@@ -138,7 +138,7 @@ def test_two_hosts_of_one_group_use_the_same_ports_and_find_each_other_by_name_i
     machine.assert_unchanged()
 
 
-@pytest.mark.promise("running", "no process, socket, shared memory, cgroup or temporary file outlives a job")
+@pytest.mark.promise("runs", "no process, socket, shared memory, cgroup or temporary file outlives a job")
 @pytest.mark.parametrize("victims", [*(["supervisor", "agents"] if SOAK else []), "supervisor and agents"])
 def test_nothing_outlives_what_is_killed(stage, machine, victims):
     handle = stage.start(DAEMON, instance_groups=groups(dnn=2))

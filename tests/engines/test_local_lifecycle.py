@@ -61,7 +61,7 @@ def begun(handle, name):
 
 
 @pytest.mark.promise("engines", "queue, on local")
-@pytest.mark.promise("running", "statuses, secondary statuses and failure reasons are those of the service")
+@pytest.mark.promise("runs", "statuses, secondary statuses and failure reasons are those of the service")
 def test_a_run_goes_through_all_its_parts_in_order(stage, parts):
     parts(install=BEFORE, stage=BEFORE, restore=BEFORE, serve_channels=SERVE, sync=SERVE, collect=COLLECT)
     handle = stage.start(HELLO, instance_groups=groups(dnn=2))
@@ -224,7 +224,7 @@ def failing(write, code=3):
     """
 
 
-@pytest.mark.promise("running", "statuses, secondary statuses and failure reasons are those of the service")
+@pytest.mark.promise("runs", "statuses, secondary statuses and failure reasons are those of the service")
 @pytest.mark.parametrize(
     ("write", "reason"),
     [

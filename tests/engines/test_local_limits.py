@@ -332,7 +332,7 @@ def pids_of(run_id: str) -> list[int]:
     return [pid for pid, _ in processes_of(run_id, run_of(run_id).paths.root)]
 
 
-@pytest.mark.promise("running", "no process, socket, shared memory, cgroup or temporary file outlives a job")
+@pytest.mark.promise("runs", "no process, socket, shared memory, cgroup or temporary file outlives a job")
 @needs_groups
 @both_isolations
 def test_when_the_supervisor_is_killed_the_caller_removes_the_groups(stage) -> None:

@@ -60,7 +60,7 @@ def storing(handle: object) -> list[int]:
 
 
 @pytest.mark.promise("engines", "the record in a bucket, on local")
-@pytest.mark.promise("running", "a record in a bucket is live, and whole in the end, whoever is killed")
+@pytest.mark.promise("runs", "a record in a bucket is live, and whole in the end, whoever is killed")
 def test_the_record_is_live_and_in_the_end_whole_though_its_process_is_killed_and_the_bucket_fails(
     stage: Stage, s3: ObjectStore, proxy: FlakyS3, tmp_path: Path
 ) -> None:
@@ -117,7 +117,7 @@ def test_the_record_is_live_and_in_the_end_whole_though_its_process_is_killed_an
     stage.assert_nothing_left(handle)
 
 
-@pytest.mark.promise("running", "a record in a bucket is live, and whole in the end, whoever is killed")
+@pytest.mark.promise("runs", "a record in a bucket is live, and whole in the end, whoever is killed")
 def test_a_killed_supervisor_is_in_the_stored_record_too(stage: Stage, s3: ObjectStore, tmp_path: Path) -> None:
     script = WORKING.format(stop=tmp_path / "stop")
     handle = stage.start(script, record={"uri": s3.uri("runs"), "interval": 1})
@@ -132,7 +132,7 @@ def test_a_killed_supervisor_is_in_the_stored_record_too(stage: Stage, s3: Objec
     stage.assert_nothing_left(handle)
 
 
-@pytest.mark.promise("running", "a bucket that fails changes nothing for the job, and is told")
+@pytest.mark.promise("runs", "a bucket that fails changes nothing for the job, and is told")
 def test_a_bucket_that_is_gone_changes_nothing_for_the_job_and_the_end_is_tried_until_it_is_back(
     stage: Stage, s3: ObjectStore, proxy: FlakyS3, tmp_path: Path
 ) -> None:

@@ -182,7 +182,7 @@ def test_servers_of_tensorflow_that_everybody_reaches_are_refused_unless_the_job
     assert_nothing_was_created()
 
 
-@pytest.mark.promise("running", "jobs that share the machine's network have ports of their own")
+@pytest.mark.promise("runs", "jobs that share the machine's network have ports of their own")
 def test_jobs_without_isolation_that_start_at_once_on_the_same_addresses_have_ports_of_their_own(stage):
     script = "import os, time\nwhile not os.path.exists('" + str(stage.folder / "go") + "'):\n    time.sleep(0.02)"
     jobs = [stage.job(script, name=f"job-{number}") for number in range(3)]

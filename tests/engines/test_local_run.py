@@ -80,7 +80,7 @@ if SOAK:  # in every run: two worlds at once (test_local_worlds.py) and torchrun
         stage.assert_nothing_left(handle)
 
 
-@pytest.mark.promise("running", "a job succeeds when all programs of its completion groups exit with 0")
+@pytest.mark.promise("runs", "a job succeeds when all programs of its completion groups exit with 0")
 @both_isolations_at_length
 def test_the_rest_is_stopped_when_the_completion_group_is_done(stage):
     script = """
@@ -174,7 +174,7 @@ def test_cpu_sets_hold_for_programs(stage):
     assert text(handle, "homogeneousCluster/algo-1[0]") == f"[{cpu}] 1"
 
 
-@pytest.mark.promise("running", "no line of output is lost at the end, or mixed, and a full pipe blocks no program")
+@pytest.mark.promise("runs", "no line of output is lost at the end, or mixed, and a full pipe blocks no program")
 def test_output_is_kept_whole_and_never_blocks_a_program(stage):
     script = """
     import os, sys

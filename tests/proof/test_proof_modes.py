@@ -65,7 +65,7 @@ def started(stack: ExitStack, base: Path, umask: int, ready: str, *arguments: st
     assert process.poll() is None, log.read_text()
 
 
-@pytest.mark.promise("running", "what a run, feed, page or endpoint writes is its user's alone, whatever the umask")
+@pytest.mark.promise("runs", "what a run, feed, page or endpoint writes is its user's alone, whatever the umask")
 @pytest.mark.parametrize("umask", [0o000, *([0o022] if SOAK else [])])
 def test_nobody_else_reads_or_writes_what_a_run_a_feed_a_page_and_an_endpoint_make(umask: int, tmp_path: Path) -> None:
     for name, mode in (("home", 0o755), ("work", 0o755), ("tmp", 0o1777), ("logs", 0o700)):

@@ -68,7 +68,7 @@ def paths(tmp_path: Path) -> RunPaths:
     return made
 
 
-@pytest.mark.promise("running", "what lies in the place of a record's files is reported as damage and harms no reader")
+@pytest.mark.promise("runs", "what lies in the place of a record's files is reported as damage and harms no reader")
 def test_files_that_grow(paths: RunPaths, put: Put) -> None:
     odd = [paths.events("odd"), paths.log(Stream("g", "algo-1", "odd")), paths.metrics(RANK)]
     for path in odd:
@@ -86,7 +86,7 @@ def test_files_that_grow(paths: RunPaths, put: Put) -> None:
     assert "step 1" in [line.text for line in page.lines]
 
 
-@pytest.mark.promise("running", "what lies in the place of a record's files is reported as damage and harms no reader")
+@pytest.mark.promise("runs", "what lies in the place of a record's files is reported as damage and harms no reader")
 def test_files_that_are_read_as_a_whole(paths: RunPaths, put: Put) -> None:
     put(paths.plan)
     with pytest.raises((OSError, msgspec.DecodeError)):

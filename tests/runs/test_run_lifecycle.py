@@ -156,7 +156,7 @@ def test_the_failure_reason_is_the_engines_word_else_the_cause_and_never_too_lon
     assert state_of(LIFE, False).failure_reason == "the engine was killed"
 
 
-@pytest.mark.promise("running", "records of older and of newer versions are read, and what of them is not is told")
+@pytest.mark.promise("runs", "records of older and of newer versions are read, and what of them is not is told")
 def test_records_of_earlier_versions_are_read():
     events = [JobStarted(t=1), JobStopping(t=2, reason="r"), RunFinished(t=3, status=Status.COMPLETED)]
     old = [msgspec.json.decode(msgspec.json.encode(event), type=type(event)) for event in events]
@@ -164,7 +164,7 @@ def test_records_of_earlier_versions_are_read():
     assert (state.status, state.secondary_status, state.hosts) == (Status.COMPLETED, S.COMPLETED, ())
 
 
-@pytest.mark.promise("running", "records of older and of newer versions are read, and what of them is not is told")
+@pytest.mark.promise("runs", "records of older and of newer versions are read, and what of them is not is told")
 def test_a_record_of_before_the_first_release_says_so(tmp_path: Path):
     run = Run(create_run("j", runs=tmp_path))
     line = {"event": "run_finished", "t": 1.0, "status": "Failed", "cause": {"reason": "stalled: no line for 5 s"}}
@@ -186,7 +186,7 @@ def test_a_cause_of_a_kind_that_only_a_newer_headrace_knows_is_read_with_its_det
     assert (str(run.cause), run.damage) == ("by a grue", [])
 
 
-@pytest.mark.promise("running", "statuses, secondary statuses and failure reasons are those of the service")
+@pytest.mark.promise("runs", "statuses, secondary statuses and failure reasons are those of the service")
 def test_a_run_is_described_as_the_service_describes_a_training_job(tmp_path: Path):
     paths = create_run("j", runs=tmp_path, created=0.5)
     request = {

@@ -135,7 +135,7 @@ def test_events_of_all_writers_come_in_the_order_of_time(tmp_path: Path) -> None
     assert run.streams() == [Stream("dnn", "algo-1", "0")]
 
 
-@pytest.mark.promise("running", "a record that is damaged or still written is read as far as it goes")
+@pytest.mark.promise("runs", "a record that is damaged or still written is read as far as it goes")
 def test_a_torn_last_line_is_waited_for_and_a_damaged_one_reported_once(tmp_path: Path) -> None:
     paths = create_run("j", runs=tmp_path)
     file = paths.events("engine")

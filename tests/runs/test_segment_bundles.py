@@ -31,7 +31,7 @@ def bundles_in(store: Memory) -> list[str]:
     return sorted(key for key in store.objects if f"/{BUNDLES}/" in key)
 
 
-@pytest.mark.promise("running", "a long record is read with few requests; without bundles nothing is missing")
+@pytest.mark.promise("runs", "a long record is read with few requests; without bundles nothing is missing")
 def test_a_long_record_is_read_with_a_request_for_each_bundle_and_for_each_segment_of_the_rest(
     run: RunPaths, tmp_path: Path
 ) -> None:
@@ -49,7 +49,7 @@ def test_a_long_record_is_read_with_a_request_for_each_bundle_and_for_each_segme
     assert store.requests == ["list", "list"], "who has it all looks for no bundles"
 
 
-@pytest.mark.promise("running", "a long record is read with few requests; without bundles nothing is missing")
+@pytest.mark.promise("runs", "a long record is read with few requests; without bundles nothing is missing")
 def test_without_bundles_every_segment_is_there(run: RunPaths, tmp_path: Path) -> None:
     store = Memory()
     store_long(run, store)

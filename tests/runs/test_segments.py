@@ -111,7 +111,7 @@ def run(tmp_path: Path) -> RunPaths:
     return paths
 
 
-@pytest.mark.promise("running", "a record in a bucket is live, and whole in the end, whoever is killed")
+@pytest.mark.promise("runs", "a record in a bucket is live, and whole in the end, whoever is killed")
 @pytest.mark.parametrize(("seed", "bundled"), [(seed, seed % 2) for seed in range(8 if SOAK else 3)])
 def test_a_copy_has_every_byte_whatever_is_killed_fails_or_arrives_late(
     run: RunPaths, tmp_path: Path, seed: int, bundled: int, monkeypatch: pytest.MonkeyPatch
@@ -165,7 +165,7 @@ def test_a_copy_has_every_byte_whatever_is_killed_fails_or_arrives_late(
         assert copy.bytes <= sum(map(len, files_of(run).values())), "nothing comes twice"
 
 
-@pytest.mark.promise("running", "a record costs at most one request an interval; a missing segment is named")
+@pytest.mark.promise("runs", "a record costs at most one request an interval; a missing segment is named")
 def test_an_interval_costs_one_request_however_many_files_there_are(run: RunPaths, tmp_path: Path) -> None:
     store = Memory()
     writer = writer_of(run, store)
@@ -231,7 +231,7 @@ def four_segments(run: RunPaths, store: Memory) -> tuple[SegmentWriter, Path]:
     return writer, log
 
 
-@pytest.mark.promise("running", "a record costs at most one request an interval; a missing segment is named")
+@pytest.mark.promise("runs", "a record costs at most one request an interval; a missing segment is named")
 def test_a_missing_segment_is_named_and_what_is_before_it_is_copied(run: RunPaths, tmp_path: Path) -> None:
     store = Memory()
     _, log = four_segments(run, store)

@@ -70,7 +70,7 @@ def test_threads_of_one_program_never_mix_lines(tmp_path: Path) -> None:
     assert {(line[28:29], line[30:]) for line in lines} == {(b"o", b"o" * 300), (b"e", b"e" * 300)}
 
 
-@pytest.mark.promise("running", "a log has a cap, and says what it dropped")
+@pytest.mark.promise("runs", "a log has a cap, and says what it dropped")
 def test_beyond_the_cap_lines_are_dropped_counted_and_told_twice(tmp_path: Path) -> None:
     path = tmp_path / "0.log"
     log = LogWriter(path, cap_bytes=400)
