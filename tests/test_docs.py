@@ -26,12 +26,35 @@ NAMES_CODE = [DOCS / "architecture.md", DOCS / "glossary.md", ROOT / "CONTRIBUTI
 """Pages whose `paths` in backticks are files and folders of the repository or, without a prefix, of src/headrace."""
 
 
+WORDS = 77_500
+"""Words of all pages that are written by hand, at most: 50,000 are wanted, so this number only falls."""
+HOW_TO_WORDS = 600
+STILL_LONGER = {
+    "artefacts": 900, "channels": 1550, "cloud": 1000, "doctor": 1400, "entry-points": 650, "feed-standalone": 2250,
+    "frameworks": 1450, "grid": 3350, "kubernetes": 2700, "mpi": 650, "running": 3850, "sagemaker-engine": 2050,
+    "serve": 4150, "slurm": 2600, "tensorflow": 2850, "ui": 950,
+}  # fmt: skip
+"""How-to pages that have more words than that, and how many they may have: the numbers only fall."""
+UNCLEAR = {
+    "told": 25, "said": 5, "had": 13, "and nothing else": 4, "of one's own": 0, "as ever": 0, "makes it so that": 0,
+}  # fmt: skip
+"""Words in whose place a plain verb, or nothing, stands, and how often the pages have them: the numbers only fall."""
+
+
 def prose(page: Path) -> str:
     return FENCE.sub("", page.read_text())
 
 
 def links(page: Path) -> Iterator[str]:
     return (target for target in LINK.findall(prose(page)) if not re.match(r"[a-z]+:", target))
+
+
+def menu() -> list[dict[str, list[dict[str, str]]]]:
+    return yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
+
+
+def words(page: Path) -> int:
+    return len(page.read_text().split())
 
 
 def anchors(page: Path) -> set[str]:
@@ -58,13 +81,30 @@ def test_the_first_page_leads_to_every_page() -> None:
 
 
 def test_the_menu_of_the_site_has_every_page() -> None:
-    def files(menu: list[dict[str, object]]) -> Iterator[str]:
-        for entry in menu:
+    def files(entries: list[dict[str, object]]) -> Iterator[str]:
+        for entry in entries:
             for part in entry.values():
                 yield from files(part) if isinstance(part, list) else [str(part)]
 
-    menu = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
-    assert sorted(files(menu)) == sorted(str(page.relative_to(DOCS)) for page in PAGES)
+    assert sorted(files(menu())) == sorted(str(page.relative_to(DOCS)) for page in PAGES)
+
+
+def test_a_how_to_is_one_task_in_600_words() -> None:
+    pages = next(entry["How-to"] for entry in menu() if "How-to" in entry)
+    names = {name.removesuffix(".md") for entry in pages for name in entry.values()}
+    lengths = {name: words(DOCS / f"{name}.md") for name in names}
+    assert {name: n for name, n in lengths.items() if n > STILL_LONGER.get(name, HOW_TO_WORDS)} == {}
+
+
+def test_the_pages_have_few_words() -> None:
+    assert sum(words(page) for page in DOCS.glob("*.md")) <= WORDS
+    assert words(ROOT / "README.md") <= 900
+
+
+def test_pages_use_plain_words() -> None:
+    text = " ".join(re.sub(r"`[^`]*`", "", " ".join(map(prose, TEXTS))).split())
+    often = {phrase: len(re.findall(rf"\b{phrase}\b", text, re.IGNORECASE)) for phrase in UNCLEAR}
+    assert {phrase: n for phrase, n in often.items() if n > UNCLEAR[phrase]} == {}
 
 
 @pytest.mark.parametrize("page", NAMES_CODE, ids=lambda page: page.name)
