@@ -148,7 +148,7 @@ def test_a_run_that_waits_for_capacity_is_pending_and_can_be_stopped(loop: Loop)
         assert relay.created() == [handle.id]
 
 
-@pytest.mark.promise("grid", "a line on SageMaker is one training job, whatever the service answers")
+@pytest.mark.promise("grid-reference", "a line on SageMaker is one training job, whatever the service answers")
 def test_a_job_that_the_service_does_not_know_for_long_is_over(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(refresh_training_job, "MISSING_SECONDS", 1.0)
     with Relay(loop.service.port, DescribeTrainingJob=[FORGETS] * 100) as relay:

@@ -98,7 +98,7 @@ def written(loop: Loop, relay: Relay, name: str, parallel: int) -> Path:
     return folder / "array.yaml"
 
 
-@pytest.mark.promise("grid", "a line on SageMaker is one training job, whatever the service answers")
+@pytest.mark.promise("grid-reference", "a line on SageMaker is one training job, whatever the service answers")
 @pytest.mark.parametrize(("deeds", "again", "parallel"), ROWS)
 def test_every_line_is_one_training_job_that_completes_whatever_the_service_answers(
     loop: Loop, request: pytest.FixtureRequest, deeds: Deeds, again: int, parallel: int

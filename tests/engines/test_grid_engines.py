@@ -130,7 +130,9 @@ def submitted(cluster: SlurmCluster, grid: str) -> list[str]:
     return sorted(name for name in found if name.startswith(f"{grid}-"))
 
 
-@pytest.mark.promise("grid", "lines of one grid run on this machine, Slurm and Kubernetes, each submitted once")
+@pytest.mark.promise(
+    "grid-reference", "lines of one grid run on this machine, Slurm and Kubernetes, each submitted once"
+)
 def test_lines_of_one_grid_run_on_this_machine_on_slurm_and_on_kubernetes(
     cluster: SlurmCluster, kubernetes: Path
 ) -> None:
@@ -153,7 +155,9 @@ def test_lines_of_one_grid_run_on_this_machine_on_slurm_and_on_kubernetes(
     assert "hello from algo-1" in headrace(cluster, "grid", "logs", "mixed", names[2])
 
 
-@pytest.mark.promise("grid", "lines of one grid run on this machine, Slurm and Kubernetes, each submitted once")
+@pytest.mark.promise(
+    "grid-reference", "lines of one grid run on this machine, Slurm and Kubernetes, each submitted once"
+)
 def test_a_controller_that_is_killed_when_slurm_has_a_line_submits_it_once(cluster: SlurmCluster) -> None:
     gate, tools = cluster.folder / "killed" / "gate", cluster.folder / "tools"
     lines = (("slurm", 0.5, "data", ""), ("slurm", 0.25, "data", ""))

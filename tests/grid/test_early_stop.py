@@ -34,7 +34,7 @@ def rng() -> random.Random:
     return random.Random(seed)
 
 
-@pytest.mark.promise("grid", "only a line that is not among the best 1/`factor` at a step is stopped early")
+@pytest.mark.promise("grid-reference", "only a line that is not among the best 1/`factor` at a step is stopped early")
 def test_a_line_goes_on_when_it_is_among_the_best_one_in_factor_that_have_come_so_far(rng: random.Random) -> None:
     for _ in range(ROWS):
         factor, goal = rng.randint(2, 5), rng.choice(("min", "max"))
@@ -143,7 +143,7 @@ def controllers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller
         yield found
 
 
-@pytest.mark.promise("grid", "only a line that is not among the best 1/`factor` at a step is stopped early")
+@pytest.mark.promise("grid-reference", "only a line that is not among the best 1/`factor` at a step is stopped early")
 def test_a_controller_that_is_killed_beside_a_decision_decides_nothing_twice(
     controllers: Controllers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,7 +196,7 @@ def test_a_journal_of_before_gets_the_table_of_rungs(version: int, tmp_path: Pat
     database.close()
 
 
-@pytest.mark.promise("grid", "only a line that is not among the best 1/`factor` at a step is stopped early")
+@pytest.mark.promise("grid-reference", "only a line that is not among the best 1/`factor` at a step is stopped early")
 def test_a_bad_line_of_real_jobs_is_stopped_early_and_the_grid_is_finished_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

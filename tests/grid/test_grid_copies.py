@@ -124,7 +124,7 @@ plan_copy(sys.argv[1], sys.argv[2], source=access, target=access, parallel=2).ru
 """
 
 
-@pytest.mark.promise("grid", "a copy of data is whole or not used; a killed one copies nothing twice")
+@pytest.mark.promise("grid-reference", "a copy of data is whole or not used; a killed one copies nothing twice")
 def test_a_copy_that_is_killed_is_never_taken_for_whole_and_copies_nothing_twice(
     far: ObjectStore, s3: ObjectStore
 ) -> None:
@@ -221,7 +221,7 @@ def test_data_that_change_meanwhile_are_an_error_and_their_next_copy_lies_elsewh
             assert contents(s3, again.target) == contents(far, far.uri("data"))
 
 
-@pytest.mark.promise("grid", "a copy of data is whole or not used; a killed one copies nothing twice")
+@pytest.mark.promise("grid-reference", "a copy of data is whole or not used; a killed one copies nothing twice")
 def test_a_copy_that_was_changed_later_is_not_whole_and_is_mended(far: ObjectStore, s3: ObjectStore) -> None:
     for number in range(4):
         far.put(f"data/{number}", b"old")

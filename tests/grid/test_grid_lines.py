@@ -236,7 +236,7 @@ def test_what_a_field_may_be_called_is_told_in_a_few_words_and_endless_problems_
         assert (len(found), found[-1]) == (201, "lines: and 800 problems more")
 
 
-@pytest.mark.promise("grid", "the name of a line's job stays when lines are added, moved or taken away")
+@pytest.mark.promise("grid-reference", "the name of a line's job stays when lines are added, moved or taken away")
 def test_keys_last_when_lines_move_and_equal_lines_have_their_own(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("us-east-1,s3://b/1\nus-west-2,s3://b/2\n")
     before = grid_of(tmp_path, "{file: a.txt}")

@@ -193,7 +193,7 @@ DEMANDS = st.builds(
 )
 
 
-@pytest.mark.promise("grid", "no placement breaks law or limits; none costs more than it must")
+@pytest.mark.promise("grid-reference", "no placement breaks law or limits; none costs more than it must")
 @settings(max_examples=300, deadline=None)
 @given(ANY_RULES, DEMANDS)
 def test_no_placement_breaks_law_or_limits_and_none_is_dearer_without_a_reason(given_rules, wanted: Demand) -> None:

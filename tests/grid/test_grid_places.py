@@ -83,7 +83,7 @@ def test_data_of_unknown_size_are_listed_so_that_their_copies_are_planned(folder
     assert copies["sf/1"]["cost"] == pytest.approx(0.003 * 0.02)
 
 
-@pytest.mark.promise("grid", "all data, code and places for copies that a grid lacks are told at once")
+@pytest.mark.promise("grid-reference", "all data, code and places for copies that a grid lacks are told at once")
 def test_all_that_is_not_there_is_told_at_once_before_anything_starts(folder: Path, s3: ObjectStore) -> None:
     (folder / "here").mkdir()
     (folder / "a.csv").write_text(

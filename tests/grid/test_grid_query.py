@@ -57,7 +57,7 @@ def test_rows_of_a_query_are_lines_and_parameters_are_bound(tmp_path: Path, sqli
     )[0]  # fmt: skip
 
 
-@pytest.mark.promise("grid", "a query can write nothing")
+@pytest.mark.promise("grid-reference", "a query can write nothing")
 def test_a_query_can_write_nothing(tmp_path: Path, sqlite: sqlite3.Connection) -> None:
     before = sorted(tmp_path.iterdir())
     for query in (
@@ -133,7 +133,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
         yield started
 
 
-@pytest.mark.promise("grid", "a query can write nothing")
+@pytest.mark.promise("grid-reference", "a query can write nothing")
 def test_postgresql_in_one_transaction_that_reads_and_when_it_goes_away_in_the_middle(
     tmp_path: Path, server: Server
 ) -> None:

@@ -62,7 +62,7 @@ lines_of = st.lists(
 ).map(lambda found: [line(index, *each) for index, each in enumerate(found)])
 
 
-@pytest.mark.promise("grid", "limits are kept, and another attempt follows only what it may help against")
+@pytest.mark.promise("grid-reference", "limits are kept, and another attempt follows only what it may help against")
 @given(
     lines=lines_of,
     parallel=st.none() | st.integers(1, 9),
@@ -152,7 +152,7 @@ class Throttled(EngineRefused):
     code = "ResourceLimitExceeded"
 
 
-@pytest.mark.promise("grid", "limits are kept, and another attempt follows only what it may help against")
+@pytest.mark.promise("grid-reference", "limits are kept, and another attempt follows only what it may help against")
 def test_causes_decide_what_may_help() -> None:
     def run(kind: CauseKind, infrastructure: bool = False) -> RetryCause | None:
         return failure_of_run(Cause(kind, "words", infrastructure=infrastructure))
