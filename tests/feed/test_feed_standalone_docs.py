@@ -1,4 +1,4 @@
-"""docs/feed-standalone.md does what it says: its shells are run as they stand, its manifests name what there is."""
+"""docs/feed-standalone.md and docs/feed-cluster.md do what they say: shells are run, manifests name what there is."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headrace.cli.main import cli as headrace
 from observer import processes_of
 
 ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "docs" / "feed-standalone.md").read_text()
+TEXT = "".join((ROOT / "docs" / name).read_text() for name in ("feed-standalone.md", "feed-cluster.md"))
 MARK = "headrace-docs-test"
 
 
