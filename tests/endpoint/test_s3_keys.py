@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,13 @@ from s3_server import ACCOUNT, s3_client, s3_serving
 
 from headrace.endpoint.auth.access_keys import keys_of
 from headrace.endpoint.endpoint_server import Endpoint, ServeOptions
-from headrace.endpoint.s3.object_folder import OWN
+from headrace.endpoint.s3.object_store import OWN
 from headrace.endpoint.s3.s3_errors import S3Error
 from headrace.endpoint.s3.s3_face import S3Face
 from headrace.errors import UsageError
 
 BUCKET = "bucket"
-ODD = [
+NO_FILE = [
     "a/",
     "a//b",
     "/a",
@@ -80,55 +80,69 @@ def body(client: Any, key: str) -> bytes:
     return found
 
 
-def test_any_key_can_be_put_read_listed_and_removed(face: tuple[Any, S3Face], root: Path) -> None:
+def test_any_key_that_a_file_can_have_can_be_put_read_listed_and_removed(face: tuple[Any, S3Face], root: Path) -> None:
     client, _ = face
-    every = [*PLAIN, *ODD]
-    for key in every:
+    for key in PLAIN:
         client.put_object(Bucket=BUCKET, Key=key, Body=key.encode())
-    assert keys(client) == sorted(every, key=str.encode)
-    for key in every:
+    assert keys(client) == sorted(PLAIN, key=str.encode)
+    for key in PLAIN:
         assert body(client, key) == key.encode()
         assert client.head_object(Bucket=BUCKET, Key=key)["ContentLength"] == len(key.encode())
     assert sorted(
         str(each.relative_to(root / BUCKET)) for each in (root / BUCKET).rglob("*") if each.is_file()
     ) == sorted(PLAIN)
     assert {each.name for each in root.iterdir()} == {BUCKET, OWN}  # nothing went beside the bucket
-    for key in every:
+    for key in PLAIN:
         client.delete_object(Bucket=BUCKET, Key=key)
         with pytest.raises(ClientError, match="NoSuchKey"):
             body(client, key)
     assert keys(client) == []
     assert list((root / BUCKET).iterdir()) == []
-    assert list((root / OWN / "odd").iterdir()) == []
     client.delete_bucket(Bucket=BUCKET)
 
 
-@pytest.mark.parametrize("order", [["a", "a/b", "a/b/c"], ["a/b/c", "a/b", "a"], ["a/b", "a", "a/b/c"]])
-def test_a_key_and_keys_below_it_are_objects_at_once(order: list[str], face: tuple[Any, S3Face], root: Path) -> None:
-    client, served = face
-    for key in order:
-        client.put_object(Bucket=BUCKET, Key=key, Body=key.encode(), Metadata={"is": key})
-    assert keys(client) == ["a", "a/b", "a/b/c"]
-    listed = client.list_objects_v2(Bucket=BUCKET, Delimiter="/")
-    assert [each["Key"] for each in listed["Contents"]] == ["a"]
-    assert [each["Prefix"] for each in listed["CommonPrefixes"]] == ["a/"]
-    for key in order:
-        found = client.get_object(Bucket=BUCKET, Key=key)
-        assert (found["Body"].read(), found["Metadata"]) == (key.encode(), {"is": key})
-        assert served.local_path(BUCKET, key).read_bytes() == key.encode()
-    assert served.local_path(BUCKET, "a/b/c") == root / BUCKET / "a" / "b" / "c"
-    client.delete_object(Bucket=BUCKET, Key="a/b/c")
-    client.put_object(Bucket=BUCKET, Key="a/b", Body=b"new")  # now it lies at its own path
-    assert (body(client, "a/b"), body(client, "a")) == (b"new", b"a")
-    assert (root / BUCKET / "a" / "b").read_bytes() == b"new"
-    for key in ("a", "a/b"):
-        client.delete_object(Bucket=BUCKET, Key=key)
-    assert keys(client) == []
+def uploads_of(key: str) -> list[Callable[[Any], object]]:
+    """All ways to put an object."""
+    place = {"Bucket": BUCKET, "Key": key}
+    return [
+        lambda client: client.put_object(**place, Body=b"x"),
+        lambda client: client.copy_object(**place, CopySource=f"{BUCKET}/there/below"),
+        lambda client: client.create_multipart_upload(**place),
+    ]
+
+
+@pytest.mark.parametrize("key", [*NO_FILE, "there", "there/below/it"], ids=lambda key: repr(key)[:20])
+def test_a_key_that_no_file_can_have_is_refused_and_never_there(key: str, face: tuple[Any, S3Face], root: Path) -> None:
+    client, _ = face
+    client.put_object(Bucket=BUCKET, Key="there/below", Body=b"it")
+    for put in uploads_of(key):
+        with pytest.raises(ClientError, match="no file can be this key") as caught:
+            put(client)
+        assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == 400
+        assert caught.value.response["Error"]["Code"] == "InvalidArgument"
+    with pytest.raises(ClientError, match="NoSuchKey"):
+        body(client, key)
+    client.delete_object(Bucket=BUCKET, Key=key)  # as of one that is not there
+    assert keys(client) == ["there/below"]
+    assert {each.name for each in root.iterdir()} == {BUCKET, OWN}  # nothing went beside the bucket
+
+
+def test_an_upload_whose_key_became_a_folder_is_refused_and_can_still_be_aborted(face: tuple[Any, S3Face]) -> None:
+    client, _ = face
+    place = {"Bucket": BUCKET, "Key": "a"}
+    place["UploadId"] = client.create_multipart_upload(**place)["UploadId"]
+    part = {"PartNumber": 1, "ETag": client.upload_part(**place, PartNumber=1, Body=b"x")["ETag"]}
+    client.put_object(Bucket=BUCKET, Key="a/b", Body=b"")
+    with pytest.raises(ClientError, match="InvalidArgument"):
+        client.complete_multipart_upload(**place, MultipartUpload={"Parts": [part]})
+    client.delete_object(Bucket=BUCKET, Key="a/b")
+    client.complete_multipart_upload(**place, MultipartUpload={"Parts": [part]})
+    assert body(client, "a") == b"x"
 
 
 def test_keys_that_are_too_long_or_no_text_are_refused(face: tuple[Any, S3Face]) -> None:
     client, _ = face
-    client.put_object(Bucket=BUCKET, Key="k" * 1024, Body=b"")
+    client.put_object(Bucket=BUCKET, Key="k/" * 511 + "kk", Body=b"")
     with pytest.raises(ClientError, match="KeyTooLongError"):
         client.put_object(Bucket=BUCKET, Key="k" * 1025, Body=b"")
 
@@ -164,15 +178,13 @@ def test_what_others_write_into_a_bucket_is_there_and_has_a_steady_etag(face: tu
             body(client, key)
     assert client.get_object(Bucket=BUCKET, Key="sub/file", IfMatch=first["ETag"])["Body"].read() == b"12345"
     assert client.list_objects_v2(Bucket=BUCKET, Prefix="sub")["Contents"][0]["ETag"] == first["ETag"]
-    client.put_object(Bucket=BUCKET, Key="sub/file/below", Body=b"")  # it gets another place, and stays the same
-    assert client.head_object(Bucket=BUCKET, Key="sub/file")["ETag"] == first["ETag"]
     (root / BUCKET / "put").write_bytes(b"another")
     changed = client.get_object(Bucket=BUCKET, Key="put")
     assert (changed["Body"].read(), changed["Metadata"]) == (b"another", {})
     with pytest.raises(ClientError, match="PreconditionFailed"):
         client.get_object(Bucket=BUCKET, Key="put", IfMatch='"f97c5d29941bfb1b2fdab0874906ab82"')
-    client.put_object(Bucket=BUCKET, Key="empty", Body=b"")  # an empty folder is in nobody's way
-    assert (root / BUCKET / "empty").is_dir()  # it holds another one
+    client.put_object(Bucket=BUCKET, Key="empty", Body=b"")  # empty folders are in nobody's way
+    assert (root / BUCKET / "empty").is_file()
 
 
 def test_a_linked_folder_is_read_and_never_changed(face: tuple[Any, S3Face], root: Path, tmp_path: Path) -> None:
@@ -199,13 +211,13 @@ def test_a_linked_folder_is_read_and_never_changed(face: tuple[Any, S3Face], roo
     told = client.delete_objects(Bucket=BUCKET, Delete={"Objects": [{"Key": "train/set/deep/file"}, {"Key": "no"}]})
     assert [each["Code"] for each in told["Errors"]] == ["AccessDenied"]
     assert [each["Key"] for each in told["Deleted"]] == ["no"]
-    client.put_object(Bucket=BUCKET, Key="train/set", Body=b"beside")  # the key, not the folder
+    with pytest.raises(ClientError, match="InvalidArgument"):
+        client.put_object(Bucket=BUCKET, Key="train/set", Body=b"in place of the folder")
     client.put_object(Bucket=BUCKET, Key="train/beside", Body=b"x")
-    assert keys(client) == ["train/beside", "train/set", "train/set/deep/file"]
+    assert keys(client) == ["train/beside", "train/set/deep/file"]
     with pytest.raises(ClientError, match="BucketNotEmpty"):
         client.delete_bucket(Bucket=BUCKET)
-    for key in ("train/set", "train/beside"):
-        client.delete_object(Bucket=BUCKET, Key=key)
+    client.delete_object(Bucket=BUCKET, Key="train/beside")
     with pytest.raises(ClientError, match="BucketNotEmpty"):
         client.delete_bucket(Bucket=BUCKET)
     with pytest.raises(UsageError, match="exists already"):
@@ -267,7 +279,7 @@ def test_what_was_put_is_there_after_a_restart(root: Path) -> None:
             client = s3_client(f"http://127.0.0.1:{server.port}")
             if not (root / BUCKET).exists():
                 client.create_bucket(Bucket=BUCKET)
-                for key in ("a", "a/b", "c/"):
+                for key in ("a", "b/c"):
                     client.put_object(Bucket=BUCKET, Key=key, Body=key.encode(), Metadata={"k": key})
                 created = client.list_buckets()["Buckets"]
                 (root / OWN / "incoming" / "left").write_bytes(b"of a server that was killed")
@@ -275,7 +287,7 @@ def test_what_was_put_is_there_after_a_restart(root: Path) -> None:
                     S3Face(root)
             else:
                 assert client.list_buckets()["Buckets"] == created
-                for key in ("a", "a/b", "c/"):
+                for key in ("a", "b/c"):
                     assert client.head_object(Bucket=BUCKET, Key=key)["Metadata"] == {"k": key}
                 assert list((root / OWN / "incoming").iterdir()) == []
             client.close()

@@ -24,8 +24,8 @@ FIELDS = (
     "PartsCount",
 )  # fmt: skip
 BUCKETS = ("bucket-one", "bucket-two")
-KEYS = ("a", "a/b", "a/b/c", "a-", "a/", "b//c", "ü ö", "x+y&z%41", "d/e.txt", "d/f.txt", "~", "Case", "case", "..")
-PREFIXES = ("", "a", "a/", "d/", "b//", "nothing", "ü")
+KEYS = ("a", "a-", "b/c", "b/d/e", "b-", "ü ö", "x+y&z%41", "d/e.txt", "d/f.txt", "~", "Case", "case", "...")
+PREFIXES = ("", "a", "b", "b/", "d/", "b//", "nothing", "ü")
 PART = 5 << 20
 Answer = dict[str, Any]
 Ask = Callable[[Any], Any]

@@ -25,7 +25,7 @@ from wire_client import Wire, until
 
 from headrace.endpoint.s3.multipart_uploads import MultipartUploads
 from headrace.endpoint.s3.object_checksums import of_parts
-from headrace.endpoint.s3.object_folder import OWN
+from headrace.endpoint.s3.object_store import OWN
 from headrace.endpoint.s3.s3_face import S3Face
 
 BUCKET = "bucket"
@@ -324,7 +324,7 @@ def test_uploads_are_listed_given_up_and_age_out(served: Served) -> None:
     client.abort_multipart_upload(Bucket=BUCKET, Key="b", UploadId=ids[0])
     with pytest.raises(ClientError, match="NoSuchUpload"):
         part(served, ids[0], 3, b"late", "b")
-    old = MultipartUploads(served.face._folder)  # as a server that starts again
+    old = MultipartUploads(served.face._store)  # as a server that starts again
     assert old.age_out(3600) == 0
     assert old.age_out(-1) == 3
     assert "Uploads" not in client.list_multipart_uploads(Bucket=BUCKET)

@@ -10,7 +10,7 @@ from headrace.endpoint.auth.signatures import Malformed, read_signature
 from headrace.endpoint.http.http_message import HttpReply
 from headrace.endpoint.s3.key_listing import KeyListing, Page
 from headrace.endpoint.s3.multipart_uploads import MultipartUploads
-from headrace.endpoint.s3.object_folder import ObjectFolder
+from headrace.endpoint.s3.object_store import ObjectStore
 from headrace.endpoint.s3.s3_errors import S3Error, request_id
 from headrace.endpoint.s3.s3_request import S3Request
 from headrace.endpoint.s3.s3_xml import Element, key_text, parse, text_of, time_text, xml_reply
@@ -24,7 +24,7 @@ class BucketOperations:
     """Answers what is asked of buckets.
 
     Args:
-        folder: the store's files.
+        store: the objects.
         listing: of its keys.
         uploads: that have begun.
         account: the account's number, twelve digits.
@@ -32,9 +32,9 @@ class BucketOperations:
     """
 
     def __init__(
-        self, folder: ObjectFolder, listing: KeyListing, uploads: MultipartUploads, account: str, region: str
+        self, store: ObjectStore, listing: KeyListing, uploads: MultipartUploads, account: str, region: str
     ) -> None:
-        self._folder = folder
+        self._store = store
         self._listing = listing
         self._uploads = uploads
         self._account = account
@@ -44,9 +44,9 @@ class BucketOperations:
         """Answers ListBuckets, all in one page."""
         prefix = request.query.get("prefix", "")
         shown: list[Element] = []
-        for name in self._folder.bucket_names():
+        for name in self._store.bucket_names():
             if name.startswith(prefix):
-                created, _ = self._folder.index.bucket(name, self._region)
+                created, _ = self._store.bucket_record(name, self._region)
                 shown.append(("Bucket", [("Name", name), ("CreationDate", time_text(created))]))
         return xml_reply("ListAllMyBucketsResult", [("Owner", self._owner()), ("Buckets", shown)])
 
@@ -59,11 +59,11 @@ class BucketOperations:
         data = receive_small(request.http, _CONFIGURATION_BYTES) if _has_body(request) else b""
         region = text_of(parse(data, "CreateBucketConfiguration"), "LocationConstraint") if data.strip() else ""
         _check_region(region, _signed_region(request) or self._region)
-        if not self._folder.create_bucket(request.bucket):
-            _, there = self._folder.index.bucket(request.bucket, self._region)
+        if not self._store.create_bucket(request.bucket):
+            _, there = self._store.bucket_record(request.bucket, self._region)
             if (region or DEFAULT_REGION) != DEFAULT_REGION or there != DEFAULT_REGION:
                 raise S3Error("BucketAlreadyOwnedByYou", BucketName=request.bucket)
-        self._folder.index.bucket(request.bucket, region or DEFAULT_REGION)
+        self._store.bucket_record(request.bucket, region or DEFAULT_REGION)
         return HttpReply(200, (("x-amz-request-id", request_id()), ("Location", f"/{request.bucket}")))
 
     def head_bucket(self, request: S3Request) -> HttpReply:
@@ -72,8 +72,8 @@ class BucketOperations:
         Raises:
             S3Error: there is no such bucket.
         """
-        self._folder.bucket_path(request.bucket)
-        _, region = self._folder.index.bucket(request.bucket, self._region)
+        self._store.bucket_path(request.bucket)
+        _, region = self._store.bucket_record(request.bucket, self._region)
         headers = (("x-amz-request-id", request_id()), ("x-amz-bucket-region", region))
         return HttpReply(200, (("Content-Type", "application/xml"), *headers))
 
@@ -83,8 +83,8 @@ class BucketOperations:
         Raises:
             S3Error: there is no such bucket.
         """
-        self._folder.bucket_path(request.bucket)
-        _, region = self._folder.index.bucket(request.bucket, self._region)
+        self._store.bucket_path(request.bucket)
+        _, region = self._store.bucket_record(request.bucket, self._region)
         return xml_reply("LocationConstraint", [] if region == DEFAULT_REGION else region)
 
     def bucket_versioning(self, request: S3Request) -> HttpReply:
@@ -93,7 +93,7 @@ class BucketOperations:
         Raises:
             S3Error: there is no such bucket.
         """
-        self._folder.bucket_path(request.bucket)
+        self._store.bucket_path(request.bucket)
         return xml_reply("VersioningConfiguration", [])
 
     def delete_bucket(self, request: S3Request) -> HttpReply:
@@ -102,7 +102,7 @@ class BucketOperations:
         Raises:
             S3Error: there is no such bucket, or it holds something.
         """
-        self._folder.delete_bucket(request.bucket)
+        self._store.delete_bucket(request.bucket)
         self._uploads.forget_all(request.bucket)
         return HttpReply(204, (("x-amz-request-id", request_id()),))
 
@@ -163,10 +163,10 @@ class BucketOperations:
 
     def _contents(self, request: S3Request, page: Page, *, owner: bool) -> list[Element]:
         encoded = _encoded(request)
-        rows = self._folder.index.rows(request.bucket, page.keys)
+        rows = self._store.rows(request.bucket, page.keys)
         shown: list[Element] = []
         for key in page.keys:
-            info = self._folder.info(request.bucket, key, rows.get(key))
+            info = self._store.info(request.bucket, key, rows.get(key))
             if info is None:
                 continue  # it was removed meanwhile
             found: list[Element] = [

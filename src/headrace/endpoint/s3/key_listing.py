@@ -6,7 +6,6 @@ are kept between pages, until the folder changes.
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import os
 import threading
@@ -16,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from headrace.endpoint.s3.object_folder import KEY_BYTES, ObjectFolder
+from headrace.endpoint.s3.object_store import KEY_BYTES, ObjectStore
 
 _KEPT_NAMES = 300_000
 _SETTLED_NS = 50_000_000  # a folder that changed later may change again within the same tick of the file system's clock
@@ -43,11 +42,11 @@ class KeyListing:
     """Lists the keys of a store.
 
     Args:
-        folder: the store's files.
+        store: the objects.
     """
 
-    def __init__(self, folder: ObjectFolder) -> None:
-        self._folder = folder
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
         self._lock = threading.Lock()
         self._kept: OrderedDict[str, tuple[tuple[int, int, int], list[bytes]]] = OrderedDict()
 
@@ -67,7 +66,8 @@ class KeyListing:
         keys: list[bytes] = []
         prefixes: list[bytes] = []
         last = shown = b""
-        for key in self._keys(bucket, prefix, after, folders=delimiter == b"/"):
+        root = os.fsencode(self._store.bucket_path(bucket))
+        for key in self._keys(root, prefix, after, folders=delimiter == b"/"):
             at = key.find(delimiter, len(prefix)) if delimiter else -1
             common = key[: at + len(delimiter)] if at >= 0 else b""
             if common and common in (shown, after):
@@ -82,17 +82,8 @@ class KeyListing:
             last = common or key
         return Page(keys, prefixes, last, more=False)
 
-    def _keys(self, bucket: str, prefix: bytes, after: bytes, *, folders: bool) -> Iterator[bytes]:
-        root = os.fsencode(self._folder.bucket_path(bucket))
-        before = b""
-        regular = self._regular_keys(root, prefix, after, folders=folders)
-        for key in heapq.merge(regular, self._folder.index.odd_keys(bucket, prefix, after)):
-            if key != before:
-                yield key
-            before = key
-
-    def _regular_keys(self, root: bytes, prefix: bytes, after: bytes, *, folders: bool) -> Iterator[bytes]:
-        """Yields the keys that are files; of a folder after the prefix only its first, if `folders` is true."""
+    def _keys(self, root: bytes, prefix: bytes, after: bytes, *, folders: bool) -> Iterator[bytes]:
+        """Yields the keys; of a folder after the prefix only its first, if `folders` is true."""
         above: list[tuple[bytes, Iterator[bytes], tuple[int, int]]] = []
         self._descend(root, b"", prefix, after, above)
         while above:
@@ -109,7 +100,7 @@ class KeyListing:
                     yield key
             elif folders and len(key) > len(prefix):
                 if key != after:
-                    yield from itertools.islice(self._regular_keys(root, key, max(after, key), folders=False), 1)
+                    yield from itertools.islice(self._keys(root, key, max(after, key), folders=False), 1)
             else:
                 self._descend(root, key, prefix, after, above)
 

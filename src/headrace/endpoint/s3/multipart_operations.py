@@ -11,9 +11,8 @@ from headrace.endpoint.http.http_message import HttpReply
 from headrace.endpoint.s3.file_copy import copy_bytes, md5_of
 from headrace.endpoint.s3.multipart_uploads import MultipartUploads, Part, Stated, Upload, WantedPart
 from headrace.endpoint.s3.object_checksums import COMPOSITE, FULL, HEADER, digest_of, encode, make_digest
-from headrace.endpoint.s3.object_folder import ObjectFolder
-from headrace.endpoint.s3.object_index import Known
 from headrace.endpoint.s3.object_reading import check_conditions
+from headrace.endpoint.s3.object_store import Known, ObjectStore
 from headrace.endpoint.s3.object_writing import copy_source
 from headrace.endpoint.s3.s3_errors import S3Error, request_id
 from headrace.endpoint.s3.s3_request import S3Request, check_replaced, kept_headers
@@ -34,12 +33,12 @@ class MultipartOperations:
     """Answers what is asked of uploads in parts.
 
     Args:
-        folder: the store's files.
+        store: the objects.
         uploads: that have begun.
     """
 
-    def __init__(self, folder: ObjectFolder, uploads: MultipartUploads) -> None:
-        self._folder = folder
+    def __init__(self, store: ObjectStore, uploads: MultipartUploads) -> None:
+        self._store = store
         self._uploads = uploads
 
     def create(self, request: S3Request) -> HttpReply:
@@ -88,7 +87,7 @@ class MultipartOperations:
             S3Error: there is no such upload or object, or the range lies outside.
         """
         upload, number = self._upload(request), _part_number(request)
-        info, source = self._folder.open(*copy_source(request))
+        info, source = self._store.open(*copy_source(request))
         try:
             check_conditions(request.http.headers, info, "x-amz-copy-source-")
             begin, size = _copied_range(request, info.size)
@@ -111,8 +110,8 @@ class MultipartOperations:
         # Headers of checksums are about the object that is made, not about this document.
         root = parse(request.http.body.read_all(_LIST_BYTES), "CompleteMultipartUpload")
         if upload.completed is not None:
-            row = self._folder.index.rows(request.bucket, [request.key]).get(request.key)
-            info = self._folder.info(request.bucket, request.key, row)
+            row = self._store.rows(request.bucket, [request.key]).get(request.key)
+            info = self._store.info(request.bucket, request.key, row)
             known = info.known if info is not None and info.etag == upload.completed else Known()
             return self._completed(request, upload.completed, dict(known.checksums), known.kind)
         wanted = []
@@ -170,7 +169,7 @@ class MultipartOperations:
         Raises:
             S3Error: there is no such bucket, or a parameter is not done here.
         """
-        self._folder.bucket_path(request.bucket)
+        self._store.bucket_path(request.bucket)
         query = request.query
         if query.get("delimiter"):
             raise S3Error("NotImplemented", "uploads are listed without a delimiter")

@@ -19,8 +19,7 @@ from pathlib import Path
 
 from headrace.endpoint.s3.file_copy import copy_bytes
 from headrace.endpoint.s3.object_checksums import check, decode, digest_of, of_parts
-from headrace.endpoint.s3.object_folder import ObjectFolder, ObjectInfo
-from headrace.endpoint.s3.object_index import Known
+from headrace.endpoint.s3.object_store import Known, ObjectInfo, ObjectStore
 from headrace.endpoint.s3.s3_errors import S3Error
 
 SMALLEST_PART = 5 << 20
@@ -76,30 +75,30 @@ class MultipartUploads:
     """The uploads of a store.
 
     Args:
-        folder: the store's files.
+        store: the objects.
     """
 
-    def __init__(self, folder: ObjectFolder) -> None:
-        self._folder = folder
-        self._index = folder.index
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._store = store
         self._busy: set[tuple[str, int]] = set()  # places in the objects' files that are being written
         self._completing: set[str] = set()
-        known = {identifier for (identifier,) in self._index.execute("SELECT id FROM uploads")}
-        for left in (folder.own / "uploads").iterdir():
+        known = {identifier for (identifier,) in self._store.execute("SELECT id FROM uploads")}
+        for left in (store.own / "uploads").iterdir():
             if left.name not in known:
                 shutil.rmtree(left)
         self.age_out(AGE_SECONDS)
 
     def age_out(self, seconds: float) -> int:
         """Gives up the uploads that were begun so long ago. Returns how many."""
-        old = self._index.execute("SELECT id FROM uploads WHERE began < ?", time.time() - seconds)
+        old = self._store.execute("SELECT id FROM uploads WHERE began < ?", time.time() - seconds)
         for (identifier,) in old:
             self._forget(identifier)
         return len(old)
 
     def forget_all(self, bucket: str) -> None:
         """Gives up the uploads of a bucket that is gone."""
-        for (identifier,) in self._index.execute("SELECT id FROM uploads WHERE bucket = ?", bucket):
+        for (identifier,) in self._store.execute("SELECT id FROM uploads WHERE bucket = ?", bucket):
             self._forget(identifier)
 
     def begin(self, bucket: str, key: bytes, known: Known, algorithm: str, kind: str) -> str:
@@ -115,11 +114,11 @@ class MultipartUploads:
         Raises:
             S3Error: there is no such bucket.
         """
-        self._folder.bucket_path(bucket)
+        self._store.check_place(bucket, key)
         self.age_out(AGE_SECONDS)
         identifier = secrets.token_hex(24)
         self._place(identifier).mkdir(mode=0o700)
-        self._index.execute(
+        self._store.execute(
             "INSERT INTO uploads VALUES (?, ?, ?, ?, ?, ?, ?, NULL, NULL)",
             identifier, bucket, key, known.to_json(), algorithm, kind, time.time(),
         )  # fmt: skip
@@ -137,8 +136,8 @@ class MultipartUploads:
         Raises:
             S3Error: there is none.
         """
-        self._folder.bucket_path(bucket)
-        rows = self._index.execute(
+        self._store.bucket_path(bucket)
+        rows = self._store.execute(
             "SELECT * FROM uploads WHERE id = ? AND bucket = ? AND key = ?", identifier, bucket, key
         )
         found = [_upload(row) for row in rows]
@@ -148,14 +147,14 @@ class MultipartUploads:
 
     def all_of(self, bucket: str) -> list[Upload]:
         """Returns the uploads of a bucket that have not become objects, by key and time."""
-        rows = self._index.execute(
+        rows = self._store.execute(
             "SELECT * FROM uploads WHERE bucket = ? AND completed IS NULL ORDER BY key, began, id", bucket
         )
         return [_upload(row) for row in rows]
 
     def parts(self, upload: Upload) -> list[Part]:
         """Returns the parts that came, by number."""
-        rows = self._index.execute(
+        rows = self._store.execute(
             "SELECT number, size, md5, checksum, file, changed FROM parts WHERE upload = ? ORDER BY number", upload.id
         )
         return [Part(*row) for row in rows]
@@ -169,7 +168,7 @@ class MultipartUploads:
             number: its place, from 1.
             size: its bytes, None if nobody knows.
         """
-        with self._index.lock:
+        with self._store.lock:
             offset = self._reserve(upload, number, size)
         own = None if offset is not None else f"{number}-{secrets.token_hex(8)}"
         path = self._place(upload.id) / (own or _DATA)
@@ -196,14 +195,14 @@ class MultipartUploads:
         Raises:
             S3Error: the upload was aborted or completed meanwhile.
         """
-        with self._index.lock:
+        with self._store.lock:
             self.find(upload.id, upload.bucket, upload.key)
             if upload.id in self._completing:
                 raise S3Error("OperationAborted", "the upload is being completed")
-            old = self._index.execute("SELECT file FROM parts WHERE upload = ? AND number = ?", upload.id, part.number)
+            old = self._store.execute("SELECT file FROM parts WHERE upload = ? AND number = ?", upload.id, part.number)
             if old and old[0][0] is not None:
                 (self._place(upload.id) / old[0][0]).unlink(missing_ok=True)
-            self._index.execute(
+            self._store.execute(
                 "INSERT OR REPLACE INTO parts VALUES (?, ?, ?, ?, ?, ?, ?)",
                 upload.id, part.number, part.size, part.md5, part.checksum, part.file, part.changed,
             )  # fmt: skip
@@ -214,7 +213,7 @@ class MultipartUploads:
         Raises:
             S3Error: there is none.
         """
-        with self._index.lock:
+        with self._store.lock:
             self.find(identifier, bucket, key)
             if identifier in self._completing:
                 raise S3Error("OperationAborted", "the upload is being completed")
@@ -238,12 +237,12 @@ class MultipartUploads:
         Raises:
             S3Error: a part is missing, too small or another one, the object is another one, or the upload is gone.
         """
-        with self._index.lock:
+        with self._store.lock:
             self.find(upload.id, upload.bucket, upload.key)
             if upload.id in self._completing:
                 raise S3Error("OperationAborted", "the upload is being completed")
             parts = self._chosen(upload, wanted)
-            allowed(self._folder.info(upload.bucket, upload.key, self._index.row(upload.bucket, upload.key)))
+            allowed(self._store.info(upload.bucket, upload.key, self._store.row(upload.bucket, upload.key)))
             self._completing.add(upload.id)
         try:
             size = sum(each.size for each in parts)
@@ -260,28 +259,28 @@ class MultipartUploads:
             self._check_stated(stated, checksums, path, size)
             sizes = tuple(each.size for each in parts)
             known = Known(upload.known.headers, checksums, upload.kind if checksums else "FULL_OBJECT", sizes)
-            with self._index.lock:
-                info = self._folder.place(path, upload.bucket, upload.key, etag, known, allowed, size)
-                self._index.execute("UPDATE uploads SET completed = ? WHERE id = ?", etag, upload.id)
-                self._index.execute("DELETE FROM parts WHERE upload = ?", upload.id)
+            with self._store.lock:
+                info = self._store.place(path, upload.bucket, upload.key, etag, known, allowed, size)
+                self._store.execute("UPDATE uploads SET completed = ? WHERE id = ?", etag, upload.id)
+                self._store.execute("DELETE FROM parts WHERE upload = ?", upload.id)
             shutil.rmtree(self._place(upload.id))
             return info
         finally:
             self._completing.discard(upload.id)
 
     def _place(self, identifier: str) -> Path:
-        return self._folder.own / "uploads" / identifier
+        return self._store.own / "uploads" / identifier
 
     def _reserve(self, upload: Upload, number: int, size: int | None) -> int | None:
         """Returns where a part belongs in the object's file, if it can be written there; that place is then busy."""
-        rows = self._index.execute("SELECT part_bytes FROM uploads WHERE id = ?", upload.id)
+        rows = self._store.execute("SELECT part_bytes FROM uploads WHERE id = ?", upload.id)
         part_bytes = rows[0][0] if rows else None
         if part_bytes is None and size and (number == 1 or size >= SMALLEST_PART):
             part_bytes = size
-            self._index.execute("UPDATE uploads SET part_bytes = ? WHERE id = ?", size, upload.id)
+            self._store.execute("UPDATE uploads SET part_bytes = ? WHERE id = ?", size, upload.id)
         if part_bytes is None or size is None or size > part_bytes or (upload.id, number) in self._busy:
             return None
-        if self._index.execute("SELECT 1 FROM parts WHERE upload = ? AND number = ?", upload.id, number):
+        if self._store.execute("SELECT 1 FROM parts WHERE upload = ? AND number = ?", upload.id, number):
             return None  # what came before stays whole until this one is
         self._busy.add((upload.id, number))
         return int((number - 1) * part_bytes)
@@ -325,7 +324,7 @@ class MultipartUploads:
 
     def _assembled(self, upload: Upload, parts: Sequence[Part]) -> Path:
         """Returns the file that begins with the parts, one after the other."""
-        part_bytes = self._index.execute("SELECT part_bytes FROM uploads WHERE id = ?", upload.id)[0][0] or 0
+        part_bytes = self._store.execute("SELECT part_bytes FROM uploads WHERE id = ?", upload.id)[0][0] or 0
         place = self._place(upload.id)
         ready = all(
             each.file is None and each.number == at and (each.size == part_bytes or at == len(parts))
@@ -349,9 +348,9 @@ class MultipartUploads:
         return whole
 
     def _forget(self, identifier: str) -> None:
-        with self._index.lock:
-            self._index.execute("DELETE FROM parts WHERE upload = ?", identifier)
-            self._index.execute("DELETE FROM uploads WHERE id = ?", identifier)
+        with self._store.lock:
+            self._store.execute("DELETE FROM parts WHERE upload = ?", identifier)
+            self._store.execute("DELETE FROM uploads WHERE id = ?", identifier)
         shutil.rmtree(self._place(identifier), ignore_errors=True)
 
 

@@ -8,7 +8,7 @@ from email.utils import formatdate, parsedate_to_datetime
 
 from headrace.endpoint.http.http_message import FileSlice, Headers, HttpReply
 from headrace.endpoint.s3.object_checksums import HEADER
-from headrace.endpoint.s3.object_folder import ObjectFolder, ObjectInfo
+from headrace.endpoint.s3.object_store import ObjectInfo, ObjectStore
 from headrace.endpoint.s3.s3_errors import S3Error, request_id
 from headrace.endpoint.s3.s3_request import S3Request, same_etag
 
@@ -18,13 +18,13 @@ OVERRIDES = (
 )  # fmt: skip
 
 
-def get_object(folder: ObjectFolder, request: S3Request) -> HttpReply:
+def get_object(store: ObjectStore, request: S3Request) -> HttpReply:
     """Answers GetObject and HeadObject.
 
     Raises:
         S3Error: there is no such object, a condition does not hold, or the range lies outside.
     """
-    info, descriptor = folder.open(request.bucket, request.key)
+    info, descriptor = store.open(request.bucket, request.key)
     try:
         headers = request.http.headers
         check_conditions(headers, info)

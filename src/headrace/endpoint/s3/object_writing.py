@@ -9,9 +9,8 @@ from xml.etree import ElementTree
 from headrace.endpoint.http.http_message import HttpReply
 from headrace.endpoint.s3.file_copy import copy_bytes, md5_of
 from headrace.endpoint.s3.object_checksums import HEADER, digest_of, encode
-from headrace.endpoint.s3.object_folder import KEY_BYTES, ObjectFolder, ObjectInfo
-from headrace.endpoint.s3.object_index import Known
 from headrace.endpoint.s3.object_reading import check_conditions, checksum_headers
+from headrace.endpoint.s3.object_store import KEY_BYTES, Known, ObjectInfo, ObjectStore
 from headrace.endpoint.s3.s3_errors import S3Error, request_id
 from headrace.endpoint.s3.s3_request import S3Request, check_etag, check_replaced, kept_headers
 from headrace.endpoint.s3.s3_xml import Element, parse, text_of, time_text, xml_reply
@@ -21,18 +20,18 @@ _DELETED_AT_ONCE = 1000
 _DELETE_BYTES = 8 << 20
 
 
-def put_object(folder: ObjectFolder, request: S3Request) -> HttpReply:
+def put_object(store: ObjectStore, request: S3Request) -> HttpReply:
     """Answers PutObject.
 
     Raises:
         S3Error: the object cannot be put, or its bytes did not come.
     """
-    folder.bucket_path(request.bucket)
+    store.check_place(request.bucket, request.key)
     headers = kept_headers(request.http)
-    with folder.incoming() as (descriptor, path):
+    with store.incoming() as (descriptor, path):
         received = receive(request.http, descriptor)
         known = Known(headers, received.checksums)
-        info = folder.place(
+        info = store.place(
             path, request.bucket, request.key, received.md5, known, lambda there: check_replaced(request.http, there)
         )
     shown = (("x-amz-request-id", request_id()), ("ETag", f'"{info.etag}"'), *checksum_headers(info))
@@ -56,18 +55,18 @@ def copy_source(request: S3Request) -> tuple[str, bytes]:
         raise S3Error("InvalidArgument", "Invalid copy source", ArgumentName="x-amz-copy-source") from None
 
 
-def copy_object(folder: ObjectFolder, request: S3Request) -> HttpReply:
+def copy_object(store: ObjectStore, request: S3Request) -> HttpReply:
     """Answers CopyObject.
 
     Raises:
         S3Error: there is no such object, or it cannot be copied there.
     """
     bucket, key = copy_source(request)
-    folder.bucket_path(request.bucket)
+    store.check_place(request.bucket, request.key)
     replaces = request.http.headers.get("x-amz-metadata-directive", "COPY").upper()
     if replaces not in ("COPY", "REPLACE"):
         raise S3Error("InvalidArgument", "Unknown metadata directive.", ArgumentName="x-amz-metadata-directive")
-    info, source = folder.open(bucket, key)
+    info, source = store.open(bucket, key)
     try:
         check_conditions(request.http.headers, info, "x-amz-copy-source-")
         if (bucket, key) == (request.bucket, request.key) and replaces == "COPY":
@@ -76,14 +75,14 @@ def copy_object(folder: ObjectFolder, request: S3Request) -> HttpReply:
                 "This copy request is illegal because it is trying to copy an object to itself without changing the "
                 "object's metadata, storage class, website redirect location or encryption attributes.",
             )
-        with folder.incoming() as (descriptor, path):
+        with store.incoming() as (descriptor, path):
             copy_bytes(source, 0, info.size, descriptor, 0)
             etag = info.etag if "-" not in info.etag else md5_of(descriptor, 0, info.size)
             headers = kept_headers(request.http) if replaces == "REPLACE" else info.known.headers
             checksums = info.known.checksums if info.known.kind == "FULL_OBJECT" else {}
             if algorithm := request.http.headers.get(f"{HEADER}algorithm").lower():
                 checksums = {algorithm: encode(digest_of(algorithm, descriptor, 0, info.size))}
-            placed = folder.place(
+            placed = store.place(
                 path, request.bucket, request.key, etag, Known(headers, checksums),
                 lambda there: check_replaced(request.http, there),
             )  # fmt: skip
@@ -98,23 +97,23 @@ def copied(info: ObjectInfo) -> list[Element]:
     return [("LastModified", time_text(info.modified)), ("ETag", f'"{info.etag}"'), *checksums]
 
 
-def delete_object(folder: ObjectFolder, request: S3Request) -> HttpReply:
+def delete_object(store: ObjectStore, request: S3Request) -> HttpReply:
     """Answers DeleteObject; there need be none.
 
     Raises:
-        S3Error: there is no such bucket, or the object lies in a linked folder.
+        S3Error: there is no such bucket, or the object lies in a linked store.
     """
-    folder.remove(request.bucket, request.key, lambda there: check_replaced(request.http, there))
+    store.remove(request.bucket, request.key, lambda there: check_replaced(request.http, there))
     return HttpReply(204, (("x-amz-request-id", request_id()),))
 
 
-def delete_objects(folder: ObjectFolder, request: S3Request) -> HttpReply:
+def delete_objects(store: ObjectStore, request: S3Request) -> HttpReply:
     """Answers DeleteObjects.
 
     Raises:
         S3Error: there is no such bucket, or the list is none.
     """
-    folder.bucket_path(request.bucket)
+    store.bucket_path(request.bucket)
     wanted = parse(receive_small(request.http, _DELETE_BYTES), "Delete")
     found = {text_of(each, "Key"): each for each in wanted.findall("Object")}
     if not 0 < len(found) <= _DELETED_AT_ONCE or not all(found):
@@ -125,7 +124,7 @@ def delete_objects(folder: ObjectFolder, request: S3Request) -> HttpReply:
         try:
             if request.rights is not None and not request.rights.writes(request.bucket, key.encode()):
                 raise S3Error("AccessDenied")
-            _remove_one(folder, request.bucket, key.encode(), each)
+            _remove_one(store, request.bucket, key.encode(), each)
         except S3Error as error:
             told.append(("Error", [("Key", key), ("Code", error.code), ("Message", error.message)]))
         else:
@@ -134,7 +133,7 @@ def delete_objects(folder: ObjectFolder, request: S3Request) -> HttpReply:
     return xml_reply("DeleteResult", told)
 
 
-def _remove_one(folder: ObjectFolder, bucket: str, key: bytes, wanted: ElementTree.Element) -> None:
+def _remove_one(store: ObjectStore, bucket: str, key: bytes, wanted: ElementTree.Element) -> None:
     """Removes one object of a list, under the conditions that stand beside its key."""
     if text_of(wanted, "VersionId") not in ("", "null"):
         raise S3Error("NoSuchVersion")
@@ -142,4 +141,4 @@ def _remove_one(folder: ObjectFolder, bucket: str, key: bytes, wanted: ElementTr
         if text_of(wanted, name):
             raise S3Error("NotImplemented", f"objects are not deleted by {name} here")
     etag = text_of(wanted, "ETag")
-    folder.remove(bucket, key, lambda there: check_etag(etag, there) if etag else None)
+    store.remove(bucket, key, lambda there: check_etag(etag, there) if etag else None)

@@ -15,8 +15,8 @@ from headrace.endpoint.s3.key_listing import KeyListing
 from headrace.endpoint.s3.multipart_operations import MultipartOperations
 from headrace.endpoint.s3.multipart_uploads import MultipartUploads
 from headrace.endpoint.s3.object_checksums import require_checksums
-from headrace.endpoint.s3.object_folder import ObjectFolder
 from headrace.endpoint.s3.object_reading import OVERRIDES, get_object
+from headrace.endpoint.s3.object_store import ObjectStore
 from headrace.endpoint.s3.object_writing import copy_object, copy_source, delete_object, delete_objects, put_object
 from headrace.endpoint.s3.s3_errors import S3Error, error_reply
 from headrace.endpoint.s3.s3_request import S3Request, read_request
@@ -68,11 +68,11 @@ class S3Face:
     def __init__(self, root: Path, account: str = "000000000000", region: str = "us-east-1") -> None:
         require_checksums()
         self._account = account
-        self._folder = folder = ObjectFolder(root)
-        uploads = MultipartUploads(folder)
-        self._listing = KeyListing(folder)
-        buckets = BucketOperations(folder, self._listing, uploads, account, region)
-        parts = MultipartOperations(folder, uploads)
+        self._store = store = ObjectStore(root)
+        uploads = MultipartUploads(store)
+        self._listing = KeyListing(store)
+        buckets = BucketOperations(store, self._listing, uploads, account, region)
+        parts = MultipartOperations(store, uploads)
         # The first row whose name is there counts.
         self._service = [_Row("GET", "", buckets.list_buckets, ("max-buckets", "continuation-token", "prefix"))]
         self._bucket = [
@@ -89,22 +89,22 @@ class S3Face:
             _Row("HEAD", "", buckets.head_bucket),
             _Row("PUT", "", buckets.create_bucket),
             _Row("DELETE", "", buckets.delete_bucket),
-            _Row("POST", "delete", lambda request: delete_objects(folder, request)),
+            _Row("POST", "delete", lambda request: delete_objects(store, request)),
         ]
         self._object = [
             _Row("GET", "uploadId", parts.list_parts, ("max-parts", "part-number-marker")),
-            _Row("GET", "", lambda request: get_object(folder, request), _READ, None),
-            _Row("HEAD", "", lambda request: get_object(folder, request), _READ, None),
+            _Row("GET", "", lambda request: get_object(store, request), _READ, None),
+            _Row("HEAD", "", lambda request: get_object(store, request), _READ, None),
             _Row("PUT", "uploadId", parts.upload_part, ("partNumber",)),
-            _Row("PUT", "", lambda request: put_object(folder, request), (), _REPLACES),
+            _Row("PUT", "", lambda request: put_object(store, request), (), _REPLACES),
             _Row("POST", "uploads", parts.create),
             _Row("POST", "uploadId", parts.complete, (), _REPLACES),
             _Row("DELETE", "uploadId", parts.abort),
-            _Row("DELETE", "", lambda request: delete_object(folder, request), ("versionId",), ("if-match",)),
+            _Row("DELETE", "", lambda request: delete_object(store, request), ("versionId",), ("if-match",)),
         ]
         self._copies = [
             _Row("PUT", "uploadId", parts.upload_part_copy, ("partNumber",), _COPIES),
-            _Row("PUT", "", lambda request: copy_object(folder, request), (), (*_REPLACES, *_COPIES)),
+            _Row("PUT", "", lambda request: copy_object(store, request), (), (*_REPLACES, *_COPIES)),
         ]
 
     def handle(self, request: HttpRequest, rights: JobRights | None = None) -> HttpReply:
@@ -132,11 +132,11 @@ class S3Face:
 
     def create_bucket(self, bucket: str) -> None:
         """Creates a bucket, unless it is there. Raises S3Error."""
-        self._folder.create_bucket(bucket)
+        self._store.create_bucket(bucket)
 
     def local_path(self, bucket: str, key: str) -> Path:
-        """Returns the path of an object or a prefix, see `ObjectFolder.local_path`. Raises S3Error."""
-        return self._folder.local_path(bucket, key)
+        """Returns the path of an object or a prefix, see `ObjectStore.local_path`. Raises S3Error."""
+        return self._store.local_path(bucket, key)
 
     def first_key(self, bucket: str, prefix: str) -> str | None:
         """Returns the first key that begins with a prefix, None when there is none. Raises S3Error: no such bucket."""
@@ -154,11 +154,11 @@ class S3Face:
         Raises:
             UsageError: something else is there, or a key's name cannot be that.
         """
-        self._folder.link(bucket, prefix, folder)
+        self._store.link(bucket, prefix, folder)
 
     def close(self) -> None:
         """Ends the use of the folder; no request may be answered any more."""
-        self._folder.close()
+        self._store.close()
 
     def _operation(self, request: S3Request) -> Operation:
         headers, method = request.http.headers, request.http.method

@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 
 from headrace.endpoint.auth.job_rights import JobRights
 from headrace.endpoint.http.http_message import HttpRequest
-from headrace.endpoint.s3.object_folder import KEY_BYTES, ObjectInfo
+from headrace.endpoint.s3.object_store import KEY_BYTES, ObjectInfo
 from headrace.endpoint.s3.s3_errors import S3Error
 
 _KEPT_HEADERS = (

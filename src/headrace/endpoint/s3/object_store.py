@@ -1,24 +1,31 @@
-"""Objects as files: where the file of a key lies, and how it is put there, found and removed.
+"""Objects as files, and what is kept of them beside their bytes, in a SQLite database; one lock guards both.
 
 The object ``a/b.txt`` of a bucket is the file ``a/b.txt`` of the bucket's folder, so programs read it there, and a
 folder that somebody else filled is a bucket. A key that no file can have (``a//b``, ``a/``, ``..``, NUL, a name of more
-than 255 bytes), and the key ``a`` while ``a/b`` exists, is an *odd* one: its file lies in the store's own folder, under
-another name. A folder in a bucket may be a symbolic link: what is behind it can be read and is never changed.
+than 255 bytes), and the key ``a`` beside ``a/b``, cannot be put. A folder in a bucket may be a symbolic link: what is
+behind it can be read and is never changed.
+
+A row belongs to a file as long as inode, size and time of change are those of the row. So whoever writes into a
+bucket's folder without asking S3 is never told what was true of another file.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import re
 import secrets
+import sqlite3
 import stat
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from headrace.endpoint.s3.object_index import Known, ObjectIndex, ObjectRow
 from headrace.endpoint.s3.s3_errors import S3Error
 from headrace.errors import UsageError
 from headrace.held_file import hold
@@ -27,7 +34,60 @@ from headrace.private_folders import make_folders
 OWN = ".headrace-s3"
 KEY_BYTES = 1024
 _NAME_BYTES = 255
+_BATCH = 500
 _BUCKET = re.compile(r"(?!\d+\.\d+\.\d+\.\d+$)(?!.*\.\.)[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS buckets (name TEXT PRIMARY KEY, created REAL NOT NULL, region TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS files (
+    bucket TEXT NOT NULL, key BLOB NOT NULL, inode INTEGER NOT NULL, size INTEGER NOT NULL,
+    changed INTEGER NOT NULL, etag TEXT NOT NULL, known TEXT NOT NULL, PRIMARY KEY (bucket, key)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS uploads (
+    id TEXT PRIMARY KEY, bucket TEXT NOT NULL, key BLOB NOT NULL, known TEXT NOT NULL, algorithm TEXT NOT NULL,
+    kind TEXT NOT NULL, began REAL NOT NULL, part_bytes INTEGER, completed TEXT);
+CREATE TABLE IF NOT EXISTS parts (
+    upload TEXT NOT NULL, number INTEGER NOT NULL, size INTEGER NOT NULL, md5 TEXT NOT NULL, checksum TEXT NOT NULL,
+    file TEXT, changed REAL NOT NULL, PRIMARY KEY (upload, number)) WITHOUT ROWID;
+"""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a client said of an object, and what was computed of it.
+
+    Attributes:
+        headers: Content-Type and the like, and those of user metadata; names in small letters.
+        checksums: algorithm to value, as headers hold it.
+        kind: FULL_OBJECT or COMPOSITE: what the checksums are of.
+        parts: bytes of each part, if it was uploaded in parts.
+    """
+
+    headers: Mapping[str, str] = field(default_factory=dict)
+    checksums: Mapping[str, str] = field(default_factory=dict)
+    kind: str = "FULL_OBJECT"
+    parts: tuple[int, ...] = ()
+
+    def to_json(self) -> str:
+        """Returns it as text."""
+        return json.dumps([dict(self.headers), dict(self.checksums), self.kind, self.parts])
+
+    @classmethod
+    def from_json(cls, text: str) -> Known:
+        """Reads what `to_json` has written."""
+        headers, checksums, kind, parts = json.loads(text)
+        return cls(headers, checksums, kind, tuple(parts))
+
+
+@dataclass(frozen=True)
+class ObjectRow:
+    """What is known of one object, and the file that it is true of."""
+
+    inode: int
+    size: int
+    changed: int
+    etag: str
+    known: str
 
 
 @dataclass(frozen=True)
@@ -49,8 +109,8 @@ class ObjectInfo:
     known: Known
 
 
-class ObjectFolder:
-    """The files of a store. One process at a time uses it.
+class ObjectStore:
+    """The files and rows of a store. One process at a time uses it; `lock` guards what belongs together.
 
     Args:
         root: the folder of the buckets' folders.
@@ -63,7 +123,7 @@ class ObjectFolder:
         self.root = root
         self.own = root / OWN
         try:
-            for folder in (root, self.own, self.own / "odd", self.own / "incoming", self.own / "uploads"):
+            for folder in (root, self.own, self.own / "incoming", self.own / "uploads"):
                 make_folders(folder)
             lock_file = hold(self.own / "lock")
         except OSError as error:
@@ -71,9 +131,13 @@ class ObjectFolder:
         if lock_file is None:
             words = f"another server uses the folder of objects {root}"
             raise UsageError(words, hint="stop it, or name another folder with --buckets")
+        self.lock = threading.RLock()
         self._lock_file = lock_file
         try:
-            self.index = ObjectIndex(self.own / "index.sqlite")
+            self._database = sqlite3.connect(self.own / "index.sqlite", check_same_thread=False, isolation_level=None)
+            for setting in ("journal_mode=WAL", "synchronous=NORMAL", "cache_size=-4000"):
+                self._database.execute(f"PRAGMA {setting}")
+            self._database.executescript(_SCHEMA)
             for left in (self.own / "incoming").iterdir():
                 left.unlink()
         except BaseException:
@@ -82,8 +146,14 @@ class ObjectFolder:
 
     def close(self) -> None:
         """Ends the use of the folder."""
-        self.index.close()
+        with self.lock:
+            self._database.close()
         os.close(self._lock_file)
+
+    def execute(self, statement: str, *values: object) -> list[Any]:
+        """Runs one statement of SQL, and returns its rows."""
+        with self.lock:
+            return self._database.execute(statement, values).fetchall()
 
     def bucket_names(self) -> list[str]:
         """Returns the buckets there are, in order."""
@@ -109,7 +179,7 @@ class ObjectFolder:
         """
         if not _BUCKET.fullmatch(bucket):
             raise S3Error("InvalidBucketName", BucketName=bucket)
-        with self.index.lock:
+        with self.lock:
             try:
                 (self.root / bucket).mkdir(mode=0o700)
             except FileExistsError:
@@ -122,15 +192,21 @@ class ObjectFolder:
         Raises:
             S3Error: there is no such bucket, or it holds something.
         """
-        with self.index.lock:
+        with self.lock:
             path = self.bucket_path(bucket)
             if path.is_symlink():
                 raise S3Error("AccessDenied", f"the bucket {bucket} is a linked folder, which is only read")
-            if next(self.index.odd_keys(bucket, b"", b""), None) is not None or _holds_a_file(path):
+            if _holds_a_file(path):
                 raise S3Error("BucketNotEmpty", BucketName=bucket)
-            for folder, _, _ in os.walk(path, topdown=False):
-                Path(folder).rmdir()
-            self.index.forget_bucket(bucket)
+            _remove_folders(path)
+            self.execute("DELETE FROM files WHERE bucket = ?", bucket)
+            self.execute("DELETE FROM buckets WHERE name = ?", bucket)
+
+    def bucket_record(self, bucket: str, region: str) -> tuple[float, str]:
+        """Returns when a bucket was created, and its region; a folder that is new here becomes one now."""
+        self.execute("INSERT OR IGNORE INTO buckets VALUES (?, ?, ?)", bucket, time.time(), region)
+        created, where = self.execute("SELECT created, region FROM buckets WHERE name = ?", bucket)[0]
+        return float(created), str(where)
 
     def link(self, bucket: str, prefix: str, folder: Path) -> None:
         """Shows a folder of the user's as a prefix of a bucket. Nothing is copied, and nothing is ever changed in it.
@@ -144,10 +220,10 @@ class ObjectFolder:
             UsageError: something else is there, or a key's name cannot be that.
         """
         target = folder.resolve()
-        with self.index.lock:
+        with self.lock:
             if prefix:
                 self.create_bucket(bucket)
-            path = self.regular_path(bucket, prefix.encode()) if prefix else self.root / bucket
+            path = self.path_of(bucket, prefix.encode()) if prefix else self.root / bucket
             if path is None or not _BUCKET.fullmatch(bucket):
                 raise UsageError(f"s3://{bucket}/{prefix} cannot be a folder")
             if path.is_symlink() and path.resolve() == target:
@@ -157,8 +233,8 @@ class ObjectFolder:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.symlink_to(target, target_is_directory=True)
 
-    def regular_path(self, bucket: str, key: bytes) -> Path | None:
-        """Returns where the file of a key lies, if a file can have that name; None if the key is an odd one."""
+    def path_of(self, bucket: str, key: bytes) -> Path | None:
+        """Returns where the file of a key lies; None if no file can have that name."""
         for name in key.split(b"/"):
             if name in (b"", b".", b"..") or len(name) > _NAME_BYTES or b"\0" in name:
                 return None
@@ -175,10 +251,7 @@ class ObjectFolder:
             S3Error: there is no such bucket, or no file can be called that.
         """
         folder = self.bucket_path(bucket)
-        row = self.index.row(bucket, key.encode())
-        if row is not None and row.odd:
-            return self._odd_path(row.odd)
-        path = self.regular_path(bucket, key.removesuffix("/").encode()) if key else folder
+        path = self.path_of(bucket, key.removesuffix("/").encode()) if key else folder
         if path is None:
             raise S3Error("NoSuchKey", f"no file or folder of this machine can be called {key!r}")
         return path
@@ -189,10 +262,10 @@ class ObjectFolder:
         Raises:
             S3Error: there is no such bucket or object.
         """
-        with self.index.lock:
+        with self.lock:
             self.bucket_path(bucket)
-            row = self.index.row(bucket, key)
-            path = self._path_of(bucket, key, row)
+            row = self.row(bucket, key)
+            path = self.path_of(bucket, key)
             if path is None:
                 raise S3Error("NoSuchKey", Key=key.decode())
             try:
@@ -207,14 +280,31 @@ class ObjectFolder:
             raise S3Error("NoSuchKey", Key=key.decode())
         return info_of(key, found, row), descriptor
 
+    def row(self, bucket: str, key: bytes) -> ObjectRow | None:
+        """Returns what is known of an object."""
+        return self.rows(bucket, [key]).get(key)
+
+    def rows(self, bucket: str, keys: Iterable[bytes]) -> dict[bytes, ObjectRow]:
+        """Returns what is known of several objects."""
+        asked = list(keys)
+        rows: dict[bytes, ObjectRow] = {}
+        for begin in range(0, len(asked), _BATCH):
+            batch = asked[begin : begin + _BATCH]
+            statement = (
+                "SELECT key, inode, size, changed, etag, known FROM files"
+                f" WHERE bucket = ? AND key IN ({','.join('?' * len(batch))})"
+            )
+            rows |= {key: ObjectRow(*row) for key, *row in self.execute(statement, bucket, *batch)}
+        return rows
+
     def info(self, bucket: str, key: bytes, row: ObjectRow | None) -> ObjectInfo | None:
         """Returns an object without opening it; None if there is none."""
-        path = self._path_of(bucket, key, row)
+        path = self.path_of(bucket, key)
         try:
-            found = path.stat() if path is not None else None
+            status = path.stat() if path is not None else None
         except OSError:
             return None
-        return info_of(key, found, row) if found is not None and stat.S_ISREG(found.st_mode) else None
+        return info_of(key, status, row) if status is not None and stat.S_ISREG(status.st_mode) else None
 
     @contextlib.contextmanager
     def incoming(self) -> Iterator[tuple[int, Path]]:
@@ -245,22 +335,44 @@ class ObjectFolder:
         Raises:
             S3Error: there is no such bucket, or the key lies in a linked folder.
         """
-        with self.index.lock:
-            self.bucket_path(bucket)
-            old = self.index.row(bucket, key)
+        with self.lock:
+            path = self.check_place(bucket, key)
             if allowed is not None:
-                allowed(self.info(bucket, key, old))
-            path = self._make_place(bucket, key)
-            odd = None if path is not None else _odd_name(bucket, key)
+                allowed(self.info(bucket, key, self.row(bucket, key)))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if path.is_dir():
+                _remove_folders(path)  # empty ones are no objects
             if size is not None:
                 os.truncate(file, size)
-            file.rename(path or self._odd_path(odd))
-            if old is not None and old.odd and odd is None:
-                self._odd_path(old.odd).unlink(missing_ok=True)
-            found = (path or self._odd_path(odd)).stat()
-            row = ObjectRow(odd, found.st_ino, found.st_size, found.st_mtime_ns, etag, known.to_json())
-            self.index.set_row(bucket, key, row)
-        return info_of(key, found, row)
+            file.rename(path)
+            status = path.stat()
+            row = ObjectRow(status.st_ino, status.st_size, status.st_mtime_ns, etag, known.to_json())
+            self.execute(
+                "INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?, ?)",
+                bucket, key, row.inode, row.size, row.changed, row.etag, row.known,
+            )  # fmt: skip
+        return info_of(key, status, row)
+
+    def check_place(self, bucket: str, key: bytes) -> Path:
+        """Returns where the file of an object can be put now.
+
+        Raises:
+            S3Error: there is no such bucket, the key lies in a linked folder, or no file can lie there.
+        """
+        root, path = self.bucket_path(bucket), self.path_of(bucket, key)
+        if path is None:
+            raise _no_place(
+                key, f"the names between its slashes have 1 to {_NAME_BYTES} bytes without NUL, and are not . or .."
+            )
+        self._check_not_linked(bucket, path)
+        for folder in path.parents:
+            if folder == root:
+                break
+            if not folder.is_dir() and (folder.exists() or folder.is_symlink()):
+                raise _no_place(key, f"{folder.relative_to(root)} is an object, so none lies below it")
+        if path.is_dir() and (path.is_symlink() or _holds_a_file(path)):
+            raise _no_place(key, "there are objects below it, so it is a folder")
+        return path
 
     def remove(self, bucket: str, key: bytes, allowed: Callable[[ObjectInfo | None], None] | None = None) -> None:
         """Removes an object, if it is there, and the folders that are empty without it.
@@ -273,16 +385,12 @@ class ObjectFolder:
         Raises:
             S3Error: there is no such bucket, or the key lies in a linked folder.
         """
-        with self.index.lock:
+        with self.lock:
             self.bucket_path(bucket)
-            row = self.index.row(bucket, key)
             if allowed is not None:
-                allowed(self.info(bucket, key, row))
-            self.index.forget(bucket, key)
-            if row is not None and row.odd:
-                self._odd_path(row.odd).unlink(missing_ok=True)
-                return
-            path = self.regular_path(bucket, key)
+                allowed(self.info(bucket, key, self.row(bucket, key)))
+            self.execute("DELETE FROM files WHERE bucket = ? AND key = ?", bucket, key)
+            path = self.path_of(bucket, key)
             if path is None or not path.is_file():
                 return
             self._check_not_linked(bucket, path)
@@ -295,13 +403,6 @@ class ObjectFolder:
                 except OSError:
                     return
 
-    def _odd_path(self, name: str | None) -> Path:
-        assert name is not None
-        return self.own / "odd" / name
-
-    def _path_of(self, bucket: str, key: bytes, row: ObjectRow | None) -> Path | None:
-        return self._odd_path(row.odd) if row is not None and row.odd else self.regular_path(bucket, key)
-
     def _check_not_linked(self, bucket: str, path: Path) -> None:
         for folder in path.parents:
             if folder.is_symlink():
@@ -309,46 +410,6 @@ class ObjectFolder:
                 raise S3Error("AccessDenied", f"s3://{name}/ is a linked folder, which is only read")
             if folder == self.root / bucket:
                 return
-
-    def _make_place(self, bucket: str, key: bytes) -> Path | None:
-        """Returns the path at which a file can be placed now, with its folders made; None for an odd key."""
-        path = self.regular_path(bucket, key)
-        if path is None:
-            return None
-        self._check_not_linked(bucket, path)
-        names = key.split(b"/")
-        for count in range(1, len(names)):
-            outer = b"/".join(names[:count])
-            folder = self.root / bucket / os.fsdecode(outer)
-            if folder.is_dir():
-                continue
-            if folder.is_symlink() or folder.exists():
-                self._make_odd(bucket, outer, folder)
-            folder.mkdir()
-        if path.is_dir():
-            with contextlib.suppress(OSError):
-                path.rmdir()  # an empty folder is no object
-        return None if path.is_dir() else path
-
-    def _make_odd(self, bucket: str, key: bytes, path: Path) -> None:
-        """Gives the object of a key that is to be a folder's name another place."""
-        row = self.index.row(bucket, key)
-        try:
-            found = path.stat()
-        except OSError:  # a link that leads nowhere is no object
-            path.unlink()
-            return
-        if not stat.S_ISREG(found.st_mode):
-            raise S3Error("AccessDenied", f"{path} is neither a file nor a folder")
-        if path.is_symlink():
-            raise S3Error(
-                "AccessDenied", f"s3://{bucket}/{key.decode()} is a linked file, which cannot be a folder too"
-            )
-        info = info_of(key, found, row)
-        odd = _odd_name(bucket, key)
-        path.rename(self._odd_path(odd))
-        kept = ObjectRow(odd, found.st_ino, found.st_size, found.st_mtime_ns, info.etag, info.known.to_json())
-        self.index.set_row(bucket, key, kept)
 
 
 def info_of(key: bytes, found: os.stat_result, row: ObjectRow | None) -> ObjectInfo:
@@ -362,8 +423,10 @@ def info_of(key: bytes, found: os.stat_result, row: ObjectRow | None) -> ObjectI
     )
 
 
-def _odd_name(bucket: str, key: bytes) -> str:
-    return hashlib.sha256(bucket.encode() + b"/" + key).hexdigest()
+def _no_place(key: bytes, why: str) -> S3Error:
+    """Returns the refusal of a key, which says why no file of the bucket's folder can have it."""
+    words = f"objects are files here, and no file can be this key: {why}"
+    return S3Error("InvalidArgument", words, ArgumentName="key", ArgumentValue=key.decode())
 
 
 def _holds_a_file(path: Path) -> bool:
@@ -371,3 +434,8 @@ def _holds_a_file(path: Path) -> bool:
         if files or any((Path(folder) / each).is_symlink() for each in folders):
             return True
     return False
+
+
+def _remove_folders(path: Path) -> None:
+    for folder, _, _ in os.walk(path, topdown=False):
+        Path(folder).rmdir()
