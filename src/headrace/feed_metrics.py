@@ -163,3 +163,22 @@ class ValueSecond(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     high: float
     total: float
     step: int | None = None
+
+
+class ValueNotFinite(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="metric", tag="not_finite"
+):
+    """Values of one metric that were no finite numbers and that no finite one followed in about one second.
+
+    Attributes:
+        t, name, stream, step: as in `ValueSecond`.
+        count: how many there were.
+        last: text of the last one, e.g. ``nan``.
+    """
+
+    t: float
+    name: str
+    stream: str
+    count: int
+    last: str
+    step: int | None = None

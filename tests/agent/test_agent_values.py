@@ -13,7 +13,7 @@ import pytest
 
 from headrace.agent.metrics.log_metrics import LINE_CHARACTERS, SECOND_SECONDS, STRIKES, LogValues
 from headrace.instance.launch_plan import MetricDefinition
-from headrace.runs import MetricWriter, ValueSecond
+from headrace.runs import MetricWriter, ValueNotFinite, ValueSecond
 from headrace.runs.events import LeftOut
 
 
@@ -44,7 +44,7 @@ class Host:
         return [(each.what, each.definition, each.count, each.example) for each in self.events.found]
 
     @property
-    def found(self) -> list[ValueSecond]:
+    def found(self) -> list[ValueSecond | ValueNotFinite]:
         return self.writer.found
 
 
@@ -77,7 +77,7 @@ def test_text_that_is_no_finite_number_is_counted_and_told(make, logged) -> None
     host = make(loss="loss=(.*)", maybe="x(y)?")
     host.values.take("0", [b"loss=nan", b"loss=1,5", b"loss=inf", b"loss=\xff", b"loss=2", b"x"])
     host.values.close()
-    assert [each.count for each in host.found] == [1]
+    assert [each.count for each in host.found] == [1], "a finite one follows"
     assert logged() == [
         "metric definitions: values of loss were no finite numbers, the first: 'nan' (told once, counted at the end)",
         "metric definitions: 4 values of loss were no finite numbers",
@@ -94,13 +94,14 @@ def test_text_that_is_no_finite_number_is_counted_and_told(make, logged) -> None
         ([b"loss=oops"], "oops"),
     ],
 )
-def test_a_latest_value_that_is_no_finite_number_is_told_at_the_end(make, logged, lines, latest) -> None:
+def test_a_latest_value_that_is_no_finite_number_stands_in_the_record(make, logged, lines, latest) -> None:
     host = make(loss="loss=(.*)", maybe="x(y)?")
     for line in lines:
         host.values.take("0", [line])
         host.values.flush()
     host.values.close()
-    assert host.events.found[-1].latest == latest
+    newest = host.found[-1]
+    assert (newest.last if isinstance(newest, ValueNotFinite) else "") == latest
 
 
 def test_the_far_end_of_a_long_line_is_not_searched_and_that_is_told(make, logged) -> None:

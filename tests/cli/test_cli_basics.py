@@ -120,7 +120,13 @@ def test_an_option_of_the_program_or_of_other_tools_is_answered_with_how_it_is_g
 ) -> None:
     for command in ("run", "plan"):
         assert invoke([command, "job.yaml", *arguments]) == 2
-        assert hint in capsys.readouterr().err
+        answer = capsys.readouterr().err
+        assert hint in answer
+        assert "Did you mean" not in answer, "one answer"
+    assert invoke(["run", "job.yaml", "--detatch"]) == 2
+    answer = capsys.readouterr().err
+    assert "Did you mean '--detach'?" in answer
+    assert "hyperparameters" not in answer
 
 
 def test_all_problems_of_a_job_file_are_shown_one_a_line_and_nothing_starts(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 import headrace
 from headrace.insight import report
 from headrace.runs import Run, Stream, create_run
-from headrace.runs.describe import newest_values
+from headrace.runs.describe import last_values, newest_values
 
 RANK = Stream("dnn", "algo-1", "3")
 SCRIPT = """
@@ -40,7 +41,7 @@ def test_what_a_script_logs_is_summed_up_and_stands_in_report_charts_and_final_m
     file.parent.mkdir(parents=True)
     done = logged(SCRIPT, str(file))
     assert done.stdout == "[]\n", "it loads no library"
-    assert done.stderr == "headrace.log: loss is nan at step 1000; such values are not recorded\n", "once"
+    assert done.stderr == "headrace.log: loss is nan at step 1000; charts leave such values out\n", "once"
     assert len(file.read_text().splitlines()) <= 2 * 10, "a record a second, not one a value"
     run = Run(paths)
     assert not run.damage
@@ -49,8 +50,11 @@ def test_what_a_script_logs_is_summed_up_and_stands_in_report_charts_and_final_m
     loss = values["loss"]
     assert (loss.last.value, loss.min.value, loss.max.value, loss.mean.value) == (1.0, 1.0, 1000.0, 500.5)
     assert loss.programs == ("dnn/algo-1[3]",)
-    newest = newest_values(run)
+    newest = newest_values(run.metrics())
     assert (newest["loss"].last, newest["loss"].step, newest["accuracy"].last) == (1.0, 999, 999.0)
+    last = last_values(run)
+    assert math.isnan(last["loss"]), "a grid does not rank it by what came before"
+    assert last["accuracy"] == 999.0
 
 
 @pytest.mark.promise("metrics", "values of `headrace.log` are counted once; report, charts and final metrics have them")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections import Counter
 from collections.abc import Iterator
@@ -15,14 +16,16 @@ from effort import SOAK
 
 from headrace.cli.main import invoke
 from headrace.errors import JobInvalid
-from headrace.grid.controller.early_stop import ReachedRungs, judged, rungs_of
-from headrace.grid.journal.grid_record import LineState, Rung
+from headrace.grid.controller import early_stop
+from headrace.grid.controller.control_grid import controlling
+from headrace.grid.controller.early_stop import MissingMetric, ReachedRungs, is_past_last, judged, rungs_of
+from headrace.grid.journal.grid_record import LineRecord, LineState, Rung
 from headrace.grid.journal.journal import Journal
 from headrace.grid.journal.journal_file import journal_path, open_journal
 from headrace.grid.journal.read_grid import read_grid
 from headrace.grid.load_grid import read_grid_file
 from headrace.grid.run_rules import EarlyStop
-from headrace.runs import Metric, ServiceSecond, Stream, ValueSecond
+from headrace.runs import Metric, ServiceSecond, Stream, ValueNotFinite, ValueSecond
 
 ROWS = 3000 if SOAK else 300
 
@@ -82,6 +85,71 @@ def test_a_run_reaches_each_rung_once_with_its_first_value_there_however_its_rec
             part, records = records[:size], records[size:]
             reached += run.take(rng.sample(part, size) if stepped else part)
         assert reached == list(expected.items()), rule
+
+
+def test_a_run_that_diverged_is_the_worst_of_all_that_came_and_does_not_hold_a_place(rng: random.Random) -> None:
+    for _ in range(ROWS):
+        factor, goal = rng.randint(2, 5), rng.choice(("min", "max"))
+        values: list[float] = []
+        for _ in range(rng.randint(1, 30)):
+            value = rng.choice((rng.random(), math.nan, math.inf, -math.inf))
+            rung = judged(9, value, values, goal, factor, True)
+            values.append(rung.value)
+            if math.isfinite(value):
+                better = sum(
+                    other < value if goal == "min" else other > value for other in values if math.isfinite(other)
+                )
+                assert rung.rank == 1 + better, "one that diverged is behind it"
+            else:
+                assert rung.rank == rung.of == len(values)
+                assert rung.value == (math.inf if goal == "min" else -math.inf), "a journal cannot hold NaN"
+                assert rung.stopped == (rung.of >= factor)
+
+
+def test_a_run_reaches_its_rungs_by_values_that_are_no_finite_numbers_too() -> None:
+    rungs, stream = ReachedRungs(EarlyStop(after=10, factor=2, up_to=40), "loss"), Stream("algo", "algo-1", "0")
+    broken = [ValueNotFinite(t=t, name="loss", stream="0", count=10, last=text) for t, text in ((1, "nan"), (2, "inf"))]
+    odd = ValueNotFinite(t=3, name="loss", stream="0", count=30, last="1,5")
+    assert [(step, str(value)) for step, value in rungs.take((stream, each) for each in broken)] == [
+        (10, "nan"),
+        (20, "inf"),
+    ]
+    assert rungs.take([(stream, odd)]) == [], "it is no number at all, so nobody knows"
+    number = ValueSecond(t=4, name="loss", stream="0", count=1, last=0.5, low=0.5, high=0.5, total=0.5)
+    assert rungs.take([(stream, number)]) == [(40, 0.5)]
+
+
+def test_a_line_that_has_passed_its_last_rung_is_read_no_more() -> None:
+    rule = EarlyStop(after=10, factor=2, up_to=30)
+    first, last = Rung(10, 0.5, 1, 1, False), Rung(20, 0.5, 1, 1, False)
+    assert [is_past_last(rule, rungs) for rungs in ((), (first,), (first, last))] == [False, False, True]
+    assert not is_past_last(EarlyStop(after=10), (first, last)), "without up_to there is none"
+
+
+@pytest.mark.parametrize(
+    ("logs", "seconds", "words"),
+    [
+        (["acuracy"], 31, "did you mean 'acuracy'?"),
+        (["acuracy"], 29, ""),
+        (["loss", "Accuracy"], 31, "did you mean 'Accuracy'?"),
+        (["loss", "val_accuracy"], 599, ""),
+        (["loss", "epoch"], 599, ""),  # it may be logged at the end of an epoch
+        (["loss", "epoch"], 601, "known: epoch, loss"),
+        (["accuracy"], 601, ""),
+    ],
+)
+def test_a_metric_that_runs_do_not_log_is_told_once_with_the_near_names(
+    logs: list[str], seconds: int, words: str
+) -> None:
+    missing, stream = MissingMetric("accuracy"), Stream("algo", "algo-1", "0")
+    messages = []
+    for t in (0, seconds / 2, seconds, seconds + 1 if words else seconds):
+        for run in ("a", "b"):
+            records = [ValueNotFinite(t=t, name=name, stream="0", count=1, last="nan") for name in logs]
+            messages.append(missing.take(run, [(stream, record) for record in records]))
+    assert [message.partition("; ")[2] for message in messages if message] == [words] * bool(words)
+    assert all("not the objective's, 'accuracy'" in message for message in messages if message)
+    assert missing.settled == (bool(words) or "accuracy" in logs)
 
 
 def test_a_rung_is_told_in_words() -> None:
@@ -213,3 +281,45 @@ def test_a_bad_line_of_real_jobs_is_stopped_early_and_the_grid_is_finished_with_
     assert report["lines"][1]["reason"] == STOPPED[1]
     assert report["lines"][1]["metrics"] == {"loss": 0.8}
     assert report["best"] == [0]
+
+
+MISSPELT = """
+import pathlib, time
+import headrace
+began = time.monotonic()
+while not pathlib.Path(GATE).exists() and time.monotonic() - began < 60:
+    headrace.log({"los": 1.0})
+    time.sleep(0.05)
+"""
+
+
+def test_a_run_that_diverged_is_stopped_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "home"))
+    file = written(tmp_path, LOSSES[:2], engine="local")
+    diverged = SCRIPT.replace('{"loss": loss}', '{"loss": loss if loss < 0.5 else float("nan")}')
+    (tmp_path / "code" / "train.py").write_text(diverged)
+    assert invoke(["grid", "run", str(file)]) == 0
+    assert STOPPED[1] in capsys.readouterr().err
+
+
+def test_a_misspelt_objective_is_told_while_the_first_run_runs_and_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(early_stop, "NEAR_SECONDS", 0.5)
+    file, gate = written(tmp_path, (0.8,), engine="local"), tmp_path / "gate"
+    (tmp_path / "code" / "train.py").write_text(MISSPELT.replace("GATE", repr(str(gate))))
+    messages = []
+
+    def told(line: LineRecord, words: str) -> None:
+        messages.append((line.state, words))
+        if "not the objective's, 'loss'" in words:
+            gate.touch()
+
+    with controlling(str(file), confirm=lambda *_: True, told=told) as controller:
+        grid = controller.run()
+    assert gate.exists(), messages
+    assert [state for state, words in messages if "did you mean 'los'?" in words] == [LineState.RUNNING], "once"
+    assert grid.lines[0].state is LineState.COMPLETED

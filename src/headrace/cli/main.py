@@ -56,6 +56,7 @@ COMMANDS = (
 _BESIDE = {"prune": "rm"}
 """Commands that stand in the module of another one."""
 
+_TYPO = 0.8  # of an option; one that is less alike (--epochs and --detach) is taken for an argument of the program
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
@@ -151,6 +152,8 @@ def invoke(arguments: Sequence[str] | None = None) -> int:
         click.echo(error.format_message(), err=True)
         return USAGE
     except click.ClickException as error:
+        if isinstance(error, click.NoSuchOption):
+            error.possibilities = difflib.get_close_matches(error.option_name, error.possibilities or (), cutoff=_TYPO)
         click.echo(f"error: {error.format_message()}", err=True)
         click.echo(f"hint: {_help_hint(error, sys.argv[1:] if arguments is None else arguments)}", err=True)
         return USAGE if isinstance(error, click.UsageError | click.FileError) else FAILED
@@ -192,7 +195,7 @@ def _help_hint(error: click.ClickException, arguments: Sequence[str]) -> str:
         return f"`headrace plan JOB` shows what would run where, and starts nothing; {found}"
     if field in JobFields.model_fields:
         return f"a field of the job file is given as `--set {field}=...`; {found}"
-    if error.option_name.startswith("--") and not name.startswith("no-"):
+    if error.option_name.startswith("--") and not name.startswith("no-") and not error.possibilities:
         value = _value_of(error.option_name, arguments)
         return f"an argument of the program is a hyperparameter: `--set hyperparameters.{name}={value}`; {found}"
     return found

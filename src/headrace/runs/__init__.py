@@ -3,7 +3,7 @@
 What shows or judges a job reads this and nothing else, so it works after the job, without its engine and offline.
 """
 
-from headrace.feed_metrics import LoaderSecond, ValueSecond, WorkerSecond
+from headrace.feed_metrics import LoaderSecond, ValueNotFinite, ValueSecond, WorkerSecond
 from headrace.runs.cause import Cause, CauseKind
 from headrace.runs.events import (
     ArtefactsStored,
@@ -62,6 +62,7 @@ __all__ = [
     "ServiceSecond",
     "Status",
     "Stream",
+    "ValueNotFinite",
     "ValueSecond",
     "WorkerSecond",
     "adopt",

@@ -380,7 +380,6 @@ class MetricsLeftOut(_Event, frozen=True, tag="metrics_left_out"):
         definition: name of the metric definition; empty when it concerns all of them.
         count: how many, at the end of the host; 0 while the number is not known.
         example: see `LeftOut`.
-        latest: at the end of the host, the text of the latest value, when that was no finite number.
     """
 
     group: str
@@ -390,7 +389,6 @@ class MetricsLeftOut(_Event, frozen=True, tag="metrics_left_out"):
     definition: str = ""
     count: int = 0
     example: str = ""
-    latest: str = ""
 
 
 class RecordNotStored(_Event, frozen=True, tag="record_not_stored"):

@@ -2,7 +2,7 @@
 
 `LoaderSecond` is written by a training process (headrace.feed's DataLoader, any loader wrapped by `headrace.track`, a
 framework's callback) into the file named by HEADRACE_METRICS, `WorkerSecond` by a feed server, and by a training
-process that has data workers of its own, `ValueSecond` by `headrace.log` and by the host's agent:
+process that has data workers of its own, `ValueSecond` and `ValueNotFinite` by `headrace.log` and the host's agent:
 `headrace.feed_metrics` defines them. `HostSecond` and `ServiceSecond` are written by the agent; `PlatformMinute` by an
 engine, out of what its platform measured.
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import msgspec
 
-from headrace.feed_metrics import LoaderSecond, ValueSecond, WorkerSecond
+from headrace.feed_metrics import LoaderSecond, ValueNotFinite, ValueSecond, WorkerSecond
 
 
 class GpuUse(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -125,5 +125,5 @@ class PlatformMinute(msgspec.Struct, frozen=True, kw_only=True, tag_field="metri
     disk: float | None = None
 
 
-Metric = LoaderSecond | WorkerSecond | HostSecond | ValueSecond | ServiceSecond | PlatformMinute
+Metric = LoaderSecond | WorkerSecond | HostSecond | ValueSecond | ValueNotFinite | ServiceSecond | PlatformMinute
 """Any metric; `msgspec.json.decode(line, type=Metric)` reads one."""

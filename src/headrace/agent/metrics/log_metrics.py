@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from types import FrameType
 
 from headrace.instance.launch_plan import MetricDefinition
-from headrace.runs import EventWriter, MetricWriter, ValueSecond
+from headrace.runs import EventWriter, MetricWriter, ValueNotFinite, ValueSecond
 from headrace.runs.event_text import sentence
 from headrace.runs.events import LeftOut, MetricsLeftOut
 
@@ -87,7 +87,9 @@ class LogValues:
         self._sums: dict[tuple[str, str], _Sum] = {}
         self._left = SECOND_SECONDS
         self._left_out: Counter[tuple[LeftOut, str, float]] = Counter()
-        self._not_finite: dict[tuple[str, str], str] = {}  # by metric and program, while no finite value has followed
+        self._not_finite: dict[
+            tuple[str, str], tuple[int, str]
+        ] = {}  # count and last text, while no finite one follows
         self._searching = False
         signal.signal(signal.SIGVTALRM, self._alarm)
 
@@ -122,15 +124,17 @@ class LogValues:
                     total=each.total,
                 )
             )
+        for (name, stream), (count, text) in self._not_finite.items():
+            self._writer.write(ValueNotFinite(t=now, name=name, stream=stream, count=count, last=text))
         self._sums.clear()
+        self._not_finite.clear()
         self._left = SECOND_SECONDS
 
     def close(self) -> None:
         """Writes what is left, and logs what was left out."""
         self.flush()
         for (what, name, limit), count in self._left_out.items():
-            latest = [text for (metric, _), text in self._not_finite.items() if metric == name]
-            self._record(what, limit, name, count, latest=latest[-1] if latest and what is LeftOut.VALUES else "")
+            self._record(what, limit, name, count)
         signal.signal(signal.SIGVTALRM, signal.SIG_IGN)
         self._writer.close()
 
@@ -176,7 +180,8 @@ class LogValues:
             value = math.nan
         if not math.isfinite(value):
             self._leave_out(LeftOut.VALUES, 0.0, name, example=text)
-            self._not_finite[name, stream] = text[:_SHOWN]
+            count, _ = self._not_finite.get((name, stream), (0, ""))
+            self._not_finite[name, stream] = count + 1, text[:_SHOWN]
             return
         self._not_finite.pop((name, stream), None)
         known = self._sums.get((name, stream))
@@ -194,10 +199,9 @@ class LogValues:
             self._record(what, limit, name, 0, example[:_SHOWN])
         self._left_out[what, name, limit] += count
 
-    def _record(self, what: LeftOut, limit: float, name: str, count: int, example: str = "", latest: str = "") -> None:
+    def _record(self, what: LeftOut, limit: float, name: str, count: int, example: str = "") -> None:
         event = MetricsLeftOut(
-            t=self._clock(), **self._where, what=what, limit=limit, definition=name, count=count, example=example,
-            latest=latest,
+            t=self._clock(), **self._where, what=what, limit=limit, definition=name, count=count, example=example
         )  # fmt: skip
         self._events.write(event)
         _log.warning("%s%s", sentence(event), "" if count else " (told once, counted at the end)")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import SupportsFloat
 
 from headrace.feed.metrics.metric_file import MetricFile
-from headrace.feed_metrics import ValueSecond
+from headrace.feed_metrics import ValueNotFinite, ValueSecond
 
 _SECOND = 1.0
 
@@ -29,8 +29,9 @@ class _ValueLog:
         self._stream = Path(self._file.path).name.partition(".")[0]
         self._lock = threading.Lock()
         self._sums: dict[str, ValueSecond] = {}
+        self._not_finite: dict[str, ValueNotFinite] = {}
         self._written: dict[str, float] = {}
-        self._not_finite: set[str] = set()
+        self._warned: set[str] = set()
         if self._file:
             atexit.register(self._flush)
 
@@ -39,35 +40,40 @@ class _ValueLog:
         if not self._file:
             return
         with self._lock:
-            if not math.isfinite(value):
-                if name not in self._not_finite:
-                    self._not_finite.add(name)
+            now, known, broken = time.time(), self._sums.get(name), self._not_finite.pop(name, None)
+            if math.isfinite(value):
+                self._sums[name] = ValueSecond(
+                    t=now,
+                    name=name,
+                    stream=self._stream,
+                    count=1 + (known.count if known else 0),
+                    last=value,
+                    low=min(value, known.low) if known else value,
+                    high=max(value, known.high) if known else value,
+                    total=value + (known.total if known else 0.0),
+                    step=step,
+                )
+            else:
+                if name not in self._warned:
+                    self._warned.add(name)
                     at = "" if step is None else f" at step {step}"
-                    print(f"headrace.log: {name} is {value}{at}; such values are not recorded", file=sys.stderr)
-                return
-            now, known = time.time(), self._sums.get(name)
-            self._sums[name] = ValueSecond(
-                t=now,
-                name=name,
-                stream=self._stream,
-                count=1 + (known.count if known else 0),
-                last=value,
-                low=min(value, known.low) if known else value,
-                high=max(value, known.high) if known else value,
-                total=value + (known.total if known else 0.0),
-                step=step,
-            )
+                    print(f"headrace.log: {name} is {value}{at}; charts leave such values out", file=sys.stderr)
+                count = 1 + (broken.count if broken else 0)
+                self._not_finite[name] = ValueNotFinite(
+                    t=now, name=name, stream=self._stream, count=count, last=str(value), step=step
+                )
             if abs(now - self._written.get(name, 0.0)) >= _SECOND:
                 self._write(name)
 
     def _write(self, name: str) -> None:
-        second = self._sums.pop(name)
-        self._written[name] = second.t
-        self._file.write(second)
+        for pending in (self._sums, self._not_finite):
+            if (record := pending.pop(name, None)) is not None:
+                self._written[name] = record.t
+                self._file.write(record)
 
     def _flush(self) -> None:
         with self._lock:
-            for name in list(self._sums):
+            for name in [*self._sums, *self._not_finite]:
                 self._write(name)
 
 

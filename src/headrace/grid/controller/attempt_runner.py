@@ -21,7 +21,7 @@ from headrace.grid.controller.attempt_failure import (
     lost_at_start,
     next_try,
 )
-from headrace.grid.controller.early_stop import ReachedRungs, judged
+from headrace.grid.controller.early_stop import MissingMetric, ReachedRungs, is_past_last, judged
 from headrace.grid.controller.line_jobs import LineJobs, attempt_name
 from headrace.grid.controller.run_outcome import cost_so_far, ended_attempt, failed_attempt
 from headrace.grid.controller.start_attempt import StartedRun, find_attempt, request_digest, start_or_adopt
@@ -69,7 +69,9 @@ class AttemptRunner:
         self._instant = instant
         self._trouble = trouble
         self._runs: dict[str, StartedRun] = {}
-        self._rungs: dict[str, tuple[MetricFollower, ReachedRungs]] = {}  # of the runs of lines, by key
+        self._metrics: dict[str, tuple[MetricFollower, ReachedRungs | None]] = {}  # of the runs of lines, by key
+        objective = jobs.file.objective if jobs else None
+        self._missing = MissingMetric(objective.metric) if objective else None
 
     def start(self, line: LineRecord) -> RetryCause | None:
         """Starts the next attempt of a line that waits.
@@ -145,7 +147,7 @@ class AttemptRunner:
         try:
             started = self._run_of(line.key, attempt)
             ended = ended_attempt(attempt, started.run)
-            self._judge(line, started.run, may_stop=ended is None and not stopping)
+            self._read_metrics(line, started.run, may_stop=ended is None and not stopping)
             if ended is None:
                 return cost_so_far(started.run, attempt.region)[0] if costs else None
         except (RunNotFound, OSError, msgspec.DecodeError) as error:
@@ -174,17 +176,26 @@ class AttemptRunner:
             if started.handle is not None and started.run.finished:
                 started.release(RELEASE_SECONDS)
 
-    def _judge(self, line: LineRecord, run: Run, may_stop: bool) -> None:
-        """Writes down how a line stands at each rung that it has reached, up to the one at which it is stopped."""
-        file = None if self._jobs is None else self._jobs.file
-        if file is None or file.early_stop is None or file.objective is None or line.early_stop is not None:
+    def _read_metrics(self, line: LineRecord, run: Run, may_stop: bool) -> None:
+        """Tells of an objective's metric that runs do not log. Writes down how a line stands at each rung that it has
+        reached, up to the one at which it is stopped."""
+        if self._jobs is None or self._jobs.file.objective is None or self._missing is None:
             return
-        rule, objective = file.early_stop, file.objective
-        if line.key not in self._rungs:
+        rule, objective = self._jobs.file.early_stop, self._jobs.file.objective
+        judge_it = rule is not None and line.early_stop is None and not is_past_last(rule, line.rungs)
+        if self._missing.settled and not judge_it:
+            self._metrics.pop(line.key, None)
+            return
+        if line.key not in self._metrics:
             follower = MetricFollower(run.paths, run.on_damage)
-            self._rungs[line.key] = follower, ReachedRungs(rule, objective.metric)
-        follower, rungs = self._rungs[line.key]
-        for step, value in rungs.take(follower.poll()):
+            self._metrics[line.key] = follower, ReachedRungs(rule, objective.metric) if rule else None
+        follower, rungs = self._metrics[line.key]
+        records = list(follower.poll())
+        if words := self._missing.take(run.id, records):
+            self._trouble(line.key, words)
+        if rule is None or rungs is None or not judge_it:
+            return
+        for step, value in rungs.take(records):
             judge = partial(judged, step, value, goal=objective.goal, factor=rule.factor, may_stop=may_stop)
             rung = self._journal.reached(line.key, step, judge)
             if rung is not None and rung.stopped:
@@ -227,7 +238,7 @@ class AttemptRunner:
 
     def _end(self, line: LineRecord, ended: AttemptRecord, failure: RetryCause | None, stopping: str) -> None:
         state, now = _state_of(ended), time.time()
-        self._rungs.pop(line.key, None)
+        self._metrics.pop(line.key, None)
         if state is LineState.FAILED and not stopping:
             if lost_at_start(ended):
                 self._journal.ended(line.key, ended, LineState.WAITING)

@@ -1,20 +1,29 @@
-"""Which lines of a grid are stopped early: asynchronous successive halving (ASHA). Pure functions of metrics.
+"""What metrics of a run say of its line of a grid while it runs. Pure functions of metrics.
+
+`ReachedRungs` and `judged` tell which lines are stopped early: asynchronous successive halving (ASHA).
 
 A line is judged at rungs, steps of its training that grow by a factor: there it is compared with the lines that reached
 the rung before it, and is stopped unless it is among the best `1 / factor`. The first `factor - 1` at a rung go on, so
 the best line so far is never stopped. No line waits for another one, and each reaches a rung once, also when it is
-tried again. What was judged is written down before anything follows from it: nobody judges twice.
+tried again. What was judged is written down before anything follows from it: nobody judges twice. A value that is no
+finite number (the run diverged) is worse than any other, and than those of its kind that came before.
+
+`MissingMetric` tells of an objective's metric that runs do not log; threads may share it.
 """
 
 from __future__ import annotations
 
+import difflib
+import math
+import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 from headrace.grid.journal.grid_record import Rung
 from headrace.grid.run_rules import EarlyStop
-from headrace.runs import Metric, Stream, ValueSecond
+from headrace.job.problems.finding import suggestion
+from headrace.runs import Metric, Stream, ValueNotFinite, ValueSecond
 
 
 def rungs_of(rule: EarlyStop) -> Iterator[int]:
@@ -36,15 +45,24 @@ def judged(
 
     Args:
         step: the rung.
-        value: the line's metric there.
+        value: the line's metric there; NaN or an infinity when it was no finite number.
         before: that of every line that reached it before.
         goal: whether the least or the greatest is the best; equal ones have the same rank.
         factor: one of so many goes on.
         may_stop: the line's run goes on; one that is over is only counted.
     """
-    rank = 1 + sum(other < value if goal == "min" else other > value for other in before)
+    worst = math.inf if goal == "min" else -math.inf
+    if not math.isfinite(value):
+        value, rank = worst, 1 + len(before)
+    else:
+        rank = 1 + sum(other < value if goal == "min" else other > value for other in before)
     of = len(before) + 1
     return Rung(step, value, rank, of, may_stop and of >= factor and rank > of // factor)
+
+
+def is_past_last(rule: EarlyStop, reached: Iterable[Rung]) -> bool:
+    """Returns whether a line that has reached these rungs is judged no more."""
+    return rule.up_to is not None and set(rungs_of(rule)) <= {rung.step for rung in reached}
 
 
 class ReachedRungs:
@@ -66,15 +84,71 @@ class ReachedRungs:
 
     def take(self, records: Iterable[tuple[Stream, Metric]]) -> list[tuple[int, float]]:
         """Takes new records in. Returns each rung that the run has reached by them, and its value there."""
-        values = [(stream, each) for stream, each in records if isinstance(each, ValueSecond)]
         reached = []
-        for stream, second in sorted(values, key=lambda pair: (pair[1].t, pair[0])):
+        for stream, second in sorted(_values(records), key=lambda pair: (pair[1].t, pair[0])):
             if second.name != self._metric:
                 continue
             program = (stream.group, stream.host, second.stream)
             self._counts[program] += second.count
             step = self._counts[program] if second.step is None else second.step
-            while self._next is not None and step >= self._next:
-                reached.append((self._next, second.last))
+            value = second.last if isinstance(second, ValueSecond) else _number(second.last)
+            while self._next is not None and value is not None and step >= self._next:
+                reached.append((self._next, value))
                 self._next = next(self._rungs, None)
         return reached
+
+
+NEAR_SECONDS, OTHER_SECONDS = 30.0, 600.0
+_NEAR = 0.85  # so that val_accuracy, logged once an epoch, is not near to accuracy (0.8)
+
+
+class MissingMetric:
+    """Whether runs log the objective's metric at all: a name that is misspelt is told while the first ones run.
+
+    A run that has logged other metrics for `NEAR_SECONDS`, one of them with nearly the same name, is told of. Without
+    such a one it is `OTHER_SECONDS`: the metric may be logged once, at the end of an epoch.
+
+    Args:
+        metric: name of the objective's metric.
+
+    Attributes:
+        settled: one has logged it, or it was told: nothing more is to be read for this.
+    """
+
+    def __init__(self, metric: str) -> None:
+        self._metric = metric
+        self._first: dict[str, float] = {}
+        self._names: set[str] = set()
+        self._lock = threading.Lock()
+        self.settled = False
+
+    def take(self, run: str, records: Iterable[tuple[Stream, Metric]]) -> str:
+        """Takes new records of a run in. Returns what people must know, once; empty while there is nothing."""
+        values = _values(records)
+        with self._lock:
+            if self.settled or not values:
+                return ""
+            times = [value.t for _, value in values]
+            logged = max(times) - self._first.setdefault(run, min(times))
+            self._names.update(value.name for _, value in values)
+            near = difflib.get_close_matches(self._metric, self._names, cutoff=_NEAR)
+            here = self._metric in self._names
+            self.settled = here or logged >= (NEAR_SECONDS if near else OTHER_SECONDS)
+            if here or not self.settled:
+                return ""
+            return (
+                f"its run has logged metrics for {logged:.0f} s, and not the objective's, {self._metric!r}: unless "
+                f"that comes later no line can be ranked; {suggestion(self._metric, sorted(self._names))}"
+            )
+
+
+def _values(records: Iterable[tuple[Stream, Metric]]) -> list[tuple[Stream, ValueSecond | ValueNotFinite]]:
+    return [(stream, each) for stream, each in records if isinstance(each, ValueSecond | ValueNotFinite)]
+
+
+def _number(text: str) -> float | None:
+    """Returns NaN or an infinity; None for what a metric definition found that is no number, such as ``1,5``."""
+    try:
+        return float(text)
+    except ValueError:
+        return None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import msgspec
 
 from headrace.errors import RunNotFound
@@ -11,16 +9,14 @@ from headrace.grid.journal.grid_record import AttemptRecord, AttemptState
 from headrace.grid.report.line_result import RunFigures
 from headrace.insight.cost.cost_report import cost_report
 from headrace.runs import Run
-from headrace.runs.describe import newest_values, not_finite_at_the_end
+from headrace.runs.describe import last_values
 
 
 def run_figures(attempt: AttemptRecord) -> RunFigures | None:
     """Returns the figures of an attempt's run; None when it has no record on this machine, or none that can be read."""
     try:
         run = Run.open(attempt.run_id)
-        metrics = {name: second.last for name, second in newest_values(run).items()}
-        metrics.update((name, math.nan) for name in not_finite_at_the_end(run))
-        return RunFigures(metrics, cost_report(run, by_work=False).total.value)
+        return RunFigures(last_values(run), cost_report(run, by_work=False).total.value)
     except (RunNotFound, OSError, msgspec.DecodeError):
         return None
 

@@ -14,8 +14,10 @@ from typing import NamedTuple
 import numpy as np
 
 from headrace.insight.timeseries.buckets import Floats
-from headrace.runs import HostSecond, LoaderSecond, Metric, Stream, ValueSecond, WorkerSecond
+from headrace.runs import HostSecond, LoaderSecond, Metric, Stream, ValueNotFinite, ValueSecond, WorkerSecond
 from headrace.runs.metric_records import PlatformMinute, ServiceSecond
+
+_Numbers = LoaderSecond | WorkerSecond | ValueSecond | ServiceSecond | PlatformMinute | HostSecond
 
 
 class Key(NamedTuple):
@@ -80,6 +82,8 @@ class Columns:
     def take(self, metrics: Iterable[tuple[Stream, Metric]]) -> None:
         """Takes new records."""
         for stream, metric in metrics:
+            if isinstance(metric, ValueNotFinite):
+                continue  # no chart can show it
             key, row = _row(stream, metric)
             rows = self._rows.get(key)
             if rows is None:
@@ -107,7 +111,7 @@ class Columns:
         return known[1]
 
 
-def _row(stream: Stream, metric: Metric) -> tuple[Key, tuple[float, ...]]:
+def _row(stream: Stream, metric: _Numbers) -> tuple[Key, tuple[float, ...]]:
     if isinstance(metric, LoaderSecond):
         m = metric
         return Key("loader", stream, m.loader), (
