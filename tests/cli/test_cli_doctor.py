@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import textwrap
@@ -16,6 +17,9 @@ from typing import Any
 import pytest
 from command_line import Cli
 from effort import SOAK
+
+from headrace.cli.commands import doctor as doctor_command
+from headrace.cli.commands.doctor import _in_stages
 
 pytestmark = pytest.mark.torch
 
@@ -205,11 +209,6 @@ def test_nothing_to_measure_is_an_error_that_says_why(
     assert "hint: " in done.stderr
 
 
-def of_the_trial(report: dict[str, Any]) -> list[str]:
-    """The notes of a report but that other programs, such as other tests, had the machine."""
-    return [note for note in report["notes"] if "busy with something else" not in note]
-
-
 def test_too_few_steps_are_an_error_and_some_are_a_verdict_with_an_estimated_floor(
     doctor: Callable[..., CompletedProcess[str]], script: Callable[[str], str]
 ) -> None:
@@ -221,7 +220,7 @@ def test_too_few_steps_are_an_error_and_some_are_a_verdict_with_an_estimated_flo
         assert value(report, "data_wait") > 50
         floor = report["ranks"][0]["figures"]["step_floor"]
         assert "estimated, batches were not replayed: the script ended" in floor["note"]
-        assert ["the script ended before the trial was over" in note for note in of_the_trial(report)] == [True]
+        assert ["the script ended before the trial was over" in note for note in report["notes"]] == [True]
 
 
 def test_headraces_own_loader_of_a_script_that_ends_early_tells_what_a_sample_costs_or_what_to_do(
@@ -240,7 +239,7 @@ def test_headraces_own_loader_of_a_script_that_ends_early_tells_what_a_sample_co
         assert left["verdict"]["notes"] == []  # and nothing about workers or the start method
         reports.append(left)
     for report in reports:
-        assert ["smaller --steps" in note for note in of_the_trial(report)] == [True]
+        assert ["smaller --steps" in note for note in report["notes"]] == [True]
 
 
 def test_the_command_itself_may_be_missing(doctor: Callable[..., CompletedProcess[str]]) -> None:
@@ -436,3 +435,37 @@ def test_ctrl_c_stops_the_script_and_cleans_up(cli: Cli, script: Callable[[str],
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert not [each for each in temporary.iterdir() if each.name.startswith("headrace-")]
+
+
+def a_trial_in(stages: str) -> list[str]:
+    return [
+        sys.executable,
+        "-c",
+        f"import signal, sys, time\nsay = lambda text: print(text, file=sys.stderr, flush=True)\n{stages}",
+    ]
+
+
+def test_what_the_trial_over_tcp_waits_for_is_shown_while_it_does(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(doctor_command, "SIGN_SECONDS", 0.05)
+    answer = _in_stages(a_trial_in("say('stage: the first batch'); say('a warning'); time.sleep(0.4); print('{}')"))
+    assert answer == ("{}\n", "")
+    assert "s: the first batch\n" in capsys.readouterr().err
+    assert _in_stages(a_trial_in("say('stage: the first batch'); say('no room'); sys.exit(3)")) == ("", "no room")
+    assert _in_stages(a_trial_in("sys.exit(3)")) == ("", "exit code 3")
+
+
+def test_a_trial_over_tcp_that_stands_still_is_ended_by_the_time_of_one_stage(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(doctor_command, "SIGN_SECONDS", 0.05)
+    monkeypatch.setattr(doctor_command, "STAGE_SECONDS", 0.8)  # a shell starts within that, also on a busy machine
+    unwound = tmp_path / "unwound"
+    shell = f"trap 'touch {unwound}; exit' INT; echo stage: one >&2; sleep 0.4; echo stage: two >&2; sleep 60 & wait"
+    answer, why_not = _in_stages(["sh", "-c", shell])
+    assert answer == ""
+    assert re.fullmatch(r"it was not over after \d+ s of waiting: two", why_not)
+    assert unwound.exists(), "so it ends its server, too"
+    monkeypatch.setattr(doctor_command, "ENDING_SECONDS", 0.1)
+    assert _in_stages(["sh", "-c", "trap '' INT; echo stage: deaf >&2; sleep 60"])[1].endswith("deaf")

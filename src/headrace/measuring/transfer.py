@@ -7,6 +7,8 @@ serves a ready batch of that very shape, and a real loader takes batches through
 
     {"batches": 64, "bytes": 19267584, "seconds": 0.011, "trainer_cpu": 0.009, "worker_cpu": 0.008}
 
+On standard error a line `STAGE` and words says what is waited for now.
+
 `seconds` is wall time per batch; `trainer_cpu` are CPU seconds per batch of the loader's process and its receiver;
 `worker_cpu` those of the feed server and its executor. On loopback both ends share this machine's cores and no wire
 limits them.
@@ -32,6 +34,7 @@ WARM_UP = 4
 MEASURE_SECONDS = 1.0
 LEAST, MOST = 8, 512
 START_SECONDS = 60.0
+STAGE = "stage: "
 READY = "headrace.measuring.transfer:ready"  # this module runs under another name
 
 
@@ -76,6 +79,7 @@ def measure(batch: Path) -> dict[str, float]:
     """Measures. Raises FeedError when the batch cannot travel."""
     from headrace.feed.loader.data_loader import DataLoader
 
+    _stage("its feed server starts (it imports torch)")
     with (
         feed_server(1) as server,
         DataLoader(
@@ -88,10 +92,12 @@ def measure(batch: Path) -> dict[str, float]:
             name="transfer",
         ) as loader,
     ):
+        _stage("the first batch comes from that server")
         batches = iter(loader)
         size = bytes_of(next(batches))
         for _ in range(WARM_UP):
             next(batches)
+        _stage("batches come, for about a second")
         far = [server.process, *server.process.children(recursive=True)]
         me = psutil.Process()
         near = [me, *(child for child in me.children(recursive=True) if child not in far)]
@@ -110,6 +116,10 @@ def measure(batch: Path) -> dict[str, float]:
         "trainer_cpu": near_cpu / count,
         "worker_cpu": far_cpu / count,
     }
+
+
+def _stage(words: str) -> None:
+    print(f"{STAGE}{words}", file=sys.stderr, flush=True)
 
 
 def main() -> int:

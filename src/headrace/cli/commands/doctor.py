@@ -12,6 +12,7 @@ from headrace.cli.options import output_option, set_option
 from headrace.exit_status import short_exit_text, split_status
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from headrace.insight.doctor.offload_decision import Transfer
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.1
 INTERRUPTED = 130
-TRANSFER_SECONDS = 120.0
+SIGN_SECONDS = 5.0  # between two signs of a wait
+STAGE_SECONDS = 60.0  # a stage of the trial over TCP may last: it imports torch, beside what else the machine does
+ENDING_SECONDS = 5.0
 NO_COMMAND = (
     "doctor: no command was given, so this is how this machine separates the hosts of a job; "
     "to learn whether a script's data loading is slow: headrace doctor -- python train.py"
@@ -149,7 +152,7 @@ def command(
         found = report(observed, script, code, stopped=over and not full, transfer=transfer, no_transfer=why_not)
     if found is None:
         raise _nothing(observed)
-    found = msgspec.structs.replace(found, crowded=note, notes=(*found.notes, note) if note else found.notes)
+    found = msgspec.structs.replace(found, crowded=note)
     if output == "json":
         echo_json(found)
     else:
@@ -280,7 +283,6 @@ def _failed(code: int) -> int:
 def _transfer(observed: Observation, folder: Path) -> tuple[Transfer | None, str]:
     """Measures what a batch costs over TCP, in a process of its own. Returns it, or why it could not be measured."""
     import importlib.util
-    import subprocess
 
     import msgspec
 
@@ -296,17 +298,55 @@ def _transfer(observed: Observation, folder: Path) -> tuple[Transfer | None, str
     described = folder / "batch.json"
     described.write_bytes(msgspec.json.encode(batch.tree))
     click.echo("doctor: measuring what such a batch costs over TCP, on loopback", err=True)
-    try:
-        done = subprocess.run(
-            module_command("headrace.measuring.transfer", "--batch", str(described)),
-            capture_output=True, text=True, timeout=TRANSFER_SECONDS, check=True,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return None, f"it took longer than {TRANSFER_SECONDS:g} s"
-    except subprocess.CalledProcessError as error:
-        lines = [line for line in error.stderr.splitlines() if line.strip()]
-        return None, lines[-1] if lines else f"exit code {error.returncode}"
-    return msgspec.json.decode(done.stdout, type=Transfer), ""
+    answer, why_not = _in_stages(module_command("headrace.measuring.transfer", "--batch", str(described)))
+    return (None, why_not) if why_not else (msgspec.json.decode(answer, type=Transfer), "")
+
+
+def _in_stages(child: Sequence[str]) -> tuple[str, str]:
+    """Runs a program that says on standard error what it waits for, a line `STAGE` and words each, and passes that on
+    when a stage takes long. Returns its standard output, and why there is none."""
+    import os
+    import select
+    import signal
+    import subprocess
+    import time
+
+    from headrace.measuring.transfer import STAGE
+
+    stage, lines, rest = "its process starts", list[str](), b""
+    began = time.monotonic()
+    with subprocess.Popen(child, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            while True:
+                if not select.select([process.stderr], [], [], SIGN_SECONDS)[0]:
+                    waited = time.monotonic() - began
+                    if waited >= STAGE_SECONDS:
+                        return "", f"it was not over after {waited:.0f} s of waiting: {stage}"
+                    click.echo(f"doctor: still waiting, for {waited:.0f} s: {stage}", err=True)
+                    continue
+                text = process.stderr.read1(65536)  # type: ignore[attr-defined]
+                if not text:
+                    break
+                *whole, rest = (rest + text).split(b"\n")
+                for line in (each.decode(errors="replace") for each in whole):
+                    if line.startswith(STAGE):
+                        stage, began = line.removeprefix(STAGE), time.monotonic()
+                    elif line.strip():
+                        lines.append(line)
+            answer = process.stdout.read().decode()
+            code = process.wait()
+        finally:
+            if process.poll() is None:  # it ends its feed server
+                process.send_signal(signal.SIGINT)
+                try:
+                    process.wait(ENDING_SECONDS)
+                except subprocess.TimeoutExpired:
+                    os.killpg(process.pid, signal.SIGKILL)
+    if code:
+        return "", lines[-1] if lines else f"exit code {code}"
+    return answer, ""
 
 
 def _nothing(observed: Observation) -> Exception:

@@ -45,7 +45,7 @@ def show_trial(report: TrialReport) -> None:
         _rank(rank, many=len(report.ranks) > 1)
     out.print()
     _transfer(report)
-    notes = [*(note for note in report.notes if note != report.crowded), *report.verdict.notes, *worst.notes]
+    notes = [*report.notes, *report.verdict.notes, *worst.notes]
     if report.stopped:
         notes.append("the script was stopped after the trial; --full lets it go on")
     if report.exit_code not in (0, *((STOPPED,) if report.stopped else ())):
