@@ -153,7 +153,8 @@ def invoke(arguments: Sequence[str] | None = None) -> int:
         return USAGE
     except click.ClickException as error:
         if isinstance(error, click.NoSuchOption):
-            error.possibilities = difflib.get_close_matches(error.option_name, error.possibilities or (), cutoff=_TYPO)
+            near = difflib.get_close_matches(error.option_name, error.possibilities or (), cutoff=_TYPO)
+            error = click.NoSuchOption(error.option_name, possibilities=near, ctx=error.ctx)
         click.echo(f"error: {error.format_message()}", err=True)
         click.echo(f"hint: {_help_hint(error, sys.argv[1:] if arguments is None else arguments)}", err=True)
         return USAGE if isinstance(error, click.UsageError | click.FileError) else FAILED
