@@ -40,6 +40,7 @@ REASONS = {
     "delete_empty_keys_list": "the bucket of the test is not there, which is told first",
     "from_file_to_presigned_url": "the test sends a form with PUT: the body is kept as it came",
     "private_bucket": "the suite runs without signatures, so everybody is the owner",
+    "response_start_after": "a StartAfter that was sent comes back beside a token, as S3's documentation says",
     "truncated_response": "an empty prefix is an empty text, which botocore shows as such",
     "v2_checksum_algo|returns_requestid": "a header of moto's that S3 does not send",
     "presigned_post": "there are no forms",

@@ -48,7 +48,7 @@ HELD_RUNS = 4096
 
 The metrics of the last `HELD_METRICS` of them are held."""
 HELD_METRICS = 6
-ENDED_SECONDS = 60.0
+ENDED_SECONDS = 120.0
 """Between two looks of the list at the files of a run that has ended."""
 MOST_SECONDS = 1e15
 SINCE = "times are seconds since the epoch"
