@@ -6,7 +6,6 @@ Standard library only: a container reads it before anything else is there.
 from __future__ import annotations
 
 LIBRARIES = {
-    "grpc": "grpcio>=1.60",
     "msgspec": "msgspec>=0.18.2",
     "numpy": "numpy>=1.24",
     "psutil": "psutil>=5.9",

@@ -10,7 +10,7 @@ import pytest
 from headrace.agent.control import control_client as client_module
 from headrace.agent.control.control_client import Client, CoordinatorLost
 from headrace.agent.control.control_messages import ExecutorLost, Heartbeat, Hello, Orders, Ready
-from headrace.agent.control.grpc_transport import ControlServer
+from headrace.agent.control.control_transport import ControlServer
 from headrace.engines.planning.host_certificates import make_certificates
 from headrace.instance.launch_plan import HostPlan
 from headrace.runs import Cause, CauseKind

@@ -75,7 +75,7 @@ def test_the_definition_installs_the_wheel_and_tries_what_a_host_imports() -> No
         'COPY ["headrace-1-py3-none-any.whl", "requirements.txt", "/tmp/headrace/"]',
         "RUN /opt/python -m pip install --no-cache-dir /tmp/headrace/headrace-1-py3-none-any.whl "
         "-r /tmp/headrace/requirements.txt \\",
-        ' && /opt/python -c "import headrace, grpc, msgspec, numpy, psutil, xxhash" \\',
+        ' && /opt/python -c "import headrace, msgspec, numpy, psutil, xxhash" \\',
         " && rm -r /tmp/headrace",
     ]
     phases = yaml.safe_load(files["buildspec.yml"])["phases"]

@@ -21,7 +21,7 @@ from wheels import wheel
 from headrace.cloud.own_wheel import own_wheel
 from headrace.hosting.isolation.needed_paths import environment_of
 
-LAUNCHERS = ("click", "pydantic", "numpy", "grpc", "msgspec", "yaml")
+LAUNCHERS = ("click", "pydantic", "numpy", "msgspec", "yaml")
 PROGRAM = """
 import importlib.metadata, importlib.util, json, os, subprocess, sys
 import headrace

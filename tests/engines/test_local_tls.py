@@ -15,7 +15,7 @@ from run_places import WITHOUT_TORCH, flag
 from stage import groups, said, text, until
 
 from headrace.agent.control.control_messages import Hello, Report
-from headrace.agent.control.grpc_transport import connect
+from headrace.agent.control.control_transport import connect
 from headrace.engines.planning.host_certificates import make_certificates
 from headrace.instance.certificates import certificate_files, read_certificates
 from headrace.runs import Status
@@ -105,14 +105,14 @@ def talks(address, tls) -> bool:
 
     async def talk() -> bool:
         async with connect(address, "algo-1", tls, os.urandom(16)) as connection:
-            try:
-                await asyncio.wait_for(connection.send(Report(1, Hello("dnn"))), 1)
-                await asyncio.wait_for(connection.receive(), 1)
-            except (asyncio.TimeoutError, ConnectionError):
-                return False
+            await connection.send(Report(1, Hello("dnn")))
+            await asyncio.wait_for(connection.receive(), 1)
         return True
 
-    return asyncio.run(talk())
+    try:
+        return asyncio.run(talk())
+    except (asyncio.TimeoutError, ConnectionError):
+        return False
 
 
 def test_on_the_control_port_of_a_job_without_the_wish_who_is_no_host_is_refused_at_the_handshake(stage):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import socket
@@ -12,12 +13,25 @@ from pathlib import Path
 import pytest
 from machines_of_a_run import Machines, groups, job, until
 
-from headrace.agent.control.grpc_transport import channel_security
-from headrace.hosting.machines.machine_messages import METHOD, HostReport, decode_order, encode
+from headrace.agent.control.control_transport import open_stream
+from headrace.hosting.machines.machine_messages import HostReport, decode_order, encode
 from headrace.hosting.machines.machine_server import MachineServer
 from headrace.instance.certificates import read_certificates
 
-import grpc  # isort: skip  (grpc_transport sets its variables first)
+
+def send(made: Machines, *reports: bytes) -> list[bytes]:
+    """Says that as algo-2, over one connection. Returns the answers."""
+    address = f"{made.plan.host('algo-1').address}:{made.plan.ports.supervisor}"
+
+    async def ask() -> list[bytes]:
+        answers = []
+        async with open_stream(address, "algo-1", read_certificates(made["algo-2"].tree)) as stream:
+            for report in reports:
+                await stream.send(report)
+                answers.append(await asyncio.wait_for(stream.receive(), 20))
+        return answers
+
+    return asyncio.run(ask())
 
 
 def test_a_report_that_has_come_is_answered_although_the_leader_ends(
@@ -36,20 +50,22 @@ def test_a_report_that_has_come_is_answered_although_the_leader_ends(
     server = MachineServer(made.plan, made.leader.paths, read_certificates(made.leader.tree), hold)
     server.start()
     address = (made.plan.host("algo-1").address, made.plan.ports.supervisor)
-    security = channel_security("algo-1", read_certificates(made["algo-2"].tree), ())
 
     def closed() -> bool:
-        with socket.socket() as tried:
-            return tried.connect_ex(address) != 0
+        try:
+            socket.create_server(address).close()
+        except OSError:
+            return False
+        return True
 
-    with ThreadPoolExecutor(2) as pool, grpc.secure_channel(f"{address[0]}:{address[1]}", *security) as channel:
+    with ThreadPoolExecutor(2) as pool:
         report = encode(HostReport(os.urandom(16), 1, more=True))
-        answer = pool.submit(channel.unary_unary(METHOD), report, timeout=20)
+        answer = pool.submit(send, made, report)
         assert came.wait(20)
         closing = pool.submit(server.close)
         until(closed, what="the port is closed")
         go.set()
-        assert decode_order(answer.result()).attempt == 1
+        assert decode_order(answer.result()[0]).attempt == 1
         closing.result()
 
 
@@ -65,25 +81,21 @@ def test_hosts_that_have_nothing_new_to_say_do_not_wake_the_leader(
         made.plan, made.leader.paths, read_certificates(made.leader.tree), lambda: woken.append(True)
     )
     server.start()
-    security = channel_security("algo-1", read_certificates(made["algo-2"].tree), ())
     process, numbers = os.urandom(16), itertools.count(1)
-    address = f"{made.plan.host('algo-1').address}:{made.plan.ports.supervisor}"
-    with grpc.secure_channel(address, *security) as channel:
-        call = channel.unary_unary(METHOD)
 
-        def says(**fields: object) -> bytes:
-            report = encode(HostReport(process, next(numbers), more=True, **fields))
-            return decode_order(call(report, timeout=20)).leader
+    def says(**fields: object) -> bytes:
+        report = encode(HostReport(process, next(numbers), more=True, **fields))
+        return decode_order(send(made, report)[0]).leader
 
-        leader = says(asks_sizes=True)
-        for _ in range(3):
-            says(leader=leader)
-        before = len(woken)
-        for _ in range(5):
-            says(leader=leader)
-        assert len(woken) == before
-        says(leader=leader, prepared=1)
-        assert len(woken) == before + 1
-        says(leader=leader, delivered=True)
-        assert len(woken) == before + 2
+    leader = says(asks_sizes=True)
+    for _ in range(3):
+        says(leader=leader)
+    before = len(woken)
+    for _ in range(5):
+        says(leader=leader)
+    assert len(woken) == before
+    says(leader=leader, prepared=1)
+    assert len(woken) == before + 1
+    says(leader=leader, delivered=True)
+    assert len(woken) == before + 2
     server.close()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
+import dataclasses
 import itertools
 import os
 from collections.abc import Callable, Iterator
@@ -11,40 +12,41 @@ from pathlib import Path
 import pytest
 from machines_of_a_run import Machines, groups, job
 
-from headrace.agent.control.grpc_transport import COMMAND_METHOD, channel_security
+from headrace.agent.control.control_messages import Asking
+from headrace.agent.control.control_messages import encode as encode_opening
+from headrace.agent.control.control_transport import open_stream
 from headrace.engines.planning.host_certificates import make_certificates
-from headrace.hosting.machines.machine_messages import METHOD, HostReport, TreePiece, decode_order, encode
+from headrace.hosting.machines.machine_messages import MESSAGE_LIMIT, HostReport, TreePiece, decode_order, encode
 from headrace.hosting.machines.machine_server import MachineServer
 from headrace.instance.certificates import Certificates, read_certificates
+from headrace.instance.lifeline import StopJob
 from headrace.runs.segments import Piece
-
-import grpc  # isort: skip  (grpc_transport sets its variables first)
 
 
 class Port:
     """A leader's port, and what is sent to it as a host."""
 
-    def __init__(self, made: Machines, server: MachineServer, channels: contextlib.ExitStack) -> None:
+    def __init__(self, made: Machines, server: MachineServer) -> None:
         self.root = made.leader.paths.root
         self.server = server
         self.process = os.urandom(16)
-        self._trees = {name: made[name].tree for name in ("algo-1", "algo-2")}
+        self.tls = {name: read_certificates(made[name].tree) for name in ("algo-1", "algo-2")}
         self._address = f"{made.plan.host('algo-1').address}:{made.plan.ports.supervisor}"
-        self._channels = channels
         self._numbers = itertools.count(1)
-        self._own = self.channel()
 
-    def channel(self, host: str = "algo-2", tls: Certificates | None = None) -> grpc.Channel:
-        security = channel_security("algo-1", tls or read_certificates(self._trees[host]), ())
-        return self._channels.enter_context(grpc.secure_channel(self._address, *security))
+    def send(self, data: bytes, tls: Certificates | None = None) -> bytes:
+        async def ask() -> bytes:
+            own = tls or self.tls["algo-2"]
+            async with open_stream(self._address, "algo-1", own, limit=MESSAGE_LIMIT) as stream:
+                await stream.send(data)
+                return await asyncio.wait_for(stream.receive(), 20)
 
-    def send(self, data: bytes, method: str = METHOD, channel: grpc.Channel | None = None) -> bytes:
-        return (channel or self._own).unary_unary(method)(data, timeout=20)
+        return asyncio.run(ask())
 
-    def refuses(self, data: bytes, method: str = METHOD, channel: grpc.Channel | None = None) -> bool:
-        with pytest.raises(grpc.RpcError) as caught:
-            self.send(data, method, channel)
-        return caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+    def refuses(self, data: bytes, tls: Certificates | None = None) -> bool:
+        with pytest.raises(ConnectionError):
+            self.send(data, tls)
+        return True
 
     def greet(self) -> bytes:
         """Says hello. Returns the leader's process, without which nothing counts."""
@@ -62,22 +64,19 @@ def port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Port]:
     server = MachineServer(made.plan, made.leader.paths, read_certificates(made.leader.tree), lambda: None)
     server.start()
     try:
-        with contextlib.ExitStack() as channels:
-            yield Port(made, server, channels)
+        yield Port(made, server)
     finally:
         server.close()
 
 
 def test_who_has_no_certificate_of_another_host_of_the_run_is_refused(port: Port) -> None:
     assert port.refuses(b"junk")
-    assert port.refuses(b"{}", COMMAND_METHOD)
-    assert port.refuses(port.report(b""), channel=port.channel("algo-1")), "the leader itself"
+    assert port.refuses(b"{}")
+    assert port.refuses(port.report(b""), port.tls["algo-1"]), "the leader itself"
     assert port.server.hosts["algo-2"].report is None
-    other = port.channel(tls=make_certificates("another-run", ["algo-2"])["algo-2"])
-    for method in (METHOD, COMMAND_METHOD):
-        with pytest.raises(grpc.RpcError) as caught:
-            port.send(port.report(b""), method, other)
-        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE, "the handshake fails"
+    other = make_certificates("another-run", ["algo-2"])["algo-2"]
+    for data in (port.report(b""), encode_opening(Asking(1, StopJob("stopped", "", failed=False)))):
+        assert port.refuses(data, dataclasses.replace(other, ca=port.tls["algo-2"].ca)), "the handshake fails"
     assert port.server.commands() == []
     assert port.server.hosts["algo-2"].report is None
 

@@ -8,7 +8,7 @@ coordinator of the job.
     program_specs    which programs run on a host, and their command lines (pure)
     tf_data_server   one server of tf.data.service, a process of its own
     agent_log        writes the agent's log records into its log of the run
-    control/         sealed messages between agents and coordinator, over gRPC
+    control/         messages between agents and coordinator, and the connections that carry them
     coordinator/     the job's state machine (pure), and `leader`, which runs it on the leader's host
     launchers/       torchrun and mpirun: they ask the agents for the ranks
     host/            one host's programs and data servers: start, environment, output, end

@@ -58,4 +58,4 @@ if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # all is closed; taking gRPC and the interpreter apart takes as long as a quarter of the imports
+    os._exit(code)  # all is closed; taking the interpreter apart takes long

@@ -17,7 +17,7 @@ import os
 import socket
 import sys
 
-from headrace.agent.control.grpc_transport import send_command
+from headrace.agent.control.control_transport import send_command
 from headrace.instance.certificates import read_certificates
 from headrace.instance.launch_plan import read_plan
 from headrace.instance.lifeline import ATTEMPT, StopJob

@@ -1,1 +1,1 @@
-"""Sealed messages between agents and coordinator, over gRPC."""
+"""Messages between agents and coordinator, and the connections that carry them."""

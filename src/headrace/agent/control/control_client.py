@@ -22,7 +22,7 @@ from headrace.agent.control.control_messages import (
     Refused,
     Report,
 )
-from headrace.agent.control.grpc_transport import Connection, connect
+from headrace.agent.control.control_transport import HANDSHAKE_SECONDS, Connection, connect
 from headrace.instance.certificates import Certificates
 from headrace.instance.launch_plan import HostPlan
 from headrace.processes.stopped_time import RunningClock
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 HEARTBEAT = 0.5
 SILENCE_LIMIT = 5.0
-RETRY = 0.05
+RETRY, RETRY_LATER = 0.05, 0.5  # pauses between tries: the first, and the longest
 LOOK = 0.25  # between two looks at the clock
 COUNTED = 1.0  # a longer time between them is a pause of this process
 
@@ -100,11 +100,14 @@ class Client:
     async def run(self) -> None:
         """Talks until cancelled. Raises CoordinatorLost."""
         self._heard = self._clock()
+        pause = RETRY
         while True:
             try:
+                seconds = max(RETRY, min(HANDSHAKE_SECONDS, self._patience()))
                 async with connect(
-                    self._address, self._leader.name, self._tls, self._process, self._attempt
+                    self._address, self._leader.name, self._tls, self._process, self._attempt, seconds
                 ) as connection:
+                    pause = RETRY
                     sender = asyncio.ensure_future(self._send(connection))
                     try:
                         await self._receive(connection)
@@ -116,7 +119,8 @@ class Client:
                     _log.info("control connection to %s: %s", self._address, error)
             if self._patience() <= 0:
                 raise CoordinatorLost(self._complaint())
-            await asyncio.sleep(RETRY)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, RETRY_LATER)
 
     def _limit(self) -> float:
         return SILENCE_LIMIT if self._answered else self._start_timeout

@@ -4,7 +4,7 @@ An agent sends `Report`s: something that happened, numbered from 1. The coordina
 it wants from that host, and the number of the last report that it has taken in. Both may be sent again: a report
 with a known number is ignored, orders are a state and not a step. So a broken connection loses nothing.
 
-Who speaks, and that nobody else reads, changes or repeats it, is for the transport to know (`grpc_transport`).
+Who speaks, and that nobody else reads, changes or repeats it, is for the transport to know (`control_transport`).
 
 Pure: bytes in, values out."""
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 import msgspec
 
 from headrace.instance.launch_plan import FeedHost
-from headrace.instance.lifeline import Command, CommandReader
+from headrace.instance.lifeline import Command
 from headrace.runs.cause import Cause
 from headrace.runs.events import Status
 
@@ -269,16 +269,36 @@ class Orders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     verdict: Status | None = None
 
 
+class Joining(_Message, frozen=True, tag="joining"):
+    """The first frame of an agent.
+
+    Attributes:
+        attempt: of the job.
+        process: 16 random bytes of its process.
+    """
+
+    attempt: int
+    process: bytes
+
+
+class Asking(_Message, frozen=True, tag="asking"):
+    """The only frame of an engine: it wants something in this attempt of the job. The answer is an empty frame."""
+
+    attempt: int
+    command: Command
+
+
 class Refused(Exception):
     """A message that cannot be read, or whose sender may not send it: of another attempt, or of a process replaced."""
 
 
 _decode_report = msgspec.msgpack.Decoder(Report).decode
+_decode_opening = msgspec.msgpack.Decoder(Joining | Asking).decode
 _decode_orders = msgspec.msgpack.Decoder(Orders).decode
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def encode(value: Report | Orders) -> bytes:
+def encode(value: Report | Orders | Joining | Asking) -> bytes:
     """Returns a message as it travels."""
     return _encode(value)
 
@@ -299,13 +319,13 @@ def decode_orders(body: bytes) -> Orders:
         raise Refused(f"not orders: {error}") from None
 
 
-def decode_command(body: bytes) -> Command:
-    """Reads a command of an engine. Raises Refused."""
+def decode_opening(body: bytes) -> Joining | Asking:
+    """Reads the first frame of a connection. Raises Refused."""
     try:
-        (command,) = CommandReader().feed(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
-        raise Refused(f"not one command: {error}") from None
-    return command
+        opening: Joining | Asking = _decode_opening(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Refused(f"not the beginning of a connection: {error}") from None
+    return opening
 
 
 def clip_lines(lines: list[bytes]) -> tuple[str, ...]:

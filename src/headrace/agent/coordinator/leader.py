@@ -6,7 +6,7 @@ import asyncio
 import time
 
 from headrace.agent.control.control_messages import Orders, Report
-from headrace.agent.control.grpc_transport import ControlServer
+from headrace.agent.control.control_transport import ControlServer
 from headrace.agent.coordinator.budget_limits import NOTHING, Used
 from headrace.agent.coordinator.effects import Effects
 from headrace.agent.coordinator.link_state import has_carrier

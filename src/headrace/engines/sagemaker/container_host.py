@@ -264,4 +264,4 @@ if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # all is closed; taking gRPC apart takes long
+    os._exit(code)  # all is closed; taking the interpreter apart takes long

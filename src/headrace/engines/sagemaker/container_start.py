@@ -102,7 +102,7 @@ def unpack(folder: Path, channel: Path, run_id: str) -> tuple[list[str], dict[st
     _untar(channel / SECRET, folder / SECRET_FOLDER)
     search = [str(package), os.environ.get("PYTHONPATH", ""), str(wheels) if missing else ""]
     words = [sys.executable, "-X", "utf8", "-m", HOST, str(target), str(channel), str(folder / SECRET_FOLDER)]
-    resolver = os.environ.get(RESOLVER, "native")  # gRPC's own asks name servers for algo-N, whatever /etc/hosts says
+    resolver = os.environ.get(RESOLVER, "native")  # TensorFlow's asks name servers for algo-N, not /etc/hosts
     return words, {"PYTHONPATH": os.pathsep.join(filter(None, search)), RESOLVER: resolver}
 
 

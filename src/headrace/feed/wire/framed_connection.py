@@ -9,7 +9,7 @@ Every length is checked against the connection's limits before anything is alloc
 ProtocolError, a closed one ConnectionClosed; both leave the connection unusable. Until a peer has proved who it is
 (`trust`), its messages are small and only those of the handshake are decoded at all. Sockets are non-blocking:
 `receive` returns what is complete, `send` queues what does not fit, and the owner polls (`wants_write`). What carries
-the bytes is a stream of `transport`: a plain socket, or TLS.
+the bytes is a stream of `control_transport`: a plain socket, or TLS.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class FramedConnection:
 
     @property
     def binding(self) -> bytes:
-        """What binds proofs to this connection's TLS, see `transport`; empty without TLS."""
+        """What binds proofs to this connection's TLS, see `control_transport`; empty without TLS."""
         return self._stream.binding
 
     @property

@@ -125,7 +125,7 @@ class ClientHandshake:
         Args:
             message: what came.
             send: sends the answer.
-            binding: of the connection's TLS, see `transport`.
+            binding: of the connection's TLS, see `control_transport`.
             dialled: the address that the connection leads to.
 
         Raises:

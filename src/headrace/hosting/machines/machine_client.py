@@ -7,6 +7,7 @@ other while it is behind.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import threading
@@ -16,12 +17,11 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from headrace.agent.control.control_messages import Refused
-from headrace.agent.control.grpc_transport import channel_security
+from headrace.agent.control.control_transport import open_stream
 from headrace.errors import HeadraceError
 from headrace.hosting.machines.host_record import RecordSender
 from headrace.hosting.machines.machine_messages import (
     MESSAGE_LIMIT,
-    METHOD,
     HostReport,
     LeaderOrder,
     TreePiece,
@@ -31,18 +31,12 @@ from headrace.hosting.machines.machine_messages import (
 from headrace.instance.certificates import Certificates
 from headrace.instance.launch_plan import HostPlan
 
-import grpc  # isort: skip  (grpc_transport sets its variables first)
-
 _log = logging.getLogger(__name__)
 
 RECORD_SECONDS = 1.0
 CALL_SECONDS = 10.0
 BYTES_A_SECOND = 500_000  # of a message, at least
 RETRY_SECONDS = 0.2
-_SIZES = [
-    ("grpc.max_receive_message_length", MESSAGE_LIMIT),
-    ("grpc.max_send_message_length", MESSAGE_LIMIT),
-]
 
 
 class MachineClient:
@@ -77,7 +71,8 @@ class MachineClient:
         self.taken = False
         self.failed = ""
         self._address = f"{leader.address}:{port}"
-        self._security = channel_security(leader.name, tls, _SIZES)
+        self._name = leader.name
+        self._tls = tls
         self._record = record
         self._made = made
         self._wake = wake
@@ -121,25 +116,29 @@ class MachineClient:
     # --- in the thread -----------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        with grpc.secure_channel(self._address, *self._security) as channel:
-            call = channel.unary_unary(METHOD)
-            while not self._closed.is_set() and not self.taken:
-                try:
-                    report = self._next()
-                    data = encode(report)
-                    answer = call(data, timeout=CALL_SECONDS + len(data) / BYTES_A_SECOND)
-                    self._take(report, decode_order(answer))
-                except (grpc.RpcError, Refused, OSError) as error:
-                    self._broken(error)
+        asyncio.run(self._ask())
         self._wake()
+
+    async def _ask(self) -> None:
+        while not self._closed.is_set() and not self.taken:
+            try:
+                async with open_stream(self._address, self._name, self._tls, limit=MESSAGE_LIMIT) as stream:
+                    while not self._closed.is_set() and not self.taken:
+                        report = self._next()
+                        data = encode(report)
+                        await stream.send(data)
+                        answer = await asyncio.wait_for(stream.receive(), CALL_SECONDS + len(data) / BYTES_A_SECOND)
+                        self._take(report, decode_order(answer))
+            except (Refused, OSError, asyncio.TimeoutError) as error:
+                self._broken(error)
 
     def _broken(self, error: Exception) -> None:
         """Begins anew after a while: the leader does not answer, or the record cannot be read or remembered here."""
         self._record.forget()
-        why = f"{error.code()}: {error.details()}" if isinstance(error, grpc.Call) else str(error)
+        why = str(error) or "no answer in time"
         if why != self._told:
             self._told = why
-            tell = _log.warning if isinstance(error, OSError) else _log.info
+            tell = _log.info if isinstance(error, (ConnectionError, asyncio.TimeoutError)) else _log.warning
             tell("the leader's supervisor at %s: %s", self._address, why)
         self._closed.wait(RETRY_SECONDS)
 

@@ -9,23 +9,19 @@ The same port takes the commands of `headrace.agent.ask`, in every part of a run
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import msgspec
 
-from headrace.agent.control.control_messages import Refused, decode_command
-from headrace.agent.control.grpc_transport import (
-    COMMAND_METHOD,
-    SERVER_OPTIONS,
-    certified_host,
-    server_credentials,
-)
+from headrace.agent.control.control_messages import Asking, Refused
+from headrace.agent.control.control_transport import Port, Stream
 from headrace.errors import HeadraceError
 from headrace.hosting.machines.host_record import end_lines, sizes_of, take
 from headrace.hosting.machines.host_tree import all_has_come, forget_made, put
@@ -33,7 +29,6 @@ from headrace.hosting.machines.machine_messages import (
     DOUBT_SECONDS,
     HOLD_SECONDS,
     MESSAGE_LIMIT,
-    METHOD,
     SILENCE_SECONDS,
     HostReport,
     LeaderOrder,
@@ -47,17 +42,9 @@ from headrace.instance.lifeline import Command
 from headrace.runs import RunPaths
 from headrace.runs.record_pieces import PieceMissing
 
-import grpc  # isort: skip  (grpc_transport sets its variables first)
-
 _log = logging.getLogger(__name__)
 
-_OPTIONS = [
-    ("grpc.max_receive_message_length", MESSAGE_LIMIT),
-    ("grpc.max_send_message_length", MESSAGE_LIMIT),
-    *SERVER_OPTIONS,
-]
 ANSWER_SECONDS = 3.0  # for answers to what has come when the port is closed
-_TOLD = 20  # refused messages that are logged
 
 
 @dataclass
@@ -128,37 +115,56 @@ class MachineServer:
         self._wake = wake
         self._news = threading.Condition()
         self._commands: list[Command] = []
-        self._refused = 0
         others = [host for host in plan.hosts if host.name != plan.leader]
         self.hosts = {host.name: OtherHost(host.name, host.group, time.monotonic()) for host in others}
         self._address = f"{plan.host(plan.leader).address}:{plan.ports.supervisor}"
         self._threads = ThreadPoolExecutor(2 * len(others) + 4, "headrace-machines")
-        self._server: grpc.Server | None = None
+        self._thread: threading.Thread | None = None
+        self._answering: set[asyncio.Future[bytes]] = set()
         self._closing = False
 
     def start(self) -> None:
         """Opens the port. Raises HeadraceError."""
-        server = grpc.server(self._threads, options=_OPTIONS)
-        for method, behaviour in ((METHOD, self._report), (COMMAND_METHOD, self._command)):
-            service, _, name = method[1:].partition("/")
-            handler = grpc.unary_unary_rpc_method_handler(behaviour)
-            server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {name: handler}),))
+        opened: Future[None] = Future()
+        thread = threading.Thread(target=lambda: asyncio.run(self._run(opened)), name="headrace-port", daemon=True)
+        thread.start()
+        opened.result()
+        self._thread = thread
+
+    async def _run(self, opened: Future[None]) -> None:
+        self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
+        port = Port(self._tls, self._talk, MESSAGE_LIMIT)
         try:
-            bound = server.add_secure_port(self._address, server_credentials(self._tls))
-        except RuntimeError as error:
-            raise HeadraceError(f"the supervisor cannot listen on {self._address}: {error}") from None
-        if not bound:
-            raise HeadraceError(f"the supervisor cannot listen on {self._address}")
-        server.start()
-        self._server = server
+            await port.open(self._address)
+        except HeadraceError as error:
+            opened.set_exception(error)
+            return
+        opened.set_result(None)
+        await self._over.wait()
+        port.refuse_new()
+        deadline = time.monotonic() + ANSWER_SECONDS
+        while self._answering and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
+        await port.close()
+
+    async def _talk(self, stream: Stream) -> None:
+        while not self._closing:
+            data = await stream.receive()
+            answer = self._loop.run_in_executor(self._threads, self._answer, stream.peer, data)
+            self._answering.add(answer)
+            try:
+                await stream.send(await answer)
+            finally:
+                self._answering.discard(answer)
 
     def close(self) -> None:
         """Closes the port. Who has reported by now is answered: it may be that all of it has come."""
         with self._news:
             self._closing = True
             self._news.notify_all()
-        if self._server is not None:
-            self._server.stop(ANSWER_SECONDS).wait()
+        if self._thread is not None:
+            self._loop.call_soon_threadsafe(self._over.set)
+            self._thread.join()
         self._threads.shutdown()
 
     def order(self, orders: Mapping[str, LeaderOrder]) -> None:
@@ -176,22 +182,26 @@ class MachineServer:
 
     # --- in the threads of the server --------------------------------------------------------------------------------
 
-    def _report(self, data: bytes, context: grpc.ServicerContext) -> bytes:
+    def _answer(self, name: str, data: bytes) -> bytes:
+        """Takes what a host says. Returns the answer. Raises Refused, ConnectionError."""
+        report = decode_report(data)
+        if isinstance(report, Asking):
+            with self._news:
+                self._commands.append(report.command)
+            self._wake()
+            return b""
+        if name not in self.hosts:
+            raise Refused(f"{name!r} is no other host of this job")
+        host = self.hosts[name]
         try:
-            name, report = certified_host(context), decode_report(data)
-            if name not in self.hosts:
-                raise Refused(f"{name!r} is no other host of this job")
-            host = self.hosts[name]
             with host.lock:
                 host.check_newer(report)
                 before = (host.report, host.taken)
                 answer = self._take(host, report)
                 is_news = (host.report, host.taken) != before
-        except Refused as error:
-            self._refuse(context, error)
         except OSError as error:
             _log.warning("what %s sent cannot be written: %s", name, error)
-            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "not written")
+            raise ConnectionError("not written") from None
         if is_news:  # idle hosts report twice a second each
             self._wake()
         order = self._order(host, wait=not report.more and answer.sizes is None and not answer.taken)
@@ -244,19 +254,3 @@ class MachineServer:
         except ValueError as error:
             raise Refused(str(error)) from None
         return False
-
-    def _command(self, data: bytes, context: grpc.ServicerContext) -> bytes:
-        try:
-            command = decode_command(data)
-        except Refused as error:
-            self._refuse(context, error)
-        with self._news:
-            self._commands.append(command)
-        self._wake()
-        return b""
-
-    def _refuse(self, context: grpc.ServicerContext, error: Exception) -> None:
-        self._refused += 1
-        if self._refused <= _TOLD:  # nobody must fill the disk
-            _log.warning("supervisor port: refused a message from %s: %s", context.peer(), error)
-        context.abort(grpc.StatusCode.PERMISSION_DENIED, "refused")  # raises

@@ -1,0 +1,346 @@
+"""Carries the messages of a run between its processes: frames over TCP, always under TLS.
+
+An agent has one connection, over which reports and orders travel; a command of an engine has one for itself. The
+coordinator answers every report and sends changed orders at once; nothing polls.
+
+Both ends show a certificate of this run, or there is no connection: then nothing of a stranger is read, and nobody can
+listen, change or repeat. A client takes the leader's certificate alone. The server knows a host by its certificate; an
+agent's first frame says its attempt, because agents of another one may still run on a host that was cut off, and 16
+random bytes of its process, because a host has one agent in an attempt. Who is refused is closed and counted, and
+changes nothing. The size of a frame and the time for a handshake are bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import os
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Protocol, cast
+
+from headrace.agent.control.control_messages import (
+    SIZE_LIMIT,
+    Asking,
+    Joining,
+    Orders,
+    Refused,
+    Report,
+    decode_opening,
+    decode_orders,
+    decode_report,
+    encode,
+)
+from headrace.errors import HeadraceError
+from headrace.instance.certificates import Certificates
+from headrace.instance.lifeline import Command
+
+_log = logging.getLogger(__name__)
+
+IN_USE = "a program that listens there already? end it, or name another port: engines.local.ports.control"
+COMMAND_SECONDS = 10.0
+HANDSHAKE_SECONDS = 5.0
+CLOSE_SECONDS = 1.0  # for what serves a connection that is closed to see it
+BACKLOG = 1024
+CLOSED = "the other end closed the connection"
+_LENGTH = 4  # bytes of a frame's length, before it
+_TOLD = 20  # refused connections that are logged
+
+
+@functools.lru_cache(4)
+def tls_context(tls: Certificates, server: bool = False) -> ssl.SSLContext:
+    """Returns what a port that only hosts of the run may use needs, or its client. Raises ValueError, OSError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(cadata=tls.ca.decode("ascii"))
+    with os.fdopen(os.memfd_create("certificate"), "wb", buffering=0) as file:  # Python reads it by a name only
+        file.write(tls.certificate + tls.key)
+        context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
+    return context
+
+
+class Stream:
+    """A connection that carries frames.
+
+    Attributes:
+        peer: name of the host whose certificate the other end has shown.
+        address: of the other end, for a log.
+    """
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, limit: int) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._limit = limit
+        names = (writer.get_extra_info("peercert") or {}).get("subjectAltName", ())
+        self.peer = str(next((name for kind, name in names if kind == "DNS"), ""))
+        self.address = str(writer.get_extra_info("peername"))
+
+    async def send(self, data: bytes) -> None:
+        """Sends one frame. Raises ConnectionError."""
+        try:
+            self._writer.write(len(data).to_bytes(_LENGTH, "big") + data)
+            await self._writer.drain()
+        except OSError as error:
+            raise ConnectionError(str(error)) from None
+
+    async def receive(self) -> bytes:
+        """Waits for a frame. Raises ConnectionError when there comes none, Refused when it is too long."""
+        try:
+            size = int.from_bytes(await self._reader.readexactly(_LENGTH), "big")
+            if size > self._limit:
+                raise Refused(f"a message of {size} bytes; the limit is {self._limit}")
+            return await self._reader.readexactly(size)
+        except (OSError, EOFError) as error:
+            raise ConnectionError(str(error) if isinstance(error, OSError) else CLOSED) from None
+
+    def close(self) -> None:
+        """Closes the connection when everything was sent."""
+        self._writer.close()
+
+    def abort(self) -> None:
+        """Closes the connection now."""
+        self._writer.transport.abort()
+
+
+class Port:
+    """A port that only hosts of the run may use.
+
+    Args:
+        tls: certificates of the leader's host.
+        serve: called for each connection; it is closed afterwards.
+        limit: bytes of a message.
+
+    Attributes:
+        refused: connections that were refused, or ended because of what came.
+    """
+
+    def __init__(self, tls: Certificates, serve: Callable[[Stream], Awaitable[None]], limit: int = SIZE_LIMIT) -> None:
+        self.refused = 0
+        self._tls = tls
+        self._serve = serve
+        self._limit = limit
+        self._streams: dict[asyncio.Task[None], Stream] = {}  # by what serves them
+        self._server: asyncio.Server | None = None
+
+    async def open(self, address: str) -> None:
+        """Listens on ``ip:port``. Raises HeadraceError if the port is taken, or the certificates cannot be used."""
+        ip, _, port = address.rpartition(":")
+        try:
+            self._server = await asyncio.start_server(
+                self._accept,
+                sock=socket.create_server((ip, int(port)), backlog=BACKLOG),
+                backlog=BACKLOG,
+                ssl=tls_context(self._tls, server=True),
+                ssl_handshake_timeout=HANDSHAKE_SECONDS,
+            )
+        except (OSError, ValueError) as error:
+            raise HeadraceError(f"cannot listen on {address}: {error}", hint=IN_USE) from None
+
+    def refuse_new(self) -> None:
+        """Closes the port; connections stay."""
+        if self._server is not None:
+            self._server.close()
+
+    async def close(self) -> None:
+        """Closes the port and all connections."""
+        self.refuse_new()
+        for stream in self._streams.values():
+            stream.abort()
+        if self._streams:
+            await asyncio.wait(set(self._streams), timeout=CLOSE_SECONDS)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        stream, task = Stream(reader, writer, self._limit), cast("asyncio.Task[None]", asyncio.current_task())
+        self._streams[task] = stream
+        task.add_done_callback(lambda _: self._streams.pop(task))
+        try:
+            await self._serve(stream)
+        except Refused as error:
+            self.refused += 1
+            if self.refused <= _TOLD:  # nobody must fill the disk
+                _log.warning("refused a message from %s (%s): %s", stream.peer, stream.address, error)
+        except ConnectionError:
+            pass  # whoever waits for the host sees that it is not connected
+        finally:
+            stream.close()
+
+
+@contextlib.asynccontextmanager
+async def open_stream(
+    address: str, leader: str, tls: Certificates, seconds: float = HANDSHAKE_SECONDS, limit: int = SIZE_LIMIT
+) -> AsyncIterator[Stream]:
+    """Connects to ``ip:port``, where the host `leader` and no other must answer. Raises ConnectionError."""
+    ip, _, port = address.rpartition(":")
+    opening = asyncio.open_connection(ip, int(port), ssl=tls_context(tls), server_hostname=leader)
+    try:
+        stream = Stream(*await asyncio.wait_for(opening, seconds), limit)
+    except asyncio.TimeoutError:
+        raise ConnectionError(f"no answer within {seconds:g} s") from None
+    except OSError as error:
+        raise ConnectionError(str(error)) from None
+    try:
+        yield stream
+    finally:
+        stream.abort()
+
+
+class ControlHandler(Protocol):
+    """What the server calls: the shell of the coordinator."""
+
+    def connected(self, host: str) -> None:
+        """An agent opened a stream."""
+
+    def disconnected(self, host: str) -> None:
+        """An agent's stream broke, and it has no other."""
+
+    def receive(self, host: str, report: Report) -> None:
+        """A report came; it may be one that was sent before."""
+
+    def orders(self, host: str) -> Orders:
+        """What that host must do now."""
+
+    def command(self, command: Command) -> None:
+        """An engine wants something."""
+
+
+class ControlServer:
+    """The coordinator's end.
+
+    Args:
+        handler: what gets the reports and gives the orders.
+        tls: certificates of the leader's host.
+        attempt: which attempt of the job this is.
+    """
+
+    def __init__(self, handler: ControlHandler, tls: Certificates, attempt: int = 1) -> None:
+        self._handler = handler
+        self._attempt = attempt
+        self._agents: dict[str, bytes] = {}  # the process of each
+        self._streams: dict[str, asyncio.Event] = {}
+        self._port = Port(tls, self._serve)
+
+    @property
+    def refused(self) -> int:
+        """See `Port`."""
+        return self._port.refused
+
+    async def start(self, address: str) -> None:
+        """See `Port.open`."""
+        await self._port.open(address)
+
+    async def stop(self) -> None:
+        """See `Port.close`."""
+        await self._port.close()
+
+    def wake(self, host: str) -> None:
+        """Sends that host its orders now."""
+        if host in self._streams:
+            self._streams[host].set()
+
+    async def _serve(self, stream: Stream) -> None:
+        opening = decode_opening(await stream.receive())
+        if opening.attempt != self._attempt:
+            who = stream.peer if isinstance(opening, Joining) else "a command"
+            raise Refused(f"{who} is of attempt {opening.attempt}, and this is attempt {self._attempt}")
+        if isinstance(opening, Asking):
+            self._handler.command(opening.command)
+            await stream.send(b"")
+        elif self._agents.setdefault(stream.peer, opening.process) != opening.process:
+            raise Refused(f"another process than the agent of {stream.peer}")
+        else:
+            await self._talk(stream.peer, stream)
+
+    async def _talk(self, host: str, stream: Stream) -> None:
+        wake = asyncio.Event()
+        self._streams[host] = wake  # when the agent has an older stream, that one is not written to any more
+        self._handler.connected(host)
+        writing = asyncio.ensure_future(self._write(stream, host, wake))
+        try:
+            while True:
+                report = decode_report(await stream.receive())
+                if self._streams.get(host) is not wake:
+                    return
+                self._handler.receive(host, report)
+                wake.set()
+        finally:
+            writing.cancel()
+            await asyncio.gather(writing, return_exceptions=True)  # that it has failed, the reading end sees
+            if self._streams.get(host) is wake:
+                del self._streams[host]
+                self._handler.disconnected(host)
+            stream.abort()
+
+    async def _write(self, stream: Stream, host: str, wake: asyncio.Event) -> None:
+        while self._streams.get(host) is wake:
+            await wake.wait()
+            wake.clear()
+            await stream.send(encode(self._handler.orders(host)))
+
+
+class Connection:
+    """One stream of an agent to the coordinator."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    async def send(self, report: Report) -> None:
+        """Sends one report. Raises ConnectionError."""
+        await self._stream.send(encode(report))
+
+    async def receive(self) -> Orders:
+        """Waits for orders. Raises ConnectionError when the stream has ended, Refused when they cannot be read."""
+        return decode_orders(await self._stream.receive())
+
+
+@contextlib.asynccontextmanager
+async def connect(
+    address: str,
+    leader: str,
+    tls: Certificates,
+    process: bytes,
+    attempt: int = 1,
+    seconds: float = HANDSHAKE_SECONDS,
+) -> AsyncIterator[Connection]:
+    """Opens a stream to the coordinator at ``ip:port``. Nothing is known to work until `receive` has returned.
+
+    Args:
+        address: of the coordinator.
+        leader: name of its host.
+        tls: certificates of this agent's host.
+        process: random bytes of this agent's process.
+        attempt: of which attempt of the job it is.
+        seconds: at most for the connection.
+
+    Raises:
+        ConnectionError: there is no connection.
+    """
+    async with open_stream(address, leader, tls, seconds) as stream:
+        await stream.send(encode(Joining(attempt, process)))
+        yield Connection(stream)
+
+
+async def send_command(address: str, leader: str, tls: Certificates, command: Command, attempt: int = 1) -> None:
+    """Has the coordinator, or the leader's supervisor, take a command of the engine.
+
+    Args:
+        address: ``ip:port``.
+        leader: name of its host.
+        tls: certificates of any host of the job.
+        command: what is wanted.
+        attempt: of which attempt of the job; a supervisor takes it in all.
+
+    Raises:
+        ConnectionError: it was not reached in time, or has refused the command.
+    """
+    async with open_stream(address, leader, tls) as stream:
+        await stream.send(encode(Asking(attempt, command)))
+        try:
+            await asyncio.wait_for(stream.receive(), COMMAND_SECONDS)
+        except asyncio.TimeoutError:
+            raise ConnectionError(f"no answer within {COMMAND_SECONDS:g} s") from None
+        except ConnectionError as error:
+            raise ConnectionError(f"refused: {error}") from None
