@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,7 @@ class Lines(Rows):
         return np.array([self.source, int(self.lines[row])])
 
 
-def made(until: Any = None, rows: int | None = None, weights: Mapping[str, float] = WEIGHTS) -> Any:
+def made(until: Any = None, rows: int | None = None, weights: Any = WEIGHTS) -> Any:
     sources = {name: Rows(number, ROWS[name]) for number, name in enumerate(sorted(ROWS))}
     return feed.mix(sources, weights, until=until, rows=rows)
 
@@ -54,8 +53,8 @@ def is_kept(row: Any) -> bool:
 
 
 @feed.pipeline
-def mixed(until: Any = None, rows: int | None = None) -> feed.Source:
-    return made(until, rows)
+def mixed(until: Any = None, rows: int | None = None, weights: Any = WEIGHTS) -> feed.Source:
+    return made(until, rows, weights)
 
 
 @feed.pipeline

@@ -15,7 +15,7 @@ from feed_data import Noise, flat
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from keyed_order import keyed_order
-from mixture_data import ROWS, made
+from mixture_data import ROWS, WEIGHTS, made
 from source_data import fill_tars, tar_rows
 
 from headrace import feed
@@ -145,17 +145,13 @@ def test_workers_make_the_same_batches() -> None:
         assert [flat(batch) for _ in range(3) for batch in loader] == expected
 
 
-def test_a_mixture_has_buckets_too_and_weights_change_behind_the_window() -> None:
+def test_a_mixture_has_buckets_too_and_its_weights_change_where_the_schedule_says() -> None:
     lengths = [row * 37 % 101 for row in range(sum(ROWS.values()))]
-    data, options = made("all"), OPTIONS | {"buckets": Buckets(lengths, 4)}
+    data = made("all", weights=[(0, WEIGHTS), (48, {"web": 0, "code": 1, "books": 0})])
+    options = OPTIONS | {"buckets": Buckets(lengths, 4)}
     with DataLoader(data, **options) as loader:
-        batches = iter(loader)
-        whole = [next(batches)]
-        with pytest.raises(ValueError, match=r"at_step must lie in \[4, "):
-            loader.set_weights({"web": 0, "code": 1, "books": 0}, at_step=3)
-        loader.set_weights({"web": 0, "code": 1, "books": 0}, at_step=6)
-        states = [loader.state_dict()]
-        for batch in batches:
+        whole, states = [], []
+        for batch in loader:
             whole.append(batch)
             states.append(loader.state_dict())
     assert {int(source) for batch in whole[8:] for source in batch[0][:, 0]} == {1}

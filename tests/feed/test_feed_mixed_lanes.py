@@ -19,7 +19,7 @@ from mixture_data import ROWS, WEIGHTS, made, mixed_stream
 from packed_reference import sequences
 
 from headrace import feed
-from headrace.errors import PipelineError, PositionError
+from headrace.errors import PositionError
 from headrace.feed import DataLoader, Window
 
 NAMES = tuple(sorted(ROWS))
@@ -137,14 +137,17 @@ def test_workers_and_hosts_decide_nothing(pair: Pair) -> None:
         assert [flat(batch) for batch in loader] == expected
 
 
-def test_a_state_of_other_weights_and_weights_that_change_are_refused() -> None:
+def test_a_state_of_other_weights_is_refused_and_lanes_have_the_schedule() -> None:
     mine = DataLoader(streamed(), **OPTIONS, shuffle=True)
     next(iter(mine))
     other = DataLoader(streamed(weights={"web": 0.5, "code": 0.3, "books": 0.2}), **OPTIONS, shuffle=True)
     with pytest.raises(PositionError, match="packed or mixed in another way"):
         other.load_state_dict(mine.state_dict())
-    with pytest.raises(PipelineError, match=r"a mixture behind \.filter, \.flat_map or \.pack stay"):
-        mine.set_weights(WEIGHTS, at_step=9)
+    phases = [(0, WEIGHTS), (32, {"web": 0, "code": 1, "books": 0})]
+    changed = DataLoader(streamed(weights=phases), **OPTIONS | {"num_shards": 1})
+    found = [{int(source) for source in batch[0][0][:, 0]} for batch in changed]
+    assert found[0] != {1}
+    assert found[-1] == {1}
 
 
 def test_the_shares_hold_in_every_lane() -> None:

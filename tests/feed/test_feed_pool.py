@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import array_data
-import msgspec
 import psutil
 import pytest
 from feed_servers import HERE, Server, ask, wait_until
@@ -114,54 +113,6 @@ def test_only_ranks_of_one_job_must_have_the_same_plan() -> None:
     assert not plans.conflict(client_of("one", 0), opening)
     assert not plans.conflict(client_of("two", 1), other)
     assert "rank 1 and rank 0 have different plans" in plans.conflict(client_of("one", 1), other)
-
-
-def test_what_ranks_agreed_in_counts_until_one_of_them_begins_again() -> None:
-    plans = Plans()
-
-    def begin(rank: int, opener: str) -> ClientConnection:
-        client = client_of("job", rank)
-        opening = messages.Open(PIPELINE, "m:f", {}, "", "", True, "train", plan="a", opener=opener)
-        assert not plans.conflict(client, opening)
-        return client
-
-    def ask(client: ClientConnection, step: int, weights: str) -> str:
-        message = request_of(client, 1, step).message
-        return plans.disagreement(client, msgspec.structs.replace(message, agreed=(0, weights)))
-
-    first, second = begin(0, "one"), begin(1, "two")
-    assert not any(ask(second, step, "old") for step in range(9))
-    plans.forget(second)
-    assert "rank 0 and rank 1 have different weights at step 7" in ask(first, 7, "new")
-    assert not ask(first, 9, "new"), "rank 1 was not there"
-    plans.forget(first)
-    third = begin(1, "two")  # a run that has ended is over
-    assert not ask(third, 9, "old")
-    lost = begin(0, "one")
-    assert ask(lost, 9, "new")
-    plans.forget(lost)
-    back = begin(0, "one")  # it lost its connection
-    assert ask(back, 9, "new")
-    again = begin(0, "three")  # the job was started again, and the server has not seen the end of rank 1
-    assert not ask(again, 9, "new")
-    assert not ask(third, 9, "old"), "asked before rank 1 begins again, too"
-    assert "rank 1 and rank 0 have different weights" in ask(begin(1, "four"), 9, "old")
-
-
-def test_what_loaders_asked_for_is_forgotten_when_many_others_have_been_built_since() -> None:
-    plans = Plans()
-    clients = []
-    for number in range(100):
-        clients.append(client_of("job", 0))
-        opening = messages.Open(PIPELINE, "m:f", {}, "", "", True, "train", plan="a", opener=str(number))
-        assert not plans.conflict(clients[-1], opening)
-        message = request_of(clients[-1], 1, 3).message
-        assert not plans.disagreement(clients[-1], msgspec.structs.replace(message, agreed=(0, str(number))))
-    assert len(plans._asked) == 8
-    for client in clients:
-        plans.forget(client)
-    assert not plans._asked
-    assert not plans._turns
 
 
 def test_ranks_find_the_same_name_of_their_job(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -237,7 +237,7 @@ class Exchange:
             draw = self.schedule.lanes.asked(request.slice.draw)
         request.message = messages.SliceRequest(
             request.number, self._opening.pipeline, plan.epoch, plan.seed, batches, request.slice.whole, request.slab,
-            layout, check, avoid, self._policy.slice_timeout, draw, plan.agreed,
+            layout, check, avoid, self._policy.slice_timeout, draw,
         )  # fmt: skip
         self._worker_pool.request(worker, request.message)
 

@@ -350,10 +350,10 @@ class Session:
             return []
         size = self._assembly.batch_bytes(first.rows)
         count = self._schedule.bundle_size(first.rows, size, self._assembly.bundle_limit)
-        plans, alike = [first], (first.epoch, first.rows, first.agreed)
+        plans, alike = [first], (first.epoch, first.rows)
         while first.draw is None and len(plans) < (min(count, most) if most is not None else count):
             self._ahead = next(self._plans, None)
-            if self._ahead is None or (self._ahead.epoch, self._ahead.rows, self._ahead.agreed) != alike:
+            if self._ahead is None or (self._ahead.epoch, self._ahead.rows) != alike:
                 break
             plans.append(self._ahead)
             self._ahead = None

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from headrace.errors import PipelineError, PositionError
+from headrace.errors import PositionError
 from headrace.feed.loader.open_sessions import OpenSessions
 from headrace.feed.plan.lane_planner import LanePlanner
 from headrace.feed.plan.planner import Planner
@@ -91,37 +91,6 @@ class Places(abc.ABC):
         self._sessions.position_set()
         if not self._sessions:  # else the ranks, which load one after the other, would disagree for a while
             self._opening = self._make_opening()
-
-    def set_weights(self, weights: Mapping[str, float], *, at_step: int | None = None) -> int:
-        """Sets the weights of a mixture (`feed.mix`) from a step on; they stand in later epochs too.
-
-        All ranks must call it alike: a rank that did not, or with other weights, ends with an error, where they share
-        feed servers. The number of rows of the epoch under way stays as it is.
-
-        Args:
-            weights: of every source, by name; 0 leaves one out.
-            at_step: number of the first batch of the pass that is under way (or else of the next) to have them. It
-                must lie behind all that is prefetched; the error names the earliest. None for the earliest, on a loader
-                that shares the data with no other rank: where that is depends on the workers.
-
-        Returns:
-            That step.
-
-        Raises:
-            PipelineError: the dataset is no mixture, or one that is read in lanes.
-            ValueError: weights that do not fit, or such a step.
-        """
-        self._settle()
-        if isinstance(self._planner, LanePlanner):
-            raise PipelineError(
-                "only data with a count change their weights: those of a mixture behind .filter, .flat_map or .pack "
-                "stay as they are, and so do those of a mixture of which a source has no count",
-                hint="give feed.mix the new weights, and begin an epoch with that",
-            )
-        step, under_way = self._planner.set_weights(weights, at_step)
-        if not under_way:
-            self._sessions.position_set()  # what it has begun of the next epoch is not wanted
-        return step
 
 
 def _require_counted() -> None:

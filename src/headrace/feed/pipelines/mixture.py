@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol, overload
 
 import msgspec
@@ -26,6 +26,7 @@ from headrace.feed.streams.stream import Stream
 from headrace.feed.wire.mixing import Mixing, Until
 
 MAX_SOURCES = 1024
+Weights = Mapping[str, float] | Sequence[tuple[int, Mapping[str, float]]]
 
 
 class Counted(Protocol):
@@ -38,25 +39,27 @@ class Counted(Protocol):
 
 @overload
 def mix(
-    sources: Mapping[str, Counted], weights: Mapping[str, float], *, until: Until | None = None, rows: int | None = None
+    sources: Mapping[str, Counted], weights: Weights, *, until: Until | None = None, rows: int | None = None
 ) -> Mixture: ...
 
 
 @overload
 def mix(
-    sources: Mapping[str, Any], weights: Mapping[str, float], *, until: Until | None = None, rows: int | None = None
+    sources: Mapping[str, Any], weights: Weights, *, until: Until | None = None, rows: int | None = None
 ) -> Any: ...
 
 
 def mix(
-    sources: Mapping[str, Any], weights: Mapping[str, float], *, until: Until | None = None, rows: int | None = None
+    sources: Mapping[str, Any], weights: Weights, *, until: Until | None = None, rows: int | None = None
 ) -> Mixture | MixedStream:
     """Mixes datasets: of every number of samples each gives the share that its weight says, to within a sample.
 
     Args:
         sources: datasets by name: sources, map-style datasets, streams, packed documents, datasets without a count,
             pipelines that make one. If one has no count the mixture has none, and is read in lanes.
-        weights: of each, by the same names; only their ratios count, and 0 leaves a source out.
+        weights: of each, by the same names; only their ratios count, and 0 leaves a source out. Or a list of such
+            weights, each with the number of samples, over all ranks and epochs, after which it holds:
+            ``[(0, {...}), (100_000, {...})]``. An epoch keeps the length that follows from the weights it begins with.
         until: an epoch (or a lane) ends with the ``"first"`` source that is used up (the default), or with the last:
             ``"all"``; a source that is used up before begins again, in another order.
         rows: of an epoch, in place of `until`; then sources go on in the next epoch where they were. It needs counts.
@@ -70,8 +73,6 @@ def mix(
     for name in sources:
         if not isinstance(name, str) or not name or "/" in name or sendable(name) != name:
             raise ValueError(f"the name of a source is a text without '/' that has UTF-8, got {name!r}")
-    if not isinstance(weights, Mapping):
-        raise ValueError(f"weights are a dict with a number for each of {', '.join(sorted(sources))}, got {weights!r}")
     if until not in (None, "first", "all"):
         raise ValueError(f'until must be "first" or "all", got {until!r}')
     if rows is not None and until is not None:
@@ -84,8 +85,7 @@ def mix(
         return _uncounted(names, given, weights, until, rows)
     parts = [_source(name, each) for name, each in zip(names, given, strict=True)]
     counts = tuple(len(part) for part in parts)
-    mixing = Mixing(names, counts, (), until or "first", rows or 0)
-    return Mixture(parts, msgspec.structs.replace(mixing, weights=mixing.ordered(weights)))
+    return Mixture(parts, Mixing(names, counts, (), until or "first", rows or 0).weighted(weights))
 
 
 class Mixture(Source):
@@ -182,7 +182,7 @@ def _source(name: str, dataset: Any) -> Source:
 
 
 def _uncounted(
-    names: tuple[str, ...], given: list[Any], weights: Mapping[str, float], until: Until | None, rows: int | None
+    names: tuple[str, ...], given: list[Any], weights: Weights, until: Until | None, rows: int | None
 ) -> MixedStream:
     """Returns a mixture of datasets of which one has no count at least. Raises PipelineError."""
     parts = []
@@ -198,5 +198,11 @@ def _uncounted(
             f"rows= needs the counts of all sources, to go on in the next epoch, and {without!r} has none",
             hint='give until="first" or "all", and steps_per_epoch= to the loader',
         )
-    mixing = Mixing(names, (), (), until or "first")
-    return MixedStream(parts, msgspec.structs.replace(mixing, weights=mixing.ordered(weights)))
+    mixing = Mixing(names, (), (), until or "first").weighted(weights)
+    if mixing.schedule:
+        without = next(name for name, dataset in zip(names, given, strict=True) if is_uncounted(dataset))
+        raise PipelineError(
+            f"weights that change need the counts of all sources, to know where each stands, and {without!r} has none",
+            hint="give one dict of weights, and begin an epoch with another mixture",
+        )
+    return MixedStream(parts, mixing)

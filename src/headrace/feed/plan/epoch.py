@@ -44,7 +44,6 @@ class BatchPlan:
         seed: seed of the epoch's random numbers.
         batched: False when the loader does not batch (`batch_size=None`): one sample, not stacked.
         draw: what is asked of a lane, when the batch comes from one; `keys` are the numbers of its outputs then.
-        agreed: what all ranks must agree in for this step, see `Order.agreed`.
     """
 
     epoch: int
@@ -54,7 +53,6 @@ class BatchPlan:
     seed: int
     batched: bool = True
     draw: LaneDraw | None = None
-    agreed: tuple[int, str] | None = None
 
     @property
     def rows(self) -> int:
@@ -147,14 +145,12 @@ class EpochPlan:
         samples = self.samples or self.length
         if samples < self.length:
             places %= samples
-        order = self._order
-        keys = order.rows_at(epoch, places).tolist()
+        keys = self._order.rows_at(epoch, places).tolist()
         batches, taken = [], 0
         for step, (first, last) in enumerate(runs, start):
             rows = keys[taken : taken + last - first]
             taken += last - first
-            agreed = order.agreed(epoch, self.begins_at(step))
-            batches.append(BatchPlan(epoch, step, first, rows, self.seed, self.batched, agreed=agreed))
+            batches.append(BatchPlan(epoch, step, first, rows, self.seed, self.batched))
         return batches
 
     @property
@@ -179,13 +175,9 @@ class EpochPlan:
         step = max(start, self.first_step)
         count = 1  # the first batch is there at once, later ones come by the block
         while step < self.end_step:
-            end, order = min(step + count, self.end_step), self._order
-            version = order.version
-            for batch in self._batches(epoch, step, end):
-                if order.version != version:
-                    break  # what is ahead has changed
-                yield batch
-                step += 1
+            end = min(step + count, self.end_step)
+            yield from self._batches(epoch, step, end)
+            step = end
             count = min(2 * count, max(1, _BLOCK_ROWS // self.batch_size))
 
 

@@ -23,7 +23,6 @@ from headrace.feed.plan.loader_seeds import LoaderSeeds
 from headrace.feed.plan.orders.length_buckets import Bucketing, Buckets
 from headrace.feed.plan.orders.mixed_order import MixedOrder
 from headrace.feed.plan.orders.order import Order, RowOrder
-from headrace.feed.plan.orders.weight_history import Segment
 from headrace.feed.plan.orders.window import Window
 from headrace.feed.plan.pass_progress import Progress, without
 from headrace.feed.plan.rank_share import Shard
@@ -103,8 +102,6 @@ class Planner:
         self._drawn_ahead: int | None = None  # seed of a RandomSampler's next order, if a state holds it already
         self._told: int | None = None  # length of a pipeline's dataset
         self.mixed: MixedOrder | None = None
-        self._weights: list[Segment] = []  # those that were loaded
-        self._planned = (0, 0)  # epoch and step behind the latest batch of a mixture that was handed out
         self.bucketing = Bucketing(buckets, known.lengths) if buckets is not None else None
         self._pipeline = pipeline_name(dataset)
 
@@ -147,15 +144,14 @@ class Planner:
 
     def mixed_order(self) -> MixedOrder | None:
         """Returns the order of a mixture, when it is known what the dataset is; None for no mixture."""
-        mixing, loads = self._known.mixing(), self.bookmark.loads
+        mixing = self._known.mixing()
         if mixing is None:
             return None
         empty = next((name for name, rows in zip(mixing.names, mixing.rows, strict=True) if not rows), "")
         if empty:
             raise PipelineError(f"no host has rows of the source {empty!r}", "look where its data are, or leave it out")
         if self.mixed is None or (self.mixed.mixing, self.mixed.seed) != (mixing, self.seed):
-            self.mixed = MixedOrder(mixing, self.seed, self.shuffle, self._weights)
-        self.mixed.generation = loads
+            self.mixed = MixedOrder(mixing, self.seed, self.shuffle)
         return self.mixed
 
     def steps(self) -> int:
@@ -168,11 +164,10 @@ class Planner:
         if not self._sharded or self._batch_size is None:
             return ""
         world = self._shard.world_size
-        weights = msgspec.json.encode(self._weights).decode() if self._weights else ""
-        if self.bucketing is not None:
-            weights += f" {self.bucketing.buckets.name} {self.bucketing.digest}"
+        bucketing = self.bucketing
+        buckets = f" {bucketing.buckets.name} {bucketing.digest}" if bucketing is not None else ""
         return plan_fingerprint(
-            encoded(self._dataset) + weights, self._batch_size * world, world, self.seed,
+            encoded(self._dataset) + buckets, self._batch_size * world, world, self.seed,
             shuffle=self.shuffle, drop_last=self._drop_last, begins=self.begins,
         )  # fmt: skip
 
@@ -219,6 +214,8 @@ class Planner:
             loaded.require_fits(self._beginning(plan.seed, own=True))  # by now the length is known
             if self.bucketing is not None:
                 self.bucketing.require_fits(loaded, plan.global_batch)
+            if self.mixed is not None:
+                self.mixed.schedule.require_fits(loaded.weights, loaded.epoch, self._decided(loaded))
             filled = loaded.samples >= (plan.samples or plan.length)  # what is left, if anything, fills the end up
             try:
                 first = replace(plan, offset=plan.length if filled else loaded.samples, first_step=loaded.step)
@@ -230,67 +227,7 @@ class Planner:
         epochs = itertools.count(progress.epoch + 1)
         later = ((self.plan(epoch) if mixed else plan).epoch(epoch) for epoch in epochs)
         plans: Iterator[BatchPlan] = itertools.chain(first.epoch(progress.epoch), itertools.chain.from_iterable(later))
-        self._planned = max(self._planned, (progress.epoch, progress.step))  # the session may be ahead already
-        if mixed:
-            plans = self._noted(plans)
         return progress, without(plans, progress.epoch, ahead) if ahead else plans, first.end_step
-
-    def _noted(self, plans: Iterator[BatchPlan]) -> Iterator[BatchPlan]:
-        for plan in plans:
-            self._planned = (plan.epoch, plan.step + 1)
-            yield plan
-
-    @property
-    def epoch(self) -> int:
-        """The epoch under way, or else the next one."""
-        current = self.bookmark.under_way()
-        return current[0].epoch if current is not None else self.bookmark.epoch
-
-    def set_weights(self, weights: Mapping[str, float], at_step: int | None) -> tuple[int, bool]:
-        """Sets the weights of a mixture from a step on: of the pass that is under way, or else of the next.
-
-        Returns:
-            The step, and whether a pass is under way.
-
-        Raises:
-            PipelineError: there is no mixture.
-            ValueError: weights that do not fit, or a step that was planned already, or that the epoch does not have.
-        """
-        self.plan()  # what the mixture holds may be known to the workers alone
-        order = self.mixed_order()
-        if order is None:
-            raise PipelineError("the dataset is no mixture: it has no weights", "make one with feed.mix(...)")
-        ordered = order.mixing.ordered(weights)
-        if at_step is None and self._shard.world_size > 1:
-            raise ValueError("several ranks share the data: give them all the same at_step, some distance ahead")
-        if at_step is not None and (isinstance(at_step, bool) or not hasattr(at_step, "__index__")):
-            raise ValueError(f"at_step is the number of a batch of the epoch, got {at_step!r}")
-        current, epoch = self.bookmark.under_way(), self.epoch
-        if current is not None:
-            plan = current[1]
-            earliest = self._planned[1] if self._planned[0] == epoch else plan.end_step
-        else:
-            loaded, plan = self.bookmark.loaded, self.plan(epoch)
-            if loaded is not None:
-                plan = replace(plan, offset=loaded.samples, first_step=loaded.step)
-            earliest = plan.first_step
-        assert plan.order is not None, "a mixture has an order of its own"
-        settled = plan.order.settled(epoch, plan.begins_at(earliest))
-        earliest = max(earliest, plan.first_step - (plan.offset - settled) // plan.global_batch)
-        if earliest >= plan.end_step:
-            raise ValueError(
-                f"all {plan.end_step} steps of epoch {epoch} are planned already: set the weights before the next pass "
-                "begins, with at_step=0"
-            )
-        at_step = earliest if at_step is None else int(at_step)
-        if not earliest <= at_step < plan.end_step:
-            raise ValueError(
-                f"at_step must lie in [{earliest}, {plan.end_step}), got {at_step}: batches of epoch {epoch} before "
-                f"step {earliest} are planned or prefetched already, and it has {plan.end_step} steps. On several "
-                "ranks, which may be ahead of each other, keep some distance"
-            )
-        order.change(epoch, plan.begins_at(at_step), ordered)
-        return at_step, current is not None
 
     def state(self, source: SamplerSource | None, batches: int | None = None) -> dict[str, Any]:
         """Returns where the trainer is, or was after so many batches of the latest pass."""
@@ -302,14 +239,18 @@ class Planner:
             found = self.bookmark.position_after(beginning, batches)
         else:
             found = self.bookmark.position(beginning, source)
-        needed = found.samples
         if self.bucketing is not None:
-            needed = self.bucketing.begin_of(found.samples)
             found = msgspec.structs.replace(found, bucket_rows=beginning.global_batch)
-        if self.mixed is not None:
-            weights = self.mixed.state(found.epoch, needed, beginning.global_batch)
+        if self.mixed is not None and found is not self.bookmark.loaded:
+            weights = self.mixed.schedule.state(found.epoch, self._decided(found))
             found = msgspec.structs.replace(found, weights=weights)
         return found.to_state()
+
+    def _decided(self, place: Position) -> int:
+        """Returns the position before which the weights of a mixture have decided what was given."""
+        early = max(place.taken_ahead, default=place.step - 1) + 1 - place.step
+        end = place.samples + early * place.global_batch
+        return self.bucketing.end_of(end) if self.bucketing is not None else end
 
     def _sampled_state(self, source: SamplerSource) -> dict[str, Any]:
         """Returns the state in a sampler's order. What torch will draw for the next pass is drawn ahead."""
@@ -333,8 +274,7 @@ class Planner:
         """Begins the next pass where a state was taken. Raises PositionError if it does not fit."""
         self.bookmark.load(state, self._beginning(self._seeds.given, own=source is None))
         self._seeds.ahead = self._drawn_ahead = None
-        loaded, self.mixed = self.bookmark.loaded, None
-        self._weights, self._planned = loaded.weights if loaded is not None else [], (0, 0)
+        loaded = self.bookmark.loaded
         if loaded is not None and loaded.order == "headrace":
             self._seeds.own = loaded.seed
 

@@ -20,7 +20,7 @@ import msgspec
 from headrace.errors import PositionError
 from headrace.feed.pipelines.factory import Pipeline, encoded
 from headrace.feed.plan.lane_state import LaneState
-from headrace.feed.plan.orders.weight_history import Segment
+from headrace.feed.plan.orders.weight_schedule import Segment
 from headrace.feed.plan.pass_progress import unpacked_steps
 from headrace.feed.whole_numbers import require_count
 
@@ -38,8 +38,8 @@ _HINTS = {
     "window": "give the loader the same shuffle=feed.Window(run, runs) as in the run that is resumed",
     "buckets": "give the loader the same buckets=feed.Buckets(..., batches=) as in the run that is resumed",
     "lengths": "give the loader the same lengths as in the run that is resumed",
-    "mixture": "give the loader the same mixture, with the weights that it began with; loader.set_weights() changes "
-    "weights at a step",
+    "mixture": "give the loader the same mixture, with the weights that it began with; other weights for what lies "
+    "ahead follow them: weights=[(0, {{...}}), (samples, {{...}})]",
     "drop_last": "give the loader the same drop_last as in the run that is resumed",
     "num_shards": "give the loader num_shards={saved}: lanes decide what the batches hold, so their number stays for "
     "an epoch; num_workers may change. Without num_shards= it is num_workers times the ranks. To go on with another "
@@ -106,7 +106,7 @@ class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
         shards: digest of the shards' names, rows, sizes and some of their bytes; empty when it is not known.
         ahead: batches after `step` that this rank was given already; None when there are none.
         mixture: names and weights of a mixture, as the user gave them; empty without one, or when it is not known.
-        weights: those that were set, see `weight_history`.
+        weights: what the rows before the position follow from, where weights change; see `weight_schedule`.
         buckets, lengths: what the windows of `buckets` are, and a digest of the lengths; empty without.
         bucket_rows: rows of the global batches that the epoch is bucketed by.
         version: of this record.

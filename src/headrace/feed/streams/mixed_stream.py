@@ -63,7 +63,7 @@ class MixedStream(Packable, Stepped):
     def shard_digests(self) -> list[str]:
         """Digest of the sources' shards, where they have one, and of how they are mixed."""
         parts = [list(getattr(part, "shard_digests", ())) for part in self.parts]
-        told = msgspec.msgpack.encode([parts, self.mixing])
+        told = msgspec.msgpack.encode([parts, self.mixing.identity])
         return [hashlib.blake2b(told, digest_size=8, person=b"mixed stream").hexdigest()]
 
     def _only(self, keys: Collection[str]) -> MixedStream:

@@ -24,7 +24,7 @@ from headrace.feed.identifiers import PipelineNumber, RequestNumber, SlabNumber
 from headrace.feed.wire.draws import Draw, Drawn
 from headrace.feed.wire.mixing import Mixing
 
-VERSION = 5
+VERSION = 6
 MAX_SHARDS = 65_536  # of a worker
 MAX_KEY = 1024  # characters of a shard's key
 ShardKey = Annotated[str, msgspec.Meta(max_length=MAX_KEY)]
@@ -280,7 +280,6 @@ class SliceRequest(_Message, frozen=True):
         avoid: executor that should not make it, as in `Done.executor`; -1 for none.
         deadline: seconds after which the executor is taken for hung, 0 for none.
         draw: outputs of a lane that make the only batch, instead of samples by their keys.
-        agreed: what all ranks must agree in for its first step, see `plan.orders.order`.
         sums: feed server to executor: the answer comes with the sums of what is sent of it.
     """
 
@@ -296,7 +295,6 @@ class SliceRequest(_Message, frozen=True):
     avoid: int = -1
     deadline: float = 0.0
     draw: Draw | None = None
-    agreed: tuple[int, str] | None = None
     sums: bool = False
 
 

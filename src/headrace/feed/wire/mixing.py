@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -21,6 +21,7 @@ class Mixing(msgspec.Struct, frozen=True, array_like=True):
         weights: of each, not negative; only their ratios count.
         until: what ends an epoch: the first source that is used up, or the last.
         epoch_rows: rows of an epoch, if the user says how many; 0 else.
+        schedule: weights that hold later: after how many samples of the run, and what they are then.
     """
 
     names: tuple[str, ...]
@@ -28,11 +29,42 @@ class Mixing(msgspec.Struct, frozen=True, array_like=True):
     weights: tuple[float, ...]
     until: Until = "first"
     epoch_rows: int = 0
+    schedule: tuple[tuple[int, tuple[float, ...]], ...] = ()
+
+    @property
+    def identity(self) -> list[object]:
+        """All of it, for digests: without a schedule, what it was before there were any."""
+        *fields, schedule = msgspec.structs.astuple(self)
+        return [*fields, schedule] if schedule else fields
 
     def shares(self, weights: tuple[float, ...] | None = None) -> dict[str, float]:
         """Returns weights, by default its own, that sum up to 1, by name."""
         given = self.weights if weights is None else weights
         return {name: weight / sum(given) for name, weight in zip(self.names, given, strict=True)}
+
+    def weighted(self, weights: Mapping[str, float] | Sequence[tuple[int, Mapping[str, float]]]) -> Mixing:
+        """Returns the mixture with weights, or with a schedule of them.
+
+        Raises:
+            ValueError: neither, a place that is no number of samples or not behind the one before, or see `ordered`.
+        """
+        steps = [(0, weights)] if isinstance(weights, Mapping) else weights
+        pairs = isinstance(steps, Sequence) and all(isinstance(step, Sequence) and len(step) == 2 for step in steps)
+        if not pairs or not steps or not all(isinstance(step[1], Mapping) for step in steps):
+            raise ValueError(
+                f"weights are a dict with a number for each of {', '.join(self.names)}, or a list of such dicts, each "
+                f"behind the samples after which it holds: [(0, {{...}}), (100_000, {{...}})]; got {weights!r}"
+            )
+        before = -1
+        for place, _ in steps:
+            if isinstance(place, bool) or not isinstance(place, int) or place <= before or (before < 0 and place):
+                raise ValueError(
+                    f"weights hold from numbers of samples on that begin with 0 and grow, got {place!r} behind "
+                    f"{'nothing' if before < 0 else before}"
+                )
+            before = place
+        (_, first), *later = [(place, self.ordered(named)) for place, named in steps]
+        return msgspec.structs.replace(self, weights=first, schedule=tuple(later))
 
     def ordered(self, weights: Mapping[str, float]) -> tuple[float, ...]:
         """Returns weights in the order of the sources.

@@ -17,7 +17,7 @@ from headrace.feed.pipelines.lane_datasets import own_copy
 from headrace.feed.pipelines.lane_info import LaneInfo, working_for
 from headrace.feed.plan.orders.mixed_order import MixedOrder
 from headrace.feed.plan.orders.order import RowOrder
-from headrace.feed.plan.orders.weight_history import SLOTS, endless
+from headrace.feed.plan.orders.weight_schedule import SLOTS, endless
 from headrace.feed.plan.orders.window import Window
 from headrace.feed.plan.shard_map import Shards, declared
 from headrace.feed.streams.mixed_lane import SOURCE, OpenedSource, OpenSource

@@ -133,10 +133,6 @@ class WorkQueue:
         if number is None:
             raise ProtocolError(f"a request for pipeline {message.pipeline}, which is not open")
         check_request(message)
-        conflict = self._plans.disagreement(client, message)
-        if conflict:
-            client.send(messages.Failed(message.number, remote_error(PipelineError(conflict))))
-            return
         self._queue.push(ServerRequest(client, message, RequestNumber(self._number()), number))
 
     def cancel(self, client: ClientConnection, message: messages.Cancel) -> None:

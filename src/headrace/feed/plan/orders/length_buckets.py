@@ -99,26 +99,12 @@ class BucketedOrder:
         self.made_of = (inner, batch)
         self._inner, self._lengths, self._seed, self._shuffled = inner, lengths, seed, shuffled
         self._batch, self._batches, self._size = batch, batches, size
-        self._windows: dict[tuple[int, int, int], NDArray[np.int64]] = {}
+        self._windows: dict[tuple[int, int], NDArray[np.int64]] = {}
 
-    @property
-    def version(self) -> int:
-        """See `Order`."""
-        return self._inner.version
-
-    def begin_of(self, position: int) -> int:
-        """Returns where the window of a position begins."""
-        return position - position % (self._batch * self._batches)
-
-    def settled(self, epoch: int, position: int) -> int:
-        """See `Order`: the end of the window that was begun."""
+    def end_of(self, position: int) -> int:
+        """Returns the end of the last window that has rows before a position."""
         rows = self._batch * self._batches
         return -(-position // rows) * rows
-
-    def agreed(self, epoch: int, position: int) -> tuple[int, str] | None:
-        """See `Order`: what is agreed at the end of the window decides all of it."""
-        last = min(self.settled(epoch, position + 1), self._size(epoch)) - 1
-        return self._inner.agreed(epoch, last)
 
     def rows_at(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """See `Order`."""
@@ -131,7 +117,7 @@ class BucketedOrder:
         return found
 
     def _window(self, epoch: int, number: int, rows: int) -> NDArray[np.int64]:
-        place = (epoch, number, self._inner.version)
+        place = (epoch, number)
         found = self._windows.get(place)
         if found is None:
             found = self._sorted(epoch, number, np.arange(number * rows, min((number + 1) * rows, self._size(epoch))))
@@ -197,9 +183,9 @@ class Bucketing:
             )
         return self._order
 
-    def begin_of(self, position: int) -> int:
-        """Returns where the window of a position begins."""
-        return self._order.begin_of(position) if self._order is not None else position
+    def end_of(self, position: int) -> int:
+        """Returns the end of the last window that has rows before a position."""
+        return self._order.end_of(position) if self._order is not None else position
 
     def require_fits(self, loaded: Position, batch: int) -> None:
         """Raises PositionError if the windows of a position under way were of other global batches."""

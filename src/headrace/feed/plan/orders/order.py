@@ -19,20 +19,8 @@ from headrace.feed.plan.orders.window import Window
 class Order(Protocol):
     """See the module."""
 
-    @property
-    def version(self) -> int:
-        """A number that is another one when positions that nobody has asked for yet have other rows than before."""
-
     def rows_at(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns the rows at positions of an epoch, int64."""
-
-    def agreed(self, epoch: int, position: int) -> tuple[int, str] | None:
-        """Returns what all ranks must agree in to have one order at a position: a generation, of which alone they are
-        compared, and a digest. None if nothing can differ.
-        """
-
-    def settled(self, epoch: int, position: int) -> int:
-        """Returns up to where the order may not change any more when all before a position has been asked for."""
 
 
 @dataclass(frozen=True)
@@ -49,19 +37,9 @@ class RowOrder:
     seed: int
     shuffle: bool | Window = False
 
-    version = 0
-
     def rows_at(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """See `Order`."""
         key = f"{self.seed}/{epoch}".encode()
         if isinstance(self.shuffle, Window):
             return self.shuffle.order(positions, self.rows, key)
         return permute(positions, self.rows, key) if self.shuffle else positions
-
-    def agreed(self, epoch: int, position: int) -> None:
-        """See `Order`."""
-
-    def settled(self, epoch: int, position: int) -> int:
-        """See `Order`."""
-        del epoch
-        return position

@@ -1,17 +1,16 @@
-"""How a mixture's weights are over time: which of them hold where, and how many rows of each source were taken by then.
+"""A mixture's weights over time: which of them hold where, and how many rows of each source were taken by then.
 
 An epoch is cut into windows of 64 positions. How many positions of a window belong to each source follows from the
 weights (`apportion`), which of them is drawn from (seed, epoch, position).
 
-Weights may change at a position. Such a `Segment` holds how many rows of each source were taken before, and begins new
-windows; what lies before it is as it was. The last weights stand in later epochs too.
+Weights may change at a position, as the mixture's schedule says. Such a `Segment` holds how many rows of each source
+were taken before, and begins new windows; what lies before it is as it was. All of it is a function of the mixture.
 
 A source begins every epoch anew, unless the user says how many rows an epoch has: then it goes on where it was.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -33,7 +32,7 @@ class Segment(NamedTuple):
 
     Attributes:
         epoch, position: the place.
-        weights: of the sources, in their order.
+        weights: of the sources, in their order; none in a state where nothing was taken by them yet.
         taken: rows of each source that were taken before: in this epoch, or in all where sources go on.
     """
 
@@ -57,7 +56,6 @@ class Stretch:
     apportion: Apportion
     taken: tuple[int, ...]
     key: bytes
-    tag: str
 
     def sources(self, windows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Returns the source of every slot of some windows, and how many rows of it were taken before that slot.
@@ -111,20 +109,28 @@ class Stretch:
         return tuple(found)
 
 
-class WeightHistory:
-    """See the module. It never changes: `changed` returns another one.
+class WeightSchedule:
+    """See the module.
 
     Args:
         mixing: the mixture.
         seed: of the order.
-        segments: weights that were set, as `state` returned them; none for the mixture's own.
     """
 
-    def __init__(self, mixing: Mixing, seed: int, segments: Sequence[Segment] = ()) -> None:
-        none = (0,) * len(mixing.names)
+    def __init__(self, mixing: Mixing, seed: int) -> None:
         self._mixing, self._seed = mixing, seed
-        self._segments = tuple(segments) or (Segment(0, 0, mixing.weights, none),)
+        self._segments = [Segment(0, 0, mixing.weights, (0,) * len(mixing.names))]
         self._stretches: dict[int, list[Stretch]] = {}  # by epoch: a cache, which several threads may fill alike
+        epoch = begin = 0  # of the latest segment's epoch: its number, and samples of the run before it
+        for place, weights in mixing.schedule:
+            rows = self.rows(epoch)
+            if place >= begin + rows:
+                later = self.rows(epoch + 1)  # of every epoch that follows, as no weights change in between
+                passed = (place - begin - rows) // later
+                epoch, begin = epoch + 1 + passed, begin + rows + passed * later
+            taken = self.at(epoch, place - begin).counts(place - begin)
+            self._segments.append(Segment(epoch, place - begin, weights, taken))
+            self._stretches = {}
 
     def rows(self, epoch: int) -> int:
         """Returns the rows of an epoch. They follow from the weights that it begins with."""
@@ -134,14 +140,8 @@ class WeightHistory:
         return self._mixing.epoch_rows or rows_until(self._mixing, weights)
 
     def _beginning(self, epoch: int) -> Segment:
-        """Returns the segment that an epoch begins with. Raises PositionError if it is not known any more."""
-        latest = next((each for each in reversed(self._segments) if each[:2] <= (epoch, 0)), None)
-        if latest is None:
-            raise PositionError(
-                f"the weights of epoch {epoch} are not known: the state that was loaded begins with epoch "
-                f"{self._segments[0].epoch}",
-                hint="load the state of an earlier time, or none",
-            )
+        """Returns the segment that an epoch begins with."""
+        latest = next(segment for segment in reversed(self._segments) if segment[:2] <= (epoch, 0))
         if latest.epoch == epoch:
             return latest
         rows = self._mixing.epoch_rows
@@ -154,59 +154,72 @@ class WeightHistory:
 
     def _stretch(self, segment: Segment, end: int, rows: int) -> Stretch:
         key = f"{self._seed}/{segment.epoch}/mixture".encode()
-        known = [each for each in self._segments if each[:2] <= segment[:2]]
-        told = msgspec.msgpack.encode([self._mixing, known])
-        tag = hashlib.blake2b(told, digest_size=8, person=b"weights").hexdigest()
-        return Stretch(segment.position, end, rows, Apportion(segment.weights), segment.taken, key, tag)
+        return Stretch(segment.position, end, rows, Apportion(segment.weights), segment.taken, key)
+
+    def _begun(self, epoch: int, end: int) -> list[Segment]:
+        """Returns the segment that an epoch begins with, and those in it that begin before a position."""
+        inside = [segment for segment in self._segments if segment.epoch == epoch and 0 < segment.position < end]
+        return [self._beginning(epoch), *inside]
 
     def stretches(self, epoch: int) -> list[Stretch]:
         """Returns the stretches of an epoch, in order."""
-        found = self._stretches.get(epoch)
-        if found is None:
-            inside = [each for each in self._segments if each.epoch == epoch and each.position]
-            begin = self._beginning(epoch)
-            rows = self._rows(begin.weights)
-            ends = [*(each.position for each in inside), rows]
-            found = [self._stretch(each, end, rows) for each, end in zip([begin, *inside], ends, strict=True)]
-            recent = {each: known for each, known in self._stretches.items() if each == epoch - 1}
-            self._stretches = recent | {epoch: found}
-        return found
+        stretches = self._stretches.get(epoch)
+        if stretches is None:
+            rows = self.rows(epoch)
+            segments = self._begun(epoch, rows)
+            ends = [*(segment.position for segment in segments[1:]), rows]
+            stretches = [self._stretch(segment, end, rows) for segment, end in zip(segments, ends, strict=True)]
+            recent = {number: known for number, known in self._stretches.items() if number == epoch - 1}
+            self._stretches = recent | {epoch: stretches}
+        return stretches
 
     def at(self, epoch: int, position: int) -> Stretch:
         """Returns the stretch of a place."""
-        found = self.stretches(epoch)
-        return next((each for each in reversed(found) if each.begin <= position), found[0])
+        return next(stretch for stretch in reversed(self.stretches(epoch)) if stretch.begin <= position)
 
     def weights(self, epoch: int, position: int) -> tuple[float, ...]:
         """Returns the weights at a place."""
-        latest = [each for each in self._segments if each[:2] <= (epoch, position)]
-        return (latest or self._segments)[-1].weights
+        return self._begun(epoch, position + 1)[-1].weights
 
-    def changed(self, epoch: int, position: int, weights: tuple[float, ...]) -> WeightHistory:
-        """Returns what follows when weights are set from a place on. Those that were set behind it stay."""
-        place = (epoch, position)
-        kept = [each for each in self._segments if each[:2] < place]
-        later = [(each[:2], each.weights) for each in self._segments if each[:2] > place]
-        for at, new in [(place, weights), *later]:
-            taken = self._segments[0].taken  # it takes the place of the very first one
-            if kept:
-                before = WeightHistory(self._mixing, self._seed, kept)
-                taken = before.at(*at).counts(at[1])
-            kept.append(Segment(*at, new, taken))
-        return WeightHistory(self._mixing, self._seed, kept)
+    def state(self, epoch: int, end: int) -> list[Segment]:
+        """Returns what the rows before a position of an epoch follow from; nothing where weights have not changed."""
+        decided = self._decided(epoch, end)
+        return [] if decided == self._constant()._decided(epoch, end) else decided
 
-    def state(self, epoch: int, position: int, kept: int) -> list[Segment]:
-        """Returns the weights that were set, as far as somebody needs them who goes on from a place.
+    def _decided(self, epoch: int, end: int) -> list[Segment]:
+        beginning, *later = self._begun(epoch, end)
+        return [beginning if end else beginning._replace(weights=()), *later[-1:]]
 
-        Args:
-            epoch, position: the place.
-            kept: positions at the epoch's beginning that are needed too.
+    def _constant(self) -> WeightSchedule:
+        return WeightSchedule(msgspec.structs.replace(self._mixing, schedule=()), self._seed)
+
+    def require_fits(self, saved: Sequence[Segment], epoch: int, end: int) -> None:
+        """Compares with what `state` returned, for a run that goes on. Weights that hold from `end` on may differ.
+
+        Raises:
+            PositionError: names the first weights that are others, and where they hold.
         """
-        if len(self._segments) == 1 and self._segments[0].weights == self._mixing.weights:
-            return []
-        later = [each for each in self._segments if each[:2] > (epoch, 0)]
-        at = max((each[:2] for each in later if each[:2] <= (epoch, position)), default=(epoch, 0))
-        return [self._beginning(epoch), *(each for each in later if each.position < kept or each[:2] >= at)]
+        begun = self._begun(epoch, end)
+        mine = {segment[:2]: segment for segment in [*self._segments, *begun]}
+        theirs = {segment[:2]: segment for segment in saved or self._constant()._decided(epoch, end)}
+        for place in sorted({*theirs, begun[-1][:2]}):
+            own, other = mine.get(place), theirs.get(place)
+            if own is not None and other is not None and not other.weights:
+                own = own._replace(weights=())
+            if own != other:
+                raise PositionError(
+                    f"the state was saved with {self._text(other)} from position {place[1]} of epoch {place[0]} on, "
+                    f"the loader has {self._text(own)}",
+                    hint="give feed.mix the weights of the saved run as far as it had come: weights=[(0, {...}), "
+                    "(samples, {...})]; those that follow may be others",
+                )
+
+    def _text(self, segment: Segment | None) -> str:
+        if segment is None:
+            return "no change of weights"
+        weights = [f"={weight:g}" for weight in segment.weights] or [""] * len(segment.taken)
+        sources = zip(self._mixing.names, weights, segment.taken, strict=True)
+        return "the sources " + " ".join(f"{name}{weight} (behind {taken} rows)" for name, weight, taken in sources)
 
 
 def endless(weights: Sequence[float], key: bytes) -> Stretch:
@@ -217,7 +230,7 @@ def endless(weights: Sequence[float], key: bytes) -> Stretch:
         key: decides which places of a window belong to each source.
     """
     end = 1 << 62  # whole windows
-    return Stretch(0, end, end, Apportion(weights), (0,) * len(weights), key, "")
+    return Stretch(0, end, end, Apportion(weights), (0,) * len(weights), key)
 
 
 def rows_until(mixing: Mixing, weights: tuple[float, ...]) -> int:
