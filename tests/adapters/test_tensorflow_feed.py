@@ -49,7 +49,9 @@ def test_shapes_are_static_and_the_epoch_has_a_length(saw: dict[str, Any]) -> No
     assert saw["length"] == 12
 
 
-@pytest.mark.promise("tensorflow", "`headrace.tensorflow.feed`: the same batches while workers are killed; it resumes")
+@pytest.mark.promise(
+    "feed-tensorflow", "`headrace.tensorflow.feed`: the same batches while workers are killed; it resumes"
+)
 def test_batches_are_the_same_in_order_while_workers_are_killed(saw: dict[str, Any]) -> None:
     assert saw["same"]
     hosts, retries, worker = saw["killed"]
@@ -63,7 +65,9 @@ def test_tensors_are_the_slabs_themselves(saw: dict[str, Any]) -> None:
     assert saw["copied"] == 0
 
 
-@pytest.mark.promise("tensorflow", "`headrace.tensorflow.feed`: the same batches while workers are killed; it resumes")
+@pytest.mark.promise(
+    "feed-tensorflow", "`headrace.tensorflow.feed`: the same batches while workers are killed; it resumes"
+)
 def test_training_goes_on_where_it_was_though_tensorflow_reads_ahead(saw: dict[str, Any]) -> None:
     assert saw["ahead of the training"]
     assert saw["resumed"]

@@ -17,7 +17,7 @@ from tensorflow_table import EVERY_RUN, OFF, READ_HERE, ROWS
 pytestmark = pytest.mark.timeout(3000 if SOAK else 600)
 TRIED = list(ROWS) if SOAK else list(EVERY_RUN)
 HERE = Path(__file__).parent
-PAGE = HERE.parent.parent / "docs" / "tensorflow.md"
+PAGE = HERE.parent.parent / "docs" / "tensorflow-operations.md"
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], d
     return {(line["row"], line["mode"]): line for line in lines}
 
 
-@pytest.mark.promise("tensorflow", "`headrace.tensorflow.distribute`: a pass has the elements of one process")
+@pytest.mark.promise(
+    "tensorflow-operations", "`headrace.tensorflow.distribute`: a pass has the elements of one process"
+)
 @pytest.mark.parametrize("name", TRIED)
 def test_divided_over_two_hosts_it_is_what_one_process_makes_in_every_pass(results, name):
     row = results[name, "dynamic"]
@@ -72,7 +74,9 @@ def test_what_one_worker_makes_alone_is_told_with_what_to_do(results):
     assert "put take, skip, enumerate, zip and the like before them" in plan
 
 
-@pytest.mark.promise("tensorflow", "`headrace.tensorflow.distribute`: a pass has the elements of one process")
+@pytest.mark.promise(
+    "tensorflow-operations", "`headrace.tensorflow.distribute`: a pass has the elements of one process"
+)
 def test_no_public_operation_is_missing_in_rows_and_on_the_page(results):
     public = set(results["", "public"]["names"])
     page = PAGE.read_text()
