@@ -30,9 +30,9 @@ WORDS = 77_500
 """Words of all pages that are written by hand, at most: 50,000 are wanted, so this number only falls."""
 HOW_TO_WORDS = 600
 STILL_LONGER = {
-    "artefacts": 900, "channels": 1550, "cloud": 1000, "doctor": 1400, "entry-points": 650, "feed-standalone": 2250,
-    "frameworks": 1450, "grid": 3350, "kubernetes": 2700, "mpi": 650, "running": 3850, "sagemaker-engine": 2050,
-    "serve": 4150, "slurm": 2600, "tensorflow": 2850, "ui": 950,
+    "artefacts": 900, "cloud": 1000, "doctor": 1400, "entry-points": 650, "feed-standalone": 2250,
+    "frameworks": 1450, "grid": 780, "mpi": 650, "running": 910,
+    "serve": 760, "tensorflow": 2850, "ui": 950,
 }  # fmt: skip
 """How-to pages that have more words than that, and how many they may have: the numbers only fall."""
 UNCLEAR = {

@@ -119,7 +119,9 @@ def test_an_agent_that_comes_back_takes_over_from_its_old_stream():
     play(scene)
 
 
-@pytest.mark.promise("engines", "agents of an earlier attempt are refused, and a stop without a certificate of the run")
+@pytest.mark.promise(
+    "own-engine", "agents of an earlier attempt are refused, and a stop without a certificate of the run"
+)
 def test_noise_another_process_and_another_attempt_change_nothing(logged):
     async def scene(server, desk, at):
         hello = encode(Report(1, Hello("dnn")))
@@ -150,7 +152,9 @@ def of_stranger(how):
     return ssl.create_default_context(cadata=LEADER.ca.decode()) if how == "without a certificate" else None
 
 
-@pytest.mark.promise("engines", "agents of an earlier attempt are refused, and a stop without a certificate of the run")
+@pytest.mark.promise(
+    "own-engine", "agents of an earlier attempt are refused, and a stop without a certificate of the run"
+)
 @pytest.mark.parametrize("how", ["in clear", "without a certificate", "with a certificate of another run"])
 def test_who_has_no_certificate_of_the_run_is_refused_at_the_handshake(how):
     async def scene(server, desk, at):

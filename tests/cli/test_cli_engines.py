@@ -38,7 +38,7 @@ def post(cli: Cli, tmp_path: Path) -> None:
     cli.env["PYTHONPATH"] += os.pathsep + str(folder)
 
 
-@pytest.mark.promise("engines", "an engine of your own is found by entry point, and every command takes its runs")
+@pytest.mark.promise("own-engine", "an engine of your own is found by entry point, and every command takes its runs")
 def test_what_an_engine_of_somebody_else_would_submit_is_written_as_files(
     cli: Cli, job_file: Callable[..., str], post: None, tmp_path: Path
 ) -> None:
@@ -69,7 +69,7 @@ def test_an_engine_that_lacks_a_function_or_renders_a_bad_name_is_told(
         2,
         [
             "error: the engine 'post' (post_engine) has no function start",
-            "hint: docs/engines.md says which functions an engine has",
+            "hint: docs/own-engine.md says which functions an engine has",
         ],
     )
     out = cli("plan", job, "--engine", "post", "--render", "out")

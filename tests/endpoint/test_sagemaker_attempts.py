@@ -41,7 +41,7 @@ def through(relay: Relay, **retry: object) -> dict[str, object]:
     return {"endpoint_urls": {"sagemaker": relay.url}, "retry": {"attempts": 3, "delay": 0, **retry}}
 
 
-@pytest.mark.promise("sagemaker-engine", "on SageMaker a run is one training job at a time, whatever it answers")
+@pytest.mark.promise("sagemaker-runs", "on SageMaker a run is one training job at a time, whatever it answers")
 def test_a_run_outlives_throttling_two_full_attempts_and_a_lost_answer_and_is_never_doubled(loop: Loop) -> None:
     with Relay(loop.service.port, CreateTrainingJob=[THROTTLED, FULL, FULL, LOST]) as relay:
         handle = loop.start(loop.job(HELLO, "full", through(relay), **ALONE))

@@ -1,4 +1,4 @@
-"""Writes the table of engines into docs/engines.md, and what was seen on a real cluster into docs/kubernetes.md.
+"""Writes the tables of engines, and what was seen on a real cluster, into docs/developers/engine-tables.md.
 
 PYTHONPATH=tests:tests/proof:tests/engines python tests/engines/engine_table_page.py
 """
@@ -15,8 +15,7 @@ from engine_table_cells import ABSENT, COLUMNS, DEFECTS, KEPT, ON_CLUSTER, PROVE
 
 from test_promises import is_in_the_normal_run
 
-DOCS = Path(__file__).parents[2] / "docs"
-PAGE, CLUSTER_PAGE = DOCS / "engines.md", DOCS / "kubernetes.md"
+PAGE = Path(__file__).parents[2] / "docs" / "developers" / "engine-tables.md"
 BEGIN, END = "<!-- made by tests/engines/engine_table_page.py -->", "<!-- made so far -->"
 
 
@@ -41,11 +40,11 @@ def end_in_words(end: End) -> str:
     return f"{end.status.value}{degraded}{kind}, exit code {end.exit_code}, {end.within:g} s"
 
 
-def table() -> str:
-    """Returns both tables."""
+def tables() -> str:
+    """Returns the tables of all engines, and the kept play on a real cluster."""
     jobs = _table("job", "what holds", [row.name for row in JOBS], _holds, lambda row, engine: "")
     faults = _table("fault", "how the run ends, and within", [row.name for row in FAULTS], _ends, _otherwise)
-    return f"{jobs}\n{faults}"
+    return f"{jobs}\n{faults}\n{seen()}"
 
 
 def _table(kind: str, what: str, rows: list[str], said: Callable[[str], str], more: Callable[[str, str], str]) -> str:
@@ -109,16 +108,13 @@ def _seen_seconds(row: dict[str, Any]) -> str:
     return f"{row.get('seconds_from_fault', row.get('seconds', '')):}"
 
 
-def written(page: str, made: str) -> str:
-    """Returns a page with what is made for it as it is now."""
+def written(page: str) -> str:
+    """Returns the page with its tables as they are now."""
     before, _, rest = page.partition(f"{BEGIN}\n")
     _, mark, after = rest.partition(END)
     assert mark, f"the page has no {BEGIN} and {END}"
-    return f"{before}{BEGIN}\n\n{made}\n{mark}{after}"
+    return f"{before}{BEGIN}\n\n{tables()}\n{mark}{after}"
 
-
-PAGES = {PAGE: table, CLUSTER_PAGE: seen}
 
 if __name__ == "__main__":
-    for path, made in PAGES.items():
-        path.write_text(written(path.read_text(), made()))
+    PAGE.write_text(written(PAGE.read_text()))

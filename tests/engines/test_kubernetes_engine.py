@@ -289,7 +289,7 @@ def test_a_field_of_a_patch_that_the_cluster_would_leave_out_is_refused(play: Pl
     assert play.left() == []
 
 
-@pytest.mark.promise("kubernetes", "on Kubernetes warnings of the API server name the key that helps")
+@pytest.mark.promise("kubernetes-reference", "on Kubernetes warnings of the API server name the key that helps")
 def test_what_the_cluster_warns_of_is_passed_on_once_with_the_object_and_the_key_with_which_pods_pass(
     play: Play, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -303,7 +303,7 @@ def test_what_the_cluster_warns_of_is_passed_on_once_with_the_object_and_the_key
     assert [record.getMessage() for record in caplog.records] == []
 
 
-@pytest.mark.promise("kubernetes", "on Kubernetes warnings of the API server name the key that helps")
+@pytest.mark.promise("kubernetes-reference", "on Kubernetes warnings of the API server name the key that helps")
 def test_pods_that_a_namespace_will_never_take_end_the_run_at_once_and_are_refused_before_it_where_that_can_be_asked(
     play: Play,
 ) -> None:

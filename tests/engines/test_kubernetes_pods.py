@@ -87,7 +87,9 @@ def wait_for_word(pods: Pods, host: str, seconds: float = 60.0) -> None:
 
 
 @pytest.mark.promise("engines", "channels, on kubernetes")
-@pytest.mark.promise("kubernetes", "on Kubernetes pods run as any user; the leader has the record and the model")
+@pytest.mark.promise(
+    "kubernetes-reference", "on Kubernetes pods run as any user; the leader has the record and the model"
+)
 @pytest.mark.parametrize("user", [1234, *([0] if SOAK else [])])
 def test_two_pods_make_one_run_whose_record_and_model_are_the_leaders(play: Play, user: int, tmp_path: Path) -> None:
     pods = play(user)
@@ -146,7 +148,9 @@ def ready(plan: Path, host: str = "algo-1") -> bool:
     return tree.exists() and '"network_interface_name": "lo"' in tree.read_text()
 
 
-@pytest.mark.promise("kubernetes", "on Kubernetes pods run as any user; the leader has the record and the model")
+@pytest.mark.promise(
+    "kubernetes-reference", "on Kubernetes pods run as any user; the leader has the record and the model"
+)
 def test_a_program_that_fails_is_the_last_word_of_the_leaders_pod(play: Play) -> None:
     pods = play(groups=(DNN,), environment={"END_WITH": "7"})
     wait_for_word(pods, "algo-1")

@@ -65,7 +65,7 @@ def test_model_and_output_of_all_hosts_become_one_archive_each(tmp_path: Path) -
     assert (model.clashes, model.left_out) == ((), ())
 
 
-@pytest.mark.promise("engines", "a machine with some hosts of a job fetches, serves and stores for these alone")
+@pytest.mark.promise("own-engine", "a machine with some hosts of a job fetches, serves and stores for these alone")
 def test_machines_that_have_some_hosts_each_store_parts_of_their_own(tmp_path: Path) -> None:
     both = HandMade.make(tmp_path / "run", hosts=2)
     for number in (1, 2):

@@ -220,7 +220,7 @@ def test_another_attempt_gets_what_all_hosts_saved_and_keeps_what_it_wrote_last(
     assert [clash.path for clash in kept.clashes] == ["deep/both"], "an attempt writes over what an earlier one left"
 
 
-@pytest.mark.promise("engines", "a machine with some hosts of a job fetches, serves and stores for these alone")
+@pytest.mark.promise("own-engine", "a machine with some hosts of a job fetches, serves and stores for these alone")
 @anywhere
 def test_with_hosts_on_other_machines_another_attempt_gets_what_those_saved(tmp_path: Path, place: Place) -> None:
     both = HandMade.make(tmp_path / "run", hosts=2, checkpoints=place.uri)

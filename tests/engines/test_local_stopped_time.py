@@ -61,7 +61,7 @@ while not pathlib.Path(os.environ["SM_MODEL_DIR"]).parent.joinpath("checkpoints"
 """
 
 
-@pytest.mark.promise("slurm", "a run that is stopped or suspended as a whole goes on when it is continued")
+@pytest.mark.promise("slurm-reference", "a run that is stopped or suspended as a whole goes on when it is continued")
 def test_a_run_that_is_stopped_as_a_whole_goes_on_when_it_is_continued(stage) -> None:
     handle = stage.start(UNTIL_TOLD, instance_groups=groups(dnn=2))
     until(lambda: text(handle).count("running") == 2)

@@ -76,7 +76,7 @@ def started(paths: RunPaths) -> list[ProgramStarted]:
     return [event for event in Run(paths).events() if isinstance(event, ProgramStarted)]
 
 
-@pytest.mark.promise("engines", "an engine of your own is found by entry point, and every command takes its runs")
+@pytest.mark.promise("own-engine", "an engine of your own is found by entry point, and every command takes its runs")
 @pytest.mark.promise("engines", "a run on a platform needs no process where it was submitted")
 def test_a_run_is_queued_runs_and_is_followed_to_its_end_without_whoever_submitted_it(platform: Platform) -> None:
     paths = platform.submit()

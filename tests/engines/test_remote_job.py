@@ -1,4 +1,4 @@
-"""A job for hosts that a platform gives, and the engine of docs/engines.md, on a fake platform that runs nothing."""
+"""A job for hosts that a platform gives, and the engine of docs/own-engine.md, on a fake platform that runs nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.job import Job
 from headrace.runs import CauseKind, EventWriter, Run, Status
 from headrace.runs.events import JobFinished
 
-PAGE = Path(__file__).parents[2] / "docs" / "engines.md"
+PAGE = Path(__file__).parents[2] / "docs" / "own-engine.md"
 
 
 class Platform(ModuleType):

@@ -11,7 +11,7 @@ REGION = "us-east-1"
 
 
 @pytest.mark.promise("engines", "another attempt, on sagemaker")
-@pytest.mark.promise("sagemaker-engine", "on SageMaker a run is one training job at a time, whatever it answers")
+@pytest.mark.promise("sagemaker-runs", "on SageMaker a run is one training job at a time, whatever it answers")
 def test_the_same_is_submitted_again_after_a_growing_pause() -> None:
     job = planned({"retry": {"attempts": 8, "delay": 10}}).asked
     pauses = [pause_before_next(job, attempt, "CapacityError") for attempt in range(1, 10)]

@@ -296,7 +296,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.mark.promise("engines", "the submitting process is killed, on sagemaker")
-@pytest.mark.promise("sagemaker-engine", "on SageMaker a run is one training job at a time, whatever it answers")
+@pytest.mark.promise("sagemaker-runs", "on SageMaker a run is one training job at a time, whatever it answers")
 def test_a_job_whose_answer_was_lost_is_found_by_its_name_and_never_made_twice() -> None:
     with Server(None, described()) as server:
         endpoints = {"sagemaker": f"http://127.0.0.1:{server.server_port}"}

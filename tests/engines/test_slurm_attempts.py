@@ -79,7 +79,9 @@ def test_a_failed_attempt_is_followed_by_another_one_on_the_same_nodes(cluster: 
     assert any(isinstance(event, AttemptStarted) for event in run.run.events())
 
 
-@pytest.mark.promise("slurm", "on Slurm only a person's stop is Stopped; lost and preempted nodes are tried again")
+@pytest.mark.promise(
+    "slurm-reference", "on Slurm only a person's stop is Stopped; lost and preempted nodes are tried again"
+)
 @on("")
 def test_a_data_node_may_die_and_the_leaders_may_not_and_with_retry_slurm_finds_another_one(
     cluster: SlurmCluster,
@@ -163,7 +165,9 @@ if SOAK:  # in every run: the record in its bucket in test_engine_table.py, and 
         assert {"marked", "saving"} <= {line.text for line in ended.logs()}
 
 
-@pytest.mark.promise("slurm", "on Slurm only a person's stop is Stopped; lost and preempted nodes are tried again")
+@pytest.mark.promise(
+    "slurm-reference", "on Slurm only a person's stop is Stopped; lost and preempted nodes are tried again"
+)
 @on("", *(["24.11"] if SOAK else []))
 def test_a_preempted_run_saves_and_goes_on_when_it_has_nodes_again_and_without_retry_the_cause_is_told(
     cluster: SlurmCluster,

@@ -82,7 +82,9 @@ def namespaces(cluster: SlurmCluster, node: str) -> set[str]:
 
 
 @pytest.mark.promise("engines", "instances, on slurm")
-@pytest.mark.promise("slurm", "on Slurm a host has its own /opt/ml, /tmp, name and processes; no node keeps anything")
+@pytest.mark.promise(
+    "slurm-reference", "on Slurm a host has its own /opt/ml, /tmp, name and processes; no node keeps anything"
+)
 def test_a_host_is_a_machine_of_its_own_also_without_root_and_a_node_that_refuses_says_so(
     cluster: SlurmCluster,
 ) -> None:
@@ -116,7 +118,9 @@ def test_a_host_is_a_machine_of_its_own_also_without_root_and_a_node_that_refuse
     assert run.ended(1) is Status.FAILED
 
 
-@pytest.mark.promise("slurm", "on Slurm a host has its own /opt/ml, /tmp, name and processes; no node keeps anything")
+@pytest.mark.promise(
+    "slurm-reference", "on Slurm a host has its own /opt/ml, /tmp, name and processes; no node keeps anything"
+)
 def test_a_level_that_a_node_does_not_have_is_refused_with_the_reason(cluster: SlurmCluster) -> None:
     slurm = {**launched(cluster, *PARTITIONS), "isolation": "shared_network"}
     run = start(cluster, "refused", "print('never')", engines={"slurm": slurm})

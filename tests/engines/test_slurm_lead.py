@@ -109,7 +109,7 @@ def test_a_stop_that_came_before_the_lead_could_take_it_is_not_lost_and_counts_o
     assert graces == ([0, 0, 0] if now else [None, None, 0]), "its signal may come too; a later one is a second wish"
 
 
-@pytest.mark.promise("slurm", "Slurm: the variables of the submitting shell do not stay in the run's folder")
+@pytest.mark.promise("slurm-reference", "Slurm: the variables of the submitting shell do not stay in the run's folder")
 def test_variables_of_the_submitting_machine_stay_there_and_the_file_is_the_users_alone(paths: RunPaths) -> None:
     given = {"PATH": "/bin", "AWS_SECRET_ACCESS_KEY": "x", "SLURM_JOB_ID": "3", "DISPLAY": ":0", "TMPDIR": "/tmp/me"}
     write_variables(paths, given)

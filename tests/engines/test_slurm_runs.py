@@ -73,7 +73,7 @@ def digits(cluster: SlurmCluster) -> str:
 
 @pytest.mark.promise("engines", "instances, on slurm")
 @pytest.mark.promise("slurm", "the same job file runs on Slurm, one node a host, with the same losses bit by bit")
-@pytest.mark.promise("slurm", "Slurm: the variables of the submitting shell do not stay in the run's folder")
+@pytest.mark.promise("slurm-reference", "Slurm: the variables of the submitting shell do not stay in the run's folder")
 @pytest.mark.usefixtures("limited")
 def test_two_groups_say_hello_from_their_nodes_and_leave_nothing(cluster: SlurmCluster) -> None:
     script = "import os, socket, headrace\nenv = headrace.Environment()\n"
@@ -196,7 +196,9 @@ def test_the_time_limit_stops_the_run_in_order_before_slurm_does(limited: Submit
 
 @pytest.mark.promise("engines", "queue, on slurm")
 @pytest.mark.promise("engines", "the programs save on a stop, on slurm")
-@pytest.mark.promise("slurm", "on Slurm only a person's stop is Stopped; lost and preempted nodes are tried again")
+@pytest.mark.promise(
+    "slurm-reference", "on Slurm only a person's stop is Stopped; lost and preempted nodes are tried again"
+)
 def test_stop_lets_programs_save_and_a_waiting_run_is_shown_as_waiting_and_stopped_too(cluster: SlurmCluster) -> None:
     both = [{**DATA, "count": 2}, {**DNN, "count": 2}]
     first = start(cluster, "first", WAIT, instance_groups=both)
@@ -230,7 +232,7 @@ if SOAK:  # in every run: a stop, above, and one that does not wait, test_local_
         assert run.run.state().exit_code == 130
 
 
-@pytest.mark.promise("slurm", "a run that is stopped or suspended as a whole goes on when it is continued")
+@pytest.mark.promise("slurm-reference", "a run that is stopped or suspended as a whole goes on when it is continued")
 def test_a_suspended_job_goes_on_when_it_is_resumed_and_can_be_stopped_while_it_is_not(cluster: SlurmCluster) -> None:
     run = start(cluster, "pause", WAIT, instance_groups=[DATA])
     run.said("running")
@@ -265,7 +267,9 @@ def test_when_the_lead_is_killed_the_run_has_failed_and_nothing_is_left_on_the_n
 
 
 @pytest.mark.promise("engines", "the programs save on a stop, on slurm")
-@pytest.mark.promise("slurm", "on Slurm only a person's stop is Stopped; lost and preempted nodes are tried again")
+@pytest.mark.promise(
+    "slurm-reference", "on Slurm only a person's stop is Stopped; lost and preempted nodes are tried again"
+)
 def test_what_slurm_cancels_has_failed_and_was_not_stopped(cluster: SlurmCluster) -> None:
     run = start(cluster, "cancelled", WAIT)
     run.said("running")

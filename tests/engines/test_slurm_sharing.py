@@ -40,7 +40,7 @@ def no_job_is_left(cluster: SlurmCluster) -> Iterator[None]:
 STRANGERS = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
 
 
-@pytest.mark.promise("slurm", "on Slurm a group that is done gives its nodes back while the others go on")
+@pytest.mark.promise("slurm-reference", "on Slurm a group that is done gives its nodes back while the others go on")
 @on("", *(["24.11"] if SOAK else []))
 def test_a_group_that_is_done_gives_its_node_back_while_the_others_go_on(cluster: SlurmCluster) -> None:
     end = cluster.folder / "early.end"
@@ -85,7 +85,7 @@ def test_two_runs_share_a_node_where_it_is_wished(cluster: SlurmCluster) -> None
         assert "saving" in text(run)
 
 
-@pytest.mark.promise("slurm", "a run on Slurm goes on while Slurm's controller is dead")
+@pytest.mark.promise("slurm-reference", "a run on Slurm goes on while Slurm's controller is dead")
 @on("")
 def test_a_run_goes_on_while_slurms_controller_is_dead_and_status_says_that_it_does_not_answer(
     cluster: SlurmCluster,

@@ -101,7 +101,7 @@ def members(path: str | Path) -> dict[str, str]:
         }
 
 
-@pytest.mark.promise("engines", "hosts on machines of their own make one run: one record, one model, one stop")
+@pytest.mark.promise("own-engine", "hosts on machines of their own make one run: one record, one model, one stop")
 def test_hosts_on_machines_of_their_own_make_one_run_over_encrypted_connections(machines, tmp_path: Path) -> None:
     made = machines(TRAIN + UNTIL_RELEASED, encrypt_inter_container_traffic=True).start()
     assert made["algo-3"].wait() == 0, "a data host that is released early ends at once"
@@ -128,7 +128,7 @@ def test_hosts_on_machines_of_their_own_make_one_run_over_encrypted_connections(
     assert not any(isinstance(event, HostNotCollected) for event in run.events())
 
 
-@pytest.mark.promise("engines", "hosts on machines of their own make one run: one record, one model, one stop")
+@pytest.mark.promise("own-engine", "hosts on machines of their own make one run: one record, one model, one stop")
 def test_channels_and_checkpoints_are_each_hosts_own_and_another_attempt_has_those_of_all(
     machines, s3: ObjectStore, tmp_path: Path
 ) -> None:
@@ -174,7 +174,9 @@ def test_channels_and_checkpoints_are_each_hosts_own_and_another_attempt_has_tho
     assert (clash.path, {clash.kept, *clash.dropped}) == ("both", set(made.all))
 
 
-@pytest.mark.promise("engines", "when connections between supervisors break, nothing of the record is lost or doubled")
+@pytest.mark.promise(
+    "own-engine", "when connections between supervisors break, nothing of the record is lost or doubled"
+)
 def test_a_rank_that_fails_on_another_machine_is_the_cause_and_no_line_is_lost_over_broken_connections(
     machines, cut: Callable[[Machines], object]
 ) -> None:
@@ -221,7 +223,7 @@ def serving(made: Machines) -> bool:
     return sum(isinstance(event, FeedReady) for event in events) == 2 and bool(made.said("running")())
 
 
-@pytest.mark.promise("engines", "a lost machine is replaced by an empty one; without one the others end")
+@pytest.mark.promise("own-engine", "a lost machine is replaced by an empty one; without one the others end")
 @pytest.mark.parametrize("power_off", [True, *([False] if SOAK else [])])
 def test_the_job_goes_on_without_a_data_host_that_is_lost(machines, tmp_path: Path, power_off: bool) -> None:
     made = machines(WAIT, **FED).start()
@@ -242,7 +244,7 @@ def test_the_job_goes_on_without_a_data_host_that_is_lost(machines, tmp_path: Pa
     assert "algo-3" in {stream.host for stream in made.run.streams()}
 
 
-@pytest.mark.promise("engines", "a lost machine is replaced by an empty one; without one the others end")
+@pytest.mark.promise("own-engine", "a lost machine is replaced by an empty one; without one the others end")
 @pytest.mark.parametrize("power_off", [False, *([True] if SOAK else [])])
 def test_without_the_leader_the_others_end_and_its_platform_is_the_cause(machines, power_off: bool) -> None:
     made = machines(WAIT, instance_groups=groups(dnn=2)).start()
@@ -266,7 +268,7 @@ PARTS = {
 }
 
 
-@pytest.mark.promise("engines", "hosts on machines of their own make one run: one record, one model, one stop")
+@pytest.mark.promise("own-engine", "hosts on machines of their own make one run: one record, one model, one stop")
 @pytest.mark.parametrize("part", PARTS if SOAK else ["training"])
 def test_a_stop_by_a_person_works_in_every_part_of_the_run(
     machines, tmp_path: Path, s3: ObjectStore, monkeypatch: pytest.MonkeyPatch, part: str
@@ -345,7 +347,7 @@ RETRY = {"attempts": 1}
 
 
 @pytest.mark.promise("engines", "another attempt, on kubernetes")
-@pytest.mark.promise("engines", "a lost machine is replaced by an empty one; without one the others end")
+@pytest.mark.promise("own-engine", "a lost machine is replaced by an empty one; without one the others end")
 @pytest.mark.parametrize("empty", [True, *([False] if SOAK else [])])
 def test_a_machine_that_takes_the_place_of_a_lost_one_joins_the_next_attempt(machines, empty: bool) -> None:
     made = machines(COUNT, instance_groups=groups(dnn=2), retry=RETRY).start()
@@ -392,7 +394,7 @@ def test_the_model_has_what_the_second_machine_of_a_host_made_and_nothing_of_the
     assert set(members(made.leader.paths.output / "model.tar.gz")) == {"algo-1-2", "algo-2-2"}, made.explain()
 
 
-@pytest.mark.promise("engines", "a lost machine is replaced by an empty one; without one the others end")
+@pytest.mark.promise("own-engine", "a lost machine is replaced by an empty one; without one the others end")
 @pytest.mark.parametrize("power_off", [False, *([True] if SOAK else [])])
 def test_a_leader_that_takes_the_place_of_a_lost_one_brings_the_record_back_and_goes_on(
     machines, s3: ObjectStore, power_off: bool

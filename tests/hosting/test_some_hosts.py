@@ -18,7 +18,7 @@ from headrace.runs import RunPaths
 BOTH = ("algo-1", "algo-2")
 
 
-@pytest.mark.promise("engines", "a machine with some hosts of a job fetches, serves and stores for these alone")
+@pytest.mark.promise("own-engine", "a machine with some hosts of a job fetches, serves and stores for these alone")
 def test_its_channels_are_staged_and_served_and_no_other(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()

@@ -164,7 +164,7 @@ def calls(supervisor: SupervisorProcess) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-@pytest.mark.promise("engines", "a supervisor leads the hosts of any engine, again after a failure, and cleans up")
+@pytest.mark.promise("own-engine", "a supervisor leads the hosts of any engine, again after a failure, and cleans up")
 def test_its_hosts_run_again_after_a_failure_of_the_infrastructure_and_finish(start) -> None:
     script = """
     cd hosts/algo-2; mkdir -p model; touch model/of-attempt-$1
@@ -214,7 +214,7 @@ def supervise(paths: RunPaths) -> int:
         process.communicate()
 
 
-@pytest.mark.promise("engines", "a supervisor leads the hosts of any engine, again after a failure, and cleans up")
+@pytest.mark.promise("own-engine", "a supervisor leads the hosts of any engine, again after a failure, and cleans up")
 def test_a_stop_reaches_them_and_what_they_leave_running_is_ended(start) -> None:
     supervisor = start("sleep 600 & echo $! > left; setsid sleep 600 & echo $! >> left; touch running; wait")
     until(lambda: (supervisor.run.paths.root / "running").exists())
@@ -228,7 +228,7 @@ def test_a_stop_reaches_them_and_what_they_leave_running_is_ended(start) -> None
     assert not any(Path(f"/proc/{pid}").exists() for pid in left)
 
 
-@pytest.mark.promise("engines", "a supervisor leads the hosts of any engine, again after a failure, and cleans up")
+@pytest.mark.promise("own-engine", "a supervisor leads the hosts of any engine, again after a failure, and cleans up")
 def test_when_their_supervisor_is_killed_the_engine_cleans_up_before_the_end_is_written(start) -> None:
     supervisor = start("echo $$ > agent.pid; touch running; exec sleep 600")
     until(lambda: (supervisor.run.paths.root / "running").exists())

@@ -191,7 +191,7 @@ def test_encryption_is_refused_here_where_tf_data_service_would_talk_in_clear() 
     job(data_service=data).check_engine("local")
 
 
-@pytest.mark.promise("engines", "an engine of your own is found by entry point, and every command takes its runs")
+@pytest.mark.promise("own-engine", "an engine of your own is found by entry point, and every command takes its runs")
 def test_options_of_an_installed_engine_of_somebody_else_are_kept_as_they_are(monkeypatch) -> None:
     monkeypatch.setattr("headrace.job.rules.job_rules.engine_names", lambda: ("local", "mine"))
     options = {"mine": {"queue": "long", "nodes": {"a": [1, None]}}}

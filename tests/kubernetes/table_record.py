@@ -1,5 +1,5 @@
 """What was seen when the table of engines was played on a real cluster, as JSON: KUBERNETES_RECORD, by default
-.cache/kubernetes/table.json. A copy of one such file is below bench/results, and docs/kubernetes.md shows it."""
+.cache/kubernetes/table.json. A copy of one is below bench/results; docs/developers/engine-tables.md shows it."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def _render(job: Job, engine: str, folder: Path, output: str) -> None:
     try:
         files = write_documents(documents, folder)
     except ValueError as error:
-        hint = "docs/engines.md says what an engine renders: relative paths in the folder, each once"
+        hint = "docs/own-engine.md says what an engine renders: relative paths in the folder, each once"
         raise EngineRefused(f"what the engine {engine!r} renders cannot be written: {error}", hint) from error
     if output == "json":
         named = zip(documents, files, strict=True)

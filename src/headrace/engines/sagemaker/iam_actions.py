@@ -55,7 +55,7 @@ def _submitter(planned: SageMakerJob) -> Iterator[Permission]:
     yield from _objects(there, "model and output", job.output_path or "", read=True)
     streams = (f"arn:{there}:logs:{planned.region}:*:log-group:{aws_actions.LOG_GROUP}:*",)
     yield Permission(
-        aws_actions.READ_LOGS, streams, "`headrace logs --engine`: what its containers print", optional=True
+        aws_actions.READ_LOGS, streams, "`headrace logs --platform`: what its containers print", optional=True
     )
     words = "what CloudWatch measured of hosts whose own record is lost"
     yield Permission(aws_actions.READ_METRICS, ("*",), words, optional=True)
