@@ -5,12 +5,16 @@ from __future__ import annotations
 import ast
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import botocore.exceptions
 import pytest
 
 from headrace.endpoint.auth.job_rights import rights_of
+from headrace.engines.sagemaker.sagemaker_job import plan_sagemaker_job
+from headrace.job import Job as JobOfFile
+from headrace.runs import RunPaths
 from serve_process import BUCKET, REGION, ServeProcess, serving
 
 SDK_BUCKET = f"sagemaker-{REGION}-000000000000"
@@ -244,10 +248,33 @@ def test_what_a_request_names_is_found_wherever_it_stands() -> None:
     assert (rights.writes("d", b"j/x"), rights.writes("d", b"x"), rights.reads("d", b"x")) == (True, False, False)
 
 
-def test_a_job_of_headraces_own_engine_writes_its_record_and_nothing_else_of_its_place() -> None:
-    source = {"S3Uri": "s3://b/out/headrace/channels/run-1/"}
-    rights = rights_of({"InputDataConfig": [{"DataSource": {"S3DataSource": source}}]}, "run-1", frozenset())
-    assert rights.writes("b", b"out/headrace/runs/run-1/events/0")
-    assert rights.writes("b", b"out/headrace/runs/attempts/2/run-1/segments/0")
-    others = (b"other/x", b"out/model/x", b"out/headrace/channels/run-2/secret.tar.gz", b"out/headrace/shared/0/x")
-    assert not any(rights.writes("b", key) or rights.reads("b", key) for key in others)
+@pytest.mark.parametrize("record", [None, {"uri": "s3://elsewhere/records"}], ids=["below its output", "elsewhere"])
+def test_a_job_of_headraces_own_engine_writes_the_record_of_its_own_run_and_no_other(
+    record: dict[str, str] | None,
+) -> None:
+    job = JobOfFile(
+        "digits", source_dir=".", entry_point="train.py", instance_type="ml.m5.large", instance_count=1, image_uri="i",
+        role="arn:aws:iam::123456789012:role/Train", output_path="s3://bucket/out", record=record,
+        engines={"sagemaker": {"region": "eu-west-1"}},
+    )  # fmt: skip
+    run, other = "digits-20261122-130000-00ff", "digits-20261122-130000-00ee"
+    planned = plan_sagemaker_job(job, RunPaths(Path("/runs") / run), {})
+    bucket, runs = ("elsewhere", b"records/") if record else ("bucket", b"out/headrace/runs/")
+    for attempt, place in ((1, runs), (2, runs + b"attempts/2/")):
+        request = planned.at(attempt).request()
+        rights = rights_of(request, str(request["TrainingJobName"]), frozenset())
+        for folder in ("segments/w/1-x", "bundles/0"):
+            assert rights.writes(bucket, place + f"{run}/{folder}".encode())
+            assert rights.reads(bucket, place + f"{run}/{folder}".encode())
+        assert rights.reads("bucket", f"out/headrace/channels/{run}/headrace.zip".encode())
+        others = [
+            *(runs + b"attempts/3/%b/segments/0" % run.encode(), runs + b"%b/segments/w/1-x" % other.encode()),
+            *(place + f"{name}/segments/w/1-x".encode() for name in (other, f"{run}0", f"{run}-try2")),
+            *(place, runs, runs + b"attempts/", place + run.encode()[:-1]),
+        ]
+        assert not [key for key in others if rights.writes(bucket, key) or rights.reads(bucket, key)]
+        beside = [f"out/headrace/channels/{other}/secret.tar.gz", "out/model/x", "other/x"]
+        assert not [
+            key for key in beside if rights.writes("bucket", key.encode()) or rights.reads("bucket", key.encode())
+        ]
+        assert not rights.writes("bucket", f"out/headrace/channels/{run}/headrace.zip".encode())

@@ -4,11 +4,10 @@ Reading goes by the beginning of a key, as a channel's S3Prefix does; writing by
 
 * the channels: read;
 * outputs, of the model, TensorBoard, the profiler and the debugger: read and written below ``ADDRESS/<job>/``;
-* a job of headrace's own engine for SageMaker, which has a channel ``BASE/headrace/channels/<run>/``, keeps its record
-  below ``BASE/headrace/runs/``: read and written (a record elsewhere stands in its variables);
 * checkpoints: read and written at their address;
 * addresses in hyperparameters, variables, arguments and the rest: read and written, since the program is told of them.
-  One of a channel, of the code or of a whole bucket is only read;
+  One of a channel, of the code or of a whole bucket is only read. headrace's own engine for SageMaker names the folder
+  of the run's record so, of this attempt;
 * ``<job>/`` in the buckets that SDKs take by default: read and written; these buckets may be looked for and created.
 """
 
@@ -25,7 +24,6 @@ Place = tuple[str, bytes]
 
 _ADDRESS = re.compile(r"s3://([^/\s\"'\\,;<>]+)(?:/([^\s\"'\\,;<>]*))?")
 _OUTPUTS = ("OutputDataConfig", "TensorBoardOutputConfig", "DebugHookConfig", "ProfilerConfig")
-_OWN = re.compile(rb"((?:.*/)?headrace/)channels/[^/]+/")
 _CODE = "sagemaker_submit_directory"
 
 
@@ -76,7 +74,6 @@ def rights_of(request: Mapping[str, object], name: str, default: frozenset[str])
     written = [(bucket, _folder(key) + name.encode() + b"/") for bucket, key in outputs]
     written += _places(str(get(dict(request), ("CheckpointConfig", "S3Uri")) or ""))
     written += [(bucket, name.encode() + b"/") for bucket in sorted(default)]
-    written += [(bucket, found[1] + b"runs/") for bucket, key in channels if (found := _OWN.match(key))]
     others = {key: value for key, value in request.items() if key not in (CHANNELS, *_OUTPUTS, "CheckpointConfig")}
     named = [place for text in _texts(others) for place in _places(text)]
     only_read = {(bucket, key.rstrip(b"/")) for bucket, key in (*channels, *code)}

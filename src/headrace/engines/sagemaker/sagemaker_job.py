@@ -35,14 +35,14 @@ from headrace.job.model.sagemaker_options import AUTO_WHEELS, SageMakerOptions
 from headrace.job.rules.engine_rules import TOOLKIT_ONLY
 from headrace.job.rules.sagemaker_rules import OPTIONS
 from headrace.runs import RunPaths
-from headrace.runs.segments import attempt_place
+from headrace.runs.segments import attempt_place, joined
 
 RUN_TAG = "headrace:run"
 """Tag of a training job that is named after its job: the run's id."""
 START = f"{CHANNEL_FOLDER}/headrace.zip"
 """What the containers start; see `container_start`."""
 RECORD_VARIABLE = "HEADRACE_RECORD"
-"""Variable of a container whose record has a place of its own: where that is."""
+"""Variable of a container: the folder of the record of its attempt. An endpoint of ours lets it write there."""
 TOOLKIT = ("train",)
 """What starts a program with SageMaker's own toolkit, in the image."""
 
@@ -147,9 +147,9 @@ class SageMakerJob(EngineJob):
         if self.options.naming == "job":  # whoever finds it there learns which run it is
             job = job.model_copy(update={"tags": (*job.tags, Tag(key=RUN_TAG, value=self.plan.run_id))})
         carrier = carrier or self.carrier
-        place = self.record_place
-        if place and not f"{place}/".startswith(f"{self.base}/runs/"):  # what it may write stands in its request
-            carrier = replace(carrier, environment={**carrier.environment, RECORD_VARIABLE: place})
+        if self.record_place:  # what it may write stands in its request
+            record = joined(self.record_place, self.plan.run_id, "")  # with its slash: no run whose name begins so
+            carrier = replace(carrier, environment={**carrier.environment, RECORD_VARIABLE: record})
         return training_request(job, self.name, self.image, carrier)
 
     @property
