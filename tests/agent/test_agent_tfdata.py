@@ -80,3 +80,45 @@ def test_it_imports_tensorflow_without_keras_which_no_server_uses(tmp_path: Path
     assert done.returncode == 1
     assert "cannot import tensorflow" in done.stderr
     assert "its own Keras: 1; install it there" in done.stderr
+
+
+NICED = """
+import os, sys, threading, time, types
+
+__version__ = "2.21.0"
+print("import", os.getpriority(os.PRIO_PROCESS, 0), flush=True)
+threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+
+def worker(config):
+    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+    threads = [int(name) for name in os.listdir("/proc/self/task")]
+    print(*("threads", *sorted(os.getpriority(os.PRIO_PROCESS, thread) for thread in threads)), flush=True)
+    return types.SimpleNamespace(_num_tasks=lambda: 3)
+
+service = types.SimpleNamespace(WorkerConfig=lambda *_, **__: None, WorkerServer=worker)
+data = types.SimpleNamespace(experimental=types.SimpleNamespace(service=service))
+"""
+
+
+def test_a_worker_beside_a_program_imports_at_its_pace_and_yields_to_it_then_with_all_its_threads(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "tensorflow.py").write_text(NICED)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    options = ["--port", str(port), "--dispatcher", "somebody:1", "--nice", "3"]
+    server = subprocess.Popen(
+        [sys.executable, "-m", "headrace.agent.tf_data_server", *options],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    lowered = min(19, before + 3)
+    try:
+        assert server.stdout is not None
+        assert server.stdout.readline() == f"import {before}\n"
+        assert set(server.stdout.readline().split()[1:]) == {str(lowered)}
+    finally:
+        server.kill()
+        server.wait()
+        server.stdout.close()

@@ -74,6 +74,10 @@ def start_server(given: argparse.Namespace) -> tuple[str, Callable[[], dict[str,
             f"cannot import tensorflow in {sys.executable}: {error}; install it there (pip install tensorflow), "
             "or name it in the group's requirements"
         ) from None
+    from headrace.feed.worker.forkserver import lower_priority
+
+    if given.nice:  # only now: beside busy ranks the import would take six times as long
+        lower_priority(given.nice)
     check_port(given.port)  # again: the import takes seconds, and another job may have come
     service = tf.data.experimental.service
     server: Any
@@ -139,8 +143,6 @@ def main() -> int:
     """Entry point of the module. Returns the exit code."""
     given = _arguments()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the agent handles Ctrl-C in a terminal
-    if given.nice:
-        os.nice(given.nice)
     if given.status_fd is not None:
         os.set_inheritable(given.status_fd, False)
 

@@ -9,6 +9,7 @@ with it. It reaps them and reports to the feed server how each ended.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import importlib.util
 import os
@@ -106,12 +107,15 @@ class ForkServer:
 
 
 def lower_priority(nice: int) -> None:
-    """Makes this process, and what it forks, yield to others.
+    """Makes this process, its threads and what it forks yield to others.
 
     Where the kernel groups processes by session (sched_autogroup), niceness counts only inside a session, so the
     session's own niceness is set too; the fork server has a session of its own.
     """
-    os.nice(nice)
+    lowered = os.nice(nice)  # of this thread, and of those that it starts
+    for thread in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(ProcessLookupError):
+            os.setpriority(os.PRIO_PROCESS, int(thread.name), lowered)
     autogroup = Path("/proc/self/autogroup")
     if autogroup.exists() and os.getsid(0) == os.getpid():
         try:
