@@ -58,13 +58,14 @@ def test_the_plan_tells_worlds_ports_ends_requirements_and_places(tmp_path):
         completion={"stall_after": 60},
         retry={"attempts": 2},
         encrypt_inter_container_traffic=True,
-        output_path=str(tmp_path / "out"),
+        output_path=f"{tmp_path}/job/../out",
         checkpoint_s3_uri=str(tmp_path / "kept"),
     )
     shown = plan_document.view(job, make_plan(job, RunPaths(tmp_path / "run"), Machine((0, 1)), "py"))
     assert plan_document.worlds(shown) == ["mpi with Horovod over dnn: 4 ranks, started by mpirun on algo-3"]
     assert [host.launched for host in shown.hosts] == [(), (), ("0", "1"), ("2", "3")]
     assert plan_document.used_ports(shown) == "ports: control 7071"
+    assert shown.storage.output == str(tmp_path / "out")
     ends = plan_document.promises(shown)
     for words in ("stops after 86400 s", "60 s of silence", "tried again after the loss of a host, 2 times", "TLS"):
         assert words in ends

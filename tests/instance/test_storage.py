@@ -188,11 +188,22 @@ def test_places() -> None:
     assert storage.local_path("file:///x/y") == Path("/x/y")
     assert storage.local_path("file://x/y", "/base") == Path("/base/x/y")
     assert storage.local_path("x", "/base") == Path("/base/x")
+    assert storage.local_path("../x/./y", "/base/job") == Path("/base/x/y")
+    assert storage.local_path("..", "/base/job") == storage.local_path("../base/.", "/job") == Path("/base")
+    assert storage.local_path("../../../x", "/base") == Path("/x")
     for wrong in ("s3://", "s3:///x"):
         with pytest.raises(UsageError, match="names no bucket"):
             storage.split(wrong)
     with pytest.raises(UsageError, match="cannot read or write there"):
         storage.local_path("gs://b/x")
+
+
+def test_a_place_above_a_link_is_the_one_that_the_kernel_would_take(tmp_path: Path) -> None:
+    (tmp_path / "far" / "job").mkdir(parents=True)
+    (tmp_path / "job").symlink_to("far/job")
+    found = storage.local_path("../results/new", tmp_path / "job")
+    assert found == tmp_path / "far" / "results" / "new"
+    assert storage.local_path("x", tmp_path / "job") == tmp_path / "job" / "x", "no need to follow it"
 
 
 def test_no_such_bucket(store: Store, s3: ObjectStore, tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def _is_utf8(name: str) -> bool:
 
 
 def local_path(uri: str, base: str | os.PathLike[str] = ".") -> Path:
-    """Returns the path of a place on this machine.
+    """Returns the path of a place on this machine, absolute and without ``..``: a link before one of these is followed.
 
     Args:
         uri: a path, or ``file://`` and a path.
@@ -77,7 +77,9 @@ def local_path(uri: str, base: str | os.PathLike[str] = ".") -> Path:
     path = uri.removeprefix(FILE_SCHEME)
     if "://" in path:
         raise UsageError(f"{uri!r}: headrace cannot read or write there", "use a path, file:// or s3://")
-    return Path(base, path).absolute()
+    found = Path(base, path).absolute()
+    behind = len(found.parts) - 1 - found.parts[::-1].index("..") if ".." in found.parts else -1
+    return Path(os.path.realpath(Path(*found.parts[: behind + 1])), *found.parts[behind + 1 :]) if behind > 0 else found
 
 
 def local_object(path: str | os.PathLike[str]) -> Object:

@@ -17,6 +17,7 @@ from headrace.agent.program_specs import (
     programs_of,
     service_argv,
 )
+from headrace.engines.planning.plan_artefacts import absolute_place
 from headrace.engines.submission import Submission
 from headrace.errors import UsageError
 from headrace.insight.cost.billing import amount
@@ -176,7 +177,14 @@ def view(
         cost=project(groups, plan.max_run, max_cost=budget.max_cost if budget else None, region=where),
         limits=limits,
         tf_data_ports=tuple(sorted({each.port for each in tf_data_servers(plan) if not each.is_dispatcher})),
-        storage=StorageView(job.output_path or "", job.checkpoint_s3_uri or "", job.checkpoint_local_path, job.keep),
+        storage=StorageView(
+            *(
+                absolute_place(place, job.base_path) if place else ""
+                for place in (job.output_path, job.checkpoint_s3_uri)
+            ),
+            job.checkpoint_local_path,
+            job.keep,
+        ),
         submission=submission or msgspec.UNSET,
         record=None if job.record is None else RecordView(job.record.uri, job.record.interval),
         requirements=_requirements(job),

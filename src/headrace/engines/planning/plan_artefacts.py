@@ -30,7 +30,7 @@ def plan_artefacts(job: Job, plan: LaunchPlan, paths: RunPaths, hosts: Collectio
     output = str(paths.output)
     if job.output_path is not None:
         output = _output_of(job, job.output_path)
-    checkpoints = "" if job.checkpoint_s3_uri is None else _absolute(job.checkpoint_s3_uri, job.base_path)
+    checkpoints = "" if job.checkpoint_s3_uri is None else absolute_place(job.checkpoint_s3_uri, job.base_path)
     config = job.request_extras.get("OutputDataConfig")
     compression = config.get("CompressionType") if isinstance(config, Mapping) else None
     here = [host for host in plan.hosts if hosts is None or host.name in hosts]
@@ -103,7 +103,7 @@ def check_places(job: Job, elsewhere: Collection[object] = (), access: S3Access 
         with storage.Store(access=access) as store:
             for key, place in places.items():
                 if place is not None and key not in elsewhere:
-                    store.check_writable(_absolute(place, job.base_path))
+                    store.check_writable(absolute_place(place, job.base_path))
             if job.output_path is not None and "output_path" not in elsewhere:
                 _tell_earlier(job, store, _output_of(job, job.output_path))
     except (StorageError, UsageError) as error:
@@ -137,7 +137,7 @@ def _earlier(store: storage.Store, output: str) -> Iterator[str]:
 
 
 def _output_of(job: Job, place: str) -> str:
-    return storage.join(_absolute(place, job.base_path), job.job_name, "output")
+    return storage.join(absolute_place(place, job.base_path), job.job_name, "output")
 
 
 def prepare_artefacts(job: Job, plan: LaunchPlan, paths: RunPaths, hosts: Collection[str] | None = None) -> None:
@@ -170,5 +170,6 @@ def prepare_artefacts(job: Job, plan: LaunchPlan, paths: RunPaths, hosts: Collec
             write_atomically(TreePaths(host.base).input_config / CHECKPOINT_CONFIG, content)
 
 
-def _absolute(place: str, base: Path) -> str:
+def absolute_place(place: str, base: Path) -> str:
+    """Returns where something is kept: an ``s3://`` URI as it is, else the path on this machine."""
     return place if storage.is_s3(place) else str(storage.local_path(place, base))
