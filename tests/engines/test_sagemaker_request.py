@@ -125,7 +125,7 @@ def test_what_starts_headrace_takes_the_place_of_the_jobs_command_and_its_argume
     request = job.request(carrier)
     algorithm = request["AlgorithmSpecification"]
     assert (algorithm["ContainerEntrypoint"], algorithm["ContainerArguments"]) == (["/bin/sh"], ["-c", "true"])  # type: ignore[index]
-    assert request["Environment"] == {"A": "1"}
+    assert request["Environment"] == {"A": "1", "HEADRACE_RECORD": f"s3://bucket/out/headrace/runs/{RUN}/"}
     assert job.plan.command == ("python3", "x" * 256)
 
 
