@@ -178,12 +178,7 @@ def view(
         limits=limits,
         tf_data_ports=tuple(sorted({each.port for each in tf_data_servers(plan) if not each.is_dispatcher})),
         storage=StorageView(
-            *(
-                absolute_place(place, job.base_path) if place else ""
-                for place in (job.output_path, job.checkpoint_s3_uri)
-            ),
-            job.checkpoint_local_path,
-            job.keep,
+            _place(job, job.output_path), _place(job, job.checkpoint_s3_uri), job.checkpoint_local_path, job.keep
         ),
         submission=submission or msgspec.UNSET,
         record=None if job.record is None else RecordView(job.record.uri, job.record.interval),
@@ -371,3 +366,7 @@ def work(group: GroupPlan, tf_data: TfDataPlan | None = None) -> str:
 def cpu_set(cpus: tuple[int, ...]) -> str:
     """Returns CPU ids as Linux writes them, and ``all`` for none."""
     return format_cpu_set(cpus) or "all"
+
+
+def _place(job: Job, place: str | None) -> str:
+    return absolute_place(place, job.base_path) if place else ""
