@@ -15,22 +15,18 @@ from typing import Any
 import msgspec
 from bench.advise.accuracy import CALIBRATION, CLUSTERS, Outcome, judge, summary, table
 from bench.advise.runs import WORKLOADS, outcomes_of, run_cluster
+from bench.feed.publish import put
 
 from headrace.insight.advise.advisor import measured_of
 
 RESULTS = Path(__file__).parent.parent / "results"
-PAGE = Path(__file__).parent.parent.parent / "docs" / "advise.md"
-BEGIN, END = "<!-- from the raw data: advise -->\n", "<!-- end of it -->"
 
 
 def publish(document: dict[str, Any], name: str) -> None:
-    """Writes the table of a raw data file into the page, between its markers."""
-    page = PAGE.read_text()
-    begin, end = page.index(BEGIN) + len(BEGIN), page.index(END)
+    """Writes the table of a raw data file into docs/benchmark-figures.md."""
     load = document["load_before"][0]
     where = f"Rounds: {document['rounds']}, on {document['machine']['cpus']} cores, load before: {load:.1f}; `{name}`"
-    text = f"\n{document['table']}\n\n{document['text']}\n\n{where}\n"
-    PAGE.write_text(page[:begin] + text + page[end:])
+    put("advise", f"{document['table']}\n\n{document['text']}\n\n{where}")
 
 
 def main() -> int:
@@ -43,7 +39,7 @@ def main() -> int:
     )
     parser.add_argument("--output", type=Path, help="file for the raw data")
     parser.add_argument(
-        "--publish", type=Path, metavar="FILE", help="measure nothing; write its table into docs/advise.md"
+        "--publish", type=Path, metavar="FILE", help="measure nothing; write its table into docs/benchmark-figures.md"
     )
     options = parser.parse_args()
     if options.publish:
