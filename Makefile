@@ -69,7 +69,7 @@ PURE_TESTS := tests/instance tests/runs tests/agent tests/job/test_job_document.
   test_output_is_kept_whole_and_never_blocks_a_program)
 
 # The inner loop: what starts few processes.
-FAST_TESTS := tests/test_rooms.py tests/test_promises.py tests/test_defects.py tests/catalog tests/job tests/instance tests/runs tests/insight \
+FAST_TESTS := tests/test_rooms.py tests/test_promises.py tests/test_served_rows.py tests/catalog tests/job tests/instance tests/runs tests/insight \
   tests/proof/test_proof_order.py tests/adapters/test_estimator_cells.py \
   $(addprefix tests/agent/test_agent_,coordinator.py elastic.py firstcause.py messages.py order.py output.py programs.py serving.py values.py) \
   $(addprefix tests/feed/test_feed_,layout.py naming.py permutation.py plan.py position.py schedule.py seeds.py session.py shards.py simulated.py \

@@ -1,37 +1,29 @@
-"""Every row of the table that says what `headrace serve` does names tests of `make test`, and these exist."""
+"""Rows of docs/sagemaker-differences.md have tests: what works by `headrace serve`, and which defects are absent."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-import pytest
+from test_promises import promises
 
-TESTS = Path(__file__).parent
-DOCS = TESTS.parent / "docs"
-NAMED = re.compile(r"`([\w/]+\.py)::(\w+)`")
-BY_HAND = re.compile(r"`make sagemaker-sdk3`")
-"""What needs the registry of Python, and so is no part of `make test`."""
+PAGE = Path(__file__).parent.parent / "docs" / "sagemaker-differences.md"
 
 
-def rows(page: str, heading: str) -> list[list[str]]:
-    """The cells of the rows of the first table below a heading, without its head."""
-    _, _, part = (DOCS / page).read_text().partition(f"\n## {heading}\n")
-    table = part[part.index("\n|") + 1 :].partition("\n\n")[0].splitlines()
-    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table[2:]]
+def marks() -> set[str]:
+    return {text for page, text, _, _ in promises() if page == PAGE.stem}
 
 
-COMPARED = rows("sagemaker.md", "What works where")
+def test_every_row_of_what_works_where_has_a_test_through_headrace_serve() -> None:
+    """It is marked with the promise "ROW, by headrace serve"."""
+    _, _, part = PAGE.read_text().partition("\n## What works where\n")
+    table = [line for line in part.partition("\n## ")[0].splitlines() if line.startswith("| ")][1:]
+    rows = {f"{re.sub(r' [(].*', '', line.split('|')[1].strip())}, by headrace serve" for line in table}
+    assert len(rows) == len(table) > 35
+    assert {text for text in marks() if text.endswith(", by headrace serve")} == rows
 
 
-@pytest.mark.parametrize("row", COMPARED, ids=lambda row: row[0].strip("` ")[:60])
-def test_a_row_names_tests_that_exist(row: list[str]) -> None:
-    found = NAMED.findall(row[-1])
-    assert found or BY_HAND.search(row[-1]), "what headrace serve does here has no test"
-    for file, test in found:
-        assert re.search(rf"^ *def {test}\(", (TESTS / file).read_text(), re.MULTILINE), f"there is no {file}::{test}"
-
-
-def test_all_rows_are_read() -> None:
-    assert len(COMPARED) >= 39
-    assert {len(row) for row in COMPARED} == {5}
+def test_the_page_counts_the_defects_that_tests_show_to_be_absent() -> None:
+    counted = re.search(r"lists all (\d+), each with its test", PAGE.read_text())
+    assert counted is not None
+    assert sum(text.startswith("absent here: ") for text in marks()) == int(counted[1])

@@ -125,6 +125,7 @@ def test_the_rest_is_stopped_after_success_and_its_exit_does_not_count():
     assert play.verdict.status is Status.COMPLETED
 
 
+@pytest.mark.promise("sagemaker-differences", "absent here: the first container that ends, ends the job")
 def test_another_group_may_end_early_with_zero():
     play = started(scripts("dnn", "algo-1"), scripts("side", "algo-2"), completion_groups=("dnn",))
     play.exit("algo-2", "0", 0)
@@ -501,6 +502,9 @@ def test_a_lost_host_that_comes_back_is_told_to_end():
 
 @pytest.mark.promise("runs", "no order of events leads from a failure to a success, and no failure ends with 0")
 @pytest.mark.parametrize("seed", range(40))
+@pytest.mark.promise(
+    "sagemaker-differences", "absent here: a failure ends with exit code 0 (an `OSError` without number)"
+)
 def test_no_order_of_events_leads_from_a_failure_to_completed(seed):
     import random
 

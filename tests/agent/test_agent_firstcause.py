@@ -43,6 +43,7 @@ def test_a_lost_host_wins_over_the_ranks_that_missed_it():
     assert first_of([died("0", 10.0, 1, None, "Connection reset by peer"), host]).cause.host == "algo-2"
 
 
+@pytest.mark.promise("sagemaker-differences", "absent here: the class of an error is guessed from words in its output")
 def test_ordinary_last_words_are_no_complaint_about_a_peer():
     assert not lost_peer(["Traceback (most recent call last):", "KeyError: 'label'"])
 

@@ -63,6 +63,7 @@ def test_hosts_of_one_machine_have_shared_memory_of_their_own():
     assert machine_variables("", crowded=True)["OMPI_MCA_mpi_yield_when_idle"] == "1"
 
 
+@pytest.mark.promise("sagemaker-differences", "absent here: MPI_Init hangs when ports 6000 to 6009 serve data")
 def test_a_data_service_on_the_ports_of_displays_is_not_asked_for_one():
     assert machine_variables("", crowded=False) == {"HWLOC_COMPONENTS": "-gl"}
 

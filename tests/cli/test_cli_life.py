@@ -65,6 +65,7 @@ def finish(run: Run) -> None:
 
 
 @pytest.mark.promise("running", "`--detach`: a run goes on without its starter; it is listed, followed and stopped")
+@pytest.mark.promise("sagemaker-differences", "absent here: nothing survives the process; no list, no stop")
 def test_a_detached_run_is_listed_followed_and_waited_for(cli: Cli, detached: Callable[..., Run]) -> None:
     run = detached()
     follower = cli.start("logs", run.id, "-f")
@@ -185,6 +186,7 @@ def test_a_run_whose_engine_was_killed_is_listed_as_failed_and_does_not_go_on(cl
     assert cli("wait", "stale").returncode == 1
 
 
+@pytest.mark.promise("sagemaker-differences", "absent here: billable seconds of 0 with groups")
 def test_status_shows_the_parts_the_reason_and_what_each_host_cost(cli: Cli) -> None:
     paths = make(cli, "j")
     shown = cli("status", "j").stdout
@@ -225,6 +227,7 @@ def with_lines(cli: Cli, hosts: int = 2, each: int = 5, finished: bool = True) -
 
 
 @pytest.mark.promise("runs", "no line of output is lost at the end, or mixed, and a full pipe blocks no program")
+@pytest.mark.promise("sagemaker-differences", "absent here: no group in a line; lines of 50 hosts loop for ever")
 def test_logs_of_sixty_hosts_are_whole_in_order_and_have_true_labels(cli: Cli) -> None:
     with_lines(cli, hosts=60, each=4)
     expected = [f"dnn/algo-{n}[{n - 1}] step {step} of {n}" for step in range(4) for n in range(1, 61)]

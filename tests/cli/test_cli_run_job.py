@@ -96,6 +96,7 @@ def test_a_job_runs_to_its_end_and_exits_with_0(cli: Cli, job_file: JobFile) -> 
     assert [(p["stream"], p["exit_code"]) for p in report["programs"]] == [("0", 0)]
 
 
+@pytest.mark.promise("sagemaker-differences", "absent here: one model folder for all")
 def test_the_end_and_the_status_say_where_the_model_is_and_which_files_clashed(cli: Cli, job_file: JobFile) -> None:
     save = """
         import os, pathlib
@@ -131,6 +132,7 @@ def test_json_output_is_one_document_and_a_relative_home_is_relative_to_where_th
 
 
 @pytest.mark.promise("runs", "exit code 1: failed, or stopped by `max_run`")
+@pytest.mark.promise("sagemaker-differences", "absent here: a wrapper prints credentials and drops the exit code")
 def test_a_failed_job_exits_with_1_and_shows_the_first_cause_with_its_last_lines(cli: Cli, job_file: JobFile) -> None:
     result = cli("run", job_file("import sys; print('about to fail'); sys.exit(3)"))
     assert result.returncode == 1

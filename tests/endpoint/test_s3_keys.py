@@ -187,6 +187,7 @@ def test_what_others_write_into_a_bucket_is_there_and_has_a_steady_etag(face: tu
     assert (root / BUCKET / "empty").is_file()
 
 
+@pytest.mark.promise("sagemaker-differences", "data without S3, by headrace serve")
 def test_a_linked_folder_is_read_and_never_changed(face: tuple[Any, S3Face], root: Path, tmp_path: Path) -> None:
     client, served = face
     data = tmp_path / "data"

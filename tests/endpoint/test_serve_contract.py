@@ -63,6 +63,10 @@ def channel(name: str, prefix: str, distribution: str = "FullyReplicated", **mor
 
 @pytest.mark.promise("serve", "a `ContainerEntrypoint` finds the paths, ports and keys of a container of the service")
 @pytest.mark.namespaces
+@pytest.mark.promise("sagemaker-differences", "several hosts in a group, by headrace serve")
+@pytest.mark.promise("sagemaker-differences", "channels limited to groups, by headrace serve")
+@pytest.mark.promise("sagemaker-differences", "writes to a `File` channel stay with the host, by headrace serve")
+@pytest.mark.promise("sagemaker-differences", "`FullyReplicated`, `ShardedByS3Key`, by headrace serve")
 def test_an_entrypoint_runs_as_it_is_on_hosts_that_have_the_paths_ports_and_keys_of_the_service(
     endpoint: ServeProcess,
 ) -> None:

@@ -72,6 +72,8 @@ def messages(endpoint: ServeProcess, name: str) -> dict[str, list[str]]:
 
 
 @pytest.mark.promise("serve", "SageMaker's own clients run jobs here unmodified, and see what they see on the service")
+@pytest.mark.promise("sagemaker-differences", "heterogeneous clusters, by headrace serve")
+@pytest.mark.promise("sagemaker-differences", "statuses, transitions, billable seconds, by headrace serve")
 def test_a_heterogeneous_job_runs_and_its_description_logs_and_metrics_are_those_of_its_run(
     endpoint: ServeProcess,
 ) -> None:
@@ -156,6 +158,8 @@ def signed_post(endpoint: ServeProcess, service: str, body: str, head: dict[str,
         connection.close()
 
 
+@pytest.mark.promise("sagemaker-differences", "failure reason, by headrace serve")
+@pytest.mark.promise("sagemaker-differences", "exit code of a failed program, by headrace serve")
 def test_a_program_that_fails_is_the_failure_reason(endpoint: ServeProcess) -> None:
     client = endpoint.client()
     client.create_training_job(**endpoint.one_host("fails", "print('before'); raise SystemExit(7)"))
@@ -193,6 +197,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.promise("sagemaker-differences", "SIGTERM to the program, by headrace serve")
 def test_stop_gives_the_programs_time_to_save_and_a_second_stop_is_rejected_as_the_service_does(
     endpoint: ServeProcess,
 ) -> None:
@@ -231,6 +236,7 @@ if os.environ["SM_CURRENT_INSTANCE_GROUP"] == "dnn":
 
 
 @pytest.mark.promise("serve", "SageMaker's own clients run jobs here unmodified, and see what they see on the service")
+@pytest.mark.promise("sagemaker-differences", "logs, by headrace serve")
 def test_a_client_that_follows_the_logs_sees_every_line_once_whatever_it_goes_on_from(endpoint: ServeProcess) -> None:
     """SDK v2 goes on from the time of its last event, v3 from a token, `aws logs tail` from event ids."""
     client, logs = endpoint.client(), endpoint.client("logs")
@@ -304,6 +310,7 @@ def test_jobs_wait_in_one_queue_and_one_that_waits_can_be_stopped(endpoint: Serv
         assert found["TrainingJobStatus"] == "Stopped", found.get("FailureReason")
 
 
+@pytest.mark.promise("sagemaker-differences", "stop, list, detach, by headrace serve")
 def test_jobs_are_listed_filtered_and_deleted_and_keep_their_tags(endpoint: ServeProcess) -> None:
     client = endpoint.client()
     sleeps = {**endpoint.one_host("kept", STOPPED), "Tags": [{"Key": "a", "Value": "3"}]}
@@ -338,6 +345,7 @@ def test_jobs_are_listed_filtered_and_deleted_and_keep_their_tags(endpoint: Serv
     assert endpoint.ended(client, "kept")["TrainingJobStatus"] == "Completed"
 
 
+@pytest.mark.promise("sagemaker-differences", "needs, by headrace serve")
 def test_identities_and_roles_are_what_the_sdks_ask_for(endpoint: ServeProcess) -> None:
     who = endpoint.client("sts").get_caller_identity()
     assert who["Arn"] == "arn:aws:sts::000000000000:assumed-role/headrace/user"

@@ -1,4 +1,4 @@
-"""What an engine does is there through `headrace serve` too: the rows of the table in docs/sagemaker.md.
+"""What an engine does is there through `headrace serve` too: the rows of the table in docs/sagemaker-differences.md.
 
 All jobs are created at once, on one endpoint; each test reads what came of them.
 """
@@ -213,6 +213,14 @@ def tour(module_endpoint: ServeProcess) -> dict[str, dict[str, Any]]:
     return {name.removesuffix(".json"): json.loads(text) for name, text in found.items()}
 
 
+@pytest.mark.promise("sagemaker-differences", "host names, by headrace serve")
+@pytest.mark.promise("sagemaker-differences", "`resourceconfig.json` with groups, by headrace serve")
+@pytest.mark.promise("sagemaker-differences", "`S3Prefix`, `ManifestFile`, `AugmentedManifestFile`, by headrace serve")
+@pytest.mark.promise("sagemaker-differences", "`File`, `FastFile`, `Pipe`, by headrace serve")
+@pytest.mark.promise("sagemaker-differences", "model and output of several hosts, by headrace serve")
+@pytest.mark.promise("sagemaker-differences", "CPU and memory limits of the type, by headrace serve")
+@pytest.mark.promise("sagemaker-differences", "traffic between hosts under TLS, by headrace serve")
+@pytest.mark.promise("sagemaker-differences", "code directory, by headrace serve")
 def test_hosts_have_names_groups_channels_code_and_certificates_of_their_own(tour: dict[str, dict[str, Any]]) -> None:
     assert set(tour) == {"algo-1", "algo-2", "algo-3"}, "the model is that of all hosts"
     train = {"a.txt": "A", "b.txt": "B"}
@@ -227,6 +235,8 @@ def test_hosts_have_names_groups_channels_code_and_certificates_of_their_own(tou
         assert told["code"] == [f"mine-{host}"], "no host sees what another writes beside its code"
 
 
+@pytest.mark.promise("sagemaker-differences", "checkpoints synced while the job runs, by headrace serve")
+@pytest.mark.promise("sagemaker-differences", "intermediate output, by headrace serve")
 def test_what_is_wanted_while_the_job_runs_is_in_the_bucket_before_it_ends(
     endpoint: ServeProcess, tour: dict[str, dict[str, Any]]
 ) -> None:
@@ -235,6 +245,8 @@ def test_what_is_wanted_while_the_job_runs_is_in_the_bucket_before_it_ends(
         assert set(tour) <= {Path(name).name for name in archive.getnames()}
 
 
+@pytest.mark.promise("sagemaker-differences", "`multi_worker_mirrored_strategy` with groups, by headrace serve")
+@pytest.mark.promise("sagemaker-differences", "who ends the data group, by headrace serve")
 def test_the_job_ends_with_its_distribution_and_stops_the_data_group(
     endpoint: ServeProcess, tour: dict[str, dict[str, Any]]
 ) -> None:
@@ -247,6 +259,9 @@ def test_the_job_ends_with_its_distribution_and_stops_the_data_group(
     assert [host for host, text in lines if text == "asked to stop"] == ["algo-1"]
 
 
+@pytest.mark.promise("sagemaker-differences", "one distribution over several groups, by headrace serve")
+@pytest.mark.promise("sagemaker-differences", "`mpi`, Horovod, by headrace serve")
+@pytest.mark.promise("sagemaker-differences", "true host and local rank under MPI, by headrace serve")
 def test_a_world_over_several_groups_has_true_host_and_local_ranks(endpoint: ServeProcess) -> None:
     require("mpirun")
     told = [text.split() for _, text in sorted(completed(endpoint, "ranks").items())]
@@ -256,6 +271,9 @@ def test_a_world_over_several_groups_has_true_host_and_local_ranks(endpoint: Ser
     ]  # fmt: skip
 
 
+@pytest.mark.promise("sagemaker-differences", "one distribution for one group, by headrace serve")
+@pytest.mark.promise("sagemaker-differences", "`torch_distributed` with groups, by headrace serve")
+@pytest.mark.promise("sagemaker-differences", "early end of a host, by headrace serve")
 def test_a_world_of_one_group_leaves_the_other_alone_whose_host_is_released_when_it_is_done(
     endpoint: ServeProcess,
 ) -> None:
@@ -267,10 +285,12 @@ def test_a_world_of_one_group_leaves_the_other_alone_whose_host_is_released_when
     assert ended["algo-1"] < ended["algo-2"], "its clock has stopped"
 
 
-@pytest.mark.promise("sagemaker", "programs get the variables of SageMaker's toolkits, but for a table of exceptions")
+@pytest.mark.promise(
+    "sagemaker-differences", "programs get the variables of SageMaker's toolkits, but for a table of exceptions"
+)
 def test_the_table_of_variables_is_what_programs_see(endpoint: ServeProcess) -> None:
     plain, rank = (set(json.loads(completed(endpoint, "variables")[group])) for group in ("data", "dnn"))
-    page = (Path(__file__).parents[2] / "docs/sagemaker.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/sagemaker-differences.md").read_text()
     table = page.partition("## Variables")[2].partition("\n## ")[0]
     rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| `")]
     here = {name: state for names, _, state in rows for name in re.findall(r"`([A-Z]\w+)(?:<|`)", names)}
@@ -289,6 +309,7 @@ def test_the_table_of_variables_is_what_programs_see(endpoint: ServeProcess) -> 
     assert len(here) > 90, "the table was read"
 
 
+@pytest.mark.promise("sagemaker-differences", "absent here: `torch_distributed` is sent without its groups")
 def test_a_distribution_without_groups_is_a_world_a_group_and_log_status_and_description_say_so(
     endpoint: ServeProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -306,6 +327,9 @@ def test_a_distribution_without_groups_is_a_world_a_group_and_log_status_and_des
         assert "sagemaker_distribution_instance_groups" in text
 
 
+@pytest.mark.promise("sagemaker-differences", "max run time, retry, by headrace serve")
+@pytest.mark.promise("sagemaker-differences", "stalled job, by headrace serve")
+@pytest.mark.promise("sagemaker-differences", "spot, warm pools, VPC, KMS, tags, by headrace serve")
 def test_a_job_ends_at_its_time_limit_whatever_it_asked_for_that_has_no_effect_here(endpoint: ServeProcess) -> None:
     found = endpoint.ended(endpoint.client(), "timed")
     assert (found["TrainingJobStatus"], found["SecondaryStatus"]) == ("Stopped", "MaxRuntimeExceeded")
@@ -343,6 +367,9 @@ ENABLED = {"sagemaker_mpi_enabled": True, "sagemaker_torch_distributed_enabled":
     ],
     ids=["smdistributed", "parameter-server", "two-distributions", "efs", "file", "no-entrypoint"],
 )
+@pytest.mark.promise("sagemaker-differences", "several distributions in one job, by headrace serve")
+@pytest.mark.promise("sagemaker-differences", "`smdistributed.*`, `parameter_server`, by headrace serve")
+@pytest.mark.promise("sagemaker-differences", "EFS, FSx channels, by headrace serve")
 def test_what_is_not_there_is_refused_with_what_to_use_instead(
     endpoint: ServeProcess, world: dict[str, object], more: dict[str, Any], words: str
 ) -> None:
@@ -353,6 +380,9 @@ def test_what_is_not_there_is_refused_with_what_to_use_instead(
     assert words in refused.value.response["Error"]["Message"]
 
 
+@pytest.mark.promise(
+    "sagemaker-differences", "own entry point, variables, hyperparameters, requirements a group, by headrace serve"
+)
 def test_a_group_has_no_program_of_its_own(endpoint: ServeProcess) -> None:
     client = endpoint.client()
 

@@ -122,6 +122,7 @@ def test_with_a_certificate_it_answers_https_and_its_profile_says_so(tmp_path: P
         endpoint.close_clients()
 
 
+@pytest.mark.promise("sagemaker-differences", "`requirements.txt`, by headrace serve")
 def test_an_image_is_the_python_that_the_map_names_with_what_requirements_install_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -295,6 +295,7 @@ def small_disk(folder: Path, size: str) -> Iterator[Path]:
 
 
 @pytest.mark.promise("artefacts", "a model is stored whole or not at all, and a job without it has failed")
+@pytest.mark.promise("sagemaker-differences", "absent here: a full disk, and the job is a success")
 def test_a_full_disk_is_told_and_leaves_no_part(tmp_path: Path) -> None:
     with small_disk(tmp_path / "small", "1m") as small:
         run = HandMade.make(tmp_path / "run", output=str(small / "job/output"), remote=True)

@@ -250,6 +250,7 @@ if SOAK:  # in every run: tests/instance/test_channels_pipes.py
 @pytest.mark.promise("engines", "channels, on local")
 @needs_fuse
 @pytest.mark.namespaces
+@pytest.mark.promise("sagemaker-differences", "absent here: `File` and `FullyReplicated` only")
 def test_every_mode_is_seen_from_an_isolated_instance(stage, s3) -> None:
     data = put_train(s3)
     inputs = {

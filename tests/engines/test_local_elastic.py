@@ -111,6 +111,7 @@ if SOAK:  # in every run: a stop of ranks with time to save, test_local_mpi.py a
 
 @pytest.mark.promise("distributed", "an elastic world goes on without a lost host")
 @pytest.mark.parametrize("what", ["torchrun", *(["agent"] if SOAK else [])])
+@pytest.mark.promise("sagemaker-differences", "absent here: torchrun cannot lose a host")
 def test_a_host_whose_torchrun_or_agent_is_killed_is_gone_on_without(stage, what):
     script = """
     import os, pathlib, time

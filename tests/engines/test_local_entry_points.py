@@ -92,6 +92,8 @@ def test_python_entry_points_get_the_hyperparameters_byte_for_byte(stage, tmp_pa
 
 
 @pytest.mark.parametrize("entry_point", ["train.sh", "bin/run"])
+@pytest.mark.promise("sagemaker-differences", "absent here: scripts run through a shell, after `chmod 777`")
+@pytest.mark.promise("sagemaker-differences", "absent here: `.sh` entries get no arguments")
 def test_shell_scripts_and_programs_get_them_too_and_find_the_python_of_the_job(stage, tmp_path, entry_point: str):
     source = tmp_path / "src-of-job"
     path = source / entry_point

@@ -61,6 +61,8 @@ def processes(handle):
 
 @pytest.mark.promise("engines", "instances, on local")
 @pytest.mark.promise("isolation", "an isolated host is a machine of its own: name, address, processes, /tmp, /dev/shm")
+@pytest.mark.promise("sagemaker-differences", "absent here: all variables, secrets too, go into `/etc/environment`")
+@pytest.mark.promise("sagemaker-differences", "absent here: an interface that does not exist (`ethwe`)")
 def test_a_host_is_a_machine_of_its_own(stage, machine):
     script = """
     import json, os, socket
@@ -122,6 +124,8 @@ if os.path.exists("/opt/ml/input/config/hyperparameters.json"):
 
 
 @pytest.mark.promise("isolation", "an isolated host is a machine of its own: name, address, processes, /tmp, /dev/shm")
+@pytest.mark.promise("sagemaker-differences", "absent here: hosts wait for each other's names, up to 15 minutes each")
+@pytest.mark.promise("sagemaker-differences", "absent here: two jobs at once collide")
 def test_two_hosts_of_one_group_use_the_same_ports_and_find_each_other_by_name_in_two_jobs_at_once(stage, machine):
     first = stage.start(TALK, name="first", instance_groups=groups(dnn=2), hyperparameters={"wait": 1})
     until(said(first, "algo-2 to 7777"))
@@ -140,6 +144,7 @@ def test_two_hosts_of_one_group_use_the_same_ports_and_find_each_other_by_name_i
 
 @pytest.mark.promise("runs", "no process, socket, shared memory, cgroup or temporary file outlives a job")
 @pytest.mark.parametrize("victims", [*(["supervisor", "agents"] if SOAK else []), "supervisor and agents"])
+@pytest.mark.promise("sagemaker-differences", "absent here: credentials, containers and root's folders stay behind")
 def test_nothing_outlives_what_is_killed(stage, machine, victims):
     handle = stage.start(DAEMON, instance_groups=groups(dnn=2))
     until(lambda: text(handle).count("running") == 2)

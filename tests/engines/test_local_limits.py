@@ -251,6 +251,7 @@ esac
 """
 
 
+@pytest.mark.promise("sagemaker-differences", "absent here: no limits; every container has all GPUs")
 def test_every_group_sees_the_gpus_that_are_its_own_and_its_figures_agree(stage, monkeypatch, tmp_path) -> None:
     tool = tmp_path / "bin" / "nvidia-smi"
     tool.parent.mkdir()

@@ -54,6 +54,7 @@ def ranks_of(handle):
 
 
 @both_isolations_at_length
+@pytest.mark.promise("sagemaker-differences", "absent here: `SM_CURRENT_HOST` of the master in every rank")
 def test_every_rank_knows_its_world_and_its_own_host(stage):
     script = """
     import os
@@ -100,6 +101,7 @@ if SOAK:  # in every run: test_mpi_command.py, and test_local_entry_points.py fo
         assert text(handle, "a/algo-1[2]") == str(roles)
 
 
+@pytest.mark.promise("sagemaker-differences", "absent here: `custom_mpi_options` are split at blanks")
 def test_options_of_the_user_reach_mpirun_and_no_shell(stage):
     script = """
     import os
@@ -164,6 +166,7 @@ def test_of_four_ranks_the_one_that_fails_is_the_cause(stage, how):
 @pytest.mark.parametrize(
     ("host", "stream"), [("algo-2", "3"), *([("algo-2", "orted"), ("algo-1", "mpirun")] if SOAK else [])]
 )
+@pytest.mark.promise("sagemaker-differences", "absent here: a lost `orted` is noticed after 20 minutes or more")
 def test_a_part_that_is_killed_is_the_cause(stage, host, stream):
     handle = start(stage, LOOP)
     running(handle)
@@ -279,6 +282,7 @@ def test_fewer_ranks_than_the_job_has_are_a_failure(stage):
     assert str(handle.cause) == f"dnn/algo-1[mpirun]: {reason}"
 
 
+@pytest.mark.promise("sagemaker-differences", "absent here: a rank's host is computed from its number")
 def test_a_mapping_of_the_users_own_is_told_truly(stage):
     script = """
     import os
@@ -318,6 +322,7 @@ if SOAK:  # in every run: a rank that is killed, above
 
 
 @pytest.mark.parametrize(("host", "stream"), [*([("algo-1", "mpirun")] if SOAK else []), ("algo-2", "orted")])
+@pytest.mark.promise("sagemaker-differences", "absent here: MPI workers try to reach the master for ever")
 def test_a_launcher_that_is_stopped_at_the_start_is_found_and_named(stage, monkeypatch, tmp_path, host, stream):
     real = shutil.which(stream)
     fake = tmp_path / stream

@@ -82,6 +82,7 @@ if SOAK:  # in every run: two worlds at once (test_local_worlds.py) and torchrun
 
 @pytest.mark.promise("runs", "a job succeeds when all programs of its completion groups exit with 0")
 @both_isolations_at_length
+@pytest.mark.promise("sagemaker-differences", "absent here: who connects to port 16000 ends the data service")
 def test_the_rest_is_stopped_when_the_completion_group_is_done(stage):
     script = """
     import os, signal, sys, time

@@ -93,6 +93,7 @@ def members(uri: str) -> dict[str, bytes]:
 
 @pytest.mark.namespaces
 @pytest.mark.needs("way out")  # without one, `auto` gives hosts no network of their own
+@pytest.mark.promise("sagemaker-differences", "absent here: groups are a `KeyError`")
 def test_hello_world_sees_its_groups_as_on_the_service(folder: Path, namespaces: None) -> None:
     estimator = PyTorch(
         entry_point="train.py",
@@ -132,6 +133,7 @@ def test_hello_world_sees_its_groups_as_on_the_service(folder: Path, namespaces:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("_", [pytest.param(None, marks=mpi)])
 @pytest.mark.needs("way out")  # without one, `auto` gives hosts no network of their own
+@pytest.mark.promise("sagemaker-differences", "absent here: 30 s of sleep after every MPI job")
 def test_the_launcher_of_the_tensorflow_example_with_two_hosts_a_group_and_mpi(
     folder: Path, namespaces: None, _: None
 ) -> None:
@@ -218,6 +220,7 @@ if SOAK:  # in every run: the estimator in hello, the launcher in the example of
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("_", [pytest.param(None, marks=mpi)])
 @with_and_without_namespaces
+@pytest.mark.promise("sagemaker-differences", "absent here: Horovod's notebook needs TensorFlow 1 and SDK 1")
 def test_the_horovod_notebook_of_sdk_1_with_its_data_in_s3(folder: Path, s3: Any, _: None, engines: Any) -> None:
     import numpy
     from sklearn.datasets import load_digits
@@ -407,6 +410,7 @@ if SOAK:  # in every run: the request of SDK 3 here, boto3's in tests/endpoint
 
 @pytest.mark.namespaces
 @pytest.mark.needs("way out")  # without one, `auto` gives hosts no network of their own
+@pytest.mark.promise("sagemaker-differences", "absent here: channels of SDK 3 have no groups, and are refused")
 def test_a_request_of_sdk_3_brings_its_driver_as_a_channel(folder: Path, namespaces: None, s3: Any) -> None:
     s3.put("job/input/sm_drivers/sm_train.sh", Path("sdk3/sm_train.sh").read_bytes())
     s3.put("job/input/code/train.py", Path("sdk3/train.py").read_bytes())
@@ -472,6 +476,7 @@ def test_a_request_of_sdk_3_brings_its_driver_as_a_channel(folder: Path, namespa
 @pytest.mark.namespaces
 @pytest.mark.needs("oracle")
 @pytest.mark.needs("way out")  # without one, `auto` gives hosts no network of their own
+@pytest.mark.promise("sagemaker-differences", "absent here: a toolkit of SageMaker's containers, as it is")
 def test_the_toolkit_of_sagemakers_containers_finds_what_it_finds_there(folder: Path, namespaces: None) -> None:
     with tarfile.open("sourcedir.tar.gz", "w:gz") as archive:
         archive.add("launcher", ".")

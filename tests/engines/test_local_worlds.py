@@ -50,6 +50,7 @@ def none(**local: object) -> dict[str, object]:
 
 @pytest.mark.torch
 @pytest.mark.timeout(600)
+@pytest.mark.promise("sagemaker-differences", "absent here: one group for a distribution, one distribution for a job")
 def test_two_worlds_train_at_once_and_know_nothing_of_each_other(stage):
     """The first is over two groups, and numbers its ranks in the order of the groups."""
     handle = stage.start(
@@ -142,6 +143,7 @@ def test_workers_of_multi_worker_mirrored_strategy_know_their_groups_hosts_only(
         ({"pytorchxla": {"enabled": True}}, "pytorchxla", "torch_distributed"),
     ],
 )
+@pytest.mark.promise("sagemaker-differences", "absent here: `parameter_server` with groups: `UnboundLocalError`")
 def test_what_runs_on_sagemaker_only_is_refused_with_what_to_use(stage, distribution, kind, instead):
     job = stage.job("", distribution=distribution)
     for attempt in (engines.plan, engines.start):

@@ -196,6 +196,7 @@ def served(code) -> Iterator[int]:
     thread.join(10)
 
 
+@pytest.mark.promise("sagemaker-differences", "absent here: streams beyond the server's threads starve")
 def test_every_stream_is_served_to_its_end_however_many_there_are(code, served: int) -> None:
     feed = code["dataset_feed"]
     streams = [

@@ -468,6 +468,7 @@ TEXT = [
 
 @pytest.mark.promise("job-file", "a mistake in a job file is named with file, line, field and what is allowed")
 @pytest.mark.parametrize(("text", "field", "line", "words"), KEYS + TYPES + LIMITS + BETWEEN_KEYS + FILES + TEXT)
+@pytest.mark.promise("sagemaker-differences", "absent here: wrong groups and mixed channels are found after the upload")
 def test_a_broken_rule_is_one_problem_with_file_line_field_and_what_is_allowed(
     problems: Problems, text: str, field: str, line: int, words: list[str]
 ) -> None:

@@ -30,6 +30,7 @@ if SOAK:  # in every run: those of a mixture, killed
 
 
 @pytest.mark.promise("feed", "every sample of an epoch comes exactly once over all ranks")
+@pytest.mark.promise("sagemaker-differences", "absent here: data is lost, doubled or in another order each time")
 def test_two_ranks_get_the_plain_loop_s_batches_from_one_host(tmp_path: Path) -> None:
     shared = {"batch_size": 1, "global_batch_size": 12, "world_size": 2}
     with (

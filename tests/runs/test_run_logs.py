@@ -139,6 +139,7 @@ EventWriter(paths.events("engine")).write(RunFinished(t=time.time(), status=Stat
 """
 
 
+@pytest.mark.promise("sagemaker-differences", "absent here: one silent host hides every log (SDK 3)")
 def test_following_a_growing_run_gives_every_line_once_in_order_and_ends_with_it(paths: RunPaths) -> None:
     """A writer of another process adds lines and new streams while they are read."""
     child = subprocess.Popen([sys.executable, "-c", WRITER, str(paths.root)], stdin=subprocess.PIPE)
