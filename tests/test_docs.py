@@ -138,28 +138,52 @@ def test_the_tables_of_the_architecture_are_the_map_that_the_tests_hold() -> Non
         assert re.findall(rf"`{room}/(\w+)/`", described) == packages, room
 
 
-def test_what_the_tutorial_shows_can_be_copied_and_run(tmp_path: Path) -> None:
-    """Each block that begins with a file's name is that file; each other one is typed, in its place."""
-    section = (DOCS / "tutorial.md").read_text().partition("## Is your training waiting")[2].partition("\n## ")[0]
-    blocks = re.findall(r"^```\w*\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONWARNINGS": ""}
-    said = ""
-    for block in blocks:
-        if name := re.match(r"# (\S+)\n", block):
-            text = block.replace("return 4096", "return 640")  # a tenth of the time
-            (tmp_path / name[1]).write_text(text)
+def copied_and_run(page: str, folder: Path, *, often: str = "$.") -> str:
+    """Copies and types a tutorial: a block with the name of a file is the file, `text` is output, others are typed.
+
+    Args:
+        page: the page's name.
+        folder: where it is done.
+        often: how a block begins that is typed in every run, as a pattern; others only in the long one.
+
+    Returns:
+        What the commands printed.
+    """
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "PYTHONWARNINGS": "", "HEADRACE_HOME": str(folder / "home")}
+    printed = ""
+    for language, block in re.findall(r"^```(\w*)\n(.*?)^```", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL):
+        if name := re.match(r"# (\S+\.\w+)\n", block):
+            (folder / name[1]).write_text(block.replace("return 4096", "return 640"))  # a tenth of the time
             if name[1].endswith(".py"):
-                compile(text, name[1], "exec")
-        elif SOAK:
+                compile(block, name[1], "exec")
+        elif not language and (SOAK or re.match(often, block)):
             done = subprocess.run(
-                ["bash", "-ec", block], check=False, cwd=tmp_path, env=environment, capture_output=True, text=True
+                ["bash", "-ec", block], check=False, cwd=folder, env=environment, capture_output=True, text=True
             )
             assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
-            said += done.stdout
+            printed += done.stdout
+    return printed
+
+
+def test_what_the_tutorials_of_the_loader_show_can_be_copied_and_run(tmp_path: Path) -> None:
+    loader = copied_and_run("first-loader.md", tmp_path)
+    job = copied_and_run("tutorial.md", tmp_path, often="cat >>")
     assert sorted(path.name for path in tmp_path.glob("*.*")) == ["data.py", "job.yaml", "train.py"]
+    assert "def spectra" in (tmp_path / "data.py").read_text()
     assert load_job(tmp_path / "job.yaml").data_service.feed.enabled
     if SOAK:
-        assert "step floor" in said
-        assert re.search(r"^loss [0-9.]+$", said, re.MULTILINE), "headrace's loader, without a job"
-        assert "] loss " in said, "the job"
-        assert "to train" in said, "the report"
+        assert "step floor" in loader
+        assert re.search(r"^loss [0-9.]+$", loader, re.MULTILINE), "headrace's loader, without a job"
+        assert "] loss " in job, "the job"
+        assert "to train" in job, "the report"
+
+
+def test_what_the_tutorial_of_a_sweep_shows_can_be_copied_and_run(tmp_path: Path) -> None:
+    """The plan in every run, the grid in the long one."""
+    printed = copied_and_run("sweep.md", tmp_path, often="mkdir|headrace grid plan")
+    rows = re.findall(r"^lines\.csv:\d+ with combination \d .* (us-east-1|eu-west-1)  the line names it", printed, re.M)
+    assert sorted(rows) == ["eu-west-1", "eu-west-1", "us-east-1", "us-east-1"]
+    if SOAK:
+        assert "sweep: 4 lines: 4 completed" in printed
+        assert re.search(r"^ +1 .*train=data/eu, lr=0.5", printed, re.M), "the best line"

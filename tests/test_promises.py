@@ -19,8 +19,8 @@ SUITES = {
     "sagemaker-training-toolkit", "torchx", "submitit", "Kubeflow Trainer", "SkyPilot", "Hydra", "Ray Tune",
 }  # fmt: skip
 WITHOUT_PROMISES = {  # pages that explain, measure or lead to others
-    "architecture", "benchmark-figures", "benchmarks", "feed-arrays", "feed-cluster", "glossary", "index", "security",
-    "stability", "tensorflow-tutorial", "tutorial", "when-not",
+    "architecture", "benchmark-figures", "benchmarks", "feed-arrays", "feed-cluster", "first-loader", "glossary",
+    "index", "security", "stability", "sweep", "tensorflow-tutorial", "tutorial", "when-not",
 }  # fmt: skip
 
 
