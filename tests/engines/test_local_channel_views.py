@@ -150,7 +150,7 @@ def linked(folder: Path) -> Path:
     return data
 
 
-@pytest.mark.promise("running", "`retry` starts again what infrastructure failed, never what was stopped")
+@pytest.mark.promise("runs", "`retry` starts again what infrastructure failed, never what was stopped")
 @pytest.mark.namespaces
 @pytest.mark.parametrize("stage", ["namespace"], indirect=True)
 def test_another_attempt_finds_its_channels_as_they_were_and_links_lead_where_they_lead(stage) -> None:

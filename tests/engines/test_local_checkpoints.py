@@ -189,7 +189,7 @@ def test_the_next_attempt_knows_what_is_at_the_place(tmp_path: Path, place: Plac
     assert run.artefacts()["checkpoints"].files == 2  # said by the first; the second had nothing to do
 
 
-@pytest.mark.promise("running", "`retry` starts again what infrastructure failed, never what was stopped")
+@pytest.mark.promise("runs", "`retry` starts again what infrastructure failed, never what was stopped")
 @anywhere
 def test_another_attempt_gets_what_all_hosts_saved_and_keeps_what_it_wrote_last(tmp_path: Path, place: Place) -> None:
     place.put("earlier", b"of another job")

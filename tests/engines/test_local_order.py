@@ -110,7 +110,7 @@ def _lives(pid):
     return process_start_time(pid) is not None
 
 
-@pytest.mark.promise("running", "`stall_after` ends a job that stands still, and names the quietest rank")
+@pytest.mark.promise("runs", "`stall_after` ends a job that stands still, and names the quietest rank")
 @pytest.mark.promise("sagemaker-differences", "absent here: a failed data process is never seen")
 def test_a_job_that_stands_still_fails_and_names_the_quietest_rank(stage):
     script = """

@@ -35,7 +35,7 @@ OWN = Cause(CauseKind.PROGRAM_EXITED, "", "dnn", "algo-1", "0", 1)
 LOST = Cause(CauseKind.HOST_LOST, "silent", "dnn", "algo-1", "agent", infrastructure=True)
 
 
-@pytest.mark.promise("running", "`retry` starts again what infrastructure failed, never what was stopped")
+@pytest.mark.promise("runs", "`retry` starts again what infrastructure failed, never what was stopped")
 @pytest.mark.parametrize(
     ("retry", "attempt", "status", "cause", "again"),
     [

@@ -63,7 +63,7 @@ def archive_of(folder: Path, program: str) -> Path:
     return path
 
 
-@pytest.mark.promise("serve", "the endpoint's jobs run by the engine that is named, with its options")
+@pytest.mark.promise("serve-cluster", "the endpoint's jobs run by the engine that is named, with its options")
 def test_a_job_that_boto3_creates_runs_on_the_nodes_of_the_partitions_and_reaches_the_endpoints_s3(
     cluster: SlurmCluster, tmp_path: Path
 ) -> None:
