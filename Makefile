@@ -22,6 +22,7 @@
 #              Debian 12; the first time 10 minutes more); KUBERNETES_TESTS: what runs there
 # make sagemaker-sdk   builds .venv-sagemaker, for tests/endpoint/test_serve_sdk.py; make sagemaker-sdk3: a job by version 3 of the SDK
 # make release-check   builds sdist and wheel twice, and installs them in a bare environment of each Python
+# make screenshots   the pictures of docs/images, by a headless Chromium over made-up runs (scripts/screenshots.py)
 # make docs    the documentation as a site under site/, with pages made from job file, commands and docstrings
 
 # The first that works; a version manager's command may be there and not work.
@@ -82,7 +83,7 @@ BARE_USER_TESTS := tests/test_apart.py tests/runs/test_run_state.py tests/agent/
   tests/engines/test_local_run.py::test_three_hosts_run_the_entry_point_and_leave_nothing \
   tests/test_private_folders.py::test_a_home_that_is_no_folder_that_one_may_enter_is_an_error_with_a_hint_in_every_command
 
-.PHONY: oracle sagemaker-sdk sagemaker-sdk3 demo test test-bare test-fast soak check bench bench-feed bench-shards bench-resume bench-advise bench-serve bench-s3 bench-tfdata docs release-check format clean horovod openmpi5 kubernetes
+.PHONY: oracle sagemaker-sdk sagemaker-sdk3 demo test test-bare test-fast soak check bench bench-feed bench-shards bench-resume bench-advise bench-serve bench-s3 bench-tfdata docs screenshots release-check format clean horovod openmpi5 kubernetes
 .DELETE_ON_ERROR:
 
 $(VENV)/ready: pyproject.toml constraints.txt
@@ -205,6 +206,10 @@ bench-tfdata: $(VENV)/ready
 
 release-check:
 	scripts/release-check
+
+screenshots: $(VENV)/ready
+	$(BIN)/python $(PIP) pillow==13.0.0
+	$(BIN)/python scripts/screenshots.py
 
 docs: $(VENV)/ready
 	$(BIN)/python $(PIP) -c constraints.txt -e '.[docs]'

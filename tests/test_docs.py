@@ -18,6 +18,7 @@ from test_rooms import MAY_IMPORT, ORDER
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
+SCREENSHOTS = ROOT / "scripts" / "screenshots.py"
 PAGES = sorted(DOCS.rglob("*.md"))
 TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES, *sorted((ROOT / "examples").glob("*/README.md"))]
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
@@ -113,6 +114,12 @@ def test_every_path_that_is_named_exists(page: Path) -> None:
     assert named
     missing = [name for name in named if not any((base / name).exists() for base in (ROOT, ROOT / "src" / "headrace"))]
     assert not missing
+
+
+def test_every_picture_of_the_page_is_made_by_a_script_and_is_small() -> None:
+    names = {path.name: path.stat().st_size for path in (DOCS / "images").glob("*.png")}
+    assert names.keys() <= {f"{name}.png" for name in re.findall(r'"([\w-]+)": \(', SCREENSHOTS.read_text())}
+    assert max(names.values()) < 200_000
 
 
 def test_the_pictures_of_the_architecture_name_folders_that_exist() -> None:
