@@ -44,7 +44,7 @@ def virtual(folder: Path, *options: str) -> Path:
     return folder / "bin" / "python"
 
 
-@pytest.mark.promise("entry-points", "a job changes no Python of the machine; later processes have what it installs")
+@pytest.mark.promise("packages", "a job changes no Python of the machine; later processes have what it installs")
 @pytest.mark.parametrize("kind", ["isolated", "sees the system's", "none"])
 def test_what_the_python_sees_is_seen_in_its_order_behind_what_is_installed(tmp_path: Path, kind: str) -> None:
     options = {"sees the system's": ["--system-site-packages"]}.get(kind, [])

@@ -48,7 +48,7 @@ def objects(statements: list[dict[str, Any]], action: str) -> set[str]:
     return {place["Fn::Sub"].rpartition(":")[2] for places in allowed for place in places}
 
 
-@pytest.mark.promise("cloud", "role and policy allow the actions of one list, each on no more than is named")
+@pytest.mark.promise("cloud-reference", "role and policy allow the actions of one list, each on no more than is named")
 def test_the_documents_are_the_one_list_of_actions() -> None:
     usual = {
         *aws_actions.READ_OBJECTS, *aws_actions.WRITE_OBJECTS, *aws_actions.REMOVE_OBJECTS, *aws_actions.LIST_BUCKET,
@@ -63,7 +63,7 @@ def test_the_documents_are_the_one_list_of_actions() -> None:
     assert tuple(map(actions, documents(LARGE))) == (role, submit)
 
 
-@pytest.mark.promise("cloud", "role and policy allow the actions of one list, each on no more than is named")
+@pytest.mark.promise("cloud-reference", "role and policy allow the actions of one list, each on no more than is named")
 def test_a_job_that_uses_all_needs_exactly_what_the_documents_allow() -> None:
     job = Job(
         "j", source_dir="code", entry_point="train.py", instance_type="ml.m5.large", instance_count=2,
@@ -77,7 +77,7 @@ def test_a_job_that_uses_all_needs_exactly_what_the_documents_allow() -> None:
         assert {action for each in needed[party] for action in each.actions} == actions(statements)
 
 
-@pytest.mark.promise("cloud", "role and policy allow the actions of one list, each on no more than is named")
+@pytest.mark.promise("cloud-reference", "role and policy allow the actions of one list, each on no more than is named")
 @pytest.mark.parametrize("options", [SMALL, LARGE])
 def test_nothing_is_allowed_on_everything_that_could_be_allowed_on_less(options: RoleOptions) -> None:
     for statement in (*documents(options)[0], *documents(options)[1]):

@@ -46,7 +46,9 @@ def largest_plan() -> LaunchPlan:
     )  # fmt: skip
 
 
-@pytest.mark.promise("cloud", "hosts reach each other on all ports they need; others reach none; the way out is S3")
+@pytest.mark.promise(
+    "cloud-reference", "hosts reach each other on all ports they need; others reach none; the way out is S3"
+)
 def test_every_port_at_which_hosts_meet_is_let_through() -> None:
     plan = largest_plan()
     listening = {
@@ -58,7 +60,9 @@ def test_every_port_at_which_hosts_meet_is_let_through() -> None:
     assert listening == {port for each in host_ports() for port in range(each.first, each.last + 1)}
 
 
-@pytest.mark.promise("cloud", "hosts reach each other on all ports they need; others reach none; the way out is S3")
+@pytest.mark.promise(
+    "cloud-reference", "hosts reach each other on all ports they need; others reach none; the way out is S3"
+)
 @pytest.mark.promise("cloud", "a dry run changes nothing, and removing leaves nothing")
 def test_a_network_is_made_that_leads_to_s3_only_and_removing_it_leaves_nothing(account: Account) -> None:
     before = account.inventory()

@@ -146,7 +146,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     return Installed(tmp_path_factory.mktemp("installed"))
 
 
-@pytest.mark.promise("entry-points", "a job changes no Python of the machine; later processes have what it installs")
+@pytest.mark.promise("packages", "a job changes no Python of the machine; later processes have what it installs")
 @pytest.mark.parametrize("python", PYTHONS if SOAK else PYTHONS[:1])
 @pytest.mark.parametrize("isolation", ["auto", "none"] if SOAK else ["none"])
 def test_a_job_on_a_mapped_python_sees_and_may_change_all_packages_and_the_python_stays_as_it_is(

@@ -197,7 +197,7 @@ def test_groups_have_their_own(tmp_path: Path, installed: Case) -> None:
     assert run_in(data, "import importlib.util as u; print(u.find_spec('alpha'))") == "None"
 
 
-@pytest.mark.promise("artefacts", "pip has the job's variables before the caller's")
+@pytest.mark.promise("packages", "pip has the job's variables before the caller's")
 def test_pip_has_the_jobs_variables_before_the_callers_and_they_count(tmp_path: Path) -> None:
     wheel(tmp_path / "wheels", "alpha", "1.0")
     wheel(tmp_path / "of the job", "alpha", "2.0")
