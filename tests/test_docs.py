@@ -30,7 +30,7 @@ NAMES_CODE = [DOCS / "architecture.md", DOCS / "glossary.md", ROOT / "CONTRIBUTI
 WORDS = 77_500
 """Words of all pages that are written by hand, at most: 50,000 are wanted, so this number only falls."""
 HOW_TO_WORDS = 600
-STILL_LONGER = {"doctor": 1400, "feed-standalone": 2250, "frameworks": 1450, "grid": 750, "tensorflow": 2850}
+STILL_LONGER = {"doctor": 1400, "feed-standalone": 2250, "frameworks": 1450, "tensorflow": 2850}
 """How-to pages that have more words than that, and how many they may have: the numbers only fall."""
 UNCLEAR = {
     "told": 25, "said": 5, "had": 13, "and nothing else": 4, "of one's own": 0, "as ever": 0, "makes it so that": 0,
