@@ -98,7 +98,7 @@ FORMATS = {
     "grid/lines/line_file.py": "comments in files of lines",
     "endpoint/s3/upload_body.py": "the framing aws-chunked",
     "endpoint/services/merged_log.py": "lines of a log on disk",
-    "endpoint/services/operations.py": "times in forms",
+    "endpoint/wire/requests.py": "times in forms",
     "endpoint/training_jobs/images.py": "--image-map",
     "cli/main.py": "options as a shell gives them",
     "endpoint/auth/job_rights.py": "addresses in requests",

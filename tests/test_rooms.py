@@ -153,7 +153,7 @@ ORDER: dict[str, list[str]] = {
     ],
     "endpoint": [
         "http",
-        "protocols",
+        "wire",
         "auth",
         "s3",
         "services",

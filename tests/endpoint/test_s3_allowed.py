@@ -23,9 +23,9 @@ from wire_client import Wire
 from headrace.endpoint.auth.access_keys import AccessKey, AccessKeys, Holder
 from headrace.endpoint.auth.gatekeeper import Gatekeeper
 from headrace.endpoint.http.http_message import Headers, HttpRequest
-from headrace.endpoint.protocols import ServiceError
-from headrace.endpoint.s3.s3_errors import S3Error
-from headrace.endpoint.s3.s3_xml import parse
+from headrace.endpoint.wire.errors import ServiceError
+from headrace.endpoint.wire.models import service_model
+from headrace.endpoint.wire.requests import read_xml
 
 BUCKET, KEY = "bucket", "folder/key"
 KNOWN = {
@@ -38,6 +38,7 @@ ELSEWHERE = {"WriteGetObjectResponse", "ListDirectoryBuckets"}  # asked of hosts
 MODEL = SESSION.get_service_model("s3")
 UNKNOWN = sorted({*MODEL.operation_names} - KNOWN - ELSEWHERE)
 PART = 5 << 20
+DELETE = service_model("s3").operations["DeleteObjects"].input.members["Delete"]
 
 
 @pytest.fixture(scope="module")
@@ -201,6 +202,6 @@ def test_whoever_has_a_presigned_address_adds_no_header_of_s3s_own(name: str) ->
 def test_a_document_type_is_seen_in_every_encoding(encoding: str) -> None:
     text = f'<?xml version="1.0" encoding="{encoding}"?><!DOCTYPE Delete [<!ENTITY a "aa">]><Delete>&a;</Delete>'
     for document in (text, text.partition("?>")[2]):
-        with pytest.raises(S3Error) as error:
-            parse(document.encode(encoding), "Delete")
+        with pytest.raises(ServiceError) as error:
+            read_xml(document.encode(encoding), "Delete", DELETE)
         assert error.value.code == "MalformedXML"

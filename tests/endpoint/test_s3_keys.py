@@ -259,7 +259,7 @@ def test_a_reader_sees_the_old_object_or_the_new_one(face: tuple[Any, S3Face]) -
 def test_a_server_that_cannot_be_had_keeps_neither_its_port_nor_its_folders(fails: str, tmp_path: Path) -> None:
     root, store = tmp_path / "buckets", tmp_path / "store"
     S3Face(root).close()
-    index = root / OWN / "index.sqlite"
+    index = root / OWN / "objects.sqlite"
     kept = index.read_bytes()
     if fails == "index":
         index.write_bytes(b"no database" * 100)

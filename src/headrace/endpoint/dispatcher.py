@@ -16,8 +16,9 @@ from headrace.endpoint.auth.gatekeeper import Caller, Gatekeeper
 from headrace.endpoint.auth.job_rights import JobRights
 from headrace.endpoint.auth.signatures import Malformed, read_signature
 from headrace.endpoint.http.http_message import BodyProblem, HttpReply, HttpRequest
-from headrace.endpoint.protocols import Protocol, ServiceError, error_answer, protocol_of
-from headrace.endpoint.services.operations import Service
+from headrace.endpoint.services.service import Service
+from headrace.endpoint.wire.answers import error_answer
+from headrace.endpoint.wire.errors import Protocol, ServiceError, protocol_of
 
 BODY_BYTES = 2 << 20
 """Of a request that is not for S3. The greatest CreateTrainingJob that the limits allow has about half of it."""
@@ -55,15 +56,15 @@ class Dispatcher:
         try:
             return self._answer(request)
         except ServiceError as error:
-            return _refusal(error, _protocol(request))
+            return error_answer(error, _protocol(request))
         except BodyProblem as error:
             if error.closes or error.status != 413:
                 raise
-            return _refusal(ServiceError("RequestEntityTooLarge", error.message, 413), _protocol(request))
+            return error_answer(ServiceError("RequestEntityTooLarge", error.message, 413), _protocol(request))
         except Exception:  # noqa: BLE001  (the boundary: it is logged, and told in the caller's protocol)
             _log.exception("%s %s could not be answered", request.method, request.raw_path[:200])
             words = "headrace serve has an error; its log says more"
-            return _refusal(ServiceError("InternalFailure", words, 500), _protocol(request))
+            return error_answer(ServiceError("InternalFailure", words, 500), _protocol(request))
 
     def _answer(self, request: HttpRequest) -> HttpReply:
         body: list[bytes] = []
@@ -116,8 +117,3 @@ def _protocol(request: HttpRequest) -> Protocol:
     head = request.headers.get
     service = signed.service if signed else ""
     return protocol_of(head("x-amz-target"), head("content-type"), head("smithy-protocol"), request.raw_query, service)
-
-
-def _refusal(error: ServiceError, protocol: Protocol) -> HttpReply:
-    status, head, body = error_answer(error, protocol)
-    return HttpReply(status, tuple(head.items()), body)

@@ -31,7 +31,6 @@ from headrace.endpoint.s3.s3_face import S3Face
 from headrace.endpoint.services.cloudwatch_logs import logs
 from headrace.endpoint.services.cloudwatch_metrics import monitoring
 from headrace.endpoint.services.identities import ACCOUNT, iam, sts
-from headrace.endpoint.services.operations import with_shapes
 from headrace.endpoint.training_jobs.engine_settings import EngineSettings
 from headrace.endpoint.training_jobs.images import read_rules
 from headrace.endpoint.training_jobs.job_of_request import STOP_GRACE, JobMaker
@@ -170,7 +169,7 @@ class Endpoint:
             runs = JobRuns(options.store, self._store, maker, options.region, _url(options, MACHINE_NAME, port), keys)
             self._queue = JobQueue(self._store, runs, options.most_running)
             jobs = TrainingJobs(self._store, runs, self._queue, maker, options.region, MOST_QUEUED)
-            services = with_shapes((jobs.service(), logs(runs, options.region), monitoring(runs), sts(), iam()))
+            services = (jobs.service(), logs(runs, options.region), monitoring(runs), sts(), iam())
             gatekeeper = Gatekeeper(keys, _names(options.host))
             by_name = {each.name: each for each in services}
             self.handle = Dispatcher(gatekeeper, by_name, self._s3.handle, self._find_job).handle

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import base64
 import binascii
+from typing import Any
 
 from headrace.catalog.prices import DEFAULT_REGION, is_region
 from headrace.endpoint.auth.signatures import Malformed, read_signature
-from headrace.endpoint.http.http_message import HttpReply
 from headrace.endpoint.s3.key_listing import KeyListing, Page
 from headrace.endpoint.s3.multipart_uploads import MultipartUploads
 from headrace.endpoint.s3.object_store import ObjectStore
-from headrace.endpoint.s3.s3_errors import S3Error, request_id
-from headrace.endpoint.s3.s3_request import S3Request
-from headrace.endpoint.s3.s3_xml import Element, key_text, parse, text_of, time_text, xml_reply
-from headrace.endpoint.s3.upload_body import receive_small
+from headrace.endpoint.s3.s3_errors import S3Error
+from headrace.endpoint.s3.s3_request import S3Request, moment, number, shown_key
+from headrace.endpoint.wire.requests import Members
 
 _PAGE = 1000
-_CONFIGURATION_BYTES = 1 << 16
 
 
 class BucketOperations:
@@ -25,7 +23,7 @@ class BucketOperations:
 
     Args:
         store: the objects.
-        listing: of its keys.
+        listing: of their keys.
         uploads: that have begun.
         account: the account's number, twelve digits.
         region: of buckets that were not created by a request.
@@ -37,153 +35,112 @@ class BucketOperations:
         self._store = store
         self._listing = listing
         self._uploads = uploads
-        self._account = account
+        self._owner = {"ID": account, "DisplayName": "headrace"}
         self._region = region
 
-    def list_buckets(self, request: S3Request) -> HttpReply:
-        """Answers ListBuckets, all in one page."""
-        prefix = request.query.get("prefix", "")
-        shown: list[Element] = []
-        for name in self._store.bucket_names():
-            if name.startswith(prefix):
-                created, _ = self._store.bucket_record(name, self._region)
-                shown.append(("Bucket", [("Name", name), ("CreationDate", time_text(created))]))
-        return xml_reply("ListAllMyBucketsResult", [("Owner", self._owner()), ("Buckets", shown)])
+    def list_buckets(self, members: Members, _: S3Request) -> Members:
+        """ListBuckets, all in one page."""
+        names = [name for name in self._store.bucket_names() if name.startswith(members.get("Prefix", ""))]
+        created = [moment(self._store.bucket_record(name, self._region)[0]) for name in names]
+        buckets = [{"Name": name, "CreationDate": time} for name, time in zip(names, created, strict=True)]
+        return {"Owner": self._owner, "Buckets": buckets}
 
-    def create_bucket(self, request: S3Request) -> HttpReply:
-        """Answers CreateBucket.
-
-        Raises:
-            S3Error: it is there, or cannot have that name or region.
-        """
-        data = receive_small(request.http, _CONFIGURATION_BYTES) if _has_body(request) else b""
-        region = text_of(parse(data, "CreateBucketConfiguration"), "LocationConstraint") if data.strip() else ""
+    def create_bucket(self, members: Members, request: S3Request) -> Members:
+        """CreateBucket. Raises S3Error: it is there, or cannot have that name or region."""
+        name = members["Bucket"]
+        region = members.get("CreateBucketConfiguration", {}).get("LocationConstraint", "")
         _check_region(region, _signed_region(request) or self._region)
-        if not self._store.create_bucket(request.bucket):
-            _, there = self._store.bucket_record(request.bucket, self._region)
+        if not self._store.create_bucket(name):
+            there = self._store.bucket_record(name, self._region)[1]
             if (region or DEFAULT_REGION) != DEFAULT_REGION or there != DEFAULT_REGION:
-                raise S3Error("BucketAlreadyOwnedByYou", BucketName=request.bucket)
-        self._store.bucket_record(request.bucket, region or DEFAULT_REGION)
-        return HttpReply(200, (("x-amz-request-id", request_id()), ("Location", f"/{request.bucket}")))
+                raise S3Error("BucketAlreadyOwnedByYou", BucketName=name)
+        self._store.bucket_record(name, region or DEFAULT_REGION)
+        return {"Location": f"/{name}"}
 
-    def head_bucket(self, request: S3Request) -> HttpReply:
-        """Answers HeadBucket.
+    def head_bucket(self, members: Members, _: S3Request) -> Members:
+        """HeadBucket. Raises S3Error: there is none."""
+        return {"BucketRegion": self._region_of(members)}
 
-        Raises:
-            S3Error: there is no such bucket.
-        """
-        self._store.bucket_path(request.bucket)
-        _, region = self._store.bucket_record(request.bucket, self._region)
-        headers = (("x-amz-request-id", request_id()), ("x-amz-bucket-region", region))
-        return HttpReply(200, (("Content-Type", "application/xml"), *headers))
+    def bucket_location(self, members: Members, _: S3Request) -> Members:
+        """GetBucketLocation. Raises S3Error: there is none."""
+        region = self._region_of(members)
+        return {"LocationConstraint": "" if region == DEFAULT_REGION else region}
 
-    def bucket_location(self, request: S3Request) -> HttpReply:
-        """Answers GetBucketLocation.
+    def bucket_versioning(self, members: Members, _: S3Request) -> Members:
+        """GetBucketVersioning: there are no versions. Raises S3Error: there is no such bucket."""
+        self._store.bucket_path(members["Bucket"])
+        return {}
 
-        Raises:
-            S3Error: there is no such bucket.
-        """
-        self._store.bucket_path(request.bucket)
-        _, region = self._store.bucket_record(request.bucket, self._region)
-        return xml_reply("LocationConstraint", [] if region == DEFAULT_REGION else region)
+    def delete_bucket(self, members: Members, _: S3Request) -> Members:
+        """DeleteBucket. Raises S3Error: there is none, or it holds something."""
+        self._store.delete_bucket(members["Bucket"])
+        self._uploads.forget_all(members["Bucket"])
+        return {}
 
-    def bucket_versioning(self, request: S3Request) -> HttpReply:
-        """Answers GetBucketVersioning: there are no versions.
+    def list_objects(self, members: Members, _: S3Request) -> Members:
+        """ListObjects, the first version. Raises S3Error: there is no such bucket, or a parameter is wrong."""
+        marker = members.get("Marker", "").encode()
+        page, answer = self._listed(members, marker, owner=True)
+        answer["Marker"] = shown_key(marker, members)
+        if page.more and members.get("Delimiter"):
+            answer["NextMarker"] = shown_key(page.last, members)
+        return answer
 
-        Raises:
-            S3Error: there is no such bucket.
-        """
-        self._store.bucket_path(request.bucket)
-        return xml_reply("VersioningConfiguration", [])
-
-    def delete_bucket(self, request: S3Request) -> HttpReply:
-        """Answers DeleteBucket.
-
-        Raises:
-            S3Error: there is no such bucket, or it holds something.
-        """
-        self._store.delete_bucket(request.bucket)
-        self._uploads.forget_all(request.bucket)
-        return HttpReply(204, (("x-amz-request-id", request_id()),))
-
-    def list_objects(self, request: S3Request) -> HttpReply:
-        """Answers ListObjects, the first version.
-
-        Raises:
-            S3Error: there is no such bucket, or a parameter is wrong.
-        """
-        query = request.query
-        marker = query.get("marker", "")
-        page, limit = self._page(request, marker.encode())
-        encoded = _encoded(request)
-        head: list[Element] = [
-            ("Name", request.bucket),
-            ("Prefix", key_text(query.get("prefix", "").encode(), encoded=encoded)),
-            ("Marker", key_text(marker.encode(), encoded=encoded)),
-            ("MaxKeys", limit),
-            *_delimiter(request, encoded=encoded),
-            ("IsTruncated", page.more),
-        ]
-        if page.more and query.get("delimiter"):
-            head.append(("NextMarker", key_text(page.last, encoded=encoded)))
-        return xml_reply("ListBucketResult", [*head, *self._contents(request, page, owner=True)])
-
-    def list_objects_v2(self, request: S3Request) -> HttpReply:
-        """Answers ListObjectsV2.
-
-        Raises:
-            S3Error: there is no such bucket, or a parameter is wrong.
-        """
-        query = request.query
-        token, start = query.get("continuation-token"), query.get("start-after", "")
-        page, limit = self._page(request, _from_token(token) if token is not None else start.encode())
-        encoded = _encoded(request)
-        head: list[Element] = [
-            ("Name", request.bucket),
-            ("Prefix", key_text(query.get("prefix", "").encode(), encoded=encoded)),
-            ("MaxKeys", limit),
-            *_delimiter(request, encoded=encoded),
-            ("KeyCount", len(page.keys) + len(page.prefixes)),
-            ("IsTruncated", page.more),
-        ]
+    def list_objects_v2(self, members: Members, _: S3Request) -> Members:
+        """ListObjectsV2. Raises S3Error: there is no such bucket, or a parameter is wrong."""
+        token, start = members.get("ContinuationToken"), members.get("StartAfter", "").encode()
+        page, answer = self._listed(
+            members, start if token is None else _from_token(token), owner=members.get("FetchOwner", False)
+        )
+        answer["KeyCount"] = len(page.keys) + len(page.prefixes)
         if token is not None:
-            head.append(("ContinuationToken", token))
+            answer["ContinuationToken"] = token
         if page.more:
-            head.append(("NextContinuationToken", base64.urlsafe_b64encode(page.last).decode()))
+            answer["NextContinuationToken"] = base64.urlsafe_b64encode(page.last).decode()
         if start:
-            head.append(("StartAfter", key_text(start.encode(), encoded=encoded)))
-        owner = query.get("fetch-owner") == "true"
-        return xml_reply("ListBucketResult", [*head, *self._contents(request, page, owner=owner)])
+            answer["StartAfter"] = shown_key(start, members)
+        return answer
 
-    def _page(self, request: S3Request, after: bytes) -> tuple[Page, int]:
-        query = request.query
-        limit = request.number("max-keys", _PAGE, 0, 2**31 - 1)
-        prefix, delimiter = query.get("prefix", "").encode(), query.get("delimiter", "").encode()
-        return self._listing.page(request.bucket, prefix, delimiter, after, min(limit, _PAGE)), limit
-
-    def _contents(self, request: S3Request, page: Page, *, owner: bool) -> list[Element]:
-        encoded = _encoded(request)
-        rows = self._store.rows(request.bucket, page.keys)
-        shown: list[Element] = []
+    def _listed(self, members: Members, after: bytes, *, owner: bool) -> tuple[Page, dict[str, Any]]:
+        """Returns a page of keys, and what both versions of the list show of it."""
+        bucket = members["Bucket"]
+        limit = number(members, "MaxKeys", _PAGE, 0, 2**31 - 1)
+        prefix, delimiter = members.get("Prefix", "").encode(), members.get("Delimiter", "").encode()
+        page = self._listing.page(bucket, prefix, delimiter, after, min(limit, _PAGE))
+        rows = self._store.rows(bucket, page.keys)
+        contents: list[dict[str, Any]] = []
         for key in page.keys:
-            info = self._store.info(request.bucket, key, rows.get(key))
+            info = self._store.info(bucket, key, rows.get(key))
             if info is None:
                 continue  # it was removed meanwhile
-            found: list[Element] = [
-                ("Key", key_text(key, encoded=encoded)),
-                ("LastModified", time_text(info.modified)),
-                ("ETag", f'"{info.etag}"'),
-                *(("ChecksumAlgorithm", name.upper()) for name in info.known.checksums),
-                *([("ChecksumType", info.known.kind)] if info.known.checksums else []),
-                ("Size", info.size),
-                ("StorageClass", "STANDARD"),
-            ]
-            shown.append(("Contents", [*found, ("Owner", self._owner())] if owner else found))
-        shown += [("CommonPrefixes", [("Prefix", key_text(each, encoded=encoded))]) for each in page.prefixes]
-        return shown
+            entry = {
+                "Key": shown_key(key, members),
+                "LastModified": moment(info.modified),
+                "ETag": f'"{info.etag}"',
+                "Size": info.size,
+                "StorageClass": "STANDARD",
+            }
+            if info.known.checksums:
+                names = [name.upper() for name in info.known.checksums]
+                entry |= {"ChecksumAlgorithm": names, "ChecksumType": info.known.kind}
+            contents.append(entry | ({"Owner": self._owner} if owner else {}))
+        answer = {
+            "Name": bucket,
+            "Prefix": shown_key(prefix, members),
+            "MaxKeys": limit,
+            "IsTruncated": page.more,
+            "Contents": contents,
+            "CommonPrefixes": [{"Prefix": shown_key(each, members)} for each in page.prefixes],
+        }
+        if delimiter:
+            answer["Delimiter"] = shown_key(delimiter, members)
+        if members.get("EncodingType"):
+            answer["EncodingType"] = "url"
+        return page, answer
 
-    def _owner(self) -> list[Element]:
-        return [("ID", self._account), ("DisplayName", "headrace")]
+    def _region_of(self, members: Members) -> str:
+        self._store.bucket_path(members["Bucket"])
+        return self._store.bucket_record(members["Bucket"], self._region)[1]
 
 
 def _signed_region(request: S3Request) -> str:
@@ -205,26 +162,6 @@ def _check_region(region: str, endpoint: str) -> None:
         )
     if region and (region == DEFAULT_REGION or not (region == "EU" or is_region(region))):
         raise S3Error("InvalidLocationConstraint", LocationConstraint=region)
-
-
-def _has_body(request: S3Request) -> bool:
-    return request.http.body.length != 0
-
-
-def _encoded(request: S3Request) -> bool:
-    given = request.query.get("encoding-type", "")
-    if given not in ("", "url"):
-        raise S3Error("InvalidArgument", "Invalid Encoding Method specified in Request", ArgumentName="encoding-type")
-    return given == "url"
-
-
-def _delimiter(request: S3Request, *, encoded: bool) -> list[Element]:
-    found: list[Element] = []
-    if delimiter := request.query.get("delimiter"):
-        found.append(("Delimiter", key_text(delimiter.encode(), encoded=encoded)))
-    if encoded:
-        found.append(("EncodingType", "url"))
-    return found
 
 
 def _from_token(token: str) -> bytes:

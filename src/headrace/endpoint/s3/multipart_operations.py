@@ -7,20 +7,28 @@ import re
 import time
 from urllib.parse import quote
 
-from headrace.endpoint.http.http_message import HttpReply
 from headrace.endpoint.s3.file_copy import copy_bytes, md5_of
 from headrace.endpoint.s3.multipart_uploads import MultipartUploads, Part, Stated, Upload, WantedPart
-from headrace.endpoint.s3.object_checksums import COMPOSITE, FULL, HEADER, digest_of, encode, make_digest
-from headrace.endpoint.s3.object_reading import check_conditions
+from headrace.endpoint.s3.object_checksums import COMPOSITE, FULL, digest_of, encode, make_digest
 from headrace.endpoint.s3.object_store import Known, ObjectStore
-from headrace.endpoint.s3.object_writing import copy_source
-from headrace.endpoint.s3.s3_errors import S3Error, request_id
-from headrace.endpoint.s3.s3_request import S3Request, check_replaced, kept_headers
-from headrace.endpoint.s3.s3_xml import Element, key_text, parse, text_of, time_text, xml_reply
+from headrace.endpoint.s3.s3_errors import S3Error
+from headrace.endpoint.s3.s3_request import (
+    S3Request,
+    check_conditions,
+    check_replaced,
+    checksums_of,
+    copy_source,
+    kept_members,
+    key_of,
+    moment,
+    number,
+    shown_key,
+    stated_checksums,
+)
 from headrace.endpoint.s3.upload_body import expected_size, receive
+from headrace.endpoint.wire.requests import Members
 
 _MOST_PARTS = 10_000
-_LIST_BYTES = 4 << 20
 _PAGE = 1000
 _KINDS = {
     FULL: ("crc32", "crc32c", "crc64nvme"),
@@ -41,34 +49,23 @@ class MultipartOperations:
         self._store = store
         self._uploads = uploads
 
-    def create(self, request: S3Request) -> HttpReply:
-        """Answers CreateMultipartUpload.
-
-        Raises:
-            S3Error: there is no such bucket, or the checksum is not known here.
-        """
-        headers = request.http.headers
-        algorithm = headers.get(f"{HEADER}algorithm").lower()
-        kind = ""
+    def create(self, members: Members, _: S3Request) -> Members:
+        """CreateMultipartUpload. Raises S3Error: there is no such bucket, or the checksum is not known here."""
+        algorithm, kind = members.get("ChecksumAlgorithm", "").lower(), ""
         if algorithm:
             make_digest(algorithm)
-            kind = headers.get(f"{HEADER}type").upper() or (FULL if algorithm == "crc64nvme" else COMPOSITE)
+            kind = members.get("ChecksumType", "").upper() or (FULL if algorithm == "crc64nvme" else COMPOSITE)
             if algorithm not in _KINDS.get(kind, ()):
                 raise S3Error("InvalidRequest", f"The {kind} checksum type cannot be used with {algorithm}.")
-        known = Known(kept_headers(request.http))
-        identifier = self._uploads.begin(request.bucket, request.key, known, algorithm, kind)
-        shown: list[Element] = [*_of(request), ("UploadId", identifier)]
-        told = ((f"{HEADER}algorithm", algorithm.upper()), (f"{HEADER}type", kind)) if algorithm else ()
-        return xml_reply("InitiateMultipartUploadResult", shown, told)
+        known = Known(kept_members(members))
+        identifier = self._uploads.begin(members["Bucket"], key_of(members), known, algorithm, kind)
+        chosen = {"ChecksumAlgorithm": algorithm.upper(), "ChecksumType": kind} if algorithm else {}
+        return {**_place(members), "UploadId": identifier, **chosen}
 
-    def upload_part(self, request: S3Request) -> HttpReply:
-        """Answers UploadPart.
-
-        Raises:
-            S3Error: there is no such upload, or the part did not come.
-        """
-        upload, number = self._upload(request), _part_number(request)
-        with self._uploads.writing(upload, number, expected_size(request.http)) as (descriptor, offset, own):
+    def upload_part(self, members: Members, request: S3Request) -> Members:
+        """UploadPart. Raises S3Error: there is no such upload, or the part did not come."""
+        upload, place = self._upload(members), number(members, "PartNumber", 0, 1, _MOST_PARTS)
+        with self._uploads.writing(upload, place, expected_size(request.http)) as (descriptor, offset, own):
             received = receive(request.http, descriptor, offset)
             checksum = received.checksums.get(upload.algorithm, "")
             if upload.algorithm and not checksum and upload.kind == COMPOSITE:
@@ -76,176 +73,136 @@ class MultipartOperations:
                     "InvalidRequest",
                     f"Checksum Type mismatch occurred, expected checksum Type: {upload.algorithm}, actual: null",
                 )
-            self._uploads.keep(upload, Part(number, received.size, received.md5, checksum, own, time.time()))
-        checksums = tuple((HEADER + name, value) for name, value in received.checksums.items())
-        return HttpReply(200, (("x-amz-request-id", request_id()), ("ETag", f'"{received.md5}"'), *checksums))
+            self._uploads.keep(upload, Part(place, received.size, received.md5, checksum, own, time.time()))
+        checksums = {f"Checksum{name.upper()}": value for name, value in received.checksums.items()}
+        return {"ETag": f'"{received.md5}"', **checksums}
 
-    def upload_part_copy(self, request: S3Request) -> HttpReply:
-        """Answers UploadPartCopy.
-
-        Raises:
-            S3Error: there is no such upload or object, or the range lies outside.
-        """
-        upload, number = self._upload(request), _part_number(request)
-        info, source = self._store.open(*copy_source(request))
+    def upload_part_copy(self, members: Members, _: S3Request) -> Members:
+        """UploadPartCopy. Raises S3Error: there is no such upload or object, or the range lies outside."""
+        upload, place = self._upload(members), number(members, "PartNumber", 0, 1, _MOST_PARTS)
+        info, source = self._store.open(*copy_source(members))
         try:
-            check_conditions(request.http.headers, info, "x-amz-copy-source-")
-            begin, size = _copied_range(request, info.size)
-            with self._uploads.writing(upload, number, size) as (descriptor, offset, own):
+            check_conditions(members, info, "CopySource")
+            begin, size = _copied_range(members.get("CopySourceRange", ""), info.size)
+            with self._uploads.writing(upload, place, size) as (descriptor, offset, own):
                 copy_bytes(source, begin, size, descriptor, offset)
                 md5 = md5_of(descriptor, offset, size)
                 checksum = encode(digest_of(upload.algorithm, descriptor, offset, size)) if upload.algorithm else ""
-                self._uploads.keep(upload, Part(number, size, md5, checksum, own, time.time()))
+                self._uploads.keep(upload, Part(place, size, md5, checksum, own, time.time()))
         finally:
             os.close(source)
-        return xml_reply("CopyPartResult", [("LastModified", time_text(time.time())), ("ETag", f'"{md5}"')])
+        return {"CopyPartResult": {"LastModified": moment(time.time()), "ETag": f'"{md5}"'}}
 
-    def complete(self, request: S3Request) -> HttpReply:
-        """Answers CompleteMultipartUpload; once more, when a client asks again.
+    def complete(self, members: Members, request: S3Request) -> Members:
+        """CompleteMultipartUpload; once more, when a client asks again.
 
         Raises:
             S3Error: there is no such upload, or a part is missing, too small or another one.
         """
-        upload = self._uploads.find(request.query["uploadId"], request.bucket, request.key, completed=True)
-        # Headers of checksums are about the object that is made, not about this document.
-        root = parse(request.http.body.read_all(_LIST_BYTES), "CompleteMultipartUpload")
+        bucket, key = members["Bucket"], key_of(members)
+        upload = self._uploads.find(members["UploadId"], bucket, key, completed=True)
         if upload.completed is not None:
-            row = self._store.rows(request.bucket, [request.key]).get(request.key)
-            info = self._store.info(request.bucket, request.key, row)
-            known = info.known if info is not None and info.etag == upload.completed else Known()
-            return self._completed(request, upload.completed, dict(known.checksums), known.kind)
-        wanted = []
-        for each in root.findall("Part"):
-            number = text_of(each, "PartNumber")
-            if not (number.isascii() and number.isdigit() and 0 < int(number) <= _MOST_PARTS):
-                raise S3Error("InvalidArgument", "PartNumber must be an integer between 1 and 10000")
-            checksum = text_of(each, f"Checksum{upload.algorithm.upper()}") if upload.algorithm else ""
-            wanted.append(WantedPart(int(number), text_of(each, "ETag").strip('"'), checksum))
-        info = self._uploads.complete(
-            upload, wanted, lambda there: check_replaced(request.http, there), _stated(request, upload)
-        )
-        return self._completed(request, info.etag, dict(info.known.checksums), info.known.kind)
+            info = self._store.info(bucket, key, self._store.row(bucket, key))
+            etag = upload.completed
+            known = info.known if info is not None and info.etag == etag else Known()
+        else:
+            checksum = f"Checksum{upload.algorithm.upper()}"
+            parts = [
+                WantedPart(
+                    number({"PartNumber": 0, **part}, "PartNumber", 0, 1, _MOST_PARTS),
+                    part.get("ETag", "").strip('"'),
+                    part.get(checksum, ""),
+                )
+                for part in members.get("MultipartUpload", {}).get("Parts", ())
+            ]
+            stated = _stated(members, request, upload)
+            info = self._uploads.complete(upload, parts, lambda old: check_replaced(members, old), stated)
+            etag, known = info.etag, info.known
+        http = request.http
+        address = f"{'https' if http.secure else 'http'}://{http.headers.get('host')}/{bucket}/{quote(key)}"
+        return {"Location": address, **_place(members), "ETag": f'"{etag}"', **checksums_of(known)}
 
-    def abort(self, request: S3Request) -> HttpReply:
-        """Answers AbortMultipartUpload.
+    def abort(self, members: Members, _: S3Request) -> Members:
+        """AbortMultipartUpload. Raises S3Error: there is no such upload."""
+        self._uploads.abort(members["UploadId"], members["Bucket"], key_of(members))
+        return {}
 
-        Raises:
-            S3Error: there is no such upload.
-        """
-        self._uploads.abort(request.query["uploadId"], request.bucket, request.key)
-        return HttpReply(204, (("x-amz-request-id", request_id()),))
-
-    def list_parts(self, request: S3Request) -> HttpReply:
-        """Answers ListParts.
-
-        Raises:
-            S3Error: there is no such upload.
-        """
-        upload = self._upload(request)
-        limit = request.number("max-parts", _PAGE, 0, 2**31 - 1)
-        after = request.number("part-number-marker", 0, 0, 2**31 - 1)
-        left = [each for each in self._uploads.parts(upload) if each.number > after]
+    def list_parts(self, members: Members, _: S3Request) -> Members:
+        """ListParts. Raises S3Error: there is no such upload."""
+        upload = self._upload(members)
+        limit = number(members, "MaxParts", _PAGE, 0, 2**31 - 1)
+        after = number(members, "PartNumberMarker", 0, 0, 2**31 - 1)
+        left = [part for part in self._uploads.parts(upload) if part.number > after]
         shown = left[: min(limit, _PAGE)]
         algorithm = upload.algorithm.upper()
-        listed: list[Element] = [
-            ("Part", [
-                ("PartNumber", each.number), ("LastModified", time_text(each.changed)), ("ETag", f'"{each.md5}"'),
-                ("Size", each.size), *([(f"Checksum{algorithm}", each.checksum)] if each.checksum else []),
-            ])
-            for each in shown
+        parts = [
+            {
+                "PartNumber": part.number, "LastModified": moment(part.changed), "ETag": f'"{part.md5}"',
+                "Size": part.size, **({f"Checksum{algorithm}": part.checksum} if part.checksum else {}),
+            }
+            for part in shown
         ]  # fmt: skip
-        head: list[Element] = [
-            *_of(request), ("UploadId", upload.id), ("StorageClass", "STANDARD"), ("PartNumberMarker", after),
-            ("NextPartNumberMarker", shown[-1].number if shown else 0), ("MaxParts", limit),
-            ("IsTruncated", len(left) > len(shown)),
-        ]  # fmt: skip
-        if algorithm:
-            head += [("ChecksumAlgorithm", algorithm), ("ChecksumType", upload.kind)]
-        return xml_reply("ListPartsResult", [*head, *listed])
+        chosen = {"ChecksumAlgorithm": algorithm, "ChecksumType": upload.kind} if algorithm else {}
+        return {
+            **_place(members), "UploadId": upload.id, "StorageClass": "STANDARD", "PartNumberMarker": after,
+            "NextPartNumberMarker": shown[-1].number if shown else 0, "MaxParts": limit,
+            "IsTruncated": len(left) > len(shown), **chosen, "Parts": parts,
+        }  # fmt: skip
 
-    def list_uploads(self, request: S3Request) -> HttpReply:
-        """Answers ListMultipartUploads.
-
-        Raises:
-            S3Error: there is no such bucket, or a parameter is not done here.
-        """
-        self._store.bucket_path(request.bucket)
-        query = request.query
-        if query.get("delimiter"):
+    def list_uploads(self, members: Members, _: S3Request) -> Members:
+        """ListMultipartUploads. Raises S3Error: there is no such bucket, or a parameter is not done here."""
+        bucket = members["Bucket"]
+        self._store.bucket_path(bucket)
+        if members.get("Delimiter"):
             raise S3Error("NotImplemented", "uploads are listed without a delimiter")
-        limit = request.number("max-uploads", _PAGE, 1, _PAGE)
-        prefix, marker = query.get("prefix", "").encode(), query.get("key-marker", "").encode()
-        known = [each for each in self._uploads.all_of(request.bucket) if each.key.startswith(prefix)]
-        if after := query.get("upload-id-marker"):
-            places = [at for at, each in enumerate(known) if (each.key, each.id) == (marker, after)]
-            left = known[places[0] + 1 :] if places else [each for each in known if each.key > marker]
-        else:
-            left = [each for each in known if each.key > marker]
-        shown, encoded = left[:limit], query.get("encoding-type") == "url"
-        listed: list[Element] = [
-            ("Upload", [
-                ("Key", key_text(each.key, encoded=encoded)), ("UploadId", each.id), ("StorageClass", "STANDARD"),
-                ("Initiated", time_text(each.began)),
-            ])
-            for each in shown
+        limit = number(members, "MaxUploads", _PAGE, 1, _PAGE)
+        prefix, marker = members.get("Prefix", "").encode(), members.get("KeyMarker", "").encode()
+        after = members.get("UploadIdMarker", "")
+        uploads = [upload for upload in self._uploads.all_of(bucket) if upload.key.startswith(prefix)]
+        places = [at for at, upload in enumerate(uploads) if (upload.key, upload.id) == (marker, after)]
+        left = uploads[places[0] + 1 :] if places else [upload for upload in uploads if upload.key > marker]
+        shown = left[:limit]
+        listed = [
+            {
+                "Key": shown_key(upload.key, members), "UploadId": upload.id, "StorageClass": "STANDARD",
+                "Initiated": moment(upload.began),
+            }
+            for upload in shown
         ]  # fmt: skip
-        more = len(left) > len(shown)
-        head: list[Element] = [
-            ("Bucket", request.bucket), ("KeyMarker", key_text(marker, encoded=encoded)),
-            ("UploadIdMarker", after or ""), ("Prefix", key_text(prefix, encoded=encoded)), ("MaxUploads", limit),
-            ("IsTruncated", more),
-        ]  # fmt: skip
-        if more:
-            head += [("NextKeyMarker", key_text(shown[-1].key, encoded=encoded)), ("NextUploadIdMarker", shown[-1].id)]
-        if encoded:
-            head.append(("EncodingType", "url"))
-        return xml_reply("ListMultipartUploadsResult", [*head, *listed])
+        answer = {
+            "Bucket": bucket, "KeyMarker": shown_key(marker, members), "UploadIdMarker": after,
+            "Prefix": shown_key(prefix, members), "MaxUploads": limit, "IsTruncated": len(left) > len(shown),
+            "Uploads": listed,
+        }  # fmt: skip
+        if len(left) > len(shown):
+            answer |= {"NextKeyMarker": shown_key(shown[-1].key, members), "NextUploadIdMarker": shown[-1].id}
+        if members.get("EncodingType"):
+            answer["EncodingType"] = "url"
+        return answer
 
-    def _upload(self, request: S3Request) -> Upload:
-        return self._uploads.find(request.query["uploadId"], request.bucket, request.key)
-
-    @staticmethod
-    def _completed(request: S3Request, etag: str, checksums: dict[str, str], kind: str) -> HttpReply:
-        host = request.http.headers.get("host")
-        location = f"{'https' if request.http.secure else 'http'}://{host}/{request.bucket}/{quote(request.key)}"
-        shown: list[Element] = [("Location", location), *_of(request), ("ETag", f'"{etag}"')]
-        for name, value in checksums.items():
-            shown += [(f"Checksum{name.upper()}", value), ("ChecksumType", kind)]
-        return xml_reply("CompleteMultipartUploadResult", shown)
+    def _upload(self, members: Members) -> Upload:
+        return self._uploads.find(members["UploadId"], members["Bucket"], key_of(members))
 
 
-def _of(request: S3Request) -> list[Element]:
-    return [("Bucket", request.bucket), ("Key", request.key.decode())]
+def _place(members: Members) -> dict[str, object]:
+    return {"Bucket": members["Bucket"], "Key": members["Key"]}
 
 
-def _part_number(request: S3Request) -> int:
-    if "partNumber" not in request.query:
-        raise S3Error("InvalidArgument", "partNumber is missing", ArgumentName="partNumber")
-    return request.number("partNumber", 0, 1, _MOST_PARTS)
-
-
-def _stated(request: S3Request, upload: Upload) -> Stated:
+def _stated(members: Members, request: S3Request, upload: Upload) -> Stated:
     """Returns what a client says of the object that an upload becomes."""
-    headers = request.http.headers
-    size = headers.get("x-amz-mp-object-size")
-    if size and not (size.isascii() and size.isdigit() and len(size) < 20):
-        raise S3Error("InvalidRequest", "Value for x-amz-mp-object-size header is invalid.")
-    kind = headers.get(f"{HEADER}type").upper()
+    kind = members.get("ChecksumType", "").upper()
     if kind and kind != (upload.kind or FULL):
         raise S3Error("InvalidRequest", f"The upload was not created with the checksum type {kind}.")
-    named = (name.lower().removeprefix(HEADER) for name, _ in headers if name.lower().startswith(HEADER))
-    checksums = {name: headers[HEADER + name] for name in named if name not in ("type", "algorithm", "mode")}
-    return Stated(int(size) if size else None, checksums)
+    return Stated(members.get("MpuObjectSize"), stated_checksums(request.http))
 
 
-def _copied_range(request: S3Request, size: int) -> tuple[int, int]:
-    given = request.http.headers.get("x-amz-copy-source-range")
-    if not given:
+def _copied_range(text: str, size: int) -> tuple[int, int]:
+    if not text:
         return 0, size
-    found = _RANGE.fullmatch(given)
-    if found is None or not int(found[1]) <= int(found[2]) < size:
+    match = _RANGE.fullmatch(text)
+    if match is None or not int(match[1]) <= int(match[2]) < size:
         raise S3Error(
             "InvalidArgument", f"Range specified is not valid for source object of size: {size}",
-            ArgumentName="x-amz-copy-source-range", ArgumentValue=given,
+            ArgumentName="x-amz-copy-source-range", ArgumentValue=text,
         )  # fmt: skip
-    return int(found[1]), int(found[2]) + 1 - int(found[1])
+    return int(match[1]), int(match[2]) + 1 - int(match[1])

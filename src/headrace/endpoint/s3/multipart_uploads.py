@@ -258,7 +258,7 @@ class MultipartUploads:
                 checksums[upload.algorithm] = of_parts(upload.algorithm, upload.kind, values)
             self._check_stated(stated, checksums, path, size)
             sizes = tuple(each.size for each in parts)
-            known = Known(upload.known.headers, checksums, upload.kind if checksums else "FULL_OBJECT", sizes)
+            known = Known(upload.known.members, checksums, upload.kind if checksums else "FULL_OBJECT", sizes)
             with self._store.lock:
                 info = self._store.place(path, upload.bucket, upload.key, etag, known, allowed, size)
                 self._store.execute("UPDATE uploads SET completed = ? WHERE id = ?", etag, upload.id)

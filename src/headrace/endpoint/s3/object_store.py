@@ -40,7 +40,7 @@ _BUCKET = re.compile(r"(?!\d+\.\d+\.\d+\.\d+$)(?!.*\.\.)[a-z0-9][a-z0-9.-]{1,61}
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS buckets (name TEXT PRIMARY KEY, created REAL NOT NULL, region TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS files (
+CREATE TABLE IF NOT EXISTS objects (
     bucket TEXT NOT NULL, key BLOB NOT NULL, inode INTEGER NOT NULL, size INTEGER NOT NULL,
     changed INTEGER NOT NULL, etag TEXT NOT NULL, known TEXT NOT NULL, PRIMARY KEY (bucket, key)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS uploads (
@@ -57,26 +57,26 @@ class Known:
     """What a client said of an object, and what was computed of it.
 
     Attributes:
-        headers: Content-Type and the like, and those of user metadata; names in small letters.
+        members: of its answers: ContentType and the like, and the user's Metadata.
         checksums: algorithm to value, as headers hold it.
         kind: FULL_OBJECT or COMPOSITE: what the checksums are of.
         parts: bytes of each part, if it was uploaded in parts.
     """
 
-    headers: Mapping[str, str] = field(default_factory=dict)
+    members: Mapping[str, object] = field(default_factory=dict)
     checksums: Mapping[str, str] = field(default_factory=dict)
     kind: str = "FULL_OBJECT"
     parts: tuple[int, ...] = ()
 
     def to_json(self) -> str:
         """Returns it as text."""
-        return json.dumps([dict(self.headers), dict(self.checksums), self.kind, self.parts])
+        return json.dumps([dict(self.members), dict(self.checksums), self.kind, self.parts])
 
     @classmethod
     def from_json(cls, text: str) -> Known:
         """Reads what `to_json` has written."""
-        headers, checksums, kind, parts = json.loads(text)
-        return cls(headers, checksums, kind, tuple(parts))
+        members, checksums, kind, parts = json.loads(text)
+        return cls(members, checksums, kind, tuple(parts))
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class ObjectStore:
         self.lock = threading.RLock()
         self._lock_file = lock_file
         try:
-            self._database = sqlite3.connect(self.own / "index.sqlite", check_same_thread=False, isolation_level=None)
+            self._database = sqlite3.connect(self.own / "objects.sqlite", check_same_thread=False, isolation_level=None)
             for setting in ("journal_mode=WAL", "synchronous=NORMAL", "cache_size=-4000"):
                 self._database.execute(f"PRAGMA {setting}")
             self._database.executescript(_SCHEMA)
@@ -199,7 +199,7 @@ class ObjectStore:
             if _holds_a_file(path):
                 raise S3Error("BucketNotEmpty", BucketName=bucket)
             _remove_folders(path)
-            self.execute("DELETE FROM files WHERE bucket = ?", bucket)
+            self.execute("DELETE FROM objects WHERE bucket = ?", bucket)
             self.execute("DELETE FROM buckets WHERE name = ?", bucket)
 
     def bucket_record(self, bucket: str, region: str) -> tuple[float, str]:
@@ -291,7 +291,7 @@ class ObjectStore:
         for begin in range(0, len(asked), _BATCH):
             batch = asked[begin : begin + _BATCH]
             statement = (
-                "SELECT key, inode, size, changed, etag, known FROM files"
+                "SELECT key, inode, size, changed, etag, known FROM objects"
                 f" WHERE bucket = ? AND key IN ({','.join('?' * len(batch))})"
             )
             rows |= {key: ObjectRow(*row) for key, *row in self.execute(statement, bucket, *batch)}
@@ -348,7 +348,7 @@ class ObjectStore:
             status = path.stat()
             row = ObjectRow(status.st_ino, status.st_size, status.st_mtime_ns, etag, known.to_json())
             self.execute(
-                "INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?, ?)",
+                "INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?, ?, ?, ?)",
                 bucket, key, row.inode, row.size, row.changed, row.etag, row.known,
             )  # fmt: skip
         return info_of(key, status, row)
@@ -389,7 +389,7 @@ class ObjectStore:
             self.bucket_path(bucket)
             if allowed is not None:
                 allowed(self.info(bucket, key, self.row(bucket, key)))
-            self.execute("DELETE FROM files WHERE bucket = ? AND key = ?", bucket, key)
+            self.execute("DELETE FROM objects WHERE bucket = ? AND key = ?", bucket, key)
             path = self.path_of(bucket, key)
             if path is None or not path.is_file():
                 return

@@ -1,14 +1,10 @@
-"""S3's errors: code, status and words, as XML in the body; none in replies to HEAD."""
+"""S3's errors: code, status and words."""
 
 from __future__ import annotations
 
-import re
-import secrets
 from collections.abc import Mapping
-from xml.sax.saxutils import escape
 
-from headrace.endpoint.http.http_message import HttpReply, HttpRequest
-from headrace.errors import HeadraceError
+from headrace.endpoint.wire.errors import ServiceError
 
 _ERRORS: Mapping[str, tuple[int, str]] = {
     "AccessDenied": (403, "Access Denied"),
@@ -69,10 +65,9 @@ _ERRORS: Mapping[str, tuple[int, str]] = {
         "method.",
     ),
 }
-_ILLEGAL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")  # in no document of XML
 
 
-class S3Error(HeadraceError):
+class S3Error(ServiceError):
     """An error that S3's clients know by its code.
 
     Args:
@@ -84,46 +79,4 @@ class S3Error(HeadraceError):
 
     def __init__(self, code: str, message: str = "", *, headers: tuple[tuple[str, str], ...] = (), **details: str):
         status, words = _ERRORS[code]
-        super().__init__(message or words)
-        self.status = status
-        self.code = code
-        self.details = details
-        self.headers = headers
-
-
-def error_reply(request: HttpRequest, error: S3Error) -> HttpReply:
-    """Returns the reply that tells an error."""
-    return s3_error_reply(request, error.status, error.code, error.message, error.details, error.headers)
-
-
-def s3_error_reply(
-    request: HttpRequest,
-    status: int,
-    code: str,
-    message: str,
-    details: Mapping[str, str] | None = None,
-    headers: tuple[tuple[str, str], ...] = (),
-) -> HttpReply:
-    """Returns the reply that tells an error which has S3's form.
-
-    Args:
-        request: what it answers.
-        status: HTTP's.
-        code: S3's.
-        message: for people.
-        details: further elements of the XML.
-        headers: of the reply.
-    """
-    identifier = request_id()
-    headers = (("x-amz-request-id", identifier), *headers)
-    if request.method == "HEAD" or status == 304:
-        return HttpReply(status, (("Content-Type", "application/xml"), *headers))
-    elements = {"Code": code, "Message": message, **(details or {}), "RequestId": identifier, "HostId": "headrace"}
-    inner = "".join(f"<{name}>{escape(_ILLEGAL.sub('�', value))}</{name}>" for name, value in elements.items())
-    body = f'<?xml version="1.0" encoding="UTF-8"?>\n<Error>{inner}</Error>'.encode(errors="replace")
-    return HttpReply(status, (("Content-Type", "application/xml"), *headers), body)
-
-
-def request_id() -> str:
-    """Returns an identifier for one request."""
-    return secrets.token_hex(8).upper()
+        super().__init__(code, message or words, status, details, headers)

@@ -1,12 +1,16 @@
-"""S3 over a folder: which operation a request is, and its answer."""
+"""S3 over a folder: which operation a request is, what it may ask for, and its answer.
+
+What an operation does not understand of a query or of conditions is refused: it must not be done in another way.
+"""
 
 from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, unquote_to_bytes
 
 from headrace.endpoint.auth.job_rights import JobRights
 from headrace.endpoint.http.http_message import BodyProblem, ClientGone, HttpReply, HttpRequest
@@ -15,42 +19,47 @@ from headrace.endpoint.s3.key_listing import KeyListing
 from headrace.endpoint.s3.multipart_operations import MultipartOperations
 from headrace.endpoint.s3.multipart_uploads import MultipartUploads
 from headrace.endpoint.s3.object_checksums import require_checksums
-from headrace.endpoint.s3.object_reading import OVERRIDES, get_object
-from headrace.endpoint.s3.object_store import ObjectStore
-from headrace.endpoint.s3.object_writing import copy_object, copy_source, delete_object, delete_objects, put_object
-from headrace.endpoint.s3.s3_errors import S3Error, error_reply
-from headrace.endpoint.s3.s3_request import S3Request, read_request
-from headrace.endpoint.s3.upload_body import of_body
+from headrace.endpoint.s3.object_operations import ObjectOperations
+from headrace.endpoint.s3.object_store import KEY_BYTES, ObjectStore
+from headrace.endpoint.s3.s3_errors import S3Error
+from headrace.endpoint.s3.s3_request import KEPT, S3Request, copy_source, key_of
+from headrace.endpoint.s3.upload_body import of_body, receive_small
+from headrace.endpoint.wire.answers import error_answer, rest_answer
+from headrace.endpoint.wire.errors import Protocol, ServiceError
+from headrace.endpoint.wire.models import OperationModel, service_model
+from headrace.endpoint.wire.requests import Members, read_rest, read_xml
 
-Operation = Callable[[S3Request], HttpReply]
+NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
+_DOCUMENT_BYTES = 8 << 20
 _log = logging.getLogger(__name__)
 
 _SIGNING = frozenset(["awsaccesskeyid", "signature", "expires"])  # of version 2; those of version 4 begin with x-
-_LISTED = ("prefix", "delimiter", "encoding-type", "max-keys")
-_READ = ("versionId", "partNumber", *(f"response-{name}" for name in OVERRIDES))
-_REPLACES = ("if-match", "if-none-match")
-_COPIES = tuple(
-    f"x-amz-copy-source-if-{name}" for name in ("match", "none-match", "modified-since", "unmodified-since")
-)
+_REFUSED = (
+    "x-amz-server-side-encryption-customer-", "x-amz-object-lock-", "x-amz-write-offset-bytes", "x-amz-tagging",
+    "x-amz-website-redirect-location", "x-amz-copy-source-server-side-encryption-customer-",
+)  # fmt: skip
+"""Beginnings of headers that ask for what is not done here, and whose absence a client would notice."""
 _CONDITIONS = ("if-", "x-amz-if-", "x-amz-copy-source-if-")
+_PATH = ("{Bucket}", "{Key+}")
+_LISTED = "Prefix Delimiter EncodingType MaxKeys"
+_READ_IF = "IfMatch IfNoneMatch IfModifiedSince IfUnmodifiedSince"
+_READ = " ".join(["VersionId PartNumber", _READ_IF, *(f"Response{name}" for name in KEPT)])
+_COPY_IF = " ".join(f"CopySource{name}" for name in _READ_IF.split())
+_REPLACE_IF = "IfMatch IfNoneMatch"
 
 
 class _Row(NamedTuple):
-    """An operation, and all that it understands: what it is not told of, it must not do in its own way.
+    """An operation, and all that it understands.
 
     Attributes:
-        method: of HTTP.
-        name: in the query, which makes it this one; empty: none in particular.
         answer: answers it.
-        names: further names in its query.
-        conditions: headers with conditions that it keeps; None: all that HTTP has for reading.
+        names: members of the query and conditions that it understands, beside those without which it is not asked.
+        document: outermost element of its answer; empty: a member, or it has none.
     """
 
-    method: str
-    name: str
-    answer: Operation
-    names: tuple[str, ...] = ()
-    conditions: tuple[str, ...] | None = ()
+    answer: Callable[[Members, S3Request], Members]
+    names: str = ""
+    document: str = ""
 
 
 class S3Face:
@@ -72,40 +81,36 @@ class S3Face:
         uploads = MultipartUploads(store)
         self._listing = KeyListing(store)
         buckets = BucketOperations(store, self._listing, uploads, account, region)
-        parts = MultipartOperations(store, uploads)
-        # The first row whose name is there counts.
-        self._service = [_Row("GET", "", buckets.list_buckets, ("max-buckets", "continuation-token", "prefix"))]
-        self._bucket = [
-            _Row("GET", "location", buckets.bucket_location),
-            _Row("GET", "versioning", buckets.bucket_versioning),
-            _Row("GET", "uploads", parts.list_uploads, (*_LISTED[:3], "key-marker", "max-uploads", "upload-id-marker")),
-            _Row(
-                "GET",
-                "list-type",
-                buckets.list_objects_v2,
-                (*_LISTED, "continuation-token", "fetch-owner", "start-after"),
+        objects, parts = ObjectOperations(store), MultipartOperations(store, uploads)
+        self._rows = {
+            "ListBuckets": _Row(buckets.list_buckets, "MaxBuckets ContinuationToken Prefix", "ListAllMyBucketsResult"),
+            "CreateBucket": _Row(buckets.create_bucket),
+            "HeadBucket": _Row(buckets.head_bucket),
+            "DeleteBucket": _Row(buckets.delete_bucket),
+            "GetBucketLocation": _Row(buckets.bucket_location),
+            "GetBucketVersioning": _Row(buckets.bucket_versioning, "", "VersioningConfiguration"),
+            "ListObjects": _Row(buckets.list_objects, f"{_LISTED} Marker", "ListBucketResult"),
+            "ListObjectsV2": _Row(
+                buckets.list_objects_v2, f"{_LISTED} ContinuationToken FetchOwner StartAfter", "ListBucketResult"
             ),
-            _Row("GET", "", buckets.list_objects, (*_LISTED, "marker")),
-            _Row("HEAD", "", buckets.head_bucket),
-            _Row("PUT", "", buckets.create_bucket),
-            _Row("DELETE", "", buckets.delete_bucket),
-            _Row("POST", "delete", lambda request: delete_objects(store, request)),
-        ]
-        self._object = [
-            _Row("GET", "uploadId", parts.list_parts, ("max-parts", "part-number-marker")),
-            _Row("GET", "", lambda request: get_object(store, request), _READ, None),
-            _Row("HEAD", "", lambda request: get_object(store, request), _READ, None),
-            _Row("PUT", "uploadId", parts.upload_part, ("partNumber",)),
-            _Row("PUT", "", lambda request: put_object(store, request), (), _REPLACES),
-            _Row("POST", "uploads", parts.create),
-            _Row("POST", "uploadId", parts.complete, (), _REPLACES),
-            _Row("DELETE", "uploadId", parts.abort),
-            _Row("DELETE", "", lambda request: delete_object(store, request), ("versionId",), ("if-match",)),
-        ]
-        self._copies = [
-            _Row("PUT", "uploadId", parts.upload_part_copy, ("partNumber",), _COPIES),
-            _Row("PUT", "", lambda request: copy_object(store, request), (), (*_REPLACES, *_COPIES)),
-        ]
+            "ListMultipartUploads": _Row(
+                parts.list_uploads,
+                "Prefix Delimiter EncodingType KeyMarker MaxUploads UploadIdMarker",
+                "ListMultipartUploadsResult",
+            ),
+            "GetObject": _Row(objects.get, _READ),
+            "HeadObject": _Row(objects.head, _READ),
+            "PutObject": _Row(objects.put, _REPLACE_IF),
+            "CopyObject": _Row(objects.copy, f"{_REPLACE_IF} {_COPY_IF}"),
+            "DeleteObject": _Row(objects.delete, "VersionId IfMatch"),
+            "DeleteObjects": _Row(objects.delete_several, "", "DeleteResult"),
+            "CreateMultipartUpload": _Row(parts.create, "", "InitiateMultipartUploadResult"),
+            "UploadPart": _Row(parts.upload_part),
+            "UploadPartCopy": _Row(parts.upload_part_copy, _COPY_IF),
+            "CompleteMultipartUpload": _Row(parts.complete, _REPLACE_IF, "CompleteMultipartUploadResult"),
+            "AbortMultipartUpload": _Row(parts.abort),
+            "ListParts": _Row(parts.list_parts, "MaxParts PartNumberMarker", "ListPartsResult"),
+        }
 
     def handle(self, request: HttpRequest, rights: JobRights | None = None) -> HttpReply:
         """Answers one request, whose sender has been verified.
@@ -115,20 +120,17 @@ class S3Face:
             rights: what the sender may do; None: all.
         """
         try:
-            asked = read_request(request, rights)
-            self._check_owner(request)
-            if rights is not None and not _allowed(asked, rights):
-                raise S3Error("AccessDenied")
-            return self._operation(asked)(asked)
-        except S3Error as error:
-            return error_reply(request, error)
+            return self._answer(request, rights)
+        except ServiceError as problem:
+            error = problem
         except ClientGone:
             raise
         except BodyProblem as problem:
-            return error_reply(request, of_body(problem))
-        except OSError as error:
-            _log.warning("%s %s: %s", request.method, request.raw_path[:200], error)
-            return error_reply(request, _of_system(error))
+            error = of_body(problem)
+        except OSError as problem:
+            _log.warning("%s %s: %s", request.method, request.raw_path[:200], problem)
+            error = _of_system(problem)
+        return error_answer(error, Protocol.S3, bare=request.method == "HEAD")
 
     def create_bucket(self, bucket: str) -> None:
         """Creates a bucket, unless it is there. Raises S3Error."""
@@ -160,46 +162,102 @@ class S3Face:
         """Ends the use of the folder; no request may be answered any more."""
         self._store.close()
 
-    def _operation(self, request: S3Request) -> Operation:
-        headers, method = request.http.headers, request.http.method
-        table = self._object if request.key else self._bucket if request.bucket else self._service
-        if request.key and "x-amz-copy-source" in headers:
-            table = self._copies
-        row = next((row for row in table if row.method == method and (not row.name or row.name in request.query)), None)
-        asked = {name for name in request.query if not (name.lower() in _SIGNING or name.lower().startswith("x-"))}
-        if other := sorted(asked - ({row.name, *row.names} if row is not None else set())):
-            raise S3Error("NotImplemented", f"?{other[0]} is not implemented by headrace serve")
-        if row is None:
-            raise S3Error("MethodNotAllowed", Method=method)
-        for name, _ in headers:
-            if (
-                row.conditions is not None
-                and name.lower().startswith(_CONDITIONS)
-                and name.lower() not in row.conditions
-            ):
+    def _answer(self, request: HttpRequest, rights: JobRights | None) -> HttpReply:
+        place, query = _address(request)
+        self._check_head(request, query)
+        operation = self._operation(request, place, query)
+        row = self._rows[operation.name]
+        members = {**place, **read_rest(operation.input, query, request.headers)}
+        if rights is not None and not _allowed(operation.name, members, rights):
+            raise S3Error("AccessDenied")
+        for name, wire in operation.required("querystring", "header").items():
+            if name not in members:
+                raise S3Error("InvalidArgument", f"{wire} is missing", ArgumentName=wire)
+        members |= _document(operation, request)
+        return rest_answer(operation, row.answer(members, S3Request(request, rights)), NAMESPACE, row.document)
+
+    def _check_head(self, request: HttpRequest, query: Mapping[str, str]) -> None:
+        for name, value in request.headers:
+            if name.lower().startswith(_REFUSED):
                 raise S3Error("NotImplemented", Header=name)
-        return row.answer
-
-    def _check_owner(self, request: HttpRequest) -> None:
-        for name in ("x-amz-expected-bucket-owner", "x-amz-source-expected-bucket-owner"):
-            if request.headers.get(name, self._account) != self._account:
+            owner = name.lower() in ("x-amz-expected-bucket-owner", "x-amz-source-expected-bucket-owner")
+            if owner and value != self._account:
                 raise S3Error("AccessDenied")
+        if query.get("versionId", "null") != "null":
+            raise S3Error("InvalidArgument", "Invalid version id specified", ArgumentName="versionId")
+
+    def _operation(self, request: HttpRequest, place: Members, query: Mapping[str, str]) -> OperationModel:
+        """Returns the operation that a request is: of those with its method, the one whose own names are most there."""
+        path, headers = "/" + "/".join(_PATH[: len(place)]), request.headers
+        ranked: list[tuple[int, int, OperationModel]] = []
+        for each in service_model("s3").operations.values():
+            required = each.required("querystring", "header").values()
+            there = sum(name in query or name in headers for name in required)
+            is_asked = each.literals <= query.keys() and (there or not required)
+            if is_asked and (each.method, each.path) == (request.method, path):
+                ranked.append((there + len(each.literals), -len(required), each))
+        operation = max(ranked, key=lambda entry: entry[:2])[2] if ranked else None
+        names = {*operation.literals, *self._understood(operation)} if operation else set()
+        asked = {name for name in query if not (name.lower() in _SIGNING or name.lower().startswith("x-"))}
+        if other := sorted(asked - names):
+            raise S3Error("NotImplemented", f"?{other[0]} is not implemented by headrace serve")
+        if operation is None:
+            raise S3Error("MethodNotAllowed", Method=request.method)
+        understood = {name.lower() for name in names}
+        for name, _ in headers:
+            if name.lower().startswith(_CONDITIONS) and name.lower() not in understood:
+                raise S3Error("NotImplemented", Header=name)
+        return operation
+
+    def _understood(self, operation: OperationModel) -> set[str]:
+        """Returns what an operation understands of query and conditions, as the wire names it."""
+        members = operation.input.members
+        names = {members[name].name for name in self._rows[operation.name].names.split()}
+        return names | {*operation.required("querystring", "header").values()}
 
 
-def _allowed(request: S3Request, rights: JobRights) -> bool:
+def _address(request: HttpRequest) -> tuple[dict[str, Any], dict[str, str]]:
+    """Returns bucket and key that a request names, and its query: the first of each name. Raises S3Error."""
+    try:
+        path = unquote_to_bytes(request.raw_path.removeprefix("/"))
+        pairs = parse_qsl(request.raw_query, keep_blank_values=True, errors="strict", max_num_fields=100)
+        bucket, _, key = path.decode().partition("/")
+    except ValueError:
+        raise S3Error("InvalidURI") from None
+    if len(key.encode()) > KEY_BYTES:
+        raise S3Error("KeyTooLongError", Size=str(len(key.encode())), MaxSizeAllowed=str(KEY_BYTES))
+    place = {"Bucket": bucket, "Key": key} if key else {"Bucket": bucket} if bucket else {}
+    return place, dict(reversed(pairs))
+
+
+def _document(operation: OperationModel, request: HttpRequest) -> dict[str, Any]:
+    """Returns the member that is the document of a request, if it has one."""
+    name = operation.input.payload
+    shape = operation.input.members.get(name)
+    if shape is None or shape.kind != "structure" or request.body.length == 0:
+        return {}
+    if operation.name == "CompleteMultipartUpload":  # its checksums are about the object, not about this document
+        data = request.body.read_all(_DOCUMENT_BYTES)
+    else:
+        data = receive_small(request, _DOCUMENT_BYTES)
+    return {name: read_xml(data, shape.name or name, shape)} if data.strip() else {}
+
+
+def _allowed(operation: str, members: Members, rights: JobRights) -> bool:
     """Tells whether the sender may do what a request asks for. Keys that stand in its body are looked at there."""
-    method, bucket, key, query = request.http.method, request.bucket, request.key, request.query
-    if key and method in ("GET", "HEAD") and "uploadId" not in query:
-        return rights.reads(bucket, key)
-    if key:
-        copies = "x-amz-copy-source" in request.http.headers
-        return rights.writes(bucket, key) and (not copies or rights.reads(*copy_source(request)))
-    if method == "GET" and bucket and not {"location", "versioning"} & query.keys():
-        prefix = query.get("prefix", "").encode()
-        return rights.writes(bucket, prefix) if "uploads" in query else rights.reads(bucket, prefix)
-    if method == "PUT":
+    bucket = members.get("Bucket", "")
+    if operation in ("GetObject", "HeadObject"):
+        return rights.reads(bucket, key_of(members))
+    if "Key" in members:
+        return rights.writes(bucket, key_of(members)) and (
+            "CopySource" not in members or rights.reads(*copy_source(members))
+        )
+    if operation in ("ListObjects", "ListObjectsV2", "ListMultipartUploads"):
+        allows = rights.writes if operation == "ListMultipartUploads" else rights.reads
+        return allows(bucket, members.get("Prefix", "").encode())
+    if operation == "CreateBucket":
         return bucket in rights.default
-    return bool(bucket) and method != "DELETE" and rights.knows(bucket)
+    return bool(bucket) and operation != "DeleteBucket" and rights.knows(bucket)
 
 
 def _of_system(error: OSError) -> S3Error:

@@ -1,143 +1,155 @@
-"""What a request asks of S3: bucket, key and the query's parameters."""
+"""What operations of S3 have in common: the request, its numbers and conditions, what is kept of an upload."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from urllib.parse import parse_qsl, unquote_to_bytes
+from datetime import datetime, timezone
+from email.utils import formatdate, parsedate_to_datetime
+from urllib.parse import quote, unquote_to_bytes
 
 from headrace.endpoint.auth.job_rights import JobRights
 from headrace.endpoint.http.http_message import HttpRequest
-from headrace.endpoint.s3.object_store import KEY_BYTES, ObjectInfo
+from headrace.endpoint.s3.object_checksums import HEADER
+from headrace.endpoint.s3.object_store import KEY_BYTES, Known, ObjectInfo
 from headrace.endpoint.s3.s3_errors import S3Error
+from headrace.endpoint.wire.requests import Members
 
-_KEPT_HEADERS = (
-    "content-type", "cache-control", "content-disposition", "content-encoding", "content-language", "expires"
-)  # fmt: skip
-META = "x-amz-meta-"
+KEPT = ("CacheControl", "ContentDisposition", "ContentEncoding", "ContentLanguage", "ContentType", "Expires")
 _META_BYTES = 2048
-_REFUSED = (
-    "x-amz-server-side-encryption-customer-", "x-amz-object-lock-", "x-amz-write-offset-bytes", "x-amz-tagging",
-    "x-amz-website-redirect-location", "x-amz-copy-source-server-side-encryption-customer-",
-)  # fmt: skip
-"""Beginnings of headers that ask for what is not done here, and whose absence a client would notice."""
 
 
 @dataclass(frozen=True)
 class S3Request:
-    """A request.
-
-    Attributes:
-        http: as it came.
-        bucket: empty if the request is about none.
-        key: UTF-8; empty if the request is about the bucket.
-        query: parameters, the first of each name.
-        rights: what the sender may do; None: all.
-    """
+    """A request as it came, and what its sender may do; None: all."""
 
     http: HttpRequest
-    bucket: str
-    key: bytes
-    query: Mapping[str, str]
     rights: JobRights | None = None
 
-    def number(self, name: str, default: int, least: int, most: int) -> int:
-        """Returns a number of the query.
 
-        Raises:
-            S3Error: it is none, or out of its range.
-        """
-        given = self.query.get(name, "")
-        if not given:
-            return default
-        if not (given.isascii() and given.isdigit() and len(given) < 11 and least <= int(given) <= most):
-            raise S3Error(
-                "InvalidArgument", f"{name} has to be a number from {least} to {most}",
-                ArgumentName=name, ArgumentValue=given,
-            )  # fmt: skip
-        return int(given)
+def key_of(members: Members) -> bytes:
+    """Returns the key that a request is about."""
+    return str(members["Key"]).encode()
 
 
-def read_request(http: HttpRequest, rights: JobRights | None = None) -> S3Request:
-    """Reads a request.
-
-    Args:
-        http: as it came.
-        rights: what the sender may do; None: all.
-
-    Raises:
-        S3Error: it is malformed, or asks for what is not done here.
-    """
-    try:
-        path = unquote_to_bytes(http.raw_path.removeprefix("/"))
-        pairs = parse_qsl(http.raw_query, keep_blank_values=True, errors="strict", max_num_fields=100)
-        first, _, key = path.partition(b"/")
-        bucket = first.decode()
-        key.decode()
-    except ValueError:
-        raise S3Error("InvalidURI") from None
-    if len(key) > KEY_BYTES:
-        raise S3Error("KeyTooLongError", Size=str(len(key)), MaxSizeAllowed=str(KEY_BYTES))
-    query: dict[str, str] = {}
-    for name, value in pairs:
-        query.setdefault(name, value)
-    for name, _ in http.headers:
-        if name.lower().startswith(_REFUSED):
-            raise S3Error("NotImplemented", Header=name)
-    if query.get("versionId", "null") != "null":
-        raise S3Error("InvalidArgument", "Invalid version id specified", ArgumentName="versionId")
-    return S3Request(http, bucket, key, query, rights)
+def number(members: Members, name: str, default: int, least: int, most: int) -> int:
+    """Returns a number of a request. Raises S3Error: it is out of its range."""
+    value: int = members.get(name, default)
+    if name in members and not least <= value <= most:
+        words = f"{name} has to be a number from {least} to {most}"
+        raise S3Error("InvalidArgument", words, ArgumentName=name, ArgumentValue=str(value))
+    return value
 
 
-def kept_headers(http: HttpRequest) -> dict[str, str]:
-    """Returns the headers of an upload that are kept with the object.
+def moment(seconds: float) -> datetime:
+    """Returns a time as answers have it: whole seconds, as S3 keeps them."""
+    return datetime.fromtimestamp(int(seconds), timezone.utc)
+
+
+def shown_key(key: bytes, members: Members) -> str:
+    """Returns a key as a list shows it. Raises S3Error: the client asks for another encoding than ``url``."""
+    encoding = members.get("EncodingType", "")
+    if encoding not in ("", "url"):
+        raise S3Error("InvalidArgument", "Invalid Encoding Method specified in Request", ArgumentName="encoding-type")
+    return quote(key, safe="/") if encoding else key.decode()
+
+
+def checksums_of(known: Known) -> dict[str, str]:
+    """Returns the members that show an object's checksums."""
+    members = {f"Checksum{name.upper()}": value for name, value in known.checksums.items()}
+    return members | ({"ChecksumType": known.kind} if members else {})
+
+
+def stated_checksums(http: HttpRequest) -> dict[str, str]:
+    """Returns the checksums that stand in the head of a request: algorithm to value."""
+    names = {name.lower().removeprefix(HEADER) for name, _ in http.headers if name.lower().startswith(HEADER)}
+    return {name: http.headers[HEADER + name] for name in names - {"type", "mode", "algorithm"}}
+
+
+def kept_members(members: Members) -> dict[str, object]:
+    """Returns the members of an upload that are kept with the object.
 
     Raises:
         S3Error: the user's metadata is too large.
     """
-    found = {name: http.headers[name] for name in _KEPT_HEADERS if name in http.headers}
-    if "content-encoding" in found:  # the framing of the upload is none of the object's
-        codings = [each.strip() for each in found["content-encoding"].split(",")]
-        left = ", ".join(each for each in codings if each and each.lower() != "aws-chunked")
-        found["content-encoding"] = left
-        if not left:
-            del found["content-encoding"]
-    found.setdefault("content-type", "binary/octet-stream")
-    meta: dict[str, str] = {}
-    for name, value in http.headers:
-        if name.lower().startswith(META):
-            known = meta.get(name.lower())
-            meta[name.lower()] = value if known is None else f"{known},{value}"
-    size = sum(len(name) - len(META) + len(value.encode()) for name, value in meta.items())
+    kept = {name: members[name] for name in KEPT if name in members}
+    if "ContentEncoding" in kept:  # the framing of the upload is none of the object's
+        codings = [each.strip() for each in kept["ContentEncoding"].split(",")]
+        kept["ContentEncoding"] = ", ".join(each for each in codings if each and each.lower() != "aws-chunked")
+        if not kept["ContentEncoding"]:
+            del kept["ContentEncoding"]
+    size = sum(len(name) + len(value.encode()) for name, value in members["Metadata"].items())
     if size > _META_BYTES:
         raise S3Error("MetadataTooLarge", Size=str(size), MaxSizeAllowed=str(_META_BYTES))
-    return found | meta
+    return {"ContentType": "binary/octet-stream", **kept, "Metadata": members["Metadata"]}
 
 
-def same_etag(given: str, etag: str) -> bool:
-    """Tells whether a list of ETags, as conditions name them, has an object's."""
-    wanted = [each.strip().removeprefix("W/").strip('"') for each in given.split(",")]
-    return "*" in wanted or etag in wanted
+def copy_source(members: Members) -> tuple[str, bytes]:
+    """Returns bucket and key of what is to be copied. Raises S3Error: the header names none."""
+    name, _, version = str(members["CopySource"]).partition("?")
+    bucket, _, key = unquote_to_bytes(name).removeprefix(b"/").partition(b"/")
+    try:
+        key.decode()
+        if version not in ("", "versionId=null") or not bucket or not 0 < len(key) <= KEY_BYTES:
+            raise ValueError
+        return bucket.decode(), key
+    except ValueError:
+        raise S3Error("InvalidArgument", "Invalid copy source", ArgumentName="x-amz-copy-source") from None
 
 
-def check_replaced(http: HttpRequest, there: ObjectInfo | None) -> None:
-    """Checks the conditions under which an object may be replaced or removed.
+def check_conditions(members: Members, info: ObjectInfo, beginning: str = "") -> None:
+    """Checks the conditions under which an object is wanted.
+
+    Args:
+        members: of the request.
+        info: the object.
+        beginning: of the conditions' names: ``CopySource`` for the source of a copy.
 
     Raises:
-        S3Error: one does not hold.
+        S3Error: one does not hold: NotModified or PreconditionFailed.
     """
-    if "if-none-match" in http.headers:
-        if http.headers["if-none-match"] != "*":
+    match, none_match = members.get(f"{beginning}IfMatch"), members.get(f"{beginning}IfNoneMatch")
+    since = _time(members.get(f"{beginning}IfModifiedSince"))
+    unmodified = _time(members.get(f"{beginning}IfUnmodifiedSince"))
+    if match:
+        if not _same_etag(match, info.etag):
+            raise S3Error("PreconditionFailed", Condition="If-Match")
+    elif unmodified is not None and int(info.modified) > unmodified:
+        raise S3Error("PreconditionFailed", Condition="If-Unmodified-Since")
+    changed = not _same_etag(none_match, info.etag) if none_match else since is None or int(info.modified) > since
+    if not changed and beginning:
+        raise S3Error("PreconditionFailed", Condition="x-amz-copy-source-If-None-Match")
+    if not changed:
+        modified = formatdate(int(info.modified), usegmt=True)
+        raise S3Error("NotModified", headers=(("ETag", f'"{info.etag}"'), ("Last-Modified", modified)))
+
+
+def check_replaced(members: Members, info: ObjectInfo | None) -> None:
+    """Checks the conditions under which an object may be replaced or removed. Raises S3Error: one does not hold."""
+    if "IfNoneMatch" in members:
+        if members["IfNoneMatch"] != "*":
             raise S3Error("NotImplemented", Header="If-None-Match")
-        if there is not None:
+        if info is not None:
             raise S3Error("PreconditionFailed", Condition="If-None-Match")
-    if "if-match" in http.headers:
-        check_etag(http.headers["if-match"], there)
+    if "IfMatch" in members:
+        check_etag(members["IfMatch"], info)
 
 
-def check_etag(given: str, there: ObjectInfo | None) -> None:
+def check_etag(etags: str, info: ObjectInfo | None) -> None:
     """Checks that an object is there, and is the one that a client names by its ETag. Raises S3Error."""
-    if there is None:
+    if info is None:
         raise S3Error("NoSuchKey")
-    if not same_etag(given, there.etag):
+    if not _same_etag(etags, info.etag):
         raise S3Error("PreconditionFailed", Condition="If-Match")
+
+
+def _same_etag(etags: str, etag: str) -> bool:
+    """Tells whether a list of ETags, as conditions name them, has an object's."""
+    listed = [each.strip().removeprefix("W/").strip('"') for each in etags.split(",")]
+    return "*" in listed or etag in listed
+
+
+def _time(text: str | None) -> int | None:
+    try:
+        return int(parsedate_to_datetime(text).timestamp()) if text is not None else None
+    except (ValueError, OverflowError):
+        return None  # as S3 does, and RFC 9110 asks for

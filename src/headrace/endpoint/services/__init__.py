@@ -1,7 +1,6 @@
 """What clients of training jobs ask of other services: logs, metrics, identities and roles.
 
-service_models   shapes of requests, out of botocore's models
-operations       one service: its operations by name, in JSON or Query
+service          one service: its operations by name, in JSON, as a form or by a path
 identities       STS and IAM
 merged_log       the lines of a host in one order that never changes
 cloudwatch_logs  log groups, streams and events

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from headrace.endpoint.auth.gatekeeper import Caller
-from headrace.endpoint.protocols import ServiceError
 from headrace.endpoint.services.identities import ACCOUNT
 from headrace.endpoint.services.merged_log import LogEvent, MergedLog
-from headrace.endpoint.services.operations import Members, Service
+from headrace.endpoint.services.service import Service
+from headrace.endpoint.wire.errors import ServiceError
+from headrace.endpoint.wire.requests import Members
 
 GROUP = "/aws/sagemaker/TrainingJobs"
 WRONG = "InvalidParameterException"
@@ -66,7 +67,7 @@ def logs(source: LogSource, region: str) -> Service:
         "GetLogEvents": found.get_log_events,
         "FilterLogEvents": found.filter_log_events,
     }
-    return Service("logs", operations, {"logs": operations}, target="Logs_20140328", wrong=WRONG)
+    return Service("logs", ("logs",), operations, WRONG)
 
 
 class _CloudWatchLogs:

@@ -13,8 +13,9 @@ from datetime import datetime, timezone
 from typing import NamedTuple, Protocol
 
 from headrace.endpoint.auth.gatekeeper import Caller
-from headrace.endpoint.protocols import ServiceError
-from headrace.endpoint.services.operations import Members, Service
+from headrace.endpoint.services.service import Service
+from headrace.endpoint.wire.errors import ServiceError
+from headrace.endpoint.wire.requests import Members
 from headrace.runs import Run
 from headrace.runs.metric_records import HostSecond
 
@@ -72,15 +73,7 @@ def monitoring(source: RunSource) -> Service:
         ]
         return {"Label": name, "Datapoints": shown}
 
-    operations = {"GetMetricStatistics": get_metric_statistics}
-    return Service(
-        "monitoring",
-        operations,
-        {"cloudwatch": operations},
-        namespace="http://monitoring.amazonaws.com/doc/2010-08-01/",
-        target="GraniteServiceVersion20100801",
-        wrong=_WRONG,
-    )
+    return Service("monitoring", ("cloudwatch",), {"GetMetricStatistics": get_metric_statistics}, _WRONG)
 
 
 def statistics(figures: Iterable[Figures], period: float) -> list[tuple[datetime, dict[str, float]]]:

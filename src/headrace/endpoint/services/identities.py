@@ -8,12 +8,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
 from datetime import datetime, timezone
 from urllib.parse import quote
 
 from headrace.endpoint.auth.gatekeeper import Caller
-from headrace.endpoint.services.operations import Members, Operation, Service
+from headrace.endpoint.services.service import Service
+from headrace.endpoint.wire.requests import Members
 
 ACCOUNT = "000000000000"
 ROLE_NAME = "headrace"
@@ -34,8 +34,7 @@ def sts() -> Service:
         arn = f"arn:aws:sts::{ACCOUNT}:assumed-role/{ROLE_NAME}/{caller.holder.value}"
         return {"Arn": arn, "UserId": f"{_role_id(ROLE_NAME)}:{caller.holder.value}", "Account": ACCOUNT}
 
-    operations = {"GetCallerIdentity": get_caller_identity}
-    return _query_service("sts", "2011-06-15", operations)
+    return Service("sts", ("sts",), {"GetCallerIdentity": get_caller_identity}, "ValidationError")
 
 
 def iam() -> Service:
@@ -66,13 +65,7 @@ def iam() -> Service:
         return {"EvaluationResults": found, "IsTruncated": False}
 
     operations = {"GetRole": get_role, "SimulatePrincipalPolicy": simulate_principal_policy}
-    return _query_service("iam", "2010-05-08", operations)
-
-
-def _query_service(name: str, version: str, operations: Mapping[str, Operation]) -> Service:
-    """A service that speaks Query only; `version` is that of its XML."""
-    namespace = f"https://{name}.amazonaws.com/doc/{version}/"
-    return Service(name, operations, {name: operations}, namespace=namespace, wrong="ValidationError")
+    return Service("iam", ("iam",), operations, "ValidationError")
 
 
 def _role_id(name: str) -> str:

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
-from headrace.endpoint.protocols import ServiceError
-from headrace.endpoint.services.service_models import refusal
 from headrace.endpoint.training_jobs.engine_settings import EngineSettings
 from headrace.endpoint.training_jobs.images import ImageRule, has_module, python_for
 from headrace.endpoint.training_jobs.local_uris import FindKey, FindPath, missing_places, path_of, with_local_paths
+from headrace.endpoint.wire.errors import ServiceError
+from headrace.endpoint.wire.requests import refusal
 from headrace.errors import EngineRefused, JobInvalid
 from headrace.job import Job
 from headrace.job.problems.finding import JobSource

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 from headrace.endpoint.auth.gatekeeper import Caller
-from headrace.endpoint.services.operations import Members, Operation
+from headrace.endpoint.services.service import Operation
 from headrace.endpoint.training_jobs.job_store import JobStore, PutMetric, StoredJob
+from headrace.endpoint.wire.requests import Members
 
 COMPONENT = "-aws-training-job"
-PATHS = {"PUT /BatchPutMetrics": "BatchPutMetrics", "POST /BatchGetMetrics": "BatchGetMetrics"}
 MOST_VALUES = 250_000  # of a job: a loop that has run wild does not fill the disk
 STEPS = 1 << 63  # the store keeps smaller ones
 _SECONDS = {"OneMinute": 60.0, "FiveMinute": 300.0, "OneHour": 3600.0}

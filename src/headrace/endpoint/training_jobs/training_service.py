@@ -13,19 +13,20 @@ from typing import cast
 
 from headrace.endpoint.auth.access_keys import Holder
 from headrace.endpoint.auth.gatekeeper import Caller
-from headrace.endpoint.protocols import ServiceError
 from headrace.endpoint.services.identities import ACCOUNT, ROLE_NAME
-from headrace.endpoint.services.operations import Members, Operation, Service
+from headrace.endpoint.services.service import Operation, Service
 from headrace.endpoint.training_jobs import description
 from headrace.endpoint.training_jobs.job_of_request import JobMaker
 from headrace.endpoint.training_jobs.job_queue import JobQueue
 from headrace.endpoint.training_jobs.job_runs import JobRuns
 from headrace.endpoint.training_jobs.job_store import JobStore, NameTaken, Phase, StoredJob
-from headrace.endpoint.training_jobs.put_metrics import PATHS, PutMetrics
+from headrace.endpoint.training_jobs.put_metrics import PutMetrics
+from headrace.endpoint.wire.errors import ServiceError
+from headrace.endpoint.wire.requests import Members
 
 INVALID = "ValidationException"
 _NOT_FOUND = "Requested resource not found."
-_OF_PROGRAMS = frozenset({"DescribeTrainingJob", "ListTrainingJobs", "ListTags", *PATHS.values()})
+_OF_PROGRAMS = frozenset({"DescribeTrainingJob", "ListTrainingJobs", "ListTags", "BatchPutMetrics", "BatchGetMetrics"})
 _PAGE = 10
 _SIGNED_ALIKE = 1.0
 """Seconds in which a client signs the same request in the same way: X-Amz-Date has no parts of a second."""
@@ -72,13 +73,10 @@ class TrainingJobs:
             "DeleteTrainingJob": self.delete,
             "ListTags": self.list_tags,
         }
-        put = PutMetrics(self._store).operations()
-        # The job room has the shape of CreateTrainingJob, with the rules beyond it.
-        checked = [name for name in operations if name != "CreateTrainingJob"]
-        models = {"sagemaker": checked, "sagemaker-metrics": list(put)}
-        operations |= put
+        operations |= PutMetrics(self._store).operations()
         allowed = {name: self._allowed(name, operation) for name, operation in operations.items()}
-        return Service("sagemaker", allowed, models, target="SageMaker", paths=PATHS)
+        # The job room has the shape of CreateTrainingJob, with the rules beyond it.
+        return Service("sagemaker", ("sagemaker", "sagemaker-metrics"), allowed)
 
     def _allowed(self, name: str, operation: Operation) -> Operation:
         """An operation with what is looked at before it: by whom it is called."""

@@ -36,6 +36,10 @@ class Shape:
         required: members of a structure that must be given.
         members: of a structure, by name.
         inner: ``member`` of a list; ``key`` and ``value`` of a map.
+        name: on the wire; empty: that of the member.
+        place: ``header``, ``headers`` (which begin with the name), ``querystring`` or ``uri``; empty: the body.
+        payload: of a structure: the member that is the whole body.
+        flat: of a list: its items stand in XML without an element around them.
     """
 
     kind: str
@@ -46,6 +50,10 @@ class Shape:
     required: frozenset[str] = frozenset()
     members: Mapping[str, Shape] = field(default_factory=dict)
     inner: Mapping[str, Shape] = field(default_factory=dict)
+    name: str = ""
+    place: str = ""
+    payload: str = ""
+    flat: bool = False
 
 
 @cache
@@ -63,7 +71,8 @@ def read_shape(shapes: Mapping[str, Any], root: str) -> Shape:
     """
 
     def read(reference: Any) -> Shape:
-        name = reference if isinstance(reference, str) else reference["shape"]
+        wire = {"shape": reference} if isinstance(reference, str) else reference
+        name = wire["shape"]
         each = shapes[name]
         return Shape(
             kind=_KINDS.get(each["type"], each["type"]),
@@ -74,6 +83,10 @@ def read_shape(shapes: Mapping[str, Any], root: str) -> Shape:
             required=frozenset(each.get("required", ())),
             members={member: read(inner) for member, inner in each.get("members", {}).items()},
             inner={key: read(each[key]) for key in ("member", "key", "value") if key in each},
+            name=wire.get("locationName", ""),
+            place=wire.get("location", ""),
+            payload=each.get("payload", ""),
+            flat=each.get("flattened", False),
         )
 
     return read(root)
