@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 
 REGIONS = {"us-east-1": ("USE1", "US East (N. Virginia)"), "eu-north-1": ("EUN1", "EU (Stockholm)")}
@@ -16,11 +14,6 @@ RATES = {
     ("eu-north-1", "Notebk", "ml.c5.xlarge"): "0.1000000000",
 }
 SINCE, VERSION, PUBLISHED = "2026-11-01T00:00:00Z", "20261116201104", "2026-11-16T20:11:04Z"
-HEADER = (
-    "SKU,OfferTermCode,RateCode,TermType,PriceDescription,EffectiveDate,StartingRange,EndingRange,Unit,PricePerUnit,"
-    "Currency,Product Family,serviceCode,Location,Location Type,Instance Type,usageType,operation,Region Code,"
-    "serviceName"
-)
 
 
 def products(since: str = SINCE) -> dict[str, dict[str, object]]:
@@ -79,25 +72,3 @@ def json_offer(since: str = SINCE, code: str = "AmazonSageMaker") -> str:
         "attributesList": {},
     }
     return json.dumps(document)
-
-
-def csv_offer() -> str:
-    """Returns an offer file in CSV."""
-    out = io.StringIO()
-    lines = csv.writer(out, quoting=csv.QUOTE_ALL)
-    lines.writerows(
-        [
-            ("FormatVersion", "v1.0"),
-            ("Disclaimer", "This pricing list is for informational purposes only, see https://aws.amazon.com/pricing"),
-            ("Publication Date", PUBLISHED),
-            ("Version", VERSION),
-            ("OfferCode", "AmazonSageMaker"),
-            HEADER.split(","),
-        ]
-    )
-    for number, ((region, kind, instance_type), amount) in enumerate(RATES.items()):
-        sku, (prefix, location) = f"SKU{number:013d}", REGIONS[region]
-        start = (sku, "JRTCKXETXF", f"{sku}.JRTCKXETXF.6YS6EN2CT7", "OnDemand", f"${amount} per hour", "2026-11-01")
-        middle = ("0", "Inf", "Hrs", amount, "USD", "ML Instance", "AmazonSageMaker", location, "AWS Region", "")
-        lines.writerow((*start, *middle, f"{prefix}-{kind}:{instance_type}", "RunInstance", region, "Amazon SageMaker"))
-    return out.getvalue()

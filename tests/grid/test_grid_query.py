@@ -97,7 +97,8 @@ def test_wrong_rows_are_all_named(tmp_path: Path, sqlite: sqlite3.Connection) ->
         ("{query: select 1, database: 'sqlite:///${NO_SUCH_THING}'}", "the environment has no NO_SUCH_THING"),
         ("{query: select 1, database: 'nosuch://x/y'}", "nosuch"),
         ("{query: selec, database: 'sqlite:///campaigns.db'}", "syntax error"),
-        ("{query: select 1, database: 'postgresql+psycopg://x/y'}", "cannot be kept to one statement"),
+        ("{query: select 1, database: 'postgresql+psycopg://x/y'}", "the driver psycopg is not used here"),
+        ("{query: select 1, database: 'mysql+pymysql://x/y'}", "the driver pymysql is not used here"),
     ],
 )
 def test_a_database_or_query_that_cannot_be_read_is_refused(

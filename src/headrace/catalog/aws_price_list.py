@@ -1,16 +1,13 @@
-"""Prices of SageMaker training out of AWS's own price lists: its offer files, and what its API gives.
+"""Prices of SageMaker training out of AWS's own price lists: its offer file in JSON, and what its API gives.
 
-    offer file, JSON   {"offerCode", "version", "publicationDate", "products": {SKU: {"attributes"}}, "terms"}
-    offer file, CSV    five lines of what it is, then a table with a row for each rate
-    the API            products one by one: {"product": {"attributes"}, "terms", "version", "publicationDate"}
+    offer file   {"offerCode", "version", "publicationDate", "products": {SKU: {"attributes"}}, "terms"}
+    the API      products one by one: {"product": {"attributes"}, "terms", "version", "publicationDate"}
 
 Which product is an hour of training on an instance type only its usage type tells: ``USE1-Train:ml.m5.large``. Pure.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import re
@@ -22,17 +19,11 @@ from headrace.catalog.prices import CURRENCY, SAGEMAKER, Price
 OFFER = "AmazonSageMaker"
 _USAGE = re.compile(r"(?:[A-Z0-9]+-)?Train:(ml\.[a-z0-9-]+\.[a-z0-9-]+)")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
-_CSV_BEGINS = "FormatVersion"
 _LICENCE = "AWS, public price list"
 
 
-def is_offer_file(text: str) -> bool:
-    """Tells whether a text is one of AWS's offer files, of any service."""
-    return text.lstrip("\ufeff \n\r\t").startswith(("{", f'"{_CSV_BEGINS}"', _CSV_BEGINS))
-
-
 def offer_prices(text: str, read_on: str) -> tuple[Price, ...]:
-    """Returns the prices of training of an offer file, JSON or CSV.
+    """Returns the prices of training of an offer file in JSON.
 
     Args:
         text: its content.
@@ -41,9 +32,7 @@ def offer_prices(text: str, read_on: str) -> tuple[Price, ...]:
     Raises:
         ValueError: it is none, or of another service.
     """
-    text = text.lstrip("\ufeff")
-    rows = _json_rows(text) if text.lstrip().startswith("{") else _csv_rows(text)
-    return newest(rows, read_on)
+    return newest(_offer_rows(text), read_on)
 
 
 def product_rows(product: Mapping[str, Any]) -> Iterator[dict[str, str]]:
@@ -120,53 +109,16 @@ def _price(instance_type: str, row: Mapping[str, str], read_on: str) -> Price:
     )
 
 
-def _json_rows(text: str) -> Iterator[dict[str, str]]:
+def _offer_rows(text: str) -> Iterator[dict[str, str]]:
     try:
         offer = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"it is no JSON: {error}") from None
-    _check_offer(str(offer.get("offerCode", "")))
+    if (code := str(offer.get("offerCode", ""))) != OFFER:
+        raise ValueError(f"it is the price list of {code or 'no service'}, not of {OFFER}")
     if not isinstance(offer.get("products"), dict) or not isinstance(offer.get("terms"), dict):
         raise ValueError("it has no products and terms")
     terms = offer["terms"].get("OnDemand", {})
     shared = {name: offer.get(name, "") for name in ("version", "publicationDate")}
     for sku, product in offer["products"].items():
         yield from product_rows({"product": product, "terms": {"OnDemand": terms.get(sku, {})}, **shared})
-
-
-def _csv_rows(text: str) -> Iterator[dict[str, str]]:
-    lines = csv.reader(io.StringIO(text, newline=""))
-    facts: dict[str, str] = {}
-    header: list[str] = []
-    for line in lines:
-        if line and line[0] == "SKU":
-            header = line
-            break
-        facts.update({line[0]: line[1]} if len(line) > 1 else {})
-    if not header:
-        raise ValueError("it has no table: no line begins with SKU")
-    _check_offer(facts.get("OfferCode", ""))
-    at = {name.lower().replace(" ", ""): place for place, name in enumerate(header)}
-    needed = ("termtype", "effectivedate", "unit", "priceperunit", "currency", "usagetype", "regioncode")
-    missing = [name for name in needed if name not in at]
-    if missing:
-        raise ValueError(f"its table has no columns {', '.join(missing)}")
-    for line in lines:
-        cell = {name: line[at[name]] for name in needed} if len(line) == len(header) else None
-        if cell is None:
-            raise ValueError(f"line {lines.line_num} has {len(line)} columns, not {len(header)}")
-        if cell["termtype"] == "OnDemand":
-            yield {
-                "usage": cell["usagetype"],
-                "region": cell["regioncode"],
-                "amount": cell["priceperunit"] if cell["currency"] == CURRENCY else "",
-                "unit": cell["unit"],
-                "since": cell["effectivedate"],
-                "version": facts.get("Version", ""),
-                "published": facts.get("Publication Date", ""),
-            }
-
-
-def _check_offer(code: str) -> None:
-    if code != OFFER:
-        raise ValueError(f"it is the price list of {code or 'no service'}, not of {OFFER}")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.catalog.aws_price_list import is_offer_file, offer_prices
+from headrace.catalog.aws_price_list import offer_prices
 from headrace.catalog.prices import Price, own_list, own_prices, parse, price_of, table_text
 from headrace.errors import UsageError
 from headrace.private_folders import make_folders
@@ -31,7 +31,7 @@ class PriceChange:
 
 
 def read_price_file(path: Path, today: str) -> tuple[Price, ...]:
-    """Returns the prices of a file: one of AWS's offer files, JSON or CSV, or a table as headrace's own.
+    """Returns the prices of a file: AWS's offer file in JSON, or a table as headrace's own.
 
     Args:
         path: the file.
@@ -41,12 +41,12 @@ def read_price_file(path: Path, today: str) -> tuple[Price, ...]:
         UsageError: it cannot be read, or has no price of training.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-        found = offer_prices(text, today) if is_offer_file(text) else parse(text.splitlines())
+        text = path.read_text(encoding="utf-8-sig")
+        found = offer_prices(text, today) if text.lstrip().startswith("{") else parse(text.splitlines())
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}", "give the path of a price list") from error
     except ValueError as error:  # UnicodeDecodeError is one
-        hint = "give AWS's offer file of AmazonSageMaker (JSON or CSV), or a table with headrace's columns"
+        hint = "give AWS's offer file of AmazonSageMaker in JSON, or a table with headrace's columns"
         raise UsageError(f"{path} is no price list: {error}", hint) from error
     if not found:
         hint = "usage types of training are such as USE1-Train:ml.m5.large"

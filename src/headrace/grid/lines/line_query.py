@@ -37,13 +37,8 @@ _SQLITE_ERROR = 1
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _DRIVERS = {"postgresql": "postgresql+pg8000"}
 """Drivers that the extra has, for databases that are named without one."""
-_ONE_STATEMENT: Mapping[str, Mapping[str, object]] = {
-    "pysqlite": {},
-    "pg8000": {},
-    "pymysql": {},
-    "mysqldb": {"multi_statements": False},
-}
-"""Drivers that send one statement only, or can be told to: a second one could end the transaction that only reads."""
+_ONE_STATEMENT = ("pysqlite", "pg8000")
+"""Drivers that send one statement only: a second one could end the transaction that only reads."""
 
 
 @dataclass
@@ -175,12 +170,10 @@ def _engine(url: URL, timeout: float) -> Engine:
 
     try:
         driver = url.get_driver_name()
-        if driver not in _ONE_STATEMENT and url.get_backend_name() in ("postgresql", "mysql", "mariadb"):
-            hint = "postgresql+pg8000://, mysql+pymysql:// and mysql+mysqldb:// can"
-            raise UsageError(f"database: the driver {driver} cannot be kept to one statement", hint=hint)
-        waits = {"timeout": timeout + GRACE_SECONDS} if driver in ("pysqlite", "pg8000") else {}
-        given = {**waits, **_ONE_STATEMENT.get(driver, {})}
-        engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool, connect_args=given)
+        if driver not in _ONE_STATEMENT:
+            raise UsageError(f"database: the driver {driver} is not used here", hint="sqlite:/// and postgresql:// are")
+        waits = {"timeout": timeout + GRACE_SECONDS}
+        engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool, connect_args=waits)
     except (ImportError, sqlalchemy.exc.ArgumentError) as error:
         raise UsageError(f"database: {error}", hint="pip install the driver that the URL names") from None
     if driver == "pg8000":
@@ -204,15 +197,10 @@ def _read_only(connection: Connection, timeout: float, refused: _Refused) -> Ite
         timeout: seconds that a statement may take.
         refused: is told what SQLite has refused.
     """
-    name = connection.dialect.name
-    if name == "postgresql":
+    if connection.dialect.name == "postgresql":
         connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         connection.exec_driver_sql(f"SET LOCAL statement_timeout = {int(timeout * 1000)}")
-    elif name in ("mysql", "mariadb"):
-        limit = f"max_execution_time = {int(timeout * 1000)}" if name == "mysql" else f"max_statement_time = {timeout}"
-        connection.exec_driver_sql(f"SET SESSION {limit}")
-        connection.exec_driver_sql("SET SESSION TRANSACTION READ ONLY")
-    elif name == "sqlite":
+    else:
         latest = time.monotonic() + timeout
         opened = connection.connection.driver_connection
 
@@ -229,8 +217,6 @@ def _read_only(connection: Connection, timeout: float, refused: _Refused) -> Ite
             return sqlite3.SQLITE_DENY
 
         opened.set_authorizer(allow)  # type: ignore[union-attr]
-    else:
-        raise UsageError(f"database: {name} is not known here", hint="sqlite, postgresql, mysql or mariadb")
     try:
         yield
     finally:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def command(files: tuple[Path, ...], regions: tuple[str, ...], profile: str | None, dry_run: bool, output: str) -> None:
     """Bring prices of SageMaker training into your own list, $HEADRACE_HOME/prices.csv (~/.headrace/prices.csv).
 
-    FILE is AWS's offer file of AmazonSageMaker, JSON or CSV, as it can be downloaded from AWS, or a table (CSV) with
+    FILE is AWS's offer file of AmazonSageMaker in JSON, as it can be downloaded from AWS, or a table (CSV) with
     headrace's own columns. Without a FILE, AWS's Pricing API is asked, which needs credentials that may
     pricing:GetProducts, and a network.
 
