@@ -17,7 +17,7 @@ from wire_client import Wire
 
 from headrace.endpoint.auth.chunk_signatures import PAYLOAD, PAYLOAD_TRAILER, ChunkSignatures
 from headrace.endpoint.auth.signatures import Signed
-from headrace.endpoint.wire.errors import ServiceError
+from headrace.endpoint.wire.protocols import ServiceError
 from serve_process import BUCKET, ServeProcess, serving
 
 # The examples of AWS's guide: 66,560 times "a" in chunks of 64 KiB, without and with a trailer.

@@ -23,8 +23,8 @@ from wire_client import Wire
 from headrace.endpoint.auth.access_keys import AccessKey, AccessKeys, Holder
 from headrace.endpoint.auth.gatekeeper import Gatekeeper
 from headrace.endpoint.http.http_message import Headers, HttpRequest
-from headrace.endpoint.wire.errors import ServiceError
 from headrace.endpoint.wire.models import service_model
+from headrace.endpoint.wire.protocols import ServiceError
 from headrace.endpoint.wire.requests import read_xml
 
 BUCKET, KEY = "bucket", "folder/key"

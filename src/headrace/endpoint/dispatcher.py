@@ -18,7 +18,7 @@ from headrace.endpoint.auth.signatures import Malformed, read_signature
 from headrace.endpoint.http.http_message import BodyProblem, HttpReply, HttpRequest
 from headrace.endpoint.services.service import Service
 from headrace.endpoint.wire.answers import error_answer
-from headrace.endpoint.wire.errors import Protocol, ServiceError, protocol_of
+from headrace.endpoint.wire.protocols import Protocol, ServiceError, protocol_of
 
 BODY_BYTES = 2 << 20
 """Of a request that is not for S3. The greatest CreateTrainingJob that the limits allow has about half of it."""

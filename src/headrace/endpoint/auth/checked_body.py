@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 
 from headrace.endpoint.http.http_message import RequestBody
-from headrace.endpoint.wire.errors import ServiceError
+from headrace.endpoint.wire.protocols import ServiceError
 
 
 class HashedBody(RequestBody):

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from headrace.endpoint.auth.signatures import ALGORITHM, EMPTY_HASH, Signed, scope_of, signing_key, stamp_of
 from headrace.endpoint.http.http_message import FramingCheck
-from headrace.endpoint.wire.errors import ServiceError
+from headrace.endpoint.wire.protocols import ServiceError
 
 PAYLOAD = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"
 PAYLOAD_TRAILER = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER"

@@ -17,7 +17,7 @@ from headrace.endpoint.auth.access_keys import AccessKeys, Holder
 from headrace.endpoint.auth.chunk_signatures import PAYLOAD, PAYLOAD_TRAILER, ChunkSignatures
 from headrace.endpoint.auth.signatures import Malformed, Signed, matches, read_signature
 from headrace.endpoint.http.http_message import HttpRequest
-from headrace.endpoint.wire.errors import Protocol, ServiceError, protocol_of
+from headrace.endpoint.wire.protocols import Protocol, ServiceError, protocol_of
 
 SKEW_SECONDS = 300.0
 PROGRAM_SERVICES = frozenset({"s3", "logs", "sts", "sagemaker", "monitoring"})

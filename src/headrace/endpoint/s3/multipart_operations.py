@@ -196,13 +196,13 @@ def _stated(members: Members, request: S3Request, upload: Upload) -> Stated:
     return Stated(members.get("MpuObjectSize"), stated_checksums(request.http))
 
 
-def _copied_range(text: str, size: int) -> tuple[int, int]:
-    if not text:
+def _copied_range(asked: str, size: int) -> tuple[int, int]:
+    if not asked:
         return 0, size
-    match = _RANGE.fullmatch(text)
+    match = _RANGE.fullmatch(asked)
     if match is None or not int(match[1]) <= int(match[2]) < size:
         raise S3Error(
             "InvalidArgument", f"Range specified is not valid for source object of size: {size}",
-            ArgumentName="x-amz-copy-source-range", ArgumentValue=text,
+            ArgumentName="x-amz-copy-source-range", ArgumentValue=asked,
         )  # fmt: skip
     return int(match[1]), int(match[2]) + 1 - int(match[1])

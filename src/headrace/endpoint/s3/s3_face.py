@@ -25,8 +25,8 @@ from headrace.endpoint.s3.s3_errors import S3Error
 from headrace.endpoint.s3.s3_request import KEPT, S3Request, copy_source, key_of
 from headrace.endpoint.s3.upload_body import of_body, receive_small
 from headrace.endpoint.wire.answers import error_answer, rest_answer
-from headrace.endpoint.wire.errors import Protocol, ServiceError
 from headrace.endpoint.wire.models import OperationModel, service_model
+from headrace.endpoint.wire.protocols import Protocol, ServiceError
 from headrace.endpoint.wire.requests import Members, read_rest, read_xml
 
 NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"

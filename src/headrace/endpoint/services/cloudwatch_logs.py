@@ -19,7 +19,7 @@ from headrace.endpoint.auth.gatekeeper import Caller
 from headrace.endpoint.services.identities import ACCOUNT
 from headrace.endpoint.services.merged_log import LogEvent, MergedLog
 from headrace.endpoint.services.service import Service
-from headrace.endpoint.wire.errors import ServiceError
+from headrace.endpoint.wire.protocols import ServiceError
 from headrace.endpoint.wire.requests import Members
 
 GROUP = "/aws/sagemaker/TrainingJobs"

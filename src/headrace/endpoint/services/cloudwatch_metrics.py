@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from headrace.endpoint.auth.gatekeeper import Caller
 from headrace.endpoint.services.service import Service
-from headrace.endpoint.wire.errors import ServiceError
+from headrace.endpoint.wire.protocols import ServiceError
 from headrace.endpoint.wire.requests import Members
 from headrace.runs import Run
 from headrace.runs.metric_records import HostSecond

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from headrace.endpoint.auth.gatekeeper import Caller
 from headrace.endpoint.http.http_message import HttpReply, HttpRequest
 from headrace.endpoint.wire.answers import json_answer, query_answer
-from headrace.endpoint.wire.errors import Protocol, ServiceError
 from headrace.endpoint.wire.models import OperationModel, service_model
+from headrace.endpoint.wire.protocols import Protocol, ServiceError
 from headrace.endpoint.wire.requests import Members, check_members, of_form, read_form, read_json
 
 Operation = Callable[[Members, Caller], Members]

@@ -11,7 +11,7 @@ from typing import cast
 from headrace.endpoint.training_jobs.engine_settings import EngineSettings
 from headrace.endpoint.training_jobs.images import ImageRule, has_module, python_for
 from headrace.endpoint.training_jobs.local_uris import FindKey, FindPath, missing_places, path_of, with_local_paths
-from headrace.endpoint.wire.errors import ServiceError
+from headrace.endpoint.wire.protocols import ServiceError
 from headrace.endpoint.wire.requests import refusal
 from headrace.errors import EngineRefused, JobInvalid
 from headrace.job import Job

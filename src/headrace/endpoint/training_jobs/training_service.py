@@ -21,7 +21,7 @@ from headrace.endpoint.training_jobs.job_queue import JobQueue
 from headrace.endpoint.training_jobs.job_runs import JobRuns
 from headrace.endpoint.training_jobs.job_store import JobStore, NameTaken, Phase, StoredJob
 from headrace.endpoint.training_jobs.put_metrics import PutMetrics
-from headrace.endpoint.wire.errors import ServiceError
+from headrace.endpoint.wire.protocols import ServiceError
 from headrace.endpoint.wire.requests import Members
 
 INVALID = "ValidationException"

@@ -11,8 +11,8 @@ from email.utils import formatdate
 from typing import Any
 
 from headrace.endpoint.http.http_message import FileSlice, HttpReply
-from headrace.endpoint.wire.errors import JSON_TYPE, Protocol, ServiceError
 from headrace.endpoint.wire.models import OperationModel
+from headrace.endpoint.wire.protocols import JSON_TYPE, Protocol, ServiceError
 from headrace.endpoint.wire.requests import Members
 from headrace.job.sagemaker.shapes import Shape
 
@@ -146,10 +146,10 @@ def _texts(name: str, **texts: str) -> str:
     return f"<{name}>{''.join(_element(key, text, _ERROR, _legal) for key, text in texts.items())}</{name}>"
 
 
-def _escaped(text: str) -> str:
+def _escaped(content: str) -> str:
     """Returns a text as S3 shows it: a key may hold what no document of XML may."""
-    return _SPECIAL.sub(lambda match: f"&#x{ord(match[0]):x};", text)
+    return _SPECIAL.sub(lambda match: f"&#x{ord(match[0]):x};", content)
 
 
-def _legal(text: str) -> str:
-    return _escaped(_ILLEGAL.sub("\ufffd", text))
+def _legal(content: str) -> str:
+    return _escaped(_ILLEGAL.sub("\ufffd", content))
