@@ -57,7 +57,7 @@ def verify(run: Run, found: Advised, *, quiet: bool) -> Verified:
     if not found.measured.workers_told:
         raise UsageError(
             "--verify cannot run this job on data hosts: no data worker of headrace made its batches",
-            hint="load a feed.pipeline with headrace.feed.DataLoader, and enable data_service.feed; see docs/feed.md",
+            hint="load a feed.pipeline with feed.DataLoader, and enable data_service.feed; see docs/feed-workers.md",
         )
     free = sorted(os.sched_getaffinity(0) - {cpu for cpus in trainers.values() for cpu in cpus})
     chosen = _choose(found, free)

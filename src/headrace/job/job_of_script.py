@@ -81,7 +81,7 @@ def job_of_script(script: Path) -> str:
         "instance_type: ml.c5.xlarge  # what the job asks a cloud for; on this machine it is one host",
         "instance_count: 1",
         *_distribution(code),
-        "# Hosts that only prepare batches, for headrace's DataLoader: docs/feed.md, README.md",
+        "# Hosts that only prepare batches, for headrace's DataLoader: docs/feed-workers.md, README.md",
         "",
         "# What is kept: /opt/ml/model, /opt/ml/output/data; relative paths stay in the run (headrace files)",
         "# Figures of the training: headrace.log({\"loss\": loss}, step=i), or what it prints:",
