@@ -72,6 +72,12 @@ def test_every_link_between_pages_leads_to_a_file_and_a_heading(page: Path) -> N
     assert not wrong
 
 
+def test_blocks_of_code_stand_at_the_margin() -> None:
+    """MkDocs shows an indented fence, as in a list, as text."""
+    indented = re.compile(r"^[ \t]+```", re.MULTILINE)
+    assert [page.name for page in PAGES if indented.search(page.read_text())] == []
+
+
 def test_the_first_page_leads_to_every_page() -> None:
     linked = {target.partition("#")[0] for target in links(DOCS / "index.md")}
     assert {str(page.relative_to(DOCS)) for page in PAGES} - {"index.md"} <= linked
