@@ -27,6 +27,7 @@ from headrace.feed.batch.tensors import is_tensor
 from headrace.feed.identifiers import SlabNumber
 from headrace.feed.loader import data_loader as loader_module
 from headrace.feed.loader.device import DeviceBatches, PlainDevice, find_device, find_pinning
+from headrace.feed.loader.supply import Supply
 from headrace.feed.plan.pass_progress import Progress
 
 
@@ -99,7 +100,7 @@ class Place:
         self.accelerator.run(self.number)
 
 
-class Given:
+class Given(Supply):
     """Batches of a script: data, an exception to raise, or None for the end; `there` says how many have come."""
 
     def __init__(self, items: list[Any], there: int = 1000) -> None:
@@ -119,6 +120,9 @@ class Given:
         if isinstance(item, BaseException):
             raise item
         return item, 1
+
+    def queued(self) -> int:
+        return 0
 
     def end(self, *, complete: bool) -> None:
         self.ends.append(complete)

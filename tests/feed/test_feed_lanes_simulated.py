@@ -26,7 +26,8 @@ from headrace.feed.client.lane_homes import deal
 from headrace.feed.client.policy import Policy, SessionStats
 from headrace.feed.client.session import Session
 from headrace.feed.client.worker_pool import Kind, Worker
-from headrace.feed.loader.lane_batches import InlineLanes, ServedLanes
+from headrace.feed.loader.lane_batches import LaneBatches, LaneMaker
+from headrace.feed.loader.supply import Inline, Served
 from headrace.feed.pipelines.fetch import Built
 from headrace.feed.plan.lane_draw import Lanes
 from headrace.feed.plan.lane_pass import LanePass
@@ -160,7 +161,8 @@ def _simulate(
     make_pool: Callable[[], LanePool],
 ) -> SessionStats:
     draws, progress = _draws(None, 0, seed, rows, lanes), Progress(3)
-    inline = InlineLanes(built, readers, draws, progress, _fail, SessionStats(), shared=False)
+    make = LaneMaker(built, readers, _fail, shared=False)
+    inline = Inline(LaneBatches(built, draws, progress, SessionStats()), draws, make)
     expected, consumed = [], [_lanes_of(draws, 0)]
     while (made := inline.fetch()) is not None:
         expected.append(flat(made[0]))
@@ -181,7 +183,8 @@ def _simulate(
         pool.doomed = lambda number, schedule=schedule: would_be_given_up(schedule, number)  # type: ignore[misc]
         try:
             session.begin(draws)
-            served = ServedLanes(session, built, draws, progress, None, lambda *_: None)
+            lane_batches = LaneBatches(built, draws, progress, session.stats)
+            served = Served(lane_batches, session, 1, None, lambda *_: None)
             while progress.step < last:
                 made = served.fetch()
                 assert made is not None
@@ -203,8 +206,7 @@ def _simulate(
 
 def _lanes_of(draws: LanePass, step: int) -> LaneState:
     """Returns what a state says of the lanes, as it is saved."""
-    position = draws.position(BEGINNING, step)
-    assert position is not None
+    position = draws.position(BEGINNING, Progress(3, step))
     lanes = Position.from_state(json.loads(json.dumps(position.to_state()))).lanes
     assert lanes is not None
     return lanes

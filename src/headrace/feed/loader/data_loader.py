@@ -9,19 +9,22 @@ from __future__ import annotations
 import dataclasses
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from headrace.feed.client.local_pool import LocalPool
 from headrace.feed.client.numerics import NumericsPolicy
 from headrace.feed.client.policy import SessionStats
+from headrace.feed.client.remote_pool import RemotePool
 from headrace.feed.client.session import Session
 from headrace.feed.client.worker_pool import WorkerPool
 from headrace.feed.loader.device import DeviceBatches, find_device, find_pinning, open_device
-from headrace.feed.loader.iteration import Batches, InlineBatches, Iteration, ServedBatches
+from headrace.feed.loader.iteration import Iteration
 from headrace.feed.loader.known_data import KnownData
-from headrace.feed.loader.lane_batches import InlineLanes, ServedLanes
+from headrace.feed.loader.lane_batches import LaneBatches, LaneMaker
 from headrace.feed.loader.loader_arguments import (
     as_context,
     check_arguments,
@@ -35,31 +38,27 @@ from headrace.feed.loader.loader_arguments import (
 from headrace.feed.loader.loader_warnings import warn_of_pass, warn_of_workers
 from headrace.feed.loader.open_sessions import OpenSessions
 from headrace.feed.loader.places import Places
-from headrace.feed.loader.planning import built_here, check_here, make_planner, make_samplers
-from headrace.feed.loader.serving import (
-    job_of,
-    local_workers,
-    make_tuner,
-    opening_by_name,
-    opening_here,
-    remote_workers,
-)
+from headrace.feed.loader.serving import PIPELINE, job_of, opening_by_name, opening_here
 from headrace.feed.loader.stats import LoaderStats, loader_stats
+from headrace.feed.loader.supply import CountedPass, Inline, Pass, Served, Supply, make_counted
 from headrace.feed.loader.torch_interface import TorchHabits, pinned
 from headrace.feed.metrics.step_meter import StepMeter
 from headrace.feed.pipelines.collate import stacks_rows, standard_collate
 from headrace.feed.pipelines.factory import Pipeline
 from headrace.feed.pipelines.fetch import Built
-from headrace.feed.pipelines.purity import PurityReport
-from headrace.feed.plan.epoch import BatchPlan, EpochPlan
-from headrace.feed.plan.lane_pass import LanePass
+from headrace.feed.pipelines.purity import PurityReport, check, spread
+from headrace.feed.pipelines.seeds import preserved_generators
+from headrace.feed.plan.epoch import EpochPlan
 from headrace.feed.plan.lane_planner import LaneOptions, LanePlanner
 from headrace.feed.plan.loader_seeds import LoaderSeeds
 from headrace.feed.plan.orders.length_buckets import Buckets
 from headrace.feed.plan.orders.window import Window
-from headrace.feed.plan.pass_progress import MAX_WINDOW, Place, Progress
-from headrace.feed.plan.torch_samplers import source_of
+from headrace.feed.plan.pass_progress import MAX_WINDOW, Begun, Place, Progress
+from headrace.feed.plan.planner import Planner
+from headrace.feed.plan.rank_share import Shard
+from headrace.feed.plan.torch_samplers import make_samplers, source_of
 from headrace.feed.tuning.auto import Auto, asked_workers
+from headrace.feed.tuning.loader_tuner import LoaderTuner
 from headrace.feed.wire import messages
 from headrace.feed.wire.endpoints import find
 from headrace.feed.wire.mixing import Mixing
@@ -195,7 +194,7 @@ class DataLoader(Places, KnownData, TorchHabits):
             dataset, batch_size, shuffle, sampler, batch_sampler, num_workers, drop_last, timeout,
             prefetch_factor, persistent_workers, generator, seed, multiprocessing_context, remote=remote,
         )  # fmt: skip
-        self._window = 1 if in_order or lanes is not None else MAX_WINDOW
+        self._window, self._lanes_shown = 1 if in_order or lanes is not None else MAX_WINDOW, num_shards is not None
         self._sampled = sampler is not None or batch_sampler is not None
         self._asked = (batch_size, global_batch_size, rank, world_size)
         always = self._shards and not self._sampled
@@ -226,14 +225,15 @@ class DataLoader(Places, KnownData, TorchHabits):
         weakref.finalize(self, self._sessions.close)
         self._stats = SessionStats()
         self._meter, fixed = StepMeter(name), prefetch_factor is not None
-        self._tuner = make_tuner(auto, self._meter, self._stats, memory, remote=remote, fixed_ahead=fixed)
+        self._tuner = (
+            LoaderTuner(None if remote else auto, self._meter, self._stats, memory, fixed_ahead=fixed)
+            if remote or auto is not None
+            else None
+        )
         check_buckets(buckets, batch_size, sampled=self._sampled, lanes=lanes is not None)
         own = orders_itself(dataset, shuffle, seed, generator, buckets, sharded=self._shard is not None)
-        self._planner = make_planner(
-            dataset, self._shard, batch_size, LoaderSeeds(seed, generator, once=persistent_workers),
-            self._facts(), lanes, shuffle=shuffle or False, drop_last=drop_last, every=snapshot_every_n_steps,
-            own_sampler=not self._sampled, even=even_batches, buckets=buckets,
-        )  # fmt: skip
+        seeds = LoaderSeeds(seed, generator, once=persistent_workers)
+        self._planner = self._make_planner(seeds, lanes, shuffle or False, buckets)
         self._opening = self._make_opening()
         self._sampler, self._batch_sampler = make_samplers(
             self._sized, sampler, batch_sampler, batch_size, generator, shuffle=bool(shuffle), drop_last=drop_last,
@@ -256,8 +256,8 @@ class DataLoader(Places, KnownData, TorchHabits):
 
     def stats(self) -> LoaderStats:
         """Returns sums since the loader was made, and ratios of them: see `LoaderStats`."""
-        mixing = self._mixing() if isinstance(self._planner, LanePlanner) else None
-        return loader_stats(self._meter.totals, self._stats, list(self._sessions), self._planner, self._tuner, mixing)
+        sessions, mixing = list(self._sessions), self._mixing()
+        return loader_stats(self._meter.totals, self._stats, sessions, self._planner, self._tuner, mixing)
 
     def check(self, samples: int = 32) -> PurityReport:
         """Makes samples twice, here, after different ones, and says what differs and which generator moved.
@@ -268,23 +268,24 @@ class DataLoader(Places, KnownData, TorchHabits):
         Raises:
             PipelineError: the dataset cannot be made here, or a sample cannot travel.
         """
-        return check_here(
-            self.dataset, self._planner, lambda dataset: Built(dataset, self.collate_fn, self._standard, self._batched),
-            samples,
-        )  # fmt: skip
+        self._planner.require_numbers()
+        if samples < 1:
+            raise ValueError(f"samples must be at least 1, got {samples}")
+        with preserved_generators():
+            dataset = self._made()
+        built = Built(dataset, self.collate_fn, self._standard, self._batched)
+        return check(built, self._planner.worker_seed, spread(len(dataset), samples))
 
     # Loading
 
-    def _begin_pass(self) -> tuple[Batches, Progress]:
+    def _begin_pass(self) -> tuple[Supply, Progress]:
         """Plans a pass; workers begin it. Returns where its batches come from, and its progress."""
         self._settle()
-        progress, plans, end_step = self._planner.begin(source_of(self._sampler, self._batch_sampler))
-        batches: Batches
+        begun = self._planner.begin(source_of(self._sampler, self._batch_sampler))
+        progress = begun.progress
         fetched = progress if self.device is None else dataclasses.replace(progress)
-        if self._endpoints is None and self.num_workers == 0:
-            batches = self._load(plans, fetched)
-        else:
-            batches = self._serve(plans, fetched, end_step)
+        here = self._endpoints is None and self.num_workers == 0
+        batches = self._load(begun, fetched) if here else self._serve(begun, fetched)
         if self.device is not None:
             timed = self.device.type == "cuda" and bool(self._meter.file)
             accelerator = open_device(self.device, timed=timed)
@@ -317,18 +318,29 @@ class DataLoader(Places, KnownData, TorchHabits):
     def _standard(self) -> bool:
         return stacks_rows(self.collate_fn, batched=self._batched)
 
+    def _made(self) -> Any:
+        return self.dataset.build() if isinstance(self.dataset, Pipeline) else self.dataset
+
     def _local(self) -> Built:
         if self._built is None:
-            dataset = built_here(self.dataset, self._planner)
-            self._built = Built(dataset, self.collate_fn, self._standard, self._batched)
+            self._built = Built(self._planner.opened(self._made()), self.collate_fn, self._standard, self._batched)
         elif self._built.collate is not self.collate_fn:  # the user has set another one
             self._built = dataclasses.replace(self._built, collate=self.collate_fn, default_collate=self._standard)
         return self._built
 
+    def _make_planner(
+        self, seeds: LoaderSeeds, lanes: LaneOptions | None, shuffle: bool | Window, buckets: Buckets | None
+    ) -> Planner | LanePlanner:
+        of = self.dataset, self._shard, self.batch_size, seeds, self._facts()
+        if lanes is not None:
+            return LanePlanner(*of, lanes, shuffle=shuffle, drop_last=self.drop_last)
+        return Planner(
+            *of, shuffle=shuffle, drop_last=self.drop_last, every=self.snapshot_every_n_steps,
+            own_sampler=not self._sampled, even=self._even, buckets=buckets,
+        )  # fmt: skip
+
     def _make_opening(self) -> messages.Open:
-        lanes, ranks = 0, 1
-        if isinstance(self._planner, LanePlanner):
-            lanes, ranks = self._planner.lanes.count, self._planner.world_size
+        lanes, ranks = self._planner.lanes_and_ranks()
         if self._endpoints is None:
             return opening_here(self.name, lanes, ranks, batched=self._batched)
         return opening_by_name(
@@ -338,11 +350,15 @@ class DataLoader(Places, KnownData, TorchHabits):
 
     def _worker_pool(self) -> WorkerPool:
         if self._endpoints is not None:
-            return remote_workers(self._endpoints, self.name, self._shard)
+            rank, world = self._shard or Shard(0, 1)
+            return RemotePool(self._endpoints, f"{self.name} loader of rank {rank}", rank, world)
         built = dataclasses.replace(self._local(), seed=self._planner.worker_seed)
-        metrics, context = self._meter.file, self.multiprocessing_context
-        workers, init = self.num_workers, self.worker_init_fn
-        return local_workers(built, workers, self._tuner, context, init, metrics, self.name)
+        choice = self._tuner.choice if self._tuner is not None else None
+        now = choice.executors if choice is not None else self.num_workers  # and `num_workers` at most
+        return LocalPool(
+            now, self.multiprocessing_context, {PIPELINE: built}, self.worker_init_fn, self._meter.file, self.name,
+            self.num_workers,
+        )  # fmt: skip
 
     def _make_session(self) -> Session:
         if self._tuner is not None and self._shard is not None:
@@ -353,20 +369,20 @@ class DataLoader(Places, KnownData, TorchHabits):
             pinning=find_pinning(self.device, pin=self.pin_memory), tuner=self._tuner,
         )  # fmt: skip
 
-    def _load(self, plans: Iterator[BatchPlan], progress: Progress) -> Batches:
-        built = self._local()
-        if isinstance(plans, LanePass):
-            assert isinstance(self._planner, LanePlanner), "lanes are its passes"
-            shown, shared = self._planner.options.num_shards is not None, self._planner.world_size > 1
-            readers = LaneReaders(built.dataset, self.worker_init_fn, shown=shown)
-            return InlineLanes(built, readers, plans, progress, warn_user, self._stats, shared=shared)
-        return InlineBatches(built, plans, progress, self._stats.skipped if self._policy.on_error == "skip" else None)
+    def _load(self, begun: Begun, progress: Progress) -> Supply:
+        built, skipped = self._local(), self._stats.skipped if self._policy.on_error == "skip" else None
+        if begun.lanes is None:
+            return Inline(CountedPass(progress, begun.end_step), begun.plans, partial(make_counted, built, skipped))
+        readers = LaneReaders(built.dataset, self.worker_init_fn, shown=self._lanes_shown)
+        lanes = LaneBatches(built, begun.lanes, progress, self._stats)
+        shared = self._shard is not None and self._shard.world_size > 1
+        return Inline(lanes, begun.plans, LaneMaker(built, readers, warn_user, shared=shared))
 
-    def _serve(self, plans: Iterator[BatchPlan], progress: Progress, end_step: int | None) -> Batches:
-        endless, begins = end_step is not None, progress.place != Place(0)
-        session, begun = self._sessions.take(self._make_session)
-        if not endless or begun != progress.epoch or begins:
-            session.begin(plans, plans.draws_of if isinstance(plans, LanePass) else int)
+    def _serve(self, begun: Begun, progress: Progress) -> Supply:
+        endless, begins, lanes = begun.end_step is not None, progress.place != Place(0), begun.lanes
+        session, epoch = self._sessions.take(self._make_session)
+        if not endless or epoch != progress.epoch or begins:
+            session.begin(begun.plans, lanes.draws_of if lanes is not None else int)
         follows, loads = progress.epoch + 1 if endless else None, self._planner.bookmark.loads
         keep = isinstance(self.dataset, Pipeline) or self.persistent_workers
 
@@ -374,7 +390,8 @@ class DataLoader(Places, KnownData, TorchHabits):
             goes_on = complete and loads == self._planner.bookmark.loads
             self._sessions.give_back(session, follows if goes_on else None, keep=keep)
 
-        if isinstance(plans, LanePass):
+        of: Pass = CountedPass(progress, begun.end_step)
+        if lanes is not None:
             made = Built(None, self.collate_fn, self._standard, self._batched)
-            return ServedLanes(session, made, plans, progress, self.timeout or None, give_back)
-        return ServedBatches(session, progress, end_step, self._window, self.timeout or None, give_back)
+            of = LaneBatches(made, lanes, progress, session.stats)
+        return Served(of, session, self._window, self.timeout or None, give_back)

@@ -21,7 +21,7 @@ from headrace.errors import FeedError
 from headrace.feed.batch import pytree
 from headrace.feed.batch.cuda_pinning import CudaPinning
 from headrace.feed.batch.tensors import is_tensor
-from headrace.feed.loader.iteration import Batches
+from headrace.feed.loader.supply import Supply
 from headrace.feed.plan.pass_progress import Place, Progress
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class _Started(NamedTuple):
     begun: Mark | None = None
 
 
-class DeviceBatches:
+class DeviceBatches(Supply):
     """See the module.
 
     Args:
@@ -81,7 +81,7 @@ class DeviceBatches:
 
     def __init__(
         self,
-        batches: Batches,
+        batches: Supply,
         fetched: Progress,
         progress: Progress,
         accelerator: Accelerator,

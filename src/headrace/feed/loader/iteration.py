@@ -7,185 +7,16 @@ and gives the batch that follows.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from headrace.errors import INTERRUPTIONS
 from headrace.feed.batch.pytree import bytes_of
-from headrace.feed.client.policy import Skipped
-from headrace.feed.client.session import Session, check_owner
+from headrace.feed.client.session import check_owner
+from headrace.feed.loader.supply import Supply
 from headrace.feed.metrics.step_meter import StepMeter
-from headrace.feed.pipelines.fetch import Built, RowFailed, SampleAddresses, make_whole
-from headrace.feed.pipelines.seeds import preserved_generators
 from headrace.feed.plan.bookmark import Bookmark
-from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.plan.pass_progress import Place, Progress
-from headrace.feed.wire.remote_errors import in_short, remote_error
-
-
-class Batches(Protocol):
-    """Where the batches of one pass come from.
-
-    Attributes:
-        size: bytes of the tensors and arrays of the batch that was fetched last; None if nobody has counted them.
-    """
-
-    size: int | None
-
-    def fetch(self) -> tuple[Any, int] | None:
-        """Returns the next batch and its number of rows, None at the end."""
-
-    def ready(self) -> bool:
-        """Says whether `fetch` would return or raise without a wait."""
-
-    def queued(self) -> int:
-        """Returns how many batches are there."""
-
-    def end(self, *, complete: bool) -> None:
-        """The pass is over; `complete` if it was not broken off. May be called twice."""
-
-
-class InlineBatches:
-    """Batches that are loaded in this process.
-
-    Args:
-        built: the pipeline.
-        plans: the epoch's batches; may go on with those of later epochs.
-        progress: of the pass; kept here.
-        skipped: where samples that raise are listed, which are then left out of their batches; None to raise.
-    """
-
-    size: int | None = None
-
-    def __init__(
-        self, built: Built, plans: Iterator[BatchPlan], progress: Progress, skipped: list[Skipped] | None = None
-    ) -> None:
-        self._built = built
-        self._plans = plans
-        self._progress = progress
-        self._skipped = skipped
-
-    def fetch(self) -> tuple[Any, int] | None:
-        """Loads the next batch."""
-        while True:
-            plan = next(self._plans, None)
-            if plan is None or plan.epoch != self._progress.epoch:
-                return None
-            with preserved_generators():
-                made = self._make(plan)
-            self._progress.took(plan.step)
-            if isinstance(made, tuple):
-                return made
-            if isinstance(made, StopIteration):  # it would end the user's loop as if the epoch were over
-                raise RuntimeError("the dataset raised StopIteration") from made
-            if made is not None:
-                raise made
-
-    def _make(self, plan: BatchPlan) -> tuple[Any, int] | BaseException | None:
-        """Returns the batch and its rows, the user's exception, or None when every row was left out."""
-        rows: Sequence[int] = range(plan.rows)
-        left_out: dict[int, str] = {}
-        made: tuple[Any, int] | BaseException | None = None
-        while made is None and len(left_out) < max(1, plan.rows):
-            keys = [plan.keys[row] for row in rows] if left_out else plan.keys
-            addresses = SampleAddresses(plan.epoch, plan.seed, plan.position, rows, keys)
-            try:
-                made = make_whole(self._built, addresses), len(rows)
-            except RowFailed as failed:
-                error, row = failed.__cause__, failed.row
-                assert error is not None
-                if self._skipped is None or not rows:
-                    made = error
-                else:
-                    left_out |= dict.fromkeys([row] if row >= 0 else rows, in_short(remote_error(error)))
-                    rows = [row for row in rows if row not in left_out]
-        if self._skipped is not None:
-            self._skipped += [
-                Skipped(plan.epoch, plan.step, plan.keys[row], reason) for row, reason in sorted(left_out.items())
-            ]
-        return made
-
-    def ready(self) -> bool:
-        """Returns False: without workers a batch is made when it is asked for, never before."""
-        return False
-
-    def queued(self) -> int:
-        """None is made before it is asked for."""
-        return 0
-
-    def end(self, *, complete: bool) -> None:
-        """Nothing is held."""
-
-
-class ServedBatches:
-    """Batches that a session's workers make.
-
-    Args:
-        session: ours until the end of the pass.
-        progress: of the pass; kept here.
-        end_step: number of the step after the epoch's last; None when the session's plan ends with it.
-        window: batches from the first that is still to come, of which the first that is there is taken.
-        timeout: seconds to wait for a batch; None for the session's own limit.
-        give_back: called with the session at the end, and whether the pass was completed.
-    """
-
-    size: int | None = None
-
-    def __init__(
-        self,
-        session: Session,
-        progress: Progress,
-        end_step: int | None,
-        window: int,
-        timeout: float | None,
-        give_back: Callable[[Session, bool], None],
-    ) -> None:
-        self._session: Session | None = session
-        self._progress = progress
-        self._end_step = end_step
-        self._window = window
-        self._timeout = timeout
-        self._give_back = give_back
-
-    def fetch(self) -> tuple[Any, int] | None:
-        """Waits for the next batch."""
-        session, progress = self._session, self._progress
-        while session is not None and progress.step != self._end_step:
-            if not session.wait_for(progress.epoch, progress.step, self._timeout, self._window):
-                return None
-            step = session.first_ready(progress.epoch, progress.step, self._window)
-            assert step is not None, "it was waited for"
-            try:
-                taken = session.take(progress.epoch, step)
-            except Exception:
-                progress.took(step)
-                raise
-            except KeyboardInterrupt:
-                session.close()  # in the middle of a hand-over: what it holds is not known any more
-                raise
-            progress.took(step)
-            self.size = session.taken_bytes
-            if taken is not None:  # else every row of the batch was skipped
-                return taken
-        return None
-
-    def ready(self) -> bool:
-        """Asks the session. (Behind a batch that was skipped as a whole there is a wait all the same.)"""
-        session, progress = self._session, self._progress
-        if session is None or progress.step == self._end_step:
-            return True
-        return session.ready(progress.epoch, progress.step, self._window)
-
-    def queued(self) -> int:
-        """Asks the session."""
-        session = self._session
-        return 0 if session is None or session.closed else session.count_ready()
-
-    def end(self, *, complete: bool) -> None:
-        """Gives the session back."""
-        session, self._session = self._session, None
-        if session is not None:
-            self._give_back(session, complete)
 
 
 class Iteration(Iterator[Any]):
@@ -201,13 +32,13 @@ class Iteration(Iterator[Any]):
 
     def __init__(
         self,
-        begin: Callable[[], tuple[Batches, Progress]],
+        begin: Callable[[], tuple[Supply, Progress]],
         bookmark: Bookmark,
         meter: StepMeter,
         prepare: Callable[[Any], Any] | None,
         length: Callable[[], int],
     ) -> None:
-        self._begin: Callable[[], tuple[Batches, Progress]] | None = begin
+        self._begin: Callable[[], tuple[Supply, Progress]] | None = begin
         self._batches, self._progress = begin()
         self._bookmark = bookmark
         self._meter = meter
@@ -259,7 +90,7 @@ class Iteration(Iterator[Any]):
         self._progress.move(place)
         return item
 
-    def _settle(self, begin: Callable[[], tuple[Batches, Progress]]) -> None:
+    def _settle(self, begin: Callable[[], tuple[Supply, Progress]]) -> None:
         """The first batch is asked for: this settles which epoch it is."""
         if self._progress.stepped_back:
             self._batches.end(complete=False)

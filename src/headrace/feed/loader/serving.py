@@ -1,4 +1,4 @@
-"""What a loader tells its workers: the pipeline that they open, and which workers there are."""
+"""What a loader tells its workers: the pipeline that they open, and the name of its job."""
 
 from __future__ import annotations
 
@@ -6,25 +6,13 @@ import os
 import secrets
 import socket
 from collections.abc import Callable
-from multiprocessing.context import BaseContext
 from typing import Any
 
-from headrace.feed.client.local_pool import LocalPool
-from headrace.feed.client.policy import SessionStats
-from headrace.feed.client.remote_pool import RemotePool
-from headrace.feed.client.worker_pool import WorkerPool
 from headrace.feed.identifiers import PipelineNumber
-from headrace.feed.metrics.metric_file import MetricFile
-from headrace.feed.metrics.step_meter import StepMeter
 from headrace.feed.pipelines import factory
 from headrace.feed.pipelines.collate import stack_arrays
 from headrace.feed.pipelines.factory import Pipeline
-from headrace.feed.pipelines.fetch import Built
-from headrace.feed.plan.rank_share import Shard
-from headrace.feed.tuning.auto import Auto
-from headrace.feed.tuning.loader_tuner import LoaderTuner
 from headrace.feed.wire import messages
-from headrace.feed.wire.endpoints import Endpoints
 
 JOB_VARIABLE = "HEADRACE_FEED_JOB"
 MAX_JOB = 128  # characters
@@ -86,32 +74,3 @@ def job_of(plan: str) -> str:
     if all(meeting) and not given:
         return ":".join(meeting)[:MAX_JOB]
     return "" if plan else f"{socket.gethostname()[:64]}:{os.getpid()}"
-
-
-def remote_workers(endpoints: Endpoints, name: str, shard: Shard | None) -> WorkerPool:
-    """Returns the feed servers as workers."""
-    rank, world = shard or Shard(0, 1)
-    return RemotePool(endpoints, f"{name} loader of rank {rank}", rank, world)
-
-
-def local_workers(
-    built: Built,
-    workers: int,
-    tuner: LoaderTuner | None,
-    context: str | BaseContext | None,
-    init: Callable[[int], None] | None,
-    metrics: MetricFile | None,
-    name: str,
-) -> WorkerPool:
-    """Returns child processes as workers: as many as there should be now, and `workers` at most."""
-    now = tuner.choice.executors if tuner is not None and tuner.choice is not None else workers
-    return LocalPool(now, context, {PIPELINE: built}, init, metrics, name, workers)
-
-
-def make_tuner(
-    auto: Auto | None, meter: StepMeter, stats: SessionStats, memory: int, *, remote: bool, fixed_ahead: bool
-) -> LoaderTuner | None:
-    """Returns what tunes a loader; None for a loader with a number of local workers, or none."""
-    if auto is None and not remote:
-        return None
-    return LoaderTuner(None if remote else auto, meter, stats, memory, fixed_ahead=fixed_ahead)

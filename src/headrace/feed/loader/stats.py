@@ -129,7 +129,7 @@ def loader_stats(
         "worker_cpu_seconds": feed.worker_cpu_seconds,
         "worker_cpu_seconds_per_gb": _ratio(feed.worker_cpu_seconds, totals.bytes / GB),
         "hosts": {name: _host(made) for name, made in list(feed.hosts.items())},
-        "sources": _sources(planner) if isinstance(planner, Planner) else _of_lanes(feed.sources, mixing),
+        "sources": _sources(planner) or _of_lanes(feed.sources, mixing),
         "executors": sum(sum(session.serving) for session in sessions if not session.closed),
         "batches_ahead": tuner.ahead if tuner is not None else 0,
         "needed_executors": tuner.needed if tuner is not None else None,
@@ -138,7 +138,7 @@ def loader_stats(
     }
 
 
-def _sources(planner: Planner) -> dict[str, SourceStats]:
+def _sources(planner: Planner | LanePlanner) -> dict[str, SourceStats]:
     order = planner.mixed
     if order is None:
         return {}

@@ -17,11 +17,9 @@ from typing import Any
 import msgspec
 
 from headrace.errors import PositionError
-from headrace.feed.plan.epoch import EpochPlan
-from headrace.feed.plan.lane_pass import LanePass
-from headrace.feed.plan.pass_progress import Place, Progress, packed_steps
+from headrace.feed.plan.pass_progress import Followed, Place, Progress, packed_steps
 from headrace.feed.plan.state_dict import Position, TakenAhead
-from headrace.feed.plan.torch_samplers import SampledPass, SamplerSource, waiting_state
+from headrace.feed.plan.torch_samplers import SamplerSource, waiting_state
 
 
 class Bookmark:
@@ -43,7 +41,7 @@ class Bookmark:
         self.steps: int | None = None
         self._taken: Position | None = None  # what the latest pass took up
         self._progress: Progress | None = None
-        self._order: EpochPlan | SampledPass | LanePass | None = None
+        self._order: Followed | None = None
 
     def begin(self) -> tuple[Progress, Position | None]:
         """A pass begins. Returns its progress, and the position that it takes up."""
@@ -71,7 +69,7 @@ class Bookmark:
     def _step_back(self) -> bool:
         """Forgets the latest pass if it was planned only. Returns whether it was."""
         progress = self._progress
-        if progress is None or progress.begun or not self._alive or isinstance(self._order, SampledPass):
+        if progress is None or progress.begun or not self._alive or self._order is None or self._order.drawn:
             return False
         progress.stepped_back, self._order = True, None
         if self.loaded is None:
@@ -90,7 +88,7 @@ class Bookmark:
             self.epoch, self.loaded, self._order = progress.epoch, self._taken, None
         progress.broken_off = True
 
-    def follow(self, progress: Progress, order: EpochPlan | SampledPass | LanePass) -> None:
+    def follow(self, progress: Progress, order: Followed) -> None:
         """The pass that has begun goes through this order."""
         self._progress, self._order = progress, order
 
@@ -109,7 +107,7 @@ class Bookmark:
                 self.epoch = epoch
                 return
         if self.loaded is not None and self.loaded.epoch != epoch:
-            empty = isinstance(order, EpochPlan) and not order.steps
+            empty = order is not None and order.empty
             if self.loaded.step not in (0, self.steps) and not self.loaded.at_end and not empty:
                 warnings.warn(
                     f"set_epoch({epoch}) leaves the position that was loaded: "
@@ -123,9 +121,9 @@ class Bookmark:
         self.epoch = epoch
 
     def reached(self) -> tuple[int, int]:
-        """Returns the epoch of the latest pass in headrace's own order, and the plan position that it has reached."""
+        """Returns the epoch of the latest pass, and the plan position that it has reached."""
         progress, order = self._progress, self._order
-        if progress is not None and isinstance(order, EpochPlan):
+        if progress is not None and order is not None:
             return progress.epoch, order.consumed(progress.step)
         return (self.loaded.epoch, self.loaded.samples) if self.loaded is not None else (self.epoch, 0)
 
@@ -150,12 +148,13 @@ class Bookmark:
             return None
         return max(0, step - self.first_step) if step < progress.step else 0
 
-    def under_way(self) -> tuple[Progress, EpochPlan] | None:
-        """Returns the progress and the plan of a pass in headrace's own order that has steps left; None without."""
+    @property
+    def epoch_under_way(self) -> int | None:
+        """The epoch of a pass in headrace's own order that has steps left; None without."""
         progress, order = self._progress, self._order
-        if progress is None or progress.ended or not isinstance(order, EpochPlan) or progress.step >= order.end_step:
+        if progress is None or progress.ended or order is None or progress.step >= order.end_step:
             return None
-        return progress, order
+        return progress.epoch
 
     def load(self, state: Mapping[str, Any], loader: Position) -> None:
         """Takes what `position` was saved as; an empty state for the beginning.
@@ -181,31 +180,9 @@ class Bookmark:
         Raises:
             PositionError: there is no such place, or a sampler decides the order.
         """
-        progress, order = self._progress, self._order
-        if progress is not None and isinstance(order, LanePass):
-            step = batches + (self._taken.step if self._taken is not None else 0)
-            found = order.position(loader, step) if step <= progress.step else None
-            if found is not None and progress.ended and step == progress.step:
-                return msgspec.structs.replace(loader, epoch=progress.epoch + 1)
-            if found is None:
-                raise PositionError(f"the place behind {batches} batches of {progress.step} is not known")
-            return found
-        if progress is None or not isinstance(order, EpochPlan):
-            raise PositionError(
-                f"the place behind {batches} batches is not known: no pass in headrace's own order has begun"
-            )
-        if progress.strayed:
-            raise PositionError(
-                f"the place behind {batches} batches is not known: they did not come in their order",
-                "in_order=False knows the latest place only; use in_order=True",
-            )
-        step = order.first_step + batches
-        if not order.first_step <= step <= progress.step:
-            taken = progress.step - order.first_step
-            raise PositionError(f"batches must lie in [0, {taken}], as many as the pass has returned, got {batches}")
-        if step == order.end_step:
-            return msgspec.structs.replace(loader, epoch=progress.epoch + 1)
-        return msgspec.structs.replace(loader, epoch=progress.epoch, step=step, samples=_samples(order, step))
+        if self._progress is None or self._order is None:
+            raise PositionError(f"the place behind {batches} batches is not known: no pass has begun")
+        return self._order.position_after(loader, self._progress, self.first_step + batches)
 
     def position(self, loader: Position, source: SamplerSource | None) -> Position:
         """Returns where the loader is.
@@ -221,26 +198,9 @@ class Bookmark:
             waiting = waiting_state(source) if source is not None else None
             return msgspec.structs.replace(loader, epoch=self.epoch, sampler=waiting)
         if progress.ended:
-            sampler = order.state()[1] if isinstance(order, SampledPass) else None
-            return msgspec.structs.replace(loader, epoch=self.epoch, sampler=sampler)
-        if isinstance(order, LanePass):
-            found = order.position(loader, progress.step)
-            assert found is not None, "the latest place is always known"
-            return found
-        if isinstance(order, EpochPlan):
-            samples = _samples(order, progress.step)
-            found = msgspec.structs.replace(loader, epoch=progress.epoch, step=progress.step, samples=samples)
-        else:
-            samples, sampler = order.state()
-            found = msgspec.structs.replace(
-                loader, epoch=progress.epoch, step=progress.step, samples=samples, seed=order.seed, sampler=sampler
-            )
+            return order.ended_position(msgspec.structs.replace(loader, epoch=self.epoch))
+        found = order.position(loader, progress)
         if progress.ahead:
             ahead = TakenAhead(packed_steps(progress.step, progress.ahead), self.rank)
             found = msgspec.structs.replace(found, ahead=ahead)
         return found
-
-
-def _samples(order: EpochPlan, step: int) -> int:
-    """Returns the samples of an epoch before a step; those that fill its end up are none."""
-    return min(order.consumed(step), order.samples or order.length)

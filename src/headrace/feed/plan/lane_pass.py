@@ -25,9 +25,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from headrace.errors import PositionError
 from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.plan.lane_draw import LaneCursor, LaneDraw, Lanes
 from headrace.feed.plan.lane_state import LaneState, LaneToken
+from headrace.feed.plan.pass_progress import Followed, Progress
 from headrace.feed.plan.state_dict import Position
 
 KEPT_STEPS = 256  # how far behind the latest batch a position can be told
@@ -70,7 +72,7 @@ class _Slot:
     held: deque[tuple[LaneDraw, Any]] = field(default_factory=deque)
 
 
-class LanePass(Iterator[BatchPlan]):
+class LanePass(Followed, Iterator[BatchPlan]):
     """One pass over the lanes of a rank: it iterates over what is asked for. See the module.
 
     Args:
@@ -266,13 +268,24 @@ class LanePass(Iterator[BatchPlan]):
             taken=max(before.taken, taken.taken), ended=before.ended or taken.ended, token=token
         )
 
-    def position(self, beginning: Position, step: int) -> Position | None:
-        """Returns the place behind so many batches of the epoch; None if that is not known any more."""
+    def position(self, beginning: Position, progress: Progress) -> Position:
+        """See `Followed`."""
+        return self._position(beginning, progress.step)
+
+    def position_after(self, beginning: Position, progress: Progress, step: int) -> Position:
+        """See `Followed`."""
+        if progress.ended and step == progress.step:
+            return msgspec.structs.replace(beginning, epoch=progress.epoch + 1)
+        if step > progress.step:
+            raise PositionError(f"the place at step {step} is not known: the pass is at step {progress.step}")
+        return self._position(beginning, step)
+
+    def _position(self, beginning: Position, step: int) -> Position:
         if self.replay and self._before is not None:
             return self._before
         lanes = self._state(step)
         if lanes is None:
-            return None
+            raise PositionError(f"the place at step {step} is not known: the pass is at step {self._step}")
         return msgspec.structs.replace(beginning, epoch=self.epoch, step=step, lanes=lanes)
 
     def _state(self, step: int) -> LaneState | None:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from headrace.errors import PipelineError, PositionError
 from headrace.feed.pipelines.factory import Pipeline, encoded
+from headrace.feed.pipelines.lane_datasets import refuse_own_ranks, require_openable
 from headrace.feed.plan.bookmark import Bookmark
 from headrace.feed.plan.epoch import EpochPlan, plan_fingerprint
 from headrace.feed.plan.lane_draw import Lanes
@@ -16,7 +17,7 @@ from headrace.feed.plan.lane_pass import LanePass
 from headrace.feed.plan.lane_state import LaneState
 from headrace.feed.plan.loader_seeds import LoaderSeeds
 from headrace.feed.plan.orders.window import Window
-from headrace.feed.plan.pass_progress import Progress
+from headrace.feed.plan.pass_progress import Begun
 from headrace.feed.plan.planner import KnownFacts
 from headrace.feed.plan.rank_share import Shard
 from headrace.feed.plan.state_dict import Position, pipeline_name
@@ -69,6 +70,7 @@ class LanePlanner:
         shuffle: bool | Window,
         drop_last: bool,
     ) -> None:
+        self.mixed = None
         self.bookmark = Bookmark()
         self.bookmark.steps = options.steps_per_epoch
         self.shuffle = shuffle
@@ -140,8 +142,27 @@ class LanePlanner:
         """Takes the part of this rank, which was not known before."""
         self._shard, self._batch_size = shard, batch_size
 
-    def begin(self, source: SamplerSource | None = None) -> tuple[Progress, LanePass, None]:
-        """A pass begins. Returns its progress and its draws.
+    def lanes_and_ranks(self) -> tuple[int, int]:
+        """Returns in how many lanes the data are read, over how many ranks."""
+        return self.lanes.count, self.world_size
+
+    def require_numbers(self) -> None:
+        """Raises PipelineError: lanes have none."""
+        raise PipelineError("check() makes samples by number, and lanes have none", "set verify=1 for an epoch")
+
+    def opened(self, dataset: Any) -> Any:
+        """Returns the dataset that was made here, as it is read.
+
+        Raises:
+            PipelineError: it can be read once only, or divides its data among ranks by itself.
+        """
+        require_openable(dataset)
+        if self.world_size > 1:
+            refuse_own_ranks(dataset)
+        return dataset
+
+    def begin(self, source: SamplerSource | None = None) -> Begun:
+        """A pass begins.
 
         Raises:
             PositionError: a position that was loaded does not fit.
@@ -170,7 +191,7 @@ class LanePlanner:
             before=loaded if replay else None,
         )  # fmt: skip
         self.bookmark.follow(progress, followed)
-        return progress, followed, None
+        return Begun(progress, followed, lanes=followed)
 
     def _replay(self, loaded: Position, lanes: Lanes) -> int:
         """Returns how many batches a rank passes over that was given a state which does not know all of its lanes."""

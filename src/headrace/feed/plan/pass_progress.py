@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.feed.plan.epoch import BatchPlan
+import msgspec
+
+from headrace.errors import PositionError
+from headrace.feed.plan.epoch import BatchPlan, EpochPlan
+
+if TYPE_CHECKING:
+    from headrace.feed.plan.lane_pass import LanePass
+    from headrace.feed.plan.state_dict import Position
 
 MAX_WINDOW = 256  # batches, of which the first that is there is taken; which of them were taken must fit into a state
 
@@ -70,6 +78,93 @@ class Progress:
         """Goes to where another progress of the same pass was."""
         self.strayed |= bool(place.ahead)
         self.step, self.ahead = place
+
+
+class Followed(abc.ABC):
+    """What a pass goes through, as far as its bookmark asks.
+
+    Attributes:
+        drawn: whether it draws when it begins, so that a pass that was planned stays.
+        end_step: number of the step after its last; 0 where that is not known.
+        empty: whether it is known to have no steps.
+    """
+
+    drawn = False
+    end_step = 0
+    empty = False
+
+    @abc.abstractmethod
+    def position(self, beginning: Position, progress: Progress) -> Position:
+        """Returns where the pass is, which has not ended."""
+
+    def position_after(self, beginning: Position, progress: Progress, step: int) -> Position:
+        """Returns where the pass was when `step` was its next step. Raises PositionError if that is not known."""
+        del beginning, progress
+        raise PositionError(f"the place at step {step} is not known: the order is not headrace's own")
+
+    def consumed(self, step: int) -> int:
+        """Returns the plan position that the ranks together have reached; 0 where there are no plan positions."""
+        del step
+        return 0
+
+    def ended_position(self, beginning: Position) -> Position:
+        """Returns where the pass is that has ended: the beginning of another epoch."""
+        return beginning
+
+
+@dataclass(frozen=True)
+class CountedEpoch(Followed):
+    """headrace's own plan of an epoch."""
+
+    plan: EpochPlan
+
+    @property
+    def end_step(self) -> int:  # type: ignore[override]
+        """See `Followed`."""
+        return self.plan.end_step
+
+    @property
+    def empty(self) -> bool:  # type: ignore[override]
+        """See `Followed`."""
+        return not self.plan.steps
+
+    def consumed(self, step: int) -> int:
+        """See `Followed`."""
+        return self.plan.consumed(step)
+
+    def position(self, beginning: Position, progress: Progress) -> Position:
+        """See `Followed`. Samples that fill the epoch's end up are none."""
+        samples = min(self.plan.consumed(progress.step), self.plan.samples or self.plan.length)
+        return msgspec.structs.replace(beginning, epoch=progress.epoch, step=progress.step, samples=samples)
+
+    def position_after(self, beginning: Position, progress: Progress, step: int) -> Position:
+        """See `Followed`."""
+        taken, batches = progress.step - self.plan.first_step, step - self.plan.first_step
+        if progress.strayed:
+            raise PositionError(
+                f"the place behind {batches} batches is not known: they did not come in their order",
+                "in_order=False knows the latest place only; use in_order=True",
+            )
+        if not 0 <= batches <= taken:
+            raise PositionError(f"batches must lie in [0, {taken}], as many as the pass has returned, got {batches}")
+        if step == self.plan.end_step:
+            return msgspec.structs.replace(beginning, epoch=progress.epoch + 1)
+        return self.position(beginning, Progress(progress.epoch, step))
+
+
+class Begun(NamedTuple):
+    """A pass that begins.
+
+    Attributes:
+        plans: what is asked for; may go on with later epochs.
+        end_step: the number after the pass's last step, if those of later epochs follow.
+        lanes: where it is one over lanes.
+    """
+
+    progress: Progress
+    plans: Iterator[BatchPlan]
+    end_step: int | None = None
+    lanes: LanePass | None = None
 
 
 def without(plans: Iterator[BatchPlan], epoch: int, taken: frozenset[int]) -> Iterator[BatchPlan]:

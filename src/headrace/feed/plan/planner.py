@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import PipelineError, PositionError
 from headrace.feed.pipelines.factory import encoded
+from headrace.feed.pipelines.lane_datasets import is_uncounted
 from headrace.feed.plan.bookmark import Bookmark
 from headrace.feed.plan.epoch import BatchPlan, EpochPlan, plan_fingerprint
 from headrace.feed.plan.loader_seeds import LoaderSeeds
@@ -24,8 +25,9 @@ from headrace.feed.plan.orders.length_buckets import Bucketing, Buckets
 from headrace.feed.plan.orders.mixed_order import MixedOrder
 from headrace.feed.plan.orders.order import Order, RowOrder
 from headrace.feed.plan.orders.window import Window
-from headrace.feed.plan.pass_progress import Progress, without
+from headrace.feed.plan.pass_progress import Begun, CountedEpoch, without
 from headrace.feed.plan.rank_share import Shard
+from headrace.feed.plan.shard_map import in_key_order
 from headrace.feed.plan.state_dict import Position, SamplerState, pipeline_name
 from headrace.feed.plan.torch_samplers import BOTH, SampledPass, SamplerSource, order_seed
 from headrace.feed.wire.mixing import Mixing
@@ -156,8 +158,23 @@ class Planner:
 
     def steps(self) -> int:
         """Returns the steps of the epoch under way, or else of the next, in the own plan."""
-        current = self.bookmark.under_way()
-        return self.plan(current[0].epoch if current is not None else None).steps
+        return self.plan(self.bookmark.epoch_under_way).steps
+
+    def lanes_and_ranks(self) -> tuple[int, int]:
+        """Returns in how many lanes the data are read, over how many ranks: in none."""
+        return 0, 1
+
+    def require_numbers(self) -> None:
+        """Raises PipelineError where samples have no numbers."""
+
+    def opened(self, dataset: Any) -> Any:
+        """Returns the dataset that was made here, as it is read. Raises PipelineError if it cannot be read so."""
+        if self._pipeline and is_uncounted(dataset):
+            raise PipelineError(
+                f"{self._dataset.factory} made a {type(dataset).__name__}, which has no count",
+                hint="it is read in lanes: give the loader num_shards=",
+            )
+        return in_key_order(dataset)[0]
 
     def fingerprint(self) -> str:
         """Returns what the ranks' plans over a pipeline must agree in; empty where nothing is sharded."""
@@ -175,14 +192,11 @@ class Planner:
         """Takes the part of this rank, which was not known before."""
         self._shard, self._batch_size = shard or Shard(0, 1), batch_size
 
-    def begin(self, source: SamplerSource | None) -> tuple[Progress, Iterator[BatchPlan], int | None]:
+    def begin(self, source: SamplerSource | None) -> Begun:
         """A pass begins.
 
         Args:
             source: the torch sampler that decides the order, if one does.
-
-        Returns:
-            Its progress, its batches, and the number after its last step if those of later epochs follow.
 
         Raises:
             PositionError: a position that was loaded does not fit.
@@ -205,11 +219,11 @@ class Planner:
             self._seeds.drawn = sampled.seed
             self.bookmark.follow(progress, sampled)
             sampled_plans = sampled.plans()
-            return progress, without(sampled_plans, progress.epoch, ahead) if ahead else sampled_plans, None
+            return Begun(progress, without(sampled_plans, progress.epoch, ahead) if ahead else sampled_plans)
         plan = first = self.plan(progress.epoch)
         if not plan.steps:
-            self.bookmark.follow(progress, plan)
-            return progress, iter(()), None
+            self.bookmark.follow(progress, CountedEpoch(plan))
+            return Begun(progress, iter(()))
         if loaded is not None:
             loaded.require_fits(self._beginning(plan.seed, own=True))  # by now the length is known
             if self.bucketing is not None:
@@ -222,12 +236,12 @@ class Planner:
             except ValueError as error:
                 hint = "resume on fewer ranks, or leave them out: loader.set_epoch() with the next epoch"
                 raise PositionError(str(error), hint) from error
-        self.bookmark.follow(progress, first)
+        self.bookmark.follow(progress, CountedEpoch(first))
         mixed = plan.order is not None  # then epochs of a mixture may differ in length
         epochs = itertools.count(progress.epoch + 1)
         later = ((self.plan(epoch) if mixed else plan).epoch(epoch) for epoch in epochs)
         plans: Iterator[BatchPlan] = itertools.chain(first.epoch(progress.epoch), itertools.chain.from_iterable(later))
-        return progress, without(plans, progress.epoch, ahead) if ahead else plans, first.end_step
+        return Begun(progress, without(plans, progress.epoch, ahead) if ahead else plans, first.end_step)
 
     def state(self, source: SamplerSource | None, batches: int | None = None) -> dict[str, Any]:
         """Returns where the trainer is, or was after so many batches of the latest pass."""

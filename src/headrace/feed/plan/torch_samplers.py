@@ -25,7 +25,7 @@ import msgspec
 
 from headrace.errors import PositionError
 from headrace.feed.plan.epoch import BatchPlan, sampled_epoch
-from headrace.feed.plan.pass_progress import Progress
+from headrace.feed.plan.pass_progress import Followed, Progress
 from headrace.feed.plan.state_dict import Position, SamplerState
 
 if TYPE_CHECKING:
@@ -96,6 +96,33 @@ def source_of(sampler: Iterable[Any] | None, batch_sampler: Iterable[list[Any]] 
     return SamplerSource(batch_sampler, 0, False, True)
 
 
+def make_samplers(
+    sized: Callable[[], Any],
+    sampler: Iterable[Any] | None,
+    batch_sampler: Iterable[list[Any]] | None,
+    batch_size: int | None,
+    generator: torch.Generator | None,
+    *,
+    shuffle: bool,
+    drop_last: bool,
+    own: bool,
+) -> tuple[Iterable[Any] | None, Iterable[list[Any]] | None]:
+    """Returns the samplers, and batch samplers, whose order a loader follows; None where headrace's own decides.
+
+    Args:
+        sized: returns what has the dataset's length.
+        sampler, batch_sampler, batch_size, generator, shuffle, drop_last: of the loader.
+        own: whether the order is headrace's own, if the user gave no sampler.
+    """
+    if sampler is not None:
+        return batched(sampler, batch_size, drop_last=drop_last)
+    if batch_sampler is not None:
+        return torch_samplers(sized, None, None, shuffle=False, drop_last=False)[0], batch_sampler
+    if own:
+        return None, None
+    return torch_samplers(sized, batch_size, generator, shuffle=shuffle, drop_last=drop_last)
+
+
 class _Mark(NamedTuple):
     """A place that the sampler has come to."""
 
@@ -111,7 +138,7 @@ class _Note(NamedTuple):
     behind: int = 0
 
 
-class SampledPass:
+class SampledPass(Followed):
     """One pass over a sampler.
 
     Args:
@@ -123,6 +150,8 @@ class SampledPass:
         warn: called with what the user should know; None when the sampler is not the user's.
         ahead: what `order_seed` returned for this pass, if it was asked.
     """
+
+    drawn = True
 
     def __init__(
         self,
@@ -243,13 +272,22 @@ class SampledPass:
 
     # The state
 
+    def position(self, beginning: Position, progress: Progress) -> Position:
+        """See `Followed`."""
+        samples, sampler = self.state()
+        return msgspec.structs.replace(
+            beginning, epoch=progress.epoch, step=progress.step, samples=samples, seed=self.seed, sampler=sampler
+        )
+
+    def ended_position(self, beginning: Position) -> Position:
+        """See `Followed`."""
+        return msgspec.structs.replace(beginning, sampler=self._ended_state())
+
     def state(self) -> tuple[int, SamplerState | None]:
         """Returns how many samples the trainer has taken, and what the sampler needs to come there.
 
         It may draw from torch's generator, which the caller sets back.
         """
-        if self._progress.ended:
-            return 0, self._ended_state()
         if not self._marks:  # nothing was drawn yet
             first = self._first
             if first is not None:
