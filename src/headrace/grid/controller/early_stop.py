@@ -98,7 +98,8 @@ class ReachedRungs:
         return reached
 
 
-NEAR_SECONDS, OTHER_SECONDS = 30.0, 600.0
+NEAR_SECONDS = 30.0
+OTHER_SECONDS = 600.0
 _NEAR = 0.85  # so that val_accuracy, logged once an epoch, is not near to accuracy (0.8)
 
 
