@@ -143,3 +143,130 @@ def test_whatever_an_option_says_the_file_is_valid_and_gives_back_its_value(tmp_
         script.write_text(options)
         (tmp_path / "job.yaml").write_text(job_of_script(script))
         assert load_job(tmp_path / "job.yaml").hyperparameters == values, options
+
+
+CLICK = """
+import click
+@click.command()
+@click.option("-l", "--learning-rate", "lr", default=1e-3, help="of Adam")
+@click.option("--epochs", type=int, required=True)
+@click.option("--shuffle/--no-shuffle", default=True)
+@click.option("--fast", is_flag=True)
+@click.option("--data", default="corpus")
+@click.option("--size", nargs=2, default=(1, 2))
+@click.argument("config")
+def main(**options): raise SystemExit("it was run")
+"""
+TYPER = """
+import typer
+from typing import Annotated, List, Optional
+app = typer.Typer()
+@app.command()
+def main(
+    context: typer.Context,
+    config: str,
+    learning_rate: float = 1e-3,
+    epochs: int = typer.Option(..., help="how many"),
+    name: Annotated[str, typer.Option("--run-name", "-n", help="of the run")] = "try",
+    shuffle: bool = True,
+    layers: List[int] = [1],
+    seed: Optional[int] = None,
+    data: str = typer.Option("corpus"),
+): raise SystemExit("it was run")
+"""
+HF = """
+from dataclasses import dataclass, field
+from transformers import HfArgumentParser, TrainingArguments
+@dataclass
+class Base:
+    data: str = "corpus"
+@dataclass
+class ModelArguments(Base):
+    epochs: int
+    learning_rate: float = field(default=1e-3, metadata={"help": "of Adam"})
+    layers: list[int] = field(default_factory=list)
+    shuffle: bool = True
+    hidden: int = field(default=0, init=False)
+model, training = HfArgumentParser((ModelArguments, TrainingArguments)).parse_args_into_dataclasses()
+"""
+TYRO = """
+import tyro, dataclasses
+@dataclasses.dataclass
+class Args:
+    epochs: int
+    learning_rate: float = 1e-3
+    shuffle: bool = False
+    data: str = "corpus"
+tyro.cli(Args)
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "parameters", "comments"),
+    [
+        (
+            CLICK,
+            {"learning-rate": 1e-3},
+            ["  learning-rate: 0.001  # of Adam\n", "# epochs:  # the script needs it", "# shuffle: a flag",
+             "# fast: a flag", "# size: several values", "# config: an argument without a name"],
+        ),
+        (
+            TYPER,
+            {"learning-rate": 1e-3, "run-name": "try"},
+            ["# epochs:  # the script needs it: how many", "# shuffle: a flag", "# layers: several values",
+             "# seed:  # the", "# config: an argument without a name", "  run-name: try  # of the run\n"],
+        ),
+        (
+            HF,
+            {"learning_rate": 1e-3, "shuffle": True},
+            ["  learning_rate: 0.001  # of Adam\n", "# epochs:  # the script needs it", "# layers: several values",
+             "# TrainingArguments is not defined in the script"],
+        ),
+        (TYRO, {"learning-rate": 1e-3}, ["# epochs:  # the script needs it", "# shuffle: a flag"]),
+    ],
+    ids=["click", "typer", "dataclasses", "tyro"],
+)  # fmt: skip
+def test_options_of_click_typer_and_dataclasses_are_read_as_those_of_argparse_are(
+    script: str, parameters: dict[str, object], comments: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(script)
+    (tmp_path / "corpus").mkdir()
+    text = job_of_script(tmp_path / "train.py")
+    (tmp_path / "job.yaml").write_text(text)
+    job = load_job(tmp_path / "job.yaml")
+    assert job.hyperparameters == {**parameters, "data": "/opt/ml/input/data/data"}
+    assert {name: channel.s3_data for name, channel in job.inputs.items()} == {"data": "corpus"}
+    assert not [words for words in comments if words not in text], text
+    assert "context" not in text
+    assert "hidden" not in text
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("import click\n@click.group()\ndef cli(): 0\n@cli.command()\n@click.option('--lr')\ndef go(lr): 0\n",
+         "lr: an option of a subcommand: only a `command`"),
+        ("import typer\napp = typer.Typer()\n@app.command()\ndef a(x: int = 1): pass\n@app.command()\ndef b(): pass\n",
+         "x: an option of a subcommand: only a `command`"),
+        ("import hydra\n@hydra.main()\ndef main(cfg): pass\n", "# hydra takes NAME=VALUE: not seen here"),
+        ("import fire\nfire.Fire(lambda lr=1: lr)\n", "# fire takes the arguments of functions: not seen here"),
+        ("import sys\nprint(sys.argv[1])\n", "# it reads sys.argv by itself"),
+    ],
+    ids=["group", "two commands", "hydra", "fire", "sys.argv"],
+)  # fmt: skip
+def test_what_cannot_be_seen_of_a_command_line_is_said_with_the_way_out(
+    script: str, words: str, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(script)
+    text = job_of_script(tmp_path / "train.py")
+    (tmp_path / "job.yaml").write_text(text)
+    assert not load_job(tmp_path / "job.yaml").hyperparameters
+    assert words in text
+    assert "`command`" in text
+
+
+def test_a_method_called_option_or_run_in_a_script_without_these_libraries_is_no_option(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "@menu.option('--x', default=1)\ndef f(y: int = 2): pass\napp.run(f)\ncli(Args)\n"
+    )
+    assert "hyperparameters" not in job_of_script(tmp_path / "train.py")

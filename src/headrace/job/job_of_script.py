@@ -10,7 +10,7 @@ import ast
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeGuard
 
@@ -25,7 +25,7 @@ _UNKNOWN = object()
 
 
 class _Option(NamedTuple):
-    """One `add_argument`.
+    """One option of the command line, in whatever form the script declares it.
 
     Attributes:
         name: without its hyphens.
@@ -110,12 +110,13 @@ def _distribution(code: str) -> Iterator[str]:
 def _options(script: Path, tree: ast.AST) -> Iterator[str]:
     """Yields hyperparameters and inputs."""
     given, channels, empty = list[str](), dict[str, str](), True
+    options, notes = _declared(tree)
     read = dict.fromkeys(node.value for node in ast.walk(tree) if _text(node).startswith(_CHANNEL))  # type: ignore[attr-defined]
     named = [str(each)[len(_CHANNEL) :].lower() for each in read]
     named += [_text(node.args[0]) for node in ast.walk(tree) if _is_call_of(node, "channel")]
     for name in dict.fromkeys(named):
         channels[name] = name if name and (script.parent / name).exists() else ""
-    for option in filter(None, map(_option, ast.walk(tree))):
+    for option in options:
         if option.variable.startswith(_CHANNEL):
             continue
         comment, place = f"  # {option.help}" if option.help else "", _place(script.parent, option)
@@ -136,6 +137,7 @@ def _options(script: Path, tree: ast.AST) -> Iterator[str]:
         else:
             empty = False
             given.append(f"  {_yaml(option.name)}: {_yaml(option.default)}{comment}")
+    yield from notes
     if given:
         yield "# Become arguments, --name value; for one run: headrace run job.yaml --set hyperparameters.NAME=VALUE"
         yield from ("# hyperparameters:" if empty else "hyperparameters:", *given)
@@ -170,9 +172,82 @@ def _place(folder: Path, option: _Option) -> tuple[str, tuple[str, ...]] | None:
     return (str(place), file) if is_data else None
 
 
-def _option(node: ast.AST) -> _Option | None:
-    """Returns what a call of `add_argument` says; None of all else, and of what it computes."""
-    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument"):
+_HF, _TYRO = "HfArgumentParser", "cli"
+_UNREADABLE = {
+    "hydra": "hydra takes NAME=VALUE",
+    "docopt": "docopt takes what its text says",
+    "fire": "fire takes the arguments of functions",
+    "absl": "absl takes what its flags declare",
+    "jsonargparse": "jsonargparse takes what types elsewhere declare",
+    "omegaconf": "OmegaConf takes NAME=VALUE",
+}
+_FLAG, _SEVERAL, _NAMELESS = "a flag without a value", "several values", "an argument without a name"
+
+
+def _declared(tree: ast.AST) -> tuple[list[_Option], list[str]]:
+    """Returns the options that a script declares, by argparse, click, typer and dataclasses (Hugging Face's parser,
+    tyro), and comments on what cannot be seen in its text."""
+    nodes = list(ast.walk(tree))
+    imported = {each.name.partition(".")[0] for node in nodes if isinstance(node, ast.Import) for each in node.names}
+    imported |= {(node.module or "").partition(".")[0] for node in nodes if isinstance(node, ast.ImportFrom)}
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    classes = {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
+    options = [option for node in nodes if _called(node) == "add_argument" and (option := _argument(node))]
+    notes = []
+    if "click" in imported:
+        for function in functions:
+            below = _is_subcommand(function) and "an option of a subcommand"
+            options += (
+                option._replace(unfit=below or option.unfit)
+                for node in function.decorator_list
+                if _called(node) in ("option", "argument") and (option := _argument(node, click=True))
+            )
+    if "typer" in imported:
+        run = {node.args[0].id for node in nodes if _called(node) == "run" and _names_something(node)}
+        commands = [node for node in functions if node.name in run or _is_subcommand(node)]
+        below = "an option of a subcommand" if len(commands) > 1 else ""
+        options += (option._replace(unfit=below or option.unfit) for each in commands for option in _parameters(each))
+    for node in nodes:
+        if _called(node) == _HF or (_called(node) == _TYRO and "tyro" in imported):
+            for name in _class_names(node):
+                if name in classes:
+                    options += _fields(classes[name], classes, tyro=_called(node) == _TYRO)
+                else:
+                    notes.append(
+                        f"# {name} is not defined in the script: its fields are hyperparameters too, --name value"
+                    )
+    for module in sorted(imported & {*_UNREADABLE}):
+        notes.append(
+            f"# {_UNREADABLE[module]}: not seen here; name them as hyperparameters (--name value) or in a `command`"
+        )
+    if not options and not notes and re.search(r"\bsys\.argv\b", ast.unparse(tree)):
+        notes.append(
+            "# it reads sys.argv by itself: name what it takes as hyperparameters (--name value) or in a `command`"
+        )
+    return options, notes
+
+
+def _called(node: ast.AST) -> str:
+    """Returns the last name of what a node calls; empty when it calls nothing."""
+    return getattr(node.func, "attr", getattr(node.func, "id", "")) if isinstance(node, ast.Call) else ""
+
+
+def _names_something(node: ast.AST) -> TypeGuard[ast.Call]:
+    return isinstance(node, ast.Call) and bool(node.args) and isinstance(node.args[0], ast.Name)
+
+
+def _is_subcommand(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether a function is a group, or a command of one or of an application of typer's, but not click's only one."""
+    for node in function.decorator_list:
+        called = node.func if isinstance(node, ast.Call) else node
+        if isinstance(called, ast.Attribute) and called.attr in ("command", "group"):
+            return called.attr == "group" or not (isinstance(called.value, ast.Name) and called.value.id == "click")
+    return False
+
+
+def _argument(node: ast.AST, click: bool = False) -> _Option | None:
+    """Returns what a call of `add_argument`, or a decorator of click's, says; None of what it computes."""
+    if not isinstance(node, ast.Call):
         return None
     names = [_text(each) for each in node.args]
     keywords = {word.arg: word.value for word in node.keywords}
@@ -182,15 +257,117 @@ def _option(node: ast.AST) -> _Option | None:
     value, action = keywords.get("default"), keywords.get("action")
     unfit = ""
     if not name.startswith("-"):
-        unfit = "an argument without a name"
-    elif action is not None and _text(action) not in ("store", "append"):
-        unfit = "a flag without a value"
-    elif "nargs" in keywords and _text(keywords["nargs"]) != "?":
-        unfit = "several values"
-    required = _literal(keywords.get("required")) is True or (not name.startswith("-") and "nargs" not in keywords)
-    words = " ".join(_text(keywords.get("help")).split())
-    words = words if len(words) <= _HELP else f"{words[:_HELP]}..."
-    return _Option(name.lstrip("-"), _literal(value), _variable(value), unfit, required, words)
+        unfit = _NAMELESS
+    elif (
+        (action is not None and _text(action) not in ("store", "append"))
+        or "/" in name
+        or any(_literal(keywords.get(word)) is True for word in ("is_flag", "count"))
+    ):
+        unfit = _FLAG
+    elif "nargs" in keywords and _text(keywords["nargs"]) != "?" and _literal(keywords["nargs"]) != 1:
+        unfit = _SEVERAL
+    required = _literal(keywords.get("required")) is True
+    if not name.startswith("-") and not required:
+        required = "required" not in keywords and value is None if click else "nargs" not in keywords
+    name = name.partition("/")[0].lstrip("-")
+    return _Option(name, _literal(value), _variable(value), unfit, required, _help(keywords.get("help")))
+
+
+def _parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[_Option]:
+    """Yields what typer makes of the parameters of a function."""
+    arguments = function.args
+    plain = [*arguments.posonlyargs, *arguments.args]
+    defaults = [*[None] * (len(plain) - len(arguments.defaults)), *arguments.defaults, *arguments.kw_defaults]
+    for parameter, written in zip([*plain, *arguments.kwonlyargs], defaults, strict=True):
+        default = written
+        of_type, declared = _annotated(parameter.annotation)
+        names = [_text(each) for each in declared.args] if declared else []
+        if declared is None and _called(default) in ("Option", "Argument"):  # type: ignore[arg-type]
+            declared = default  # type: ignore[assignment]
+            assert declared is not None
+            words = {word.arg: word.value for word in declared.keywords}
+            names = [_text(each) for each in declared.args[1:]]
+            default = declared.args[0] if declared.args else words.get("default")
+        if re.search(r"\bContext\b", of_type):
+            continue
+        missing = default is None or (isinstance(default, ast.Constant) and default.value is ...)
+        unfit = ""
+        if _called(declared) == "Argument" or (declared is None and missing):  # type: ignore[arg-type]
+            unfit = _NAMELESS
+        elif of_type == "bool":
+            unfit = _FLAG
+        name = next((each for each in names if each.startswith("--")), parameter.arg.replace("_", "-"))
+        words = {word.arg: word.value for word in declared.keywords} if declared else {}
+        value = None if missing else default
+        unfit = unfit or (_SEVERAL if _is_many(of_type) else "")
+        yield _Option(
+            name.partition("/")[0].lstrip("-"),
+            _literal(value),
+            _variable(value),
+            unfit,
+            missing,
+            _help(words.get("help")),
+        )
+
+
+def _fields(
+    described: ast.ClassDef, classes: Mapping[str, ast.ClassDef], *, tyro: bool, inside: tuple[str, ...] = ()
+) -> Iterator[_Option]:
+    """Yields what a parser of dataclasses makes of the fields of one, also of those that it inherits in the script."""
+    for base in described.bases:
+        name = getattr(base, "id", "")
+        if name in classes and name not in inside:
+            yield from _fields(classes[name], classes, tyro=tyro, inside=(*inside, described.name))
+    for node in described.body:
+        if not (isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)):
+            continue
+        of_type, value, words = ast.unparse(node.annotation), node.value, dict[str | None, ast.expr]()
+        if _called(value) in ("field", "HfArg"):  # type: ignore[arg-type]
+            assert isinstance(value, ast.Call)
+            words = {word.arg: word.value for word in value.keywords}
+            value = words.get("default", words.get("default_factory"))
+        if of_type.startswith("ClassVar") or _literal(words.get("init")) is False:
+            continue
+        default = _UNKNOWN if "default_factory" in words else _literal(value)
+        told = words.get("help")
+        if isinstance(metadata := words.get("metadata"), ast.Dict):
+            told = next(
+                (item for key, item in zip(metadata.keys, metadata.values, strict=True) if _text(key) == "help"), told
+            )
+        unfit = _FLAG if tyro and of_type == "bool" else _SEVERAL if _is_many(of_type) else ""
+        name = node.target.id.replace("_", "-") if tyro else node.target.id
+        yield _Option(name, default, _variable(value), unfit, value is None, _help(told))
+
+
+def _annotated(annotation: ast.expr | None) -> tuple[str, ast.Call | None]:
+    """Returns the type in an annotation, and typer's call in `Annotated`."""
+    if not (isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value).endswith("Annotated")):
+        return (ast.unparse(annotation) if annotation is not None else ""), None
+    parts = annotation.slice.elts if isinstance(annotation.slice, ast.Tuple) else [annotation.slice]
+    calls = [each for each in parts if isinstance(each, ast.Call) and _called(each) in ("Option", "Argument")]
+    return ast.unparse(parts[0]), calls[0] if calls else None
+
+
+def _is_many(of_type: str) -> bool:
+    return re.match(r"(Optional\[)?(typing\.)?(list|tuple|set|Sequence|Iterable)\b", of_type, re.IGNORECASE) is not None
+
+
+def _class_names(node: ast.AST) -> list[str]:
+    """Returns the classes that a parser of dataclasses is given."""
+    if not isinstance(node, ast.Call):
+        return []
+    given = [*node.args[:1], *(word.value for word in node.keywords if word.arg == "dataclass_types")]
+    parts = [part for each in given for part in (each.elts if isinstance(each, ast.Tuple | ast.List) else [each])]
+    return [
+        part.id if isinstance(part, ast.Name) else part.attr
+        for part in parts
+        if isinstance(part, ast.Name | ast.Attribute)
+    ]
+
+
+def _help(node: ast.AST | None) -> str:
+    words = " ".join(_text(node).split())
+    return words if len(words) <= _HELP else f"{words[:_HELP]}..."
 
 
 def _literal(node: ast.AST | None) -> object:
