@@ -28,6 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "own_runs": set(),
     "record_files": set(),
     "child_python": set(),
+    "control_group": set(),
     "held_file": set(),
     "catalog": set(),
     "sagemaker_parameters": set(),  # SageMaker's names of hyperparameters, which both ends of the contract use
@@ -220,6 +221,7 @@ def test_a_room_imports_only_the_rooms_that_the_map_allows(room: str, imports: I
         "own_runs",
         "record_files",
         "child_python",
+        "control_group",
         "held_file",
         "_version",
         room,

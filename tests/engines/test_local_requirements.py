@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import signal
@@ -18,6 +19,7 @@ from wheels import wheel
 
 from headrace.engines.planning.plan_requirements import plan_environments
 from headrace.errors import UsageError
+from headrace.held_file import hold
 from headrace.hosting.inputs import virtual_environments
 from headrace.hosting.inputs.requirements import VirtualEnvironment, environment_of, prepare_install
 from headrace.hosting.supervision.cleanup import remove_leftovers
@@ -280,6 +282,25 @@ def test_two_jobs_at_once_install_once(tmp_path: Path, home: Path) -> None:
         assert process.returncode == 0
     assert sorted(case.said()[0].reused for case in cases) == [False, True]
     assert len(environments_of(home)) == 2  # one, and its name
+
+
+def test_an_installation_that_another_process_does_not_end_is_waited_for_so_long_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(virtual_environments, "INSTALL_SECONDS", 0.2)
+    held = hold(tmp_path / ".digest.lock")
+    assert held is not None
+    try:
+        os.write(held, b"4711")
+        with pytest.raises(virtual_environments.InstallRequirementsError, match=r"waited 0\.2 s for the process 4711,"):
+            virtual_environments.make(tmp_path / "digest", tmp_path / "r.txt", tmp_path, io.BytesIO())
+        (tmp_path / virtual_environments.MADE / "digest-abc").mkdir()
+        virtual_environments.sweep(tmp_path)
+        assert (tmp_path / virtual_environments.MADE / "digest-abc").exists(), "it is being made"
+    finally:
+        os.close(held)
+    virtual_environments.sweep(tmp_path)
+    assert not (tmp_path / virtual_environments.MADE / "digest-abc").exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, *([signal.SIGTERM] if SOAK else [])])

@@ -10,9 +10,9 @@ import feed_data
 import pytest
 from feed_servers import Pair, Server, ask, wait_until
 
+from headrace.control_group import granted_cores, usable_cores
 from headrace.feed import DataLoader
 from headrace.feed.metrics.rates import WINDOW, SliceRate
-from headrace.feed.worker.usable_cores import granted_cores, usable_cores
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from headrace.control_group import memory_limit, open_kills
 from headrace.processes.oom import OomCounter
-from headrace.processes.own_group import memory_limit, open_kills
 
 V1 = {"memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n"}
 V2 = {"memory.events": "low 0\noom 4\noom_kill 3\noom_group_kill 0\n"}

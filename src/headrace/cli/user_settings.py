@@ -23,8 +23,9 @@ from headrace.job.model.frozen_model import Part
 from headrace.job.problems.finding import broken, show
 from headrace.own_runs import started_here
 from headrace.runs import Run, list_runs, supervisor_alive
-from headrace.runs.disk.remove_runs import size_of, to_prune
+from headrace.runs.disk.remove_runs import Ended, size_of, to_prune
 from headrace.runs.event_text import counted
+from headrace.runs.reader import Alive
 from headrace.runs.store import ASK_ENGINE, is_copy
 
 
@@ -58,6 +59,11 @@ class Retention(Part):
         newest = "" if not self.keep else f"not among the newest {self.keep} of their job"
         return " and ".join(filter(None, [age, newest])) or "all that have ended"
 
+    def chosen(self, alive: Alive) -> list[Ended]:
+        """Returns what the rule does not keep of all that has ended, oldest first; `alive` as in `Run`."""
+        age = None if self.older is None else age_seconds(self.older)
+        return to_prune(list_ended(alive, _tell), age, self.keep or 0, time.time())
+
 
 class _Settings(Part):
     retention: Retention | None = None
@@ -76,9 +82,7 @@ def apply_settings() -> None:
         return
     runs = bytes_removed = 0
     try:
-        entries = list_ended(_as_recorded, _tell)
-        age = None if rule.older is None else age_seconds(rule.older)
-        for ended in to_prune(entries, age, rule.keep or 0, time.time()):
+        for ended in rule.chosen(_as_recorded):
             size = sum(map(size_of, ended.runs))
             remove_ended(ended)
             runs, bytes_removed = runs + len(ended.runs), bytes_removed + size

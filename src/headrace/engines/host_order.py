@@ -12,8 +12,8 @@ from pathlib import Path
 
 import msgspec
 
+from headrace.control_group import memory_limit, usable_cores
 from headrace.errors import UsageError
-from headrace.feed.worker.usable_cores import usable_cores
 from headrace.hosting.inputs.host_facts import with_data_workers, with_memory, with_pythons
 from headrace.hosting.inputs.requirements import DEFAULT, environment_of, prepare_install
 from headrace.hosting.inputs.source_code import bring_code
@@ -22,7 +22,6 @@ from headrace.instance.code_copy import copy_code
 from headrace.instance.isolation_level import NO_ISOLATION
 from headrace.instance.launch_plan import LaunchPlan, plan_text, write_atomically, write_plan
 from headrace.instance.paths import TreePaths
-from headrace.processes.own_group import memory_limit
 from headrace.runs import RunPaths
 
 ORDER = "host_order.json"  # below the run's engine directory

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
 import shutil
 from collections.abc import Iterator
 
@@ -12,6 +10,7 @@ import msgspec
 
 from headrace.engines.asking import AskEngine
 from headrace.errors import EngineRefused, NameInUse, StorageError
+from headrace.held_file import alone_in
 from headrace.instance.files import hint
 from headrace.job import Job
 from headrace.own_runs import started_here
@@ -91,14 +90,11 @@ def _refused(what: str, error: OSError) -> EngineRefused:
 @contextlib.contextmanager
 def _name_taken(job_name: str, engine: str) -> Iterator[None]:
     """Checks the name once more, with no other start on this machine between the check and the new run."""
-    try:
-        make_folders(runs_dir())
-        directory = os.open(runs_dir(), os.O_RDONLY | os.O_DIRECTORY)
-    except OSError as error:
-        raise _refused(f"no runs can be kept in {runs_dir()}", error) from error
-    try:
-        fcntl.flock(directory, fcntl.LOCK_EX)
+    with contextlib.ExitStack() as stack:
+        try:
+            make_folders(runs_dir())
+            stack.enter_context(alone_in(runs_dir()))
+        except OSError as error:
+            raise _refused(f"no runs can be kept in {runs_dir()}", error) from error
         check_name(job_name, engine)
         yield
-    finally:
-        os.close(directory)

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from headrace.feed.worker.usable_cores import granted_cores
+from headrace.control_group import granted_cores
 
 QUIET_SECONDS = 0.1
 QUIET_LIMIT = 5.0

@@ -115,18 +115,13 @@ def prune(older: str | None, keep: int | None, dry_run: bool, output: str) -> No
       headrace prune --older 30d --keep 5 --dry-run
       headrace prune --keep 3
     """
-    import time
-
     from headrace.cli.log_filter import age_seconds
     from headrace.cli.options import ask_engines
+    from headrace.cli.user_settings import Retention
     from headrace.errors import UsageError
-    from headrace.grid.retention import list_ended
-    from headrace.runs.disk.remove_runs import to_prune
 
     if older is None and keep is None:
         raise UsageError("prune needs a rule", hint="for example --older 30d, --keep 5, or both")
-    age = None if older is None else age_seconds(older)
-    if older is not None and age is None:
+    if older is not None and age_seconds(older) is None:
         raise UsageError(f"--older {older!r} is not an age", hint="for example --older 12h, or --older 30d")
-    ended = list_ended(ask_engines(), _tell)
-    remove(to_prune(ended, age, keep or 0, time.time()), output, dry_run=dry_run)
+    remove(Retention(older=older, keep=keep).chosen(ask_engines()), output, dry_run=dry_run)

@@ -24,6 +24,7 @@ from pathlib import Path
 import msgspec
 
 from headrace.child_python import module_command
+from headrace.control_group import memory_limit, open_kills
 from headrace.engines.host_order import HostOrder, read_host_order
 from headrace.engines.slurm.node_isolation import SAYS_SO, scratch_key, starter_on_node
 from headrace.errors import HeadraceError, UsageError
@@ -39,7 +40,6 @@ from headrace.instance.lifeline import MACHINE_PYTHON, OF_PLATFORM, OPTION, RUN_
 from headrace.instance.paths import BASE_VARIABLE, DEFAULT_BASE
 from headrace.processes.bootstrap import become_subreaper
 from headrace.processes.oom import FD_VARIABLE
-from headrace.processes.own_group import memory_limit, open_kills
 from headrace.processes.process_table import kill_descendants
 from headrace.processes.spawn import UTF8
 from headrace.runs import EventWriter, RunPaths, read_plan

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, SupportsIndex
 
+from headrace.control_group import usable_cores
 from headrace.feed.tuning.executor_rule import MOST_A_CORE
-from headrace.feed.worker.usable_cores import usable_cores
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import psutil
 
+from headrace.control_group import control_groups, usable_cores
 from headrace.feed.tuning.executor_rule import Host
-from headrace.feed.worker.usable_cores import control_groups, usable_cores
 
 MEMORY_SECONDS = 5.0  # the kernel walks a process's page tables to tell its proportional set size
 PROBED = 4  # executors whose size is looked at

@@ -280,18 +280,16 @@ class Journal:
     def retry(self, keys: Iterable[str], *, also_completed: bool = False) -> int:
         """Lets lines that failed or were stopped (or have completed) wait again, with one attempt more: it goes on
         beyond the rung at which it was stopped (or is judged anew). Returns how many there were."""
-        last = LineState.COMPLETED if also_completed else LineState.STOPPED
+        states = [LineState.FAILED, LineState.STOPPED, LineState.STOPPED_EARLY, *[LineState.COMPLETED] * also_completed]
+        marks = ", ".join("?" for _ in states)
         rungs = "DELETE FROM rungs" if also_completed else "UPDATE rungs SET stopped = 0"
         with self._write("retry") as database:
             count = 0
             for key in keys:
                 waits = database.execute(
                     "UPDATE lines SET state = ?, not_before = 0, extra_attempts = extra_attempts + 1, reason = '', "
-                    "stop_asked = NULL WHERE key = ? AND in_file = 1 AND state IN (?, ?, ?, ?)",
-                    (
-                        *(LineState.WAITING.value, key, LineState.FAILED.value, LineState.STOPPED.value),
-                        *(LineState.STOPPED_EARLY.value, last.value),
-                    ),
+                    f"stop_asked = NULL WHERE key = ? AND in_file = 1 AND state IN ({marks})",
+                    (LineState.WAITING.value, key, *(state.value for state in states)),
                 )
                 if waits.rowcount:
                     count += 1

@@ -11,19 +11,20 @@ the end of its run, or by the next one (`sweep`).
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
 from headrace.agent.host.host_python import python_on_top
 from headrace.errors import HeadraceError
+from headrace.held_file import hold
 from headrace.instance.files import told
 from headrace.instance.variables import inherited_search_path
 from headrace.private_folders import make_folders
@@ -31,7 +32,9 @@ from headrace.processes.spawn import spawn
 
 MADE = ".made"
 INSTALL_SECONDS = 3600.0
+WAIT_SECONDS = 0.1  # between two looks at the lock of an environment that another process makes
 LAST_LINES = 12
+_DIGITS = 32  # of the holder's number that are shown
 TEMPORARY = ".tmp"  # in an environment that is being made
 
 
@@ -98,44 +101,27 @@ def make(
     return True
 
 
-@contextlib.contextmanager
-def _opened_lock(environment: Path) -> Iterator[int]:
-    path = environment.with_name(f".{environment.name}.lock")
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
+def _lock_file(environment: Path) -> Path:
+    return environment.with_name(f".{environment.name}.lock")
 
 
 @contextlib.contextmanager
 def _lock(environment: Path) -> Iterator[None]:
-    with _opened_lock(environment) as descriptor:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            _wait_for(descriptor, environment)
+    """Holds the lock. Raises InstallRequirementsError when another holder takes longer than an installation may."""
+    file, deadline = _lock_file(environment), time.monotonic() + INSTALL_SECONDS
+    while (descriptor := hold(file)) is None:
+        if time.monotonic() >= deadline:
+            holder = file.read_text(errors="replace")[:_DIGITS] or "?"
+            raise InstallRequirementsError(
+                f"waited {INSTALL_SECONDS:g} s for the process {holder}, which installs into {environment}"
+            )
+        time.sleep(WAIT_SECONDS)
+    try:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)
         yield
-
-
-def _wait_for(descriptor: int, environment: Path) -> None:
-    """Waits for the lock. Raises InstallRequirementsError when its holder takes longer than an installation may."""
-    holder = os.pread(descriptor, 32, 0).decode(errors="replace") or "?"
-
-    def give_up(*_: object) -> None:
-        raise InstallRequirementsError(
-            f"waited {INSTALL_SECONDS:g} s for the process {holder}, which installs into {environment}"
-        )
-
-    before = signal.signal(signal.SIGALRM, give_up)
-    signal.setitimer(signal.ITIMER_REAL, INSTALL_SECONDS)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        os.close(descriptor)
 
 
 def sweep(folder: Path) -> None:
@@ -146,9 +132,13 @@ def sweep(folder: Path) -> None:
     """
     for path in (folder / MADE).glob("*-*"):
         environment = folder / path.name.rpartition("-")[0]
-        with contextlib.suppress(OSError), _opened_lock(environment) as descriptor:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held: it is being made
-            _remove_leftovers(environment)
+        with contextlib.suppress(OSError):
+            if (descriptor := hold(_lock_file(environment))) is None:
+                continue  # it is being made
+            try:
+                _remove_leftovers(environment)
+            finally:
+                os.close(descriptor)
 
 
 def _remove_leftovers(environment: Path) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from headrace.processes.own_group import open_kills
+from headrace.control_group import open_kills
 
 
 @dataclass

@@ -178,9 +178,9 @@ def serve(
       headrace feed serve --secret-file feed.secret --bind 127.0.0.1:0 --output json > ready.json &
       headrace feed serve --bind 0.0.0.0:7070 --executors 8 --secret-file feed.secret --code ~/project
     """
+    from headrace.control_group import usable_cores
     from headrace.feed.serve import ServeOptions
     from headrace.feed.serve import serve as run
-    from headrace.feed.worker.usable_cores import usable_cores
 
     if secret_file is None:
         raise UsageError(

@@ -26,6 +26,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.control_group import memberships
 from headrace.instance.channels import mountinfo
 from headrace.instance.channels.mountinfo import read_mounts
 from headrace.processes.process_table import is_running, look
@@ -78,7 +79,7 @@ def find_places(mounts: str | None = None, own: str | None = None) -> Places:
         own = Path("/proc/self/cgroup").read_text(errors="surrogateescape") if own is None else own
     except OSError as error:
         return Places({}, dict.fromkeys((CPU, MEMORY), f"this kernel has no control groups ({error.strerror})"))
-    groups = {names: path for _, names, path in (line.split(":", 2) for line in filter(None, own.split("\n")))}
+    groups = dict(memberships(own))
     found: dict[str, Place] = {}
     missing: dict[str, str] = {}
     for controller in (CPU, MEMORY):
