@@ -203,13 +203,13 @@ def _declared(tree: ast.AST) -> tuple[list[_Option], list[str]]:
                 if _called(node) in ("option", "argument") and (option := _argument(node, click=True))
             )
     if "typer" in imported:
-        run = {node.args[0].id for node in nodes if _called(node) == "run" and _names_something(node)}
+        run = {name for node in nodes if _called(node) == "run" for name in _first_names(node)}
         commands = [node for node in functions if node.name in run or _is_subcommand(node)]
         below = "an option of a subcommand" if len(commands) > 1 else ""
         options += (option._replace(unfit=below or option.unfit) for each in commands for option in _parameters(each))
     for node in nodes:
         if _called(node) == _HF or (_called(node) == _TYRO and "tyro" in imported):
-            for name in _class_names(node):
+            for name in _first_names(node):
                 if name in classes:
                     options += _fields(classes[name], classes, tyro=_called(node) == _TYRO)
                 else:
@@ -230,10 +230,6 @@ def _declared(tree: ast.AST) -> tuple[list[_Option], list[str]]:
 def _called(node: ast.AST) -> str:
     """Returns the last name of what a node calls; empty when it calls nothing."""
     return getattr(node.func, "attr", getattr(node.func, "id", "")) if isinstance(node, ast.Call) else ""
-
-
-def _names_something(node: ast.AST) -> TypeGuard[ast.Call]:
-    return isinstance(node, ast.Call) and bool(node.args) and isinstance(node.args[0], ast.Name)
 
 
 def _is_subcommand(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
@@ -352,8 +348,8 @@ def _is_many(of_type: str) -> bool:
     return re.match(r"(Optional\[)?(typing\.)?(list|tuple|set|Sequence|Iterable)\b", of_type, re.IGNORECASE) is not None
 
 
-def _class_names(node: ast.AST) -> list[str]:
-    """Returns the classes that a parser of dataclasses is given."""
+def _first_names(node: ast.AST) -> list[str]:
+    """Returns the names that a call is given first: the classes of a parser of dataclasses, a function that is run."""
     if not isinstance(node, ast.Call):
         return []
     given = [*node.args[:1], *(word.value for word in node.keywords if word.arg == "dataclass_types")]
