@@ -45,7 +45,7 @@ class Desk:
 def make_client(at, start_timeout=20.0, orders=None):
     return Client(
         leader=HostPlan("algo-1", "dnn", at.partition(":")[0], "", ""),
-        port=PORT,
+        address=at,
         tls=TLS,
         start_timeout=start_timeout,
         obey=(orders if orders is not None else []).append,

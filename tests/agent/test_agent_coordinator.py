@@ -29,9 +29,9 @@ STOPPED = Cause(CauseKind.STOPPED, "stopped by the user")
 class Play:
     """Plays a job: sends reports, moves the clock, keeps what was recorded."""
 
-    def __init__(self, plan, now=100.0):
+    def __init__(self, plan, now=100.0, **more):
         self.now = now
-        self.core = Coordinator(plan, now)
+        self.core = Coordinator(plan, now, **more)
         self.records = []
         self.woken = set()
         self.numbers = {}
@@ -53,12 +53,12 @@ class Play:
     def exit(self, host, stream, exit_code=None, number=None, lines=(), stopped=False):
         self.say(host, Exited(stream, self.now, exit_code, number, stopped, tuple(lines)))
 
-    def wait(self, seconds, alive=(), carrier=True):
+    def wait(self, seconds, alive=()):
         for _ in range(round(seconds * 10)):
             self.now = round(self.now + 0.1, 3)
             for host in alive:
                 self.take(self.core.report(host, Report(0, Heartbeat()), self.now))
-            self.take(self.core.tick(self.now, carrier))
+            self.take(self.core.tick(self.now))
 
     def end(self, *hosts):
         for host in hosts:
@@ -207,15 +207,31 @@ def test_the_leader_is_cut_off_when_all_others_are_silent():
     assert silence("algo-2", alive=("algo-1", "algo-3")) == "dnn/algo-2[agent]: silent for 5 s"
 
 
-def test_of_two_hosts_that_do_not_hear_each_other_the_one_whose_cable_is_pulled_is_cut_off():
-    for carrier, words in (
-        (True, "dnn/algo-2[agent]: silent for 5 s"),
-        (False, "dnn/algo-1[agent]: cut off: algo-2 is silent for 5 s, and its own cable is pulled"),
-    ):
-        play = started(scripts("dnn", "algo-1", "algo-2"))
-        play.wait(7, alive=["algo-1"], carrier=carrier)
-        play.end("algo-1")
-        assert str(play.verdict.cause) == words
+def test_a_coordinator_apart_from_the_leaders_host_takes_silence_for_what_it_is():
+    play = Play(make_plan(scripts("dnn", "algo-1", "algo-2", "algo-3")), apart=True)
+    play.come("algo-1", "algo-2", "algo-3")
+    play.wait(7, alive=["algo-1"])
+    play.end("algo-1")
+    assert str(play.verdict.cause) == "dnn/algo-2[agent]: silent for 5 s"
+
+
+@pytest.mark.parametrize("host", ["algo-1", "algo-2"])
+def test_a_signal_that_no_platform_sent_to_an_agent_fails_the_job_and_is_no_stop(host):
+    play = started(scripts("dnn", "algo-1", "algo-2"))
+    play.say(host, HostLeaving("SIGTERM", platform=False))
+    play.end("algo-1", "algo-2")
+    assert play.verdict.status is Status.FAILED
+    assert str(play.verdict.cause) == f"the agent of {host} was told to stop by SIGTERM"
+
+
+def test_the_leaders_host_writes_why_the_job_failed():
+    play = started(scripts("dnn", "algo-1", "algo-2"))
+    play.exit("algo-2", "0", 3, lines=["ValueError: bad label"])
+    play.wait(1, alive=["algo-1", "algo-2"])
+    assert play.core.orders("algo-1").failure == ""
+    play.end("algo-1", "algo-2")
+    assert play.core.orders("algo-1").failure == f"{play.verdict.cause}\nValueError: bad label"
+    assert play.core.orders("algo-2").failure == ""
 
 
 def test_an_agent_that_gave_up_for_want_of_the_coordinator_is_as_silent_as_the_coordinator_was_for_it():
@@ -240,10 +256,10 @@ def test_the_leader_is_cut_off_from_all_that_serve_data():
     assert str(play.verdict.cause) == "dnn/algo-1[agent]: cut off: all other hosts are silent for 5 s"
 
 
-def test_a_killed_agent_stays_killed_while_a_cable_is_pulled():
+def test_a_killed_agent_stays_killed_while_all_others_are_silent():
     play = started(scripts("dnn", "algo-1", "algo-2"))
     play.take(play.core.host_gone("algo-2", "agent killed by SIGKILL", play.now))
-    play.wait(1, alive=["algo-1"], carrier=False)
+    play.wait(1, alive=["algo-1"])
     play.end("algo-1")
     assert str(play.verdict.cause) == "dnn/algo-2[agent]: agent killed by SIGKILL"
 

@@ -1,8 +1,8 @@
 """An engine of somebody else, small but real: a queue on this machine, whose runs live without whoever submitted them.
 
 Submitting starts the job's own process, which waits for a slot (the file `open` in $QUEUE), then runs one agent a host,
-without a supervisor, and writes the last word. It plays a platform: batch script, scheduler and nodes. SIGUSR1 and
-SIGUSR2 are its user's stop, SIGTERM is its own, which it passes on to the agents.
+with the coordinator in that process and no supervisor, and writes the last word. It plays a platform: batch script,
+scheduler and nodes. SIGUSR1 and SIGUSR2 are its user's stop, SIGTERM is its own, which it passes on to the agents.
 
     queue_engine.py RUN_DIR
 """
@@ -17,6 +17,7 @@ import sys
 import time
 from pathlib import Path
 
+from headrace.agent.coordinator.authority import Authority
 from headrace.engines import Document
 from headrace.engines.engine_logs import log_documents
 from headrace.engines.local import engine as local
@@ -25,20 +26,20 @@ from headrace.engines.platform_news import platform_news
 from headrace.engines.remote_handle import RemoteHandle
 from headrace.engines.remote_job import plan_document, prepare_remote_run
 from headrace.errors import HeadraceError
+from headrace.instance.certificates import read_certificates
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.paths import BASE_VARIABLE
 from headrace.runs import (
     Cause,
     CauseKind,
     EventWriter,
-    Run,
     RunPaths,
     Status,
     give_to_engine,
     process_start_time,
     read_plan,
 )
-from headrace.runs.events import JobFinished, RunFinished, SecondaryStatus, StatusChanged
+from headrace.runs.events import RunFinished, SecondaryStatus, StatusChanged
 
 QUEUE = "QUEUE"  # variable: folder of the queue
 OPEN = "open"  # a file there: jobs may run
@@ -119,16 +120,20 @@ def main(root: str) -> int:
             time.sleep(0.05)
         (paths.engine / "slot").touch()
         events.write(StatusChanged(t=time.time(), status=SecondaryStatus.TRAINING, message="Training in progress"))
+        authority = Authority(launch, events, read_certificates(launch.host(launch.leader).base_dir))
+        authority.start()
         for host in launch.hosts:
             env = {**os.environ, BASE_VARIABLE: host.base_dir, "HEADRACE_RUN_ID": launch.run_id}
             agents.append(subprocess.Popen([sys.executable, "-m", "headrace.agent"], env=env, stdin=subprocess.DEVNULL))
         leader = {**os.environ, BASE_VARIABLE: launch.host(launch.leader).base_dir}
-        while any(agent.poll() is None for agent in agents):
+        while any(agent.poll() is None for agent in agents) or authority.verdict is None:
             while stops:
                 now = ["--now"] if stops.pop() == signal.SIGUSR2 else []
                 subprocess.run([sys.executable, "-m", "headrace.agent.ask", "stop", *now], env=leader, check=True)
             time.sleep(0.05)
-        verdict = next(event for event in Run(paths).events() if isinstance(event, JobFinished))
+        authority.close()
+        verdict = authority.verdict
+        assert verdict is not None
         events.write(RunFinished(t=time.time(), status=verdict.status, cause=verdict.cause))
     return 0
 

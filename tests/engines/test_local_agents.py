@@ -42,7 +42,7 @@ def test_a_host_that_cannot_be_made_is_named_with_its_last_words(tmp_path):
     (tmp_path / "engine").mkdir()
     with EventWriter(paths.events("engine")) as events:
         groups = RunGroups(plan.run_id, find_places(), tmp_path / RECORD)
-        end = AttemptEnd(paths, plan.stop_grace)
+        end = AttemptEnd(plan, paths, events)
         agents = HostAgents(paths, plan, plan.hosts, events, {}, end, NoRoom(), groups)
         try:
             with pytest.raises(HeadraceError, match=r"algo-1 could not be isolated: .* ended: no room") as caught:

@@ -37,7 +37,6 @@ from headrace.engines.slurm.slurm_state import EndedComponent
 from headrace.engines.ticket import read_ticket, write_ticket
 from headrace.errors import EngineRefused, EngineUnreachable
 from headrace.instance.launch_plan import Retry, plan_text
-from headrace.instance.lifeline import encode
 from headrace.job import Job
 from headrace.runs import CauseKind, EventWriter, Run, RunPaths, Status, create_run, give_to_engine, runs_dir
 from headrace.runs.events import AttemptStarted, RunFinished, SecondaryStatus, StatusChanged
@@ -290,8 +289,7 @@ def instances(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmIn
     monkeypatch.setattr(slurm_instances, "ASK_SECONDS", 0.3)
     write_host_order(stage.run.paths, HostOrder(python="python"))
     (stage.run.paths.engine / "slurm.log").touch()
-    found = SlurmInstances(make_plan(), stage.run.paths)
-    found._open_lifeline()
+    found = SlurmInstances(make_plan(), stage.run.paths, EventWriter(stage.run.paths.events("engine")))
     yield found
     found.close()
 
@@ -301,18 +299,24 @@ def test_a_stop_by_slurm_is_passed_on_before_slurm_is_asked_for_the_cause(
 ) -> None:
     signals = LeadSignals(stage.run.paths, 7, 120.0)  # asks for KillWait, which this Slurm does not have
     stage.shown("PREEMPTED")
-    passed_on: list[bytes] = []
+    passed_on: list[object] = []
     show = slurm_commands.show
 
     def noted(*given: Any) -> tuple[EndedComponent, ...]:
-        passed_on.append(os.read(instances._lifeline, 1 << 12))
+        assert passed_on, "first the coordinator is asked"
         return show(*given)
 
+    class Coordinator:
+        verdict = None
+        command = passed_on.append
+        close = staticmethod(lambda: None)
+
     monkeypatch.setattr(slurm_commands, "show", noted)
+    monkeypatch.setattr(instances._end, "_authority", Coordinator())
     order = signals.orders[signal.SIGTERM](False)
     assert passed_on == [], "the supervisor's loop does not wait for Slurm"
     instances.stop(order)
-    assert passed_on == [encode(order)]
+    assert passed_on == [order]
     status, cause = instances.verdict()
     assert (status, str(cause)) == (Status.FAILED, "Slurm job 7 was preempted")
 

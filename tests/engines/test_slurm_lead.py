@@ -10,7 +10,6 @@ import pytest
 
 from headrace.engines.slurm import slurm_commands
 from headrace.engines.slurm.allocation import PORT_SETS, Allocation, placed, ports_of, smallest
-from headrace.engines.slurm.enter_host import agent_variables
 from headrace.engines.slurm.handover import (
     Placement,
     StopRequest,
@@ -25,7 +24,6 @@ from headrace.engines.slurm.next_attempt import begin_next_attempt
 from headrace.engines.slurm.slurm_job import plan_slurm_job
 from headrace.errors import EngineRefused
 from headrace.instance.launch_plan import LaunchPlan, Retry
-from headrace.instance.lifeline import OF_PLATFORM
 from headrace.job import Job
 from headrace.runs import Cause, CauseKind, Event, EventWriter, Run, RunPaths
 from headrace.runs.events import AttemptStarted, HostRegistered, SecondaryStatus, StatusChanged
@@ -66,11 +64,6 @@ def test_two_hosts_on_one_node_are_refused(nodes: tuple[str, ...]) -> None:
         placed(plan(), Allocation(nodes, (4, 4)), ADDRESSES, {})
     assert "cpu1" in caught.value.message
     assert "exclusive" in caught.value.hint
-
-
-def test_the_leaders_agent_knows_that_signals_are_slurms_although_it_has_a_lifeline() -> None:
-    found = plan()
-    assert agent_variables(found, found.host(found.leader))[OF_PLATFORM]
 
 
 def test_the_cpus_of_the_smallest_node_count() -> None:

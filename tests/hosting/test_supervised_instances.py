@@ -31,7 +31,7 @@ from headrace.runs import Cause, CauseKind, Status
 class Shell:
     hosts = ("algo-2",)
     others = ()
-    leader_ended = False
+    decided = True
 
     def __init__(self, plan, paths, events):
         self.pids = set()

@@ -1,15 +1,15 @@
 """The agent: the process on every instance that starts, watches and stops its programs, and reports.
 
 `python -m headrace.agent` is started once a host by an engine. It learns who it is from the instance's own tree
-under $SAGEMAKER_BASE_DIR (`resourceconfig.json`, `plan.json`, the secret). The agent of `plan.leader` is also the
-coordinator of the job.
+under $SAGEMAKER_BASE_DIR (`resourceconfig.json`, `plan.json`, the secret). Its orders come from the job's
+coordinator, which the supervisor runs.
 
     host_agent       the agent of one host: carries out the orders, reports, stops
     program_specs    which programs run on a host, and their command lines (pure)
     tf_data_server   one server of tf.data.service, a process of its own
     agent_log        writes the agent's log records into its log of the run
     control/         messages between agents and coordinator, and the connections that carry them
-    coordinator/     the job's state machine (pure), and `leader`, which runs it on the leader's host
+    coordinator/     the job's state machine (pure), and `authority`, which runs it in the supervisor
     launchers/       torchrun and mpirun: they ask the agents for the ranks
     host/            one host's programs and data servers: start, environment, output, end
     metrics/         what a host and its programs use, and the values that they print

@@ -1,6 +1,6 @@
 """Sends a command to the job's leader, from its own host: `python -m headrace.agent.ask stop [--now]`.
 
-For engines whose agents have no lifeline: a scheduler's script or `exec` into a pod stops the job with this. Where the
+For who stands outside of the process of the coordinator: a scheduler's script, or `exec` into a pod. Where the
 leader's host has a supervisor that other hosts report to (port `supervisor` of the plan), it takes the command, in
 every part of the run; elsewhere the coordinator does, while programs run. It reads plan and certificates from
 the tree of the host where it runs ($SAGEMAKER_BASE_DIR, else /opt/ml), and the coordinator's attempt from
@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
     except (OSError, ValueError) as error:
         print(f"error: {base} is not the tree of a host: {error}", file=sys.stderr)
         return 2
-    address = plan.host(plan.leader).address
+    address = plan.coordinator_address
     port = plan.ports.supervisor if _listens(address, plan.ports.supervisor) else plan.ports.control
     try:
         asyncio.run(send_command(f"{address}:{port}", plan.leader, tls, command, attempt))

@@ -1,9 +1,10 @@
 """The agent of one host: carries out the coordinator's orders, reports what happens, and leaves nothing behind.
 
 What ends a host: an order to stop; a SIGTERM to the agent, which is its platform's doing without a lifeline or where a
-variable says so; the loss of the coordinator; the loss of the engine's supervisor. In every case the programs get
-SIGTERM and time, then SIGKILL, then whatever they left running is ended, and the agent exits. If the agent itself is
-killed, the kernel kills its programs (see `processes.bootstrap`) and the engine's supervisor ends what they leave.
+variable says so, else that of one of its programs; the loss of the coordinator, or of the supervisor of this machine.
+In every case the programs get SIGTERM and time, then SIGKILL, then whatever they left running is ended, and the agent
+exits. If the agent itself is killed, the kernel kills its programs (see `processes.bootstrap`) and the engine's
+supervisor ends what they leave.
 """
 
 from __future__ import annotations
@@ -33,8 +34,6 @@ from headrace.agent.control.control_messages import (
     Ready,
     StopOrder,
 )
-from headrace.agent.coordinator.budget_limits import used_before
-from headrace.agent.coordinator.leader import Leader
 from headrace.agent.coordinator.readiness import is_waited_for
 from headrace.agent.host.data_servers import HostServices
 from headrace.agent.host.feed_file import write_feed_file
@@ -59,19 +58,19 @@ from headrace.agent.program_specs import (
 )
 from headrace.instance.certificates import read_certificates
 from headrace.instance.channels.mountinfo import read_mounts
-from headrace.instance.environment import Environment
 from headrace.instance.kept_files import bring_in, link_kept
 from headrace.instance.launch_plan import LaunchPlan
-from headrace.instance.lifeline import COORDINATOR_LOST, OF_PLATFORM, AttemptOver, CommandReader, StopJob
+from headrace.instance.lifeline import COORDINATOR_LOST, OF_PLATFORM
 from headrace.instance.paths import TreePaths
 from headrace.processes.process_table import descendants
-from headrace.runs import Cause, CauseKind, EventWriter, RunPaths, Status
+from headrace.runs import EventWriter, RunPaths, Status
 from headrace.runs.disk.unkept_files import NAMED, written_since
 from headrace.runs.events import FilesLeft
 
 _log = logging.getLogger(__name__)
 
-SUPERVISOR_DIED = Cause(CauseKind.ENGINE_FAILED, "the engine's supervisor died")
+SUPERVISOR_DIED = "the engine's supervisor died"
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
 ORPHAN_GRACE = 5.0  # at most this long for the programs, when the coordinator or the supervisor is lost
 FEED_GRACE = 5.0
 LAUNCHER_GRACE = 3.0  # for torchrun, mpirun and its daemons to end after the last rank; then SIGTERM and 1 s
@@ -101,6 +100,7 @@ class HostAgent:
         self._stop_at = 0.0  # when SIGKILL is due
         self._stop_changed = asyncio.Event()
         self._verdict: Status | None = None
+        self._failure = ""
         self._coordinator_lost = False
         self._ended = asyncio.Event()
         self._released = asyncio.Event()
@@ -110,17 +110,12 @@ class HostAgent:
         self._lifeline = lifeline
         self._of_platform = not lifeline or bool(os.environ.get(OF_PLATFORM))  # whose signals are
         self._supervisor = os.getppid()
-        tls = read_certificates(self.me.base_dir)
         paths = RunPaths(Path(self.me.record_dir))
         events = EventWriter(paths.events(host))
-        self._leader: Leader | None = None
-        if plan.leader == host:
-            interface = Environment(self.me.base_dir).network_interface_name
-            self._leader = Leader(plan, events, interface, tls, used_before(os.environ), attempt)
         self._client = Client(
             leader=plan.host(plan.leader),
-            port=plan.ports.control,
-            tls=tls,
+            address=f"{plan.coordinator_address}:{plan.ports.control}",
+            tls=read_certificates(self.me.base_dir),
             start_timeout=plan.start_timeout,
             obey=self.obey,
             heartbeat=self._heartbeat,
@@ -148,13 +143,10 @@ class HostAgent:
     async def run(self) -> int:
         """Runs the host to its end. Returns the exit code: 0 if the job is complete, COORDINATOR_LOST if that was."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in SIGNALS:
             loop.add_signal_handler(number, self._signalled, number)
         if self._lifeline:
             self._watch_lifeline()
-        if self._leader is not None:
-            await self._leader.start()
-            self._task(self._leader.run())
         self._task(self._talk())
         self._client.report(Hello(self.group.name))
         self._task(self._sampler.run())
@@ -167,8 +159,8 @@ class HostAgent:
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._until_crash(self._verdict_or_leave()), LEAVE_SECONDS)
         self._sampler.close()
-        if self._leader is not None:
-            await self._close_leader(self._leader)
+        if self._failure:
+            self._programs.write_failure(self._failure)
         for ranks in self._launched:
             await ranks.close()
         while self._tasks:  # asyncio.wait_for may swallow a cancellation: ask again
@@ -179,6 +171,7 @@ class HostAgent:
         self._services.close()
         self._programs.close_logs()
         self._context.events.close()
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # all has ended: what comes now must not look like a failure
         released = self._stop is not None and self._stop.leave
         if released or self._verdict is Status.COMPLETED:
             return 0
@@ -221,7 +214,7 @@ class HostAgent:
         if self._mpi is not None:
             self._mpi.obey(orders)
         if orders.verdict is not None:
-            self._verdict = orders.verdict
+            self._verdict, self._failure = orders.verdict, orders.failure
             self._released.set()
 
     def stop(self, order: StopOrder) -> None:
@@ -241,22 +234,20 @@ class HostAgent:
             self._task(self._stop_host())
 
     def _signalled(self, number: int) -> None:
-        # No engine stops a job by a signal to an agent: it uses the lifeline or, without one, the control port.
+        # No engine stops a job by a signal to an agent: it asks the coordinator. The job's own program may have
+        # signalled process 1 of its host.
         name = signal.Signals(number).name
-        if self._of_platform and self._stop is None:
-            self._client.report(HostLeaving(name))  # the platform ends this host
-        if self._leader is None:
-            self._told_to_leave = True
-            self.stop(StopOrder(f"the agent got {name}", self.plan.stop_grace, feed=True))
-        elif not self._of_platform:  # for example the job's own program has signalled process 1 of its host
-            cause = Cause(CauseKind.STOPPED, f"the agent of {self.me.name} was told to stop by {name}")
-            self._leader.stop(Status.FAILED, cause)
+        if self._stop is None:
+            self._client.report(HostLeaving(name, self._of_platform))
+        self._told_to_leave = True
+        if not self._client.answered:
+            self._released.set()
+        self.stop(StopOrder(f"the agent got {name}", self.plan.stop_grace, feed=True))
 
-    def _abandoned(self, cause: Cause) -> None:
-        """Ends the host without orders: the coordinator or the engine's supervisor is lost."""
-        if self._leader is not None and self._leader.verdict is None:
-            self._leader.stop(Status.FAILED, cause, min(ORPHAN_GRACE, self.plan.stop_grace))
-        self.stop(StopOrder(cause.reason, min(ORPHAN_GRACE, self.plan.stop_grace), feed=True))
+    def _abandoned(self, reason: str) -> None:
+        """Ends the host without orders: the coordinator, or the supervisor in which it is, is lost."""
+        self._released.set()  # no verdict will come
+        self.stop(StopOrder(reason, min(ORPHAN_GRACE, self.plan.stop_grace), feed=True))
 
     # --- programs ------------------------------------------------------------------------------------------------
 
@@ -393,40 +384,16 @@ class HostAgent:
             await self._client.run()
         except CoordinatorLost as error:
             self._coordinator_lost = True
-            self._released.set()  # no verdict will come
             _log.error("%s", error)
-            self._abandoned(Cause(CauseKind.COORDINATOR_LOST, str(error)))
-
-    async def _close_leader(self, leader: Leader) -> None:
-        verdict = leader.verdict
-        if verdict is not None and verdict.status is Status.FAILED and verdict.cause is not None:
-            self._programs.write_failure("\n".join([str(verdict.cause), *verdict.cause.last_lines]))
-        await leader.close()
+            self._abandoned(str(error))
 
     def _watch_lifeline(self) -> None:
         loop = asyncio.get_running_loop()
-        reader = CommandReader()
-        os.set_blocking(0, False)
 
         def read() -> None:
-            try:
-                data = os.read(0, 1 << 16)
-            except BlockingIOError:
-                return
-            if not data:
+            if not os.read(0, 1 << 16):
                 loop.remove_reader(0)
                 self._abandoned(SUPERVISOR_DIED)
-                return
-            for command in reader.feed(data):
-                if self._leader is not None:
-                    self._leader.command(command)
-                elif isinstance(command, StopJob):
-                    grace = self.plan.stop_grace if command.grace is None else command.grace
-                    self._released.set()  # the engine gives this order itself, because the coordinator is gone
-                    self.stop(StopOrder(command.reason, grace, feed=True))
-                elif isinstance(command, AttemptOver) and not self._client.answered:
-                    self._released.set()
-                    self.stop(StopOrder("the attempt was over before this host had registered", 0.0, feed=True))
 
         loop.add_reader(0, read)
         self._task(self._watch_parent())

@@ -17,7 +17,7 @@ user's programs; the programs read it through `Environment`.
     kept_files         what leaves a host, as the host sees it; `write_failure`, `read_failure`: output/failure
     launch_plan        the launch plan, which goes beyond SageMaker's own files
     isolation_level    a part of it: how hosts are kept apart
-    lifeline           the pipe between a supervisor and an agent
+    lifeline           what an engine tells agents and coordinator
     machine            CPUs, GPUs and Neuron cores of this instance
     storage            folders and S3 buckets, with one interface (`files` and `s3` behind it)
     channels           the data of input channels

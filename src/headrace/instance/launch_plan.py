@@ -248,7 +248,8 @@ class LaunchPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         command: the whole command line of the programs, instead of an entry point; it gets no hyperparameters.
         groups: in the job file's order.
         hosts: ordered by number: algo-1, algo-2, ...
-        leader: host whose agent is the coordinator.
+        leader: host that the coordinator stands for; it is on its machine, unless `coordinator` says where else.
+        coordinator: address of the coordinator; empty for the leader's.
         distributions: the worlds of ranks; empty when every program runs alone.
         completion_groups: the job succeeds when every program of these groups exits 0.
         environment: the user's variables, for every program.
@@ -297,7 +298,13 @@ class LaunchPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     feed_range: FeedRange | None = None
     keep: tuple[str, ...] = ()
     arguments: bool = True
+    coordinator: str = ""
     version: int = 1
+
+    @property
+    def coordinator_address(self) -> str:
+        """Where agents find the coordinator."""
+        return self.coordinator or self.host(self.leader).address
 
     def host(self, name: str) -> HostPlan:
         """Returns the host of that name. Raises KeyError."""

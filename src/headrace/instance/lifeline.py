@@ -1,8 +1,6 @@
-"""The pipe from an engine's supervisor to an agent: commands, and a sign of life.
+"""What an engine tells agents and coordinator: variables, commands, and by a pipe that it lives.
 
-The supervisor holds the writing end. When it is closed without a command the supervisor is dead, whatever killed it.
-Commands are JSON lines. This module is for both ends. An engine without such a pipe sends the same commands to the
-coordinator's port (`headrace.agent.ask`).
+The supervisor holds the writing end of the pipe. When it is closed the supervisor is dead, whatever killed it.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ RUN_ID = "HEADRACE_RUN_ID"  # variable: marks every process of a run
 
 
 class StopJob(msgspec.Struct, frozen=True, tag="stop"):
-    """Stop. The leader's agent stops the job, another one its own host.
+    """The coordinator is to stop the job.
 
     Attributes:
         kind: what kind of cause it is: the value of a `headrace.runs.CauseKind`, which this room does not import.
@@ -42,40 +40,19 @@ class StopJob(msgspec.Struct, frozen=True, tag="stop"):
 
 
 class AgentGone(msgspec.Struct, frozen=True, tag="gone"):
-    """The agent of a host ended. For the leader's agent.
+    """The agent of a host ended.
 
     Attributes:
         host: its name.
         reason: how it ended, in words.
         heard_nothing: it gave up because it heard nothing from the coordinator any more.
+        last_lines: its last words.
     """
 
     host: str
     reason: str
     heard_nothing: bool = False
+    last_lines: tuple[str, ...] = ()
 
 
-class AttemptOver(msgspec.Struct, frozen=True, tag="over"):
-    """The job's attempt is over: for an agent beside the leader's. One that its coordinator has not answered yet ends
-    at once, for there is none any more that will; another one has its orders."""
-
-
-Command = StopJob | AgentGone | AttemptOver
-_decoder = msgspec.json.Decoder(Command)
-
-
-def encode(command: Command) -> bytes:
-    """Returns the line of a command."""
-    return msgspec.json.encode(command) + b"\n"
-
-
-class CommandReader:
-    """Cuts what came through the pipe into commands."""
-
-    def __init__(self) -> None:
-        self._rest = b""
-
-    def feed(self, data: bytes) -> list[Command]:
-        """Takes the next bytes. Returns the commands that are complete. Raises msgspec.DecodeError."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        return [_decoder.decode(line) for line in lines if line]
+Command = StopJob | AgentGone

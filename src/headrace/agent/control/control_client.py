@@ -44,8 +44,8 @@ class Client:
     """Talks to the coordinator.
 
     Args:
-        leader: host of the coordinator.
-        port: its port there.
+        leader: host that the coordinator stands for, whose certificate it shows.
+        address: ``ip:port`` of the coordinator.
         tls: certificates of this agent's host.
         start_timeout: seconds within which the coordinator must have answered for the first time.
         obey: called with all orders that come.
@@ -57,7 +57,7 @@ class Client:
         self,
         *,
         leader: HostPlan,
-        port: int,
+        address: str,
         tls: Certificates,
         start_timeout: float,
         obey: Callable[[Orders], None],
@@ -66,7 +66,7 @@ class Client:
     ) -> None:
         self._tls = tls
         self._heartbeat = heartbeat
-        self._address = f"{leader.address}:{port}"
+        self._address = address
         self._leader = leader
         self._process = os.urandom(16)
         self._attempt = attempt
@@ -146,13 +146,16 @@ class Client:
             self._obey(orders)
 
     async def _next_orders(self, connection: Connection) -> Orders:
-        """Waits for orders. Raises CoordinatorLost, and what `Connection.receive` raises."""
+        """Waits for orders. Raises CoordinatorLost, and what `Connection.receive` raises.
+
+        While the connection stands, a coordinator that has answered before is only stopped, and may go on.
+        """
         coming = asyncio.ensure_future(connection.receive())
         try:
             while not coming.done():
-                if self._patience() <= 0:
+                if self._patience() <= 0 and not self._answered:
                     raise CoordinatorLost(self._complaint())
-                await asyncio.wait({coming}, timeout=max(0.01, min(LOOK, self._patience())))
+                await asyncio.wait({coming}, timeout=LOOK)
             return coming.result()
         finally:
             coming.cancel()

@@ -175,9 +175,15 @@ class ProgramsEnded(_Message, frozen=True, tag="programs_ended"):
 
 
 class HostLeaving(_Message, frozen=True, tag="host_leaving"):
-    """The platform ends this host: its agent got a signal, by this name, that no engine of the job sent."""
+    """This host ends: its agent got a signal, by this name, that no engine of the job sent.
+
+    Attributes:
+        signal: its name.
+        platform: who sent it can only be the platform; else it may be one of the job's own programs.
+    """
 
     signal: str
+    platform: bool = True
 
 
 class HostEnded(_Message, frozen=True, tag="host_ended"):
@@ -256,6 +262,7 @@ class Orders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         serve: whether its feed server is to run, if it has one.
         stop: stop the programs.
         verdict: how the job ended; the agent may leave.
+        failure: for output/failure of this host; empty for nothing.
     """
 
     ack: int = 0
@@ -267,6 +274,7 @@ class Orders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     serve: bool = True
     stop: StopOrder | None = None
     verdict: Status | None = None
+    failure: str = ""
 
 
 class Joining(_Message, frozen=True, tag="joining"):

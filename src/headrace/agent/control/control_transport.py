@@ -43,6 +43,7 @@ _log = logging.getLogger(__name__)
 IN_USE = "a program that listens there already? end it, or name another port: engines.local.ports.control"
 COMMAND_SECONDS = 10.0
 HANDSHAKE_SECONDS = 5.0
+UNHEARD_SECONDS = 5.0  # what was sent to the leader's machine and did not arrive there: the connection is broken
 CLOSE_SECONDS = 1.0  # for what serves a connection that is closed to see it
 BACKLOG = 1024
 CLOSED = "the other end closed the connection"
@@ -126,13 +127,21 @@ class Port:
         self._streams: dict[asyncio.Task[None], Stream] = {}  # by what serves them
         self._server: asyncio.Server | None = None
 
-    async def open(self, address: str) -> None:
-        """Listens on ``ip:port``. Raises HeadraceError if the port is taken, or the certificates cannot be used."""
-        ip, _, port = address.rpartition(":")
+    async def open(self, address: str | socket.socket) -> None:
+        """Listens on ``ip:port``, or takes over a socket that listens.
+
+        Raises:
+            HeadraceError: the port is taken, or the certificates cannot be used.
+        """
         try:
+            if isinstance(address, str):
+                ip, _, port = address.rpartition(":")
+                listener = socket.create_server((ip, int(port)), backlog=BACKLOG)
+            else:
+                listener = address
             self._server = await asyncio.start_server(
                 self._accept,
-                sock=socket.create_server((ip, int(port)), backlog=BACKLOG),
+                sock=listener,
                 backlog=BACKLOG,
                 ssl=tls_context(self._tls, server=True),
                 ssl_handshake_timeout=HANDSHAKE_SECONDS,
@@ -177,7 +186,11 @@ async def open_stream(
     ip, _, port = address.rpartition(":")
     opening = asyncio.open_connection(ip, int(port), ssl=tls_context(tls), server_hostname=leader)
     try:
-        stream = Stream(*await asyncio.wait_for(opening, seconds), limit)
+        reader, writer = await asyncio.wait_for(opening, seconds)
+        writer.get_extra_info("socket").setsockopt(
+            socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNHEARD_SECONDS * 1000)
+        )
+        stream = Stream(reader, writer, limit)
     except asyncio.TimeoutError:
         raise ConnectionError(f"no answer within {seconds:g} s") from None
     except OSError as error:
@@ -228,7 +241,7 @@ class ControlServer:
         """See `Port`."""
         return self._port.refused
 
-    async def start(self, address: str) -> None:
+    async def start(self, address: str | socket.socket) -> None:
         """See `Port.open`."""
         await self._port.open(address)
 

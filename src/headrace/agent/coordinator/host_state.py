@@ -155,22 +155,20 @@ def all_hosts(plan: LaunchPlan, now: float) -> dict[str, HostState]:
     return hosts
 
 
-def cut_off_cause(hosts: Iterable[HostState], leader: str, cause: Cause, carrier: bool) -> Cause:
-    """Returns the cause; or that the leader is cut off, when the cause is the silence of another host, but the leader's
-    interface has lost its carrier or all of several other hosts are silent.
+def cut_off_cause(hosts: Iterable[HostState], leader: str, cause: Cause) -> Cause:
+    """Returns the cause; or that the leader is cut off, with the coordinator, when the cause is the silence of another
+    host and all of several other hosts are silent.
 
     Args:
         hosts: all hosts.
-        leader: the coordinator's.
+        leader: the host on whose machine the coordinator is.
         cause: the first cause so far.
-        carrier: whether the leader's network interface has one.
     """
     left = {host.name: host for host in hosts if not host.ended}
     own = left.pop(leader, None)
     if own is None or cause.host not in left or not (cause.infrastructure and left[cause.host].silent):
         return cause
-    if carrier and (len(left) < 2 or not all(host.silent for host in left.values())):
+    if len(left) < 2 or not all(host.silent for host in left.values()):
         return cause
-    how = "all other hosts are" if len(left) > 1 else f"{cause.host} is"
-    reason = f"cut off: {how} silent for {SILENCE_LIMIT:g} s" + ("" if carrier else ", and its own cable is pulled")
+    reason = f"cut off: all other hosts are silent for {SILENCE_LIMIT:g} s"
     return Cause(CauseKind.HOST_LOST, reason, own.group, own.name, AGENT, infrastructure=True)

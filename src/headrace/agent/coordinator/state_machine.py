@@ -107,13 +107,14 @@ class Coordinator:
         plan: the launch plan.
         now: when the coordinator began.
         used: what is used up already of time and money.
+        apart: it does not share the fate of the leader's host.
 
     Attributes:
         phase: where the job is.
         verdict: the end, when the phase is FINISHED.
     """
 
-    def __init__(self, plan: LaunchPlan, now: float, used: Used = NOTHING) -> None:
+    def __init__(self, plan: LaunchPlan, now: float, used: Used = NOTHING, *, apart: bool = False) -> None:
         self.phase = Phase.WAITING
         self.verdict: JobFinished | None = None
         self._plan = plan
@@ -121,7 +122,7 @@ class Coordinator:
         self._failure_grace = min(FAILURE_GRACE, plan.stop_grace)
         self._limits = BudgetLimits(plan, used, now)
         self._ticked = now
-        self._carrier = True
+        self._apart = apart
         self._started = 0.0
         self._settle_until = 0.0
         self._stop_until = 0.0
@@ -151,7 +152,13 @@ class Coordinator:
             serve=not host.standby,
             stop=stop,
             verdict=self.verdict.status if self.verdict else None,
+            failure=self._failure() if name == self._plan.leader else "",
         )
+
+    def _failure(self) -> str:
+        """What is written to output/failure: the leader's host does it."""
+        cause = None if self.verdict is None or self.verdict.status is not Status.FAILED else self.verdict.cause
+        return "" if cause is None else "\n".join([str(cause), *cause.last_lines])
 
     # --- events --------------------------------------------------------------------------------------------------
 
@@ -178,11 +185,14 @@ class Coordinator:
         # To look at all hosts at each heartbeat of each would cost the square of their number.
         return effects if isinstance(report.message, Heartbeat) else self._advance(effects, now)
 
-    def host_gone(self, name: str, reason: str, now: float, heard_nothing: bool = False) -> Effects:
+    def host_gone(
+        self, name: str, reason: str, now: float, heard_nothing: bool = False, last_lines: tuple[str, ...] = ()
+    ) -> Effects:
         """The engine saw the agent of a host end. `heard_nothing`: the agent lost the coordinator and gave up."""
         effects = Effects()
         host = self._hosts[name]
-        self._lose(host, host.silence if heard_nothing else reason, effects, now, silent=heard_nothing)
+        words = host.silence if heard_nothing else reason
+        self._lose(host, words, effects, now, silent=heard_nothing, last_lines=last_lines)
         return self._advance(effects, now)
 
     def stop_requested(self, status: Status, cause: Cause, grace: float | None, now: float) -> Effects:
@@ -207,10 +217,9 @@ class Coordinator:
             self._order_stop(wanted, self._stop.feed or not wanted, effects, now)
         return self._advance(effects, now)
 
-    def tick(self, now: float, carrier: bool = True) -> Effects:
-        """Time passed. `carrier`: whether the network interface of this host has one."""
+    def tick(self, now: float) -> Effects:
+        """Time passed."""
         gap, self._ticked = now - self._ticked, now
-        self._carrier = carrier
         if gap > PAUSE:
             for host in self._hosts.values():
                 host.heard += gap
@@ -263,9 +272,7 @@ class Coordinator:
             case ProgramsEnded():
                 host.programs_ended = True
             case HostLeaving():
-                needed = host.name == self._plan.leader or (host.unfinished and not self._goes_on_without(host))
-                if needed and host.release is None:
-                    self._suspect(leaving_suspect(host.group, host.name, message.signal, now), now)
+                self._leaves(host, message, effects, now)
             case HostEnded():
                 if host.release is not None:
                     effects.records.append(HostReleased(t=now, group=host.group, host=host.name))
@@ -273,6 +280,14 @@ class Coordinator:
                 elif self._stop is None:  # the coordinator did not order it: the engine or the platform ends this host
                     self._lose(host, "its agent was told to end", effects, now)
                 host.programs_ended = host.ended = True
+
+    def _leaves(self, host: HostState, message: HostLeaving, effects: Effects, now: float) -> None:
+        if message.platform:
+            if host.unfinished and host.release is None and not self._goes_on_without(host):
+                self._suspect(leaving_suspect(host.group, host.name, message.signal, now), now)
+        elif self._stop is None:
+            cause = Cause(CauseKind.STOPPED, f"the agent of {host.name} was told to stop by {message.signal}")
+            self._begin_stop(Status.FAILED, cause, self._failure_grace, effects, now)
 
     def _feed_lost(self, host: HostState, reason: str, gone: bool, effects: Effects, now: float) -> None:
         self._services.feed_changed(host, LOST if gone else STARTING, reason)
@@ -295,7 +310,15 @@ class Coordinator:
         if over is not None:
             self._suspect(Suspect(SuspectKind.SILENT, now, over), now)
 
-    def _lose(self, host: HostState, reason: str, effects: Effects, now: float, silent: bool = False) -> None:
+    def _lose(
+        self,
+        host: HostState,
+        reason: str,
+        effects: Effects,
+        now: float,
+        silent: bool = False,
+        last_lines: tuple[str, ...] = (),
+    ) -> None:
         if host.lost or host.ended:
             return
         host.lost, host.silent = True, silent
@@ -303,7 +326,9 @@ class Coordinator:
         at = now if host.connected else host.heard
         effects.records.append(HostLost(t=now, group=host.group, host=host.name, reason=reason))
         if host.unfinished and not self._goes_on_without(host):
-            cause = Cause(CauseKind.HOST_LOST, reason, host.group, host.name, AGENT, infrastructure=True)
+            cause = Cause(
+                CauseKind.HOST_LOST, reason, host.group, host.name, AGENT, last_lines=last_lines, infrastructure=True
+            )
             self._suspect(Suspect(SuspectKind.SILENT, at, cause), now)
         effects.wake |= self._daemons.lost(host.name, reason)
         if host.feed:
@@ -389,7 +414,7 @@ class Coordinator:
 
     def _decide(self, effects: Effects, now: float) -> None:
         first = first_of(self._suspects)
-        cause = cut_off_cause(self._hosts.values(), self._plan.leader, first.cause, self._carrier)
+        cause = first.cause if self._apart else cut_off_cause(self._hosts.values(), self._plan.leader, first.cause)
         blame = self._services.blame(cause.last_lines)
         if cause == first.cause:
             cause = with_early_leaver(self._plan, first, {host.name: host.exits for host in self._hosts.values()})

@@ -69,6 +69,7 @@ def arrange(checked: CheckedJob, paths: RunPaths) -> LaunchPlan:
         instances=instances,
         overlays=overlays,
         own_network=own_network,
+        control=plan.ports.control,
     )
     made.write(folder / network_layout.FILE)
     if own_network:
@@ -77,7 +78,8 @@ def arrange(checked: CheckedJob, paths: RunPaths) -> LaunchPlan:
     else:
         hosts = network_layout.shared_hosts_text(instances, _machines(network_layout.HOSTS))
     (folder / "hosts").write_text(hosts, encoding="utf-8")
-    return msgspec.structs.replace(plan, isolation=msgspec.structs.replace(plan.isolation, shared_code=shared))
+    isolation = msgspec.structs.replace(plan.isolation, shared_code=shared)
+    return msgspec.structs.replace(plan, isolation=isolation, coordinator=gateway)
 
 
 def _is_large(folder: Path) -> bool:

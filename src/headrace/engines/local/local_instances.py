@@ -45,7 +45,7 @@ class LocalInstances:
         self._starter = Starter()
         self._prepared = False
         self._groups = RunGroups(plan.run_id, find_places(), paths.root / RECORD)
-        self._end = AttemptEnd(paths, plan.stop_grace)
+        self._end = AttemptEnd(plan, paths, events)
         self._agents: HostAgents | None = None
 
     @property
@@ -64,9 +64,9 @@ class LocalInstances:
         return self._starter.own()
 
     @property
-    def leader_ended(self) -> bool:
-        """See `Instances.leader_ended`."""
-        return self._agents is not None and self._agents.leader_ended
+    def decided(self) -> bool:
+        """See `Instances.decided`."""
+        return self._end.decided(running=bool(self.pids))
 
     def prepare(self) -> None:
         """See `Instances.prepare`."""
@@ -80,6 +80,7 @@ class LocalInstances:
         """See `Instances.start`."""
         plan, hosts = self._plan, self._plan.hosts
         variables = {**used, MACHINE_PYTHON: "1"}
+        self._end.begin(used, self._starter.listener(), apart=True)
         self._agents = HostAgents(
             self._paths, plan, hosts, self._events, variables, self._end, self._starter, self._groups
         )
@@ -87,8 +88,7 @@ class LocalInstances:
 
     def stop(self, command: StopJob) -> None:
         """See `Instances.stop`."""
-        if self._agents is not None:
-            self._agents.stop(command)
+        self._end.ask(command)
 
     def explained(self, command: StopJob) -> StopJob:
         """See `Instances.explained`: this machine ends nothing by itself."""
@@ -118,6 +118,7 @@ class LocalInstances:
 
     def close(self) -> None:
         """See `Instances.close`."""
+        self._end.close()
         self._starter.close()
 
     def remove(self) -> None:

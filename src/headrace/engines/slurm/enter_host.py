@@ -3,8 +3,8 @@
     python -m headrace.engines.slurm.enter_host RUN_DIR GROUP
 
 SLURM_PROCID says which host of its group this node is. What only the node knows is filled in: its network interface,
-its memory, a folder for temporary files, the level of isolation that works here. The agent of the leader gets the
-lifeline, a FIFO of the lead on the same node. What Slurm sets in the environment stays for the user's scripts.
+its memory, a folder for temporary files, the level of isolation that works here. What Slurm sets in the environment
+stays for the user's scripts.
 
 An agent removes the temporary files of its host and ends its programs. One that was killed cannot: this process does.
 Where this one was killed too, the next host of this user on the node removes what it has left.
@@ -36,7 +36,7 @@ from headrace.hosting.supervision.run_environment import supervisor_environment
 from headrace.hosting.supervision.scratch_dir import remove_scratch, scratch_dir, sweep_scratch
 from headrace.instance.isolation_level import BY_NODE, NO_ISOLATION, SHARED_NETWORK
 from headrace.instance.launch_plan import SECRET_NAME, HostPlan, LaunchPlan, channel_dir, write_plan
-from headrace.instance.lifeline import MACHINE_PYTHON, OF_PLATFORM, OPTION, RUN_ID, SCRATCH
+from headrace.instance.lifeline import MACHINE_PYTHON, RUN_ID, SCRATCH
 from headrace.instance.paths import BASE_VARIABLE, DEFAULT_BASE
 from headrace.processes.bootstrap import become_subreaper
 from headrace.processes.oom import FD_VARIABLE
@@ -45,7 +45,6 @@ from headrace.processes.spawn import UTF8
 from headrace.runs import EventWriter, RunPaths, read_plan
 from headrace.runs.events import HostIsolated
 
-LIFELINE = "lifeline"  # below the run's engine directory
 NODE = "node-{}"  # the event file of what this process finds out about a host's node
 SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 END_SECONDS = 5.0  # for what an agent that was killed has left
@@ -65,9 +64,6 @@ def main() -> int:
     host = plan.host(host.name)
     log = os.open(paths.engine / f"{host.name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     words = module_command("headrace.agent", options=UTF8)
-    if host.name == plan.leader:
-        os.dup2(os.open(paths.engine / LIFELINE, os.O_RDONLY), 0)
-        words.append(OPTION)
     printed = os.dup(2)
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -157,9 +153,9 @@ def _tell(plan: LaunchPlan, host: HostPlan, base_dir: str) -> None:
 
 
 def agent_variables(plan: LaunchPlan, host: HostPlan) -> dict[str, str]:
-    """Returns the variables of a host's agent. Slurm signals it, also that of the leader, which has a lifeline."""
+    """Returns the variables of a host's agent."""
     scratch = str(scratch_dir(scratch_key(plan, host.name)))
-    ours = {SCRATCH: scratch, OF_PLATFORM: "1", MACHINE_PYTHON: "1"}
+    ours = {SCRATCH: scratch, MACHINE_PYTHON: "1"}
     return {BASE_VARIABLE: host.base_dir, RUN_ID: plan.run_id, **ours}
 
 

@@ -1,7 +1,6 @@
 """The nodes of a Slurm allocation as the supervisor's instances: an attempt is one `srun` for each component.
 
-* The leader's agent runs on this node. It gets orders, and the sign that the lead lives, through a FIFO in the run's
-  folder: its lifeline. All other agents get orders from the coordinator.
+* The coordinator is in this process, on the leader's node. The agents of all nodes get their orders from it.
 * srun ends when the task of every node has ended. Of a node that is gone it learns only after SlurmdTimeout, and its
   exit code is no verdict: so some time after the coordinator's verdict the step is ended.
 * A component whose hosts have all been released gives its nodes back at once.
@@ -23,7 +22,6 @@ from headrace.child_python import module_command
 from headrace.engines.host_order import read_host_order
 from headrace.engines.slurm import slurm_commands
 from headrace.engines.slurm.components import components
-from headrace.engines.slurm.enter_host import LIFELINE
 from headrace.engines.slurm.handover import read_placement, restarts
 from headrace.engines.slurm.node_isolation import scratch_key
 from headrace.engines.slurm.slurm_commands import SlurmUnreachable
@@ -34,7 +32,7 @@ from headrace.hosting.supervision.attempt_end import AttemptEnd
 from headrace.hosting.supervision.instances import Outcome, cause_of
 from headrace.hosting.supervision.scratch_dir import remove_scratch
 from headrace.instance.launch_plan import LaunchPlan
-from headrace.instance.lifeline import StopJob, encode
+from headrace.instance.lifeline import StopJob
 from headrace.processes.process_table import describe_exit
 from headrace.processes.spawn import UTF8, spawn
 from headrace.runs import Cause, CauseKind, EventWriter, Run, RunPaths, Status
@@ -53,7 +51,7 @@ NODE_LOG = "agent-{}.log"  # there too: of what a node printed before its agent 
 
 def open_instances(plan: LaunchPlan, paths: RunPaths, events: EventWriter) -> SlurmInstances:
     """Returns the instances of a run. See `headrace.hosting.supervision.instances.Provider`."""
-    return SlurmInstances(plan, paths)
+    return SlurmInstances(plan, paths, events)
 
 
 def clean_up(run: Run) -> None:
@@ -66,16 +64,16 @@ class SlurmInstances:
     Args:
         plan: the launch plan, with the nodes' addresses.
         paths: the run's directory.
+        events: the event file of the lead.
     """
 
-    def __init__(self, plan: LaunchPlan, paths: RunPaths) -> None:
+    def __init__(self, plan: LaunchPlan, paths: RunPaths, events: EventWriter) -> None:
         self._plan = plan
         self._paths = paths
         self._start = read_host_order(paths)
-        self._end = AttemptEnd(paths, plan.stop_grace)
+        self._end = AttemptEnd(plan, paths, events)
         self._components = components(plan)
         self._job_id = int(os.environ["SLURM_JOB_ID"])
-        self._lifeline = -1
         self._new_attempt()
 
     def _new_attempt(self) -> None:
@@ -106,19 +104,20 @@ class SlurmInstances:
         return []
 
     @property
-    def leader_ended(self) -> bool:
-        """Whether the coordinator has given its verdict."""
-        return self._end.verdict is not None
+    def decided(self) -> bool:
+        """See `Instances.decided`: where no agent has come, srun says why."""
+        if not (self._steps or self._end.registered) or self._killed_at < float("inf"):
+            return True
+        return self._end.decided(running=bool(self._steps))
 
     def prepare(self) -> None:
         """Makes nothing: the nodes are there."""
 
     def start(self, used: Mapping[str, str]) -> None:
         """Starts the agents of all nodes, one step for each component."""
-        self._end.begin()
         self._new_attempt()
         self._printed_before = {file.name: file.stat().st_size for file in self._paths.engine.glob("*.log")}
-        self._open_lifeline()
+        self._end.begin(used)
         with (self._paths.engine / SRUN_LOG).open("ab") as log:
             for number, group in enumerate(self._components):
                 words = self._srun(number, group.name)
@@ -146,26 +145,9 @@ class SlurmInstances:
             *module_command(ENTER, str(self._paths.root), group, options=UTF8, python=self._start.python),
         ]
 
-    def _open_lifeline(self) -> None:
-        fifo = self._paths.engine / LIFELINE
-        self._close_lifeline()
-        fifo.unlink(missing_ok=True)
-        os.mkfifo(fifo, 0o600)
-        # Open for both, so that it opens at once, and nothing that is written before the agent reads is lost.
-        self._lifeline = os.open(fifo, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-
-    def _close_lifeline(self) -> None:
-        if self._lifeline >= 0:
-            os.close(self._lifeline)
-            self._lifeline = -1
-
     def stop(self, command: StopJob) -> None:
         """Has the coordinator stop the job, or stop it faster. Of a stop by Slurm the cause is asked for afterwards."""
         first = self._end.ask(command)
-        try:
-            os.write(self._lifeline, encode(command))
-        except BlockingIOError:
-            self._end.end_within(0)  # the agent reads nothing: it is stopped
         if first and command.infrastructure:
             self._find_termination(command)
 
@@ -199,7 +181,6 @@ class SlurmInstances:
             how = exit_text(*describe_exit(status))
             if number == 0:
                 self._how = how
-                self._end.leader_ended(status)
             _log.info("component %d: srun %s", number, how)
             if status != 0 and self._came_not(number):
                 if 0 in self._steps.values():
@@ -210,14 +191,16 @@ class SlurmInstances:
 
     def _came_not(self, number: int) -> bool:
         """Tells whether the coordinator has heard from no host of a component whose step has ended."""
-        verdict = self._end.look()
-        stopped = verdict is not None or self._end.asked is not None
+        stopped = self._end.verdict is not None or self._end.asked is not None
         return not stopped and self._end.registered.isdisjoint(self._components[number].hosts)
 
     def _give_back(self, number: int) -> None:
         """Gives the nodes of a component back whose hosts have all been released."""
-        verdict = self._end.look()
-        if number == 0 or verdict is not None or not self._end.released.issuperset(self._components[number].hosts):
+        if (
+            number == 0
+            or self._end.verdict is not None
+            or not self._end.released.issuperset(self._components[number].hosts)
+        ):
             return
         try:
             slurm_commands.cancel_component(self._job_id, number)
@@ -232,7 +215,7 @@ class SlurmInstances:
         if not self._steps or now < self._look_at:
             return
         self._look_at = now + LOOK
-        if self._end.look() is not None:
+        if self._end.verdict is not None:
             self._end.end_within(AFTER_VERDICT)
         if not self._end.registered and now - self._begun > self._plan.start_timeout:
             self._end.end_within(0)
@@ -254,7 +237,7 @@ class SlurmInstances:
 
     def verdict(self) -> Outcome:
         """Returns how the attempt ended."""
-        verdict = self._end.look()
+        verdict = self._end.verdict
         if verdict is not None and verdict.status is Status.COMPLETED:
             return verdict.status, None
         if self._launch_failed and self._end.asked is None:
@@ -306,9 +289,8 @@ class SlurmInstances:
             return False
 
     def close(self) -> None:
-        """Ends the lifeline."""
-        self._close_lifeline()
-        (self._paths.engine / LIFELINE).unlink(missing_ok=True)
+        """Ends the coordinator."""
+        self._end.close()
 
     def remove(self) -> None:
         """Removes temporary files on this node; the agents have removed those of their nodes."""

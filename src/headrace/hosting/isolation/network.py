@@ -1,8 +1,9 @@
 """Makes the job's network and stays with it: `python -S -m headrace.hosting.isolation.network LAYOUT`.
 
 Its standard input is a Unix socket. Through it the caller gets ``{"keeper": pid}``, then ``{"bridge": index}`` with
-descriptors of the network namespace and the user namespace; or, instead of either, ``{"error": "..."}``. The network
-lasts as long as a process has the descriptor; the way out of it as long as the caller holds the socket's other end.
+descriptors of the network namespace, the user namespace and a socket that listens at the bridge; or, instead of either,
+``{"error": "..."}``. The network lasts as long as a process has the descriptor; the way out of it as long as the caller
+holds the socket's other end.
 
     caller ── this ── keeper, process 1 of a PID namespace: makes bridge and rule, waits for the caller's end
                           └─ pasta, started from the machine's network
@@ -25,6 +26,7 @@ from headrace.hosting.isolation import filesystem, syscalls, uplink
 from headrace.hosting.isolation.netlink import Netlink
 from headrace.hosting.isolation.network_layout import BITS, BRIDGE, CLOSED, Layout
 
+BACKLOG = 1024  # agents of a job that connect at once
 PLACE = Path("/tmp/net")  # file of the network namespace, in the keeper's own mount namespace
 
 
@@ -67,7 +69,9 @@ def keeper(layout: Layout, caller: socket.socket, parent: int) -> None:
     if opener is not None:
         uplink.rewrite_addresses()
         opener.open()
-    socket.send_fds(caller, [json.dumps({"bridge": bridge}).encode()], [own, user])
+    listener = socket.create_server((layout.gateway, layout.control), backlog=BACKLOG)
+    socket.send_fds(caller, [json.dumps({"bridge": bridge}).encode()], [own, user, listener.fileno()])
+    listener.close()  # the caller has it
     if layout.outward:
         wait(caller)
 

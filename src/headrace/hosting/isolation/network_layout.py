@@ -84,6 +84,7 @@ class Layout(NamedTuple):
         instances: the hosts.
         overlays: whether this machine allows overlays.
         own_network: whether instances have a network of the job's own; else they have the machine's.
+        control: port of the coordinator, at the bridge.
         keep_ids: whether programs in a user namespace have the ids of their user; else they are root there.
     """
 
@@ -96,6 +97,7 @@ class Layout(NamedTuple):
     instances: tuple[Instance, ...]
     overlays: bool = False
     own_network: bool = True
+    control: int = 0
     keep_ids: bool = False
 
     def instance(self, name: str) -> Instance:

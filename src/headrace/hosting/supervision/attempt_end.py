@@ -1,21 +1,27 @@
 """How an attempt ends, as the supervisor of its leader sees it: one class for every engine.
 
-The verdict is the coordinator's: it is in the record, which is followed, so that a look costs what is new and not what
-there is. What the coordinator was asked for counts when it gives none. Processes of the attempt that are still there
-when their time is over are killed.
+The verdict is the coordinator's, which this process runs meanwhile (see `headrace.agent.coordinator.authority`). What
+the coordinator was asked for counts when it gives none. Processes of the attempt that are still there when their time
+is over are killed.
 """
 
 from __future__ import annotations
 
+import socket
 import time
+from collections.abc import Mapping
 
+from headrace.agent.coordinator.authority import Authority
+from headrace.agent.coordinator.budget_limits import used_before
 from headrace.hosting.supervision.instances import Outcome, cause_of
-from headrace.instance.lifeline import StopJob
-from headrace.runs import Cause, RunPaths, Status
-from headrace.runs.events import HostLost, HostRegistered, HostReleased, JobFinished
-from headrace.runs.reader import EventFollower
+from headrace.instance.certificates import read_certificates
+from headrace.instance.launch_plan import LaunchPlan
+from headrace.instance.lifeline import ATTEMPT, AgentGone, StopJob
+from headrace.runs import Cause, EventWriter, RunPaths, Status
+from headrace.runs.events import JobFinished
 
 AFTER_GRACE = 12.0  # for all agents to go, beyond the grace of a stop
+UNDECIDED_SECONDS = 15.0  # for the verdict, when no agent is left that the supervisor has started
 NEVER = float("inf")
 
 
@@ -23,65 +29,109 @@ class AttemptEnd:
     """See the module. One object for all attempts of a run.
 
     Args:
+        plan: the launch plan.
         paths: the run's directory.
-        stop_grace: seconds between SIGTERM and SIGKILL for programs, when a stop does not say.
+        events: the event file of the supervisor.
 
     Attributes:
         asked: the first request to stop that the coordinator got in this attempt.
-        registered: hosts from which the coordinator has heard in this attempt, at the last look.
-        released: hosts that were released in this attempt, at the last look.
-        lost: hosts that the coordinator has given up in this attempt, at the last look.
         kill_at: when what is left of the attempt is killed, on time.monotonic.
     """
 
-    def __init__(self, paths: RunPaths, stop_grace: float) -> None:
-        self._stop_grace = stop_grace
-        self._follower = EventFollower(paths, lambda _: None)
-        self.begin()
-
-    def begin(self) -> None:
-        """An attempt begins: verdicts of earlier ones do not count."""
-        self._follower.poll()
-        self._verdict: JobFinished | None = None
-        self.registered: set[str] = set()
+    def __init__(self, plan: LaunchPlan, paths: RunPaths, events: EventWriter) -> None:
+        self._plan = plan
+        self._paths = paths
+        self._events = events
+        self._authority: Authority | None = None
+        self._none_left = NEVER
         self.asked: StopJob | None = None
-        self.released: set[str] = set()
-        self.lost: set[str] = set()
         self.kill_at = NEVER
 
-    def look(self) -> JobFinished | None:
-        """Returns the coordinator's verdict as the record has it now, None if it has not given one."""
-        for event in self._follower.poll():
-            if isinstance(event, JobFinished) and self._verdict is None:
-                self._verdict = event
-            if isinstance(event, HostRegistered):
-                self.registered.add(event.host)
-            if isinstance(event, HostReleased):
-                self.released.add(event.host)
-            if isinstance(event, HostLost):
-                self.lost.add(event.host)
-        return self._verdict
+    def begin(
+        self,
+        used: Mapping[str, str],
+        listener: socket.socket | None = None,
+        *,
+        leads: bool = True,
+        apart: bool = False,
+    ) -> None:
+        """An attempt begins, and with it its coordinator, unless it is on another machine.
 
-    def leader_ended(self, exit_code: int) -> None:
-        """Takes the exit code of the leader's agent. 0 is the verdict too, where the disk was full for the record."""
-        if self.look() is None and exit_code == 0:
-            self._verdict = JobFinished(t=time.time(), status=Status.COMPLETED)
+        Args:
+            used: what is used up already of time and money, and the attempt's number; see `lifeline`.
+            listener: a socket that listens for agents; by default one is opened at the coordinator's address.
+            leads: the coordinator is here.
+            apart: see `Authority`.
+
+        Raises:
+            HeadraceError: its port cannot be opened.
+        """
+        self.close()
+        self.asked, self.kill_at, self._none_left = None, NEVER, NEVER
+        if leads:
+            tls = read_certificates(self._paths.host(self._plan.leader))
+            number = int(used.get(ATTEMPT) or 1)
+            authority = Authority(self._plan, self._events, tls, used_before(used), number, apart=apart)
+            authority.start(listener)
+            self._authority = authority
+
+    def close(self) -> None:
+        """The attempt is over: its coordinator ends."""
+        authority, self._authority = self._authority, None
+        if authority is not None:
+            authority.close()
 
     @property
     def verdict(self) -> JobFinished | None:
-        """The verdict at the last look."""
-        return self._verdict
+        """The coordinator's; None while it has given none."""
+        return None if self._authority is None else self._authority.verdict
+
+    @property
+    def registered(self) -> set[str]:
+        """Hosts from which the coordinator has heard in this attempt."""
+        return set() if self._authority is None else self._authority.registered
+
+    @property
+    def released(self) -> set[str]:
+        """Hosts that were released in this attempt."""
+        return set() if self._authority is None else self._authority.released
+
+    @property
+    def lost(self) -> set[str]:
+        """Hosts that the coordinator has given up in this attempt."""
+        return set() if self._authority is None else self._authority.lost
+
+    def decided(self, *, running: bool) -> bool:
+        """Tells whether the verdict is known, or will never be.
+
+        Args:
+            running: processes of the attempt have not ended.
+        """
+        if self._authority is None or self._authority.verdict is not None:
+            return True
+        if running:
+            self._none_left = NEVER
+        elif self._none_left == NEVER:
+            self._none_left = time.monotonic()
+        return not running and time.monotonic() > self._none_left + UNDECIDED_SECONDS
 
     def end_within(self, seconds: float) -> None:
         """Sets when the attempt must have ended at last; an earlier moment stays."""
         self.kill_at = min(self.kill_at, time.monotonic() + seconds)
 
     def ask(self, command: StopJob) -> bool:
-        """Notes a request to stop. Returns whether it is the first one."""
-        self.end_within((self._stop_grace if command.grace is None else command.grace) + AFTER_GRACE)
+        """Asks the coordinator to stop the job. Returns whether it is the first time."""
+        self.end_within((self._plan.stop_grace if command.grace is None else command.grace) + AFTER_GRACE)
         first = self.asked is None
         self.asked = self.asked or command
+        if self._authority is not None:
+            self._authority.command(command)
         return first
+
+    def gone(self, gone: AgentGone) -> None:
+        """Tells the coordinator that the agent of a host has ended."""
+        if self._authority is not None:
+            self._authority.command(gone)
 
     def outcome(self, otherwise: Cause) -> Outcome:
         """Returns how the attempt has ended: by the verdict, else as it was asked for, else failed.
@@ -89,7 +139,7 @@ class AttemptEnd:
         Args:
             otherwise: why it failed, when there is neither.
         """
-        verdict = self.look()
+        verdict = self.verdict
         if verdict is not None:
             return verdict.status, verdict.cause
         if self.asked is not None:

@@ -26,7 +26,7 @@ from headrace.hosting.supervision.attempts import clear
 from headrace.hosting.supervision.cleanup import remove_leftovers
 from headrace.hosting.supervision.helper_processes import is_wanted
 from headrace.hosting.supervision.host_duties import HostDuties
-from headrace.hosting.supervision.instances import FAILURE_GRACE, MachineInstances, find_machine_provider
+from headrace.hosting.supervision.instances import MachineInstances, find_machine_provider
 from headrace.hosting.supervision.leading_host import AT_ONCE_SECONDS, platform_ends
 from headrace.hosting.supervision.scratch_dir import remove_scratch
 from headrace.hosting.supervision.stop_orders import StopOrders
@@ -204,10 +204,10 @@ class FollowingHost(HostDuties):
                 self._step()
                 if not ending and self._client.order is not None and self._client.order.phase is not Phase.RUN:
                     ending = True
-                    self._end_agent(attempt)
+                    self._end_agent()
             self._running = False
             code, how = self._instances.gone[self._me.name]
-            self._in_doubt, self._agent_killed = code == COORDINATOR_LOST, code < 0
+            self._in_doubt, self._agent_killed = code == COORDINATOR_LOST, code < 0 and not ending
             self._client.tell(agent=AgentEnd(attempt, code, how))
         elif failed[1] is not None and not self._wishes:
             self._trouble(failed[1])
@@ -216,14 +216,9 @@ class FollowingHost(HostDuties):
             self._trouble(trouble)
         self._client.tell(ended=attempt)
 
-    def _end_agent(self, attempt: int) -> None:
+    def _end_agent(self) -> None:
         """The attempt is over, as the leader's supervisor says: the agent ends by itself, or not."""
-        if self._superseded(attempt):  # another leader: this attempt has no coordinator any more
-            grace = min(FAILURE_GRACE, self._plan.stop_grace)
-            words = "the leader's machine was replaced"
-            self._instances.stop(StopJob(CauseKind.COORDINATOR_LOST.value, words, failed=True, grace=grace))
-        else:
-            self._instances.attempt_over()
+        self._instances.leave()
         self._instances.end_within(0.0 if self._at_once() else AFTER_END + self._plan.stop_grace)
 
     def _deliver(self) -> bool:

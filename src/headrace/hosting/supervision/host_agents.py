@@ -1,12 +1,11 @@
-"""The agents of the hosts of this machine in one attempt: the supervisor starts them, sends them orders and sees how
-they end. They are all agents of the job (the local engine), or some, with or without the leader's.
+"""The agents of the hosts of this machine in one attempt: the supervisor starts them and sees how they end. They are
+all agents of the job (the local engine), or some. Their orders come from the coordinator.
 
-* When an agent dies, the supervisor tells the leader's agent; when the leader's dies, it tells the others to stop.
-  Where the leader is on another machine, `gone` says how they ended, and who asks passes it on.
+* When an agent dies, the coordinator is told. Where it is on another machine, `gone` says how they ended, and who asks
+  passes it on.
 * A host that was released early is not lost: its agent ended with 0 while the job continued.
 * Agents that do not end in time are killed. One that the coordinator has given up, because it was silent, has no longer
-  than its programs have to save; a leader's that all others have given up likewise.
-* What was asked for before the leader's agent died stays the reason of the end.
+  than its programs have to save.
 
 The verdict is the coordinator's, or a failure. There is no other way to Completed.
 """
@@ -26,7 +25,7 @@ from headrace.child_python import module_command
 from headrace.errors import HeadraceError
 from headrace.exit_status import exit_text
 from headrace.hosting.supervision.agent_starter import AgentStarter, HostGroups, Start, Started
-from headrace.hosting.supervision.attempt_end import AFTER_GRACE, NEVER, AttemptEnd
+from headrace.hosting.supervision.attempt_end import NEVER, AttemptEnd
 from headrace.hosting.supervision.instances import FAILURE_GRACE, Outcome
 from headrace.hosting.supervision.scratch_dir import scratch_dir
 from headrace.instance.launch_plan import HostPlan, LaunchPlan
@@ -35,23 +34,17 @@ from headrace.instance.lifeline import (
     OPTION,
     SCRATCH,
     AgentGone,
-    AttemptOver,
-    Command,
-    StopJob,
-    encode,
 )
 from headrace.instance.paths import BASE_VARIABLE
 from headrace.processes.oom import FD_VARIABLE, OomCounter, RecentKills, whose_memory
 from headrace.processes.process_table import describe_exit
 from headrace.processes.spawn import UTF8, spawn
 from headrace.runs import Cause, CauseKind, EventWriter, RunPaths
-from headrace.runs.events import HostLost, HostStarted
-from headrace.runs.run_paths import AGENT
+from headrace.runs.events import HostStarted
 
 _log = logging.getLogger(__name__)
 
 AFTER_VERDICT = 20.0  # for the agents to end, after the verdict: their last lines may wait for a file system
-AFTER_SILENCE = 5.0  # for the leader's agent to give its verdict, beyond the grace, when all others have given it up
 LOST_AFTER_VERDICT = 1.0  # the same, for one that was given up, beyond the grace of its programs
 NO_VERDICT = Cause(CauseKind.COORDINATOR_LOST, "the coordinator ended without a verdict", infrastructure=True)
 
@@ -62,7 +55,6 @@ class _Agent:
     process: Started
     lifeline: int  # this end of it
     memory: RecentKills | None  # processes of the host that the kernel killed for memory
-    given_up: bool = False  # by the other hosts, which have not heard from it
 
 
 @dataclass
@@ -81,14 +73,13 @@ class HostAgents:
         plan: the launch plan.
         hosts: those of this machine.
         events: the event file of this machine's supervisor.
-        used: variables that tell the agents what is used up already of time and money, and of whom their Python is.
-        end: how the attempt ends; it begins now.
+        variables: for the agents: the attempt's number, of whom their Python is.
+        end: how the attempt ends, which has begun.
         starter: makes the instances.
         groups: the control groups of the hosts.
 
     Attributes:
-        leader_ended: the leader's agent was one of them and is gone.
-        gone: how agents other than the leader's ended: host to exit code (negative: a signal) and words.
+        gone: how agents ended: host to exit code (negative: a signal) and words.
     """
 
     def __init__(
@@ -97,25 +88,22 @@ class HostAgents:
         plan: LaunchPlan,
         hosts: Sequence[HostPlan],
         events: EventWriter,
-        used: Mapping[str, str],
+        variables: Mapping[str, str],
         end: AttemptEnd,
         starter: AgentStarter,
         groups: HostGroups,
     ) -> None:
-        self.leader_ended = False
         self.gone: dict[str, tuple[int, str]] = {}
         self._paths = paths
         self._plan = plan
         self._hosts = hosts
         self._events = events
-        self._used = used
+        self._variables = variables
         self._end = end
         self._starter = starter
         self._groups = groups
         self._agents: dict[int, _Agent] = {}
-        self._cause: Cause | None = None  # why the leader is no help any more
-        self._lost_kill_at = NEVER  # of agents that were given up, when the leader's has ended
-        end.begin()
+        self._lost_kill_at = NEVER  # of agents that were given up, once there is a verdict
 
     @property
     def pids(self) -> Collection[int]:
@@ -143,7 +131,7 @@ class HostAgents:
 
     def _begin(self, host: HostPlan) -> _Begun:
         reading, writing = os.pipe()
-        ours = {SCRATCH: str(scratch_dir(self._plan.run_id)), **self._used}
+        ours = {SCRATCH: str(scratch_dir(self._plan.run_id)), **self._variables}
         env = {**os.environ, BASE_VARIABLE: host.base_dir, **ours}
         path = self._paths.engine / f"{host.name}.log"
         weight = host.cpu_weight * len(self._hosts)
@@ -171,26 +159,7 @@ class HostAgents:
             raise
         finally:
             os.close(reading)
-        os.set_blocking(writing, False)  # an agent that is stopped must not hold up its supervisor
         return _Begun(start, process, writing, None if kills is None else OomCounter(kills))
-
-    def stop(self, command: StopJob) -> None:
-        """Has the job stopped, or stopped faster; where the leader is elsewhere, only the hosts of this machine."""
-        if self.leader_ended or not self._leads():
-            self._end.end_within((self._plan.stop_grace if command.grace is None else command.grace) + AFTER_GRACE)
-            self._tell_all(command)
-            return
-        self._end.ask(command)
-        if not self._tell(self._plan.leader, command):
-            self._end.end_within(0)  # its pipe is full or broken: it is stopped, or ends
-
-    def agent_gone(self, gone: AgentGone) -> None:
-        """Tells the leader's agent that the one of a host of another machine has ended."""
-        self._tell(self._plan.leader, gone)
-
-    def attempt_over(self) -> None:
-        """Tells all agents, of which none is the leader's, that the attempt is over."""
-        self._tell_all(AttemptOver())
 
     def signal_agents(self, number: int) -> None:
         """Signals all agents, as their platform would."""
@@ -205,77 +174,33 @@ class HostAgents:
         os.close(agent.lifeline)
         how = f"agent {_how_it_ended(agent, status)}"
         _log.info("%s: %s", agent.host.name, how)
-        if agent.host.name != self._plan.leader:
-            self._other_ended(agent, how)
-            return
-        self.leader_ended = True
-        self._end.leader_ended(agent.process.returncode)
-        self._lost_kill_at = time.monotonic() + min(FAILURE_GRACE, self._plan.stop_grace) + LOST_AFTER_VERDICT
-        patience = AFTER_VERDICT
-        if self._end.verdict is None:
-            group, host = agent.host.group, agent.host.name
-            lines = self._last_words(host)
-            self._cause = Cause(CauseKind.HOST_LOST, how, group, host, AGENT, last_lines=lines, infrastructure=True)
-            self._events.write(HostLost(t=time.time(), group=group, host=host, reason=how))
-            grace = min(FAILURE_GRACE, self._plan.stop_grace)
-            self._tell_all(StopJob(CauseKind.COORDINATOR_LOST.value, f"the leader's {how}", failed=True, grace=grace))
-            patience += grace
-        self._end.end_within(patience)
-
-    def _other_ended(self, agent: _Agent, how: str) -> None:
         code = agent.process.returncode
-        assert code is not None
         self.gone[agent.host.name] = (code, how)
-        if not self._leads() or self.leader_ended:
-            return
-        self._tell(self._plan.leader, AgentGone(agent.host.name, how, code == COORDINATOR_LOST))
-        # Only the leader is left: the others lost contact with it, or got its verdict, so it must end now. If they
-        # were killed or released, it continues.
-        alone = len(self._agents) == 1 and len(self._hosts) == len(self._plan.hosts)
-        if alone and (code > 0 or self._end.look() is not None):
-            (leader,) = self._agents.values()
-            leader.given_up = code == COORDINATOR_LOST
-            grace = min(FAILURE_GRACE, self._plan.stop_grace) + AFTER_SILENCE
-            self._end.end_within(grace if leader.given_up else self._plan.stop_grace + AFTER_GRACE)
+        lines = self._last_words(agent.host.name)
+        self._end.gone(AgentGone(agent.host.name, how, code == COORDINATOR_LOST, lines))
 
     def look_after(self) -> None:
         """Notes what the kernel killed for memory, and kills the agents when their time is over."""
+        if self._lost_kill_at == NEVER and self._end.verdict is not None:
+            self._end.end_within(AFTER_VERDICT)
+            self._lost_kill_at = time.monotonic() + min(FAILURE_GRACE, self._plan.stop_grace) + LOST_AFTER_VERDICT
         for agent in self._agents.values():
             if agent.memory is not None:
                 agent.memory.look()
-            lost = self.leader_ended and agent.host.name in self._end.lost
+            lost = agent.host.name in self._end.lost
             if time.monotonic() > (min(self._end.kill_at, self._lost_kill_at) if lost else self._end.kill_at):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(agent.process.pid, signal.SIGKILL)  # not reaped yet, so the pid is still its own
 
     def verdict(self) -> Outcome:
         """Returns how the attempt ended. It is known only where the leader is."""
-        return self._end.outcome(self._cause or NO_VERDICT)
-
-    def _leads(self) -> bool:
-        return any(host.name == self._plan.leader for host in self._hosts)
+        return self._end.outcome(NO_VERDICT)
 
     def _last_words(self, host: str) -> tuple[str, ...]:
         path = self._paths.engine / f"{host}.log"
         with contextlib.suppress(OSError):
             return tuple(path.read_text(errors="replace").splitlines()[-20:])
         return ()
-
-    def _tell(self, host: str, command: Command) -> bool:
-        """Returns whether the message reached the agent of that host, or the agent has ended."""
-        for agent in self._agents.values():
-            if agent.host.name == host:
-                try:
-                    os.write(agent.lifeline, encode(command))
-                except BlockingIOError:
-                    return False
-                except OSError:
-                    return True  # it is just ending; its exit will be seen
-        return True
-
-    def _tell_all(self, command: Command) -> None:
-        for agent in self._agents.values():
-            self._tell(agent.host.name, command)
 
 
 def _how_it_ended(agent: _Agent, status: int) -> str:
@@ -285,6 +210,4 @@ def _how_it_ended(agent: _Agent, status: int) -> str:
         agent.memory.close()
         if killed and number == signal.SIGKILL:
             return str(Cause(CauseKind.OUT_OF_MEMORY, whose_memory(agent.host.memory)))
-    if agent.given_up and number == signal.SIGKILL:
-        return "silent for the other hosts, then killed"
     return exit_text(exit_code, number)

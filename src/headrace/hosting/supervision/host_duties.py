@@ -172,7 +172,7 @@ class HostDuties:
     # --- what happens --------------------------------------------------------------------------------------------
 
     def _step(self) -> None:
-        ending = self._orphans_since > 0 or (self._running and self._instances.leader_ended)
+        ending = self._orphans_since > 0 or (self._running and self._instances.decided)
         for key, _ in self._selector.select(POLL_END if ending else POLL):
             key.data()
         while self._signals:

@@ -44,8 +44,8 @@ class Instances(Protocol):
         """Other processes that the hosts need, such as one that keeps their network. They end with `close`."""
 
     @property
-    def leader_ended(self) -> bool:
-        """Whether the attempt is about to end, because the process of the leader has ended."""
+    def decided(self) -> bool:
+        """Whether it is known how the attempt ends, or will never be: the attempt is about to end."""
 
     def prepare(self) -> None:
         """Makes what the hosts need, unless it is there and of use. Raises HeadraceError."""
@@ -95,16 +95,13 @@ class MachineInstances(Instances, Protocol):
 
     @property
     def gone(self) -> Mapping[str, tuple[int, str]]:
-        """How agents other than the leader's ended in this attempt: host to exit code (negative: signal) and words."""
+        """How the agents of this machine ended in this attempt: host to exit code (negative: signal) and words."""
 
     def agent_gone(self, gone: AgentGone) -> None:
-        """Tells the leader's agent, which is here, that the agent of a host of another machine has ended."""
-
-    def attempt_over(self) -> None:
-        """The attempt is over elsewhere: agents that have not registered need not wait for their coordinator."""
+        """Tells the coordinator, which is here, that the agent of a host of another machine has ended."""
 
     def leave(self) -> None:
-        """The platform ends this machine: its agents, without the leader's, report that and end their programs."""
+        """The platform ends this machine, or the attempt is over elsewhere: its agents end their programs and leave."""
 
     def end_within(self, seconds: float) -> None:
         """What is left of the attempt then is killed."""

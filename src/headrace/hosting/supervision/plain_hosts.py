@@ -36,7 +36,8 @@ class PlainHosts:
         self._paths = paths
         self._events = events
         self._here = [host for host in plan.hosts if hosts is None or host.name in hosts]
-        self._end = AttemptEnd(paths, plan.stop_grace)
+        self._leads = any(host.name == plan.leader for host in self._here)
+        self._end = AttemptEnd(plan, paths, events)
         self._agents: HostAgents | None = None
 
     @property
@@ -55,9 +56,9 @@ class PlainHosts:
         return ()
 
     @property
-    def leader_ended(self) -> bool:
-        """See `Instances.leader_ended`."""
-        return self._agents is not None and self._agents.leader_ended
+    def decided(self) -> bool:
+        """See `Instances.decided`."""
+        return self._end.decided(running=bool(self.pids))
 
     @property
     def gone(self) -> Mapping[str, tuple[int, str]]:
@@ -69,6 +70,7 @@ class PlainHosts:
 
     def start(self, used: Mapping[str, str]) -> None:
         """See `Instances.start`."""
+        self._end.begin(used, leads=self._leads)
         self._agents = HostAgents(
             self._paths, self._plan, self._here, self._events, used, self._end, AgentStarter(), NoGroups()
         )
@@ -76,8 +78,7 @@ class PlainHosts:
 
     def stop(self, command: StopJob) -> None:
         """See `Instances.stop`."""
-        if self._agents is not None:
-            self._agents.stop(command)
+        self._end.ask(command)
 
     def explained(self, command: StopJob) -> StopJob:
         """See `Instances.explained`: a signal is all that the machine's platform says."""
@@ -85,13 +86,7 @@ class PlainHosts:
 
     def agent_gone(self, gone: AgentGone) -> None:
         """See `MachineInstances.agent_gone`."""
-        if self._agents is not None:
-            self._agents.agent_gone(gone)
-
-    def attempt_over(self) -> None:
-        """See `MachineInstances.attempt_over`."""
-        if self._agents is not None:
-            self._agents.attempt_over()
+        self._end.gone(gone)
 
     def leave(self) -> None:
         """See `MachineInstances.leave`."""
@@ -124,7 +119,8 @@ class PlainHosts:
         return self._agents.verdict()
 
     def close(self) -> None:
-        """Ends nothing: the machine stays."""
+        """Ends the coordinator: the machine stays."""
+        self._end.close()
 
     def remove(self) -> None:
         """Removes the temporary files of the programs."""

@@ -223,7 +223,7 @@ class Supervisor(HostDuties):
             self._start_agents({**self._spent.variables(), ATTEMPT: str(self._number)})
             if self._broken is not None:
                 self._break(self._broken)
-            while self._instances.pids or self._orphans():
+            while self._instances.pids or self._orphans() or not self._instances.decided:
                 self._step()
             outcome = self._instances.verdict()
             self._running = False

@@ -49,6 +49,10 @@ class Starter(AgentStarter):
         """Takes the wait status of any process that has ended. Returns what that breaks, in words; empty if nothing."""
         return ""
 
+    def listener(self) -> socket.socket | None:
+        """Returns a socket that listens for agents; None where the coordinator can open one itself."""
+        return None
+
     def close(self) -> None:
         """Ends what belongs to the starter."""
 
@@ -76,6 +80,7 @@ class NetworkStarter(NamespaceStarter, Starter):
         super().__init__(paths.engine / FILE, layout, paths.id)
         self._caller, end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._keeper = -1
+        self._listener: socket.socket | None = None
         try:
             with end, (paths.engine / LOG).open("ab") as log:
                 self._process = spawn(
@@ -96,15 +101,20 @@ class NetworkStarter(NamespaceStarter, Starter):
         """Returns the next message of the process that makes the network, and keeps what came with it."""
         self._caller.settimeout(NETWORK_SECONDS)
         try:
-            data, descriptors, _, _ = socket.recv_fds(self._caller, 1 << 16, 2)
+            data, descriptors, _, _ = socket.recv_fds(self._caller, 1 << 16, 3)
         except TimeoutError:
             raise HeadraceError(f"the job's network was not there within {NETWORK_SECONDS:g} s") from None
         answer: dict[str, object] = json.loads(data or b'{"error": "it ended without a message"}')
         if "error" in answer:
             raise HeadraceError(f"the job's network could not be made: {answer['error']}")
         if descriptors:
-            self._net, self._user = descriptors
+            self._net, self._user, listening = descriptors
+            self._listener = socket.socket(fileno=listening)
         return answer
+
+    def listener(self) -> socket.socket | None:
+        """See `Starter.listener`: that of the bridge, which hosts reach by their cables."""
+        return None if self._listener is None else self._listener.dup()
 
     def own(self) -> list[int]:
         """See `Starter.own`."""
@@ -130,6 +140,8 @@ class NetworkStarter(NamespaceStarter, Starter):
     def close(self) -> None:
         """See `Starter.close`."""
         self._caller.close()
+        if self._listener is not None:
+            self._listener.close()
         for descriptor in (self._net, self._user):
             if descriptor >= 0:
                 os.close(descriptor)
