@@ -89,9 +89,14 @@ def job_keys() -> Iterator[str]:
         required = model.get("required", ())
         yield from ("", f"## {name.lstrip('_')}", "", "| key | type | default | |", "|---|---|---|---|")
         for key, part in model["properties"].items():
-            default = "required" if key in required else f"`{part['default']}`" if "default" in part else ""
+            default = "required" if key in required else f"`{_yaml(part['default'])}`" if "default" in part else ""
             kind = _type(part, models)
             yield f"| `{key}` | {kind} | {default} | {part.get('description', '')} |"
+
+
+def _yaml(value: str | float) -> str:
+    """Returns a plain value as a job file has it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _type(part: dict[str, Any], models: Collection[str]) -> str:

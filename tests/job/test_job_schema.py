@@ -61,6 +61,12 @@ def test_the_page_of_keys_has_a_row_for_every_key() -> None:
         ), place
 
 
+def test_the_page_of_keys_has_defaults_as_a_job_file_writes_them() -> None:
+    text = "\n".join(run_path(str(ROOT / "scripts" / "site_pages.py"))["job_keys"]())
+    for key, default in {"input_mode": "File", "use_spot_instances": "false", "max_run": "86400"}.items():
+        assert re.search(rf"^\| `{key}` \|[^|]*\| `{default}` \|", text, re.M), key
+
+
 def test_the_page_of_the_job_file_explains_every_key_at_the_top() -> None:
     text = (ROOT / "docs" / "job-file.md").read_text()
     assert [name for name in job_schema()["properties"] if not re.search(rf"[`.]{name}[`.:]", text)] == []

@@ -89,7 +89,7 @@ class EngineSettings:
             Job.from_source(self.put_into(data, 30.0, ""), JobSource(), Path(), look=False)
         except JobInvalid as error:
             wrong = "; ".join(f"{each.field}: {each.message}" for each in error.problems)
-            raise UsageError(f"--set: {wrong}", "docs/job-file.md lists the options of the engines") from error
+            raise UsageError(f"--set: {wrong}", "`headrace schema` lists the options of the engines") from error
 
 
 def _group_of(text: str) -> str | None:

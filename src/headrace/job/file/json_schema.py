@@ -87,4 +87,7 @@ def _at_the_top(name: str, value: Schema) -> Schema:
     """A key at the top with the value null counts as left out; one distribution may be written as itself."""
     if name == "distribution":
         return {"anyOf": [value["items"], {**value, "maxItems": 5}, _NULL]}
-    return value if "anyOf" in value else {"anyOf": [value, _NULL]}
+    if "anyOf" in value:
+        return value
+    default = {key: value.pop(key) for key in ("default",) if key in value}
+    return {"anyOf": [value, _NULL], **default}

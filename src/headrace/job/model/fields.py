@@ -220,15 +220,15 @@ class JobFields(Part):
         requirements: file of Python packages inside `source_dir`; by default its ``requirements.txt``, if there.
         hyperparameters: at most 100, which become the program's arguments. A name has 1 to 256 characters and does not
             begin with ``sagemaker_``; a value is text or becomes JSON, at most 2,500 characters.
-        hyperparameters_as: ``arguments`` (default): in the command line, which every user of a machine can read, and in
-            the file; ``file``: only in /opt/ml/input/config/hyperparameters.json and ``SM_HPS``.
+        hyperparameters_as: ``arguments``: in the command line, which every user of a machine can read, and in the file;
+            ``file``: only in /opt/ml/input/config/hyperparameters.json and ``SM_HPS``.
         environment: at most 100 variables of every program. A name has letters, digits and underscores, at most 512; a
             value is text of at most 512 characters. What headrace sets itself keeps its value.
         instance_groups: 1 to 5 groups of machines with at most 254 hosts together; or else `instance_type` and
             `instance_count`.
         instance_type: the one type of machine of a job without groups.
         instance_count: machines of a job without groups, 1 to 254.
-        input_mode: mode of the channels that name none; ``File`` by default.
+        input_mode: mode of the channels that name none.
         inputs: 1 to 20 channels by name; a path alone is short for a channel with defaults. A name has 1 to 64 letters,
             digits, dots, hyphens and underscores; ``headrace`` is reserved, and no two names differ only in case.
         distribution: how ranks are started; one mapping, or a list of at most five for different groups. By default
@@ -242,7 +242,7 @@ class JobFields(Part):
         checkpoint_local_path: folder inside the instance that is kept there.
         output_path: where model and output go: ``s3://`` URI, ``file://`` URI or path; by default the run's folder.
         earlier_output: model and output that an earlier run of the same name has left at `output_path`: ``replace``
-            (default) at the end of this run, or ``refuse`` to start.
+            them at the end of this run, or ``refuse`` to start.
         keep: files and folders elsewhere that go with the output, as ``<host>/<path>`` in output.tar.gz: absolute, or
             relative to the working directory. What a host does not have is passed.
         record: where else the record of the run is kept, while it grows and later.
