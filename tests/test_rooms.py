@@ -164,7 +164,6 @@ ORDER: dict[str, list[str]] = {
         "endpoint_server",
     ],
     "cloud": [
-        "port_ranges",
         "stack_template",
         "vpc_template",
         "role_template",

@@ -11,8 +11,15 @@ import pytest
 from price_lists import PUBLISHED, json_offer, products
 
 from headrace.catalog import prices
-from headrace.catalog.aws_price_list import newest, offer_prices, product_rows
-from headrace.catalog.price_update import changes, read_price_file, updated, write_list
+from headrace.catalog.price_update import (
+    changes,
+    newest,
+    offer_prices,
+    product_rows,
+    read_price_file,
+    updated,
+    write_list,
+)
 from headrace.catalog.prices import price_of, regions
 from headrace.cli.main import invoke
 from headrace.errors import UsageError

@@ -8,10 +8,18 @@ import msgspec
 import pytest
 from aws_account import Account
 
-from headrace.cloud.port_ranges import EPHEMERAL, PortRange, host_ports, own_ports
 from headrace.cloud.stack_template import StackTemplate
 from headrace.cloud.stacks import Outcome
-from headrace.cloud.vpc_template import Traffic, VpcOptions, job_lines, vpc_stack
+from headrace.cloud.vpc_template import (
+    EPHEMERAL,
+    PortRange,
+    Traffic,
+    VpcOptions,
+    host_ports,
+    job_lines,
+    own_ports,
+    vpc_stack,
+)
 from headrace.errors import CloudError, UsageError
 from headrace.instance.launch_plan import (
     TORCH_DISTRIBUTED,

@@ -20,7 +20,7 @@ from headrace.cloud.aws_calls import Aws
 from headrace.cloud.stacks import Outcome, Stacks
 from headrace.errors import UsageError
 from headrace.grid.batch.export_batch import BatchExport
-from headrace.grid.batch.read_bundle import read_bundled_line
+from headrace.grid.batch.run_step import read_bundled_line
 from headrace.grid.batch.submit_array import BatchSubmission, submit_array
 from objectstore import ObjectStore
 

@@ -20,8 +20,7 @@ from headrace.grid.copies import copy_action
 from headrace.grid.copies.copied_object import Compared, Look, compared
 from headrace.grid.copies.copy_action import CopyAction, CopyProgress, plan_copy
 from headrace.grid.copies.copy_failure import CopyFailed, CopyFailure
-from headrace.grid.copies.grid_copy import access_in, plan_grid_copy
-from headrace.grid.copies.read_from_copy import read_from_copies
+from headrace.grid.copies.grid_copy import access_in, plan_grid_copy, read_from_copies
 from headrace.grid.placement.candidate import Copy
 from headrace.grid.placement.placement_rules import PlacementRules
 from headrace.grid.plan_grid import PlannedCopy

@@ -11,7 +11,7 @@ import pytest
 from grids import JOB, grid_of, problems_of
 
 from headrace.errors import JobInvalid, UsageError
-from headrace.grid.batch.array_file import array_file
+from headrace.grid.batch.freeze_grid import array_file
 from headrace.grid.lines.line import equal_lines
 from headrace.grid.plan_grid import check_budget, plan_grid
 from headrace.instance.program_arguments import decode, hyperparameter_arguments

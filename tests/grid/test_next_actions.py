@@ -11,10 +11,10 @@ from hypothesis import given
 
 from headrace.engines.planning.plan_artefacts import check_places
 from headrace.errors import EngineRefused, EngineUnreachable, JobInvalid, NameInUse, StorageError
-from headrace.grid.controller.attempt_failure import failure_of_run, failure_of_start, next_try
+from headrace.grid.controller.attempt_runner import failure_of_run, failure_of_start, next_try
+from headrace.grid.controller.grid_controller import RateLimit
 from headrace.grid.controller.line_jobs import attempt_name
 from headrace.grid.controller.next_actions import BY_BUDGET, BY_DEADLINE, BY_REQUEST, Held, Situation, next_actions
-from headrace.grid.controller.rate_limit import RateLimit
 from headrace.grid.journal.grid_record import (
     AttemptRecord,
     AttemptState,

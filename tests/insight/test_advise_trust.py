@@ -25,12 +25,12 @@ from test_advise import (
 
 from headrace.cli.verify_advice import unverified
 from headrace.cli.views.advise_tables import milliseconds, show_advised
+from headrace.insight.advise.advice_text import MISSED, explains
 from headrace.insight.advise.advisor import Advised, judge_clusters
 from headrace.insight.advise.calibrate import measure
 from headrace.insight.advise.clusters import Candidate, bandwidth_of
 from headrace.insight.advise.link_bandwidth import FULL, MEGABIT, carried, published_bandwidth, with_links
 from headrace.insight.advise.measured_inputs import Measured
-from headrace.insight.advise.validity import MISSED, explains
 from headrace.insight.performance_model import Range
 from headrace.insight.verdicts.decide import Verdict
 from headrace.insight.verdicts.thresholds import LINK_BUSY, NEXT, NEXT_IDLE, VerdictName

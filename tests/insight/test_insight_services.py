@@ -2,7 +2,7 @@
 
 import msgspec
 
-from headrace.insight.figures.tf_data_servers import server_reports
+from headrace.insight.figures.data_workers import server_reports
 from headrace.runs import Stream
 from headrace.runs.metric_records import ServiceSecond
 

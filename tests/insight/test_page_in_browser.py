@@ -12,7 +12,7 @@ from recorded_runs import FEED, feed, host, loader, rank, record
 
 from headrace.insight import compare, report
 from headrace.insight.render.html import comparison_page, report_page
-from headrace.insight.timeseries.summary import read_charts
+from headrace.insight.timeseries.charts import read_charts
 from headrace.runs import Stream
 from needs import chromium
 

@@ -9,8 +9,7 @@ import pytest
 
 from headrace.agent.metrics.counters import busy_seconds
 from headrace.insight.figures.figure import FORMULAS, Figure, Window
-from headrace.insight.figures.host_usage import UseFigures
-from headrace.insight.figures.instance_groups import GroupReport, group_report
+from headrace.insight.figures.host_usage import GroupReport, UseFigures, group_report
 from headrace.insight.figures.logged_values import value_reports
 from headrace.insight.verdicts.evidence import crowded
 from headrace.processes.process_table import TICKS

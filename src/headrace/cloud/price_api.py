@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from headrace.catalog.aws_price_list import OFFER, newest, product_rows
+from headrace.catalog.price_update import OFFER, newest, product_rows
 from headrace.catalog.prices import Price
 from headrace.cloud.aws_calls import Client, call
 from headrace.errors import CloudError

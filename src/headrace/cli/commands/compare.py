@@ -32,7 +32,7 @@ def command(runs: tuple[str, ...], output: str, file: str | None) -> None:
     reports = [insight.report(run) for run in opened]
 
     def page(found: insight.Comparison) -> str:
-        from headrace.insight.timeseries.summary import read_charts  # NumPy, which only charts need
+        from headrace.insight.timeseries.charts import read_charts  # NumPy, which only charts need
 
         return comparison_page(found, [read_charts(run, each) for run, each in zip(opened, reports, strict=True)])
 

@@ -31,7 +31,7 @@ def command(run: str, output: str, file: str | None) -> None:
     opened = open_run(run)
 
     def page(found: insight.Report) -> str:
-        from headrace.insight.timeseries.summary import read_charts  # NumPy, which only charts need
+        from headrace.insight.timeseries.charts import read_charts  # NumPy, which only charts need
 
         return report_page(found, read_charts(opened, found))
 

@@ -2,8 +2,7 @@
 
 retry_rules     exit codes of a child, and what Batch does after each
     grid_bundle     the grid as children read it: its lines, jobs and code, and the array file
-    array_file      the array file: one line of the grid a line of text
-    freeze_grid     from a plan to the bundle
+    freeze_grid     from a plan to the bundle: jobs, their code, the array file
     frozen_copies   copies of data that lines read, made by a job before the array
     batch_names     what everything is called in the account
     batch_image     the image of the children: its definition and their wrapper
@@ -11,6 +10,5 @@ retry_rules     exit codes of a child, and what Batch does after each
     batch_requests  the job definition and the submission, as the API takes them
     export_batch    all of it as files
     submit_array    stores the bundle and submits the array job, once
-    read_bundle     what a child needs of the bundle
-    run_step        what a child does
+    run_step        what a child needs of the bundle, and does
 """

@@ -1,6 +1,8 @@
 """The loop of a grid's controller: asks what is next, and has it done in threads, until every line is over.
 
 It may end at any instant. What it has begun outside goes on, and the next controller finds all of it.
+
+Starts pass a token bucket: so many a second on average, fewer for a while after a platform has asked for fewer.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from functools import partial
 
 import msgspec
@@ -18,11 +21,52 @@ from headrace.grid.controller.grid_changes import candidates_of, copy_record
 from headrace.grid.controller.grid_copying import GridCopying
 from headrace.grid.controller.line_jobs import LineJobs
 from headrace.grid.controller.next_actions import LOCAL, Actions, Situation, next_actions
-from headrace.grid.controller.rate_limit import RateLimit
 from headrace.grid.journal.grid_record import CopyRecord, CopyState, GridRecord, LineRecord, LineState
 from headrace.grid.journal.journal import Instant, Journal, nothing_happens
 from headrace.grid.plan_grid import GridPlan, PlannedLine
 from headrace.grid.run_rules import Limits, Retry, RetryCause
+
+BURST_SECONDS = 2.0
+"""What was not used is kept for so long."""
+SLOWEST = 1 / 60
+"""Starts a second, however often a platform asks for fewer."""
+
+
+@dataclass
+class RateLimit:
+    """See the module.
+
+    Args:
+        rate: starts a second.
+        now: seconds of a clock that only goes on.
+    """
+
+    rate: float
+    now: float
+
+    def __post_init__(self) -> None:
+        self._full_rate = self.rate
+        self._burst = max(1.0, self.rate * BURST_SECONDS)
+        self._tokens = self._burst
+
+    def take(self, now: float) -> bool:
+        """Takes a token if there is one. Returns whether there was."""
+        self._tokens = min(self._burst, self._tokens + max(0.0, now - self.now) * self.rate)
+        self.now = now
+        if self._tokens < 1.0:
+            return False
+        self._tokens -= 1.0
+        return True
+
+    def throttled(self) -> None:
+        """The platform asked for fewer: half as many from now on, and none at once."""
+        self.rate = max(SLOWEST, self.rate / 2)
+        self._tokens = 0.0
+
+    def went_well(self) -> None:
+        """A start went well: a few more from now on, up to what was asked for."""
+        self.rate = min(self._full_rate, self.rate * 1.1 + SLOWEST)
+
 
 TICK = 0.2
 TOGETHER = 0.02  # what ends within this time is taken together: a step looks at every line

@@ -9,7 +9,7 @@ from typing import Any
 
 from headrace.engines.planning.prepare_run import digest_of_code
 from headrace.errors import JobInvalid, Problem, UsageError
-from headrace.grid.copies.read_from_copy import read_from_copies
+from headrace.grid.copies.grid_copy import read_from_copies
 from headrace.grid.grid_file import GridFile
 from headrace.grid.lines.line import ENGINE, SAGEMAKER, Line, engine_of
 from headrace.grid.lines.line_job import Template, place_of

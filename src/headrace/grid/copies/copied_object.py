@@ -3,6 +3,8 @@
 An ETag is the MD5 of the content of an object that was written as a whole, and a digest of its parts' MD5s where it
 was written in parts. Under a KMS key, under a customer's key and in directory buckets it is neither. A checksum of
 the whole content, which S3 keeps of most new objects, is compared where both have one of the same kind.
+
+The marker of a copy is an object beside the copied ones, written when all of them were verified.
 """
 
 from __future__ import annotations
@@ -12,10 +14,67 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
+import msgspec
+
+from headrace.errors import ObjectMissing
 from headrace.instance.s3 import S3
+
+MARKER = "headrace-copy.json"
+OBJECTS = "objects/"
+_VERSION = 1
+
+
+class CopyMarker(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a whole copy.
+
+    Attributes:
+        place: ``s3://`` place of the data.
+        source_region: where they are.
+        objects: how many.
+        bytes: of all of them.
+        source_digest: of the listing that was copied.
+        copy_digest: of the listing of the copy.
+        compared: how many objects by what, see `headrace.grid.copies.copied_object.Compared`.
+        owner: who made the copy, and pays for it.
+        finished: seconds since the epoch.
+        version: of this form.
+    """
+
+    place: str
+    source_region: str
+    objects: Annotated[int, msgspec.Meta(ge=1)]
+    bytes: int
+    source_digest: str
+    copy_digest: str
+    compared: dict[str, int]
+    owner: str
+    finished: float
+    version: int = _VERSION
+
+
+_decoder = msgspec.json.Decoder(CopyMarker)
+
+
+def read_marker(s3: S3, bucket: str, root: str) -> CopyMarker | None:
+    """Returns the marker below a prefix; None when there is none, or what is there is none of this version.
+
+    Raises:
+        StorageError: it cannot be read.
+    """
+    try:
+        found = _decoder.decode(s3.get(bucket, root + MARKER))
+    except (ObjectMissing, msgspec.DecodeError):
+        return None
+    return found if found.version == _VERSION else None
+
+
+def write_marker(s3: S3, bucket: str, root: str, marker: CopyMarker) -> None:
+    """Writes the marker. Raises StorageError."""
+    s3.put(msgspec.json.format(msgspec.json.encode(marker)), bucket, root + MARKER)
+
 
 ARCHIVES = frozenset(("GLACIER", "DEEP_ARCHIVE"))
 _MD5 = re.compile(r"[0-9a-f]{32}")

@@ -3,7 +3,7 @@
 The listing of the data, taken first, says what is copied; its digest is in the name of the folder of the copy. So what
 lies there is of this very state of the data: it is never copied again, never overwritten under a job that reads it,
 and a copy of data that have changed lies elsewhere. Objects appear there as a whole or not at all. When all are there,
-both sides are listed again and compared. Only then the marker is written (`headrace.grid.copies.copy_marker`).
+both sides are listed again and compared. Only then the marker is written (`headrace.grid.copies.copied_object`).
 
     s3://bucket/prefix/NAME-DIGEST/objects/...        what jobs read
     s3://bucket/prefix/NAME-DIGEST/headrace-copy.json the marker
@@ -24,16 +24,19 @@ from types import TracebackType
 from headrace.errors import HeadraceError, ObjectMissing
 from headrace.grid.copies.copied_object import (
     ARCHIVES,
+    OBJECTS,
     Compared,
+    CopyMarker,
     ListedObject,
     bucket_region,
     compared,
     digest_of_objects,
     list_objects,
     look_at,
+    read_marker,
+    write_marker,
 )
 from headrace.grid.copies.copy_failure import CopyFailed, CopyFailure, copy_failed
-from headrace.grid.copies.copy_marker import OBJECTS, CopyMarker, read_marker, write_marker
 from headrace.grid.copies.copy_progress import CopyCount, CopyProgress
 from headrace.grid.copies.copy_workers import all_at_once
 from headrace.grid.copies.object_copier import Bucket, ObjectCopier, Piece, same_service

@@ -1,4 +1,7 @@
-"""From a planned copy of a grid to what makes it: where it goes, how the two regions are reached, what it costs."""
+"""From a planned copy of a grid to what makes it: where it goes, how the two regions are reached, what it costs.
+
+A job that reads from copies has their places in its channels; all else of it is as it was.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,29 @@ from headrace.grid.placement.placement_rules import PlacementRules
 from headrace.grid.plan_grid import PlannedCopy
 from headrace.instance.s3 import S3Access
 from headrace.job.file.overrides import apply_values
+
+
+def read_from_copies(job: Mapping[str, Any], copies: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the keys of a job whose channels read copies.
+
+    >>> read_from_copies({"inputs": {"train": "s3://far/data"}}, {"s3://far/data": "s3://near/data-1/objects/data"})
+    {'inputs': {'train': 's3://near/data-1/objects/data'}}
+
+    Args:
+        job: keys of a job, as `headrace.grid.load_grid.Grid.jobs` has them.
+        copies: place of the copy by place of the data, of whole copies only.
+    """
+    channels = job.get("inputs")
+    if not channels:
+        return dict(job)
+    return {**job, "inputs": {name: _channel(channel, copies) for name, channel in channels.items()}}
+
+
+def _channel(channel: Any, copies: Mapping[str, str]) -> Any:
+    if isinstance(channel, str):
+        return copies.get(channel, channel)
+    place = channel.get("s3_data", "")
+    return {**channel, "s3_data": copies[place]} if place in copies else channel
 
 
 def access_in(region: str, job: Mapping[str, Any], fields: Mapping[str, object]) -> S3Access:

@@ -7,7 +7,7 @@ import msgspec
 from headrace.errors import StorageError
 from headrace.grid.journal.grid_record import GridRecord, LineState
 from headrace.grid.journal.read_grid import grid_names, read_grid
-from headrace.grid.report.running_cost import with_running_costs
+from headrace.grid.report.run_figures import with_running_costs
 
 
 class GridLine(msgspec.Struct, frozen=True):

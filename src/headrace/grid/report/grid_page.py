@@ -1,28 +1,193 @@
-"""The report of a grid as one self-contained HTML page, and as Markdown."""
+"""The report of a grid as one self-contained HTML page, and as Markdown.
+
+Its charts are inline SVG: when each line ran, by region, and cost against a metric.
+"""
 
 from __future__ import annotations
 
-from headrace.grid.report.grid_charts import front_chart, lanes_chart
+import html
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from headrace.grid.journal.grid_record import LineState
+from headrace.grid.report.best_lines import Objective, value_of
 from headrace.grid.report.grid_report import GridReport
-from headrace.grid.report.grid_sheets import grid_sheets, headline, totals
-from headrace.insight.render import html_parts, markdown
+from headrace.grid.report.grid_sheets import grid_sheets, headline, span, told, totals
+from headrace.grid.report.line_result import AttemptSpan, LineResult
+from headrace.insight.cost.billing import amount
+from headrace.insight.render import markdown
+from headrace.insight.render.html import escaped, formula_list, note_list, page, section
+from headrace.insight.render.svg import HEIGHT, WIDTH, nice_ticks
+
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 12, 36
+_LANE = 12
+_STATES = {
+    LineState.COMPLETED: "done",
+    LineState.FAILED: "bad",
+    LineState.STOPPED: "warn",
+}
+
+
+def lanes_chart(report: GridReport) -> str:
+    """Returns a figure with a bar for each attempt that had a run, in the lanes of its region; empty without one."""
+    bars = [Bar(each, attempt) for each in report.lines for attempt in each.spans]
+    if not bars:
+        return ""
+    lanes = _lanes(bars)
+    rows = sum(len(lane) + 1 for lane in lanes.values())
+    right = max(report.seconds, 1.0)
+    height = _TOP + rows * _LANE + _BOTTOM
+    parts = list(_time_axis(right, height))
+    row = 0
+    for region, lane in lanes.items():
+        y = _TOP + row * _LANE
+        parts.append(f'<text x="4" y="{y + 10}">{html.escape(region or "no region")}</text>')
+        row += 1
+        for there in lane:
+            y = _TOP + row * _LANE
+            parts += [_bar(each, report.created, right, y) for each in there]
+            row += 1
+    ran = sum(1 for each in report.lines if each.spans)
+    left_out = f"; {len(report.lines) - ran} lines have not run" if ran < len(report.lines) else ""
+    label = f"when {ran} lines ran, in {len(lanes)} regions{left_out}"
+    legend = "".join(
+        f'<li><svg class="key" viewBox="0 0 24 8" aria-hidden="true"><rect class="bar {style}" width="24" height="8"/>'
+        f"</svg>{words}</li>"
+        for style, words in (("done", "completed"), ("bad", "failed"), ("warn", "stopped"), ("", "going"))
+        if any(_STATES.get(each.span.state, "") == style for each in bars)
+    )
+    return (
+        f"<figure><figcaption>lines by region<span>since the grid began</span></figcaption>"
+        f'<svg class="chart" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{label}">{"".join(parts)}</svg>'
+        f'<ul class="legend">{legend}</ul></figure>'
+    )
+
+
+class Bar(NamedTuple):
+    """One attempt of a line."""
+
+    line: LineResult
+    span: AttemptSpan
+
+
+def _lanes(bars: Sequence[Bar]) -> dict[str, list[list[Bar]]]:
+    """Puts attempts in a region that did not run at once into one lane."""
+    lanes: dict[str, list[list[Bar]]] = {}
+    ends: dict[str, list[float]] = {}
+    for each in sorted(bars, key=lambda one: (one.span.region, one.span.started, one.line.index)):
+        start = each.span.started
+        there, until = lanes.setdefault(each.span.region, []), ends.setdefault(each.span.region, [])
+        number = next((index for index, end in enumerate(until) if end <= start), len(until))
+        if number == len(until):
+            there.append([])
+            until.append(0.0)
+        there[number].append(each)
+        until[number] = start + each.span.seconds
+    return lanes
+
+
+def _bar(each: Bar, origin: float, right: float, y: int) -> str:
+    scale = (WIDTH - _LEFT - _RIGHT) / right
+    x = _LEFT + max(0.0, each.span.started - origin) * scale
+    width = max(1.5, each.span.seconds * scale - 0.5)
+    attempt = f" (attempt {each.span.number})" if each.line.attempts > 1 else ""
+    words = f"{each.line.job_name}{attempt}: {told(each.line)}; {each.span.state.value}, {span(each.span.seconds)}"
+    return (
+        f'<rect class="bar {_STATES.get(each.span.state, "")}" x="{x:.1f}" y="{y + 1}" width="{width:.1f}" '
+        f'height="{_LANE - 2}" rx="2"><title>{html.escape(words)}</title></rect>'
+    )
+
+
+def _time_axis(right: float, height: int) -> Iterable[str]:
+    for seconds in nice_ticks(0.0, right):
+        x = _LEFT + seconds / right * (WIDTH - _LEFT - _RIGHT)
+        yield f'<path class="grid" d="M{x:.1f} {_TOP}V{height - _BOTTOM}"/>'
+        yield f'<text x="{x:.1f}" y="{height - _BOTTOM + 15}" text-anchor="middle">{span(seconds)}</text>'
+
+
+def front_chart(report: GridReport) -> str:
+    """Returns a figure with cost and metric of every completed line, and the line of those not beaten in both; empty
+    without an objective, or when no line has both."""
+    if report.objective is None:
+        return ""
+    points = [(each, each.cost, value_of(each, report.objective)) for each in report.lines]
+    known = [(each, cost, value) for each, cost, value in points if cost is not None and value is not None]
+    if not known:
+        return ""
+    costs, values = _Axis([cost for _, cost, _ in known]), _Axis([value for _, _, value in known])
+    parts = list(_scales(costs, values))
+    spots = {each.index: (costs.x(cost), values.y(value)) for each, cost, value in known}
+    if len(report.front) > 1:
+        path = "L".join(f"{spots[index][0]:.1f} {spots[index][1]:.1f}" for index in report.front)
+        parts.append(f'<path class="line s2" d="M{path}"/>')
+    for each, cost, value in known:
+        x, y = spots[each.index]
+        words = (
+            f"{each.job_name}: {told(each)}; {report.objective.metric} {value:.6g}, {amount(cost)} {report.currency}"
+        )
+        style = "front" if each.index in report.front else ""
+        spot = f'<circle class="dot {style}" cx="{x:.1f}" cy="{y:.1f}" r="4.5">'
+        parts.append(f"{spot}<title>{html.escape(words)}</title></circle>")
+    label = html.escape(_front_words(report.objective, len(known), len(report.front)), quote=True)
+    title = html.escape(report.objective.metric)
+    return (
+        f"<figure><figcaption>{title}<span>by cost, {report.currency}</span></figcaption>"
+        f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">{"".join(parts)}</svg>'
+        '<ul class="legend"><li><svg class="key" viewBox="0 0 24 8" aria-hidden="true">'
+        '<circle class="dot front" cx="12" cy="4" r="4"/></svg>not beaten in both</li></ul></figure>'
+    )
+
+
+def _front_words(objective: Objective, count: int, front: int) -> str:
+    goal = "least" if objective.goal == "min" else "greatest"
+    return f"cost and {objective.metric} ({goal} is best) of {count} lines; {front} are not beaten in both"
+
+
+class _Axis:
+    """One axis: round ends around its values."""
+
+    def __init__(self, values: Sequence[float]) -> None:
+        low, high = min(values), max(values)
+        room = (high - low) * 0.08 or abs(high) * 0.1 or 1.0
+        self.low = max(0.0, low - room) if low >= 0 else low - room
+        self.high = high + room
+
+    def _share(self, value: float) -> float:
+        return (value - self.low) / (self.high - self.low)
+
+    def x(self, value: float) -> float:
+        return _LEFT + self._share(value) * (WIDTH - _LEFT - _RIGHT)
+
+    def y(self, value: float) -> float:
+        return HEIGHT - _BOTTOM - self._share(value) * (HEIGHT - _TOP - _BOTTOM)
+
+
+def _scales(costs: _Axis, values: _Axis) -> Iterable[str]:
+    for value in nice_ticks(values.low, values.high):
+        y = values.y(value)
+        yield f'<path class="grid" d="M{_LEFT} {y:.1f}H{WIDTH - _RIGHT}"/>'
+        yield f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value:.6g}</text>'
+    for cost in nice_ticks(costs.low, costs.high):
+        x = costs.x(cost)
+        yield f'<path class="grid" d="M{x:.1f} {_TOP}V{HEIGHT - _BOTTOM}"/>'
+        yield f'<text x="{x:.1f}" y="{HEIGHT - _BOTTOM + 15}" text-anchor="middle">{amount(cost)}</text>'
 
 
 def grid_page(report: GridReport) -> str:
     """Returns the page of a grid."""
-    written = html_parts.escaped
+    written = escaped
     says = "".join(f"<p>{written(line)}</p>" for line in totals(report))
     charts = lanes_chart(report) + front_chart(report)
     source = f"headrace grid report {report.name} --output json"
     body = [
         f"<header><h1>{written(headline(report))}</h1>{says}</header>",
         f'<section class="charts">{charts}</section>' if charts else "",
-        *map(html_parts.section, grid_sheets(report, why_first=True)),
-        html_parts.note_list(report.notes) if report.notes else "",
-        html_parts.formula_list(report.formulas),
+        *map(section, grid_sheets(report, why_first=True)),
+        note_list(report.notes) if report.notes else "",
+        formula_list(report.formulas),
         f"<footer>All figures of this page: <code>{written(source)}</code></footer>",
     ]
-    return html_parts.page(report.name, body)
+    return page(report.name, body)
 
 
 def grid_markdown(report: GridReport) -> str:

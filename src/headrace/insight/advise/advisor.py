@@ -13,7 +13,7 @@ from headrace.catalog.cost import cost
 from headrace.catalog.instance_types import shape
 from headrace.catalog.prices import CURRENCY, Price, price_of
 from headrace.errors import UsageError
-from headrace.insight.advise.advice_text import Current, assumed, decide, notes_of
+from headrace.insight.advise.advice_text import MISSED, Current, assumed, decide, explains, first_of_all, notes_of
 from headrace.insight.advise.calibrate import measure
 from headrace.insight.advise.clusters import (
     Candidate,
@@ -27,7 +27,6 @@ from headrace.insight.advise.clusters import (
     own_pools,
 )
 from headrace.insight.advise.measured_inputs import Measured, not_enough
-from headrace.insight.advise.validity import MISSED, explains, first_of_all
 from headrace.insight.cost.cost_report import cost_of
 from headrace.insight.figures.figure import Figure, Window
 from headrace.insight.figures.planned_job import PlannedJob, planned_job

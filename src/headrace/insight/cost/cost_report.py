@@ -19,14 +19,15 @@ import msgspec
 from headrace.catalog.cost import cost
 from headrace.catalog.prices import CURRENCY, Price, price_of
 from headrace.insight.cost.billing import (
+    BILLED_FORMULAS,
     Bill,
+    PlatformBill,
     per_1000_samples,
     per_hour,
     per_step,
     platform,
     unpriced,
 )
-from headrace.insight.cost.platform_bill import BILLED_FORMULAS, PlatformBill
 from headrace.insight.figures.figure import FORMULAS, Figure, Window, missing
 from headrace.insight.figures.loaders import Training, job_time, training_of
 from headrace.insight.figures.missing_files import absent

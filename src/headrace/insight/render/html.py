@@ -5,16 +5,78 @@ All text of a run is escaped, and the page's own policy forbids scripts and ever
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import html
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
-from headrace.insight.render.html_parts import escaped, formula_list, note_list, page, section, table
 from headrace.insight.render.plain_text import HOW, number, spread, standing, title
 from headrace.insight.render.svg import Trace, chart, key
-from headrace.insight.render.tables import BEYOND, WITHIN, evidence_sheet, report_sheets
+from headrace.insight.render.tables import BEYOND, WITHIN, Sheet, evidence_sheet, report_sheets
 from headrace.insight.reports.comparison import Cell, Comparison
 from headrace.insight.reports.run_report import Report
 from headrace.insight.timeseries.chart_data import Metrics
 from headrace.insight.verdicts.decide import Verdict
+
+_STYLE = (Path(__file__).parent / "report.css").read_text(encoding="utf-8")
+
+
+def page(name: str, body: Iterable[str]) -> str:
+    """Returns a whole page.
+
+    Args:
+        name: its title.
+        body: elements, as HTML; empty ones are left out.
+    """
+    shown = "\n".join(part for part in body if part)
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta name="color-scheme" content="light dark"><title>{escaped(name)}</title>'
+        f"<style>{_STYLE}</style></head>\n<body><main>\n{shown}\n</main></body></html>\n"
+    )
+
+
+def escaped(text: str) -> str:
+    """Returns a text as HTML."""
+    return html.escape(text, quote=True)
+
+
+def section(sheet: Sheet) -> str:
+    """Returns a table below its title."""
+    heading = f"<h2>{escaped(sheet.title.capitalize())}</h2>" if sheet.title else ""
+    return f"<section>{heading}{table(sheet)}</section>"
+
+
+def table(sheet: Sheet) -> str:
+    """Returns a table."""
+    head = "".join(f"<th{_side(sheet, x)}>{escaped(name)}</th>" for x, name in enumerate(sheet.columns))
+    rows = "".join(
+        "<tr>" + "".join(_cell(sheet, y, x, cell) for x, cell in enumerate(row)) + "</tr>"
+        for y, row in enumerate(sheet.rows)
+    )
+    return f'<div class="wide" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+
+
+def _cell(sheet: Sheet, y: int, x: int, cell: str) -> str:
+    text = f"<mark>{escaped(cell)}</mark>" if (y, x) in sheet.marked else escaped(cell)
+    return f"<th scope='row'>{text}</th>" if x == 0 else f"<td{_side(sheet, x)}>{text}</td>"
+
+
+def _side(sheet: Sheet, column: int) -> str:
+    return ' class="right"' if column in sheet.right else ""
+
+
+def note_list(notes: Iterable[str]) -> str:
+    """Returns a section of notes, each once."""
+    lines = "".join(f"<li>{escaped(note)}</li>" for note in dict.fromkeys(notes))
+    return f'<section class="notes"><h2>Notes</h2><ul>{lines}</ul></section>'
+
+
+def formula_list(formulas: dict[str, str]) -> str:
+    """Returns how every figure is computed, folded."""
+    lines = "".join(f"<dt>{escaped(name)}</dt><dd>{escaped(formula)}</dd>" for name, formula in formulas.items())
+    return f"<details><summary>How every figure is computed</summary><dl>{lines}</dl></details>"
 
 
 def report_page(report: Report, metrics: Metrics) -> str:
@@ -22,7 +84,7 @@ def report_page(report: Report, metrics: Metrics) -> str:
 
     Args:
         report: the run.
-        metrics: its charts, see `headrace.insight.timeseries.summary`.
+        metrics: its charts, see `headrace.insight.timeseries.charts`.
     """
     verdict = report.verdict
     cause = f'<p class="cause">{escaped(f"cause: {report.cause}")}</p>' if report.cause is not None else ""
@@ -48,7 +110,7 @@ def comparison_page(comparison: Comparison, metrics: Sequence[Metrics]) -> str:
 
     Args:
         comparison: the runs.
-        metrics: the charts of each, see `headrace.insight.timeseries.summary`.
+        metrics: the charts of each, see `headrace.insight.timeseries.charts`.
     """
     names = [run.run_id for run in comparison.runs]
     cards = "".join(

@@ -9,17 +9,15 @@ from datetime import datetime, timezone
 import msgspec
 
 from headrace.insight.cost.cost_report import CostReport, cost_of
-from headrace.insight.figures.data_workers import WorkersReport, workers_reports
+from headrace.insight.figures.data_workers import ServerReport, WorkersReport, server_reports, workers_reports
 from headrace.insight.figures.figure import FORMULAS, Figure, Window, missing
-from headrace.insight.figures.host_usage import cpu_rate
-from headrace.insight.figures.instance_groups import GroupReport, group_report
+from headrace.insight.figures.host_usage import GroupReport, cpu_rate, group_report
 from headrace.insight.figures.loaders import LoaderReport, Training, by_loader, loader_report, training_of
 from headrace.insight.figures.logged_values import ValueReport, value_reports
 from headrace.insight.figures.missing_files import absent
 from headrace.insight.figures.planned_job import PlannedJob, planned_job
 from headrace.insight.figures.platform_use import PlatformUse, platform_uses
-from headrace.insight.figures.tf_data_servers import ServerReport, server_reports
-from headrace.insight.verdicts.decide import Verdict, verdict
+from headrace.insight.verdicts.decide import Verdict, long_warm_up, verdict, with_others, with_warm_up
 from headrace.insight.verdicts.evidence import (
     Usage,
     VerdictInputs,
@@ -30,7 +28,6 @@ from headrace.insight.verdicts.evidence import (
     silence_of,
     supply_of,
 )
-from headrace.insight.verdicts.warmup import long_warm_up, with_others, with_warm_up
 from headrace.runs import (
     Damage,
     HostSecond,

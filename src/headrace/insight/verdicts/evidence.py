@@ -12,7 +12,7 @@ import msgspec
 
 from headrace.insight.figures.data_workers import Workers, WorkersReport
 from headrace.insight.figures.figure import WARM_UP_RECORDS, Figure, Window
-from headrace.insight.figures.instance_groups import GroupReport
+from headrace.insight.figures.host_usage import GroupReport
 from headrace.insight.verdicts.thresholds import CPU_BUSY, CROWDED, OTHERS, RESTING
 from headrace.runs import Cause, CauseKind, LoaderSecond, Program, ServiceSecond, Status, Stream
 

@@ -109,8 +109,7 @@ def _stack_group(kind: StackKind, short_help: str, described: Callable[[], None]
 def _vpc_template(
     cidr: str, zone: tuple[str, ...], traffic: str, port: tuple[str, ...], encrypted: bool, bucket: tuple[str, ...]
 ) -> StackTemplate:
-    from headrace.cloud.port_ranges import own_ports
-    from headrace.cloud.vpc_template import Traffic, VpcOptions, vpc_stack
+    from headrace.cloud.vpc_template import Traffic, VpcOptions, own_ports, vpc_stack
 
     return vpc_stack(VpcOptions(cidr, zone, Traffic(traffic), own_ports(port), encrypted, bucket))
 

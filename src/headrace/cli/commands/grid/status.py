@@ -24,7 +24,7 @@ def status(grid: str, shown: int, notes: bool, output: str) -> int:
     from headrace.grid.controller.grid_lease import has_controller
     from headrace.grid.journal.journal_file import journal_path
     from headrace.grid.journal.read_grid import read_grid, read_notes
-    from headrace.grid.report.running_cost import with_running_costs
+    from headrace.grid.report.run_figures import with_running_costs
     from headrace.own_runs import started_here
 
     record = with_running_costs(read_grid(grid))

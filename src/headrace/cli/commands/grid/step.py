@@ -46,9 +46,8 @@ def command(index: int, bundle: str, runs: int, quiet: bool) -> int:
     from headrace.cli.views.terminal import Terminal
     from headrace.engines.handle import Handle
     from headrace.errors import HeadraceError
-    from headrace.grid.batch.read_bundle import read_bundled_line
     from headrace.grid.batch.retry_rules import TRY_AGAIN
-    from headrace.grid.batch.run_step import may_pass, started_line
+    from headrace.grid.batch.run_step import may_pass, read_bundled_line, started_line
 
     def start() -> Handle:
         found = read_bundled_line(bundle, index)
