@@ -6,7 +6,7 @@ import msgspec
 from agent_plans import Ports, make_plan, ranks, scripts, workers
 
 from headrace.agent.control.control_messages import Orders
-from headrace.agent.host.feed_file import feed_hosts_for
+from headrace.agent.host.data_servers import feed_hosts_for
 from headrace.agent.program_specs import (
     ProgramSpec,
     expected_streams,

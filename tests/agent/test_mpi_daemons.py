@@ -6,8 +6,7 @@ from agent_plans import make_plan, ranks, scripts
 from test_agent_coordinator import Play
 
 from headrace.agent.control.control_messages import DaemonEnded, DaemonWanted
-from headrace.agent.coordinator.mpi_daemons import Daemons
-from headrace.agent.coordinator.mpi_outcome import missing_ranks
+from headrace.agent.coordinator.mpi_daemons import Daemons, missing_ranks
 from headrace.agent.program_specs import ProgramSpec, expected_streams, is_of_mpirun, programs_of
 from headrace.instance.launch_plan import MPI, DistributionPlan
 from headrace.runs.events import Status

@@ -7,7 +7,6 @@ coordinator, which the supervisor runs.
     host_agent       the agent of one host: carries out the orders, reports, stops
     program_specs    which programs run on a host, and their command lines (pure)
     tf_data_server   one server of tf.data.service, a process of its own
-    agent_log        writes the agent's log records into its log of the run
     control/         messages between agents and coordinator, and the connections that carry them
     coordinator/     the job's state machine (pure), and `authority`, which runs it in the supervisor
     launchers/       torchrun and mpirun: they ask the agents for the ranks

@@ -9,7 +9,6 @@ import os
 import sys
 from pathlib import Path
 
-from headrace.agent.agent_log import AgentLogHandler
 from headrace.errors import HeadraceError
 from headrace.instance.launch_plan import read_plan, read_secret
 from headrace.instance.lifeline import ATTEMPT, OPTION
@@ -22,6 +21,28 @@ from headrace.runs.run_paths import AGENT
 from headrace.runs.writers import write_behind
 
 END_SECONDS = 5.0  # for what is killed at the very end
+
+
+class AgentLogHandler(logging.Handler):
+    """Writes the text of a record as one entry of a log; a record below INFO says its level and logger first.
+
+    Args:
+        log: the log; it belongs to the caller.
+    """
+
+    def __init__(self, log: LogWriter) -> None:
+        super().__init__()
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Writes a record."""
+        try:
+            text = self.format(record)
+            if record.levelno < logging.INFO:
+                text = f"{record.levelname.lower()} {record.name}: {text}"
+            self._log.write_line("o", text.encode(errors="replace"), record.created)
+        except Exception:  # noqa: BLE001  (a record that cannot be formatted is reported by `logging`, on stderr)
+            self.handleError(record)
 
 
 def main() -> int:

@@ -1,1 +1,1 @@
-"""The coordinator of a job: a state machine without I/O, its parts, and the shell (`leader`) that runs it."""
+"""The coordinator of a job: a state machine without I/O, its parts, and the shell (`authority`) that runs it."""

@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from headrace.agent.control.control_messages import Orders, Report
 from headrace.agent.control.control_transport import ControlServer
 from headrace.agent.coordinator.budget_limits import NOTHING, Used
-from headrace.agent.coordinator.effects import Effects
+from headrace.agent.coordinator.host_state import Effects
 from headrace.agent.coordinator.state_machine import Coordinator
 from headrace.errors import HeadraceError
 from headrace.instance.certificates import Certificates

@@ -1,4 +1,4 @@
-"""What the coordinator knows of one host."""
+"""What the coordinator knows of one host, and what follows from what happens to it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from headrace.agent.program_specs import expected_streams, is_of_mpirun
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.tfdata import tf_data_servers
 from headrace.runs.cause import Cause, CauseKind
+from headrace.runs.events import Event
 from headrace.runs.run_paths import AGENT
 
 # States of a server of the data service
@@ -172,3 +173,16 @@ def cut_off_cause(hosts: Iterable[HostState], leader: str, cause: Cause) -> Caus
         return cause
     reason = f"cut off: all other hosts are silent for {SILENCE_LIMIT:g} s"
     return Cause(CauseKind.HOST_LOST, reason, own.group, own.name, AGENT, infrastructure=True)
+
+
+@dataclass
+class Effects:
+    """What follows from one event.
+
+    Attributes:
+        records: events of the job, in order.
+        wake: hosts whose orders have changed.
+    """
+
+    records: list[Event] = field(default_factory=list)
+    wake: set[str] = field(default_factory=set)

@@ -45,7 +45,6 @@ from headrace.agent.control.control_messages import (
 from headrace.agent.coordinator.budget_limits import NOTHING, BudgetLimits, Used
 from headrace.agent.coordinator.data_hosts import DataHosts
 from headrace.agent.coordinator.data_services import DataServices
-from headrace.agent.coordinator.effects import Effects
 from headrace.agent.coordinator.first_cause import (
     WINDOW,
     Suspect,
@@ -60,12 +59,12 @@ from headrace.agent.coordinator.host_state import (
     READY,
     SILENCE_LIMIT,
     STARTING,
+    Effects,
     HostState,
     all_hosts,
     cut_off_cause,
 )
-from headrace.agent.coordinator.mpi_daemons import Daemons
-from headrace.agent.coordinator.mpi_outcome import unfinished_worlds
+from headrace.agent.coordinator.mpi_daemons import Daemons, unfinished_worlds
 from headrace.agent.coordinator.readiness import never_ready, startable
 from headrace.agent.coordinator.stall import stalled
 from headrace.agent.program_specs import MPIRUN, TORCHRUN, goes_on_without, mpi_peers

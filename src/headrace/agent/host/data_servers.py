@@ -8,13 +8,14 @@ from collections.abc import Callable
 
 import msgspec
 
-from headrace.agent.control.control_messages import ExecutorLost, FeedDown, FeedUp, ServerDown, ServerUp
+from headrace.agent.control.control_messages import ExecutorLost, FeedDown, FeedUp, Orders, ServerDown, ServerUp
 from headrace.agent.host.host_context import HostContext
 from headrace.agent.host.process import Running
 from headrace.agent.host.programs import HostPrograms
 from headrace.agent.host.restarted_server import RestartedServer
-from headrace.agent.program_specs import FEED, programs_of, service_argv
+from headrace.agent.program_specs import FEED, feed_socket, programs_of, service_argv
 from headrace.exit_status import split_status
+from headrace.instance.launch_plan import FEED_NAME, SECRET_NAME, FeedHosts, LaunchPlan, channel_dir, write_atomically
 from headrace.instance.tfdata import DISPATCHER
 from headrace.processes.process_table import TICKS, look
 from headrace.record_files import decode_record
@@ -184,3 +185,26 @@ class HostServices:
 
         limit = max(IMPORT_SECONDS, self._context.plan.start_timeout)
         return RestartedServer(stream, self._starter(stream), take, down, limit, SILENCE)
+
+
+def feed_hosts_for(plan: LaunchPlan, host: str, orders: Orders, secret: bytes) -> FeedHosts:
+    """Returns the content of a host's feed.json: the coordinator's list, its own feed server by its Unix socket.
+
+    Args:
+        plan: the launch plan.
+        host: the host whose programs will read it.
+        orders: the coordinator's.
+        secret: the job's secret.
+    """
+    own = f"unix:{feed_socket(plan, host, secret)}"
+    return FeedHosts(
+        generation=orders.feed_generation,
+        secret_file=str(channel_dir(plan.host(host).base_dir) / SECRET_NAME),
+        hosts=tuple(msgspec.structs.replace(each, address=own) if each.host == host else each for each in orders.feed),
+    )
+
+
+def write_feed_file(plan: LaunchPlan, host: str, orders: Orders, secret: bytes) -> None:
+    """Rewrites a host's feed.json. Raises OSError."""
+    path = channel_dir(plan.host(host).base_dir) / FEED_NAME
+    write_atomically(path, msgspec.json.format(msgspec.json.encode(feed_hosts_for(plan, host, orders, secret))))

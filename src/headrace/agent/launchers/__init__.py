@@ -21,7 +21,7 @@ own, and its exit code or signal is known, whatever mpirun reports.
     mpi_host           the agent's part
 
 The coordinator's part is `coordinator.mpi_daemons` (which host asked for which daemon, and how it ended) and
-`coordinator.mpi_outcome` (what the end of mpirun means).
+`coordinator.mpi_daemons` (what the end of mpirun means).
 
 This package imports nothing when it is imported.
 """

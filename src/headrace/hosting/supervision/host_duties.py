@@ -32,7 +32,7 @@ from headrace.runs import Cause, CauseKind, RunPaths, Status
 
 _log = logging.getLogger(__name__)
 
-LINGER = 1.0  # for helpers of programs that end by themselves, see headrace.agent.host.kill_leftovers
+LINGER = 1.0  # for helpers of programs that end by themselves, see headrace.agent.host.terminate
 READY_SECONDS = 60.0  # for what works beside the agents to be ready
 HELPER_GRACE = 5.0  # between SIGTERM and SIGKILL for a process whose work is not wanted any more
 LAST_SYNC_SECONDS = 900.0  # for the last checkpoints to be brought to safety
