@@ -155,7 +155,7 @@ def test_a_mixture_has_buckets_too_and_its_weights_change_where_the_schedule_say
             whole.append(batch)
             states.append(loader.state_dict())
     assert {int(source) for batch in whole[8:] for source in batch[0][:, 0]} == {1}
-    for step, state in enumerate(states, 1):
+    for step, state in [*enumerate(states, 1)][::5]:
         with DataLoader(data, **options) as loader:
             loader.load_state_dict(json.loads(json.dumps(state)))
             assert [flat(batch) for batch in loader] == [flat(batch) for batch in whole[step:]]

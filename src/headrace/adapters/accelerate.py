@@ -232,7 +232,7 @@ class DataLoader(_Prepared, feed.DataLoader):
     def _remainder(self) -> int:
         if self._given is not None:
             return len(self._given) % self._total if self._total else 0
-        if not self._even or self.drop_last:
+        if not self._options.even_batches or self.drop_last:
             return 0
         plan = self._plan()
         return (plan.samples or 0) % plan.global_batch

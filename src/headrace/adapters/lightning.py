@@ -50,7 +50,7 @@ class DataLoader(feed.DataLoader):
         if options.get("seed") is None and options.get("generator") is None:
             options["seed"] = int(os.environ.get("PL_GLOBAL_SEED", "0"))
         super().__init__(*args, **options)
-        if self._sampled:
+        if self._options.sampled:
             raise ValueError(
                 "a sampler decides by itself what a rank loads, and headrace does not divide it further: "
                 "give it to headrace.feed.DataLoader, as a DistributedSampler where there are several ranks"

@@ -7,6 +7,7 @@ identical, with any number of workers, wherever they are and whatever dies; see 
 from __future__ import annotations
 
 import dataclasses
+import multiprocessing
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -25,16 +26,7 @@ from headrace.feed.loader.device import DeviceBatches, find_device, find_pinning
 from headrace.feed.loader.iteration import Iteration
 from headrace.feed.loader.known_data import KnownData
 from headrace.feed.loader.lane_batches import LaneBatches, LaneMaker
-from headrace.feed.loader.loader_arguments import (
-    as_context,
-    check_arguments,
-    check_buckets,
-    check_lanes,
-    check_own,
-    find_shard,
-    make_policy,
-    orders_itself,
-)
+from headrace.feed.loader.loader_options import Options, find_shard, samplers_of
 from headrace.feed.loader.loader_warnings import warn_of_pass, warn_of_workers
 from headrace.feed.loader.open_sessions import OpenSessions
 from headrace.feed.loader.places import Places
@@ -49,18 +41,17 @@ from headrace.feed.pipelines.fetch import Built
 from headrace.feed.pipelines.purity import PurityReport, check, spread
 from headrace.feed.pipelines.seeds import preserved_generators
 from headrace.feed.plan.epoch import EpochPlan
-from headrace.feed.plan.lane_planner import LaneOptions, LanePlanner
+from headrace.feed.plan.lane_planner import LanePlanner
 from headrace.feed.plan.loader_seeds import LoaderSeeds
 from headrace.feed.plan.orders.length_buckets import Buckets
 from headrace.feed.plan.orders.window import Window
 from headrace.feed.plan.pass_progress import MAX_WINDOW, Begun, Place, Progress
 from headrace.feed.plan.planner import Planner
 from headrace.feed.plan.rank_share import Shard
-from headrace.feed.plan.torch_samplers import make_samplers, source_of
-from headrace.feed.tuning.auto import Auto, asked_workers
+from headrace.feed.plan.torch_samplers import source_of
+from headrace.feed.tuning.auto import Auto
 from headrace.feed.tuning.loader_tuner import LoaderTuner
 from headrace.feed.wire import messages
-from headrace.feed.wire.endpoints import find
 from headrace.feed.wire.mixing import Mixing
 from headrace.feed.wire.remote_errors import warn_user
 from headrace.feed.worker.lane_reader import LaneReaders
@@ -178,44 +169,19 @@ class DataLoader(Places, KnownData, TorchHabits):
         uneven: bool = False,
         buckets: Buckets | None = None,
     ) -> None:
-        self._endpoints = find(workers, secret_file, tls_ca)
-        remote = self._endpoints is not None
-        check_own(dataset, seed, memory, stall_timeout, remote=remote)
-        num_workers, auto = asked_workers(num_workers)
-        shares = global_batch_size is not None
-        options = LaneOptions(
-            num_shards, num_workers if auto is None else None, steps_per_epoch, uneven, shares, on_error == "skip"
-        )
-        lanes = check_lanes(
-            dataset, shuffle, sampler, batch_sampler, options, even_batches, on_error, remote=remote
-        )  # fmt: skip
-        self._policy = make_policy(on_error, slice_timeout, numerics, verify, hedge=hedge, lanes=lanes is not None)
-        batch_size, drop_last = check_arguments(
-            dataset, batch_size, shuffle, sampler, batch_sampler, num_workers, drop_last, timeout,
-            prefetch_factor, persistent_workers, generator, seed, multiprocessing_context, remote=remote,
-        )  # fmt: skip
-        self._window, self._lanes_shown = 1 if in_order or lanes is not None else MAX_WINDOW, num_shards is not None
-        self._sampled = sampler is not None or batch_sampler is not None
-        self._asked = (batch_size, global_batch_size, rank, world_size)
-        always = self._shards and not self._sampled
-        self._shard, batch_size = find_shard(*self._asked, sampled=self._sampled, always=always)
-        self.dataset = dataset
-        self.batch_size = batch_size
-        self.num_workers = num_workers
-        self._batched = batch_size is not None or batch_sampler is not None
+        options = Options(**{name: value for name, value in locals().items() if name not in ("self", "__class__")})
+        self._options, self._endpoints = options, options.endpoints
+        always = self._shards and not options.sampled
+        self._shard, self.batch_size = find_shard(options, always=always)
+        self.dataset, self.num_workers = dataset, options.most_workers
+        self._batched = options.rows is not None or batch_sampler is not None
         self.collate_fn = collate_fn or standard_collate(batched=self._batched)
         self.pin_memory, self.pin_memory_device = pin_memory, pin_memory_device
-        self.device, self.drop_last = find_device(device), drop_last
-        self.timeout = timeout
-        self.worker_init_fn = worker_init_fn
-        self.multiprocessing_context = as_context(multiprocessing_context)
-        self.generator = generator
-        self.prefetch_factor = prefetch_factor
-        self.persistent_workers = persistent_workers
-        self.in_order = in_order
-        self.name = name
-        self._even = even_batches
-        self._memory, self._stall_timeout = memory, stall_timeout
+        self.device, self.drop_last, self.in_order, self.name = find_device(device), drop_last, in_order, name
+        self.timeout, self.worker_init_fn, self.generator = timeout, worker_init_fn, generator
+        context = multiprocessing_context
+        self.multiprocessing_context = multiprocessing.get_context(context) if isinstance(context, str) else context
+        self.prefetch_factor, self.persistent_workers = prefetch_factor, persistent_workers
         self.snapshot_every_n_steps = snapshot_every_n_steps
         self._length: int | None = None
         self._digest = ""
@@ -223,31 +189,24 @@ class DataLoader(Places, KnownData, TorchHabits):
         self._built: Built | None = None
         self._sessions = OpenSessions()
         weakref.finalize(self, self._sessions.close)
-        self._stats = SessionStats()
-        self._meter, fixed = StepMeter(name), prefetch_factor is not None
-        self._tuner = (
-            LoaderTuner(None if remote else auto, self._meter, self._stats, memory, fixed_ahead=fixed)
-            if remote or auto is not None
-            else None
-        )
-        check_buckets(buckets, batch_size, sampled=self._sampled, lanes=lanes is not None)
-        own = orders_itself(dataset, shuffle, seed, generator, buckets, sharded=self._shard is not None)
-        seeds = LoaderSeeds(seed, generator, once=persistent_workers)
-        self._planner = self._make_planner(seeds, lanes, shuffle or False, buckets)
+        self._stats, self._meter = SessionStats(), StepMeter(name)
+        self._tuner: LoaderTuner | None = None
+        if options.remote or options.auto is not None:
+            auto, fixed = None if options.remote else options.auto, prefetch_factor is not None
+            self._tuner = LoaderTuner(auto, self._meter, self._stats, memory, fixed_ahead=fixed)
+        self._planner = self._make_planner(options)
         self._opening = self._make_opening()
-        self._sampler, self._batch_sampler = make_samplers(
-            self._sized, sampler, batch_sampler, batch_size, generator, shuffle=bool(shuffle), drop_last=drop_last,
-            own=lanes is not None or (own and generator is None),
-        )  # fmt: skip
+        sharded = self._shard is not None
+        self._sampler, self._batch_sampler = samplers_of(options, self._sized, self.batch_size, sharded=sharded)
         self._ready = True
-        if self._endpoints is None and auto is None:
-            warn_of_workers(num_workers)
+        if not options.remote and options.auto is None:
+            warn_of_workers(self.num_workers)
 
     # What torch's DataLoader has
 
     def __iter__(self) -> Iterator[Any]:
         warn_of_pass(
-            divided=self._shard is not None or self._sampled, pin=self.pin_memory, device=self.pin_memory_device
+            divided=self._shard is not None or self._options.sampled, pin=self.pin_memory, device=self.pin_memory_device
         )
         prepare = pinned if self.pin_memory and self.device is None else None
         return Iteration(self._begin_pass, self._planner.bookmark, self._meter, prepare, self.__len__)
@@ -294,10 +253,10 @@ class DataLoader(Places, KnownData, TorchHabits):
 
     def _settle(self) -> None:
         """Looks again which part of the data is ours, where that was left open: it may be known only now."""
-        _, _, rank, world_size = self._asked
-        if self._shard is None or (rank is not None and world_size is not None):
+        given = self._options.rank, self._options.world_size
+        if self._shard is None or None not in given:
             return
-        shard, batch_size = find_shard(*self._asked, sampled=False, always=True, known=True)
+        shard, batch_size = find_shard(self._options, always=True, known=True)
         if shard != self._shard:
             self.close()
             self._shard, vars(self)["batch_size"] = shard, batch_size
@@ -328,15 +287,14 @@ class DataLoader(Places, KnownData, TorchHabits):
             self._built = dataclasses.replace(self._built, collate=self.collate_fn, default_collate=self._standard)
         return self._built
 
-    def _make_planner(
-        self, seeds: LoaderSeeds, lanes: LaneOptions | None, shuffle: bool | Window, buckets: Buckets | None
-    ) -> Planner | LanePlanner:
+    def _make_planner(self, options: Options) -> Planner | LanePlanner:
+        seeds = LoaderSeeds(options.seed, options.generator, once=options.persistent_workers)
         of = self.dataset, self._shard, self.batch_size, seeds, self._facts()
-        if lanes is not None:
-            return LanePlanner(*of, lanes, shuffle=shuffle, drop_last=self.drop_last)
+        if options.lanes is not None:
+            return LanePlanner(*of, options.lanes, shuffle=options.shuffle or False, drop_last=options.drop_last)
         return Planner(
-            *of, shuffle=shuffle, drop_last=self.drop_last, every=self.snapshot_every_n_steps,
-            own_sampler=not self._sampled, even=self._even, buckets=buckets,
+            *of, shuffle=options.shuffle or False, drop_last=options.drop_last, every=options.snapshot_every_n_steps,
+            own_sampler=not options.sampled, even=options.even_batches, buckets=options.buckets,
         )  # fmt: skip
 
     def _make_opening(self) -> messages.Open:
@@ -364,16 +322,16 @@ class DataLoader(Places, KnownData, TorchHabits):
         if self._tuner is not None and self._shard is not None:
             self._tuner.ranks = self._shard.world_size
         return Session(
-            self._worker_pool(), self._opening, memory=self._memory, prefetch=self.prefetch_factor,
-            stall_timeout=self._stall_timeout, policy=self._policy, stats=self._stats, warn=warn_user,
+            self._worker_pool(), self._opening, memory=self._options.memory, prefetch=self.prefetch_factor,
+            stall_timeout=self._options.stall_timeout, policy=self._options.policy, stats=self._stats, warn=warn_user,
             pinning=find_pinning(self.device, pin=self.pin_memory), tuner=self._tuner,
         )  # fmt: skip
 
     def _load(self, begun: Begun, progress: Progress) -> Supply:
-        built, skipped = self._local(), self._stats.skipped if self._policy.on_error == "skip" else None
+        built, skipped = self._local(), self._stats.skipped if self._options.policy.on_error == "skip" else None
         if begun.lanes is None:
             return Inline(CountedPass(progress, begun.end_step), begun.plans, partial(make_counted, built, skipped))
-        readers = LaneReaders(built.dataset, self.worker_init_fn, shown=self._lanes_shown)
+        readers = LaneReaders(built.dataset, self.worker_init_fn, shown=self._options.num_shards is not None)
         lanes = LaneBatches(built, begun.lanes, progress, self._stats)
         shared = self._shard is not None and self._shard.world_size > 1
         return Inline(lanes, begun.plans, LaneMaker(built, readers, warn_user, shared=shared))
@@ -394,4 +352,5 @@ class DataLoader(Places, KnownData, TorchHabits):
         if lanes is not None:
             made = Built(None, self.collate_fn, self._standard, self._batched)
             of = LaneBatches(made, lanes, progress, session.stats)
-        return Served(of, session, self._window, self.timeout or None, give_back)
+        window = 1 if self._options.in_order or lanes is not None else MAX_WINDOW
+        return Served(of, session, window, self.timeout or None, give_back)

@@ -96,33 +96,6 @@ def source_of(sampler: Iterable[Any] | None, batch_sampler: Iterable[list[Any]] 
     return SamplerSource(batch_sampler, 0, False, True)
 
 
-def make_samplers(
-    sized: Callable[[], Any],
-    sampler: Iterable[Any] | None,
-    batch_sampler: Iterable[list[Any]] | None,
-    batch_size: int | None,
-    generator: torch.Generator | None,
-    *,
-    shuffle: bool,
-    drop_last: bool,
-    own: bool,
-) -> tuple[Iterable[Any] | None, Iterable[list[Any]] | None]:
-    """Returns the samplers, and batch samplers, whose order a loader follows; None where headrace's own decides.
-
-    Args:
-        sized: returns what has the dataset's length.
-        sampler, batch_sampler, batch_size, generator, shuffle, drop_last: of the loader.
-        own: whether the order is headrace's own, if the user gave no sampler.
-    """
-    if sampler is not None:
-        return batched(sampler, batch_size, drop_last=drop_last)
-    if batch_sampler is not None:
-        return torch_samplers(sized, None, None, shuffle=False, drop_last=False)[0], batch_sampler
-    if own:
-        return None, None
-    return torch_samplers(sized, batch_size, generator, shuffle=shuffle, drop_last=drop_last)
-
-
 class _Mark(NamedTuple):
     """A place that the sampler has come to."""
 

@@ -1,0 +1,401 @@
+"""The options of a DataLoader: what it was given, and what may be combined: torch's rules, and headrace's own."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from multiprocessing.context import BaseContext
+from typing import TYPE_CHECKING, Any, Literal
+
+from headrace.errors import PipelineError
+from headrace.feed.client.numerics import NumericsPolicy
+from headrace.feed.client.policy import Policy
+from headrace.feed.pipelines.factory import Pipeline
+from headrace.feed.pipelines.lane_datasets import is_uncounted, leaves_of, require_openable
+from headrace.feed.pipelines.mixture import Mixture
+from headrace.feed.plan.lane_planner import LaneOptions
+from headrace.feed.plan.orders.length_buckets import Buckets
+from headrace.feed.plan.orders.window import Window
+from headrace.feed.plan.rank_share import Shard
+from headrace.feed.plan.torch_samplers import batched, torch_samplers
+from headrace.feed.streams.stream import Stream
+from headrace.feed.tuning.auto import Auto, asked_workers
+from headrace.feed.wire.endpoints import Endpoints, find
+
+if TYPE_CHECKING:
+    import torch
+
+MAX_LANES = 65_536
+_UNSPECIFIED = "DataLoader with IterableDataset: expected unspecified {0} option, but got {0}={1}"  # torch's words
+
+
+@dataclass(frozen=True, eq=False)
+class Options:
+    """What a DataLoader was given, checked when it is made; each field is the argument of that name.
+
+    Attributes:
+        endpoints: of the feed servers; None for workers of its own.
+        auto: what limits the number of local workers, where the loader chooses it.
+        most_workers: local workers, or the most that there will be.
+        rows: a rank and step, before it is known how many ranks share a global batch; None without batching.
+        lanes: how the data are read in lanes; None where rows have numbers.
+        policy: how failures are dealt with.
+    """
+
+    dataset: Any
+    batch_size: int | None
+    shuffle: bool | Window | None
+    sampler: Iterable[Any] | None
+    batch_sampler: Iterable[list[Any]] | None
+    num_workers: int | Auto | Literal["auto"]
+    collate_fn: Callable[[list[Any]], Any] | None
+    pin_memory: bool
+    drop_last: bool
+    timeout: float
+    worker_init_fn: Callable[[int], None] | None
+    multiprocessing_context: str | BaseContext | None
+    generator: torch.Generator | None
+    prefetch_factor: int | None
+    persistent_workers: bool
+    pin_memory_device: str
+    in_order: bool
+    seed: int | None
+    global_batch_size: int | None
+    rank: int | None
+    world_size: int | None
+    even_batches: bool | Literal["full"]
+    workers: str | None
+    secret_file: str | None
+    tls_ca: str | None
+    name: str
+    memory: int
+    stall_timeout: float
+    slice_timeout: float
+    on_error: Literal["raise", "skip"]
+    verify: float
+    numerics: NumericsPolicy
+    hedge: bool
+    device: str | torch.device | None
+    snapshot_every_n_steps: int | None
+    num_shards: int | None
+    steps_per_epoch: int | None
+    uneven: bool
+    buckets: Buckets | None
+
+    def __post_init__(self) -> None:
+        _ = self.endpoints
+        _check_own(self)
+        _ = self.most_workers, self.lanes, self.policy
+        _check_torch(self)
+        _check_buckets(self)
+
+    @cached_property
+    def endpoints(self) -> Endpoints | None:
+        """See the class."""
+        return find(self.workers, self.secret_file, self.tls_ca)
+
+    @property
+    def remote(self) -> bool:
+        """Whether the workers are on other hosts."""
+        return self.endpoints is not None
+
+    @property
+    def sampled(self) -> bool:
+        """Whether the user's sampler decides the order."""
+        return self.sampler is not None or self.batch_sampler is not None
+
+    @property
+    def auto(self) -> Auto | None:
+        """See the class."""
+        return self._asked[1]
+
+    @property
+    def most_workers(self) -> int:
+        """See the class."""
+        return self._asked[0]
+
+    @cached_property
+    def _asked(self) -> tuple[int, Auto | None]:
+        return asked_workers(self.num_workers)
+
+    @property
+    def rows(self) -> int | None:
+        """See the class."""
+        return None if self.batch_sampler is not None else self.batch_size
+
+    @cached_property
+    def lanes(self) -> LaneOptions | None:
+        """See the class."""
+        return _lanes_of(self)
+
+    @cached_property
+    def policy(self) -> Policy:
+        """See the class."""
+        return _policy_of(self)
+
+
+def _check_own(options: Options) -> None:
+    """Checks more of what is headrace's own.
+
+    Raises:
+        TypeError, ValueError: a value of another type, or out of range.
+        PipelineError: a pipeline that feed servers cannot import.
+    """
+    if options.seed is not None and (isinstance(options.seed, bool) or not hasattr(options.seed, "__index__")):
+        raise TypeError(f"seed must be an int or None, got {options.seed!r}")
+    if options.seed is not None and not -(2**63) <= int(options.seed) < 2**64:
+        raise ValueError(f"seed must lie in [-2**63, 2**64), got {options.seed}")
+    if isinstance(options.memory, bool) or not isinstance(options.memory, int) or options.memory < 1:
+        raise ValueError(f"memory is a number of bytes, at least 1, got {options.memory!r}")
+    if not isinstance(options.stall_timeout, (int, float)) or options.stall_timeout <= 0:
+        raise ValueError(f"stall_timeout must be more than 0 seconds, got {options.stall_timeout!r}")
+    if options.remote and not isinstance(options.dataset, Pipeline):
+        raise PipelineError(
+            f"the workers are on other hosts and cannot be given a {type(options.dataset).__name__} object",
+            hint="write a function in a module of source_dir that makes the dataset, mark it with "
+            "@headrace.feed.pipeline, and pass its call: DataLoader(train_set(), ...); "
+            'or keep the workers here with workers="local"',
+        )
+    if options.remote and options.dataset.factory.startswith("__main__:"):
+        raise PipelineError(
+            f"the pipeline {options.dataset.factory} is defined in the script itself, which feed servers cannot import",
+            hint="move the function and its dataset to a module beside the script, and import it from there",
+        )
+
+
+def _check_torch(options: Options) -> None:
+    """Checks the arguments, in torch's words where torch checks them.
+
+    Raises:
+        ValueError: arguments that exclude each other, or out of range.
+        TypeError: no dataset.
+    """
+    workers, context = options.most_workers, options.multiprocessing_context
+    indexed = hasattr(options.dataset, "__getitem__") or hasattr(options.dataset, "__getitems__")
+    if not isinstance(options.dataset, Pipeline) and not indexed and not is_uncounted(options.dataset):
+        raise TypeError(
+            "headrace.feed.DataLoader takes datasets with __getitem__ and __len__, and what can be iterated, "
+            f"got one of type {type(options.dataset).__name__}"
+        )
+    if isinstance(options.shuffle, str):
+        raise TypeError(f"shuffle must be True, False or a feed.Window(run, runs), got {options.shuffle!r}")
+    if workers < 0:
+        raise ValueError(
+            f"num_workers option should be non-negative, got {workers}; use num_workers=0 to disable multiprocessing."
+        )
+    if options.timeout < 0:
+        raise ValueError(f"timeout option should be non-negative, got {options.timeout}")
+    if workers == 0 and not options.remote:
+        if options.prefetch_factor is not None:
+            raise ValueError(
+                "prefetch_factor option could only be specified in multiprocessing: "
+                "let num_workers > 0 to enable multiprocessing, otherwise set prefetch_factor to None."
+            )
+        if options.persistent_workers:
+            raise ValueError("persistent_workers option needs num_workers > 0")
+        if context is not None:
+            raise ValueError(
+                "multiprocessing_context can only be used with multi-process loading (num_workers > 0), but got "
+                "num_workers=0"
+            )
+    if isinstance(context, str) and context not in multiprocessing.get_all_start_methods():
+        raise ValueError(
+            "multiprocessing_context option should specify a valid start method in "
+            f"{multiprocessing.get_all_start_methods()!r}, but got multiprocessing_context={context!r}"
+        )
+    if context is not None and not isinstance(context, (str, BaseContext)):
+        raise TypeError(
+            "multiprocessing_context option should be a valid context object or a string specifying the start method, "
+            f"but got multiprocessing_context={context}"
+        )
+    if options.prefetch_factor is not None and options.prefetch_factor < 1:
+        raise ValueError(f"prefetch_factor option should be non-negative and not 0, got {options.prefetch_factor}")
+    if options.sampler is not None and options.shuffle:
+        raise ValueError("sampler option is mutually exclusive with shuffle")
+    if options.generator is not None and options.seed is not None:
+        raise ValueError("seed and generator exclude each other: both decide the order and the random numbers")
+    if options.batch_sampler is not None:
+        if options.batch_size != 1 or options.shuffle or options.sampler is not None or options.drop_last:
+            raise ValueError(
+                "batch_sampler option is mutually exclusive with batch_size, shuffle, sampler, and drop_last"
+            )
+    elif options.batch_size is None:
+        if options.drop_last:
+            raise ValueError("batch_size=None option disables auto-batching and is mutually exclusive with drop_last")
+    elif not isinstance(options.batch_size, int) or isinstance(options.batch_size, bool) or options.batch_size < 1:
+        raise ValueError(f"batch_size must be an integer of at least 1, got {options.batch_size!r}")
+
+
+def _lanes_of(options: Options) -> LaneOptions | None:
+    """Checks what is different for datasets without a count. Returns what is asked of lanes, if this is one.
+
+    Raises:
+        ValueError: arguments that exclude each other, or out of range.
+        PipelineError: a dataset that can be read once only.
+    """
+    lanes = LaneOptions(
+        options.num_shards, options.most_workers if options.auto is None else None, options.steps_per_epoch,
+        options.uneven, options.global_batch_size is not None, options.on_error == "skip",
+    )  # fmt: skip
+    named = isinstance(options.dataset, Pipeline)
+    for name, value in (("num_shards", lanes.num_shards), ("steps_per_epoch", lanes.steps_per_epoch)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
+    if options.num_shards is not None and options.num_shards > MAX_LANES:
+        raise ValueError(f"num_shards must be at most {MAX_LANES}, got {options.num_shards}")
+    if not (options.num_shards is not None if named else is_uncounted(options.dataset)):
+        for name in ("num_shards", "steps_per_epoch", "uneven"):
+            if getattr(lanes, name):
+                told = "; a Pipeline needs num_shards= too" if named else ""
+                raise ValueError(f"{name}= is for datasets without a count, this one has rows by number{told}")
+        return None
+    if not named:
+        require_openable(options.dataset)
+    streams = named or any(isinstance(leaf, Stream) for leaf in leaves_of(options.dataset))
+    if options.shuffle and not streams:
+        raise ValueError(_UNSPECIFIED.format("shuffle", options.shuffle))
+    for name, other in (("sampler", options.sampler), ("batch_sampler", options.batch_sampler)):
+        if other is not None:
+            raise ValueError(_UNSPECIFIED.format(name, other))
+    if options.even_batches:
+        raise ValueError("even_batches needs a count; steps_per_epoch= gives all ranks the same number of batches")
+    if options.on_error != "raise" and not streams:
+        raise ValueError(
+            'on_error="skip" leaves out rows that .map, .filter or .flat_map raise over; when a dataset of your own '
+            "raises, its lane has ended: catch the exception in it, where it goes on"
+        )
+    if options.uneven and options.steps_per_epoch is not None:
+        raise ValueError("steps_per_epoch and uneven exclude each other")
+    if lanes.workers is None and options.num_shards is None and not options.remote:
+        raise ValueError('num_workers="auto" needs num_shards=: the lanes of a dataset without a count')
+    if options.remote and options.num_shards is None:
+        raise ValueError("num_shards= says in how many lanes workers on other hosts read a dataset without a count")
+    return lanes
+
+
+def _check_buckets(options: Options) -> None:
+    """Checks what buckets go with.
+
+    Raises:
+        TypeError: something else than `feed.Buckets`.
+        ValueError: arguments that exclude each other.
+    """
+    if options.buckets is None:
+        return
+    if not isinstance(options.buckets, Buckets):
+        raise TypeError(f"buckets must be a feed.Buckets, got {options.buckets!r}")
+    if options.sampled:
+        raise ValueError("buckets decide the order, and so does a sampler: leave one out")
+    if options.rows is None:
+        raise ValueError("batch_size=None switches batching off and excludes buckets")
+    if options.lanes is not None:
+        raise ValueError("buckets need rows by number; data without a count have none")
+
+
+def _policy_of(options: Options) -> Policy:
+    """Checks what is headrace's own. Raises ValueError."""
+    if options.on_error not in ("raise", "skip"):
+        raise ValueError(f'on_error must be "raise" or "skip", got {options.on_error!r}')
+    if options.numerics not in ("warn", "refuse"):
+        raise ValueError(f'numerics must be "warn" or "refuse", got {options.numerics!r}')
+    if not isinstance(options.verify, (int, float)) or not 0 <= options.verify <= 1:
+        raise ValueError(f"verify is a share of the slices and must lie in [0, 1], got {options.verify!r}")
+    if not isinstance(options.slice_timeout, (int, float)) or options.slice_timeout <= 0:
+        raise ValueError(f"slice_timeout must be more than 0 seconds, got {options.slice_timeout!r}")
+    on_error = "raise" if options.lanes is not None else options.on_error
+    return Policy(on_error, options.slice_timeout, options.numerics, options.verify, options.hedge)
+
+
+def _orders_itself(options: Options, *, sharded: bool) -> bool:
+    """Returns whether the order is headrace's own, if the user gave no sampler.
+
+    Raises:
+        ValueError: a torch generator shall decide an order that only a seed can.
+    """
+    ordered = isinstance(options.shuffle, Window) or isinstance(options.dataset, Mixture)
+    seeded = sharded or ordered or options.buckets is not None
+    if options.generator is not None and seeded:
+        raise ValueError("generator excludes sharding, a Window, a mixture and buckets: their order is made from seed=")
+    return seeded or options.seed is not None or isinstance(options.dataset, Pipeline)
+
+
+def samplers_of(
+    options: Options, sized: Callable[[], Any], rows: int | None, *, sharded: bool
+) -> tuple[Iterable[Any] | None, Iterable[list[Any]] | None]:
+    """Returns the samplers, and batch samplers, whose order a loader follows; None where headrace's own decides.
+
+    Args:
+        options: of the loader.
+        sized: returns what has the dataset's length.
+        rows: a rank and step.
+        sharded: whether this rank takes a part.
+    """
+    sampler, drop_last, own = options.sampler, options.drop_last, _orders_itself(options, sharded=sharded)
+    if sampler is not None:
+        return batched(sampler, rows, drop_last=drop_last)
+    if options.batch_sampler is not None:
+        return torch_samplers(sized, None, None, shuffle=False, drop_last=False)[0], options.batch_sampler
+    if options.lanes is not None or (own and options.generator is None):
+        return None, None
+    return torch_samplers(sized, rows, options.generator, shuffle=bool(options.shuffle), drop_last=drop_last)
+
+
+def find_shard(options: Options, *, always: bool = False, known: bool = False) -> tuple[Shard | None, int | None]:
+    """Decides which part of the data this rank takes. Returns (shard or None, rows a rank and step).
+
+    Args:
+        options: of the loader.
+        always: whether the data is shared although none of them says so.
+        known: whether the rank must be known by now.
+
+    Raises:
+        ValueError: a sampler together with sharding, or numbers that do not fit.
+    """
+    rank, world_size, global_batch = options.rank, options.world_size, options.global_batch_size
+    if global_batch is None and rank is None and world_size is None and not always:
+        return None, options.rows
+    if options.sampled:
+        raise ValueError("a sampler decides what this rank loads; global_batch_size, rank and world_size exclude it")
+    if options.rows is None:
+        raise ValueError("batch_size=None cannot be sharded: give batch_size or global_batch_size")
+    if known:
+        _require_rank(rank, world_size)
+    known_rank, known_world = _distributed()
+    shard = Shard(known_rank if rank is None else rank, known_world if world_size is None else world_size)
+    if not 0 <= shard.rank < shard.world_size:
+        raise ValueError(f"rank must lie in [0, {shard.world_size}), got {shard.rank}")
+    if global_batch is None:
+        return shard, options.rows
+    if global_batch < 1 or global_batch % shard.world_size:
+        raise ValueError(f"global_batch_size={global_batch} must be a multiple of the {shard.world_size} ranks")
+    if options.rows not in (1, global_batch // shard.world_size):
+        raise ValueError(
+            f"batch_size={options.rows} is the rows of one rank, and global_batch_size={global_batch} those of all "
+            f"{shard.world_size} ranks: give one of the two"
+        )
+    return shard, global_batch // shard.world_size
+
+
+def _distributed() -> tuple[int, int]:
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    if "RANK" not in os.environ:
+        return 0, 1  # not known yet: a launcher that sets WORLD_SIZE alone numbers its ranks later
+    return int(os.environ["RANK"]), int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def _require_rank(rank: int | None, world_size: int | None) -> None:
+    """Raises ValueError when there are several ranks, and nothing says which one this is."""
+    torch = sys.modules.get("torch")
+    known = torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized()
+    ranks = int(os.environ.get("WORLD_SIZE", "1")) if world_size is None else world_size
+    if not known and rank is None and "RANK" not in os.environ and ranks > 1:
+        raise ValueError(
+            f"there are {ranks} ranks, and nothing says which one this is: give rank=, set RANK, "
+            "or set up torch.distributed before the first pass"
+        )
