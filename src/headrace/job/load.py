@@ -50,7 +50,8 @@ def load_job(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Job
     if wrong and not final.data:
         raise JobInvalid(source.problems(wrong))
     data = {key: value for key, value in final.data.items() if value is not None}
-    return Job.from_source({"job_name": job_name_of(file.stem), **data}, source, file.absolute().parent, wrong)
+    stem = file.name.rpartition(".")[0] or file.name  # pathlib has another one of "....yaml" since Python 3.14
+    return Job.from_source({"job_name": job_name_of(stem), **data}, source, file.absolute().parent, wrong)
 
 
 def job_name_of(stem: str) -> str:
