@@ -27,13 +27,13 @@ NAMES_CODE = [DOCS / "architecture.md", DOCS / "glossary.md", ROOT / "CONTRIBUTI
 """Pages whose `paths` in backticks are files and folders of the repository or, without a prefix, of src/headrace."""
 
 
-WORDS = 77_500
+WORDS = 63_500
 """Words of all pages that are written by hand, at most: 50,000 are wanted, so this number only falls."""
 HOW_TO_WORDS = 600
-STILL_LONGER = {"doctor": 1400, "feed-standalone": 2250, "frameworks": 1450, "tensorflow": 2850}
+STILL_LONGER = {"doctor": 850, "feed-standalone": 1050, "frameworks": 900, "tensorflow": 1200}
 """How-to pages that have more words than that, and how many they may have: the numbers only fall."""
 UNCLEAR = {
-    "told": 25, "said": 5, "had": 13, "and nothing else": 4, "of one's own": 0, "as ever": 0, "makes it so that": 0,
+    "told": 3, "said": 0, "had": 2, "and nothing else": 0, "of one's own": 0, "as ever": 0, "makes it so that": 0,
 }  # fmt: skip
 """Words in whose place a plain verb, or nothing, stands, and how often the pages have them: the numbers only fall."""
 
