@@ -22,6 +22,7 @@ from run_places import WITHOUT_TORCH, flag
 from stage import assert_failed, groups, kill, said, text, until
 
 from headrace import engines
+from headrace.engines.planning import plan_channels
 from headrace.errors import EngineRefused, JobInvalid
 from headrace.hosting.supervision.scratch_dir import remove_scratch
 from headrace.install_hint import install_hint
@@ -725,3 +726,16 @@ if SOAK:  # in every run: shards on feed servers (tests/feed), and channels that
         completed(stage, handle)
         expected = sorted(itertools.chain.from_iterable(range(n * 10, n * 10 + 4) for n in range(5)))
         assert f"ROWS {expected} False" in text(handle)
+
+
+def test_a_store_that_takes_the_question_and_does_not_answer_ends_the_check_of_a_channel_soon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(plan_channels, "CHECK_SECONDS", 0.1)
+    for name, value in [("ACCESS_KEY_ID", "x"), ("SECRET_ACCESS_KEY", "x"), ("REGION", "us-east-1")]:
+        monkeypatch.setenv(f"AWS_{name}", value)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{mute.getsockname()[1]}")
+        with pytest.raises(EngineRefused, match=r"channel 'train'.* 2 times") as refused:
+            plan_channels.check_channels([ChannelOrder("train", "s3://bucket/rows", ("algo-1",))])
+    assert refused.value.hint
