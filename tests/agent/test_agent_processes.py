@@ -217,10 +217,12 @@ def in_agent(tmp_path, code, scene=None):
         with LogWriter(tmp_path / "log") as log:
             running = Running("0", argv=[sys.executable, "-c", code], env=dict(os.environ), cwd=str(tmp_path), log=log)
             reaper.watch(running, lambda: None)
-            if scene is not None:
-                await scene(running)
-            await asyncio.wait_for(running.ended.wait(), 30)
-            running.close()
+            try:
+                if scene is not None:
+                    await scene(running)
+                await asyncio.wait_for(running.ended.wait(), allowed(30))
+            finally:
+                running.close()  # its pipe, also when it has not ended in time
         asyncio.get_running_loop().remove_signal_handler(signal.SIGCHLD)
         return running
 

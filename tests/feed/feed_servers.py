@@ -177,7 +177,7 @@ class Server:
         if self.process.poll() is None:
             self.signal(signal.SIGCONT)
             self.process.terminate()
-        self.process.wait(10)
+        self.process.wait(allowed(10))
         if self._status >= 0:
             os.close(self._status)
             self._status = -1
