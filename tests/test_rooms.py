@@ -30,6 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "child_python": set(),
     "control_group": set(),
     "held_file": set(),
+    "ledger": set(),
     "catalog": set(),
     "sagemaker_parameters": set(),  # SageMaker's names of hyperparameters, which both ends of the contract use
     "job": {"catalog", "sagemaker_parameters"},
@@ -50,10 +51,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "measuring": {"feed"},
     "adapters": {"feed", "instance", "job", "runs", "sagemaker_parameters"},
     "console": {"job", "instance", "runs", "catalog", "engines", "insight", "agent", "feed", "grid"},
-    "grid": {"job", "engines", "runs", "insight", "catalog", "cloud", "instance"},
+    "grid": {"job", "engines", "runs", "insight", "catalog", "cloud", "instance", "ledger"},
     # instance: the client of S3, for copies
     # cloud: AWS Batch needs what `headrace cloud` has: calls of AWS, stacks of roles, images, headrace's own wheel
-    "endpoint": {"job", "engines", "runs", "insight", "catalog"},
+    "endpoint": {"job", "engines", "runs", "insight", "catalog", "ledger"},
     "cloud": {"catalog", "instance", "host_libraries"},  # instance: the ports at which hosts meet
     "cli": {
         "job",

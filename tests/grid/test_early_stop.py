@@ -253,13 +253,13 @@ def test_lines_that_were_stopped_early_run_again_only_by_name_and_go_on_beyond_t
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_journal_of_before_gets_the_table_of_rungs(version: int, tmp_path: Path) -> None:
     path = tmp_path / "journal.sqlite"
-    with open_journal(path, create=True) as database:
+    with open_journal(path, create=True).database as database:
         database.execute("DROP TABLE rungs")
         if version == 1:
             database.execute("ALTER TABLE lines DROP COLUMN stop_asked")
         database.execute(f"PRAGMA user_version={version}")
     database.close()
-    database = open_journal(path)
+    database = open_journal(path).database
     database.execute("SELECT stop_asked FROM lines, rungs")
     database.close()
 

@@ -17,18 +17,16 @@ import json
 import os
 import re
 import secrets
-import sqlite3
 import stat
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from headrace.endpoint.s3.s3_errors import S3Error
 from headrace.errors import UsageError
 from headrace.held_file import hold
+from headrace.ledger import Ledger
 from headrace.private_folders import make_folders
 
 OWN = ".headrace-s3"
@@ -131,13 +129,11 @@ class ObjectStore:
         if lock_file is None:
             words = f"another server uses the folder of objects {root}"
             raise UsageError(words, hint="stop it, or name another folder with --buckets")
-        self.lock = threading.RLock()
         self._lock_file = lock_file
         try:
-            self._database = sqlite3.connect(self.own / "objects.sqlite", check_same_thread=False, isolation_level=None)
-            for setting in ("journal_mode=WAL", "synchronous=NORMAL", "cache_size=-4000"):
-                self._database.execute(f"PRAGMA {setting}")
-            self._database.executescript(_SCHEMA)
+            self._ledger = Ledger(self.own / "objects.sqlite", (_SCHEMA,), durable=False)
+            self._ledger.execute("PRAGMA cache_size=-4000")
+            self.lock, self.execute = self._ledger.lock, self._ledger.execute
             for left in (self.own / "incoming").iterdir():
                 left.unlink()
         except BaseException:
@@ -146,14 +142,8 @@ class ObjectStore:
 
     def close(self) -> None:
         """Ends the use of the folder."""
-        with self.lock:
-            self._database.close()
+        self._ledger.close()
         os.close(self._lock_file)
-
-    def execute(self, statement: str, *values: object) -> list[Any]:
-        """Runs one statement of SQL, and returns its rows."""
-        with self.lock:
-            return self._database.execute(statement, values).fetchall()
 
     def bucket_names(self) -> list[str]:
         """Returns the buckets there are, in order."""

@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import sqlite3
-import threading
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -20,12 +19,12 @@ from typing import NamedTuple, cast
 
 from headrace.errors import UsageError
 from headrace.held_file import hold
+from headrace.ledger import Ledger
 from headrace.private_folders import make_closed
 
 FILE = "jobs.sqlite"
 LOCK = "lock"
 _SIGNATURE_SECONDS = 3600.0
-_VERSION = 1
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS jobs (
     name TEXT PRIMARY KEY, uid TEXT UNIQUE NOT NULL, created REAL NOT NULL, modified REAL NOT NULL,
@@ -37,6 +36,7 @@ CREATE TABLE IF NOT EXISTS metrics (uid TEXT NOT NULL, name TEXT NOT NULL, t REA
 CREATE INDEX IF NOT EXISTS by_metric ON metrics (uid, name, t);
 CREATE TABLE IF NOT EXISTS signatures (signature TEXT PRIMARY KEY, used REAL NOT NULL);
 """
+_MADE_BY = (_SCHEMA, _SCHEMA)
 
 
 class Phase(str, Enum):
@@ -140,25 +140,16 @@ class JobStore:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._lock = threading.RLock()
         path = folder / FILE
         try:
-            self._database = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-            self._database.execute("PRAGMA journal_mode=WAL")
-            self._database.execute("PRAGMA synchronous=FULL")
-            version = int(self._database.execute("PRAGMA user_version").fetchone()[0])
-            if version > _VERSION:
-                raise UsageError(f"{path} was written by a newer headrace (version {version})", "update headrace")
-            self._database.executescript(_SCHEMA)
-            self._database.execute(f"PRAGMA user_version={_VERSION}")
+            self._ledger = Ledger(path, _MADE_BY)
             path.chmod(0o600)
         except (sqlite3.Error, OSError) as error:
             raise UsageError(f"{path} cannot be used: {error}", "name another folder with --store") from error
 
     def close(self) -> None:
         """Closes the file."""
-        with self._lock:
-            self._database.close()
+        self._ledger.close()
 
     def add(self, job: StoredJob, signature: str) -> None:
         """Adds a job that is queued, and remembers the signature of its request.
@@ -166,7 +157,7 @@ class JobStore:
         Raises:
             NameTaken: its name is.
         """
-        with self._lock, self._transaction() as database:
+        with self._ledger.transaction() as database:
             try:
                 database.execute(
                     "INSERT INTO jobs (name, uid, created, modified, request, tags, phase, attempt, note) "
@@ -184,9 +175,7 @@ class JobStore:
 
     def signature_used(self, signature: str) -> bool:
         """Tells whether a request with that signature has created a job lately."""
-        with self._lock:
-            found = self._database.execute("SELECT 1 FROM signatures WHERE signature = ?", (signature,))
-            return found.fetchone() is not None
+        return bool(self._ledger.execute("SELECT 1 FROM signatures WHERE signature = ?", signature))
 
     def of_uid(self, uid: str) -> StoredJob | None:
         """Returns the job of that uid."""
@@ -204,8 +193,7 @@ class JobStore:
 
     def names(self) -> list[str]:
         """Returns the names of all jobs that have a run, or had one."""
-        with self._lock:
-            return [row[0] for row in self._database.execute("SELECT name FROM jobs WHERE run_id != '' ORDER BY name")]
+        return [row[0] for row in self._ledger.execute("SELECT name FROM jobs WHERE run_id != '' ORDER BY name")]
 
     def in_phase(self, *phases: Phase) -> list[StoredJob]:
         """Returns the jobs in some phases, the oldest first."""
@@ -236,47 +224,31 @@ class JobStore:
         }
         values = {name: value for name, value in given.items() if value is not None}
         parts = ", ".join(f"{name} = ?" for name in values)
-        with self._lock:
-            self._database.execute(f"UPDATE jobs SET {parts} WHERE uid = ?", (*values.values(), job.uid))
+        self._ledger.execute(f"UPDATE jobs SET {parts} WHERE uid = ?", *values.values(), job.uid)
 
     def remove(self, job: StoredJob) -> None:
         """Removes a job."""
-        with self._lock:
-            self._database.execute("DELETE FROM jobs WHERE uid = ?", (job.uid,))
-            self._database.execute("DELETE FROM metrics WHERE uid = ?", (job.uid,))
+        with self._ledger.transaction() as database:
+            database.execute("DELETE FROM jobs WHERE uid = ?", (job.uid,))
+            database.execute("DELETE FROM metrics WHERE uid = ?", (job.uid,))
 
     def add_metrics(self, job: StoredJob, values: Iterable[PutMetric]) -> None:
         """Keeps values that programs have put."""
         rows = [(job.uid, each.name, each.t, each.step, each.value) for each in values]
-        with self._lock, self._transaction() as database:
+        with self._ledger.transaction() as database:
             database.executemany("INSERT INTO metrics VALUES (?, ?, ?, ?, ?)", rows)
 
     def metrics(self, job: StoredJob, name: str) -> list[PutMetric]:
         """Returns the values of a metric that programs have put, in the order of time."""
         query = "SELECT name, t, step, value FROM metrics WHERE uid = ? AND name = ? ORDER BY t, rowid"
-        with self._lock:
-            return [PutMetric(*row) for row in self._database.execute(query, (job.uid, name))]
+        return [PutMetric(*row) for row in self._ledger.execute(query, job.uid, name)]
 
     def metric_count(self, job: StoredJob) -> int:
         """Returns how many values programs have put."""
-        with self._lock:
-            return int(self._database.execute("SELECT count(*) FROM metrics WHERE uid = ?", (job.uid,)).fetchone()[0])
-
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        self._database.execute("BEGIN IMMEDIATE")
-        try:
-            yield self._database
-        except BaseException:
-            self._database.execute("ROLLBACK")
-            raise
-        self._database.execute("COMMIT")
+        return int(self._ledger.execute("SELECT count(*) FROM metrics WHERE uid = ?", job.uid)[0][0])
 
     def _rows(self, query: str, *values: object) -> list[StoredJob]:
-        with self._lock:
-            cursor = self._database.execute(query, values)
-            names = [column[0] for column in cursor.description]
-            return [_read(dict(zip(names, row, strict=True))) for row in cursor.fetchall()]
+        return [_read(dict(row)) for row in self._ledger.execute(query, *values)]
 
 
 def _read(row: dict[str, object]) -> StoredJob:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -72,21 +71,19 @@ class Journal:
     def __init__(self, path: Path, *, create: bool = False, instant: Instant = nothing_happens) -> None:
         self.path = path
         self._instant = instant
-        self._lock = threading.RLock()
-        self._database = open_journal(path, create=create)
+        self._ledger = open_journal(path, create=create)
         self._version = -1
 
     def close(self) -> None:
         """Closes the file."""
-        with self._lock:
-            self._database.close()
+        self._ledger.close()
 
     def read(self) -> GridRecord | None:
         """Returns what it has; None before `begin`."""
-        with self._lock:
+        with self._ledger.lock:
             if self._one("SELECT 1 FROM grid") is None:
                 return None
-            return record_of(self._database, self.path)
+            return record_of(self._ledger.database, self.path)
 
     def line(self, key: str, index: int) -> LineRecord:
         """Returns one line; `index` is its position. Raises KeyError when there is none."""
@@ -100,7 +97,7 @@ class Journal:
 
     def changed_elsewhere(self) -> bool:
         """Tells whether another connection has written since the last call; True the first time."""
-        with self._lock:
+        with self._ledger.lock:
             row = self._one("PRAGMA data_version")
             version, self._version = self._version, int(row[0]) if row else -1
             return version != self._version
@@ -369,20 +366,13 @@ class Journal:
     def _write(self, name: str) -> Iterator[sqlite3.Connection]:
         """One transaction. An error leaves the journal as it was."""
         self._instant(f"before {name}")
-        with self._lock:
-            try:
-                self._database.execute("BEGIN IMMEDIATE")
-                try:
-                    yield self._database
-                    self._database.execute("COMMIT")
-                except BaseException:
-                    if self._database.in_transaction:
-                        self._database.execute("ROLLBACK")
-                    raise
-            except sqlite3.IntegrityError as error:
-                raise JournalConflict(f"{self.path}: {name}: {error}") from error
-            except sqlite3.Error as error:
-                raise StorageError(f"{self.path} cannot be written: {error}", "is there room on the disk?") from error
+        try:
+            with self._ledger.transaction() as database:
+                yield database
+        except sqlite3.IntegrityError as error:
+            raise JournalConflict(f"{self.path}: {name}: {error}") from error
+        except sqlite3.Error as error:
+            raise StorageError(f"{self.path} cannot be written: {error}", "is there room on the disk?") from error
         self._instant(f"after {name}")
 
     def _one(self, statement: str) -> sqlite3.Row | None:
@@ -392,11 +382,11 @@ class Journal:
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
-        with self._lock:
-            try:
-                yield self._database
-            except sqlite3.Error as error:
-                raise StorageError(f"{self.path} cannot be read: {error}") from error
+        try:
+            with self._ledger.lock:
+                yield self._ledger.database
+        except sqlite3.Error as error:
+            raise StorageError(f"{self.path} cannot be read: {error}") from error
 
 
 _MOVABLE = f"state NOT IN ('{LineState.STARTING.value}', '{LineState.RUNNING.value}', '{LineState.COMPLETED.value}')"

@@ -12,13 +12,12 @@ from pathlib import Path
 
 from headrace.errors import StorageError, UsageError
 from headrace.home import GRIDS, home_dir
+from headrace.ledger import Ledger, check_version, connect, version_of
 from headrace.own_runs import enter_run, require_started_here, started_here
 from headrace.private_folders import make_folders
 from headrace.record_files import check_kind
 
 FILE = "journal.sqlite"
-BUSY_SECONDS = 30.0
-_VERSION = 3
 _SCHEMA = """
 CREATE TABLE grid (
     id INTEGER PRIMARY KEY CHECK (id = 1), name TEXT NOT NULL, file TEXT NOT NULL, digest TEXT NOT NULL,
@@ -63,24 +62,25 @@ def read_journal(path: Path) -> sqlite3.Connection:
     """Opens a journal to read it, whoever has written it. Raises UsageError and StorageError, as `open_journal`."""
     _check_there(path)
     if started_here(path.parent):
-        return open_journal(path)
+        return open_journal(path).database
     try:
         for file in path.parent.glob(f"{glob.escape(path.name)}*"):  # its log and index, too, which SQLite opens
             check_kind(file, file.lstat())
-        database = _connect(f"{path.absolute().as_uri()}?mode=ro")
+        database = connect(f"{path.absolute().as_uri()}?mode=ro")
         try:
             database.execute("PRAGMA trusted_schema=OFF")
             kinds = "SELECT name FROM sqlite_schema WHERE type NOT IN ('table', 'index') OR rootpage = 0"
             if (row := database.execute(kinds).fetchone()) is not None:
                 raise sqlite3.DatabaseError(f"{row['name']!r} is no table of a journal")
-            if (version := _version_of(database)) < _VERSION:
+            if (version := version_of(database)) < len(_MADE_BY):
                 raise sqlite3.DatabaseError(f"an older headrace has written it (version {version})")
         except sqlite3.Error:
             database.close()
             raise
+        check_version(database, path, len(_MADE_BY))
     except (sqlite3.Error, OSError) as error:
         raise StorageError(f"{path} cannot be read: {error}", "it was not started here, so it is only read") from error
-    return _of_this_version(database, path, version)
+    return database
 
 
 def require_own(path: Path) -> None:
@@ -93,8 +93,8 @@ def require_own(path: Path) -> None:
     )
 
 
-def open_journal(path: Path, *, create: bool = False) -> sqlite3.Connection:
-    """Opens a journal of this user's to write it. Threads may share the connection, one at a time.
+def open_journal(path: Path, *, create: bool = False) -> Ledger:
+    """Opens a journal of this user's to write it.
 
     Args:
         path: its file.
@@ -112,13 +112,7 @@ def open_journal(path: Path, *, create: bool = False) -> sqlite3.Connection:
             make_folders(path.parent)
             enter_run(path.parent)
         require_own(path)
-        database = _connect(str(path))
-        database.execute("PRAGMA journal_mode=WAL")
-        database.execute("PRAGMA synchronous=FULL")
-        database.execute("PRAGMA foreign_keys=ON")
-        version = _version_of(database)
-        if version < _VERSION:
-            version = _bring_up_to_date(database)
+        return Ledger(path, _MADE_BY)
     except (sqlite3.Error, OSError) as error:
         damaged = isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError)
         hint = (
@@ -127,7 +121,6 @@ def open_journal(path: Path, *, create: bool = False) -> sqlite3.Connection:
             else "is there room on the disk, and may you write there?"
         )
         raise StorageError(f"{path} cannot be used: {error}", hint) from error
-    return _of_this_version(database, path, version)
 
 
 def _check_there(path: Path) -> None:
@@ -135,37 +128,3 @@ def _check_there(path: Path) -> None:
         raise UsageError(
             f"there is no grid {path.parent.name!r}: {path} does not exist", "`headrace grid run` starts one"
         )
-
-
-def _connect(name: str) -> sqlite3.Connection:
-    database = sqlite3.connect(
-        name, timeout=BUSY_SECONDS, check_same_thread=False, isolation_level=None, uri=name.startswith("file:")
-    )
-    database.row_factory = sqlite3.Row
-    return database
-
-
-def _of_this_version(database: sqlite3.Connection, path: Path, version: int) -> sqlite3.Connection:
-    if version > _VERSION:
-        database.close()
-        raise UsageError(f"{path} was written by a newer headrace (version {version})", "update headrace")
-    return database
-
-
-def _version_of(database: sqlite3.Connection) -> int:
-    return int(database.execute("PRAGMA user_version").fetchone()[0])
-
-
-def _bring_up_to_date(database: sqlite3.Connection) -> int:
-    """Makes the tables, or what an older headrace had not, unless another process has done it meanwhile.
-
-    Returns their version.
-    """
-    database.execute("BEGIN IMMEDIATE")
-    version = _version_of(database)
-    if version < _VERSION:
-        for statement in filter(str.strip, _MADE_BY[version].split(";")):
-            database.execute(statement)
-        database.execute(f"PRAGMA user_version={_VERSION}")
-    database.execute("COMMIT")
-    return max(version, _VERSION)
