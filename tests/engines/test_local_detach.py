@@ -145,7 +145,7 @@ def test_when_its_keeper_is_killed_the_run_is_stopped_and_nothing_is_left(stage,
 
 
 def test_a_supervisor_that_does_not_start_is_told_and_nothing_is_left(stage, monkeypatch):
-    monkeypatch.setattr("headrace.hosting.supervision.start_detached.KEEPER", "headrace.no_such_module")
+    monkeypatch.setattr("headrace.hosting.supervision.detached.KEEPER", "headrace.no_such_module")
     with pytest.raises(EngineRefused, match="keeper did not start"):
         engines.start(stage.job(SLOW), detach=True)
     assert not list((stage.folder / "home" / "runs").iterdir())

@@ -19,8 +19,7 @@ from headrace.engines.slurm.handover import (
     write_stop_request,
     write_variables,
 )
-from headrace.engines.slurm.lead import LeadSignals
-from headrace.engines.slurm.next_attempt import begin_next_attempt
+from headrace.engines.slurm.lead import LeadSignals, begin_next_attempt
 from headrace.engines.slurm.slurm_job import plan_slurm_job
 from headrace.errors import EngineRefused
 from headrace.instance.launch_plan import LaunchPlan, Retry

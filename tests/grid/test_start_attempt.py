@@ -29,7 +29,7 @@ from pathlib import Path
 sys.path[:0] = {path!r}
 from grid_jobs import local_job
 from headrace.grid.controller.start_attempt import start_or_adopt
-import headrace.engines.local.engine as engine, headrace.hosting.supervision.start_detached as detached
+import headrace.engines.local.engine as engine, headrace.hosting.supervision.detached as detached
 def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
 {patch}
 start_or_adopt(local_job(Path({folder!r})), "local")

@@ -27,8 +27,8 @@ from headrace.engines.planning.prepare_run import prepare
 from headrace.hosting.isolation.network_layout import INTERFACE
 from headrace.hosting.isolation.probing import network_here
 from headrace.hosting.supervision.cleanup import sweep_leftovers
+from headrace.hosting.supervision.detached import await_keeper, start_keeper
 from headrace.hosting.supervision.start import start_supervisor
-from headrace.hosting.supervision.start_detached import await_keeper, start_keeper
 from headrace.hosting.supervision.supervisor_process import SupervisorProcess, stop_run
 from headrace.instance.launch_plan import LaunchPlan, plan_text
 from headrace.job import Job

@@ -11,7 +11,8 @@ nothing that happens on the submitting machine ends the run. Signals tell it wha
               unless a person has asked to stop the job, which was suspended
 
 When the job's `retry` wants another attempt and nodes are gone, Slurm queues the job again: by itself, or because the
-lead asks for it. Then another lead goes on with the run, see `next_attempt`.
+lead asks for it. Then another lead goes on with the run, perhaps on other nodes, and without a word of the first, which
+may have died with its node: what the attempt before has made is cleared, except its checkpoints.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -33,17 +35,19 @@ from headrace.engines.slurm.handover import (
     Placement,
     SlurmTicket,
     forget_variables,
+    read_placement,
     read_stop_request,
     read_variables,
     restarts,
     write_placement,
 )
-from headrace.engines.slurm.next_attempt import begin_next_attempt
+from headrace.engines.slurm.lost_leader import node_lost
 from headrace.engines.slurm.slurm_commands import SlurmUnreachable
 from headrace.engines.slurm.slurm_instances import JOB_LOG
-from headrace.engines.slurm.slurm_state import why_terminated
+from headrace.engines.slurm.slurm_state import said_by_slurm, why_queued_again, why_terminated
 from headrace.engines.ticket import read_ticket, write_ticket
 from headrace.errors import HeadraceError
+from headrace.hosting.supervision.attempts import await_instances, clear
 from headrace.hosting.supervision.record_storing import store_rest
 from headrace.hosting.supervision.stop_orders import StopOrders, by_user
 from headrace.hosting.supervision.supervisor import ENGINE, Supervisor
@@ -60,6 +64,7 @@ from headrace.instance.lifeline import StopJob
 from headrace.log_setup import VARIABLE, log_to_stderr
 from headrace.processes.bootstrap import become_subreaper
 from headrace.runs import Cause, CauseKind, EventWriter, Run, RunPaths, Status, read_plan
+from headrace.runs.events import AttemptStarted, SecondaryStatus, StatusChanged
 from headrace.runs.lifecycle import run_finished
 
 _log = logging.getLogger("headrace.engines.slurm.lead")  # this module runs as __main__
@@ -70,6 +75,52 @@ LAST_WORDS = 15.0  # of those, for the agents to end, for what was made to be co
 LEAST_GRACE = 1.0
 RECORD_SECONDS = 120.0  # for the end of the record to be stored
 RECORD_SECONDS_AGAIN = 5.0  # the same when another lead goes on with it; Slurm may be about to kill this one
+
+
+def begin_next_attempt(paths: RunPaths, plan: LaunchPlan, log: str, events: EventWriter) -> Cause | None:
+    """Begins another attempt of a run, if an earlier lead has begun one.
+
+    Args:
+        paths: the run's directory.
+        plan: the launch plan of the earlier attempt, or as it was submitted.
+        log: the output of the batch script so far.
+        events: the engine's event file.
+
+    Returns:
+        Why the run must end now: it has no other attempt.
+
+    Raises:
+        HeadraceError, OSError: what the earlier attempt has made cannot be cleared.
+    """
+    run = Run(paths, alive=lambda _: True)  # this process answers for it
+    state = run.state()
+    parts = [part.status for part in state.transitions if part.status is not SecondaryStatus.PENDING]
+    if not parts:
+        return None
+    number = state.attempt + 1
+    if parts[-1] is not SecondaryStatus.RESTARTING:
+        cause = _why_began_again(plan, read_placement(paths), said_by_slurm(log))
+        if number > plan.retry.attempts + 1:
+            return cause
+        known = [event.t for event in run.events() if not _is_waiting(event)]
+        await_instances(events, plan.retry, number, cause, known[-1])
+    clear([host.name for host in plan.hosts], plan, paths)
+    events.write(AttemptStarted(t=time.time(), number=number))
+    return None
+
+
+def _is_waiting(event: object) -> bool:
+    return isinstance(event, StatusChanged) and event.status is SecondaryStatus.PENDING
+
+
+def _why_began_again(plan: LaunchPlan, before: Placement, said: str) -> Cause:
+    try:
+        down = slurm_commands.nodes_down(before.nodes) if before.nodes else ()
+    except SlurmUnreachable:  # the run goes on all the same
+        down = ()
+    if not down:
+        return why_queued_again(before.job_id, said)
+    return node_lost(plan, before, down[0])
 
 
 def main() -> int:

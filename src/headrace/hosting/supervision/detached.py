@@ -9,15 +9,28 @@ from __future__ import annotations
 
 import contextlib
 import os
+import selectors
 import signal
+import subprocess
 import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
+from headrace.child_python import module_command
 from headrace.errors import EngineRefused
 from headrace.hosting.helpers.helper_main import error_line
-from headrace.hosting.supervision.start import start_supervisor
-from headrace.processes.child_report import ChildReport
-from headrace.runs import RunPaths
+from headrace.hosting.supervision.run_environment import supervisor_environment
+from headrace.hosting.supervision.start import SUPERVISOR_SECONDS, start_supervisor
+from headrace.hosting.supervision.supervisor_process import KeeperProcess
+from headrace.instance.lifeline import RUN_ID
+from headrace.processes.child_report import ChildReport, read_report
+from headrace.processes.process_table import pids, read_proc
+from headrace.processes.spawn import UTF8
+from headrace.processes.stopped_time import Idling
+from headrace.runs import Run, RunPaths, process_start_time, supervisor_alive
+
+KEEPER = "headrace.hosting.supervision.detached"
 
 
 def main() -> int:
@@ -37,6 +50,62 @@ def main() -> int:
     while not supervisor.finished:
         supervisor.wait()
     return 0
+
+
+def start_keeper(paths: RunPaths, provider: str, held: Sequence[int] = ()) -> KeeperProcess:
+    """Starts the keeper of a run that is prepared, and with it the run. See `start_supervisor`."""
+    logs = paths.engine
+    logs.mkdir(exist_ok=True)
+    with (logs / "keeper.log").open("ab") as log:
+        process = subprocess.Popen(
+            module_command(KEEPER, str(paths.root), provider, options=UTF8),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env=supervisor_environment(paths.id),
+            cwd=paths.root,
+            start_new_session=True,
+            pass_fds=held,
+        )
+    report = read_report(_first_line(process)) or ChildReport()
+    if not report.ready:
+        process.kill()  # its supervisor sees that and ends
+        process.wait()
+        raise EngineRefused(report.error or f"the run's keeper did not start; see {logs}")
+    return KeeperProcess(Run(paths), process, None, provider)
+
+
+def await_keeper(run: Run) -> None:
+    """Waits until a run whose caller was killed while it started the keeper has a process that answers for it, or none
+    that belongs to it.
+    """
+    while not supervisor_alive(run.header) and _has_processes(run.id):
+        time.sleep(0.02)
+
+
+def _has_processes(run_id: str) -> bool:
+    """Tells whether a process of this machine has the mark of a run."""
+    mark = f"{RUN_ID}={run_id}".encode()
+    for pid in pids():
+        try:
+            marked = mark in read_proc(f"/proc/{pid}/environ").split(b"\0")
+        except OSError:  # it has ended, or is another user's
+            continue
+        if marked and process_start_time(pid) is not None:
+            return True
+    return False
+
+
+def _first_line(process: subprocess.Popen[bytes]) -> str:
+    """Returns what a process says first; empty if it says nothing for as long as a supervisor may be silent."""
+    assert process.stdout is not None
+    idling = Idling(process.pid)
+    with process.stdout as out, selectors.DefaultSelector() as selector:
+        selector.register(out, selectors.EVENT_READ)
+        while idling.seconds() < 2 * SUPERVISOR_SECONDS:
+            if selector.select(1.0):
+                return out.readline().decode(errors="replace").strip()
+    return ""
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Starts the supervisor of a run, the process that is responsible for it.
 
 A supervisor stops its run when its caller dies, and the caller cleans up when the supervisor was killed: each ends what
-the other one leaves. A detached run has a keeper as its caller (see `start_detached`), so that this holds there too.
+the other one leaves. A detached run has a keeper as its caller (see `detached`), so that this holds there too.
 """
 
 from __future__ import annotations
