@@ -30,6 +30,7 @@ from headrace.feed.wire import messages
 from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
 from headrace.feed.wire.handshake import HANDSHAKE_SECONDS, ClientHandshake
 from headrace.feed.worker.server_log import BURST
+from patience import allowed
 
 ERROR = messages.RemoteError("builtins:KeyError", "'x'", "Traceback ...")
 ROWS = messages.BatchRows(3, 24, 8, 0, 8, list(range(8)))
@@ -243,7 +244,7 @@ def connect(host: Server, fuzz: Fuzz) -> socket.socket:
 
 def push(raw: socket.socket, data: bytes) -> None:
     """Sends, as far as the server listens; waits for it to close."""
-    raw.settimeout(HANDSHAKE_SECONDS + 10)
+    raw.settimeout(allowed(HANDSHAKE_SECONDS + 10))
     with contextlib.suppress(OSError):
         raw.sendall(data)
         raw.shutdown(socket.SHUT_WR)
@@ -270,7 +271,7 @@ def wrong_secret(host: Server, fuzz: Fuzz) -> None:
     channel, handshake = FramedConnection(connect(host, fuzz)), ClientHandshake(fuzz.chance.randbytes(32), "stranger")
     try:
         while True:
-            for frame in channel.wait(10):
+            for frame in channel.wait(allowed(10)):
                 handshake.hear(frame.message, channel)
     except (ProtocolError, ConnectionClosed):
         channel.close()
@@ -294,16 +295,16 @@ def after_the_handshake(host: Server, fuzz: Fuzz) -> None:
     channel, slab = FramedConnection(raw), Slab.create(1)
     try:
         while handshake.welcome is None:
-            for frame in channel.wait(10):
+            for frame in channel.wait(allowed(10)):
                 handshake.hear(frame.message, channel)
         for _ in range(fuzz.chance.randrange(1, 8)):
             descriptors = [slab.descriptor] * fuzz.chance.choice([0, 0, 0, 1, 1, 4])
             channel.send(fuzz.message(), descriptors=descriptors if unix else [])
         channel.send(Encoded(fuzz.body()))  # type: ignore[arg-type]
         channel.send(Encoded(b"\xc1"))  # type: ignore[arg-type]  # never a message
-        channel.drain(10)
+        channel.drain(allowed(10))
         while True:
-            for frame in channel.wait(10):
+            for frame in channel.wait(allowed(10)):
                 frame.discard()
     except ConnectionClosed:
         pass
@@ -366,7 +367,7 @@ def out_of_turn(host: Server, fuzz: Fuzz) -> None:
     """Asks for a batch where a handshake begins, and stays until the server hangs up: of one who has gone by then it
     says that he has gone."""
     with connect(host, fuzz) as raw:
-        raw.settimeout(HANDSHAKE_SECONDS + 10)
+        raw.settimeout(allowed(HANDSHAKE_SECONDS + 10))
         with contextlib.suppress(OSError):
             raw.sendall(fuzz.frame(fuzz.chance.choice(Recorded.asks)))
             while raw.recv(1 << 16):
@@ -423,7 +424,7 @@ def test_a_feed_server_refuses_every_stranger_and_serves_its_client_meanwhile(
                 trainer.wait_steps(1)
         for raw in [*silent, slow]:
             with raw:
-                raw.settimeout(HANDSHAKE_SECONDS + 5)
+                raw.settimeout(allowed(HANDSHAKE_SECONDS + 5))
                 with contextlib.suppress(ConnectionResetError):
                     while raw.recv(4096):
                         pass  # the server closes it when its time is up
