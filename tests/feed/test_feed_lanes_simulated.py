@@ -37,7 +37,7 @@ from headrace.feed.plan.state_dict import Position
 from headrace.feed.sources.source import Source
 from headrace.feed.streams.stream import Stream
 from headrace.feed.wire import messages
-from headrace.feed.wire.draws import Draw, Drawn
+from headrace.feed.wire.messages import Draw, Drawn
 from headrace.feed.worker.lane_reader import LaneReaders
 
 SCHEDULES = int(os.environ.get("HEADRACE_SCHEDULES") or (2000 if os.environ.get("HEADRACE_SOAK") == "1" else 8))

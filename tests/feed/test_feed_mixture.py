@@ -27,7 +27,7 @@ from headrace.feed import DataLoader, Window, mix
 from headrace.feed.plan.epoch import EpochPlan
 from headrace.feed.plan.orders.apportion import Apportion
 from headrace.feed.plan.orders.mixed_order import MixedOrder
-from headrace.feed.wire.mixing import Mixing
+from headrace.feed.wire.messages import Mixing
 
 NAMES = tuple(sorted(ROWS))
 PINNED = [22, 19, 9, 12, 26, 1, 3, 17, 15, 0, 13, 28, 20, 2, 16, 23, 5, 7, 24, 10, 21, 18, 11, 8, 14, 4, 6, 27, 25]

@@ -24,8 +24,8 @@ from headrace.feed.loader.serving import JOB_VARIABLE, job_of
 from headrace.feed.wire import messages
 from headrace.feed.worker.client_connection import ClientConnection, ServerRequest
 from headrace.feed.worker.fair_queue import FairQueue
-from headrace.feed.worker.plan_check import Plans
 from headrace.feed.worker.send_buffers import Staging
+from headrace.feed.worker.work_queue import Plans
 
 PIPELINE = PipelineNumber(1)
 

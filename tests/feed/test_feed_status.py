@@ -12,7 +12,7 @@ from feed_servers import Pair, Server, ask, wait_until
 
 from headrace.control_group import granted_cores, usable_cores
 from headrace.feed import DataLoader
-from headrace.feed.metrics.rates import WINDOW, SliceRate
+from headrace.feed.worker.work_queue import WINDOW, SliceRate
 
 
 @pytest.fixture(scope="module")

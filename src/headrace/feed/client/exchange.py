@@ -6,11 +6,14 @@ The clock is given, and the network is behind `WorkerPool.exchange`, so that a s
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
-from headrace.errors import PipelineError, ProtocolError
+import msgspec
+
+from headrace.errors import PipelineError, ProtocolError, WorkerError
+from headrace.feed.batch import pytree
+from headrace.feed.batch.plain_values import is_broken
 from headrace.feed.client.assembly import Assembly
-from headrace.feed.client.failed_rows import FailedRows
 from headrace.feed.client.idle_workers import IdleWorkers
 from headrace.feed.client.layout_probe import LayoutProbe
 from headrace.feed.client.links import Link
@@ -31,15 +34,123 @@ from headrace.feed.client.request import (
 )
 from headrace.feed.client.scheduler import Schedule
 from headrace.feed.client.shard_placement import ShardPlacement
-from headrace.feed.client.slice_rows import batch_rows
 from headrace.feed.client.verifier import Check, Verifier
-from headrace.feed.client.work_units import Slice
+from headrace.feed.client.work_units import Bundle, Slice
 from headrace.feed.client.worker_pool import Arrival, Worker, WorkerPool
 from headrace.feed.identifiers import WorkerNumber
+from headrace.feed.plan.epoch import BatchPlan
+from headrace.feed.plan.shard_map import ShardMap
 from headrace.feed.wire import messages
-from headrace.feed.wire.draws import Draw
 from headrace.feed.wire.frames import Frame
-from headrace.feed.wire.remote_errors import raise_remote, remade
+from headrace.feed.wire.messages import Draw
+from headrace.feed.wire.remote_errors import in_short, raise_remote, remade
+
+_PLAIN = {int, str, float, bool, bytes, type(None)}  # keys that a message holds as they are
+_INTS = (-(2**63), 2**64)
+
+
+class FailedRows:
+    """What becomes of a batch some rows of which cannot be made: it is asked for again without them, or it fails.
+
+    Args:
+        schedule: where a batch is asked for again.
+        assembly: where its rows come together.
+        policy: whether samples that fail are left out of their batch.
+    """
+
+    def __init__(self, schedule: Schedule, assembly: Assembly, policy: Policy) -> None:
+        self._schedule = schedule
+        self._assembly = assembly
+        self._policy = policy
+
+    def restart(self, bundle: Bundle) -> None:
+        """Begins a bundle again in another slab."""
+        self._schedule.start_over(bundle)
+        self._assembly.forget(bundle)
+
+    def skip(self, bundle: Bundle, failures: Sequence[messages.Failure]) -> None:
+        """Leaves rows out of their batches, which are asked for again."""
+        self.restart(bundle)
+        singles = self._schedule.singles(bundle)
+        for failure in failures:
+            self._leave_out(singles[failure.batch], failure.row, in_short(failure.error))
+
+    def died(self, worker: str, slice_: Slice, reason: str) -> None:
+        """An executor of `worker` died over a slice: it is asked for again, unless `Schedule.died` gives it up."""
+        bundle = slice_.bundle
+        if self._schedule.died(slice_):
+            if self._schedule.bundles.get((bundle.plan.epoch, bundle.plan.step)) is not bundle:
+                self._assembly.forget(bundle)  # each of its batches stands alone now
+            return
+        ended = {2: "two", 4: "four"}.get(slice_.deaths, slice_.deaths)
+        if self._policy.on_error == "skip":
+            self.restart(bundle)
+            rows = [-1] if slice_.whole or slice_.rows == bundle.rows else range(slice_.first, slice_.last)
+            for row in rows:
+                self._leave_out(bundle, row, f"{ended} workers ended over it; the last one, on {worker}: {reason}")
+            return
+        keys = list(bundle.plan.keys[slice_.first : slice_.last])
+        shown = f"indices {keys[:16]}{'...' if len(keys) > 16 else ''}"
+        if slice_.draw is not None:
+            shown = f"outputs {keys[0]}..{keys[-1]} of lane {slice_.draw.cursor.lane}"
+        bundle.failures[0] = WorkerError(
+            f"{ended} workers ended while they made {shown}; the last one, on {worker}: {reason}",
+            hint="load these samples in a plain Python process to see why; they may need too much memory or exit",
+        )
+
+    def _leave_out(self, single: Bundle, row: int, reason: str) -> None:
+        plan = single.plan
+        rows = [row] if 0 <= row < plan.rows else [row for row in range(plan.rows) if row not in single.left_out]
+        single.left_out.update(dict.fromkeys(rows, reason))
+        if len(single.left_out) == plan.rows:
+            single.failures[0] = BatchSkipped()
+        else:
+            self._schedule.make_whole(single)
+
+
+def batch_rows(slice_: Slice, shards: ShardMap | None, worker: WorkerNumber) -> tuple[messages.BatchRows, ...]:
+    """Returns what is requested for a slice.
+
+    Args:
+        slice_: of a bundle.
+        shards: who holds what, when workers hold different data; then keys are the indices of `worker`.
+        worker: who is asked.
+    """
+    bundle = slice_.bundle
+    if len(bundle.plans) == 1:
+        batch = _batch_rows(bundle.plan, slice_.first, slice_.last, bundle.left_out)
+        if shards is None:
+            return (batch,)
+        return (msgspec.structs.replace(batch, keys=shards.local(worker, batch.keys)),)
+    return tuple(_batch_rows(plan, 0, plan.rows, ()) for plan in bundle.plans)
+
+
+def _batch_rows(plan: BatchPlan, first: int, last: int, left_out: Collection[int]) -> messages.BatchRows:
+    keys = list(plan.keys[first:last])
+    if left_out:
+        keys = [key for row, key in enumerate(keys, first) if row not in left_out]
+    if _plain(keys):
+        return messages.BatchRows(plan.step, plan.position, plan.rows, first, last, keys, left_out=tuple(left_out))
+    try:
+        node, leaves, size = pytree.describe(keys, "indices")
+    except PipelineError as error:
+        raise PipelineError(
+            f"an index that the sampler gave cannot be sent to a worker: {error.message}",
+            hint="give numbers, strings, bytes, None, enums, tuples, lists or dicts of them, arrays or tensors as "
+            "indices, and let the dataset make of them what it needs; or load without workers (num_workers=0)",
+        ) from error
+    packed = pytree.packed(leaves, size)
+    return messages.BatchRows(plan.step, plan.position, plan.rows, first, last, node, True, packed, tuple(left_out))
+
+
+def _plain(keys: list[object]) -> bool:
+    """Whether a message can hold the keys as they are."""
+    kinds = set(map(type, keys))
+    if str in kinds and any(type(key) is str and is_broken(key) for key in keys):
+        return False
+    if int in kinds and len(kinds) > 1:
+        return kinds <= _PLAIN and all(_plain([key]) for key in keys)
+    return kinds <= _PLAIN and (int not in kinds or (min(keys) >= _INTS[0] and max(keys) < _INTS[1]))  # type: ignore[type-var, operator]
 
 
 class Exchange:

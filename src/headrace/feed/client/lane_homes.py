@@ -27,7 +27,7 @@ from headrace.feed.identifiers import WorkerNumber
 from headrace.feed.plan.lane_draw import LaneDraw
 from headrace.feed.plan.orders.apportion import Apportion
 from headrace.feed.plan.shard_map import Shards, data_digest
-from headrace.feed.wire.draws import Draw
+from headrace.feed.wire.messages import Draw
 
 _STRIDES = 1024  # ranks or slots for which lanes are dealt evenly
 _ALL_OR_OTHERS = (

@@ -27,7 +27,7 @@ from headrace.feed.client.worker_pool import PATIENCE, WorkerPool
 from headrace.feed.descriptors import explained
 from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.wire import messages
-from headrace.feed.wire.mixing import Mixing
+from headrace.feed.wire.messages import Mixing
 
 _log = logging.getLogger(__name__)
 

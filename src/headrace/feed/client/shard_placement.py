@@ -26,7 +26,7 @@ from headrace.feed.client.worker_pool import RECOVER_SECONDS, REFUSED_HINT, STAR
 from headrace.feed.identifiers import WorkerNumber
 from headrace.feed.plan.shard_map import ShardMap, data_digest
 from headrace.feed.wire import messages
-from headrace.feed.wire.mixing import Mixing
+from headrace.feed.wire.messages import Mixing
 
 _CHECK_CHANNEL = "hosts that declare no shards must hold the same data; check the channel on that host"
 _LANES_NEED_ALL = (

@@ -15,7 +15,7 @@ from headrace.feed.pipelines.fetch import Built
 from headrace.feed.plan.planner import KnownFacts
 from headrace.feed.plan.shard_map import data_digest
 from headrace.feed.wire.endpoints import Endpoints
-from headrace.feed.wire.mixing import Mixing
+from headrace.feed.wire.messages import Mixing
 
 _Answer = TypeVar("_Answer")
 

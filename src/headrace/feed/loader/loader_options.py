@@ -17,10 +17,10 @@ from headrace.feed.client.policy import Policy
 from headrace.feed.pipelines.factory import Pipeline
 from headrace.feed.pipelines.lane_datasets import is_uncounted, leaves_of, require_openable
 from headrace.feed.pipelines.mixture import Mixture
+from headrace.feed.plan.epoch import Shard
 from headrace.feed.plan.lane_planner import LaneOptions
 from headrace.feed.plan.orders.length_buckets import Buckets
 from headrace.feed.plan.orders.window import Window
-from headrace.feed.plan.rank_share import Shard
 from headrace.feed.plan.torch_samplers import batched, torch_samplers
 from headrace.feed.streams.stream import Stream
 from headrace.feed.tuning.auto import Auto, asked_workers

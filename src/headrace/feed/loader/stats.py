@@ -11,7 +11,7 @@ from headrace.feed.metrics.step_meter import Totals
 from headrace.feed.plan.lane_planner import LanePlanner
 from headrace.feed.plan.planner import Planner
 from headrace.feed.tuning.loader_tuner import Change, LoaderTuner
-from headrace.feed.wire.mixing import Mixing
+from headrace.feed.wire.messages import Mixing
 from headrace.feed_metrics import Because
 
 GB = 1e9

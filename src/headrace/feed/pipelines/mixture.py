@@ -23,7 +23,7 @@ from headrace.feed.pipelines.lane_datasets import is_uncounted, require_openable
 from headrace.feed.sources.source import Source
 from headrace.feed.streams.mixed_stream import MixedStream, keys_of
 from headrace.feed.streams.stream import Stream
-from headrace.feed.wire.mixing import Mixing, Until
+from headrace.feed.wire.messages import Mixing, Until
 
 MAX_SOURCES = 1024
 Weights = Mapping[str, float] | Sequence[tuple[int, Mapping[str, float]]]

@@ -29,7 +29,17 @@ from headrace.feed.plan.orders.window import Window
 if TYPE_CHECKING:
     from headrace.feed.plan.lane_draw import LaneDraw
 
+
+from typing import NamedTuple
+
 _BLOCK_ROWS = 4096
+
+
+class Shard(NamedTuple):
+    """Which part of every global batch a rank takes."""
+
+    rank: int
+    world_size: int
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from headrace.feed.plan.lane_state import LaneToken
-from headrace.feed.wire.draws import Draw, Drawn
+from headrace.feed.wire.messages import Draw, Drawn
 
 _TOKENS = 4  # of a lane: an older one is needed while later outputs are on their way
 

@@ -11,7 +11,7 @@ from headrace.errors import PipelineError, PositionError
 from headrace.feed.pipelines.factory import Pipeline, encoded
 from headrace.feed.pipelines.lane_datasets import refuse_own_ranks, require_openable
 from headrace.feed.plan.bookmark import Bookmark
-from headrace.feed.plan.epoch import EpochPlan, plan_fingerprint
+from headrace.feed.plan.epoch import EpochPlan, Shard, plan_fingerprint
 from headrace.feed.plan.lane_draw import Lanes
 from headrace.feed.plan.lane_pass import LanePass
 from headrace.feed.plan.lane_state import LaneState
@@ -19,7 +19,6 @@ from headrace.feed.plan.loader_seeds import LoaderSeeds
 from headrace.feed.plan.orders.window import Window
 from headrace.feed.plan.pass_progress import Begun
 from headrace.feed.plan.planner import KnownFacts
-from headrace.feed.plan.rank_share import Shard
 from headrace.feed.plan.state_dict import Position, pipeline_name
 from headrace.feed.plan.torch_samplers import SamplerSource
 

@@ -19,18 +19,17 @@ from headrace.errors import PipelineError, PositionError
 from headrace.feed.pipelines.factory import encoded
 from headrace.feed.pipelines.lane_datasets import is_uncounted
 from headrace.feed.plan.bookmark import Bookmark
-from headrace.feed.plan.epoch import BatchPlan, EpochPlan, plan_fingerprint
+from headrace.feed.plan.epoch import BatchPlan, EpochPlan, Shard, plan_fingerprint
 from headrace.feed.plan.loader_seeds import LoaderSeeds
 from headrace.feed.plan.orders.length_buckets import Bucketing, Buckets
 from headrace.feed.plan.orders.mixed_order import MixedOrder
 from headrace.feed.plan.orders.order import Order, RowOrder
 from headrace.feed.plan.orders.window import Window
 from headrace.feed.plan.pass_progress import Begun, CountedEpoch, without
-from headrace.feed.plan.rank_share import Shard
 from headrace.feed.plan.shard_map import in_key_order
 from headrace.feed.plan.state_dict import Position, SamplerState, pipeline_name
 from headrace.feed.plan.torch_samplers import BOTH, SampledPass, SamplerSource, order_seed
-from headrace.feed.wire.mixing import Mixing
+from headrace.feed.wire.messages import Mixing
 
 if TYPE_CHECKING:
     pass

@@ -29,7 +29,7 @@ class MixedStream(Packable, Stepped):
 
     Args:
         parts: the sources, in the order of `mixing`: datasets without a count.
-        mixing: names and weights of the sources, and what ends a lane (`headrace.feed.wire.mixing`).
+        mixing: names and weights of the sources, and what ends a lane (`headrace.feed.wire.messages`).
         steps: what is done with each output, in order.
 
     Attributes:

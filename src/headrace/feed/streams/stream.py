@@ -82,7 +82,7 @@ class Stream(Packable, Stepped):
 
     @property
     def mixing(self) -> Any:
-        """What the source is a mixture of (`headrace.feed.wire.mixing`); None for no mixture."""
+        """What the source is a mixture of (`headrace.feed.wire.messages`); None for no mixture."""
         return getattr(self._source, "mixing", None)
 
     @property

@@ -16,19 +16,175 @@ they are in a slab, whose descriptor is passed along (Unix socket), or follow th
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from headrace.feed.identifiers import PipelineNumber, RequestNumber, SlabNumber
-from headrace.feed.wire.draws import Draw, Drawn
-from headrace.feed.wire.mixing import Mixing
 
 VERSION = 6
 MAX_SHARDS = 65_536  # of a worker
 MAX_KEY = 1024  # characters of a shard's key
 ShardKey = Annotated[str, msgspec.Meta(max_length=MAX_KEY)]
 ShardSize = Annotated[int, msgspec.Meta(ge=0)]
+MAX_TOKEN = 64 << 10  # bytes; a longer one is not kept
+Until = Literal["first", "all"]
+_TOLD = 160
+
+
+class Mixing(msgspec.Struct, frozen=True, array_like=True):
+    """What a mixture of sources is made of, as workers tell it to the trainer, who may not have the data.
+
+    Attributes:
+        names: of the sources, in the order of their rows.
+        rows: of each, at least 1.
+        weights: of each, not negative; only their ratios count.
+        until: what ends an epoch: the first source that is used up, or the last.
+        epoch_rows: rows of an epoch, if the user says how many; 0 else.
+        schedule: weights that hold later: after how many samples of the run, and what they are then.
+    """
+
+    names: tuple[str, ...]
+    rows: tuple[int, ...]
+    weights: tuple[float, ...]
+    until: Until = "first"
+    epoch_rows: int = 0
+    schedule: tuple[tuple[int, tuple[float, ...]], ...] = ()
+
+    @property
+    def identity(self) -> list[object]:
+        """All of it, for digests: without a schedule, what it was before there were any."""
+        *fields, schedule = msgspec.structs.astuple(self)
+        return [*fields, schedule] if schedule else fields
+
+    def shares(self, weights: tuple[float, ...] | None = None) -> dict[str, float]:
+        """Returns weights, by default its own, that sum up to 1, by name."""
+        given = self.weights if weights is None else weights
+        return {name: weight / sum(given) for name, weight in zip(self.names, given, strict=True)}
+
+    def weighted(self, weights: Mapping[str, float] | Sequence[tuple[int, Mapping[str, float]]]) -> Mixing:
+        """Returns the mixture with weights, or with a schedule of them.
+
+        Raises:
+            ValueError: neither, a place that is no number of samples or not behind the one before, or see `ordered`.
+        """
+        steps = [(0, weights)] if isinstance(weights, Mapping) else weights
+        pairs = isinstance(steps, Sequence) and all(isinstance(step, Sequence) and len(step) == 2 for step in steps)
+        if not pairs or not steps or not all(isinstance(step[1], Mapping) for step in steps):
+            raise ValueError(
+                f"weights are a dict with a number for each of {', '.join(self.names)}, or a list of such dicts, each "
+                f"behind the samples after which it holds: [(0, {{...}}), (100_000, {{...}})]; got {weights!r}"
+            )
+        before = -1
+        for place, _ in steps:
+            if isinstance(place, bool) or not isinstance(place, int) or place <= before or (before < 0 and place):
+                raise ValueError(
+                    f"weights hold from numbers of samples on that begin with 0 and grow, got {place!r} behind "
+                    f"{'nothing' if before < 0 else before}"
+                )
+            before = place
+        (_, first), *later = [(place, self.ordered(named)) for place, named in steps]
+        return msgspec.structs.replace(self, weights=first, schedule=tuple(later))
+
+    def ordered(self, weights: Mapping[str, float]) -> tuple[float, ...]:
+        """Returns weights in the order of the sources.
+
+        Raises:
+            ValueError: a name is missing or unknown, a weight is negative or no number, or all are 0.
+        """
+        for name in weights:
+            if name not in self.names:
+                raise ValueError(f"weights name {name!r}, and the sources are {', '.join(map(repr, self.names))}")
+        for name in self.names:
+            if name not in weights:
+                raise ValueError(f"weights have none for {name!r}; 0 leaves a source out")
+        found = tuple(_weight(name, weights[name]) for name in self.names)
+        if not sum(found):
+            raise ValueError("all weights are 0: at least one source must have more")
+        return found
+
+    def __str__(self) -> str:
+        told = " ".join(f"{name}={weight:g}" for name, weight in zip(self.names, self.weights, strict=True))
+        ends = f"rows={self.epoch_rows}" if self.epoch_rows else f"until={self.until}"
+        return f"{told} {ends}"
+
+    @property
+    def name(self) -> str:
+        """A short text that differs when names, weights, or what ends an epoch differ."""
+        told = str(self)
+        exact = [*map(repr, self.weights)]
+        if len(told) <= _TOLD and exact == [repr(float(f"{weight:g}")) for weight in self.weights]:
+            return told
+        digest = hashlib.blake2b(msgspec.msgpack.encode([self.names, exact, self.until]), digest_size=8).hexdigest()
+        return f"{told[:_TOLD]} {digest}"
+
+
+def _weight(name: str, weight: float) -> float:
+    number = isinstance(weight, (int, float)) and not isinstance(weight, bool)
+    if not number or not 0 <= weight < float("inf"):
+        raise ValueError(f"the weight of {name!r} must be a number of at least 0, got {weight!r}")
+    return float(weight)
+
+
+class Draw(msgspec.Struct, frozen=True, array_like=True):
+    """Outputs of one lane: from number `first` on, `count` of them, fewer at the lane's end.
+
+    The address of an output is (epoch, lane, k). A token is where a reader of the lane stood before its output `at`: it
+    saves the replay of what lies before, and nothing else. Without it the same outputs come, later.
+
+    Attributes:
+        lane, lanes: which one, of how many.
+        first, count: see above.
+        shuffle: whether the rows of a stream over counted shards are shuffled; run and runs of a `feed.Window`.
+        drop_last: whether fewer than `count` outputs are none.
+        at, token: see the module; without a token `at` is 0.
+        skip: whether rows that a stream's steps raise over are left out.
+        part: outputs that go into one batch together with those of other lanes; the outputs travel one by one then,
+            and with `drop_last` whole parts only. 0: they are a batch by themselves, and travel as that.
+        share: which part of the rows that the worker holds the lane takes, and of how many, where workers hold
+            different shards; None where it is part `lane` of `lanes`.
+    """
+
+    lane: int
+    lanes: int
+    first: int
+    count: int
+    shuffle: bool | tuple[int, int] = False
+    drop_last: bool = False
+    at: int = 0
+    token: bytes = b""
+    part: int = 0
+    skip: bool = False
+    share: tuple[int, int] | None = None
+
+
+class Drawn(msgspec.Struct, frozen=True, array_like=True):
+    """What came of a `Draw`.
+
+    Attributes:
+        rows: outputs that were made.
+        ended: whether the lane has none behind them.
+        at, token: where the reader can be opened again; no token if it has none.
+        behind: outputs before `first` that are still to be replayed. Then nothing was made, and it is asked again.
+        note: what the user should know; empty for nothing.
+        tokens, padding: of every output, where they are packed sequences: tokens of documents, and of padding.
+        sources: of every output, where they are of a mixture: the names.
+        skipped: rows that were left out, why, and the number of the output that comes next behind each. A row of a
+            source of a mixture has the source's name before its number: ``web/7``.
+    """
+
+    rows: int
+    ended: bool = False
+    at: int = 0
+    token: bytes = b""
+    behind: int = 0
+    note: str = ""
+    tokens: list[int] = []
+    padding: list[int] = []
+    sources: list[str] = []
+    skipped: list[tuple[int | str, str, int]] = []
 
 
 class ExecutorStatus(msgspec.Struct, frozen=True, array_like=True):

@@ -26,8 +26,7 @@ from headrace.feed.streams.open_lane import Lane, Restart
 from headrace.feed.streams.packing import Packed
 from headrace.feed.streams.steps import LeftOut, Stepped
 from headrace.feed.streams.stream import Order, Stream
-from headrace.feed.wire.draws import Draw
-from headrace.feed.wire.mixing import Mixing
+from headrace.feed.wire.messages import Draw, Mixing
 from headrace.feed.worker.dataset_lane import DatasetLane
 
 _OPENING = b"lane opening"

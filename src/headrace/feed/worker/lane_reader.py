@@ -21,7 +21,7 @@ from headrace.errors import INTERRUPTIONS, PipelineError, text_of
 from headrace.feed.pipelines.lane_info import working_for
 from headrace.feed.pipelines.seeds import SampleSeeds
 from headrace.feed.streams.open_lane import BEGINNING, Restart
-from headrace.feed.wire.draws import MAX_TOKEN, Draw, Drawn
+from headrace.feed.wire.messages import MAX_TOKEN, Draw, Drawn
 from headrace.feed.worker.dataset_lane import DatasetLane, packed, unpacked
 from headrace.feed.worker.lane_opening import LaneOpening
 

@@ -12,6 +12,7 @@ their own, which is the server's.
 
 from __future__ import annotations
 
+import collections
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -22,7 +23,6 @@ from headrace.errors import HeadraceError, PipelineError, ProtocolError, WorkerE
 from headrace.feed.batch.slab import Slab
 from headrace.feed.descriptors import FULL, no_room
 from headrace.feed.identifiers import NO_SLAB, PipelineNumber, RequestNumber, SlabNumber
-from headrace.feed.metrics.rates import SliceRate
 from headrace.feed.metrics.worker_meter import WorkMeter
 from headrace.feed.wire import messages
 from headrace.feed.wire.framed_connection import ConnectionClosed
@@ -33,7 +33,6 @@ from headrace.feed.worker.client_connection import ClientConnection, ServerReque
 from headrace.feed.worker.executor_pool import ExecutorPool, ExecutorProcess, exit_reason
 from headrace.feed.worker.fair_queue import FairQueue
 from headrace.feed.worker.open_pipelines import OpenPipelines
-from headrace.feed.worker.plan_check import Plans
 from headrace.feed.worker.restart_budget import RestartBudget
 from headrace.feed.worker.send_buffers import (
     Staging,
@@ -50,6 +49,78 @@ STACK_SECONDS = 0.5  # that an executor which hangs has for writing its stack
 
 
 _Charge = tuple[str, PipelineNumber]  # a job, and what it has open
+WINDOW = 10.0
+
+
+class SliceRate:
+    """Counts slices.
+
+    Args:
+        now: monotonic seconds.
+
+    Attributes:
+        slices: slices made.
+        bytes: their bytes.
+        cpu_seconds: CPU time of the executors that it took.
+    """
+
+    def __init__(self, now: float) -> None:
+        self.begun = now
+        self.slices = 0
+        self.bytes = 0
+        self.cpu_seconds = 0.0
+        self._recent: collections.deque[list[float]] = collections.deque()  # one entry a second: when, slices, bytes
+
+    def add(self, now: float, size: int, cpu: float) -> None:
+        """Counts a slice of `size` bytes that took `cpu` seconds."""
+        self.slices += 1
+        self.bytes += size
+        self.cpu_seconds += cpu
+        if not self._recent or now - self._recent[-1][0] >= 1.0:
+            self._recent.append([now, 0, 0])
+        self._recent[-1][1] += 1
+        self._recent[-1][2] += size
+        self._forget(now)
+
+    def _forget(self, now: float) -> None:
+        while self._recent and now - self._recent[0][0] > WINDOW:
+            self._recent.popleft()
+
+    def rates(self, now: float) -> tuple[float, float]:
+        """Returns slices a second and bytes a second over the last ten seconds, or since the start if that is less."""
+        self._forget(now)
+        span = max(1.0, min(WINDOW, now - self.begun))
+        return sum(entry[1] for entry in self._recent) / span, sum(entry[2] for entry in self._recent) / span
+
+
+class Plans:
+    """The plans of the clients, by loader."""
+
+    def __init__(self) -> None:
+        self._plans: dict[tuple[ClientConnection, str], str] = {}
+
+    def conflict(self, client: ClientConnection, message: messages.Open) -> str:
+        """Takes a client's plan. Returns what is wrong with it beside those of other ranks, empty if nothing is."""
+        if not message.plan:
+            return ""
+        for (other, loader), plan in self._plans.items():
+            if (other.job, loader) != (client.job, message.loader) or plan == message.plan:
+                continue
+            if other.hello is None or client.hello is None:
+                continue
+            if other.hello.rank != client.hello.rank:  # the same rank may have made another loader of this name
+                ranks = f"rank {client.hello.rank} and rank {other.hello.rank}"
+                return (
+                    f"{ranks} have different plans for the loader {loader!r}: pipeline, length, seed, shuffle, "
+                    "drop_last, global batch, world size, and where they begin (a state that was loaded) must be equal "
+                    "on all ranks; ranks of different jobs that share a server are told apart by HEADRACE_FEED_JOB"
+                )
+        self._plans[client, message.loader] = message.plan
+        return ""
+
+    def forget(self, client: ClientConnection) -> None:
+        """A client is gone."""
+        self._plans = {key: plan for key, plan in self._plans.items() if key[0] is not client}
 
 
 class ExecutorsLost(HeadraceError):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from headrace.feed.plan.orders.permutation import permute
 from headrace.feed.plan.orders.weight_schedule import SLOTS, WeightSchedule
 from headrace.feed.plan.orders.window import Window
-from headrace.feed.wire.mixing import Mixing
+from headrace.feed.wire.messages import Mixing
 
 
 class MixedOrder:

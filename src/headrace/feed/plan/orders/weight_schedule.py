@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from headrace.errors import PositionError
 from headrace.feed.plan.orders.apportion import Apportion
 from headrace.feed.plan.orders.permutation import permute
-from headrace.feed.wire.mixing import Mixing
+from headrace.feed.wire.messages import Mixing
 
 SLOTS = 64  # of a window; a power of 4, which costs the permutation the least
 
