@@ -15,7 +15,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 from wire_client import Wire
 
-from headrace.endpoint.auth.chunk_signatures import PAYLOAD, PAYLOAD_TRAILER, ChunkSignatures
+from headrace.endpoint.auth.checked_body import PAYLOAD, PAYLOAD_TRAILER, ChunkSignatures
 from headrace.endpoint.auth.signatures import Signed
 from headrace.endpoint.wire.protocols import ServiceError
 from serve_process import BUCKET, ServeProcess, serving

@@ -2,7 +2,6 @@
 
 access_keys   the two keys of a store: the user's, and that of the programs of jobs
 signatures    Signature Version 4 in a header or a query, and version 2 in a query (presigned S3)
-chunk_signatures   the signatures of an upload's chunks
-checked_body  a body that is compared with its signed hash while it is read
+checked_body  a body that is compared with its signed hash, or its chunks with their signatures, while it is read
 gatekeeper    Host, Origin, clock, key, signature: a request in, who sent it and for which service out
 """

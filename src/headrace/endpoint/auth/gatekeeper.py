@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from headrace.endpoint.auth.access_keys import AccessKeys, Holder
-from headrace.endpoint.auth.chunk_signatures import PAYLOAD, PAYLOAD_TRAILER, ChunkSignatures
+from headrace.endpoint.auth.checked_body import PAYLOAD, PAYLOAD_TRAILER, ChunkSignatures
 from headrace.endpoint.auth.signatures import Malformed, Signed, matches, read_signature
 from headrace.endpoint.http.http_message import HttpRequest
 from headrace.endpoint.wire.protocols import Protocol, ServiceError, protocol_of

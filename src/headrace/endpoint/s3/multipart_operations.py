@@ -7,10 +7,9 @@ import re
 import time
 from urllib.parse import quote
 
-from headrace.endpoint.s3.file_copy import copy_bytes, md5_of
 from headrace.endpoint.s3.multipart_uploads import MultipartUploads, Part, Stated, Upload, WantedPart
 from headrace.endpoint.s3.object_checksums import COMPOSITE, FULL, digest_of, encode, make_digest
-from headrace.endpoint.s3.object_store import Known, ObjectStore
+from headrace.endpoint.s3.object_store import Known, ObjectStore, copy_bytes
 from headrace.endpoint.s3.s3_errors import S3Error
 from headrace.endpoint.s3.s3_request import (
     S3Request,
@@ -86,7 +85,7 @@ class MultipartOperations:
             begin, size = _copied_range(members.get("CopySourceRange", ""), info.size)
             with self._uploads.writing(upload, place, size) as (descriptor, offset, own):
                 copy_bytes(source, begin, size, descriptor, offset)
-                md5 = md5_of(descriptor, offset, size)
+                md5 = digest_of("md5", descriptor, offset, size).hex()
                 checksum = encode(digest_of(upload.algorithm, descriptor, offset, size)) if upload.algorithm else ""
                 self._uploads.keep(upload, Part(place, size, md5, checksum, own, time.time()))
         finally:

@@ -17,9 +17,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from headrace.endpoint.s3.file_copy import copy_bytes
 from headrace.endpoint.s3.object_checksums import check, decode, digest_of, of_parts
-from headrace.endpoint.s3.object_store import Known, ObjectInfo, ObjectStore
+from headrace.endpoint.s3.object_store import Known, ObjectInfo, ObjectStore, copy_bytes
 from headrace.endpoint.s3.s3_errors import S3Error
 
 SMALLEST_PART = 5 << 20

@@ -7,9 +7,8 @@ import re
 from typing import Any
 
 from headrace.endpoint.http.http_message import FileSlice
-from headrace.endpoint.s3.file_copy import copy_bytes, md5_of
 from headrace.endpoint.s3.object_checksums import digest_of, encode
-from headrace.endpoint.s3.object_store import Known, ObjectInfo, ObjectStore
+from headrace.endpoint.s3.object_store import Known, ObjectInfo, ObjectStore, copy_bytes
 from headrace.endpoint.s3.s3_errors import S3Error
 from headrace.endpoint.s3.s3_request import (
     KEPT,
@@ -107,7 +106,7 @@ class ObjectOperations:
                 )
             with self._store.incoming() as (descriptor, path):
                 copy_bytes(file, 0, info.size, descriptor, 0)
-                etag = info.etag if "-" not in info.etag else md5_of(descriptor, 0, info.size)
+                etag = info.etag if "-" not in info.etag else digest_of("md5", descriptor, 0, info.size).hex()
                 kept = kept_members(members) if replaces == "REPLACE" else info.known.members
                 checksums = info.known.checksums if info.known.kind == "FULL_OBJECT" else {}
                 if algorithm := members.get("ChecksumAlgorithm", "").lower():

@@ -12,6 +12,7 @@ bucket's folder without asking S3 is never told what was true of another file.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -23,12 +24,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from headrace.endpoint.http.http_message import CHUNK_BYTES
 from headrace.endpoint.s3.s3_errors import S3Error
 from headrace.errors import UsageError
 from headrace.held_file import hold
 from headrace.ledger import Ledger
 from headrace.private_folders import make_folders
 
+_KERNEL_BYTES = 1 << 30
+_CANNOT = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF}
 OWN = ".headrace-s3"
 KEY_BYTES = 1024
 _NAME_BYTES = 255
@@ -429,3 +433,33 @@ def _holds_a_file(path: Path) -> bool:
 def _remove_folders(path: Path) -> None:
     for folder, _, _ in os.walk(path, topdown=False):
         Path(folder).rmdir()
+
+
+def copy_bytes(source: int, offset: int, size: int, target: int, at: int) -> None:
+    """Copies part of a file; shares the blocks where the file system can do that.
+
+    Args:
+        source: descriptor.
+        offset: where the part begins.
+        size: its bytes.
+        target: descriptor.
+        at: where they go.
+
+    Raises:
+        OSError: it cannot be read or written, or is shorter.
+    """
+    while size:
+        try:
+            copied = os.copy_file_range(source, target, min(size, _KERNEL_BYTES), offset, at)
+        except OSError as error:
+            if error.errno not in _CANNOT:
+                raise
+            copied = _copy_one(source, offset, size, target, at)
+        if not copied:
+            raise OSError(errno.EIO, "a file became shorter while it was copied")
+        offset, at, size = offset + copied, at + copied, size - copied
+
+
+def _copy_one(source: int, offset: int, size: int, target: int, at: int) -> int:
+    data = os.pread(source, min(size, CHUNK_BYTES), offset)
+    return os.pwrite(target, data, at) if data else 0
