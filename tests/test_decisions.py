@@ -80,6 +80,7 @@ FORMATS = {
     "agent/coordinator/error_line.py": "tracebacks of Python, errors of shells: a line is shown",
     "agent/metrics/": "/proc, cgroup files; the regular expressions of a job's metric definitions",
     "processes/": "/proc and cgroup files",
+    "control_group.py": "/proc and cgroup files",
     "hosting/inputs/requirements.py": "pip's requirements files",
     "hosting/inputs/virtual_environments.py": "pip's output, of which the errors are shown",
     "hosting/isolation/": "/proc and resolv.conf",

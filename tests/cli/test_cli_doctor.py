@@ -441,7 +441,7 @@ def a_trial_in(stages: str) -> list[str]:
     return [
         sys.executable,
         "-c",
-        f"import signal, sys, time\nsay = lambda text: print(text, file=sys.stderr, flush=True)\n{stages}",
+        f"import sys, time\nsay = lambda text: print(text, flush=True)\n{stages}",
     ]
 
 
@@ -449,11 +449,11 @@ def test_what_the_trial_over_tcp_waits_for_is_shown_while_it_does(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(doctor_command, "SIGN_SECONDS", 0.05)
-    answer = _in_stages(a_trial_in("say('stage: the first batch'); say('a warning'); time.sleep(0.4); print('{}')"))
-    assert answer == ("{}\n", "")
+    answer = _in_stages(a_trial_in("say('\"the first batch\"'); time.sleep(0.4); print('{}')"))
+    assert answer == (b"{}", "")
     assert "s: the first batch\n" in capsys.readouterr().err
-    assert _in_stages(a_trial_in("say('stage: the first batch'); say('no room'); sys.exit(3)")) == ("", "no room")
-    assert _in_stages(a_trial_in("sys.exit(3)")) == ("", "exit code 3")
+    assert _in_stages(a_trial_in("say('\"the first batch\"'); sys.exit('no room')")) == (b"", "no room")
+    assert _in_stages(a_trial_in("sys.exit(3)")) == (b"", "exit code 3")
 
 
 def test_a_trial_over_tcp_that_stands_still_is_ended_by_the_time_of_one_stage(
@@ -462,10 +462,10 @@ def test_a_trial_over_tcp_that_stands_still_is_ended_by_the_time_of_one_stage(
     monkeypatch.setattr(doctor_command, "SIGN_SECONDS", 0.05)
     monkeypatch.setattr(doctor_command, "STAGE_SECONDS", 0.8)  # a shell starts within that, also on a busy machine
     unwound = tmp_path / "unwound"
-    shell = f"trap 'touch {unwound}; exit' INT; echo stage: one >&2; sleep 0.4; echo stage: two >&2; sleep 60 & wait"
+    shell = f"trap 'touch {unwound}; exit' INT; echo '\"one\"'; sleep 0.4; echo '\"two\"'; sleep 60 & wait"
     answer, why_not = _in_stages(["sh", "-c", shell])
-    assert answer == ""
+    assert answer == b""
     assert re.fullmatch(r"it was not over after \d+ s of waiting: two", why_not)
     assert unwound.exists(), "so it ends its server, too"
     monkeypatch.setattr(doctor_command, "ENDING_SECONDS", 0.1)
-    assert _in_stages(["sh", "-c", "trap '' INT; echo stage: deaf >&2; sleep 60"])[1].endswith("deaf")
+    assert _in_stages(["sh", "-c", "trap '' INT; echo '\"deaf\"'; sleep 60"])[1].endswith("deaf")

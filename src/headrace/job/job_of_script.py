@@ -317,16 +317,16 @@ def _fields(
     for node in described.body:
         if not (isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)):
             continue
-        of_type, value, words = ast.unparse(node.annotation), node.value, dict[str | None, ast.expr]()
+        of_type, value, keywords = ast.unparse(node.annotation), node.value, dict[str | None, ast.expr]()
         if _called(value) in ("field", "HfArg"):  # type: ignore[arg-type]
             assert isinstance(value, ast.Call)
-            words = {word.arg: word.value for word in value.keywords}
-            value = words.get("default", words.get("default_factory"))
-        if of_type.startswith("ClassVar") or _literal(words.get("init")) is False:
+            keywords = {word.arg: word.value for word in value.keywords}
+            value = keywords.get("default", keywords.get("default_factory"))
+        if of_type.startswith("ClassVar") or _literal(keywords.get("init")) is False:
             continue
-        default = _UNKNOWN if "default_factory" in words else _literal(value)
-        told = words.get("help")
-        if isinstance(metadata := words.get("metadata"), ast.Dict):
+        default = _UNKNOWN if "default_factory" in keywords else _literal(value)
+        told = keywords.get("help")
+        if isinstance(metadata := keywords.get("metadata"), ast.Dict):
             told = next(
                 (item for key, item in zip(metadata.keys, metadata.values, strict=True) if _text(key) == "help"), told
             )

@@ -7,7 +7,7 @@ serves a ready batch of that very shape, and a real loader takes batches through
 
     {"batches": 64, "bytes": 19267584, "seconds": 0.011, "trainer_cpu": 0.009, "worker_cpu": 0.008}
 
-On standard error a line `STAGE` and words says what is waited for now.
+Lines before it, each a text as JSON, say what is waited for now.
 
 `seconds` is wall time per batch; `trainer_cpu` are CPU seconds per batch of the loader's process and its receiver;
 `worker_cpu` those of the feed server and its executor. On loopback both ends share this machine's cores and no wire
@@ -34,7 +34,6 @@ WARM_UP = 4
 MEASURE_SECONDS = 1.0
 LEAST, MOST = 8, 512
 START_SECONDS = 60.0
-STAGE = "stage: "
 READY = "headrace.measuring.transfer:ready"  # this module runs under another name
 
 
@@ -119,7 +118,7 @@ def measure(batch: Path) -> dict[str, float]:
 
 
 def _stage(words: str) -> None:
-    print(f"{STAGE}{words}", file=sys.stderr, flush=True)
+    print(json.dumps(words), flush=True)
 
 
 def main() -> int:

@@ -302,40 +302,43 @@ def _transfer(observed: Observation, folder: Path) -> tuple[Transfer | None, str
     return (None, why_not) if why_not else (msgspec.json.decode(answer, type=Transfer), "")
 
 
-def _in_stages(child: Sequence[str]) -> tuple[str, str]:
-    """Runs a program that says on standard error what it waits for, a line `STAGE` and words each, and passes that on
-    when a stage takes long. Returns its standard output, and why there is none."""
+def _in_stages(child: Sequence[str]) -> tuple[bytes, str]:
+    """Runs a program that prints documents of JSON, a line each: texts say what it waits for, which is passed on when
+    it takes long; the other one is its answer. Returns the answer, and why there is none."""
     import os
     import select
     import signal
     import subprocess
+    import tempfile
     import time
 
-    from headrace.measuring.transfer import STAGE
+    import msgspec
 
-    stage, lines, rest = "its process starts", list[str](), b""
+    stage, answer, rest = "its process starts", b"", b""
     began = time.monotonic()
-    with subprocess.Popen(child, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as process:
+    with (
+        tempfile.TemporaryFile() as errors,
+        subprocess.Popen(child, stdout=subprocess.PIPE, stderr=errors, start_new_session=True) as process,
+    ):
         assert process.stdout is not None
-        assert process.stderr is not None
         try:
             while True:
-                if not select.select([process.stderr], [], [], SIGN_SECONDS)[0]:
+                if not select.select([process.stdout], [], [], SIGN_SECONDS)[0]:
                     waited = time.monotonic() - began
                     if waited >= STAGE_SECONDS:
-                        return "", f"it was not over after {waited:.0f} s of waiting: {stage}"
+                        return b"", f"it was not over after {waited:.0f} s of waiting: {stage}"
                     click.echo(f"doctor: still waiting, for {waited:.0f} s: {stage}", err=True)
                     continue
-                text = process.stderr.read1(65536)  # type: ignore[attr-defined]
+                text = process.stdout.read1(65536)  # type: ignore[attr-defined]
                 if not text:
                     break
                 *whole, rest = (rest + text).split(b"\n")
-                for line in (each.decode(errors="replace") for each in whole):
-                    if line.startswith(STAGE):
-                        stage, began = line.removeprefix(STAGE), time.monotonic()
-                    elif line.strip():
-                        lines.append(line)
-            answer = process.stdout.read().decode()
+                for line in whole:
+                    document = msgspec.json.decode(line)
+                    if isinstance(document, str):
+                        stage, began = document, time.monotonic()
+                    else:
+                        answer = line
             code = process.wait()
         finally:
             if process.poll() is None:  # it ends its feed server
@@ -344,8 +347,10 @@ def _in_stages(child: Sequence[str]) -> tuple[str, str]:
                     process.wait(ENDING_SECONDS)
                 except subprocess.TimeoutExpired:
                     os.killpg(process.pid, signal.SIGKILL)
+        errors.seek(0)
+        lines = [line for line in errors.read().decode(errors="replace").splitlines() if line.strip()]
     if code:
-        return "", lines[-1] if lines else f"exit code {code}"
+        return b"", lines[-1] if lines else f"exit code {code}"
     return answer, ""
 
 
