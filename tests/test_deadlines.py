@@ -1,4 +1,4 @@
-"""The table of deadlines in docs/faults.md has every time of the source, with the value that it has there."""
+"""Every time of the source stands, with its value, in the table for developers, with which the one for users agrees."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "headrace"
+DOCS = ROOT / "docs"
 LEAST = 5.0  # seconds: who waits for less need not know
 TIME = re.compile(
     "SECONDS|GRACE|TIMEOUT|SILEN|PATIEN|AFTER|WAIT|STALL|INTERVAL|HEARTBEAT|RECENT|WINDOW|LAST_WORDS|DELAY|FORCED|AGAIN"
@@ -68,10 +69,16 @@ def _numbers(nodes: list[ast.stmt]) -> list[tuple[str, float]]:
 @cache
 def rows() -> list[list[str]]:
     """The cells of the rows of both tables: the first has six, the second two."""
-    section = (ROOT / "docs" / "faults.md").read_text().split("## Deadlines\n")[1]
-    lines = [line for line in section.splitlines() if line.startswith("|") and "---" not in line]
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    return [row for row in cells if "in the source" not in row]
+    return [row for row in cells((DOCS / "developers" / "deadlines.md").read_text()) if "in the source" not in row]
+
+
+def rows_for_users() -> list[list[str]]:
+    return cells((DOCS / "faults.md").read_text().split("## Deadlines\n")[1])[1:]
+
+
+def cells(text: str) -> list[list[str]]:
+    lines = [line for line in text.splitlines() if line.startswith("|") and "---" not in line]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
 def names_of(row: list[str]) -> list[str]:
@@ -91,12 +98,17 @@ def test_every_time_of_the_source_is_in_one_row() -> None:
     assert len(named) == len(set(named))
     missing = {name: value for name, value in times().items() if value >= LEAST and name not in named}
     assert not missing, (
-        "name them in docs/faults.md: in the row of what waits for them, or among those that end nothing"
+        "name them in docs/developers/deadlines.md: in the row of what waits for them, or among those that end nothing"
     )
 
 
+def test_the_table_for_users_has_rows_of_the_one_for_developers() -> None:
+    full = [[cell.replace("](../", "](") for cell in row[:4]] for row in rows()]
+    assert [row for row in rows_for_users() if row not in full] == []
+
+
 def test_every_time_that_a_job_or_a_grid_may_ask_for_is_a_key_of_a_row() -> None:
-    keys = {key.split(".")[-1] for row in rows() if len(row) == 6 for key in re.findall(r"`([\w.<>]+)`", row[2])}
+    keys = {key.split(".")[-1] for row in rows_for_users() for key in re.findall(r"`([\w.<>]+)`", row[2])}
     asked = {
         node.target.id
         for folder in (SOURCE / "job" / "model", SOURCE / "grid")

@@ -293,7 +293,7 @@ def test_the_table_of_variables_is_what_programs_see(endpoint: ServeProcess) -> 
     page = (Path(__file__).parents[2] / "docs/sagemaker-differences.md").read_text()
     table = page.partition("## Variables")[2].partition("\n## ")[0]
     rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| `")]
-    here = {name: state for names, _, state in rows for name in re.findall(r"`([A-Z]\w+)(?:<|`)", names)}
+    here = {name: state for names, state in rows for name in re.findall(r"`([A-Z]\w+)(?:<|`)", names)}
     prefixes = tuple(re.findall(r"`(\w+_)<", table))
 
     def stands(name: str, seen: set[str]) -> bool:
