@@ -271,7 +271,7 @@ def test_code_that_was_edited_is_a_change_and_lines_that_have_not_run_get_it(bes
     assert len(beside.platform("submitted")) == 6
 
 
-def test_an_objective_that_is_none_of_the_job_s_metrics_is_refused_before_anything_starts(beside: Beside) -> None:
+def test_an_objective_that_is_a_misspelt_metric_of_the_job_is_refused_before_anything_starts(beside: Beside) -> None:
     (beside.folder / "job.yaml").write_text(JOB[:-1] + ', metric_definitions: [{name: accuracy, regex: "acc=(.*)"}]}')
     beside.write([1])
     with beside.file.open("a") as file:
@@ -281,6 +281,14 @@ def test_an_objective_that_is_none_of_the_job_s_metrics_is_refused_before_anythi
         assert "objective.metric: must be a metric of the job" in said
         assert "did you mean 'accuracy'?" in said
     assert beside.platform("submitted") == []
+
+
+def test_an_objective_may_be_logged_by_the_program_of_a_job_that_has_metric_definitions(beside: Beside) -> None:
+    (beside.folder / "job.yaml").write_text(JOB[:-1] + ', metric_definitions: [{name: accuracy, regex: "acc=(.*)"}]}')
+    beside.write([1])
+    with beside.file.open("a") as file:
+        file.write("objective: {metric: val_accuracy, goal: max}\n")
+    beside.ask("plan", str(beside.file))
 
 
 def test_what_keeps_lines_waiting_is_told_once_and_the_plan_says_how_long_it_assumes_they_run(beside: Beside) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue, model_validator
@@ -88,6 +89,13 @@ class ObjectivePart(Part):
 
     metric: Text
     goal: Literal["min", "max"]
+
+
+def nearly_named(metric: str, names: Iterable[str]) -> str:
+    """Returns the name of which `metric` may be a misspelling, or an empty text.
+
+    `val_accuracy`, logged once an epoch, is not near to `accuracy` (0.8)."""
+    return next(iter(difflib.get_close_matches(metric, names, n=1, cutoff=0.85)), "")
 
 
 class GridFile(Part):

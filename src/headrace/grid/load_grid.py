@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from headrace.errors import JobInvalid, Problem, UsageError
-from headrace.grid.grid_file import GridFile
+from headrace.grid.grid_file import GridFile, nearly_named
 from headrace.grid.lines.line import ENGINE, Line, digest_of
 from headrace.grid.lines.line_job import Template
 from headrace.grid.lines.read_lines import read_lines
@@ -77,14 +77,15 @@ def load_grid(path: str | os.PathLike[str], variables: Mapping[str, str] = os.en
 
 
 def _check_objective(grid: Grid, name: str) -> None:
-    """Refuses an objective that no line's metric definitions have; where none has any, nothing is known."""
-    names = {str(each.get("name", "")) for data in grid.jobs for each in data.get("metric_definitions") or ()}
-    if grid.file.objective is None or not names or grid.file.objective.metric in names:
+    """Refuses an objective that is a metric definition of a line, misspelt; a program may log any other one itself."""
+    if grid.file.objective is None:
         return
     metric = grid.file.objective.metric
-    message = "must be a metric of the job: its metric_definitions name it"
-    hint = suggestion(metric, sorted(names))
-    raise JobInvalid((Problem("objective.metric", message, show(metric), name, hint=hint),))
+    names = {str(each.get("name", "")) for data in grid.jobs for each in data.get("metric_definitions") or ()}
+    if metric not in names and (near := nearly_named(metric, names)):
+        message = "must be a metric of the job: its metric_definitions name it, or its program logs it"
+        hint = f"did you mean {near!r}?"
+        raise JobInvalid((Problem("objective.metric", message, show(metric), name, hint=hint),))
 
 
 def _unknown_engines(lines: tuple[Line, ...]) -> tuple[Problem, ...]:

@@ -13,13 +13,13 @@ finite number (the run diverged) is worse than any other, and than those of its 
 
 from __future__ import annotations
 
-import difflib
 import math
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
+from headrace.grid.grid_file import nearly_named
 from headrace.grid.journal.grid_record import Rung
 from headrace.grid.run_rules import EarlyStop
 from headrace.job.problems.finding import suggestion
@@ -100,7 +100,6 @@ class ReachedRungs:
 
 NEAR_SECONDS = 30.0
 OTHER_SECONDS = 600.0
-_NEAR = 0.85  # so that val_accuracy, logged once an epoch, is not near to accuracy (0.8)
 
 
 class MissingMetric:
@@ -132,7 +131,7 @@ class MissingMetric:
             times = [value.t for _, value in values]
             logged = max(times) - self._first.setdefault(run, min(times))
             self._names.update(value.name for _, value in values)
-            near = difflib.get_close_matches(self._metric, self._names, cutoff=_NEAR)
+            near = nearly_named(self._metric, self._names)
             here = self._metric in self._names
             self.settled = here or logged >= (NEAR_SECONDS if near else OTHER_SECONDS)
             if here or not self.settled:
