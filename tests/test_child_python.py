@@ -66,6 +66,7 @@ def test_both_ways_leave_the_folder_out(trap: Path) -> None:
     assert trap.exists(), "the trap works"
 
 
+@pytest.mark.promise("security", "a package `headrace` in the folder where a job starts is not imported")
 def test_a_job_that_is_started_in_a_folder_of_others_runs_nothing_of_it(trap: Path) -> None:
     Path("code").mkdir()
     Path("code/train.py").write_text("print('trained')")

@@ -23,7 +23,7 @@ PAGES = sorted(DOCS.rglob("*.md"))
 TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES, *sorted((ROOT / "examples").glob("*/README.md"))]
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
-NAMES_CODE = [DOCS / "architecture.md", DOCS / "glossary.md", ROOT / "CONTRIBUTING.md"]
+NAMES_CODE = [DOCS / "architecture.md", ROOT / "CONTRIBUTING.md"]
 """Pages whose `paths` in backticks are files and folders of the repository or, without a prefix, of src/headrace."""
 
 

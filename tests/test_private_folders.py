@@ -74,6 +74,7 @@ PLANTS = (strangers_folder, closed_folder, strangers_link, strangers_fifo, open_
 @pytest.mark.promise("isolation", "what other users put into shared places is never taken for a run's own")
 @root
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
+@pytest.mark.promise("security", "what another user has planted in a shared folder is never used")
 def test_what_another_user_has_planted_is_never_taken_for_ours(plant: Plant, shared: Path, tmp_path: Path) -> None:
     victim = tmp_path / "victim"  # a closed folder of this user's, which a link would have us use, or remove
     victim.mkdir(mode=0o700)
@@ -145,6 +146,7 @@ def test_a_folder_that_is_held_outlives_a_sweep_and_one_of_a_killed_process_does
     remove_scratch("ours")
 
 
+@pytest.mark.promise("security", "runs, temporary files, stores and buckets are closed to other users")
 def test_all_folders_that_are_made_are_closed_not_only_the_last(tmp_path: Path) -> None:
     make_folders(tmp_path / "one" / "two" / "three")
     modes = [(tmp_path / place).stat().st_mode & 0o777 for place in ("one", "one/two", "one/two/three")]
@@ -153,6 +155,7 @@ def test_all_folders_that_are_made_are_closed_not_only_the_last(tmp_path: Path) 
 
 @root
 @pytest.mark.parametrize("plant", [strangers_folder, strangers_link], ids=lambda plant: plant.__name__)
+@pytest.mark.promise("security", "what another user has planted in a shared folder is never used")
 def test_a_home_that_another_user_has_planted_is_refused(
     plant: Plant, shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,5 +59,5 @@ def publish(raw: Mapping[Path, Sequence[str]], figures: Sequence[Figure]) -> Non
     )
     lost = [figure for figure in figures if figure.lost]
     put("table", f"{told}\n\n{PICTURE}\n\n{markdown(figures)}")
-    put("losses", f"{told}\n\n{markdown(lost) if lost else 'None in this run.'}", "when-not.md")
+    put("losses", markdown(lost) if lost else "None in this run.", "when-not.md")
     plot(figures, DOCS / "feed-speed.svg")

@@ -38,6 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("there", [False, True])
+@pytest.mark.promise("security", "runs, temporary files, stores and buckets are closed to other users")
 def test_the_buckets_of_the_estimators_are_the_users_alone(there: bool, folder: Path) -> None:
     before = os.umask(0)
     try:

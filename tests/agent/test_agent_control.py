@@ -156,6 +156,7 @@ def of_stranger(how):
     "own-engine", "agents of an earlier attempt are refused, and a stop without a certificate of the run"
 )
 @pytest.mark.parametrize("how", ["in clear", "without a certificate", "with a certificate of another run"])
+@pytest.mark.promise("security", "a handshake with coordinator or supervisor takes a certificate of the run")
 def test_who_has_no_certificate_of_the_run_is_refused_at_the_handshake(how):
     async def scene(server, desk, at):
         ip, _, port = at.partition(":")
@@ -205,6 +206,7 @@ def test_a_stranger_on_a_raw_socket_does_not_disturb_an_agent():
 
 
 @pytest.mark.parametrize("tls", [OTHERS["algo-1"], AGENT], ids=["of another run", "of another host of the run"])
+@pytest.mark.promise("security", "who stands between the hosts of a job reads and changes nothing")
 def test_an_agent_says_nothing_to_who_is_not_the_leader_of_its_run(tls):
     async def scene():
         desk, at = Desk(), address()
@@ -230,6 +232,7 @@ def capture(coming, going, kept):
 
 
 @pytest.mark.promise("runs", "control traffic is under TLS with the run's certificates; strangers can do nothing")
+@pytest.mark.promise("security", "who stands between the hosts of a job reads and changes nothing")
 def test_who_stands_between_agent_and_coordinator_reads_nothing_of_what_they_say():
     words = b"learning-rate 0.0625"
     hello = Report(1, Hello(words.decode()))

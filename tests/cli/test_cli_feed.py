@@ -215,6 +215,7 @@ def test_a_mistake_of_serve_is_an_error_and_a_hint(
     assert result.stderr.startswith("error: ")
 
 
+@pytest.mark.promise("security", "a secret file that others may read is refused")
 def test_a_secret_that_others_may_read_is_refused(cli: Cli, secret: Path) -> None:
     secret.chmod(0o640)
     result = cli("feed", "serve", "--bind", "127.0.0.1:0", "--secret-file", str(secret))

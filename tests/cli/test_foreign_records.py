@@ -101,6 +101,7 @@ def names_a_process(paths: RunPaths, address: str, pid: int) -> None:
 
 @pytest.mark.promise("runs", "a record from somebody else is read, and starts, sends, signals and removes nothing")
 @pytest.mark.parametrize("claim", [asks_a_service, is_a_copy, names_a_process])
+@pytest.mark.promise("security", "for a record of somebody else nothing is sent, signalled or removed")
 def test_no_command_sends_or_kills_for_a_record_of_somebody_else(
     cli: Cli, service: socket.socket, claim: Callable[[RunPaths, str, int], None]
 ) -> None:
@@ -133,6 +134,7 @@ def test_no_command_sends_or_kills_for_a_record_of_somebody_else(
 
 @pytest.mark.promise("runs", "a record from somebody else is read, and starts, sends, signals and removes nothing")
 @pytest.mark.parametrize("own", [False, True], ids=["somebody else's", "own"])
+@pytest.mark.promise("security", "for a record of somebody else nothing is sent, signalled or removed")
 def test_what_a_record_s_links_lead_to_is_not_removed_when_a_run_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: bool
 ) -> None:

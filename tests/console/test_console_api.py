@@ -42,6 +42,7 @@ def made(home: Path) -> RunPaths:
 @pytest.mark.promise("ui", "the page shows the figures of the commands, serves who has its token, and changes nothing")
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("query", ["", "?token=", "?token=wrong", "?token=T&token=T"])
+@pytest.mark.promise("security", "the page of `headrace ui` wants a token and answers no other site")
 def test_without_the_token_everything_is_forbidden(ui: Ui, path: str, query: str) -> None:
     answer = ui.client.get(path + query.replace("T", ui.token))
     assert answer.status_code == 403
@@ -59,6 +60,7 @@ def test_a_wrong_cookie_and_one_of_another_port_are_forbidden(ui: Ui) -> None:
         assert ui.client.get("/api/runs", headers={"cookie": f"{name}={value}"}).status_code == status
 
 
+@pytest.mark.promise("security", "the page of `headrace ui` wants a token and answers no other site")
 def test_the_first_page_gives_a_cookie_that_no_script_and_no_other_site_gets(ui: Ui) -> None:
     with httpx.Client(base_url=ui.base, verify=False) as client:
         answer = client.get("/", params={"token": ui.token})
@@ -87,6 +89,7 @@ def test_only_names_of_this_machine_are_answered(ui: Ui, host: str, status: int)
     assert answer.status_code in ({status} | ({400} if not host else set()))
 
 
+@pytest.mark.promise("security", "a command line shows no secret and no token")
 def test_a_browser_is_told_no_token_but_a_file_of_the_users_alone_that_is_good_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

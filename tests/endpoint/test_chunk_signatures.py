@@ -43,6 +43,7 @@ def chain(seed: str) -> ChunkSignatures:
     return ChunkSignatures(Signed("AKIAIOSFODNN7EXAMPLE", seed, moment, None, "20130524", "us-east-1", "s3"), SECRET)
 
 
+@pytest.mark.promise("serve", "S3: uploads in signed chunks, as older clients send them")
 def test_the_chains_of_awss_guide_are_right_and_each_link_follows_from_the_one_before() -> None:
     plain, trailing = chain(SEED), chain(TRAILER_SEED)
     for signature, other, digest in zip(CHAIN, TRAILER_CHAIN, PARTS, strict=True):

@@ -371,6 +371,7 @@ SLOW = {
 
 @pytest.mark.promise("serve-reference", "slow requests of strangers hold up no client of the endpoint")
 @pytest.mark.parametrize("kind", SLOW)
+@pytest.mark.promise("security", "slow connections of strangers to `headrace serve` hold up no client")
 def test_whoever_has_shown_no_key_keeps_no_place_from_a_client_that_has_one(kind: str) -> None:
     limits = HttpLimits(connections=40, kept_seconds=0.2)
     authority = trustme.CA()

@@ -169,11 +169,13 @@ def test_the_key_of_a_job_may_read_what_its_request_names_and_write_its_outputs(
 
 
 @pytest.mark.promise("serve-reference", "a job's key reads its inputs, writes its outputs and sees no other job")
+@pytest.mark.promise("security", "the key of a job is good for its own job only")
 def test_the_key_of_a_job_may_do_nothing_else(job: Job) -> None:
     assert {what: job.code(*row) for what, row in MAY_NOT.items()} == dict.fromkeys(MAY_NOT, "AccessDenied")
 
 
 @pytest.mark.promise("serve-reference", "a job's key reads its inputs, writes its outputs and sees no other job")
+@pytest.mark.promise("security", "the key of a job is good for its own job only")
 def test_the_key_of_a_job_sees_no_other_job(job: Job, endpoint: ServeProcess) -> None:
     listed = job.client("sagemaker").list_training_jobs()["TrainingJobSummaries"]
     assert [line["TrainingJobName"] for line in listed] == ["mine"]
@@ -207,6 +209,7 @@ def test_the_key_of_a_job_puts_metrics_on_no_other_job(job: Job) -> None:
     assert (statuses("mine"), statuses("other")) == (["Complete"], ["ValidationError"])
 
 
+@pytest.mark.promise("serve", "the key of those who carry data has objects, no job and no bucket")
 def test_the_key_of_those_who_carry_data_has_objects_and_no_job_and_no_bucket(endpoint: ServeProcess, job: Job) -> None:
     endpoint.client("s3", holder="program").get_object(Bucket=BUCKET, Key="loose")["Body"].close()
     assert endpoint.client(holder="program").list_training_jobs()["TrainingJobSummaries"] == []

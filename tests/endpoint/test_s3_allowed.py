@@ -77,6 +77,7 @@ def least(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", UNKNOWN)
+@pytest.mark.promise("serve", "S3: an operation, a parameter or a condition that is not known changes nothing")
 def test_an_operation_that_is_not_known_is_refused_and_changes_nothing(
     name: str, served: tuple[Any, int, Path]
 ) -> None:
@@ -88,6 +89,7 @@ def test_an_operation_that_is_not_known_is_refused_and_changes_nothing(
 
 @pytest.mark.parametrize("target", [f"/{BUCKET}", f"/{BUCKET}/{KEY}"])
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "POST", "GET", "HEAD"])
+@pytest.mark.promise("serve", "S3: an operation, a parameter or a condition that is not known changes nothing")
 def test_what_the_service_may_invent_is_refused_too(method: str, target: str, served: tuple[Any, int, Path]) -> None:
     with Wire(served[1]) as wire:
         wire.send(f"{method} {target}?somethingNew HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n".encode())
@@ -108,6 +110,7 @@ def test_what_the_service_may_invent_is_refused_too(method: str, target: str, se
         ("copy_object", {"CopySource": f"{BUCKET}/other", "CopySourceIfMatch": '"another"'}, "PreconditionFailed"),
     ],
 )
+@pytest.mark.promise("serve", "S3: an operation, a parameter or a condition that is not known changes nothing")
 def test_a_condition_is_kept_or_refused(
     operation: str, arguments: dict[str, Any], code: str, served: tuple[Any, int, Path]
 ) -> None:
@@ -147,6 +150,7 @@ def upload(client: Any, key: str, numbers: int) -> tuple[dict[str, Any], list[di
     return of, parts
 
 
+@pytest.mark.promise("serve", "S3: an upload in parts that is refused is whole for the next try")
 def test_an_upload_that_is_not_accepted_is_whole_for_the_next_try(served: tuple[Any, int, Path]) -> None:
     client, _, root = served
     of, parts = upload(client, "large", 3)
@@ -181,6 +185,8 @@ def test_a_copy_has_the_checksum_that_was_asked_for(served: tuple[Any, int, Path
 
 
 @pytest.mark.parametrize("name", ["x-amz-copy-source", "X-Amz-Metadata-Directive", "x-amz-meta-x", "x-amz-new"])
+@pytest.mark.promise("security", "a presigned address is good for its object, time and headers only")
+@pytest.mark.promise("serve", "S3: whoever has a presigned address can do with it what was signed")
 def test_whoever_has_a_presigned_address_adds_no_header_of_s3s_own(name: str) -> None:
     key = AccessKey(Holder.USER, "HEADRACEAAAA", "secret")
     gate = Gatekeeper(AccessKeys((key, AccessKey(Holder.PROGRAM, "HEADRACEBBBB", "secret2"))))

@@ -80,6 +80,7 @@ def body(client: Any, key: str) -> bytes:
     return found
 
 
+@pytest.mark.promise("serve", "S3: any key that a file can have")
 def test_any_key_that_a_file_can_have_can_be_put_read_listed_and_removed(face: tuple[Any, S3Face], root: Path) -> None:
     client, _ = face
     for key in PLAIN:

@@ -242,6 +242,7 @@ def both(tmp_path: Path, s3_endpoint: str) -> Iterator[Both]:
 
 
 @pytest.mark.parametrize("seed", range(20 if SOAK else 1))
+@pytest.mark.promise("serve", "S3 has the same answers as moto's")
 def test_random_operations_have_the_answers_of_the_oracle(seed: int, both: Both) -> None:
     chance = random.Random(f"oracle-{seed}")
     for bucket in BUCKETS:

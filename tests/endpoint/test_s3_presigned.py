@@ -16,6 +16,7 @@ KEYS = ["a", "a b/ü", "p+q&r%41=", "x//y", "../z", "/lead", "k?q#", "~"]
 
 
 @pytest.mark.parametrize("version", ["s3", "s3v4"])
+@pytest.mark.promise("serve", "S3: presigned addresses of boto3, both versions")
 def test_a_presigned_address_is_verified_and_bound_to_its_object(version: str) -> None:
     client = SESSION.create_client(
         "s3", "eu-west-1", aws_access_key_id="id", aws_secret_access_key="secret",
@@ -37,6 +38,7 @@ def test_a_presigned_address_is_verified_and_bound_to_its_object(version: str) -
     client.close()
 
 
+@pytest.mark.promise("serve", "S3: presigned addresses of boto3, both versions")
 def test_a_presigned_address_of_version_2_may_be_a_buckets() -> None:
     client = SESSION.create_client(
         "s3", "eu-west-1", aws_access_key_id="id", aws_secret_access_key="secret",

@@ -118,6 +118,7 @@ def test_the_framing_of_an_upload_is_not_part_of_the_object(chunked: int, sizes:
         (b"3\r\nabc\r\n0\r\n\r\n", 6 << 30, "", "EntityTooLarge"),
     ],
 )  # fmt: skip
+@pytest.mark.promise("serve", "S3: an upload that is not what it says is no object")
 def test_an_upload_that_is_not_what_it_says_is_no_object(
     body: bytes, size: int, more: str, code: str, served: Served
 ) -> None:
@@ -190,6 +191,7 @@ def test_a_full_disk_is_told_and_leaves_what_was_there(served: Served, monkeypat
     assert served.client.get_object(Bucket=BUCKET, Key="k")["Body"].read() == b"again"
 
 
+@pytest.mark.promise("serve", "S3: boto3's transfer manager")
 def test_sixty_four_megabytes_by_the_transfer_manager_lie_where_they_belong(served: Served, tmp_path: Path) -> None:
     data = random.Random(1).randbytes(64 * MIB + 12_345)
     (tmp_path / "data").write_bytes(data)

@@ -188,6 +188,7 @@ def malformed(key: AccessKey, rng: random.Random) -> HttpRequest:
 @pytest.mark.promise(
     "serve-reference", "the endpoint answers nobody without its keys, and no malformed request starts anything"
 )
+@pytest.mark.promise("serve", "6,000 malformed requests: no internal error, nothing started")
 def test_malformed_requests_are_refused_with_a_code_and_start_nothing(
     endpoint: tuple[Endpoint, AccessKey], tmp_path: Path
 ) -> None:

@@ -72,6 +72,8 @@ def signed(
 @pytest.mark.promise(
     "serve-reference", "the endpoint answers nobody without its keys, and no malformed request starts anything"
 )
+@pytest.mark.promise("security", "unsigned, altered and recorded requests get the service's error")
+@pytest.mark.promise("serve", "requests without a right signature are refused")
 def test_a_request_without_a_signature_or_with_a_wrong_one_is_refused_with_the_services_codes(
     endpoint: ServeProcess,
 ) -> None:
@@ -92,6 +94,7 @@ def test_a_request_without_a_signature_or_with_a_wrong_one_is_refused_with_the_s
 @pytest.mark.promise(
     "serve-reference", "the endpoint answers nobody without its keys, and no malformed request starts anything"
 )
+@pytest.mark.promise("serve", "requests without a right signature are refused")
 def test_a_signed_request_is_bound_to_its_body_host_and_time(
     endpoint: ServeProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,6 +120,7 @@ def _at(seconds: float) -> Any:
     return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
 
 
+@pytest.mark.promise("serve", "the key of those who carry data has objects, no job and no bucket")
 def test_the_key_of_a_jobs_programs_reads_and_starts_or_stops_nothing(endpoint: ServeProcess) -> None:
     client = endpoint.client(holder="program")
     assert client.list_training_jobs()["TrainingJobSummaries"] == []
@@ -145,6 +149,7 @@ def test_programs_have_their_own_key_and_none_of_him_who_runs_the_endpoint(endpo
     assert "the-users-own" not in text
 
 
+@pytest.mark.promise("serve", "a create that its client sends again makes one job")
 def test_a_create_that_its_client_sends_again_is_answered_and_makes_one_job(endpoint: ServeProcess) -> None:
     client = endpoint.client()
     same = {"amz-sdk-invocation-id": "a-call-of-this-test"}
@@ -187,6 +192,7 @@ def test_of_many_that_create_one_name_at_once_one_succeeds(endpoint: ServeProces
     assert len([run for run in endpoint.runs() if run.parent.name.startswith("raced-")]) == 1
 
 
+@pytest.mark.promise("security", "unsigned, altered and recorded requests get the service's error")
 def test_a_recorded_create_cannot_be_played_again_when_its_job_was_deleted(endpoint: ServeProcess) -> None:
     import json
 
@@ -207,6 +213,7 @@ def test_a_recorded_create_cannot_be_played_again_when_its_job_was_deleted(endpo
 
 
 @pytest.mark.promise("serve-reference", "slow requests of strangers hold up no client of the endpoint")
+@pytest.mark.promise("security", "slow connections of strangers to `headrace serve` hold up no client")
 def test_three_hundred_slow_requests_of_strangers_hold_up_no_client(endpoint: ServeProcess) -> None:
     head = signed(endpoint, LIST)
     lines = "".join(f"{name}: {value}\r\n" for name, value in head.items())
@@ -220,6 +227,7 @@ def test_three_hundred_slow_requests_of_strangers_hold_up_no_client(endpoint: Se
         assert time.monotonic() - began < allowed(5.0)  # 15 s and more if they kept their places
 
 
+@pytest.mark.promise("serve", "a job that was deleted is created again within the second")
 def test_a_job_that_was_deleted_is_created_again_within_the_second(endpoint: ServeProcess) -> None:
     client = endpoint.client()
     request = endpoint.one_host("at-once", "pass")
@@ -243,6 +251,7 @@ MISSING = {
 
 
 @pytest.mark.parametrize(("kind", "uri"), MISSING.values(), ids=MISSING)
+@pytest.mark.promise("serve", "inputs and buckets that are not there are refused")
 def test_an_input_that_is_not_there_is_refused_in_the_services_words(
     kind: str, uri: str, endpoint: ServeProcess
 ) -> None:
@@ -268,11 +277,13 @@ def test_an_input_that_is_not_there_is_refused_in_the_services_words(
     "place",
     [{"OutputDataConfig": {"S3OutputPath": "s3://nowhere/out"}}, {"CheckpointConfig": {"S3Uri": "s3://nowhere/c"}}],
 )
+@pytest.mark.promise("serve", "inputs and buckets that are not there are refused")
 def test_a_bucket_to_write_into_that_is_not_there_is_refused(place: dict[str, Any], endpoint: ServeProcess) -> None:
     with pytest.raises(botocore.exceptions.ClientError, match=r'ValidationException.*"s3://nowhere/.*does not exist'):
         endpoint.client().create_training_job(**endpoint.one_host("unwritten", "pass", **place))
 
 
+@pytest.mark.promise("serve", "`distributed=MPI()` of SDK 3 is refused without SSH")
 def test_the_mpi_driver_of_sdk_3_is_refused_where_it_finds_no_ssh_with_the_way_out(endpoint: ServeProcess) -> None:
     (endpoint.bucket / "drivers").mkdir(exist_ok=True)
     script = endpoint.bucket / "drivers/sm_train.sh"
@@ -300,6 +311,9 @@ def test_bodies_have_a_limit(endpoint: ServeProcess) -> None:
     assert (status, "RequestEntityTooLarge" in text) == (413, True)
 
 
+@pytest.mark.promise(
+    "serve", "presigned addresses hold for one object and time; an upload that is not the signed one is none"
+)
 def test_an_upload_that_is_not_the_signed_one_leaves_no_object(endpoint: ServeProcess) -> None:
     client = endpoint.client("s3")
     client.create_bucket(Bucket="checked")
@@ -324,6 +338,10 @@ def test_an_upload_that_is_not_the_signed_one_leaves_no_object(endpoint: ServePr
 
 
 @pytest.mark.parametrize("version", ["s3", "s3v4"])
+@pytest.mark.promise("security", "a presigned address is good for its object, time and headers only")
+@pytest.mark.promise(
+    "serve", "presigned addresses hold for one object and time; an upload that is not the signed one is none"
+)
 def test_presigned_addresses_are_good_for_one_object_and_time(endpoint: ServeProcess, version: str) -> None:
     import urllib.error
     import urllib.request
@@ -355,6 +373,7 @@ def _refused(url: str) -> bool:
             return error.code == 403
 
 
+@pytest.mark.promise("security", "runs, temporary files, stores and buckets are closed to other users")
 def test_the_files_of_the_store_are_for_its_owner_only(endpoint: ServeProcess) -> None:
     assert endpoint.store.stat().st_mode & 0o777 == 0o700
     for name in ("keys.json", "aws-config", "aws-credentials", "sagemaker-config.yaml", "jobs.sqlite"):
@@ -385,6 +404,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("changes", "code", "words"), BAD)
+@pytest.mark.promise("serve", "bad requests are refused in the service's words and start nothing")
 def test_a_bad_request_is_refused_in_the_services_words_and_starts_nothing(
     endpoint: ServeProcess, changes: dict[str, Any], code: str, words: str
 ) -> None:

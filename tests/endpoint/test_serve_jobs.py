@@ -216,6 +216,7 @@ def test_stop_gives_the_programs_time_to_save_and_a_second_stop_is_rejected_as_t
     )
 
 
+@pytest.mark.promise("serve", "boto3's waiters end with the job")
 def test_boto3s_waiter_ends_with_the_job_and_fails_for_one_that_is_not_there(endpoint: ServeProcess) -> None:
     client = endpoint.client()
     client.create_training_job(**endpoint.one_host("waited", "print('short')"))
@@ -292,6 +293,7 @@ def waits(endpoint: ServeProcess, name: str) -> bool:
     return any("waiting" in lines for lines in messages(endpoint, name).values())
 
 
+@pytest.mark.promise("serve", "jobs wait in one queue, and one that waits can be stopped")
 def test_jobs_wait_in_one_queue_and_one_that_waits_can_be_stopped(endpoint: ServeProcess) -> None:
     client = endpoint.client()
     for number in range(4):
@@ -369,6 +371,7 @@ def test_identities_and_roles_are_what_the_sdks_ask_for(endpoint: ServeProcess) 
         ("logs", "describe_metric_filters", {}),
     ],
 )
+@pytest.mark.promise("serve", "other services and operations: a clear error in the caller's protocol")
 def test_what_is_not_answered_is_refused_in_the_callers_protocol(
     endpoint: ServeProcess, service: str, operation: str, members: dict[str, Any]
 ) -> None:

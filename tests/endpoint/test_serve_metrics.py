@@ -36,6 +36,7 @@ class OneRun:
         return self._run if job_name == "job" else None
 
 
+@pytest.mark.promise("serve", "figures of hosts by CloudWatch; BatchPutMetrics and BatchGetMetrics")
 def test_a_hosts_figures_are_sums_over_its_cpus_and_gpus_as_the_service_has_them(tmp_path: Path) -> None:
     paths = create_run("job", runs=tmp_path, created=BEGIN)
     for place, cores in ((1, 2), (2, 4)):
@@ -123,6 +124,7 @@ def page_runs(endpoint: ServeProcess) -> list[dict[str, Any]]:
     return runs
 
 
+@pytest.mark.promise("serve", "figures of hosts by CloudWatch; BatchPutMetrics and BatchGetMetrics")
 def test_a_job_has_the_figures_of_its_hosts_and_what_its_programs_put(module_endpoint: ServeProcess) -> None:
     endpoint = module_endpoint
     client = endpoint.client()

@@ -96,6 +96,7 @@ def check(endpoint: ServeProcess, found: dict[str, object], output: str) -> None
         assert (spot["TrainingJobStatus"], spot["EnableManagedSpotTraining"]) == ("Completed", True)
 
 
+@pytest.mark.promise("serve", "SageMaker SDK 2.257: the cells of AWS's notebooks and guide")
 def test_the_cells_of_awss_notebooks_run_with_the_sdk_itself(endpoint: ServeProcess, tmp_path: Path) -> None:
     command = [str(VENV / "bin" / "python"), str(Path(__file__).with_name("sdk_cells.py")), str(CELLS)]
     command += ["--all"] if SOAK else []
@@ -114,6 +115,7 @@ def aws(endpoint: ServeProcess, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.promise("serve", "AWS CLI 1.46: create, wait, list, logs, `s3 cp`")
 def test_the_aws_cli_creates_a_job_waits_for_it_and_reads_its_logs_and_model(
     endpoint: ServeProcess, tmp_path: Path
 ) -> None:

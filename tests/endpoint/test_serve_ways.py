@@ -104,6 +104,7 @@ def test_beside_the_probe_of_doctor_the_hook_is_set_once_and_the_one_behind_both
         assert done.stdout == "own\n1\n", done.stderr
 
 
+@pytest.mark.promise("serve", "with a certificate it answers HTTPS")
 def test_with_a_certificate_it_answers_https_and_its_profile_says_so(tmp_path: Path) -> None:
     authority = trustme.CA()
     files = (tmp_path / "cert.pem", tmp_path / "key.pem", tmp_path / "ca.pem")

@@ -46,6 +46,9 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kubelet
             yield kubelet
 
 
+@pytest.mark.promise(
+    "serve", "`--engine kubernetes --set ...`: two groups in pods, S3 with the second key, logs, metrics"
+)
 def test_a_job_that_boto3_creates_runs_in_pods_and_reaches_the_endpoints_s3(cluster: Kubelet) -> None:
     settings = [f"--set=engines.kubernetes.{name}={value}" for name, value in OPTIONS.items()]
     endpoint = ServeProcess("--host", HERE, "--engine", "kubernetes", *settings)

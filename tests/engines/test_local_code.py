@@ -116,6 +116,7 @@ def test_no_code(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.promise("sagemaker-differences", "absent here: code archives are unpacked without a filter")
+@pytest.mark.promise("security", "an archive that leads out of its folder is refused before anything is written")
 def test_an_archive_that_leads_out_of_its_folder_is_refused_as_a_whole(
     tmp_path: Path, members: list[tuple[str, object]], why: str
 ) -> None:

@@ -110,6 +110,7 @@ sys.stdin.read()
 
 @pytest.mark.needs("root")
 @pytest.mark.parametrize("how", ["listens", "is silent", "is of another kind"])
+@pytest.mark.promise("security", "who holds the names by which runs mark ports stops no job")
 def test_whoever_else_holds_the_marks_of_all_ports_takes_none(stage, monkeypatch, how):
     monkeypatch.setattr("headrace.engines.local.ports.TRIES", 20)
     plan = engines.plan(stage.job(SLEEP)).plan
@@ -167,6 +168,7 @@ def test_a_port_on_all_addresses_meets_the_same_one_on_any_address_of_another_jo
 
 
 @pytest.mark.parametrize("level", ["none", "shared_network"])
+@pytest.mark.promise("security", "servers of tf.data that everybody reaches are refused unless a job file allows them")
 def test_servers_of_tensorflow_that_everybody_reaches_are_refused_unless_the_job_file_says_so(stage, level):
     fields = {"enabled": True} if level == "none" else {"enabled": True, "open_ports": False}
     job = stage.job(

@@ -145,6 +145,7 @@ def test_temporary_files_of_programs_go_with_the_run(stage):
     stage.assert_nothing_left(handle)
 
 
+@pytest.mark.promise("security", "a command line shows no secret and no token")
 def test_the_users_variables_and_headraces_reach_the_program(stage):
     script = """
     import json, os, sys

@@ -66,6 +66,7 @@ def since(cluster: SlurmCluster, node: str, *user: str) -> list[str]:
 
 @pytest.mark.promise("isolation", "what other users put into shared places is never taken for a run's own")
 @on("")
+@pytest.mark.promise("security", "another user of a shared Slurm node reaches no part of a job")
 def test_two_runs_share_a_node_where_it_is_wished(cluster: SlurmCluster) -> None:
     asked = ["--mem=1000", "--cpus-per-task=1", "-w data1"]
     slurm = {"stop_grace": 5, "partition": "data", "exclusive": False, "options": asked}

@@ -160,6 +160,7 @@ def of_others(path: Path, how: str) -> None:
     "feed-formats", "an index that another user can have written is not used; one that is cut is an error"
 )
 @pytest.mark.parametrize("how", ["open to all", "open to a group", "another user's", "a link", "a fifo"])
+@pytest.mark.promise("security", "an index that others can have written is not believed; a cut one is an error")
 def test_an_index_that_others_can_have_written_is_not_believed(how: str, tars: Path) -> None:
     if how == "another user's":
         require("root")  # which alone gives files away
@@ -186,6 +187,7 @@ def test_no_index_is_kept_in_a_folder_that_others_write_to(tars: Path, tmp_path:
     "feed-formats", "an index that another user can have written is not used; one that is cut is an error"
 )
 @pytest.mark.parametrize("size", [0, 40, -1])
+@pytest.mark.promise("security", "an index that others can have written is not believed; a cut one is an error")
 def test_an_index_that_is_cut_while_it_is_open_is_an_error_and_no_signal(size: int, tars: Path) -> None:
     source, path = feed.tar(tars), next((tars / FOLDER).iterdir())
     os.truncate(path, size if size >= 0 else path.stat().st_size - 1)

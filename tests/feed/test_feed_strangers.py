@@ -202,6 +202,7 @@ def relay(server: Server, port: int) -> Iterator[None]:
 
 
 @pytest.mark.promise("feed-standalone", "nobody between trainer and server can read, change or forge a frame")
+@pytest.mark.promise("security", "who stands between a trainer and a feed server is refused")
 def test_a_relay_between_trainer_and_server_is_refused_and_sees_no_sample(pair: Pair) -> None:
     port = free_port()
     with (
@@ -332,6 +333,7 @@ def good_client_goes_on(pair: Pair) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("by", ["tcp", "unix"])
+@pytest.mark.promise("security", "a stranger at a feed server gets one challenge and is closed")
 def test_garbage_is_refused_and_logged_once(by: str, pair: Pair) -> None:
     seed = random.randrange(2**32)
     print("seed", seed)
@@ -453,6 +455,7 @@ def test_a_message_out_of_place_ends_its_connection_only(message: messages.Messa
 
 
 @pytest.mark.parametrize("fault", ["too small", "twice", "two descriptors", "no descriptor"])
+@pytest.mark.promise("security", "a peer's impossible batch ends its connection")
 def test_a_bad_slab_is_refused_and_no_descriptor_is_kept(fault: str, pair: Pair) -> None:
     before = psutil.Process(pair.a.process.pid).num_fds()
     channel, _ = shake_hands(SECRET, pair.a, "unix")

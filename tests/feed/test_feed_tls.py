@@ -291,6 +291,7 @@ class Middle:
 
 
 @pytest.mark.promise("feed-guarantees", "with TLS the bits are the same, and nobody in the middle is believed")
+@pytest.mark.promise("security", "who stands between a trainer and a feed server is refused")
 def test_somebody_in_the_middle_with_a_certificate_of_the_same_ca_is_found_out(
     pki: Pki, tls_server: Server, tmp_path: Path
 ) -> None:

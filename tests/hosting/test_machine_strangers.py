@@ -69,6 +69,7 @@ def port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Port]:
         server.close()
 
 
+@pytest.mark.promise("security", "a handshake with coordinator or supervisor takes a certificate of the run")
 def test_who_has_no_certificate_of_another_host_of_the_run_is_refused(port: Port) -> None:
     assert port.refuses(b"junk")
     assert port.refuses(b"{}")

@@ -1,7 +1,7 @@
 """The cost tables of two published examples of heterogeneous clusters, computed anew from dated prices.
 
 The first (tf.data.service, September 2022) prints "45 % cheaper" where its own formula gives 46.5 %. The second
-(PyTorch and gRPC) prints 7.6 and 1.9 cents a step, 60 times too much. docs/cost.md shows the arithmetic.
+(PyTorch and gRPC) prints 7.6 and 1.9 cents a step, 60 times too much.
 """
 
 from __future__ import annotations

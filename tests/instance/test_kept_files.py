@@ -126,6 +126,7 @@ def test_every_kind_of_entry_is_read_as_the_host_sees_it_or_named_and_the_rest_i
 
 @pytest.mark.promise("artefacts", "what leaves a host is read as the host sees it; what cannot be stored fails the job")
 @pytest.mark.parametrize("target", ["/tmp/elsewhere", "{}/../own/x", "{}/input/data/train/x", "/opt/ml/../../x"])
+@pytest.mark.promise("security", "links in outputs that lead to this machine's files are not followed")
 def test_what_leads_out_of_the_host_is_never_opened_from_outside(base: Path, target: str) -> None:
     _file(base.parent / "own/x", "of this machine")
     for folder in FOLDERS:

@@ -69,6 +69,7 @@ def paths(tmp_path: Path) -> RunPaths:
 
 
 @pytest.mark.promise("runs", "what lies in the place of a record's files is reported as damage and harms no reader")
+@pytest.mark.promise("security", "odd lines of programs count as damage")
 def test_files_that_grow(paths: RunPaths, put: Put) -> None:
     odd = [paths.events("odd"), paths.log(Stream("g", "algo-1", "odd")), paths.metrics(RANK)]
     for path in odd:
@@ -87,6 +88,7 @@ def test_files_that_grow(paths: RunPaths, put: Put) -> None:
 
 
 @pytest.mark.promise("runs", "what lies in the place of a record's files is reported as damage and harms no reader")
+@pytest.mark.promise("security", "odd files in a record are damage with a place")
 def test_files_that_are_read_as_a_whole(paths: RunPaths, put: Put) -> None:
     put(paths.plan)
     with pytest.raises((OSError, msgspec.DecodeError)):
@@ -114,5 +116,6 @@ def test_a_record_that_is_stored_elsewhere_takes_no_file_along_that_a_link_leads
     assert not names & {"plan.json", "logs/g/algo-1/odd.log"}
 
 
+@pytest.mark.promise("security", "odd lines of programs count as damage")
 def test_a_protocol_line_that_is_nested_too_deep_is_no_report() -> None:
     assert read_report("[" * DEEP) is None
