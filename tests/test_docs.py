@@ -27,13 +27,14 @@ NAMES_CODE = [DOCS / "architecture.md", ROOT / "CONTRIBUTING.md"]
 """Pages whose `paths` in backticks are files and folders of the repository or, without a prefix, of src/headrace."""
 
 
-WORDS = 63_500
-"""Words of all pages that are written by hand, at most: 50,000 are wanted, so this number only falls."""
+WORDS = 49_900
+"""Words of all pages of users that are written by hand, at most: this number only falls."""
+GENERATED = {"benchmark-figures.md"}
 HOW_TO_WORDS = 600
-STILL_LONGER = {"doctor": 850, "feed-standalone": 1050, "frameworks": 900, "tensorflow": 1200}
+STILL_LONGER = {"doctor": 850, "feed-standalone": 950, "frameworks": 900, "tensorflow": 1100}
 """How-to pages that have more words than that, and how many they may have: the numbers only fall."""
 UNCLEAR = {
-    "told": 3, "said": 0, "had": 2, "and nothing else": 0, "of one's own": 0, "as ever": 0, "makes it so that": 0,
+    "told": 3, "said": 0, "had": 0, "and nothing else": 0, "of one's own": 0, "as ever": 0, "makes it so that": 0,
 }  # fmt: skip
 """Words in whose place a plain verb, or nothing, stands, and how often the pages have them: the numbers only fall."""
 
@@ -100,7 +101,7 @@ def test_a_how_to_is_one_task_in_600_words() -> None:
 
 
 def test_the_pages_have_few_words() -> None:
-    assert sum(words(page) for page in DOCS.glob("*.md")) <= WORDS
+    assert sum(words(page) for page in DOCS.glob("*.md") if page.name not in GENERATED) <= WORDS
     assert words(ROOT / "README.md") <= 900
 
 
