@@ -25,6 +25,11 @@ def on_page_markdown(markdown: str, **_: object) -> str:
     return markdown
 
 
+def on_page_content(html: str, **_: object) -> str:
+    """Returns a page without the name that click has for an option's default where there is none."""
+    return html.replace("<code>Sentinel.UNSET</code>", "")
+
+
 class Promise(NamedTuple):
     """A mark `@pytest.mark.promise(PAGE, TEXT)` of a test, which is named FILE::TEST."""
 

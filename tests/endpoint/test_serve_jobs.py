@@ -285,6 +285,11 @@ def test_a_client_that_follows_the_logs_sees_every_line_once_whatever_it_goes_on
     every, some = logs.filter_log_events(**where)["events"], logs.filter_log_events(**where, limit=1)
     more = logs.filter_log_events(**where, nextToken=some["nextToken"])["events"]
     assert [event["eventId"] for event in (*some["events"], *more)] == [event["eventId"] for event in every]
+    for stream in (each["logStreamName"] for each in streams):
+        its = logs.get_log_events(logGroupName=GROUP, logStreamName=stream, startFromHead=True)["events"]
+        assert [event["message"] for event in every if event["logStreamName"] == stream] == [
+            event["message"] for event in its
+        ]
     assert refused(logs.get_log_events, logGroupName="/other", logStreamName="x")[0] == "ResourceNotFoundException"
 
 

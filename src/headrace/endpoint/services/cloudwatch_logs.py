@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import heapq
+import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -148,7 +149,7 @@ class _CloudWatchLogs:
         limit = _number(members, "limit", _MOST_EVENTS)
         places = _read_places(members.get("nextToken"), streams)
         heads = [
-            ((event, stream) for event in stream.log.events(places.get(stream.name, stream.log.seek(start))))
+            zip(stream.log.events(places.get(stream.name, stream.log.seek(start))), itertools.repeat(stream))
             for stream in streams
         ]
         found: list[dict[str, object]] = []
