@@ -128,6 +128,7 @@ def test_a_host_starts_whatever_pythonpath_a_task_prolog_has_set(monkeypatch: py
     ("reason", "told"),
     [
         ("PartitionConfig", "as it is: stop it, and change what it asks for"),
+        ("PartitionTimeLimit", "as it is: its partition allows less time; stop it, and set stopping_condition.max_run"),
         ("QOSMaxWallDurationPerJobLimit", "as it is: stop it, and change what it asks for"),
         ("PartitionNodeLimit", "as it is, unless it only waits for nodes that are down"),
         ("QOSMaxJobsPerUserLimit", ""),

@@ -8,8 +8,10 @@ import os
 import random
 import signal
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -413,3 +415,23 @@ def test_a_user_may_keep_batches_after_the_loader_is_closed() -> None:
     assert rows == [0, 4, 8, 12, 16, 20]
     batches[0]["x"] += 1
     assert batches[0]["x"][0, 0, 0].item() == 1
+
+
+@pytest.mark.promise("feed", "ranks that each load everything are told how to divide it")
+def test_ranks_that_each_load_everything_are_told_how_to_divide_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.distributed.init_process_group("gloo", f"file://{tmp_path}/meet", rank=0, world_size=1)
+    try:
+        data = TensorDataset(torch.arange(8))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert len(list(DataLoader(data, 4))) == 2, "alone"
+            monkeypatch.setattr(torch.distributed, "get_world_size", lambda group=None: 2)
+            list(DataLoader(data, 4, rank=0, world_size=1))
+            list(DataLoader(data, global_batch_size=4, rank=1, world_size=2))
+            list(DataLoader(data, 4, sampler=range(4)))
+        with pytest.warns(UserWarning, match="each of the 2 ranks loads the whole dataset: .* global_batch_size="):
+            list(DataLoader(data, 4))
+    finally:
+        torch.distributed.destroy_process_group()

@@ -35,10 +35,11 @@ STANDING = frozenset({"SUSPENDED", "STOPPED"})  # its processes are stopped: nob
 # with other jobs, and PartitionNodeLimit may mean that nodes are down.
 _NEVER = frozenset(
     {"AccountNotAllowed", "BadConstraints", "DependencyNeverSatisfied", "InvalidAccount", "InvalidQOS"}
-    | {"PartitionConfig", "PartitionTimeLimit", "QOSNotAllowed"}
+    | {"PartitionConfig", "QOSNotAllowed"}
 )
 _NOT_YET = "BeginTime"
 _NODE_LIMIT = "PartitionNodeLimit"
+_TIME_LIMIT = "PartitionTimeLimit"
 _LIMIT_OF_A_JOB = re.compile("(?:Assoc|QOS)Max[A-Za-z]*PerJob[A-Za-z]*|QOSMin[A-Za-z]*")
 ENDED = frozenset({
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
@@ -181,6 +182,11 @@ def why_waiting(job_id: int, queue: Iterable[Component]) -> str:
 def starts_never(job_id: int, queue: Iterable[Component]) -> str:
     """Returns a sentence when Slurm will not start a job unless it is changed; empty when waiting may help."""
     codes = {each.reason for each in queue if each.job_id == job_id and each.state in WAITING}
+    if _TIME_LIMIT in codes:
+        return (
+            "Slurm will not start this job as it is: its partition allows less time; "
+            "stop it, and set stopping_condition.max_run"
+        )
     if any(code in _NEVER or _LIMIT_OF_A_JOB.fullmatch(code) for code in codes):
         return "Slurm will not start this job as it is: stop it, and change what it asks for"
     if _NODE_LIMIT in codes:

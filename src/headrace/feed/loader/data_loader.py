@@ -209,8 +209,9 @@ class DataLoader(Places, KnownData, TorchHabits):
 
     def __iter__(self) -> Iterator[Any]:
         warn_of_pass(
-            divided=self._shard is not None or self._options.sampled, pin=self.pin_memory, device=self.pin_memory_device
-        )
+            divided=self._shard is not None or self._options.sampled, counted=self._options.lanes is None,
+            pin=self.pin_memory, device=self.pin_memory_device,
+        )  # fmt: skip
         prepare = pinned if self.pin_memory and self.device is None else None
         return Iteration(self._begin_pass, self._planner.bookmark, self._meter, prepare, self.__len__)
 
@@ -359,8 +360,11 @@ class DataLoader(Places, KnownData, TorchHabits):
         return Served(of, session, window, self.timeout or None, give_back)
 
 
-def _warn_of_frameworks() -> None:
-    """Warns when every rank loads all, under a framework that shards torch's loaders by itself and not this one."""
+def _warn_of_whole_data(*, counted: bool) -> None:
+    """Warns when every rank loads all.
+
+    Data without a count may divide themselves; there it warns under a framework that divides torch's loaders only.
+    """
     torch = sys.modules.get("torch")
     if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
         return
@@ -374,13 +378,15 @@ def _warn_of_frameworks() -> None:
         )
         if live
     ]
-    if ranks > 1 and found:
-        warnings.warn(
-            f"each of the {ranks} ranks loads the whole dataset: {found[0]} divides the data of torch's DataLoader "
-            f"among them, not of this one. Use headrace.adapters.{found[0]}.DataLoader, or give global_batch_size=; "
-            "rank=0, world_size=1 says that it is meant",
-            stacklevel=4,
-        )
+    if ranks > 1 and (found or counted):
+        why = "give the samples of all ranks together as global_batch_size="
+        if found:
+            why = (
+                f"{found[0]} divides the data of torch's DataLoader among them, not of this one. "
+                f"Use headrace.adapters.{found[0]}.DataLoader, or give global_batch_size="
+            )
+        said = f"each of the {ranks} ranks loads the whole dataset: {why}; rank=0, world_size=1 says that it is meant"
+        warnings.warn(said, stacklevel=4)
 
 
 def _warn_of_pinning(device: str) -> None:
@@ -414,14 +420,15 @@ def warn_of_workers(workers: int) -> None:
         )
 
 
-def warn_of_pass(*, divided: bool, pin: bool, device: str) -> None:
+def warn_of_pass(*, divided: bool, counted: bool, pin: bool, device: str) -> None:
     """Warns, when a pass begins, of what it will not do.
 
     Args:
         divided: whether the ranks share the data, or the user's sampler decides.
+        counted: whether the data have a length.
         pin, device: `pin_memory` and `pin_memory_device`.
     """
     if not divided:
-        _warn_of_frameworks()
+        _warn_of_whole_data(counted=counted)
     if pin:
         _warn_of_pinning(device)
