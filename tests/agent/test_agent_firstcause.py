@@ -112,6 +112,8 @@ IGNORED = ("Exception ignored in: <function f at 0x7f>", *TRACEBACK[:-1], "OSErr
          "RuntimeError: Error(s) in loading: Missing key: w"),
         (('  File "train.py", line 1', "    def f(", "         ^", "SyntaxError: '(' was never closed"), 1, None,
          "SyntaxError: '(' was never closed"),
+        (("python: can't open file '/opt/ml/code/typo.py': [Errno 2] No such file or directory",), 2, None,
+         "python: can't open file '/opt/ml/code/typo.py': [Errno 2] No such file or directory"),
         (("loading", "train.sh: line 3: nvcc: command not found"), 127, None,
          "train.sh: line 3: nvcc: command not found"),
         (("loading", "train.sh: 3: nvcc: not found"), 127, None, "train.sh: 3: nvcc: not found"),  # as dash says it

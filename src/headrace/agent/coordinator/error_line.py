@@ -26,7 +26,8 @@ _MOST_AFTER = 10  # ordinary lines after the exception that ended a program: war
 _OF_TORCHRUN = "ChildFailedError:"
 _WORDS_WITHIN = 20  # lines at the end: an error of which a program only told stands before them
 _WORDS = re.compile(
-    r"^(\S+: )*((fatal )?error|fatal|fatal python error): (?![-+\d.e%]+$)\S|^\S+: line \d+: |^\S*sh: \d+: ",
+    r"^(\S+: )*((fatal )?error|fatal|fatal python error): (?![-+\d.e%]+$)\S|^\S+: line \d+: |^\S*sh: \d+: "
+    r"|^\S+: can't open file ",
     re.IGNORECASE,
 )
 _WHAT = re.compile(r"^\s*what\(\): +(?=\S)")
