@@ -40,5 +40,11 @@ def test_an_attempt_has_its_own_name_and_all_else_of_the_first() -> None:
     assert second.channel_uri == job.channel_uri
     assert second.plan == job.plan
     name, first = "TrainingJobName", job.request()
-    assert {**second.request(), name: ""} | {"OutputDataConfig": ""} == {**first, name: "", "OutputDataConfig": ""}
+    other = {name, "OutputDataConfig", "Environment"}  # where its record and its outputs are
+    assert {key: value for key, value in second.request().items() if key not in other} == {
+        key: value for key, value in first.items() if key not in other
+    }
+    record = "HEADRACE_RECORD"
+    assert {**second.request()["Environment"], record: ""} == {**first["Environment"], record: ""}
+    assert second.request()["Environment"][record] != first["Environment"][record]
     assert second.at(1) == job

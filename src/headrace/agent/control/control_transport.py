@@ -187,9 +187,10 @@ async def open_stream(
     opening = asyncio.open_connection(ip, int(port), ssl=tls_context(tls), server_hostname=leader)
     try:
         reader, writer = await asyncio.wait_for(opening, seconds)
-        writer.get_extra_info("socket").setsockopt(
-            socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNHEARD_SECONDS * 1000)
-        )
+        connected = writer.get_extra_info("socket")
+        if connected is None:  # it was closed since
+            raise ConnectionError(CLOSED)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNHEARD_SECONDS * 1000))
         stream = Stream(reader, writer, limit)
     except asyncio.TimeoutError:
         raise ConnectionError(f"no answer within {seconds:g} s") from None

@@ -32,7 +32,9 @@ def show_trial(report: TrialReport) -> None:
     out.print()
     if report.crowded:
         out.print(Text(f"NOT SURE: {report.crowded}. Run it again when the machine is quiet", style="bold"))
-    out.print(Text(f"{report.verdict.advice.value.upper()}: {report.verdict.reason}", style="bold"))
+        out.print(Text(f"  this trial: {report.verdict.advice.value}: {report.verdict.reason}"))
+    else:
+        out.print(Text(f"{report.verdict.advice.value.upper()}: {report.verdict.reason}", style="bold"))
     worst = next(one for one in report.ranks if one.pid == report.worst_pid)
     for line in advice_lines(report.verdict, worst.chosen):
         out.print(Text(f"  use {line}"))
@@ -42,7 +44,7 @@ def show_trial(report: TrialReport) -> None:
         out.print(Text(f"  predicted: {predicted:.1f} ms a step instead of {step:.1f}, {step / predicted:.2f}x"))
     for rank in report.ranks:
         out.print()
-        _rank(rank, many=len(report.ranks) > 1)
+        _rank(rank, many=len(report.ranks) > 1, crowded=bool(report.crowded))
     out.print()
     _transfer(report)
     notes = [*report.notes, *report.verdict.notes, *worst.notes]
@@ -55,7 +57,7 @@ def show_trial(report: TrialReport) -> None:
         out.print(Text(f"note: {note}"))
 
 
-def _rank(rank: RankReport, *, many: bool) -> None:
+def _rank(rank: RankReport, *, many: bool, crowded: bool) -> None:
     out = console()
     which = f"rank {rank.rank}: " if many else ""
     verdict = f"  ({rank.verdict.advice.value})" if many else ""
@@ -63,6 +65,9 @@ def _rank(rank: RankReport, *, many: bool) -> None:
     table = Columns((), right=frozenset({1}))
     for name, title in TITLES.items():
         figure = rank.figures[name]
+        if crowded and name == "best_gain":  # steps had other cores than their replay
+            table.add(title, "-", "not known: other programs had the cores")
+            continue
         table.add(title, _value(figure), spread(figure) or figure.note)
     out.print(table)
     for other in rank.others:
