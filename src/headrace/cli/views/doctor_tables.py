@@ -32,9 +32,7 @@ def show_trial(report: TrialReport) -> None:
     out.print()
     if report.crowded:
         out.print(Text(f"NOT SURE: {report.crowded}. Run it again when the machine is quiet", style="bold"))
-        out.print(Text(f"  this trial: {report.verdict.advice.value}: {report.verdict.reason}"))
-    else:
-        out.print(Text(f"{report.verdict.advice.value.upper()}: {report.verdict.reason}", style="bold"))
+    out.print(Text(f"{report.verdict.advice.value.upper()}: {report.verdict.reason}", style="bold"))
     worst = next(one for one in report.ranks if one.pid == report.worst_pid)
     for line in advice_lines(report.verdict, worst.chosen):
         out.print(Text(f"  use {line}"))
