@@ -37,6 +37,7 @@ REASONS = {
     "acl|nonowner|not_owned": "there is one user, and there are no access lists",
     "sse_|_enc_|_enc\\[|encrypt": "there are no keys for encryption, and none is shown",
     "object_lock|delete_marker": "there are no versions",
+    "delimiter_basic|prefix_ends_with_delimiter|not_skip_special": "a key that no file can have is refused",
     "list_buckets_paginated": "ListBuckets has one page",
     "dns_dot_dash|dns_dash_dot": "S3's rules for names do not forbid a hyphen beside a point",
     "prefix_unreadable": "S3 encodes the prefix of a list of version 1, which botocore leaves encoded",
