@@ -31,8 +31,8 @@ def in_a_child(work: Callable[[], object]) -> str:
     os.close(writer)
     with os.fdopen(reader, "rb") as file:
         told = file.read().decode()
-    os.waitpid(child, 0)
-    return told
+    status = os.waitpid(child, 0)[1]
+    return told if status == 0 else f"{told}, ended with {os.waitstatus_to_exitcode(status)}"
 
 
 @pytest.mark.parametrize(("place", "persistent"), [("local", True), *((place, False) for place in PLACES)])
