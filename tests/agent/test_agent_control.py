@@ -13,7 +13,7 @@ import pytest
 
 from headrace.agent.control import control_transport
 from headrace.agent.control.control_messages import Asking, Heartbeat, Hello, Joining, Orders, Report, encode
-from headrace.agent.control.control_transport import ControlServer, connect, open_stream, send_command
+from headrace.agent.control.control_transport import ControlServer, connect, open_stream, send_command, start_serving
 from headrace.engines.planning.host_certificates import make_certificates
 from headrace.errors import HeadraceError
 from headrace.instance.lifeline import StopJob
@@ -299,3 +299,11 @@ def test_a_port_that_is_taken_is_an_error():
         await other.stop()
 
     play(scene)
+
+
+def test_what_a_thread_raises_before_its_port_is_open_is_raised_where_it_was_started():
+    async def serve(opened):
+        raise RuntimeError("no room")
+
+    with pytest.raises(RuntimeError, match="no room"):
+        start_serving("headrace-test", serve)

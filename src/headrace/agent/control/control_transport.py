@@ -19,8 +19,10 @@ import logging
 import os
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Protocol, cast
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, Protocol, cast
 
 from headrace.agent.control.control_messages import (
     SIZE_LIMIT,
@@ -105,6 +107,32 @@ class Stream:
     def abort(self) -> None:
         """Closes the connection now."""
         self._writer.transport.abort()
+
+
+def start_serving(name: str, serve: Callable[[Callable[[], None]], Coroutine[Any, Any, None]]) -> threading.Thread:
+    """Starts a thread that serves a port, and waits until the port is open.
+
+    Args:
+        name: of the thread.
+        serve: the work; it calls what it is given when its port is open.
+
+    Raises:
+        HeadraceError: what `serve` raised before.
+    """
+    opened: Future[None] = Future()
+
+    async def run() -> None:
+        try:
+            await serve(lambda: opened.set_result(None))
+        except BaseException as error:
+            if opened.done():
+                raise
+            opened.set_exception(error)
+
+    thread = threading.Thread(target=lambda: asyncio.run(run()), name=name, daemon=True)
+    thread.start()
+    opened.result()
+    return thread
 
 
 class Port:

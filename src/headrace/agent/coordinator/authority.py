@@ -12,14 +12,12 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 
 from headrace.agent.control.control_messages import Orders, Report
-from headrace.agent.control.control_transport import ControlServer
+from headrace.agent.control.control_transport import ControlServer, start_serving
 from headrace.agent.coordinator.budget_limits import NOTHING, Used
 from headrace.agent.coordinator.host_state import Effects
 from headrace.agent.coordinator.state_machine import Coordinator
-from headrace.errors import HeadraceError
 from headrace.instance.certificates import Certificates
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.lifeline import AgentGone, Command, StopJob
@@ -75,25 +73,17 @@ class Authority:
         """How the attempt ended, None while it has not. Raises RuntimeError if the thread has failed."""
         if self._failure is not None:
             raise RuntimeError("the coordinator failed") from self._failure
-        return self._coordinator.verdict
+        with self._lock:  # its event is written before anybody acts on it
+            return self._coordinator.verdict
 
     def start(self, listener: socket.socket | None = None) -> None:
         """Opens the control port, by default that of the leader's host. Raises HeadraceError."""
-        opened: Future[None] = Future()
-        self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._run(listener, opened)), name="headrace-coordinator", daemon=True
-        )
-        self._thread.start()
-        opened.result()
+        self._thread = start_serving("headrace-coordinator", lambda opened: self._run(listener, opened))
 
-    async def _run(self, listener: socket.socket | None, opened: Future[None]) -> None:
+    async def _run(self, listener: socket.socket | None, opened: Callable[[], None]) -> None:
         self._loop = asyncio.get_running_loop()
-        try:
-            await self._server.start(listener or f"{self._plan.coordinator_address}:{self._plan.ports.control}")
-        except HeadraceError as error:
-            opened.set_exception(error)
-            return
-        opened.set_result(None)
+        await self._server.start(listener or f"{self._plan.coordinator_address}:{self._plan.ports.control}")
+        opened()
         try:
             while not self._over:
                 self._do(self._coordinator.tick)

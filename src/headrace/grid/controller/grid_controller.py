@@ -106,7 +106,6 @@ class GridController:
         self._journal = journal
         self._jobs = jobs
         self._told = told
-        self._told_copy = told_copy
         self._plan: dict[str, PlannedLine] = {each.line.key: each for each in plan.lines} if plan else {}
         self._limits = jobs.file.limits if jobs else Limits()
         self._retry = jobs.file.retry if jobs else Retry(attempts=0)

@@ -15,14 +15,13 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import msgspec
 
 from headrace.agent.control.control_messages import Asking, Refused
-from headrace.agent.control.control_transport import Port, Stream
-from headrace.errors import HeadraceError
+from headrace.agent.control.control_transport import Port, Stream, start_serving
 from headrace.hosting.machines.host_record import end_lines, sizes_of, take
 from headrace.hosting.machines.host_tree import all_has_come, forget_made, put
 from headrace.hosting.machines.machine_messages import (
@@ -125,21 +124,13 @@ class MachineServer:
 
     def start(self) -> None:
         """Opens the port. Raises HeadraceError."""
-        opened: Future[None] = Future()
-        thread = threading.Thread(target=lambda: asyncio.run(self._run(opened)), name="headrace-port", daemon=True)
-        thread.start()
-        opened.result()
-        self._thread = thread
+        self._thread = start_serving("headrace-port", self._run)
 
-    async def _run(self, opened: Future[None]) -> None:
+    async def _run(self, opened: Callable[[], None]) -> None:
         self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
         port = Port(self._tls, self._talk, MESSAGE_LIMIT)
-        try:
-            await port.open(self._address)
-        except HeadraceError as error:
-            opened.set_exception(error)
-            return
-        opened.set_result(None)
+        await port.open(self._address)
+        opened()
         await self._over.wait()
         port.refuse_new()
         deadline = time.monotonic() + ANSWER_SECONDS
