@@ -170,7 +170,7 @@ class S3Face:
         members = {**place, **read_rest(operation.input, query, request.headers)}
         if rights is not None and not _allowed(operation.name, members, rights):
             raise S3Error("AccessDenied")
-        for name, wire in operation.required("querystring", "header").items():
+        for name, wire in operation.required.items():
             if name not in members:
                 raise S3Error("InvalidArgument", f"{wire} is missing", ArgumentName=wire)
         members |= _document(operation, request)
@@ -191,11 +191,11 @@ class S3Face:
         path, headers = "/" + "/".join(_PATH[: len(place)]), request.headers
         ranked: list[tuple[int, int, OperationModel]] = []
         for each in service_model("s3").operations.values():
-            required = each.required("querystring", "header").values()
-            there = sum(name in query or name in headers for name in required)
-            is_asked = each.literals <= query.keys() and (there or not required)
-            if is_asked and (each.method, each.path) == (request.method, path):
-                ranked.append((there + len(each.literals), -len(required), each))
+            if (each.method, each.path) != (request.method, path) or not each.literals <= query.keys():
+                continue
+            there = sum(name in query or name in headers for name in each.required.values())
+            if there or not each.required:
+                ranked.append((there + len(each.literals), -len(each.required), each))
         operation = max(ranked, key=lambda entry: entry[:2])[2] if ranked else None
         names = {*operation.literals, *self._understood(operation)} if operation else set()
         asked = {name for name in query if not (name.lower() in _SIGNING or name.lower().startswith("x-"))}
@@ -213,7 +213,7 @@ class S3Face:
         """Returns what an operation understands of query and conditions, as the wire names it."""
         members = operation.input.members
         names = {members[name].name for name in self._rows[operation.name].names.split()}
-        return names | {*operation.required("querystring", "header").values()}
+        return names | {*operation.required.values()}
 
 
 def _address(request: HttpRequest) -> tuple[dict[str, Any], dict[str, str]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +38,13 @@ class OperationModel:
     input: Shape
     output: Shape
 
-    def required(self, *places: str) -> dict[str, str]:
-        """Returns the members that must be in some places (header, querystring): name to its name on the wire."""
+    @cached_property
+    def required(self) -> Mapping[str, str]:
+        """The members that must be in the head or the query of a request: name to its name on the wire."""
         members = self.input.members
-        return {name: members[name].name for name in self.input.required if members[name].place in places}
+        return {
+            name: members[name].name for name in self.input.required if members[name].place in ("header", "querystring")
+        }
 
 
 @dataclass(frozen=True)

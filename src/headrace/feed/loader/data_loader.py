@@ -26,7 +26,7 @@ from headrace.feed.loader.device import DeviceBatches, find_device, find_pinning
 from headrace.feed.loader.iteration import Iteration
 from headrace.feed.loader.known_data import KnownData
 from headrace.feed.loader.lane_batches import LaneBatches, LaneMaker
-from headrace.feed.loader.loader_options import Options, find_shard, samplers_of
+from headrace.feed.loader.loader_options import Options, find_shard, ranks_of_torch, samplers_of
 from headrace.feed.loader.open_sessions import OpenSessions
 from headrace.feed.loader.places import Places
 from headrace.feed.loader.serving import PIPELINE, job_of, opening_by_name, opening_here
@@ -365,10 +365,9 @@ def _warn_of_whole_data(*, counted: bool) -> None:
 
     Data without a count may divide themselves; there it warns under a framework that divides torch's loaders only.
     """
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
+    _, ranks = ranks_of_torch() or (0, 1)
+    if ranks == 1:
         return
-    ranks = torch.distributed.get_world_size()
     state = getattr(sys.modules.get("accelerate.state"), "PartialState", None)
     found = [
         name
@@ -378,7 +377,7 @@ def _warn_of_whole_data(*, counted: bool) -> None:
         )
         if live
     ]
-    if ranks > 1 and (found or counted):
+    if found or counted:
         why = "give the samples of all ranks together as global_batch_size="
         if found:
             why = (

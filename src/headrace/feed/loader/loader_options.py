@@ -380,10 +380,17 @@ def find_shard(options: Options, *, always: bool = False, known: bool = False) -
     return shard, global_batch // shard.world_size
 
 
-def _distributed() -> tuple[int, int]:
+def ranks_of_torch() -> tuple[int, int] | None:
+    """Returns this rank and the number of ranks of torch.distributed; None where that is not set up."""
     torch = sys.modules.get("torch")
-    if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return None
+    return torch.distributed.get_rank(), torch.distributed.get_world_size()
+
+
+def _distributed() -> tuple[int, int]:
+    if (known := ranks_of_torch()) is not None:
+        return known
     if "RANK" not in os.environ:
         return 0, 1  # not known yet: a launcher that sets WORLD_SIZE alone numbers its ranks later
     return int(os.environ["RANK"]), int(os.environ.get("WORLD_SIZE", "1"))
@@ -391,8 +398,7 @@ def _distributed() -> tuple[int, int]:
 
 def _require_rank(rank: int | None, world_size: int | None) -> None:
     """Raises ValueError when there are several ranks, and nothing says which one this is."""
-    torch = sys.modules.get("torch")
-    known = torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized()
+    known = ranks_of_torch() is not None
     ranks = int(os.environ.get("WORLD_SIZE", "1")) if world_size is None else world_size
     if not known and rank is None and "RANK" not in os.environ and ranks > 1:
         raise ValueError(
