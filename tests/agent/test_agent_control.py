@@ -189,6 +189,35 @@ def test_a_stranger_who_never_begins_a_handshake_is_closed(monkeypatch):
     play(scene)
 
 
+def test_a_connection_that_its_peer_never_ends_is_closed_with_the_port():
+    """TLS waits for the other end to say that it closes, too; a port that stops does not."""
+
+    def refused(at):
+        ip, port = at.rsplit(":", 1)
+        peer = control_transport.tls_context(AGENT).wrap_socket(
+            socket.create_connection((ip, int(port)), 10), server_hostname="algo-1"
+        )
+        peer.sendall(len(b"noise").to_bytes(4, "big") + b"noise")
+        assert peer.recv(100) == b""  # the server closes, and this end does not
+        return peer
+
+    def end_of(peer):
+        with socket.socket(fileno=os.dup(peer.fileno())) as below, contextlib.suppress(ConnectionResetError):
+            below.settimeout(10)
+            while below.recv(1000):
+                pass
+
+    async def scene():
+        at = address()
+        server = ControlServer(Desk(), LEADER)
+        await server.start(at)
+        with await asyncio.to_thread(refused, at) as peer:
+            await server.stop()
+            await asyncio.to_thread(end_of, peer)
+
+    asyncio.run(scene())
+
+
 def test_a_stranger_on_a_raw_socket_does_not_disturb_an_agent():
     async def scene(server, desk, at):
         ip, _, port = at.partition(":")

@@ -46,7 +46,7 @@ IN_USE = "a program that listens there already? end it, or name another port: en
 COMMAND_SECONDS = 10.0
 HANDSHAKE_SECONDS = 5.0
 UNHEARD_SECONDS = 5.0  # what was sent to the leader's machine and did not arrive there: the connection is broken
-CLOSE_SECONDS = 1.0  # for what serves a connection that is closed to see it
+CLOSE_SECONDS = 1.0  # for a connection that is closed to have ended
 BACKLOG = 1024
 CLOSED = "the other end closed the connection"
 _LENGTH = 4  # bytes of a frame's length, before it
@@ -100,9 +100,15 @@ class Stream:
         except (OSError, EOFError) as error:
             raise ConnectionError(str(error) if isinstance(error, OSError) else CLOSED) from None
 
-    def close(self) -> None:
-        """Closes the connection when everything was sent."""
+    async def close(self) -> None:
+        """Closes the connection when everything was sent, and waits until it is closed."""
         self._writer.close()
+        try:
+            await asyncio.wait_for(self._writer.wait_closed(), CLOSE_SECONDS)
+        except asyncio.TimeoutError:
+            self.abort()
+        except OSError:
+            pass  # it is closed: it was broken before
 
     def abort(self) -> None:
         """Closes the connection now."""
@@ -203,7 +209,7 @@ class Port:
         except ConnectionError:
             pass  # whoever waits for the host sees that it is not connected
         finally:
-            stream.close()
+            await stream.close()  # before that the port must not forget it, or nobody closes what its peer leaves open
 
 
 @contextlib.asynccontextmanager
