@@ -59,7 +59,7 @@ def job_of_script(script: Path) -> str:
     try:
         code = script.read_text("utf-8-sig")
         tree = ast.parse(code if script.suffix == ".py" else "")
-    except (OSError, UnicodeDecodeError, SyntaxError) as error:
+    except (OSError, ValueError, SyntaxError) as error:
         where = f"{script}:{error.lineno}" if isinstance(error, SyntaxError) else script
         raise UsageError(f"{where} cannot be read: {error}", "is it the script that trains?") from error
     top = script.absolute().parent

@@ -122,8 +122,8 @@ def _names(model: type[BaseModel]) -> dict[str, str]:
 
 
 def _model_in(annotation: object) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
+    if get_origin(annotation) is None and isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation  # to Python 3.10 dict[str, str] is a type too, of which an old pydantic's check raises
     return next((found for part in get_args(annotation) if (found := _model_in(part))), None)
 
 
