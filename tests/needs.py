@@ -188,7 +188,7 @@ NEEDS: dict[str, Need] = {
     "oracle": Need(lambda: "" if oracle().exists() else "sagemaker-training: not made", "make .venv-oracle/ready"),
     "slurm-24.11": _made(".cache/slurm-24.11", "scripts/slurm-release 24.11"),
     **{name: _module(name) for name in ("mpi4py", "torch", "tensorflow", "jax", "moto", "botocore", "obstore")},
-    **{name: _module(name) for name in ("pyarrow", "datasets")},
+    **{name: _module(name) for name in ("pyarrow", "datasets", "tensorboard", "mlflow", "wandb")},
     "root": Need(_root, "root"),
     "boxes": Need(_boxes, "root, or user namespaces"),
     "firewall": Need(_firewall, "root"),

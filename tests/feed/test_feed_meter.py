@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import errno
 import itertools
+import logging
 import os
 import pickle
 from pathlib import Path
@@ -324,6 +325,98 @@ def test_track_is_the_loader_itself_and_measures_it(monkeypatch: pytest.MonkeyPa
         ("valid", 0, 5, 20, 80),
         ("valid", 1, 5, 20, 80),
     ]
+
+
+class Scalars:
+    """As torch's SummaryWriter; W&B's run and MLflow are asked likewise, each by the method that it has."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[str, float, int | None]] = []
+
+    def add_scalar(self, tag: str, value: float, step: int) -> None:
+        self.rows.append((tag, value, step))
+
+
+class MetricsLogger:
+    def __init__(self) -> None:
+        self.rows: list[tuple[str, float, int | None]] = []
+
+    def log_metrics(self, metrics: dict[str, float], step: int) -> None:
+        self.rows += [(name, value, step) for name, value in metrics.items()]
+
+
+class WandbRun:
+    def __init__(self) -> None:
+        self.rows: list[tuple[str, float, int | None]] = []
+
+    def define_metric(self, name: str) -> None:
+        pass
+
+    def log(self, data: dict[str, float], step: int | None = None, commit: bool | None = None) -> None:
+        assert (step, commit) == (None, False), "the numbers of its rows are the user's"
+        self.rows += [(name, value, None) for name, value in data.items()]
+
+
+class Function:
+    def __init__(self) -> None:
+        self.rows: list[tuple[str, float, int | None]] = []
+
+    def __call__(self, values: dict[str, float], step: int) -> None:
+        self.rows += [(name, value, step) for name, value in values.items()]
+
+
+@pytest.mark.promise("export", "`headrace.track` gives a loader's figures to a logger, in a job or without one")
+@pytest.mark.parametrize("kind", [Scalars, MetricsLogger, WandbRun, Function])
+@pytest.mark.parametrize("own", [False, True], ids=["another loader", "headrace's loader"])
+def test_a_logger_gets_the_figures_of_any_loader_once(
+    kind: type[Scalars], own: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "metrics"
+    monkeypatch.setenv("HEADRACE_METRICS", str(path))
+    logger = kind()
+    inner: Any = DataLoader(range(12), batch_size=4, name="mine") if own else [torch.zeros(4)] * 3
+    tracked = headrace.track(inner, "mine", logger)
+    for _ in range(2):
+        assert len(list(tracked)) == 3
+    assert [line.steps for line in lines(path)] == [3, 3], "measured once"
+    figures = ("step_time", "data_wait", "samples_per_second")
+    names = [name for name, _, _ in logger.rows if not name.startswith("headrace/queue")]
+    assert names == [f"headrace/{figure}/mine" for figure in figures] * 2
+    assert {step for _, _, step in logger.rows} == ({None} if kind is WandbRun else {3, 6})
+    step_time, data_wait, rate = (value for _, value, _ in logger.rows[:3])
+    first = lines(path)[0]
+    assert (step_time, data_wait) == pytest.approx((1000 * first.step / 3, 100 * first.wait / first.step))
+    assert rate == pytest.approx(12 / first.step)
+
+
+@pytest.mark.promise("export", "`headrace.track` gives a loader's figures to a logger, in a job or without one")
+def test_a_logger_works_outside_a_job_and_hears_rank_0_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")  # of torchrun
+    for rank, count in (("0", 3), ("1", 0)):
+        monkeypatch.setenv("RANK", rank)
+        list(headrace.track([torch.zeros(4)], logger=(logger := Function())))
+        assert len(logger.rows) == count
+
+
+def test_what_a_logger_takes_is_no_part_of_a_step(clock: Clock) -> None:
+    def slow(values: dict[str, float], step: int) -> None:
+        clock.now += 30.0
+
+    tracked = headrace.track([], logger=slow)
+    one_pass(tracked._meter, clock, 0, [(0.5, 1.0), (0.5, 1.0), (0.5, 1.0)], end=True)
+    assert (tracked._meter.totals.step, tracked._meter.totals.wait) == pytest.approx((4.5, 1.5))
+
+
+def test_a_logger_that_raises_is_told_and_the_training_goes_on(capfd: pytest.CaptureFixture[str]) -> None:
+    tracked = headrace.track([1, 2], logger=lambda values, step: {}["gone"])
+    assert [list(tracked), list(tracked)] == [[1, 2]] * 2
+    assert capfd.readouterr().err == "headrace: nothing more is logged, the logger raised KeyError: 'gone'\n"
+
+
+@pytest.mark.parametrize("logger", [3, "tensorboard", [], logging.getLogger("x")])
+def test_what_is_no_logger_is_refused(logger: object) -> None:
+    with pytest.raises(TypeError, match=r"logger must have log_metrics .* not \w+"):
+        headrace.track([1], logger=logger)
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda made: pickle.loads(pickle.dumps(made))])

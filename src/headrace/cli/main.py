@@ -42,6 +42,7 @@ COMMANDS = (
     "metrics",
     "report",
     "compare",
+    "export",
     "cost",
     "prices",
     "advise",
@@ -53,7 +54,7 @@ COMMANDS = (
     "doctor",
 )
 
-_BESIDE = {"prune": "rm"}
+_BESIDE = {"prune": "rm", "export": "metrics"}
 """Commands that stand in the module of another one."""
 
 _TYPO = 0.8  # of an option; one that is less alike (--epochs and --detach) is taken for an argument of the program

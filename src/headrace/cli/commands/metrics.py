@@ -1,4 +1,4 @@
-"""`headrace metrics`."""
+"""`headrace metrics`, and `headrace export`, which writes the same into other tools."""
 
 from __future__ import annotations
 
@@ -37,3 +37,42 @@ def command(run: str, points: int, start: float | None, end: float | None, outpu
         from headrace.cli.views.timeseries_tables import show_metrics
 
         show_metrics(found)
+
+
+@click.command("export", short_help="Write a run into TensorBoard, MLflow or Weights & Biases.")
+@click.argument("run")
+@click.option(
+    "--to", type=click.Choice(["tensorboard", "mlflow", "wandb"]), required=True, help="What it is written into."
+)
+@click.option(
+    "--into",
+    metavar="DIR|URI",
+    help="Folder of TensorBoard's logs or W&B's files; address of MLflow's server or folder.  "
+    "[default: ./tensorboard, $MLFLOW_TRACKING_URI, $WANDB_DIR]",
+)
+@click.option(
+    "--project",
+    metavar="NAME",
+    help="W&B's project, MLflow's experiment.  [default: $WANDB_PROJECT, $MLFLOW_EXPERIMENT_NAME, else the job's name]",
+)
+@output_option
+def export(run: str, to: str, into: str | None, project: str | None, output: str) -> None:
+    """Write RUN, a run id or a job name (its newest run), into what you use already, by its own library.
+
+    Written are hyperparameters, what `headrace.log` and metric definitions found, by step, the charts of `headrace
+    metrics`, by seconds, and the figures of `headrace report`. Another export takes the place of the one before.
+
+    \b
+    Examples:
+      headrace export my-job --to tensorboard --into logs
+      headrace export my-job --to mlflow --project digits
+      WANDB_MODE=offline headrace export my-job --to wandb
+    """
+    from headrace.cli.options import echo_json, open_run
+    from headrace.insight.export import export as write
+
+    what, where = write(open_run(run), to, into, project)
+    if output == "json":
+        echo_json({"run_id": what.run_id, "to": to, "series": len(what.series), "points": what.points, "where": where})
+    else:
+        click.echo(f"{what.run_id}: {what.points:,} values of {len(what.series)} series; {where}")

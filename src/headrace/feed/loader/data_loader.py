@@ -26,7 +26,7 @@ from headrace.feed.loader.device import DeviceBatches, find_device, find_pinning
 from headrace.feed.loader.iteration import Iteration
 from headrace.feed.loader.known_data import KnownData
 from headrace.feed.loader.lane_batches import LaneBatches, LaneMaker
-from headrace.feed.loader.loader_options import Options, find_shard, ranks_of_torch, samplers_of
+from headrace.feed.loader.loader_options import Options, find_shard, samplers_of
 from headrace.feed.loader.open_sessions import OpenSessions
 from headrace.feed.loader.places import Places
 from headrace.feed.loader.serving import PIPELINE, job_of, opening_by_name, opening_here
@@ -47,6 +47,7 @@ from headrace.feed.plan.orders.window import Window
 from headrace.feed.plan.pass_progress import MAX_WINDOW, Begun, Place, Progress
 from headrace.feed.plan.planner import Planner
 from headrace.feed.plan.torch_samplers import source_of
+from headrace.feed.torch_ranks import ranks_of_torch
 from headrace.feed.tuning.auto import Auto
 from headrace.feed.tuning.loader_tuner import LoaderTuner
 from headrace.feed.wire import messages

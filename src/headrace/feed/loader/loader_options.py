@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +22,7 @@ from headrace.feed.plan.orders.length_buckets import Buckets
 from headrace.feed.plan.orders.window import Window
 from headrace.feed.plan.torch_samplers import batched, torch_samplers
 from headrace.feed.streams.stream import Stream
+from headrace.feed.torch_ranks import ranks_of_torch, this_rank
 from headrace.feed.tuning.auto import Auto, asked_workers
 from headrace.feed.wire.endpoints import Endpoints, find
 
@@ -364,7 +364,7 @@ def find_shard(options: Options, *, always: bool = False, known: bool = False) -
         raise ValueError("batch_size=None cannot be sharded: give batch_size or global_batch_size")
     if known:
         _require_rank(rank, world_size)
-    known_rank, known_world = _distributed()
+    known_rank, known_world = this_rank()
     shard = Shard(known_rank if rank is None else rank, known_world if world_size is None else world_size)
     if not 0 <= shard.rank < shard.world_size:
         raise ValueError(f"rank must lie in [0, {shard.world_size}), got {shard.rank}")
@@ -378,22 +378,6 @@ def find_shard(options: Options, *, always: bool = False, known: bool = False) -
             f"{shard.world_size} ranks: give one of the two"
         )
     return shard, global_batch // shard.world_size
-
-
-def ranks_of_torch() -> tuple[int, int] | None:
-    """Returns this rank and the number of ranks of torch.distributed; None where that is not set up."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
-        return None
-    return torch.distributed.get_rank(), torch.distributed.get_world_size()
-
-
-def _distributed() -> tuple[int, int]:
-    if (known := ranks_of_torch()) is not None:
-        return known
-    if "RANK" not in os.environ:
-        return 0, 1  # not known yet: a launcher that sets WORLD_SIZE alone numbers its ranks later
-    return int(os.environ["RANK"]), int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def _require_rank(rank: int | None, world_size: int | None) -> None:

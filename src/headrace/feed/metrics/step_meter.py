@@ -200,12 +200,13 @@ class StepMeter:
         step.handed = self._mark() if self.file else None
 
     def pause(self) -> float:
-        """The step under way ends here; time until the next `next()` belongs to no step. Returns the monotonic time."""
+        """The step under way ends here; time until the next `next()` belongs to no step. Returns the monotonic time,
+        behind what it took to write a line: that belongs to no step either."""
         now = time.monotonic()
         step = self._steps.end(now)
         if step is not None:
             self._end_step(step, now)
-        return now
+        return max(now, self._since)
 
     def ended(self) -> None:
         """The epoch is over, and the step under way with it: the time until the next one belongs to no step."""

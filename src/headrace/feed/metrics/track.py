@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
+import msgspec
 import numpy as np
 
 from headrace.errors import FeedError
 from headrace.feed.batch.pytree import bytes_of, rows_of
 from headrace.feed.metrics.step_meter import StepMeter
+from headrace.feed.torch_ranks import this_rank
+from headrace.feed_metrics import LoaderSecond
 
 T = TypeVar("T")
 
@@ -65,10 +68,14 @@ def measured(iterator: Iterator[T], meter: StepMeter, epoch: int) -> Iterator[T]
 class Tracked(Generic[T]):
     """A loader that is measured; otherwise it is the loader itself (`len`, attributes). See `track`."""
 
-    def __init__(self, loader: Iterable[T], name: str) -> None:
+    def __init__(self, loader: Iterable[T], name: str, logger: object = None) -> None:
         self._loader = loader
-        self._meter = StepMeter(name)
+        own = getattr(loader, "_meter", None)  # of headrace's loader, which measures itself
+        self._measures = not isinstance(own, StepMeter)
+        self._meter = own if isinstance(own, StepMeter) else StepMeter(name)
         self._epoch = 0
+        if logger is not None:
+            self._meter.file.logger = _Live(logger)
 
     def __iter__(self) -> Iterator[T]:
         tensorflow = sys.modules.get("tensorflow")
@@ -77,7 +84,7 @@ class Tracked(Generic[T]):
                 "headrace.track measures a loop that runs in Python, and this one is being made a graph",
                 hint="take the loop out of the @tf.function, and leave the step in it",
             )
-        if not self._meter.file:
+        if not self._measures or not self._meter.file:
             return iter(self._loader)
         epoch, self._epoch = self._epoch, self._epoch + 1
         return measured(iter(self._loader), self._meter, epoch)
@@ -91,10 +98,49 @@ class Tracked(Generic[T]):
         return getattr(self._loader, name)
 
 
-def track(loader: Iterable[T], name: str = "train") -> Tracked[T]:
+class _Live:
+    """Gives a loader's figures to a logger, about once a second; of several ranks, those of rank 0."""
+
+    def __init__(self, logger: object) -> None:
+        self._write = _writer(logger)
+        self._steps = 0
+
+    def __call__(self, record: msgspec.Struct) -> None:
+        if not isinstance(record, LoaderSecond) or this_rank()[0]:
+            return
+        self._steps += record.steps
+        figures = {
+            "step_time": 1000 * record.step / record.steps,
+            "data_wait": 100 * record.wait / record.step if record.step else None,
+            "samples_per_second": record.samples / record.step if record.samples and record.step else None,
+            "queue": record.queue,
+        }
+        known = {f"headrace/{name}/{record.loader}": value for name, value in figures.items() if value is not None}
+        self._write(known, self._steps)
+
+
+def _writer(logger: Any) -> Callable[[dict[str, float], int], object]:
+    """Returns what gives values and their step to a logger. Raises TypeError: it is none."""
+    if callable(getattr(logger, "log_metrics", None)):  # MLflow, Lightning's loggers
+        return lambda values, step: logger.log_metrics(values, step=step)
+    if callable(getattr(logger, "add_scalar", None)):  # torch's SummaryWriter
+        return lambda values, step: [logger.add_scalar(name, value, step) for name, value in values.items()]
+    if callable(getattr(logger, "log", None)) and hasattr(logger, "define_metric"):
+        # W&B counts one step a row: ours go with the user's next row, whose number stays his
+        return lambda values, step: logger.log(values, commit=False)
+    if callable(logger):
+        return logger  # type: ignore[no-any-return]
+    raise TypeError(
+        "logger must have log_metrics (MLflow, Lightning), add_scalar (torch's SummaryWriter) or log (a W&B run), or "
+        f"be a function of values and a step, not {type(logger).__name__}"
+    )
+
+
+def track(loader: Iterable[T], name: str = "train", logger: object = None) -> Tracked[T]:
     """Measures step time, data wait and, with CUDA, compute time of any loader. headrace's own does so by itself.
 
-    Outside a job nothing is measured: a pass is the loader's own. In a job a step costs some 7 microseconds more.
+    Outside a job, without a logger, nothing is measured: a pass is the loader's own. A step that is measured costs some
+    7 microseconds more.
 
     A step ends when the next batch is asked for, or with the loader. So the last step of a loop that is left before (by
     `break`, or `zip(range(n), ...)`) is not counted, because its end is not known: an iterator may be kept long after
@@ -104,12 +150,16 @@ def track(loader: Iterable[T], name: str = "train") -> Tracked[T]:
         loader: anything that is iterated once an epoch in Python: torch's DataLoader, a tf.data.Dataset in a loop of
             your own, a generator function's result.
         name: name of the loader in the run's metrics.
+        logger: gets the loader's figures about once a second, in a job or without one; of several ranks those of rank
+            0. A W&B run, torch's SummaryWriter, `mlflow` itself, a logger of Lightning, or a function of a dict of
+            values and the number of steps so far. When it raises, that is told, and no more is logged.
 
     Example:
         for images, labels in headrace.track(loader):
             ...
 
     Raises:
+        TypeError: the logger is none of these.
         FeedError: in iteration inside of a tf.function.
     """
-    return Tracked(loader, name)
+    return Tracked(loader, name, logger)
