@@ -1,6 +1,7 @@
 """A hook of MkDocs: writes, in the place of a comment on a page, what is made from code while the site is built.
 
-The keys of the job file, the promises that the tests are marked with, and CONTRIBUTING.md.
+The keys of the job file, why a loader has as many workers as it has, the promises that the tests are marked with, and
+CONTRIBUTING.md.
 """
 
 from __future__ import annotations
@@ -99,6 +100,14 @@ def job_keys() -> Iterator[str]:
             yield f"| `{key}` | {kind} | {default} | {part.get('description', '')} |"
 
 
+def worker_reasons() -> Iterator[str]:
+    """Yields a table of what a loader's number of workers is based on."""
+    from headrace.feed_metrics import Because
+
+    yield from ("| `because` | |", "|---|---|")
+    yield from (f"| `{because.value}` | {because.text} |" for because in Because)
+
+
 def _yaml(value: str | float) -> str:
     """Returns a plain value as a job file has it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -128,6 +137,7 @@ def _type(part: dict[str, Any], models: Collection[str]) -> str:
 
 MADE = {
     "<!-- keys of the job file -->": job_keys,
+    '<!-- reasons of "auto" -->': worker_reasons,
     "<!-- promises -->": promise_tables,
     "<!-- CONTRIBUTING.md -->": contributing,
 }

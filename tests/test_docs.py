@@ -119,6 +119,20 @@ def test_every_path_that_is_named_exists(page: Path) -> None:
     assert not missing
 
 
+def test_messages_name_pages_that_exist_and_no_file_of_docs_which_a_wheel_does_not_have() -> None:
+    sources = {path: path.read_text() for path in (ROOT / "src").rglob("*.py")}
+    pages = {page.stem for page in PAGES}
+    named = {
+        (path.name, name) for path, text in sources.items() for name in re.findall(r"page ([\w-]+) of the docs", text)
+    }
+    assert len(named) > 10
+    assert {(file, name) for file, name in named if name not in pages} == set()
+    docstrings = re.compile(r'""".*?"""', re.DOTALL)
+    assert [
+        path.name for path, text in sources.items() if re.search(r"docs/[\w-]+\.md", docstrings.sub("", text))
+    ] == []
+
+
 def test_every_picture_of_the_page_is_made_by_a_script_and_is_small() -> None:
     names = {path.name: path.stat().st_size for path in (DOCS / "images").glob("*.png")}
     assert names.keys() <= {f"{name}.png" for name in re.findall(r'"([\w-]+)": \(', SCREENSHOTS.read_text())}

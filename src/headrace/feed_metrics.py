@@ -14,34 +14,33 @@ import msgspec
 
 
 class Because(str, Enum):
-    """What a number of executors is based on."""
+    """What a number of executors is based on. The text says it in words, for people."""
 
-    STARTED = "started"
-    """Nothing has been measured yet."""
-    ENOUGH = "enough"
-    """The trainer hardly waits."""
-    STALLED = "stalled"
-    """The trainer waited, so there are more, on trial."""
-    HELPED = "helped"
-    """More were tried, and it waits less, or is faster."""
-    NO_HELP = "no_help"
-    """More were tried in vain, and are gone again."""
-    HELD_OFF = "held_off"
-    """The trainer waits, but more were tried in vain a while ago."""
-    IDLE = "idle"
-    """Some had nothing to do, and are gone."""
-    NEEDED = "needed"
-    """Some were gone, the trainer waited, and they are back."""
-    CORES = "cores"
-    """The trainer waits, and there are as many as the cores can run."""
-    SATURATED = "saturated"
-    """The trainer waits, and the cores are busy with other work."""
-    MEMORY = "memory"
-    """The control group, or the machine, has no memory for more."""
-    BUDGET = "budget"
-    """The memory that the user allows is used up."""
-    AT_MOST = "at_most"
-    """There are as many as the user allows."""
+    text: str
+
+    def __new__(cls, value: str, text: str) -> Because:
+        """Returns a member that is equal to its name in records."""
+        member = str.__new__(cls, value)
+        member._value_, member.text = value, text
+        return member
+
+    STARTED = "started", "nothing has been measured yet"
+    ENOUGH = "enough", "the trainer hardly waits"
+    STALLED = "stalled", "the trainer waited, so more are being tried"
+    HELPED = "helped", "more were tried, and the trainer waits less or runs faster"
+    NO_HELP = "no_help", "more were tried in vain, and are gone again"
+    HELD_OFF = "held_off", "the trainer waits, but more were tried in vain a while ago"
+    IDLE = "idle", "some had nothing to do, and are gone"
+    NEEDED = "needed", "some were removed, the trainer waited, and they are back"
+    CORES = "cores", "the trainer waits, and there are as many as the cores can run"
+    SATURATED = "saturated", "the trainer waits, but the cores are busy with other work"
+    MEMORY = "memory", "the control group, or the machine, has no memory for more"
+    BUDGET = "budget", "the memory that feed.Auto allows is used up"
+    AT_MOST = "at_most", "there are as many as feed.Auto allows"
+
+    def describe(self, figures: str) -> str:
+        """Returns the text, and the figures behind it if there are any."""
+        return f"{self.text} ({figures})" if figures else self.text
 
 
 class LoaderSecond(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="metric", tag="loader"):
@@ -123,6 +122,7 @@ class WorkerSecond(msgspec.Struct, frozen=True, kw_only=True, tag_field="metric"
         sending: seconds in which the busiest of these connections had bytes on their way that the receiver had room
             for (TCP_INFO: busy_time - rwnd_limited), at most `seconds`.
         because: what the number of executors is based on, where the loader chooses it (``num_workers="auto"``).
+        because_figures: what was measured then, for people.
     """
 
     t: float
@@ -139,6 +139,7 @@ class WorkerSecond(msgspec.Struct, frozen=True, kw_only=True, tag_field="metric"
     sent: int = 0
     sending: float = 0.0
     because: Because | None = None
+    because_figures: str = ""
 
 
 class ValueSecond(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="metric", tag="value"):

@@ -20,6 +20,7 @@ from effort import SOAK
 
 from headrace.cli.commands import doctor as doctor_command
 from headrace.cli.commands.doctor import _in_stages
+from headrace.cli.main import invoke
 
 pytestmark = pytest.mark.torch
 
@@ -239,13 +240,32 @@ def test_headraces_own_loader_of_a_script_that_ends_early_tells_what_a_sample_co
         assert left["verdict"]["notes"] == []  # and nothing about workers or the start method
         reports.append(left)
     for report in reports:
-        assert ["smaller --steps" in note for note in report["notes"]] == [True]
+        assert ["give it more data or epochs" in note for note in report["notes"]] == [True]
 
 
 def test_the_command_itself_may_be_missing(doctor: Callable[..., CompletedProcess[str]]) -> None:
     done = doctor("no-such-command")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: cannot start no-such-command: No such file or directory\nhint: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (("--step", "30", "--", "python", "train.py"), "Did you mean '--steps'?"),
+        (("--outptu", "json", "python", "train.py"), "Did you mean '--output'?"),
+        (("--", "pyhton3", "train.py"), "did you mean 'python3'?"),
+        (("--", "./train.py"), "`headrace doctor -- python ./train.py`"),
+    ],
+)
+def test_a_mistyped_option_or_program_is_refused_with_the_nearest(
+    arguments: tuple[str, ...], hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    (tmp_path / "train.py").touch()
+    monkeypatch.chdir(tmp_path)
+    assert invoke(["doctor", *arguments]) == 2
+    assert hint in capsys.readouterr().err
 
 
 if SOAK:  # measuring/test_trial_watch.py has it, in one process

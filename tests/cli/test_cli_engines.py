@@ -69,7 +69,7 @@ def test_an_engine_that_lacks_a_function_or_renders_a_bad_name_is_told(
         2,
         [
             "error: the engine 'post' (post_engine) has no function start",
-            "hint: docs/own-engine.md says which functions an engine has",
+            "hint: the page own-engine of the docs says which functions an engine has",
         ],
     )
     out = cli("plan", job, "--engine", "post", "--render", "out")

@@ -165,7 +165,7 @@ def test_a_refusal_says_what_is_missing(server: KubeServer, cluster: LightkubeCl
     server.denied.add(("create", "configmaps"))
     with pytest.raises(ClusterRefused, match='cannot create resource "configmaps"') as caught:
         cluster.create(MAP)
-    assert "docs/kubernetes.md" in caught.value.hint
+    assert "the page kubernetes of the docs" in caught.value.hint
     server.denied.clear()
     server.quota = "configmaps"
     with pytest.raises(ClusterRefused, match="exceeded quota") as caught:

@@ -156,7 +156,7 @@ def test_a_job_that_the_cluster_would_not_take_is_refused_before_anything_is_mad
     play.server.denied |= {("create", "jobs"), ("get", "pods/log")}
     with pytest.raises(EngineRefused, match=r"get pods/log; create jobs.batch") as caught:
         engines.check(play.job(), "kubernetes")
-    assert "docs/kubernetes.md" in caught.value.hint
+    assert "the page kubernetes of the docs" in caught.value.hint
     play.server.denied.clear()
     with pytest.raises(ClusterRefused, match='namespaces "nowhere" not found'):
         engines.check(play.job(options={"namespace": "nowhere"}), "kubernetes")
@@ -667,7 +667,7 @@ def test_a_right_that_is_lost_in_mid_run_is_told_and_when_it_is_given_back_the_r
     (sentence,) = told
     assert f"{right[1]}" in sentence
     assert "forbidden" in sentence
-    assert "docs/kubernetes.md has the role" in sentence
+    assert "the page kubernetes of the docs has the role" in sentence
     play.server.denied.remove(right)
     engines.refresh(run)
     assert run.status is Status.COMPLETED

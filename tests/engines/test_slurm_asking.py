@@ -51,6 +51,8 @@ SCRIPTS = {
     "scontrol": """case "$*" in
 *config*) echo "ClusterName = alps"; cat {folder}/config ;;
 *hostnames*) echo "$3" | tr , '\\n' ;;
+*partition*) cat {folder}/partitions ;;
+*"show node"*) cat {folder}/nodes ;;
 *requeue*) echo "$*" >> {folder}/cancelled ;;
 *) [ ! -e {folder}/forgotten ] || {{ cat {folder}/forgotten >&2; exit 1; }}; cat {folder}/shown ;;
 esac
@@ -110,7 +112,8 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
     (answers / "queue").touch()
     (answers / "shown").touch()
     (answers / "config").write_text("AccountingStorageType   = accounting_storage/none\n")
-    (answers / "accounted").touch()
+    for name in ("accounted", "partitions", "nodes"):
+        (answers / name).touch()
     for name, body in SCRIPTS.items():
         script = answers / name
         script.write_text((PRINT + body).format(folder=answers, name=name))

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from headrace.cli.views.plan_document import work
 from headrace.engines.slurm import slurm_commands
 from headrace.engines.slurm.allocation import PORT_SETS, Allocation, placed, ports_of, smallest
 from headrace.engines.slurm.handover import (
@@ -48,6 +49,10 @@ def test_hosts_get_the_addresses_of_the_nodes_in_the_order_of_the_components() -
     addresses = {host.name: host.address for host in found.hosts}
     assert addresses == {"algo-1": "10.0.0.1", "algo-2": "10.0.0.2", "algo-3": "10.0.0.7"}
     assert [group.feed_executors for group in found.groups] == [16, 0]
+    assert [group.feed_fills for group in plan().groups] == [True, False]  # until the CPUs are known
+    assert [group.feed_fills for group in found.groups] == [False, False]
+    assert work(plan().group("data_group")) == "a data worker for each CPU"
+    assert work(found.group("data_group")) == "16 data workers"
 
 
 def test_data_workers_leave_the_ranks_their_cpus_and_are_one_at_least() -> None:

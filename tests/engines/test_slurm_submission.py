@@ -191,7 +191,7 @@ def test_what_is_asked_for_beyond_max_run_bends_to_the_limit_of_the_partition(
     limit: str, minutes: int, submitting: Submitting
 ) -> None:
     row = f"PartitionName=data AllowGroups=ALL Default=YES MaxNodes=UNLIMITED MaxTime={limit} MinNodes=0 State=UP\n"
-    (submitting.stage.folder / "shown").write_text(row)
+    (submitting.stage.folder / "partitions").write_text(row)
     submitting.sbatch("echo 7\n")
     script = (submitting.start().paths.engine / "job.sbatch").read_text()
     assert f"--time={minutes} " in script

@@ -12,13 +12,16 @@ import test_slurm_asking
 from test_slurm_asking import Stage
 
 from headrace.engines.slurm import enter_host, slurm_commands, slurm_complaints, slurm_engine
+from headrace.engines.slurm.allocation import addresses_of
 from headrace.engines.slurm.lead import LeadSignals
 from headrace.engines.slurm.slurm_commands import SlurmUnreachable
 from headrace.engines.slurm.slurm_complaints import why_no_agents
 from headrace.engines.slurm.slurm_instances import SlurmInstances
+from headrace.engines.slurm.slurm_job import plan_slurm_job
 from headrace.errors import EngineRefused
 from headrace.hosting.supervision.agent_starter import AgentStarter
 from headrace.instance.lifeline import RUN_ID
+from headrace.job import Job
 from headrace.runs import CauseKind, Status
 from headrace.runs.events import SecondaryStatus
 
@@ -37,6 +40,66 @@ def test_a_job_that_sbatch_refuses_is_told_in_plain_words_with_where_to_change_i
         slurm_commands.submit(stage.folder / "job.sbatch")
     assert caught.value.message == "sbatch refused the job: invalid partition specified: gpus: Invalid name"
     assert "sinfo" in caught.value.hint
+
+
+PARTITIONS = """\
+PartitionName=cpu AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL Default=YES MaxNodes=UNLIMITED MaxTime=UNLIMITED \
+State=UP TotalNodes=2
+PartitionName=gpu AllowGroups=ALL AllowAccounts=physics,bio AllowQos=ALL Default=NO MaxNodes=1 MaxTime=02:00:00 \
+State=UP TotalNodes=8
+PartitionName=old AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL Default=NO MaxNodes=UNLIMITED MaxTime=1-00:00:00 \
+State=DOWN TotalNodes=8
+"""
+NODES = "NodeName=n1 NodeAddr=10.0.0.1 State=IDLE\nNodeName=n2 NodeAddr={} State=IDLE\n"
+
+
+@pytest.mark.parametrize(
+    ("count", "options", "words"),
+    [
+        (2, {}, []),
+        (3, {}, ["the partition cpu has 2 nodes and 3 are asked for", "PartitionNodeLimit"]),
+        (1, {"partition": "gpu"}, ["gpu allows a job 7200 s and max_run is 86400 s", "PartitionTimeLimit", "max_run"]),
+        (2, {"partition": "gpu"}, ["allows a job 7200 s", "allows a job 1 nodes and 2 are asked for"]),
+        (2, {"partition": "gpu", "qos": "long"}, []),
+        (1, {"partition": "gpu", "qos": "long", "account": "art"}, ["'art' (AllowAccounts=physics,bio)", "Config"]),
+        (1, {"partition": "old"}, ["the partition old is DOWN"]),
+        (1, {"partition": "cpus"}, ["no partition 'cpus'; did you mean 'cpu'?"]),
+        (1, {"partition": "xyz"}, ["no partition 'xyz'; there are cpu, gpu, old"]),
+        (9, {"partition": "cpu,gpu"}, []),
+        (9, {"options": ["--partitio=gpu"]}, []),
+    ],
+)
+def test_what_a_partition_does_not_allow_is_said_when_a_job_is_planned(
+    count: int, options: dict[str, object], words: list[str], stage: Stage
+) -> None:
+    (stage.folder / "partitions").write_text(PARTITIONS)
+    (stage.folder / "nodes").write_text(NODES.format("10.0.0.2"))
+    job = Job(
+        "demo", entry_point="train.py", instance_count=count, instance_type="ml.c5.xlarge", engines={"slurm": options}
+    )
+    doubts = plan_slurm_job(job, (), stage.run.paths, "python").doubts()
+    assert bool(doubts) == bool(words), doubts
+    assert all(word in "\n".join(doubts) for word in words), doubts
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.0.1.1", "localhost"])
+def test_nodes_that_slurm_conf_gives_a_loopback_address_are_named_when_a_job_is_planned(
+    address: str, stage: Stage
+) -> None:
+    (stage.folder / "nodes").write_text(NODES.format(address))
+    for count, named in ((1, False), (2, True)):
+        job = Job("demo", entry_point="train.py", instance_count=count, instance_type="ml.c5.xlarge")
+        doubts = plan_slurm_job(job, (), stage.run.paths, "python").doubts()
+        assert ["NodeAddr of n2 in slurm.conf is a loopback address" in each for each in doubts] == [True] * named
+    with pytest.raises(EngineRefused) as caught:
+        addresses_of(("n1", "n2"))
+    assert f"slurm.conf has NodeAddr={address} for it" in caught.value.hint
+
+
+def test_where_slurm_does_not_answer_a_plan_says_nothing_of_partitions(stage: Stage) -> None:
+    stage.scontrol_fails(NO_ANSWER)
+    job = Job("demo", entry_point="train.py", instance_count=1, instance_type="ml.c5.xlarge")
+    assert plan_slurm_job(job, (), stage.run.paths, "python").doubts() == ()
 
 
 NO_ANSWER = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"

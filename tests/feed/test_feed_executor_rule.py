@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -98,7 +99,7 @@ class Machine:
         produced = steps * work
         busy = min(1.0, (load.others + executors * load.cpu / (load.cpu + load.sleep)) / load.cores)
         used = executors * load.size
-        host = Host(load.cores, busy, load.size, max(0, load.memory - used), load.memory, 0)
+        host = Host(load.cores, busy, load.size, max(0, load.memory - used), load.memory, 0, trainer=0.25)
         sample = Sample(
             self.now, executors, steps, step, wait, work, self._noisy(load.cpu), load.delayed(executors), produced, host
         )
@@ -198,7 +199,30 @@ def test_of_a_jump_that_failed_half_is_tried_next() -> None:
 def test_a_saturated_host_gets_no_more() -> None:
     machine = Machine(Load(own=0.02, cpu=0.1, cores=4, others=40)).run(300)
     assert machine.changes() == [1]
-    assert machine.rule.choice.because is Because.SATURATED
+    choice = machine.rule.choice
+    assert choice.because is Because.SATURATED
+    text = choice.because.describe(choice.figures)
+    assert re.search(
+        r"busy .*\(4\.0 of 4 cores .* 0\.\d by the training .*, 0\.\d by its workers, 3\.\d by other", text
+    ), text
+
+
+LIMITED = {
+    Because.CORES: ((Load(own=0.0005, cpu=0.05, cores=8), Limits()), "8 cores"),
+    Because.AT_MOST: ((Load(own=0.0005, cpu=0.05, cores=8), Limits(at_most=2)), "at_most=2"),
+    Because.BUDGET: (
+        (Load(own=0.0005, cpu=0.05, cores=8, size=64 << 20), Limits(memory=200 << 20)),
+        "memory=209715200",
+    ),
+    Because.MEMORY: ((Load(own=0.0005, cpu=0.05, cores=8, size=64 << 20, memory=400 << 20), Limits()), "of 400 MiB"),
+}
+
+
+@pytest.mark.parametrize("because", LIMITED, ids=lambda because: because.value)
+def test_a_limit_is_in_words_with_its_figures(because: Because) -> None:
+    (load, limits), figures = LIMITED[because]
+    choice = Machine(load, limits=limits).run(60).rule.choice
+    assert (choice.because, figures in choice.because.describe(choice.figures)) == (because, True), choice
 
 
 def test_cores_bound_what_computes_and_not_what_waits() -> None:
@@ -212,7 +236,7 @@ def test_cores_bound_what_computes_and_not_what_waits() -> None:
 def test_what_the_user_allows_is_never_passed(limits: Limits, because: str) -> None:
     machine = Machine(Load(own=0.02, cpu=0.4, size=2 * GB), limits).run(300)
     assert machine.largest == 3
-    assert machine.rule.choice == Choice(3, Because(because))
+    assert machine.rule.choice[:2] == (3, because)
 
 
 def test_the_memory_of_the_machine_is_never_passed_and_a_tenth_stays_free() -> None:

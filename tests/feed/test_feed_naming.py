@@ -70,6 +70,8 @@ def test_arguments_without_a_name_are_refused() -> None:
         ("feed_data:flat", "is not a pipeline"),
         ("os:system", "is not a pipeline"),
         ("feed_data:missing", "has no 'missing'"),
+        ("feed_data:xyz", "has no 'xyz'(.|\\n)*define it in .*feed_data.py"),
+        ("feed_data:flta", "has no 'flta'(.|\n)*did you mean 'flat'"),
         ("no_such_module:f", "cannot import 'no_such_module'"),
         ("feed_data", "is not of the form 'module:callable'"),
         (":f", "is not of the form"),

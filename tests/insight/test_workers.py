@@ -58,9 +58,13 @@ def test_the_figures_of_a_group_count_its_records_in_the_training_window_alone()
 
 
 def test_a_number_that_the_loader_chose_is_told_with_what_it_was_based_on() -> None:
-    chosen = [worker(11.0, 1.0, 0.0, loader="train", because=because) for because in (Because.STALLED, Because.ENOUGH)]
+    chosen = [
+        worker(11.0, 1.0, 0.0, loader="train", because=because, because_figures="2.0 of 2 cores are in use")
+        for because in (Because.STALLED, Because.SATURATED)
+    ]
     (report,) = workers_reports({RANK: chosen}, WINDOW)
-    assert (report.because, _executors(report)) == ("enough", "2 (auto: enough)")
+    assert (report.because, _executors(report)) == ("saturated", "2 (auto: saturated)")
+    assert report.because_text == f"{Because.SATURATED.text} (2.0 of 2 cores are in use)"
     (fixed,) = workers_reports({RANK: [worker(11.0, 1.0, 0.0, loader="train")]}, WINDOW)
     assert (fixed.because, _executors(fixed)) == ("", "2")
 

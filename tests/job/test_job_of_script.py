@@ -100,6 +100,26 @@ def test_a_script_of_a_package_is_started_as_its_module_and_one_with_ranks_has_i
     assert job.distribution
 
 
+@pytest.mark.parametrize("ranks", ["", "import torch.distributed\n"])
+def test_hosts_that_prepare_batches_stand_in_the_file_of_a_script_with_a_loader_as_a_comment(
+    ranks: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(f"{ranks}import numpy\n")
+    assert "data_service" not in job_of_script(script)
+    script.write_text(f"{ranks}from torch.utils.data import DataLoader\n")
+    above, block = job_of_script(script).split("# With hosts that only prepare batches")
+    place, rest = block.split("in place of the ")[1].split("# instance_groups:")
+    replaced = ["two", "three"].index(place.split()[0]) + 2
+    kept = "\n".join(above.splitlines()[:-replaced])
+    body, rest = rest.split("\n\n", 1)
+    lines = "\n".join(line.removeprefix("# ") for line in f"instance_groups:{body}".splitlines())
+    (tmp_path / "job.yaml").write_text(f"{kept}\n{lines}\n{rest}")
+    job = load_job(tmp_path / "job.yaml")
+    assert (job.entry_point_groups, job.feed_groups) == (("gpu",), ("data",))
+    assert bool(job.distribution) == bool(ranks)
+
+
 @pytest.mark.parametrize(("name", "text"), [("a.txt", ""), ("a.py", "def (:"), ("a.py", "\0"), ("a.py", None)])
 def test_what_is_no_script_is_told(name: str, text: str | None, tmp_path: Path) -> None:
     if text is not None:

@@ -31,9 +31,11 @@ Watch = Callable[[Any], Iterator[Any]]
 class Bench:
     """A trial in a folder."""
 
-    def __init__(self, folder: Path, *, full: bool = False, cache: int = 1 << 20, parent: int = 0) -> None:
+    def __init__(
+        self, folder: Path, *, full: bool = False, cache: int = 1 << 20, parent: int = 0, warmup: int = WARMUP
+    ) -> None:
         self.folder = folder
-        self.trial = Trial(Spec(STEPS, WARMUP, cache, full, parent or os.getpid()), Spool(str(folder)))
+        self.trial = Trial(Spec(STEPS, warmup, cache, full, parent or os.getpid()), Spool(str(folder)))
 
     def passes(self, loader: Any, count: int) -> list[list[Any]]:
         """Iterates over a loader; batches by pass, until the trial stops the loop."""
@@ -91,6 +93,35 @@ def test_a_batch_that_the_loop_changes_is_replayed_as_it_was(bench: Callable[...
         loop(bench().trial, DataLoader(numbers(400), batch_size=2))
     assert len(sums) == ALL
     assert all(sums)
+
+
+@pytest.mark.promise("doctor", "a script that ends early is judged by the steps that it made, and the report says so")
+@pytest.mark.parametrize(
+    ("steps", "judged_by", "instead"),
+    [
+        (4, "3 steps of its warm-up", "more data or epochs"),
+        (7, "4 steps of its warm-up", "more data or epochs"),  # two steps are measured
+        (8, "3 steps, ", "more data or epochs"),
+        (25, "5 steps, ", "--steps 4, or more data or epochs"),
+    ],
+)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_script_that_ends_early_is_judged_by_what_it_made(
+    bench: Callable[..., Bench], steps: int, judged_by: str, instead: str, workers: int
+) -> None:
+    one = bench(warmup=5)
+    loader = feed.DataLoader(numbers(2 * steps), batch_size=2, num_workers=workers)
+    optimizer = torch.zeros(1, requires_grad=True)
+    for _ in one.trial.watch(loader, functools.partial(type(loader).__iter__, loader)):
+        (2 * optimizer).sum().backward()
+    one.trial.close()
+    verdict = report(read_trial(one.folder), ["python", "train.py"], 0, stopped=False, transfer=None)
+    assert verdict is not None
+    assert [
+        f"this is judged by {judged_by}" in note and note.endswith(f"give it {instead}") for note in verdict.notes
+    ] == [True], verdict.notes
+    assert verdict.ranks[0].figures["sample_cpu"].value is not None
+    assert verdict.ranks[0].figures["step_time"].window is not None
 
 
 @pytest.mark.parametrize("rows", [5, 6, 14])

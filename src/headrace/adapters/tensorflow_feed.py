@@ -203,7 +203,8 @@ def feed(
     if isinstance(dataset, tf.data.Dataset):
         raise FeedError(
             f"the feed runs Python: datasets with rows, iterables and shards, not a {type(dataset).__name__}",
-            hint="a tf.data pipeline runs on the data hosts by headrace.tensorflow.distribute (docs/tensorflow.md)",
+            hint="a tf.data pipeline runs on the data hosts by headrace.tensorflow.distribute "
+            "(the page tensorflow of the docs)",
         )
     options.setdefault("collate_fn", stack_arrays)
     if options.get("num_workers"):  # a fork of a process that has TensorFlow's threads may hang

@@ -57,7 +57,8 @@ def verify(run: Run, found: Advised, *, quiet: bool) -> Verified:
     if not found.measured.workers_told:
         raise UsageError(
             "--verify cannot run this job on data hosts: no data worker of headrace made its batches",
-            hint="load a feed.pipeline with feed.DataLoader, and enable data_service.feed; see docs/feed-workers.md",
+            hint="load a feed.pipeline with feed.DataLoader, and enable data_service.feed; "
+            "see the page feed-workers of the docs",
         )
     free = sorted(os.sched_getaffinity(0) - {cpu for cpus in trainers.values() for cpu in cpus})
     chosen = _choose(found, free)

@@ -141,6 +141,7 @@ class GroupPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         python: interpreter of its programs; empty means the job's.
         processes_per_host: ranks a host when the group belongs to a distribution; 0 means one plain script.
         feed_executors: data worker processes a host; 0 means no feed server.
+        feed_fills: there will be one for each CPU that the ranks of a host leave, once the CPUs are known.
         depends_on: groups that must be ready before its programs start.
         ready: when the group itself is ready.
     """
@@ -154,6 +155,7 @@ class GroupPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     python: str = ""
     processes_per_host: int = 0
     feed_executors: int = 0
+    feed_fills: bool = False
     depends_on: tuple[str, ...] = ()
     ready: Readiness = Readiness()
 

@@ -50,7 +50,7 @@ def find_engine(name: str, function: str = "") -> object:
     if function and not callable(getattr(engine, function, None)):
         raise EngineRefused(
             f"the engine {name!r} ({point.value}) has no function {function}",
-            hint="docs/own-engine.md says which functions an engine has",
+            hint="the page own-engine of the docs says which functions an engine has",
         )
     return engine
 

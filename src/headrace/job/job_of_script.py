@@ -54,7 +54,9 @@ def job_of_script(script: Path) -> str:
         UsageError: it is none, or cannot be read.
     """
     if script.suffix not in (".py", ".sh"):
-        hint = "give the script that trains, e.g. train.py; docs/entry-points.md has what else a job may run"
+        hint = (
+            "give the script that trains, e.g. train.py; the page entry-points of the docs has what else a job may run"
+        )
         raise UsageError(f"{script} is not a Python or shell script", hint)
     try:
         code = script.read_text("utf-8-sig")
@@ -71,7 +73,7 @@ def job_of_script(script: Path) -> str:
     entry = f"-m {'.'.join(module)}" if len(module) > 1 else script.name
     stem = module[-2] if len(module) > 1 and module[-1] in ("__main__", "main") else script.stem
     lines = [
-        f"# Runs {script.name}. Every key: docs/job-file.md, and `headrace schema`.",
+        f"# Runs {script.name}. Every key: the page job-file of the docs, and `headrace schema`.",
         f"job_name: {job_name_of(stem)}",
         f"source_dir: {source}  # copied, but for what .headraceignore, else .gitignore, names",
         f"entry_point: {_yaml(entry)}",
@@ -81,7 +83,7 @@ def job_of_script(script: Path) -> str:
         "instance_type: ml.c5.xlarge  # what the job asks a cloud for; on this machine it is one host",
         "instance_count: 1",
         *_distribution(code),
-        "# Hosts that only prepare batches, for headrace's DataLoader: docs/feed-workers.md, README.md",
+        *_data_hosts(code),
         "",
         "# What is kept: /opt/ml/model, /opt/ml/output/data; relative paths stay in the run (headrace files)",
         "# Figures of the training: headrace.log({\"loss\": loss}, step=i), or what it prints:",
@@ -105,6 +107,20 @@ def _requirements(top: Path) -> Iterator[str]:
 def _distribution(code: str) -> Iterator[str]:
     if re.search(r"torch\.distributed|init_process_group|LOCAL_RANK", code):
         yield "distribution: {torch_distributed: {enabled: true}}  # one process a GPU, at least one"
+
+
+def _data_hosts(code: str) -> Iterator[str]:
+    """Yields the job with hosts that only prepare batches, as a comment, where the script has a loader."""
+    if not re.search(r"DataLoader\b", code):
+        return
+    yield "# With hosts that only prepare batches, for headrace's DataLoader (the page feed-workers of the docs):"
+    yield "# in place of " + ("the three lines above" if any(_distribution(code)) else "the two lines above")
+    yield "# instance_groups:"
+    yield "#   - {name: gpu, type: ml.g5.xlarge, count: 1}"
+    yield "#   - {name: data, type: ml.c5.xlarge, count: 2}"
+    yield "# data_service: {feed: {enabled: true}, instance_groups: [data]}"
+    if any(_distribution(code)):
+        yield "# distribution: {torch_distributed: {enabled: true}, instance_groups: [gpu]}"
 
 
 def _options(script: Path, tree: ast.AST) -> Iterator[str]:

@@ -188,8 +188,8 @@ class LoaderWatch:
         }  # fmt: skip
 
     def close(self) -> None:
-        """The script ends: where that is in the measured steps, what they have taken is all that there will be."""
-        if self.phase == "measured" and not self.trial.ended and self._so_far.get("total") == self._total:
+        """The script ends: where that is before the replay, what its steps have taken is all that there will be."""
+        if self.phase in ("warmup", "measured") and not self.trial.ended and self._so_far.get("total") == self._total:
             self.trial.spool.write("phase", **self._so_far)
         self.flush()
 
@@ -206,11 +206,13 @@ class LoaderWatch:
     def begin_pass(self, loader: Any) -> None:
         """A pass begins."""
         self.loader = weakref.ref(loader)
+        if not self._total:
+            self._enter(self.phase)  # only now can the loader be asked what its workers have taken
         self._timing.begin_pass()
 
     def end_pass(self) -> None:
         """A pass has given all that it has."""
-        if self.phase == "measured" and not self.trial.ended:
+        if self.phase in ("warmup", "measured") and not self.trial.ended:
             synchronize()
             self._so_far = self._taken()
 

@@ -40,7 +40,8 @@ def command(
     """Say how many data hosts would remove the data wait of RUN, a run id or a job name (its newest run).
 
     A model (compute, workers, network: the longest decides) predicts the step time of clusters that keep the
-    training hosts and add data hosts. What the run did not measure is listed under "assumed". See docs/advise.md.
+    training hosts and add data hosts. What the run did not measure is listed under "assumed". See the page advise
+    of the docs.
     Prices are those of --region, else of the job's budget, else of us-east-1.
 
     --verify runs the advised cluster with the run's own code and data, each host on its own CPUs. If this machine

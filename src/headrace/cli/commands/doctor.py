@@ -40,7 +40,7 @@ OF_A_TRIAL = {
 @click.command(
     "doctor",
     short_help="Is my script's data loading slow? How does this machine separate hosts?",
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    context_settings={"allow_interspersed_args": False},
 )
 @click.option(
     "--steps", type=click.IntRange(4), default=100, show_default=True, help="Steps to measure, and to replay."
@@ -132,9 +132,7 @@ def command(
         try:
             running = Command(script, folder, spec, sys.stderr if output == "json" else None)
         except OSError as error:
-            raise UsageError(
-                f"cannot start {script[0]}: {error.strerror}", hint="give the command as a shell would take it"
-            ) from error
+            raise UsageError(f"cannot start {script[0]}: {error.strerror}", hint=_program_hint(script[0])) from error
         crowded = _Crowd()
         try:
             code = _watch(running, folder, spec.steps)
@@ -271,6 +269,19 @@ def _watch(running: Command, folder: Path, steps: int) -> int | None:
     return None if interrupts.count else code
 
 
+def _program_hint(name: str) -> str:
+    """Returns what to give in the place of a program that cannot be started."""
+    import difflib
+    import os
+    from pathlib import Path
+
+    if Path(name).is_file():
+        return f"it is not executable: `headrace doctor -- python {name}`, if it is a script of Python"
+    folders = [Path(folder) for folder in os.get_exec_path() if Path(folder).is_dir()]
+    near = difflib.get_close_matches(name, {file.name for folder in folders for file in folder.iterdir()}, n=1)
+    return f"did you mean {near[0]!r}?" if near else "give the command as a shell would take it"
+
+
 def _failed(code: int) -> int:
     """Says that the command failed by itself. Returns its exit code as a shell tells it."""
     click.echo(f"error: the command failed before the trial was over: {short_exit_text(*split_status(code))}", err=True)
@@ -363,7 +374,7 @@ def _nothing(observed: Observation) -> Exception:
         seen = ", ".join(f"{words(loader.loader)}: {loader.total} steps" for loader in loaders)
         return HeadraceError(
             f"the script made too few steps to judge ({seen})",
-            hint=f"it must make the warm-up and {LEAST_STEPS} steps more: give it more data or epochs, or --warmup 1; "
+            hint=f"it must make a first step and {LEAST_STEPS} more: give it more data or epochs; "
             "a loop that makes a new iterator for every batch cannot be measured",
         )
     if observed.imported:

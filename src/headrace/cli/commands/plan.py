@@ -82,6 +82,8 @@ def command(
     submission: Submission | None = getattr(planned, "submission", None)
     python, pods = "python", {}
     if isinstance(planned, EngineJob):
+        for doubt in planned.doubts():
+            tell_user(doubt)
         python, pods = planned.python, {group.name: planned.pod_of(group.name) for group in planned.plan.groups}
     shown = view(loaded, planned.plan, planned.limits, prices, planned.without_effect, submission, python, pods)
     if output.format == "json":
@@ -105,7 +107,7 @@ def _render(job: Job, engine: str, folder: Path, output: str) -> None:
     try:
         files = write_documents(documents, folder)
     except ValueError as error:
-        hint = "docs/own-engine.md says what an engine renders: relative paths in the folder, each once"
+        hint = "the page own-engine of the docs says what an engine renders: relative paths in the folder, each once"
         raise EngineRefused(f"what the engine {engine!r} renders cannot be written: {error}", hint) from error
     if output == "json":
         named = zip(documents, files, strict=True)

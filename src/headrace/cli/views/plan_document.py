@@ -10,6 +10,7 @@ import msgspec
 from headrace.agent.host.program_environment import HostVariables
 from headrace.agent.launchers.mpi_command import plain_command, slots_of
 from headrace.agent.program_specs import (
+    FEED,
     ProgramSpec,
     expected_streams,
     mpi_world,
@@ -240,7 +241,10 @@ def _argv(job: Job, plan: LaunchPlan, host: HostPlan, spec: ProgramSpec, python:
     python = plan.python_of(host.group) or python
     if spec.is_service:
         # A descriptor, the last two arguments, exists only once the agent runs; so do the folder, and the secret.
-        return [python, *service_argv(plan, host.name, spec.stream, "$TMPDIR", b"", 0)[:-2]]
+        argv = service_argv(plan, host.name, spec.stream, "$TMPDIR", b"", 0)[:-2]
+        if spec.stream == FEED and plan.group(host.group).feed_fills:
+            argv[argv.index("--executors") + 1] = "$CPUS"
+        return [python, *argv]
     folder = job.base_path / job.source_dir
     if job.scripts:
         folder = (job.base_path / job.entry_point_of(host.group)).parent
@@ -353,7 +357,9 @@ def work(group: GroupPlan, tf_data: TfDataPlan | None = None) -> str:
     if group.entry_point:
         ranks = group.processes_per_host
         parts.append(counted(ranks, "rank") if ranks else "entry point")
-    if group.feed_executors:
+    if group.feed_fills:
+        parts.append("a data worker for each CPU" + (" that is left" if group.entry_point else ""))
+    elif group.feed_executors:
         parts.append(counted(group.feed_executors, "data worker"))
     if tf_data is not None and group.name in tf_data.groups:
         parts.append(counted(tf_data.workers_per_host, "tf.data worker"))

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, NamedTuple, Protocol
 from headrace.errors import EngineRefused, EngineUnreachable
 
 Manifest = Mapping[str, Any]
-ROLE_HINT = "docs/kubernetes.md has the role that headrace needs"
+ROLE_HINT = "the page kubernetes of the docs has the role that headrace needs"
 
 
 class KubernetesUnreachable(EngineUnreachable):

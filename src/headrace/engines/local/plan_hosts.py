@@ -192,6 +192,7 @@ def _group(job: Job, name: str, limits: dict[str, HostLimits], machine: int) -> 
         environment=dict(group.environment),
         processes_per_host=job.processes_on(name),
         feed_executors=feed_executors(job.feed_workers, cores, ranks) if name in job.feed_groups else 0,
+        feed_fills=not cores and job.feed_workers == "auto" and name in job.feed_groups,
         depends_on=group.depends_on,
         ready=Readiness(group.ready.port or 0, group.ready.timeout) if group.ready else Readiness(),
     )

@@ -40,6 +40,10 @@ class EngineJob:
         """Returns what the pod of a host of a group asks for, in words; empty where hosts are no pods."""
         return ""
 
+    def doubts(self) -> tuple[str, ...]:
+        """Returns what the platform, where it answers from here, would not do as the job asks, in sentences."""
+        return ()
+
     @property
     def without_effect(self) -> tuple[Unused, ...]:
         """What of the job is accepted and has no effect in the engine."""

@@ -79,7 +79,9 @@ def zipped_wheels(folder: Path) -> bytes:
     """Returns the wheels of a folder as an archive; equal wheels give equal bytes. Raises UsageError, OSError."""
     wheels = sorted(folder.glob("*.whl"))
     if not wheels:
-        raise UsageError(f"{folder} has no wheels", "fill it with `pip download`; see docs/sagemaker-runs.md")
+        raise UsageError(
+            f"{folder} has no wheels", "fill it with `pip download`; see the page sagemaker-runs of the docs"
+        )
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
         for wheel in wheels:
@@ -98,6 +100,6 @@ def _download(wanted: list[str], python: str, folder: Path) -> None:
         why = told[-1] if told else f"pip ended with {done.returncode}"
         hint = (
             "where there is no network, name a folder that was filled elsewhere: engines.sagemaker.wheels (see "
-            "docs/sagemaker-runs.md); for an image that has them write wheels: none"
+            "the page sagemaker-runs of the docs); for an image that has them write wheels: none"
         )
         raise EngineRefused(f"the wheels for Python {python} cannot be downloaded: {why}", hint)

@@ -47,7 +47,7 @@ _HINTS = {
     AwsFault.LIMIT: "ask for a higher quota in the console (Service Quotas), or take other instances",
     AwsFault.BAD_KEYS: _NO_CREDENTIALS,
     AwsFault.EXPIRED: _NO_CREDENTIALS,
-    AwsFault.DENIED: "docs/sagemaker-runs.md lists the actions that you and the role need",
+    AwsFault.DENIED: "the page sagemaker-runs of the docs lists the actions that you and the role need",
 }
 
 

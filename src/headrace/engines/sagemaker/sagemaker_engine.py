@@ -119,7 +119,7 @@ class SageMakerEngine(PlatformEngine[SageMakerJob, ServiceTicket]):
             service = BotoService(ServiceAccess(region))
             next(service.names("headrace"), None)
         except EngineRefused as error:
-            hint = error.hint or "docs/sagemaker-runs.md says what must be allowed"
+            hint = error.hint or "the page sagemaker-runs of the docs says what must be allowed"
             return (Capability("sagemaker", False, error.message, hint, needed=True),)
         what = f"the service answers in {region}, at {service.address}"
         return (Capability("sagemaker", True, what, needed=True),)

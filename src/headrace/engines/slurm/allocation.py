@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import socket
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ import msgspec
 
 from headrace.engines.slurm import slurm_commands
 from headrace.engines.slurm.components import components, hosts_by_task
+from headrace.engines.slurm.partition_rules import is_loopback
 from headrace.errors import EngineRefused
 from headrace.hosting.inputs.host_facts import with_data_workers
 from headrace.instance.launch_plan import LaunchPlan, Ports
@@ -105,13 +105,20 @@ def addresses_of(nodes: Sequence[str]) -> dict[str, str]:
     """
     named = slurm_commands.node_addresses(nodes)
     found = {node: _resolve(node, named.get(node, node)) for node in nodes}
-    others = [address for address in found.values() if not _is_loopback(address)]
+    others = [address for address in found.values() if not is_loopback(address)]
     for node, address in found.items():
         # Many machines call themselves 127.0.1.1. Others reach this one at the address with which it reaches them.
-        if _is_loopback(address) and others and _is_this_machine(node):
+        if is_loopback(address) and others and _is_this_machine(node):
             found[node] = _source_address(others[0])
-        elif _is_loopback(address) and len(nodes) > 1:
-            raise EngineRefused(f"the node {node} has the address {address} here, at which no other node reaches it")
+        elif is_loopback(address) and len(nodes) > 1:
+            named_here = named.get(node, node)
+            hint = (
+                f"slurm.conf has NodeAddr={named_here} for it: give it an address that the other nodes reach"
+                if is_loopback(named_here)
+                else f"the name {named_here} leads to {address} here: correct /etc/hosts, or NodeAddr in slurm.conf"
+            )
+            what = f"the node {node} has the address {address} here, at which no other node reaches it"
+            raise EngineRefused(what, hint)
     return found
 
 
@@ -120,10 +127,6 @@ def _resolve(node: str, name: str) -> str:
         return socket.gethostbyname(name)
     except OSError as error:
         raise EngineRefused(f"the node {node} has no address: {name}: {error.strerror or error}") from error
-
-
-def _is_loopback(address: str) -> bool:
-    return ipaddress.ip_address(address).is_loopback
 
 
 def _is_this_machine(node: str) -> bool:

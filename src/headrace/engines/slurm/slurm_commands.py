@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 
+from headrace.engines.slurm.partition_rules import Partition, is_loopback, parse_partitions
 from headrace.engines.slurm.slurm_accounting import ACCOUNTING, ACCOUNTING_FORMAT, JobOfRun, parse_accounting
 from headrace.engines.slurm.slurm_complaints import (
     NOT_CONFIGURED,
@@ -29,12 +30,10 @@ from headrace.engines.slurm.slurm_state import (
     EndedComponent,
     parse_jobs,
     parse_queue,
-    seconds_of,
     values_of,
 )
 from headrace.errors import EngineRefused, EngineUnreachable
 from headrace.exit_status import exit_text, split_status
-from headrace.job.model.slurm_options import SlurmNodes
 
 SECONDS = 60.0  # for one answer of the controller
 UNKNOWN_JOB = "Invalid job id"  # Slurm has no other sign that it knows a job no more
@@ -229,23 +228,15 @@ def cluster() -> str:
     return setting("ClusterName")
 
 
-def longest_time(nodes: SlurmNodes) -> int:
-    """Returns the seconds that a partition allows a job; 0 when it has no limit, or its limit is not known.
+def partitions() -> tuple[Partition, ...]:
+    """Returns the partitions of the cluster, hidden ones too. Raises SlurmUnreachable."""
+    return parse_partitions(_answer(["scontrol", "-o", "--all", "show", "partition"]))
 
-    Args:
-        nodes: what is asked for; without a partition it is the cluster's default.
-    """
-    named = nodes.partition or ""
-    if "," in named or any(option.startswith(("-p", "--partition")) for option in nodes.options):
-        return 0  # Slurm chooses
-    try:
-        rows = _answer(["scontrol", "-o", "show", "partition", *([named] if named else [])]).splitlines()
-    except SlurmUnreachable:  # there is no such partition: sbatch says so
-        return 0
-    for values in map(values_of, rows):
-        if values.get("PartitionName") == named or (not named and values.get("Default") == "YES"):
-            return seconds_of(values.get("MaxTime", ""))
-    return 0
+
+def loopback_nodes() -> tuple[str, ...]:
+    """Returns the nodes whose address in slurm.conf only they themselves reach. Raises SlurmUnreachable."""
+    named = [values_of(line) for line in _answer(["scontrol", "-o", "--all", "show", "node"]).splitlines()]
+    return tuple(each["NodeName"] for each in named if is_loopback(each.get("NodeAddr", "")))
 
 
 def version() -> str:

@@ -34,6 +34,7 @@ from headrace.engines.slurm.handover import (
     write_variables,
 )
 from headrace.engines.slurm.lost_leader import end_if_lost
+from headrace.engines.slurm.partition_rules import longest_time
 from headrace.engines.slurm.slurm_accounting import JobOfRun
 from headrace.engines.slurm.slurm_commands import SlurmUnreachable, SubmissionUnknown
 from headrace.engines.slurm.slurm_job import SlurmJob, plan_slurm_job
@@ -55,6 +56,7 @@ from headrace.job import Job
 from headrace.job.problems.finding import Finding, Path, show
 from headrace.job.rules.raw_access import Data, mapping, pick
 from headrace.job.rules.unsupported import IDLE_ON_OWN_HOSTS, NO_RANGE
+from headrace.log_setup import tell_user
 from headrace.runs import Cause, CauseKind, Run, RunPaths, Status, give_to_engine, runs_dir
 from headrace.runs.events import SecondaryStatus, StatusChanged
 
@@ -218,8 +220,9 @@ def _submit(checked: SlurmJob, paths: RunPaths) -> bool:
     ticket = by_this_process(SlurmTicket(NOT_KNOWN, slurm_commands.cluster(), os.getuid(), slurm_commands.asked()))
     write_ticket(paths, ticket)
     script = paths.engine / SCRIPT
-    limits = [slurm_commands.longest_time(nodes) for nodes in {options.nodes_of(name) for name in job.hosts}]
-    longest = min(filter(None, limits), default=0)
+    longest = longest_time([options.nodes_of(name) for name in job.hosts], slurm_commands.partitions())
+    for doubt in checked.doubts():
+        tell_user(doubt)
     script.write_text(checked.script(paths, sys.executable, longest), encoding="utf-8")
     give_to_engine(paths)
     with _held_interrupt() as interrupted:

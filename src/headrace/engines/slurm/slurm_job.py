@@ -13,8 +13,11 @@ import msgspec
 
 from headrace.engines.planning.engine_job import EngineJob
 from headrace.engines.remote_job import remote_plan
+from headrace.engines.slurm import slurm_commands
 from headrace.engines.slurm.batch_script import Places, batch_script
 from headrace.engines.slurm.node_isolation import isolation_of_nodes
+from headrace.engines.slurm.partition_rules import doubts
+from headrace.engines.slurm.slurm_commands import SlurmUnreachable
 from headrace.instance.channels.stage_orders import ChannelOrder
 from headrace.job import Job
 from headrace.runs import RunPaths
@@ -43,6 +46,30 @@ class SlurmJob(EngineJob):
             count = group.instance_count
             text = f"{group.instance_group_name}: {count} Slurm node{'' if count == 1 else 's'}"
             found.append(", ".join([text, *words]))
+        return tuple(found)
+
+    def doubts(self) -> tuple[str, ...]:
+        """See `EngineJob`: what the partitions do not allow, and nodes that do not reach each other."""
+        with slurm_commands.asking(self.job.slurm.cluster or ""):
+            try:
+                partitions, alone = slurm_commands.partitions(), slurm_commands.loopback_nodes()
+            except SlurmUnreachable:  # not a machine that submits jobs: nothing can be known
+                return ()
+        found = [
+            sentence
+            for group in self.job.groups
+            for sentence in doubts(
+                group.instance_group_name,
+                group.instance_count or 0,
+                self.job.slurm.nodes_of(group.instance_group_name),
+                self.plan.max_run,
+                partitions,
+            )
+        ]
+        if alone and len(self.plan.hosts) > 1:
+            found.append(
+                f"NodeAddr of {', '.join(alone)} in slurm.conf is a loopback address, at which no other node reaches it"
+            )
         return tuple(found)
 
     def script(self, paths: RunPaths, python: str, longest: int = 0) -> str:

@@ -137,10 +137,10 @@ class LocalPool(WorkerPool):
             self._missing.pop()
         self._leaving.update([staying[number] for number in sorted(staying)][executors:])
 
-    def tuned(self, because: Because) -> None:
+    def tuned(self, because: Because, figures: str) -> None:
         """Notes what the number of executors is based on."""
         if self._work is not None:
-            self._work.because = because
+            self._work.because, self._work.because_figures = because, figures
 
     def leaving(self) -> Sequence[Worker]:
         """Returns the executors that are to go as soon as they owe nothing."""

@@ -42,10 +42,11 @@ class SourceStats(TypedDict):
 
 
 class TuningStats(TypedDict):
-    """What ``num_workers="auto"`` has chosen: the executors that there are to be, why, and how that came about."""
+    """What ``num_workers="auto"`` has chosen: the number of executors, why, in words too, and what changed."""
 
     executors: int
     because: Because
+    text: str
     changes: list[Change]
 
 
@@ -163,8 +164,9 @@ def _of_lanes(taken: Mapping[str, int], mixing: Mixing | None) -> dict[str, Sour
 def _tuning(tuner: LoaderTuner | None) -> TuningStats | None:
     if tuner is None or tuner.choice is None:
         return None
-    executors, because = tuner.choice
-    return {"executors": executors, "because": because, "changes": list(tuner.changes)}
+    executors, because, figures = tuner.choice
+    text = because.describe(figures)
+    return {"executors": executors, "because": because, "text": text, "changes": list(tuner.changes)}
 
 
 def _host(made: dict[str, float]) -> HostStats:

@@ -33,7 +33,7 @@ class WorkMeter:
 
     Attributes:
         links: what is sent to clients, where that goes through a network.
-        because: what the number of executors is based on, where the loader chooses it.
+        because, because_figures: what the number of executors is based on, where the loader chooses it.
     """
 
     def __init__(
@@ -46,6 +46,7 @@ class WorkMeter:
     ) -> None:
         self.links = LinkUse()
         self.because: Because | None = None
+        self.because_figures = ""
         self._file = file
         self._loader = loader
         self._pids = pids
@@ -118,6 +119,7 @@ class WorkMeter:
                 executors=self._time.executors, produce=round(spent.produce, 6), blocked=round(spent.blocked, 6),
                 idle=round(spent.idle, 6), cpu=round(self._cpu(), 6), slices=slices, samples=samples, bytes=size,
                 sent=sent, sending=round(min(sending, spent.seconds), 6), because=self.because,
+                because_figures=self.because_figures,
             )
         )  # fmt: skip
 

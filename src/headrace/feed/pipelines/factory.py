@@ -20,6 +20,7 @@ job's secret can run the job's code, and no other code.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import importlib
 import inspect
@@ -131,7 +132,9 @@ def _resolve(reference: str) -> object:
         try:
             found = getattr(found, part)
         except AttributeError:
-            raise PipelineError(f"module {module_name!r} has no {qualified!r}") from None
+            near = difflib.get_close_matches(part, dir(found), n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"define it in {getattr(found, '__file__', module_name)}"
+            raise PipelineError(f"module {module_name!r} has no {qualified!r}", hint=hint) from None
     return found
 
 

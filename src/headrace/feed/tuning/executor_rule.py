@@ -52,6 +52,7 @@ class Host:
         free: memory that the control group, or the machine, has left.
         memory: all that it may use; 0 when it is not known.
         slabs: memory of the batches on their way.
+        trainer: cores that this process uses.
     """
 
     cores: int
@@ -60,6 +61,7 @@ class Host:
     free: int = 0
     memory: int = 0
     slabs: int = 0
+    trainer: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -100,10 +102,11 @@ class Limits:
 
 
 class Choice(NamedTuple):
-    """How many executors there should be, and what that is based on."""
+    """How many executors there should be, what that is based on, and the figures behind it, for people."""
 
     executors: int
     because: Because
+    figures: str = ""
 
 
 class _Load(NamedTuple):
@@ -117,6 +120,7 @@ class _Load(NamedTuple):
     delayed: float
     idle: float
     busy: float
+    trainer: float
 
     @property
     def needed(self) -> float:
@@ -218,10 +222,10 @@ class ExecutorRule:
     def _grow(self, load: _Load, wanted: int, sample: Sample) -> None:
         executors, allowed = self.choice.executors, self._room(sample, load)
         if executors >= allowed.executors:
-            self.choice = Choice(executors, allowed.because)
+            self.choice = Choice(executors, allowed.because, allowed.figures)
             return
         if load.saturated:
-            self.choice = Choice(executors, Because.SATURATED)
+            self.choice = Choice(executors, Because.SATURATED, _users(load, sample.host.cores))
             return
         more = min(max(wanted, executors + 1), GROWTH * executors, allowed.executors)
         while more > executors and self._held(more, sample.now):
@@ -275,26 +279,38 @@ class ExecutorRule:
     def _room(self, sample: Sample, load: _Load | None = None) -> Choice:
         """Returns how many there may be, and what allows no more; without a load, how many there may stay."""
         host, limits, now = sample.host, self._limits, self.choice.executors
-        most = [Choice(MOST_A_CORE * host.cores, Because.CORES)]
+        cores = f"{host.cores} cores"
+        most = [Choice(MOST_A_CORE * host.cores, Because.CORES, cores)]
         if limits.at_most is not None:
-            most.append(Choice(limits.at_most, Because.AT_MOST))
+            most.append(Choice(limits.at_most, Because.AT_MOST, f"at_most={limits.at_most}"))
         if load is not None:
             alone = load.work - load.delayed
             waits = alone / load.cpu if 0 < CONTENDED * load.cpu < alone else 1.0
-            most.append(Choice(int(host.cores * waits), Because.CORES))
+            most.append(Choice(int(host.cores * waits), Because.CORES, cores))
         size = host.executor_bytes
+        left = f"a worker takes {size >> 20} MiB, {host.free >> 20} of {host.memory >> 20} MiB are free"
         if size and limits.memory is not None:
-            most.append(Choice((limits.memory - host.slabs) // size, Because.BUDGET))
+            most.append(Choice((limits.memory - host.slabs) // size, Because.BUDGET, f"memory={limits.memory}"))
         if size and host.memory:
-            most.append(Choice(int((1 - SCARCE) * host.memory - host.slabs) // size, Because.MEMORY))
+            most.append(Choice(int((1 - SCARCE) * host.memory - host.slabs) // size, Because.MEMORY, left))
             if load is not None:
                 more = max(0, int(host.free - KEPT_FREE * host.memory)) // size
-                most.append(Choice(now + more, Because.MEMORY))
+                most.append(Choice(now + more, Because.MEMORY, left))
             elif host.free < SCARCE * host.memory:
                 over = math.ceil((KEPT_FREE * host.memory - host.free) / size)
-                most.append(Choice(now - over, Because.MEMORY))
+                most.append(Choice(now - over, Because.MEMORY, left))
         least = min(most, key=lambda choice: choice.executors)
-        return Choice(max(1, least.executors), least.because)
+        return least._replace(executors=max(1, least.executors))
+
+
+def _users(load: _Load, cores: int) -> str:
+    """Returns who has the cores."""
+    workers, used = load.cpu * load.rate, load.busy * cores
+    others = max(0.0, used - load.trainer - workers)
+    return (
+        f"{used:.1f} of {cores} cores are in use: {load.trainer:.1f} by the training process, {workers:.1f} by its "
+        f"workers, {others:.1f} by other programs"
+    )
 
 
 def _load(samples: Sequence[Sample]) -> _Load:
@@ -309,6 +325,7 @@ def _load(samples: Sequence[Sample]) -> _Load:
         delayed=statistics.median(each.delayed for each in samples),
         idle=samples[-1].executors - (sum(each.produced for each in samples) / step if step else 0.0),
         busy=statistics.median(each.host.busy for each in samples),
+        trainer=statistics.median(each.host.trainer for each in samples),
     )
 
 

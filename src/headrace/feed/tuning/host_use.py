@@ -37,13 +37,14 @@ class HostUse:
         self._cpu_groups = list(control_groups() if cpu_groups is None else cpu_groups)
         self._cores = usable_cores()
         self._times = self._cpu_times()
+        self._own = (time.monotonic(), time.process_time())
         self._periods = [_periods(directory) for directory in self._cpu_groups]
         self._delays: dict[int, float] = {}
         self._sized = 0.0
         self._size = self._free = self._memory = 0
 
     def look(self, pids: Iterable[int], slabs: int) -> Host:
-        """Returns what the host has now; how busy it is since the last look.
+        """Returns what the host has now; how busy it and this process are since the last look.
 
         Args:
             pids: of the executors.
@@ -53,7 +54,10 @@ class HostUse:
             self._sized = time.monotonic()
             self._size = max((proportional_bytes(pid) for pid in list(pids)[-PROBED:]), default=0) or self._size
             self._free, self._memory = memory_left(self._groups)
-        return Host(self._cores, self._busy(), self._size, self._free, self._memory, slabs)
+        before, self._own = self._own, (time.monotonic(), time.process_time())
+        seconds, used = (now - then for now, then in zip(self._own, before, strict=True))
+        trainer = used / max(seconds, 1e-6)
+        return Host(self._cores, self._busy(), self._size, self._free, self._memory, slabs, trainer)
 
     def delayed(self, pids: Iterable[int]) -> float:
         """Returns the seconds since the last call in which these processes could have run, and had no core."""

@@ -34,12 +34,13 @@ AHEAD_SHARE = 2  # of the memory that batches on their way may take, 1/n
 
 
 class Change(NamedTuple):
-    """From `before` to `executors`, `seconds` after the loader was made, and why."""
+    """From `before` to `executors`, `seconds` after the loader was made, and why: the figures are for people."""
 
     seconds: float
     before: int
     executors: int
     because: Because
+    figures: str
 
 
 class _Made(NamedTuple):
@@ -141,7 +142,7 @@ class LoaderTuner:
         self._unmeasured = min(0, self._unmeasured)
         before = self._rule.choice
         choice = self._rule.take(sample)
-        pool.tuned(choice.because)
+        pool.tuned(choice.because, choice.figures)
         if choice.executors != before.executors:
             self.changes.append(Change(now - self._begun, before.executors, *choice))
             pool.resize(choice.executors)

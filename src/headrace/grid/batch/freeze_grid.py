@@ -138,7 +138,7 @@ class FrozenCode:
     def _pack_wheels(self, folder: Path) -> str:
         found = {wheel.name: wheel.read_bytes() for wheel in sorted(folder.glob("*.whl"))}
         if not found:
-            hint = "fill it with `pip download`; see docs/sagemaker-runs.md"
+            hint = "fill it with `pip download`; see the page sagemaker-runs of the docs"
             raise UsageError(f"engines.sagemaker.wheels: {folder} has no wheels", hint=hint)
         listed = "".join(f"{name} {content_digest(name, content)}\n" for name, content in found.items())
         place = f"wheels-{content_digest('', listed.encode())[:_DIGITS]}"

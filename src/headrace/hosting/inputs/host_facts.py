@@ -51,7 +51,7 @@ def with_data_workers(plan: LaunchPlan, cpus: Mapping[str, int], ranks: Mapping[
         ranks: groups whose number of data workers follows from the CPUs, with the ranks of a host.
     """
     groups = tuple(
-        msgspec.structs.replace(group, feed_executors=max(1, cpus[group.name] - ranks[group.name]))
+        msgspec.structs.replace(group, feed_executors=max(1, cpus[group.name] - ranks[group.name]), feed_fills=False)
         if group.name in ranks
         else group
         for group in plan.groups

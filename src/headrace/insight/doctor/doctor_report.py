@@ -25,13 +25,14 @@ from headrace.insight.performance_model import RATE_FORMULA
 LEAST_STEPS = 3
 """Fewer measured steps than this are no measurement."""
 
+_LEAST_ASKED = 4  # --steps
 _BEYOND_WAIT = 1.25
 _MANY_BYTES = 4_000_000
 _FLOATS = {"float32": (4, "<f4"), "float64": (8, "<f8")}
 """Bytes of an element, and NumPy's name of it."""
 _CUT_SHORT = (
-    "the script ended before the trial was over, so its step floor is an estimate: a whole trial takes {}; "
-    "give it more data or epochs, or a smaller --steps"
+    "the script ended before the trial was over, so this is judged by {} steps{}, and the step floor is an estimate: a "
+    "whole trial takes {}; give it {}"
 )
 _TRAINING = "the steps of --warmup, twice --steps and 12 more"
 _EVALUATION = "three times the steps of --warmup, four times --steps and 12 more in a loop without gradients"
@@ -150,7 +151,13 @@ def judged(rank: RankTrial) -> LoaderTrial | None:
 
 
 def _measured(trial: LoaderTrial) -> list[Step]:
-    return trial.steps.get("measured", [])
+    """Returns the steps that are judged: where the script ended too early, those of the warm-up but the first."""
+    phase = _measured_phase(trial)
+    return trial.steps.get(phase, [])[phase == "warmup" :]
+
+
+def _measured_phase(trial: LoaderTrial) -> str:
+    return "measured" if len(trial.steps.get("measured", [])) >= LEAST_STEPS else "warmup"
 
 
 def report(
@@ -200,15 +207,20 @@ def report(
         wires=tuple(Wire(gigabits, 1000 * size * 8 / (gigabits * 1e9)) for gigabits in WIRES) if size else (),
         notes=(
             *((f"figures of rank {worst.rank}, which waits the most of {len(ranks)} ranks",) if len(ranks) > 1 else ()),
-            *((_cut_short(loader for _, loader in found),) if cut_short else ()),
+            *((_cut_short([loader for _, loader in found]),) if cut_short else ()),
         ),
         formulas=TRIAL_FORMULAS,
     )
 
 
-def _cut_short(judged: Iterable[LoaderTrial]) -> str:
+def _cut_short(judged: Sequence[LoaderTrial]) -> str:
     trains = any(one.loader.training for one in judged)
-    return _CUT_SHORT.format(_TRAINING if trains else _EVALUATION)
+    trial = min(judged, key=lambda one: one.total)
+    warmup, steps = len(trial.steps.get("warmup", [])), _measured(trial)
+    early = " of its warm-up" if _measured_phase(trial) == "warmup" else ""
+    fewer = (trial.total - warmup - 12) // 2 if trains else (trial.total - 3 * warmup - 12) // 4
+    instead = f"--steps {fewer}, or more data or epochs" if fewer >= _LEAST_ASKED else "more data or epochs"
+    return _CUT_SHORT.format(len(steps), early, _TRAINING if trains else _EVALUATION, instead)
 
 
 def _of_all(verdict: OffloadDecision, ranks: int) -> OffloadDecision:
@@ -230,7 +242,7 @@ def _rank_report(
     rows = sum(step.rows for step in steps) / len(steps)
     floor, floor_note = _floor(trial)
     wall, cpu, why_no_cost = _cost(trial)
-    window = _window(trial.phases.get("measured"))
+    window = _window(trial.phases.get(_measured_phase(trial)))
     first = sum(step.wait for step in steps if step.first)
     case = Case(
         rows=max(rows, 1.0),
@@ -362,7 +374,7 @@ def _floor(trial: LoaderTrial) -> tuple[float, str]:
 
 def _workers(trial: LoaderTrial) -> int:
     """Returns the workers that made the measured steps; those at their end, where the loader chooses how many."""
-    phase = trial.phases.get("measured")
+    phase = trial.phases.get(_measured_phase(trial))
     return phase.executors if trial.loader.auto and phase is not None and phase.executors else trial.loader.workers
 
 
@@ -370,20 +382,21 @@ def _trainer_cores(trial: LoaderTrial) -> float:
     phase = trial.phases.get("replay")
     if phase is not None and phase.replayed and phase.seconds > 0:
         return phase.cpu / phase.seconds
-    phase = trial.phases.get("measured")
+    phase, steps = trial.phases.get(name := _measured_phase(trial)), trial.steps.get(name, [])
     if phase is None or phase.seconds <= 0:
         return 0.0
-    loading = 0.0 if trial.loader.workers else sum(step.cpu for step in _measured(trial))
+    loading = 0.0 if trial.loader.workers else sum(step.cpu for step in steps)
     return max(0.0, phase.cpu - loading) / phase.seconds
 
 
 def _cost(trial: LoaderTrial) -> tuple[float | None, float | None, str]:
     """Returns wall and CPU seconds of a sample, and why they are not known."""
     steps = _measured(trial)
-    phase = trial.phases.get("measured")
+    phase = trial.phases.get(name := _measured_phase(trial))
     rows = sum(step.rows for step in steps)
     if phase is not None and phase.worker_cpu and rows:
-        return None, phase.worker_cpu / rows, "headrace's loader tells CPU seconds only"
+        made = sum(step.rows for step in trial.steps[name])
+        return None, phase.worker_cpu / made, "headrace's loader tells CPU seconds only"
     if trial.loader.workers == 0 and not trial.loader.remote and rows:
         return sum(step.wait for step in steps) / rows, sum(step.cpu for step in steps) / rows, ""
     if trial.loader.start_method == "forkserver":

@@ -109,6 +109,7 @@ class WorkersReport(msgspec.Struct, frozen=True):
         link: share of the time in which the busiest connection of a host was sending; mean over the hosts.
         because: what their number was based on at last, where the loader chooses it (``num_workers="auto"``): a value
             of `headrace.feed_metrics.Because`; empty where it does not.
+        because_text: that in words, with the figures behind it.
     """
 
     group: str
@@ -123,6 +124,7 @@ class WorkersReport(msgspec.Struct, frozen=True):
     bytes_per_sample: Figure
     link: Figure
     because: str = ""
+    because_text: str = ""
 
 
 def workers_reports(seconds: Workers, window: Window | None) -> tuple[WorkersReport, ...]:
@@ -152,6 +154,8 @@ def workers_report(group: str, loader: str, seconds: Workers, window: Window | N
     pool = [second for records in kept.values() for second in records]
     measured = Window(min(s.t - s.seconds for s in pool), max(s.t for s in pool)) if pool else None
     why = "no training window" if window is None else "no metrics of these workers in the training window"
+    chosen = next((s[-1] for s in seconds.values() if s and s[-1].because is not None), None)
+    because = None if chosen is None else chosen.because
     made = sum(second.samples for second in pool)
     unmade = why if not pool else "no sample was made in the training window"
     produce = sum(second.produce for second in pool)
@@ -172,7 +176,8 @@ def workers_report(group: str, loader: str, seconds: Workers, window: Window | N
         bytes_per_sample=Figure("bytes_per_sample", "bytes", sum(second.bytes for second in pool) / made, measured)
         if made else missing("bytes_per_sample", "bytes", unmade),
         link=_link(loader, pool, measured, why),
-        because=next((s[-1].because.value for s in seconds.values() if s and s[-1].because is not None), ""),
+        because=because.value if because is not None else "",
+        because_text=because.describe(chosen.because_figures) if chosen is not None and because is not None else "",
     )  # fmt: skip
 
 

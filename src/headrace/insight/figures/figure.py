@@ -101,10 +101,10 @@ FORMULAS: dict[str, str] = {
     ),
     "compute_of_others": "median of that figure over the other ranks",
     "silence": "now, or the end of the run - end of the last record of any loader",
-    "verdict": "the rule that applied is `verdict.formula`; all rules in their order: docs/verdicts.md",
+    "verdict": "the rule that applied is `verdict.formula`; all rules in their order: the page verdicts of the docs",
     "confidence": (
         "95 % range of the true mean: value -+ t95(n_eff - 1) * error, where n_eff is the number of per-second values "
-        "reduced for their lag-1 autocorrelation; docs/verdicts.md has the whole of it"
+        "reduced for their lag-1 autocorrelation; the page verdicts of the docs has the whole of it"
     ),
     "platform_cpu": "mean of the platform's minutes / number of CPUs: it adds them up; idle time is in them",
     "platform_memory": "greatest of the platform's minutes",

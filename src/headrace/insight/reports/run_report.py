@@ -206,6 +206,10 @@ def judge(
         notes.append("the run is still going on: the figures are of now")
     groups = _groups(plan, state, hosts, window, one_machine=header.engine == "local")
     found_workers = workers_reports(workers, window)
+    notes += [
+        f'{one.loader}: num_workers="auto" has {one.executors} at last: {one.because_text}'
+        for one in found_workers if one.because
+    ]  # fmt: skip
     ranks = {} if training is None else training.ranks
     beside = training is not None and made_beside(training.name, ranks, workers, servers, window)
     return Report(
