@@ -9,6 +9,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -373,3 +374,44 @@ def test_decoders_are_made_before_there_are_threads(room: str) -> None:
             if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) and function.name not in GUARDED:
                 found = [n.lineno for n in ast.walk(function) if isinstance(n, ast.Call) and makes_a_decoder(n)]
                 assert found == [], f"{name}, line {found[:1]}: make the decoder when the module is imported"
+
+
+MOST_PARAMETERS = 6
+CALLED_BY_USERS = {"DataLoader.__init__", "Packable.pack", "pack"}  # with keywords
+
+
+def functions_of(node: ast.AST, of: str = "") -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    for child in ast.iter_child_nodes(node):
+        named = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield of + child.name, child
+        yield from functions_of(child, f"{of}{child.name}." if named else of)
+
+
+def parameters_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
+    given = function.args
+    named = [each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+    return [name for name in named if name not in ("self", "cls")]
+
+
+def test_no_function_of_the_feed_takes_more_than_six_arguments() -> None:
+    many = {
+        f"{name}: {function}"
+        for name in MODULES
+        if room_of(name) == "feed"
+        for function, node in functions_of(ast.parse(ALL[name].read_text()))
+        if len(parameters_of(node)) > MOST_PARAMETERS and function not in CALLED_BY_USERS
+    }
+    assert many == set(), "give it the loader's options, or the record that these belong to"
+
+
+def test_nobody_asks_a_planner_or_a_pass_what_class_it_is() -> None:
+    """What callers need is a method or a property of it, so that a new kind of data touches its own file."""
+    asked = []
+    for name, path in ALL.items():
+        text = path.read_text()
+        for node in ast.walk(ast.parse(text)) if re.search(r"(Planner|Pass|Supply)\b", text) else ():
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance":
+                classes = {getattr(part, "attr", getattr(part, "id", "")) for part in ast.walk(node.args[1])}
+                asked += [f"{name}: {each}" for each in classes if re.search("(Planner|Pass|Supply)$", each)]
+    assert asked == []

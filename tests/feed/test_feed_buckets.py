@@ -55,7 +55,7 @@ def test_the_order_is_the_one_that_is_described_and_every_row_comes_once(
 ) -> None:
     n = len(lengths)
     inner = RowOrder(n, seed, shuffle)
-    order = BucketedOrder(inner, np.array(lengths), seed, batch, batches, lambda _: n, shuffled=bool(shuffle))
+    order = BucketedOrder(inner, Buckets(lengths, batches), seed, batch, lambda _: n, shuffled=bool(shuffle))
     found = order.rows_at(epoch, np.arange(n)).tolist()
     assert sorted(found) == list(range(n))
     before = inner.rows_at(epoch, np.arange(n)).tolist()
@@ -66,7 +66,7 @@ def test_the_order_is_the_one_that_is_described_and_every_row_comes_once(
 
 def test_the_order_is_pinned_so_that_a_run_can_be_resumed_by_a_later_version() -> None:
     lengths = np.arange(23) * 7 % 11
-    order = BucketedOrder(RowOrder(23, 7, True), lengths, 7, 4, 3, lambda _: 23, shuffled=True)
+    order = BucketedOrder(RowOrder(23, 7, True), Buckets(lengths, 3), 7, 4, lambda _: 23, shuffled=True)
     assert order.rows_at(1, np.arange(23)).tolist() == PINNED
 
 
@@ -89,7 +89,7 @@ def test_all_ranks_of_a_step_have_rows_of_similar_length_and_little_is_padding()
         return 1 - filled / missing, float(np.mean(ratios))
 
     plain = padding(RowOrder(20_000, 7, True))
-    order = BucketedOrder(RowOrder(20_000, 7, True), lengths, 7, 64, 50, lambda _: 20_000, shuffled=True)
+    order = BucketedOrder(RowOrder(20_000, 7, True), Buckets(lengths), 7, 64, lambda _: 20_000, shuffled=True)
     sorted_ = padding(order)
     assert plain[0] > 0.6
     assert sorted_[0] < 0.15

@@ -115,7 +115,8 @@ def _seldom(row: Any) -> bool:
 
 
 def _draws(start: LaneState | None, step: int, seed: int, rows: int, lanes: Lanes) -> LanePass:
-    return LanePass(lanes, None, range(lanes.count), 3, seed, rows, start, step, batched=True)
+    begins = Position(3, step, 0, "lanes", False, False, seed=seed, lanes=start)
+    return LanePass(lanes, range(lanes.count), begins, rows, None)
 
 
 def simulate(world: World, seed: int) -> SessionStats:
@@ -175,10 +176,12 @@ def _simulate(
         pool.readers = {}
         draws, progress = _draws(start, step, seed, rows, lanes), Progress(3, step)
         session = Session(
-            pool, messages.Open(1, "m:f", {}, "", "", True, lanes=lanes.count), memory=memory, prefetch=None,
-            stall_timeout=120.0, stats=stats, warn=lambda text, kind: pytest.fail(f"{kind} {text}"), now=pool.now,
-            policy=Policy(slice_timeout=5.0, verify=chance.choice([0.0, 0.3])),
-        )  # fmt: skip
+            pool,
+            messages.Open(1, "m:f", {}, "", "", True, lanes=lanes.count),
+            Policy(slice_timeout=5.0, verify=chance.choice([0.0, 0.3]), memory=memory, stall_timeout=120.0),
+            stats,
+            lambda text, kind: pytest.fail(f"{kind} {text}"),
+        )
         schedule = session._schedule
         pool.doomed = lambda number, schedule=schedule: would_be_given_up(schedule, number)  # type: ignore[misc]
         try:

@@ -16,7 +16,7 @@ from feed_servers import write_secret
 from headrace.errors import WorkersLost
 from headrace.feed.client.assembly import Assembly
 from headrace.feed.client.layout_probe import LayoutProbe
-from headrace.feed.client.links import Link
+from headrace.feed.client.links import ExecutorInputs, Link
 from headrace.feed.client.local_pool import LocalPool
 from headrace.feed.client.remote_pool import RemotePool
 from headrace.feed.client.request import Request
@@ -38,7 +38,7 @@ class Hosts:
     def __init__(self, seed: int, held: dict[int, list[str]] = HELD) -> None:
         self.held, self.random = held, random.Random(seed)
         self.schedule = Schedule()
-        worker_pool = LocalPool(0, None, {}, None)  # nobody is waited for
+        worker_pool = LocalPool(0, None, ExecutorInputs({}))  # nobody is waited for
         self.placement = ShardPlacement(
             worker_pool, self.schedule, messages.Open(1, "m:f", {}, "", "", True), pytest.fail
         )

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import itertools
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.feed.plan.epoch import EpochPlan, plan_fingerprint, sampled_epoch
+from headrace.feed.plan.epoch import EpochPlan, sampled_epoch
+from headrace.feed.plan.planner import plan_fingerprint
+from headrace.feed.plan.state_dict import Position
 
 GRID = [
     (n, batch, world, drop, shuffle)
@@ -108,18 +111,23 @@ def test_a_step_beyond_the_epoch_is_refused() -> None:
 
 
 def test_the_fingerprint_differs_when_anything_differs_that_ranks_must_agree_on() -> None:
-    same = {"pipeline": "m:f", "global_batch": 8, "world_size": 2, "seed": 1, "shuffle": True, "drop_last": False}
+    same = Position(0, 0, 0, "headrace", True, False, seed=1, global_batch=8, world_size=2)
     changes = [
-        {"pipeline": "m:g"},
         {"global_batch": 9},
         {"world_size": 4},
         {"seed": 2},
         {"shuffle": False},
         {"drop_last": True},
+        {"window": (8, 4)},
     ]
-    prints = [plan_fingerprint(**(same | change)) for change in [{}, *changes]]
+    prints = [plan_fingerprint("m:f", msgspec.structs.replace(same, **change)) for change in [{}, *changes]]
+    prints += [
+        plan_fingerprint("m:g", same),
+        plan_fingerprint("m:f", same, (1, 0)),
+        plan_fingerprint("m:f", same, (0, 8)),
+    ]
     assert len(set(prints)) == len(prints)
-    assert plan_fingerprint(**same) == prints[0]
+    assert plan_fingerprint("m:f", same) == prints[0] == "ab606dc2a540300b0ce9fc15532b58e9"
     assert len(prints[0]) == 32
 
 

@@ -121,9 +121,12 @@ def worker_pool() -> Iterator[ByHand]:
 def session(worker_pool: ByHand) -> Iterator[Session]:
     opening = messages.Open(1, "m:f", {}, "", "", True)
     made = Session(
-        worker_pool, opening, memory=1 << 20, prefetch=2, stall_timeout=5, stats=SessionStats(), warn=warnings.warn,
-        policy=Policy(verify=0, hedge=False),
-    )  # fmt: skip
+        worker_pool,
+        opening,
+        Policy(verify=0, hedge=False, memory=1 << 20, prefetch=2, stall_timeout=5),
+        SessionStats(),
+        warnings.warn,
+    )
     made.begin(EpochPlan(40, ROWS, 0).epoch(0))
     yield made
     made.close()
@@ -251,10 +254,9 @@ def test_a_worker_whose_answer_is_not_sound_is_left(
 
 def test_checks_that_wait_are_made_after_a_late_slice_was_won_by_another_worker(worker_pool: ByHand) -> None:
     clock = [0.0]
-    made = Session(
-        worker_pool, messages.Open(1, "m:f", {}, "", "", True), memory=1 << 20, prefetch=2, stall_timeout=5,
-        stats=SessionStats(), warn=warnings.warn, policy=Policy(verify=1), now=lambda: clock[0],
-    )  # fmt: skip
+    worker_pool.now = lambda: clock[0]
+    policy = Policy(verify=1, memory=1 << 20, prefetch=2, stall_timeout=5)
+    made = Session(worker_pool, messages.Open(1, "m:f", {}, "", "", True), policy, SessionStats(), warnings.warn)
     with closing(made):
         made.begin(EpochPlan(4 * ROWS, ROWS, 0).epoch(0))
         exchange, hands = made._exchange, worker_pool.hands.values()

@@ -105,14 +105,17 @@ def simulate(world: World, seed: int, tars: Path) -> SessionStats:
     memory = one_batch * chance.choice([1, 2, 5, 1000])
     worker_pool = SimulatedPool(world, built, chance, length)
     policy = Policy(
-        slice_timeout=5.0, hedge=chance.random() < 0.7, verify=chance.choice([0.0, 0.001, 0.3]), on_error="raise"
-    )
+        slice_timeout=5.0, hedge=chance.random() < 0.7, verify=chance.choice([0.0, 0.001, 0.3]), memory=memory,
+        prefetch=chance.choice([None, None, 1, 2]), stall_timeout=PATIENCE,
+    )  # fmt: skip
     warned: list[str] = []
     session = Session(
-        worker_pool, messages.Open(1, "m:f", {}, "", "", True), memory=memory,
-        prefetch=chance.choice([None, None, 1, 2]), stall_timeout=PATIENCE, policy=policy, stats=SessionStats(),
-        warn=lambda text, _: warned.append(text), now=worker_pool.now,
-    )  # fmt: skip
+        worker_pool,
+        messages.Open(1, "m:f", {}, "", "", True),
+        policy,
+        SessionStats(),
+        lambda text, _: warned.append(text),
+    )
     schedule = session._schedule
     worker_pool.doomed = lambda number: would_be_given_up(schedule, number)
     latest = kept(schedule)

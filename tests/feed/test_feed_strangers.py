@@ -25,7 +25,7 @@ from headrace.feed.batch.slab import Slab
 from headrace.feed.client import remote_pool
 from headrace.feed.client.server_status import inquire
 from headrace.feed.wire import messages
-from headrace.feed.wire.chunks import CHUNK_HEADER, DATA, checksum
+from headrace.feed.wire.chunks import CHUNK_HEADER, DATA, Payload, checksum
 from headrace.feed.wire.endpoints import Endpoints
 from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
 from headrace.feed.wire.frames import CHECK, FIELDS, HEADER_BYTES, MAGIC, WIRE_VERSION, OtherVersion, Seal, write_header
@@ -272,10 +272,10 @@ def test_a_changed_byte_of_a_batch_is_found_also_when_its_sum_is_made_anew(with_
     between, away = socket.socketpair()  # what the attacker holds: what one sent, and what he makes of it
     payload = os.urandom(1000)
     with closing(one), closing(other), closing(between), closing(away):
-        one.send(messages.Cancelled(1), payload=[memoryview(payload)])
+        one.send(messages.Cancelled(1), payload=Payload([memoryview(payload)]))
         assert other.wait(5)[0].message == messages.Cancelled(1)
         assert memory == payload
-        one.send(messages.Cancelled(2), payload=[memoryview(payload)])
+        one.send(messages.Cancelled(2), payload=Payload([memoryview(payload)]))
         raw, size = other._stream._socket, HEADER_BYTES + len(messages.encode(messages.Cancelled(2)))
         sent = bytearray(raw.recv(1 << 16))
         sent[-1] ^= 1
@@ -293,7 +293,7 @@ def test_what_is_taken_from_the_queue_before_it_left_leaves_no_gap_in_the_seals(
     with closing(one), closing(other):
         one._stream.send = lambda *_: (_ for _ in ()).throw(BlockingIOError)  # type: ignore[method-assign]
         one.send(messages.Ping())
-        one.send(messages.Cancelled(1), payload=[memoryview(memory)], key="unwanted")
+        one.send(messages.Cancelled(1), payload=Payload([memoryview(memory)]), key="unwanted")
         one.send(messages.Cancelled(2))
         assert one.abort("unwanted")
         del one._stream.send

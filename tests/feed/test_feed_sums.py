@@ -106,7 +106,7 @@ def test_a_byte_that_changes_in_the_servers_memory_is_found_by_the_receiver(whol
         got = [np.zeros(piece.nbytes, np.uint8) for piece in payload]
         sender = FramedConnection(ours)
         receiver = FramedConnection(theirs, sink=lambda *_, got=got: [each.data for each in got])
-        sender.send(messages.Pong(), payload=payload, sums=sums)
+        sender.send(messages.Pong(), payload=chunks.Payload(payload, sums))
         if damaged:
             with pytest.raises(ProtocolError, match="a damaged chunk of"):
                 pass_on(sender, receiver)

@@ -344,8 +344,10 @@ def test_a_channel_over_tls_carries_frames_both_ways_while_both_ends_write(pki: 
     shake(client, server)
     assert client.binding == server.binding == for_server.digest
     data = {"client": bytes(range(256)) * (48 << 12), "server": bytes(range(255, -1, -1)) * (48 << 12)}
-    client.send(messages.Ping(), payload=[memoryview(data["client"])[:1], memoryview(data["client"])[1:]])
-    server.send(messages.Pong(), payload=[memoryview(data["server"])])
+    client.send(
+        messages.Ping(), payload=chunks.Payload([memoryview(data["client"])[:1], memoryview(data["client"])[1:]])
+    )
+    server.send(messages.Pong(), payload=chunks.Payload([memoryview(data["server"])]))
     came: dict[str, list[messages.Message]] = {"client": [], "server": []}
     while not (came["client"] and came["server"]):
         for name, channel in (("client", client), ("server", server)):
@@ -369,7 +371,7 @@ def test_no_sum_is_made_behind_tls(pki: Pki, monkeypatch: pytest.MonkeyPatch) ->
     made: list[memoryview] = []
     monkeypatch.setattr(chunks, "checksum", made.append)
     sent = bytes(range(256)) * (3 << 12)
-    server.send(messages.Pong(), payload=[memoryview(sent)])
+    server.send(messages.Pong(), payload=chunks.Payload([memoryview(sent)]))
     while not client.receive():
         server.flush()
     assert got == sent
@@ -462,7 +464,8 @@ def test_a_ca_that_cannot_be_read_is_an_error_before_anything_is_dialled(text: s
 
 
 def test_a_certificate_without_its_key_is_an_error(pki: Pki, tmp_path: Path) -> None:
-    from headrace.feed.serve import ServeOptions, serve
+    from headrace.feed.serve import serve
+    from headrace.feed.worker.feed_server import ServeOptions
 
     write_secret(tmp_path / "secret")
     cert, _ = pki.issue("127.0.0.1")

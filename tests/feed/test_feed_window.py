@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 
 from headrace.errors import PositionError
 from headrace.feed import DataLoader, Window, jsonl
-from headrace.feed.plan.epoch import EpochPlan, plan_fingerprint
+from headrace.feed.plan.epoch import EpochPlan
+from headrace.feed.plan.planner import plan_fingerprint
+from headrace.feed.plan.state_dict import Position
 
 
 def order(window: Window, n: int, key: bytes = b"7/0") -> Any:
@@ -95,10 +97,10 @@ def test_ranks_share_it_and_what_is_left_is_cut_anew() -> None:
     rest = EpochPlan(301, 5, 7, window, offset=96, first_step=8)
     assert [key for batch in rest.epoch(2) for key in batch.keys] == whole[96:]
     prints = {
-        plan_fingerprint("p", 8, 2, 1, shuffle=shuffle, drop_last=False)
-        for shuffle in (True, False, window, Window(4, 8))
+        plan_fingerprint("p", Position(0, 0, 0, "headrace", bool(runs), False, seed=1, global_batch=8, window=runs))
+        for runs in (None, (8, 4), (4, 8))
     }
-    assert len(prints) == 4
+    assert len(prints) == 3
 
 
 def test_a_loader_takes_it_and_goes_on_in_it() -> None:

@@ -20,7 +20,7 @@ from feed_servers import open_descriptors
 from headrace.errors import ProtocolError
 from headrace.feed.batch.slab import Slab
 from headrace.feed.wire import messages
-from headrace.feed.wire.chunks import ABORT, CHUNK, CHUNK_HEADER, DATA, HOT, checksum
+from headrace.feed.wire.chunks import ABORT, CHUNK, CHUNK_HEADER, DATA, HOT, Payload, checksum
 from headrace.feed.wire.framed_connection import (
     MAX_DESCRIPTORS,
     MAX_HANDSHAKE,
@@ -177,7 +177,7 @@ def test_a_payload_is_received_into_the_places_that_the_sink_names(
     one, other = FramedConnection(sockets[0]), FramedConnection(sockets[1], sink=sink)
     left: list[bool] = []
     parts = [memoryview(source)[i:j] for i, j in ((0, 7), (7, 7), (7, 1_000_000), (1_000_000, 1_999_999), (-1, None))]
-    one.send(DONE, payload=parts, sent=lambda: left.append(True))
+    one.send(DONE, payload=Payload(parts), sent=lambda: left.append(True))
     one.send(messages.Pong())
     assert one.wants_write
     assert not left
@@ -200,7 +200,7 @@ def test_a_payload_of_many_pieces_is_sent_whole(sockets: tuple[socket.socket, so
         FramedConnection(sockets[0]),
         FramedConnection(sockets[1], sink=lambda _, length: [memoryview(target)[:length]]),
     )
-    one.send(DONE, payload=[memoryview(source)[i : i + 2] for i in range(0, len(source), 2)])
+    one.send(DONE, payload=Payload([memoryview(source)[i : i + 2] for i in range(0, len(source), 2)]))
     while not other.receive():
         one.flush()
     assert np.array_equal(source, target)
@@ -213,7 +213,7 @@ def test_a_sink_that_names_too_little_or_too_much_memory_ends_the_connection(pla
     ours, theirs = socket.socketpair()
     one = FramedConnection(ours)
     other = FramedConnection(theirs, sink=lambda *_: [memoryview(bytearray(size)) for size in places])
-    one.send(DONE, payload=[memoryview(b"x" * 99)])
+    one.send(DONE, payload=Payload([memoryview(b"x" * 99)]))
     with pytest.raises(ProtocolError, match="a payload of 99 bytes does not fit"):
         other.receive()
     one.close()
@@ -307,7 +307,9 @@ def test_a_payload_that_is_stopped_ends_its_frame_and_what_follows_arrives(
     sizes = {"stopped": 4 * CHUNK, "dropped": 1000}
     for name, size in sizes.items():
         payload = [memoryview(bytes(size))]
-        sender.send(messages.Lost(size, name), payload=payload, key=name, sent=lambda name=name: left.append(name))
+        sender.send(
+            messages.Lost(size, name), payload=Payload(payload), key=name, sent=lambda name=name: left.append(name)
+        )
     sender.send(messages.Pong())
     assert not sender.abort("stopped")  # its message has left, so the peer must hear of its end
     assert sender.abort("dropped")

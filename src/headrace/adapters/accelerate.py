@@ -26,7 +26,6 @@ from torch.utils.data import DataLoader as TorchLoader
 from headrace import feed
 from headrace.errors import FeedError, PositionError
 from headrace.feed.pipelines.lane_datasets import is_uncounted
-from headrace.feed.plan.lane_planner import LanePlanner
 from headrace.feed.plan.plan_samplers import PlanBatchSampler
 
 _END = object()
@@ -64,7 +63,7 @@ class _Prepared:
             PositionError: they keep one state for all ranks, and those of lanes differ.
         """
         planner = self._planner
-        if isinstance(planner, LanePlanner) and planner.world_size > 1:
+        if planner.ranks_differ:
             raise PositionError(
                 f"save_state and load_state keep one state of a loader, and each of the {planner.world_size} ranks has "
                 "lanes of its own",
@@ -224,7 +223,7 @@ class DataLoader(_Prepared, feed.DataLoader):
         """Returns the number of the next pass's first step, and the number after its last one if that is known."""
         loaded = self._planner.bookmark.loaded
         if loaded is None or loaded.order != "headrace":
-            end = self._planner.options.steps_per_epoch if isinstance(self._planner, LanePlanner) else len(self)
+            end = len(self) if self._planner.end_is_known else None
             return loaded.step if loaded is not None else 0, end
         plan = dataclasses.replace(self._plan(), offset=loaded.samples, first_step=loaded.step)
         return plan.first_step, plan.end_step

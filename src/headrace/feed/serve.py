@@ -27,55 +27,16 @@ import socket
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.errors import FeedError, HeadraceError
 from headrace.feed.descriptors import explained
-from headrace.feed.metrics.metric_file import MetricFile
 from headrace.feed.wire.endpoints import read_secret, split_address
 from headrace.feed.wire.framed_connection import ConnectionClosed
 from headrace.feed.wire.messages import Status
 from headrace.feed.wire.tls import ServerTls, server_tls
-from headrace.feed.wire.transport import socket_address
 from headrace.feed.worker.executor_pool import ExecutorPool
-from headrace.feed.worker.feed_server import FeedServer
-
-MEMORY = 1 << 30
-
-
-@dataclass(frozen=True)
-class ServeOptions:
-    """How a feed server is run.
-
-    Attributes:
-        bind: ``ip:port``; port 0 for one that is free.
-        executors: worker processes.
-        secret_file: file with the secret, hex.
-        code: directories of the pipelines' code.
-        nice: niceness of the executors.
-        host: name of this host in messages.
-        unix: abstract Unix socket for clients on this host, ``@`` first; empty for none.
-        status_fd: descriptor for status lines.
-        memory: limit of the staging slabs, bytes.
-        metrics: ``ip:port`` or ``port`` (of loopback) for Prometheus; empty for none.
-        tls_cert, tls_key: certificate and private key, PEM; with them TCP connections are TLS.
-        advertised: ``ip:port`` that clients dial where that is another one than the server's, through a forwarded port.
-    """
-
-    bind: str
-    executors: int
-    secret_file: Path
-    code: tuple[Path, ...] = ()
-    nice: int = 0
-    host: str = ""
-    unix: str = ""
-    status_fd: int | None = None
-    memory: int = MEMORY
-    metrics: str = ""
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
-    advertised: tuple[str, ...] = ()
+from headrace.feed.worker.feed_server import MEMORY, FeedServer, ServeOptions
 
 
 def listen_tcp(address: str) -> socket.socket:
@@ -129,18 +90,7 @@ def serve(options: ServeOptions, ready: Callable[[str, int], None] | None = None
         ip, port = listeners[0].getsockname()[:2]
         watch = _metrics(options.metrics, stack) if options.metrics else None
         pool = stack.enter_context(closing(ExecutorPool(options.executors, options.code, options.nice)))
-        server = FeedServer(
-            listeners,
-            secret,
-            pool,
-            options.host,
-            options.status_fd,
-            options.memory,
-            watch,
-            tls,
-            MetricFile(),
-            [_advertised(address) for address in options.advertised],
-        )
+        server = FeedServer(listeners, options, secret, pool, watch, tls)
         try:
             server.run(ready=None if ready is None else lambda: ready(ip, port))
         except ConnectionClosed as error:
@@ -153,13 +103,6 @@ def _tls(options: ServeOptions) -> ServerTls | None:
     if options.tls_cert is None or options.tls_key is None:
         raise FeedError("TLS needs a certificate and its private key", hint="--tls-cert FILE --tls-key FILE")
     return server_tls(options.tls_cert, options.tls_key)
-
-
-def _advertised(address: str) -> str:
-    try:
-        return socket_address(split_address(address))
-    except ValueError:
-        raise FeedError(f"cannot advertise {address}: its host is no IP address", "e.g. 10.0.0.5:7070") from None
 
 
 def _metrics(address: str, stack: ExitStack) -> Callable[[Status], None]:

@@ -40,8 +40,7 @@ def _is_iterable(loader: Any) -> bool:
     module = sys.modules.get("torch.utils.data.dataset")
     if module is not None and isinstance(loader.dataset, module.IterableDataset):
         return True
-    own = sys.modules.get("headrace.feed.plan.lane_planner")
-    return own is not None and isinstance(getattr(loader, "_planner", None), own.LanePlanner)
+    return not getattr(getattr(loader, "_planner", None), "counted", True)
 
 
 def _name(dataset: Any) -> str:

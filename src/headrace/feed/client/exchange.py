@@ -42,7 +42,6 @@ from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.plan.shard_map import ShardMap
 from headrace.feed.wire import messages
 from headrace.feed.wire.frames import Frame
-from headrace.feed.wire.messages import Draw
 from headrace.feed.wire.remote_errors import in_short, raise_remote, remade
 
 _PLAIN = {int, str, float, bool, bytes, type(None)}  # keys that a message holds as they are
@@ -163,7 +162,6 @@ class Exchange:
         policy: see `Policy`.
         stats: counters to add to.
         warn: called with what the user should know.
-        now: the clock, monotonic seconds.
     """
 
     def __init__(
@@ -174,7 +172,6 @@ class Exchange:
         policy: Policy,
         stats: SessionStats,
         warn: Callable[[str, type[Warning]], None],
-        now: Callable[[], float],
     ) -> None:
         self.schedule = Schedule()
         self._idle_workers = IdleWorkers(self.schedule, hedge=policy.hedge)
@@ -187,7 +184,7 @@ class Exchange:
         self._policy = policy
         self._stats = stats
         self._warn = warn
-        self._now = now
+        self._now = worker_pool.now
         self._noted: set[str] = set()
         self._numerics = Numerics(policy.numerics)
         self._verifier = Verifier(policy.verify)
@@ -325,7 +322,7 @@ class Exchange:
             request = self.schedule.request_check(number, check, now)
             layout = b"" if made.whole else check.done.layout
             avoid = check.done.executor if number == check.request.worker else -1
-            self._send(worker, request, made.batches, layout, messages.SUM, avoid, made.draw)
+            self._send(worker, request, made.batches, layout, messages.SUM, avoid)
 
     def _ask_layout(self, number: WorkerNumber, row: Slice, now: float) -> None:
         worker = self._worker_pool.worker(number)
@@ -341,10 +338,11 @@ class Exchange:
         layout: bytes,
         check: int,
         avoid: int = -1,
-        again: Draw | None = None,
     ) -> None:
-        plan, draw = request.slice.bundle.plan, again
-        if draw is None and request.slice.draw is not None:
+        plan, draw = request.slice.bundle.plan, None
+        if request.check is not None:
+            draw = request.check.request.message.draw
+        elif request.slice.draw is not None:
             draw = self.schedule.lanes.asked(request.slice.draw)
         request.message = messages.SliceRequest(
             request.number, self._opening.pipeline, plan.epoch, plan.seed, batches, request.slice.whole, request.slab,

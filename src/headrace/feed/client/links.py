@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from multiprocessing.context import BaseContext
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -183,6 +183,20 @@ class ExecutorLink(Link):
         self.process.close()
 
 
+class ExecutorInputs(NamedTuple):
+    """What each local executor is given.
+
+    Attributes:
+        pipelines: as objects: inherited by a fork, pickled by other start methods, as torch does.
+        init: `worker_init_fn`.
+        most: how many executors there will ever be.
+    """
+
+    pipelines: dict[PipelineNumber, Built]
+    init: Callable[[int], None] | None = None
+    most: int = 0
+
+
 def _context(context: str | BaseContext | None) -> Any:
     return multiprocessing.get_context(context) if context is None or isinstance(context, str) else context
 
@@ -193,20 +207,14 @@ def start_method(context: str | BaseContext | None) -> str:
 
 
 def start_executor(
-    number: int,
-    of: int,
-    context: str | BaseContext | None,
-    given: dict[PipelineNumber, Built],
-    init: Callable[[int], None] | None,
-    foreign: Sequence[int],
+    number: int, context: str | BaseContext | None, inputs: ExecutorInputs, foreign: Sequence[int]
 ) -> ExecutorLink:
     """Starts a local executor.
 
     Args:
-        number, of: which one, of how many.
+        number: which one.
         context: start method or context, as torch's `multiprocessing_context`; None for the platform's default.
-        given: pipelines as objects: inherited by a fork, pickled by other start methods, as torch does.
-        init: `worker_init_fn`.
+        inputs: what it is given.
         foreign: descriptors of this process that a forked child must close: the other executors' sockets.
     """
     chosen = _context(context)
@@ -237,7 +245,7 @@ def start_executor(
     try:
         link.process = chosen.Process(
             target=_local_main,
-            args=(_WorkerEnd(theirs), number, of, given, init, os.getpid(), close, gc.isenabled()),
+            args=(_WorkerEnd(theirs), number, inputs, os.getpid(), close, gc.isenabled()),
             daemon=True,
             name=f"headrace-worker-{number}",
         )
@@ -314,14 +322,7 @@ class _WorkerEnd:
 
 
 def _local_main(
-    end: _WorkerEnd,
-    number: int,
-    of: int,
-    given: dict[PipelineNumber, Built],
-    init: Callable[[int], None] | None,
-    parent: int,
-    close: Sequence[int],
-    collects: bool,
+    end: _WorkerEnd, number: int, inputs: ExecutorInputs, parent: int, close: Sequence[int], collects: bool
 ) -> None:
     gc.freeze()  # what a fork inherits is never collected in it; see `_nothing_collected`
     if collects:
@@ -330,4 +331,4 @@ def _local_main(
         os.close(descriptor)
     watch_parent(parent)
     roots = [Path(os.path.realpath(entry or ".")) for entry in sys.path]
-    executor_main(end.take(), number, of, roots, given, init)
+    executor_main(end.take(), number, inputs.most, roots, inputs.pipelines, inputs.init)

@@ -8,17 +8,16 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from multiprocessing.context import BaseContext
 
 from headrace.errors import WorkersLost
-from headrace.feed.client.links import ExecutorLink, Link, start_executor, start_method
+from headrace.feed.client.links import ExecutorInputs, ExecutorLink, Link, start_executor, start_method
 from headrace.feed.client.worker_pool import Arrival, Worker, WorkerPool
-from headrace.feed.identifiers import NO_ROUTE, PipelineNumber, WorkerNumber
+from headrace.feed.identifiers import NO_ROUTE, WorkerNumber
 from headrace.feed.metrics.metric_file import MetricFile
 from headrace.feed.metrics.worker_meter import WorkMeter
-from headrace.feed.pipelines.fetch import Built
 from headrace.feed.wire.messages import SliceRequest
 from headrace.feed.worker.restart_budget import RestartBudget
 from headrace.feed_metrics import Because
@@ -39,29 +38,23 @@ class LocalPool(WorkerPool):
     Args:
         executors: how many.
         context: start method, as torch's `multiprocessing_context`.
-        given: pipelines as objects.
-        init: `worker_init_fn`.
+        inputs: what each is given.
         metrics: where a line a second goes.
         loader: name of the loader in these lines.
-        most: how many there will ever be, if that is more.
     """
 
     def __init__(
         self,
         executors: int,
         context: str | BaseContext | None,
-        given: dict[PipelineNumber, Built],
-        init: Callable[[int], None] | None,
+        inputs: ExecutorInputs,
         metrics: MetricFile | None = None,
         loader: str = "",
-        most: int = 0,
     ) -> None:
         super().__init__()
         self._work = WorkMeter(metrics, loader, executors, self.pids) if metrics else None
-        self._size, self._most = executors, max(executors, most)
-        self._context = context
-        self._given = given
-        self._init = init
+        self._size, self._context = executors, context
+        self._inputs = inputs._replace(most=max(executors, inputs.most))
         self._owner = os.getpid()
         self._missing = collections.deque(range(executors))
         self._restarts = RestartBudget()
@@ -191,7 +184,7 @@ class LocalPool(WorkerPool):
     def _start(self, number: int) -> Worker:
         foreign = [worker.link.channel.fileno() for worker in self._workers.values()]
         begun = time.perf_counter()
-        link = start_executor(number, self._most, self._context, self._given, self._init, foreign)
+        link = start_executor(number, self._context, self._inputs, foreign)
         self._fork_seconds = time.perf_counter() - begun
         _log.debug("worker %d: process %s", number, link.pid)
         return self._add(f"worker {number}", "executor", link)

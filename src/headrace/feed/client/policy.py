@@ -1,4 +1,4 @@
-"""How a loader deals with failures, and what it counts."""
+"""How a loader's sessions work, and what they count."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import collections
 from dataclasses import dataclass, field
 from typing import Literal
 
+from headrace.feed.batch.slab import Pinning
 from headrace.feed.client.numerics import NumericsPolicy
+
+MEMORY = 512 << 20
+STALL_SECONDS = 300.0
 
 
 class PurityWarning(UserWarning):
@@ -36,7 +40,7 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Policy:
-    """How a session deals with failures.
+    """How a session works, and deals with failures.
 
     Attributes:
         on_error: whether a sample that cannot be had is raised or left out.
@@ -44,6 +48,10 @@ class Policy:
         numerics: what to do about workers that compute differently.
         verify: share of slices that are made twice and compared.
         hedge: whether late slices are asked for twice.
+        stall_timeout: seconds after which a batch that does not come is an error; names who was waited for.
+        memory: limit of the slabs, bytes.
+        prefetch: batches on their way per executor; None to choose.
+        pinning: page-locks the slabs that batches lie in; None for ordinary memory.
     """
 
     on_error: Literal["raise", "skip"] = "raise"
@@ -51,6 +59,10 @@ class Policy:
     numerics: NumericsPolicy = "warn"
     verify: float = 0.001
     hedge: bool = True
+    stall_timeout: float = STALL_SECONDS
+    memory: int = MEMORY
+    prefetch: int | None = None
+    pinning: Pinning | None = None
 
 
 @dataclass

@@ -12,13 +12,11 @@ import collections
 import logging
 import math
 import os
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from headrace.errors import FeedError, ProtocolError, WorkersLost
-from headrace.feed.batch.slab import Pinning
 from headrace.feed.client.assembly import Assembly, Delivery
 from headrace.feed.client.exchange import Exchange
 from headrace.feed.client.policy import BatchSkipped, Policy, SessionStats, Skipped
@@ -66,14 +64,9 @@ class Session:
     Args:
         worker_pool: makes and keeps the workers.
         opening: the pipeline, as it is opened on every worker.
-        memory: limit of the slabs, bytes.
-        prefetch: batches on their way per executor; None to choose.
-        stall_timeout: seconds after which a batch that does not come is an error; names who was waited for.
-        policy: how failures are dealt with.
+        policy: how it works.
         stats: counters to add to.
         warn: called with what the user should know, and the kind of warning.
-        now: the clock, monotonic seconds.
-        pinning: page-locks the slabs that batches lie in; None for ordinary memory.
         tuner: see `Tuner`; None for none.
 
     Attributes:
@@ -85,28 +78,22 @@ class Session:
         self,
         worker_pool: WorkerPool,
         opening: messages.Open,
-        *,
-        memory: int,
-        prefetch: int | None,
-        stall_timeout: float,
         policy: Policy,
         stats: SessionStats,
         warn: Callable[[str, type[Warning]], None],
-        now: Callable[[], float] = time.monotonic,
-        pinning: Pinning | None = None,
         tuner: Tuner | None = None,
     ) -> None:
         self._owner = os.getpid()
         self._worker_pool = worker_pool
-        self._assembly = Assembly(memory, pinning)
+        self._assembly = Assembly(policy.memory, policy.pinning)
         self.taken_bytes = 0  # of the tensors and arrays of the batch that was taken last
-        self._exchange = Exchange(worker_pool, opening, self._assembly, policy, stats, warn, now)
+        self._exchange = Exchange(worker_pool, opening, self._assembly, policy, stats, warn)
         self._exchange.opened = self._fill
         self._schedule = self._exchange.schedule
-        self._prefetch = prefetch
-        self._stall_timeout = stall_timeout
+        self._prefetch = policy.prefetch
+        self._stall_timeout = policy.stall_timeout
         self._warn, self._warned = warn, False
-        self._now = now
+        now = self._now = worker_pool.now
         self._plans: Iterator[BatchPlan] = iter(())
         self._units: Callable[[int], int] = int
         self._ahead: BatchPlan | None = None  # taken from the plans, but not pushed yet

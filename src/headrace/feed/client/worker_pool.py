@@ -10,7 +10,8 @@ import abc
 import itertools
 import logging
 import select
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -81,7 +82,13 @@ class Worker:
 
 
 class WorkerPool(abc.ABC):
-    """What a session needs of its workers."""
+    """What a session needs of its workers.
+
+    Attributes:
+        now: the clock, monotonic seconds.
+    """
+
+    now: Callable[[], float] = staticmethod(time.monotonic)
 
     def __init__(self) -> None:
         self._workers: dict[WorkerNumber, Worker] = {}

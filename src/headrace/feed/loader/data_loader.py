@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import multiprocessing
+import os
+import sys
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -16,9 +19,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from headrace.feed.client.links import ExecutorInputs
 from headrace.feed.client.local_pool import LocalPool
 from headrace.feed.client.numerics import NumericsPolicy
-from headrace.feed.client.policy import SessionStats
+from headrace.feed.client.policy import MEMORY, STALL_SECONDS, SessionStats
 from headrace.feed.client.remote_pool import RemotePool
 from headrace.feed.client.session import Session
 from headrace.feed.client.worker_pool import WorkerPool
@@ -31,7 +35,7 @@ from headrace.feed.loader.open_sessions import OpenSessions
 from headrace.feed.loader.places import Places
 from headrace.feed.loader.serving import PIPELINE, job_of, opening_by_name, opening_here
 from headrace.feed.loader.stats import LoaderStats, loader_stats
-from headrace.feed.loader.supply import CountedPass, Inline, Pass, Served, Supply, make_counted
+from headrace.feed.loader.supply import CountedPass, Inline, Made, Pass, Served, Supply, make_counted
 from headrace.feed.loader.torch_interface import TorchHabits, pinned
 from headrace.feed.metrics.step_meter import StepMeter
 from headrace.feed.pipelines.collate import stacks_rows, standard_collate
@@ -39,13 +43,13 @@ from headrace.feed.pipelines.factory import Pipeline
 from headrace.feed.pipelines.fetch import Built
 from headrace.feed.pipelines.purity import PurityReport, check, spread
 from headrace.feed.pipelines.seeds import preserved_generators
-from headrace.feed.plan.epoch import EpochPlan, Shard
+from headrace.feed.plan.epoch import BatchPlan, EpochPlan, Shard
 from headrace.feed.plan.lane_planner import LanePlanner
 from headrace.feed.plan.loader_seeds import LoaderSeeds
 from headrace.feed.plan.orders.length_buckets import Buckets
 from headrace.feed.plan.orders.window import Window
 from headrace.feed.plan.pass_progress import MAX_WINDOW, Begun, Place, Progress
-from headrace.feed.plan.planner import Planner
+from headrace.feed.plan.planner import CountedPlanner, Planner
 from headrace.feed.plan.torch_samplers import source_of
 from headrace.feed.torch_ranks import ranks_of_torch
 from headrace.feed.tuning.auto import Auto
@@ -57,14 +61,6 @@ from headrace.feed.worker.lane_reader import LaneReaders
 
 if TYPE_CHECKING:
     import torch
-
-
-import os
-import sys
-import warnings
-
-MEMORY = 512 << 20
-STALL_SECONDS = 300.0
 
 
 class DataLoader(Places, KnownData, TorchHabits):
@@ -210,7 +206,7 @@ class DataLoader(Places, KnownData, TorchHabits):
 
     def __iter__(self) -> Iterator[Any]:
         warn_of_pass(
-            divided=self._shard is not None or self._options.sampled, counted=self._options.lanes is None,
+            divided=self._shard is not None or self._options.sampled, counted=self._planner.counted,
             pin=self.pin_memory, device=self.pin_memory_device,
         )  # fmt: skip
         prepare = pinned if self.pin_memory and self.device is None else None
@@ -237,8 +233,7 @@ class DataLoader(Places, KnownData, TorchHabits):
             raise ValueError(f"samples must be at least 1, got {samples}")
         with preserved_generators():
             dataset = self._made()
-        built = Built(dataset, self.collate_fn, self._standard, self._batched)
-        return check(built, self._planner.worker_seed, spread(len(dataset), samples))
+        return check(self._unbuilt(dataset), self._planner.worker_seed, spread(len(dataset), samples))
 
     # Loading
 
@@ -285,31 +280,28 @@ class DataLoader(Places, KnownData, TorchHabits):
     def _made(self) -> Any:
         return self.dataset.build() if isinstance(self.dataset, Pipeline) else self.dataset
 
+    def _unbuilt(self, dataset: Any) -> Built:
+        return Built(dataset, self.collate_fn, self._standard, self._batched)
+
     def _local(self) -> Built:
         if self._built is None:
-            self._built = Built(self._planner.opened(self._made()), self.collate_fn, self._standard, self._batched)
+            self._built = self._unbuilt(self._planner.opened(self._made()))
         elif self._built.collate is not self.collate_fn:  # the user has set another one
             self._built = dataclasses.replace(self._built, collate=self.collate_fn, default_collate=self._standard)
         return self._built
 
-    def _make_planner(self, options: Options) -> Planner | LanePlanner:
+    def _make_planner(self, options: Options) -> Planner:
         seeds = LoaderSeeds(options.seed, options.generator, once=options.persistent_workers)
-        of = self.dataset, self._shard, self.batch_size, seeds, self._facts()
-        if options.lanes is not None:
-            return LanePlanner(*of, options.lanes, shuffle=options.shuffle or False, drop_last=options.drop_last)
-        return Planner(
-            *of, shuffle=options.shuffle or False, drop_last=options.drop_last, every=options.snapshot_every_n_steps,
-            own_sampler=not options.sampled, even=options.even_batches, buckets=options.buckets,
-        )  # fmt: skip
+        kind = CountedPlanner if options.counted else LanePlanner
+        return kind(options, self._shard, self.batch_size, seeds, self._facts())
 
     def _make_opening(self) -> messages.Open:
         lanes, ranks = self._planner.lanes_and_ranks()
         if self._endpoints is None:
             return opening_here(self.name, lanes, ranks, batched=self._batched)
         return opening_by_name(
-            self.dataset, self.collate_fn, self.worker_init_fn, self.name, self._planner.fingerprint(), lanes, ranks,
-            standard=self._standard, batched=self._batched,
-        )  # fmt: skip
+            self._unbuilt(self.dataset), self.worker_init_fn, self.name, self._planner.fingerprint(), lanes, ranks
+        )
 
     def _worker_pool(self) -> WorkerPool:
         if self._endpoints is not None:
@@ -318,34 +310,34 @@ class DataLoader(Places, KnownData, TorchHabits):
         built = dataclasses.replace(self._local(), seed=self._planner.worker_seed)
         choice = self._tuner.choice if self._tuner is not None else None
         now = choice.executors if choice is not None else self.num_workers  # and `num_workers` at most
-        return LocalPool(
-            now, self.multiprocessing_context, {PIPELINE: built}, self.worker_init_fn, self._meter.file, self.name,
-            self.num_workers,
-        )  # fmt: skip
+        inputs = ExecutorInputs({PIPELINE: built}, self.worker_init_fn, self.num_workers)
+        return LocalPool(now, self.multiprocessing_context, inputs, self._meter.file, self.name)
 
     def _make_session(self) -> Session:
         if self._tuner is not None and self._shard is not None:
             self._tuner.ranks = self._shard.world_size
-        return Session(
-            self._worker_pool(), self._opening, memory=self._options.memory, prefetch=self.prefetch_factor,
-            stall_timeout=self._options.stall_timeout, policy=self._options.policy, stats=self._stats, warn=warn_user,
-            pinning=find_pinning(self.device, pin=self.pin_memory), tuner=self._tuner,
-        )  # fmt: skip
+        pinning = find_pinning(self.device, pin=self.pin_memory)
+        policy = dataclasses.replace(self._options.policy, prefetch=self.prefetch_factor, pinning=pinning)
+        return Session(self._worker_pool(), self._opening, policy, self._stats, warn_user, self._tuner)
+
+    def _pass(self, begun: Begun, progress: Progress, built: Built) -> Pass:
+        if begun.lanes is not None:
+            return LaneBatches(built, begun.lanes, progress, self._stats)
+        return CountedPass(progress, begun.end_step)
 
     def _load(self, begun: Begun, progress: Progress) -> Supply:
         built, skipped = self._local(), self._stats.skipped if self._options.policy.on_error == "skip" else None
-        if begun.lanes is None:
-            return Inline(CountedPass(progress, begun.end_step), begun.plans, partial(make_counted, built, skipped))
-        readers = LaneReaders(built.dataset, self.worker_init_fn, shown=self._options.num_shards is not None)
-        lanes = LaneBatches(built, begun.lanes, progress, self._stats)
-        shared = self._shard is not None and self._shard.world_size > 1
-        return Inline(lanes, begun.plans, LaneMaker(built, readers, warn_user, shared=shared))
+        make: Callable[[BatchPlan], Made | None] = partial(make_counted, built, skipped)
+        if begun.lanes is not None:
+            readers = LaneReaders(built.dataset, self.worker_init_fn, shown=self._options.num_shards is not None)
+            make = LaneMaker(built, readers, warn_user, shared=self._planner.world_size > 1)
+        return Inline(self._pass(begun, progress, built), begun.plans, make)
 
     def _serve(self, begun: Begun, progress: Progress) -> Supply:
-        endless, begins, lanes = begun.end_step is not None, progress.place != Place(0), begun.lanes
+        endless, begins = begun.end_step is not None, progress.place != Place(0)
         session, epoch = self._sessions.take(self._make_session)
         if not endless or epoch != progress.epoch or begins:
-            session.begin(begun.plans, lanes.draws_of if lanes is not None else int)
+            session.begin(begun.plans, begun.lanes.draws_of if begun.lanes is not None else int)
         follows, loads = progress.epoch + 1 if endless else None, self._planner.bookmark.loads
         keep = isinstance(self.dataset, Pipeline) or self.persistent_workers
 
@@ -353,11 +345,8 @@ class DataLoader(Places, KnownData, TorchHabits):
             goes_on = complete and loads == self._planner.bookmark.loads
             self._sessions.give_back(session, follows if goes_on else None, keep=keep)
 
-        of: Pass = CountedPass(progress, begun.end_step)
-        if lanes is not None:
-            made = Built(None, self.collate_fn, self._standard, self._batched)
-            of = LaneBatches(made, lanes, progress, session.stats)
-        window = 1 if self._options.in_order or lanes is not None else MAX_WINDOW
+        window = 1 if self._options.in_order or not self._planner.counted else MAX_WINDOW
+        of = self._pass(begun, progress, self._unbuilt(None))
         return Served(of, session, window, self.timeout or None, give_back)
 
 

@@ -17,7 +17,6 @@ from headrace.feed.pipelines.factory import Pipeline
 from headrace.feed.pipelines.lane_datasets import is_uncounted, leaves_of, require_openable
 from headrace.feed.pipelines.mixture import Mixture
 from headrace.feed.plan.epoch import Shard
-from headrace.feed.plan.lane_planner import LaneOptions
 from headrace.feed.plan.orders.length_buckets import Buckets
 from headrace.feed.plan.orders.window import Window
 from headrace.feed.plan.torch_samplers import batched, torch_samplers
@@ -42,7 +41,7 @@ class Options:
         auto: what limits the number of local workers, where the loader chooses it.
         most_workers: local workers, or the most that there will be.
         rows: a rank and step, before it is known how many ranks share a global batch; None without batching.
-        lanes: how the data are read in lanes; None where rows have numbers.
+        counted: whether rows have numbers; else the data are read in lanes.
         policy: how failures are dealt with.
     """
 
@@ -89,7 +88,7 @@ class Options:
     def __post_init__(self) -> None:
         _ = self.endpoints
         _check_own(self)
-        _ = self.most_workers, self.lanes, self.policy
+        _ = self.most_workers, self.counted, self.policy
         _check_torch(self)
         _check_buckets(self)
 
@@ -128,9 +127,9 @@ class Options:
         return None if self.batch_sampler is not None else self.batch_size
 
     @cached_property
-    def lanes(self) -> LaneOptions | None:
+    def counted(self) -> bool:
         """See the class."""
-        return _lanes_of(self)
+        return _is_counted(self)
 
     @cached_property
     def policy(self) -> Policy:
@@ -230,29 +229,25 @@ def _check_torch(options: Options) -> None:
         raise ValueError(f"batch_size must be an integer of at least 1, got {options.batch_size!r}")
 
 
-def _lanes_of(options: Options) -> LaneOptions | None:
-    """Checks what is different for datasets without a count. Returns what is asked of lanes, if this is one.
+def _is_counted(options: Options) -> bool:
+    """Checks what is different for datasets without a count. Returns whether this one has one.
 
     Raises:
         ValueError: arguments that exclude each other, or out of range.
         PipelineError: a dataset that can be read once only.
     """
-    lanes = LaneOptions(
-        options.num_shards, options.most_workers if options.auto is None else None, options.steps_per_epoch,
-        options.uneven, options.global_batch_size is not None, options.on_error == "skip",
-    )  # fmt: skip
     named = isinstance(options.dataset, Pipeline)
-    for name, value in (("num_shards", lanes.num_shards), ("steps_per_epoch", lanes.steps_per_epoch)):
+    for name, value in (("num_shards", options.num_shards), ("steps_per_epoch", options.steps_per_epoch)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
     if options.num_shards is not None and options.num_shards > MAX_LANES:
         raise ValueError(f"num_shards must be at most {MAX_LANES}, got {options.num_shards}")
     if not (options.num_shards is not None if named else is_uncounted(options.dataset)):
         for name in ("num_shards", "steps_per_epoch", "uneven"):
-            if getattr(lanes, name):
+            if getattr(options, name):
                 told = "; a Pipeline needs num_shards= too" if named else ""
                 raise ValueError(f"{name}= is for datasets without a count, this one has rows by number{told}")
-        return None
+        return True
     if not named:
         require_openable(options.dataset)
     streams = named or any(isinstance(leaf, Stream) for leaf in leaves_of(options.dataset))
@@ -270,11 +265,11 @@ def _lanes_of(options: Options) -> LaneOptions | None:
         )
     if options.uneven and options.steps_per_epoch is not None:
         raise ValueError("steps_per_epoch and uneven exclude each other")
-    if lanes.workers is None and options.num_shards is None and not options.remote:
+    if options.auto is not None and options.num_shards is None and not options.remote:
         raise ValueError('num_workers="auto" needs num_shards=: the lanes of a dataset without a count')
     if options.remote and options.num_shards is None:
         raise ValueError("num_shards= says in how many lanes workers on other hosts read a dataset without a count")
-    return lanes
+    return False
 
 
 def _check_buckets(options: Options) -> None:
@@ -292,7 +287,7 @@ def _check_buckets(options: Options) -> None:
         raise ValueError("buckets decide the order, and so does a sampler: leave one out")
     if options.rows is None:
         raise ValueError("batch_size=None switches batching off and excludes buckets")
-    if options.lanes is not None:
+    if not options.counted:
         raise ValueError("buckets need rows by number; data without a count have none")
 
 
@@ -306,8 +301,11 @@ def _policy_of(options: Options) -> Policy:
         raise ValueError(f"verify is a share of the slices and must lie in [0, 1], got {options.verify!r}")
     if not isinstance(options.slice_timeout, (int, float)) or options.slice_timeout <= 0:
         raise ValueError(f"slice_timeout must be more than 0 seconds, got {options.slice_timeout!r}")
-    on_error = "raise" if options.lanes is not None else options.on_error
-    return Policy(on_error, options.slice_timeout, options.numerics, options.verify, options.hedge)
+    on_error = options.on_error if options.counted else "raise"
+    return Policy(
+        on_error, options.slice_timeout, options.numerics, options.verify, options.hedge, options.stall_timeout,
+        options.memory,
+    )  # fmt: skip
 
 
 def _orders_itself(options: Options, *, sharded: bool) -> bool:
@@ -339,7 +337,7 @@ def samplers_of(
         return batched(sampler, rows, drop_last=drop_last)
     if options.batch_sampler is not None:
         return torch_samplers(sized, None, None, shuffle=False, drop_last=False)[0], options.batch_sampler
-    if options.lanes is not None or (own and options.generator is None):
+    if not options.counted or (own and options.generator is None):
         return None, None
     return torch_samplers(sized, rows, options.generator, shuffle=bool(options.shuffle), drop_last=drop_last)
 

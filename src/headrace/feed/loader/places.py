@@ -9,7 +9,6 @@ from typing import Any
 
 from headrace.errors import PositionError
 from headrace.feed.loader.open_sessions import OpenSessions
-from headrace.feed.plan.lane_planner import LanePlanner
 from headrace.feed.plan.planner import Planner
 from headrace.feed.plan.torch_samplers import source_of
 from headrace.feed.whole_numbers import require_count, whole
@@ -29,7 +28,7 @@ class Places(abc.ABC):
     _shards = False  # whether the ranks share the data without being told; a framework's adapter says so
     _sampler: Iterable[Any] | None
     _batch_sampler: Iterable[list[Any]] | None
-    _planner: Planner | LanePlanner
+    _planner: Planner
     _sessions: OpenSessions
     _opening: messages.Open
 

@@ -12,6 +12,7 @@ from headrace.feed.identifiers import PipelineNumber
 from headrace.feed.pipelines import factory
 from headrace.feed.pipelines.collate import stack_arrays
 from headrace.feed.pipelines.factory import Pipeline
+from headrace.feed.pipelines.fetch import Built
 from headrace.feed.wire import messages
 
 JOB_VARIABLE = "HEADRACE_FEED_JOB"
@@ -25,35 +26,26 @@ def opening_here(name: str, lanes: int, ranks: int, *, batched: bool) -> message
 
 
 def opening_by_name(
-    named: Pipeline[Any],
-    collate_fn: Callable[..., Any],
-    init: Callable[[int], None] | None,
-    name: str,
-    plan: str,
-    lanes: int,
-    ranks: int,
-    *,
-    standard: bool,
-    batched: bool,
+    of: Built, init: Callable[[int], None] | None, name: str, plan: str, lanes: int, ranks: int
 ) -> messages.Open:
     """Returns how feed servers open a pipeline.
 
     Args:
-        named: the pipeline.
-        collate_fn, init: the user's functions.
+        of: the pipeline, which is not built here, and the user's `collate_fn`.
+        init: `worker_init_fn`.
         name: of the loader.
         plan: plan fingerprint.
         lanes, ranks: see `messages.Open`.
-        standard: whether rows may be stacked one by one.
-        batched: whether batches are made.
 
     Raises:
         PipelineError: a function has no importable name.
     """
-    collate = "" if standard and collate_fn is not stack_arrays else factory.function_name(collate_fn, "collate_fn")
+    named: Pipeline[Any] = of.dataset
+    stacked = of.default_collate and of.collate is not stack_arrays
+    collate = "" if stacked else factory.function_name(of.collate, "collate_fn")
     begin = factory.function_name(init, "worker_init_fn") if init else ""
     return messages.Open(
-        PIPELINE, named.factory, named.arguments, collate, begin, batched, name, plan,
+        PIPELINE, named.factory, named.arguments, collate, begin, of.batched, name, plan,
         lanes=lanes, job=job_of(plan), opener=secrets.token_hex(8), ranks=ranks,
     )  # fmt: skip
 

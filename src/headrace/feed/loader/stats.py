@@ -8,7 +8,6 @@ from typing import TypedDict
 from headrace.feed.client.policy import SessionStats
 from headrace.feed.client.session import Session
 from headrace.feed.metrics.step_meter import Totals
-from headrace.feed.plan.lane_planner import LanePlanner
 from headrace.feed.plan.planner import Planner
 from headrace.feed.tuning.loader_tuner import Change, LoaderTuner
 from headrace.feed.wire.messages import Mixing
@@ -89,7 +88,7 @@ def loader_stats(
     totals: Totals,
     feed: SessionStats,
     sessions: Sequence[Session],
-    planner: Planner | LanePlanner,
+    planner: Planner,
     tuner: LoaderTuner | None,
     mixing: Mixing | None,
 ) -> LoaderStats:
@@ -139,7 +138,7 @@ def loader_stats(
     }
 
 
-def _sources(planner: Planner | LanePlanner) -> dict[str, SourceStats]:
+def _sources(planner: Planner) -> dict[str, SourceStats]:
     order = planner.mixed
     if order is None:
         return {}

@@ -13,7 +13,6 @@ from headrace.feed.client.policy import SessionStats, Skipped
 from headrace.feed.loader.open_sessions import OpenSessions
 from headrace.feed.metrics.step_meter import StepMeter
 from headrace.feed.plan.epoch import EpochPlan
-from headrace.feed.plan.lane_planner import LanePlanner
 from headrace.feed.plan.plan_samplers import PlanBatchSampler, PlanSampler, in_sequence
 from headrace.feed.plan.planner import Planner
 
@@ -35,7 +34,7 @@ class TorchHabits(abc.ABC):
     _sampler: Iterable[Any] | None
     _batch_sampler: Iterable[list[Any]] | None
     _batched: bool
-    _planner: Planner | LanePlanner
+    _planner: Planner
     _sessions: OpenSessions
     _meter: StepMeter
     _stats: SessionStats

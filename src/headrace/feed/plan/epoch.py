@@ -15,12 +15,10 @@ ended with others: what is left is cut anew, and every sample of it is still tak
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 
 from headrace.feed.plan.orders.order import Order, RowOrder
@@ -189,29 +187,6 @@ class EpochPlan:
             yield from self._batches(epoch, step, end)
             step = end
             count = min(2 * count, max(1, _BLOCK_ROWS // self.batch_size))
-
-
-def plan_fingerprint(
-    pipeline: str,
-    global_batch: int,
-    world_size: int,
-    seed: int,
-    *,
-    shuffle: bool | Window,
-    drop_last: bool,
-    begins: tuple[int, int] = (0, 0),
-) -> str:
-    """Returns a hash of all that must be equal on every rank, but for the dataset's length: 32 hex digits.
-
-    Args:
-        pipeline: canonical text of the pipeline.
-        global_batch, world_size, seed, shuffle, drop_last: as in `EpochPlan`.
-        begins: epoch and plan position where a resumed loader begins.
-    """
-    shared = [pipeline, global_batch, world_size, seed, bool(shuffle), drop_last, *begins]
-    if isinstance(shuffle, Window):
-        shared += [shuffle.run, shuffle.runs]
-    return hashlib.blake2b(msgspec.msgpack.encode(shared), digest_size=16, person=b"plan").hexdigest()
 
 
 def sampled_epoch(

@@ -77,19 +77,17 @@ class LanePass(Followed, Iterator[BatchPlan]):
 
     Args:
         lanes: of the loader.
-        steps: batches of the epoch; None for as many as there are.
         own: the rank's lanes.
-        epoch, seed: of the pass.
-        rows: outputs of a batch.
-        batched: False for a loader that does not batch.
-        start: where it begins; None for the lanes' beginning.
-        step: batches of the epoch before.
-        replay: batches that are made and passed over first.
-        before: the position behind these.
+        begins: where the pass begins.
+        batch_size: outputs of a batch; None for a loader that does not batch.
+        steps: batches of the epoch; None for as many as there are.
+        replays: whether all batches before that place are made and passed over first, because it does not know the
+            rank's lanes.
 
     Attributes:
         draws: those that were asked for and have not come, by their numbers.
-        epoch, seed, steps: as above.
+        epoch, seed: of the pass.
+        steps: as above.
         slots: the rank's; 1 where a batch comes from one lane.
         drop_last: whether batches that are not whole are left out.
         replay: batches that are still to be passed over.
@@ -98,22 +96,18 @@ class LanePass(Followed, Iterator[BatchPlan]):
     def __init__(
         self,
         lanes: Lanes,
-        steps: int | None,
         own: Sequence[int],
-        epoch: int,
-        seed: int,
-        rows: int,
-        start: LaneState | None,
-        step: int,
+        begins: Position,
+        batch_size: int | None,
+        steps: int | None,
         *,
-        batched: bool,
-        replay: int = 0,
-        before: Position | None = None,
+        replays: bool = False,
     ) -> None:
-        self._lanes, self.epoch, self.seed, self._batched = lanes, epoch, seed, batched
-        taken = dict(start.taken) if start is not None else {}
-        ended = set(start.ended) if start is not None else set()
-        tokens = start.by_lane() if start is not None else {}
+        assert begins.seed is not None, "the loader has one by now"
+        self._lanes, self.epoch, self.seed, self._batched = lanes, begins.epoch, begins.seed, batch_size is not None
+        start = begins.lanes if begins.lanes is not None and not replays else LaneState(lanes.count)
+        step, rows = 0 if replays else begins.step, batch_size or 1
+        taken, ended, tokens = dict(start.taken), set(start.ended), start.by_lane()
         self._base = {lane: _Taken(step, lane, taken.get(lane, 0), lane in ended, tokens.get(lane)) for lane in own}
         self._latest = dict(self._base)
         self._cursors = {
@@ -138,7 +132,7 @@ class LanePass(Followed, Iterator[BatchPlan]):
         self._next = [(0, number) for number in numbers]  # a heap of the slots; those of an old `asked` do not count
         self.steps, self.drop_last = steps, lanes.drop_last
         self._number = 0
-        self.replay, self._before = replay, before
+        self.replay, self._before = begins.step if replays else 0, begins
         self._log: deque[_Taken] = deque()
         self._step = step
         self.draws: dict[int, LaneDraw] = {}
@@ -281,7 +275,7 @@ class LanePass(Followed, Iterator[BatchPlan]):
         return self._position(beginning, step)
 
     def _position(self, beginning: Position, step: int) -> Position:
-        if self.replay and self._before is not None:
+        if self.replay:
             return self._before
         lanes = self._state(step)
         if lanes is None:

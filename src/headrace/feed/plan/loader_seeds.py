@@ -23,12 +23,14 @@ class LoaderSeeds:
         own: seed of headrace's own order; None until it is drawn.
         drawn: seed that was drawn last for torch's order.
         ahead: seed of the next epoch, if a state that was told holds it already.
+        order_ahead: likewise the seed of a RandomSampler's next order.
     """
 
     def __init__(self, given: int | None, generator: torch.Generator | None, *, once: bool) -> None:
         self.given = self.own = given
         self.drawn: int | None = None
         self.ahead: int | None = None
+        self.order_ahead: int | None = None
         self._generator = generator
         self._once = once
 

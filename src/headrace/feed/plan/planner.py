@@ -1,38 +1,42 @@
 """A loader's planner: which batches the next pass has, and where the trainer is in the latest.
 
-Either headrace's own plan decides the order, or a torch sampler does. The seeds are the user's, or drawn from torch
-just when its DataLoader would draw them, so that the trainer's generators stand where torch would leave them.
+`Planner` is all that a loader and its adapters ask of one. `CountedPlanner` plans data whose rows have numbers: either
+headrace's own plan decides the order, or a torch sampler does. `LanePlanner` (see `lane_planner`) plans data without a
+count. The seeds are the user's, or drawn from torch just when its DataLoader would draw them, so that the trainer's
+generators stand where torch would leave them.
 """
 
 from __future__ import annotations
 
+import abc
+import hashlib
 import itertools
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import msgspec
 from numpy.typing import NDArray
 
 from headrace.errors import PipelineError, PositionError
-from headrace.feed.pipelines.factory import encoded
+from headrace.feed.pipelines.factory import Pipeline, encoded
 from headrace.feed.pipelines.lane_datasets import is_uncounted
 from headrace.feed.plan.bookmark import Bookmark
-from headrace.feed.plan.epoch import BatchPlan, EpochPlan, Shard, plan_fingerprint
+from headrace.feed.plan.epoch import BatchPlan, EpochPlan, Shard
 from headrace.feed.plan.loader_seeds import LoaderSeeds
-from headrace.feed.plan.orders.length_buckets import Bucketing, Buckets
+from headrace.feed.plan.orders.length_buckets import Bucketing
 from headrace.feed.plan.orders.mixed_order import MixedOrder
 from headrace.feed.plan.orders.order import Order, RowOrder
 from headrace.feed.plan.orders.window import Window
-from headrace.feed.plan.pass_progress import Begun, CountedEpoch, without
+from headrace.feed.plan.pass_progress import Begun, CountedEpoch, Progress, without
 from headrace.feed.plan.shard_map import in_key_order
 from headrace.feed.plan.state_dict import Position, SamplerState, pipeline_name
 from headrace.feed.plan.torch_samplers import BOTH, SampledPass, SamplerSource, order_seed
 from headrace.feed.wire.messages import Mixing
 
 if TYPE_CHECKING:
-    pass
+    from headrace.feed.loader.loader_options import Options
 
 
 class KnownFacts(NamedTuple):
@@ -53,63 +57,41 @@ class KnownFacts(NamedTuple):
     lengths: Callable[[], NDArray[Any]]
 
 
-class Planner:
-    """See the module.
+class Planner(abc.ABC):
+    """What a loader asks, whatever its data are.
 
     Args:
-        dataset: of the loader.
-        shard: which part of every global batch this rank takes; None for everything.
+        options: of the loader.
+        shard: which part of the data this rank takes; None for everything.
         batch_size: rows a rank and step; None without batching.
-        shuffle, drop_last: of the loader.
         seeds: of the loader.
         known: of the dataset.
-        own_sampler: whether the order is torch's own at most, and no sampler of the user's.
-        every: batches between two notes of a sampler's own state.
-        even: whether the last step is filled up, so that all ranks have as many rows; ``"full"``: up to `batch_size`.
-        buckets: of rows of similar length; None for none.
 
     Attributes:
+        counted: whether the rows have numbers.
         bookmark: where the loader is.
-        shuffle: as given.
-        mixed: the order of a mixture, once it is known what the dataset is; None without one.
+        shuffle: of the loader; an adapter may set it.
+        mixed: the order of a mixture of counted sources, once it is known what the dataset is; None without one.
     """
 
+    counted: ClassVar[bool]
+
     def __init__(
-        self,
-        dataset: Any,
-        shard: Shard | None,
-        batch_size: int | None,
-        seeds: LoaderSeeds,
-        known: KnownFacts,
-        *,
-        shuffle: bool | Window,
-        drop_last: bool,
-        own_sampler: bool,
-        every: int | None,
-        even: bool | Literal["full"] = False,
-        buckets: Buckets | None = None,
+        self, options: Options, shard: Shard | None, batch_size: int | None, seeds: LoaderSeeds, known: KnownFacts
     ) -> None:
+        self._options, self._dataset = options, options.dataset
+        self._shard, self._batch_size = shard, batch_size
+        self._seeds, self._known = seeds, known
         self.bookmark = Bookmark()
-        self._every, self._even = every, even
-        self._sharded = shard is not None
-        self._shard = shard or Shard(0, 1)
-        self._batch_size = batch_size
-        self._seeds = seeds
-        self._known = known
-        self.shuffle = shuffle if isinstance(shuffle, Window) else bool(shuffle)
-        self._drop_last = drop_last
-        self._own_sampler = own_sampler
-        self._dataset = dataset
-        self._drawn_ahead: int | None = None  # seed of a RandomSampler's next order, if a state holds it already
-        self._told: int | None = None  # length of a pipeline's dataset
+        self.bookmark.steps = options.steps_per_epoch
+        self.shuffle = options.shuffle if isinstance(options.shuffle, Window) else bool(options.shuffle)
         self.mixed: MixedOrder | None = None
-        self.bucketing = Bucketing(buckets, known.lengths) if buckets is not None else None
-        self._pipeline = pipeline_name(dataset)
+        self._pipeline = pipeline_name(options.dataset)
 
     @property
     def seed(self) -> int:
-        """The seed of the own order."""
-        return self._seeds.of_order(sharded=self._sharded)
+        """The seed of the own order, and of lanes' random numbers."""
+        return self._seeds.of_order(sharded=self._shard is not None)
 
     @property
     def worker_seed(self) -> int:
@@ -118,15 +100,133 @@ class Planner:
         return drawn if drawn is not None else self._seeds.own or 0
 
     @property
-    def begins(self) -> tuple[int, int]:
-        """Epoch and plan position of a position that was loaded and not yet taken up; zeros without."""
+    def rank(self) -> int:
+        """This rank, of `world_size`."""
+        return self._shard.rank if self._shard is not None else 0
+
+    @property
+    def world_size(self) -> int:
+        """Ranks that share the data."""
+        return self._shard.world_size if self._shard is not None else 1
+
+    @property
+    def end_is_known(self) -> bool:
+        """Whether it is known before the data are read how many steps a pass has."""
+        return True
+
+    @property
+    def ranks_differ(self) -> bool:
+        """Whether the states of the ranks differ, so that one does not do for all."""
+        return False
+
+    @property
+    def _global_batch(self) -> int:
+        return (self._batch_size or 1) * self.world_size
+
+    @abc.abstractmethod
+    def plan(self) -> EpochPlan:
+        """Returns the own plan of the next epoch. Raises TypeError where nothing is known of what will come."""
+
+    @abc.abstractmethod
+    def steps(self) -> int:
+        """Returns the steps of the epoch under way, or else of the next. Raises TypeError if nobody knows them."""
+
+    def lanes_and_ranks(self) -> tuple[int, int]:
+        """Returns in how many lanes the data are read, over how many ranks: counted data in none."""
+        return 0, 1
+
+    def require_numbers(self) -> None:
+        """Raises PipelineError where samples have no numbers."""
+        if not self.counted:
+            raise PipelineError("check() makes samples by number, and lanes have none", "set verify=1 for an epoch")
+
+    @abc.abstractmethod
+    def opened(self, dataset: Any) -> Any:
+        """Returns the dataset that was made here, as it is read. Raises PipelineError if it cannot be read so."""
+
+    def fingerprint(self) -> str:
+        """Returns what the ranks' plans over a pipeline must agree in; empty where nothing is shared."""
+        if self._shard is None or not isinstance(self._dataset, Pipeline):
+            return ""
         loaded = self.bookmark.loaded
-        return (loaded.epoch, loaded.samples) if loaded is not None else (0, 0)
+        begins = (loaded.epoch, loaded.samples or loaded.step) if loaded is not None else (0, 0)
+        return plan_fingerprint(encoded(self._dataset) + self._told(), self._beginning(self.seed, own=True), begins)
+
+    @abc.abstractmethod
+    def _told(self) -> str:
+        """Returns more that the ranks must agree in."""
+
+    def settle(self, shard: Shard | None, batch_size: int | None) -> None:
+        """Takes the part of this rank, which was not known before."""
+        self._shard, self._batch_size = shard, batch_size
+
+    @abc.abstractmethod
+    def begin(self, source: SamplerSource | None) -> Begun:
+        """A pass begins.
+
+        Args:
+            source: the torch sampler that decides the order, if one does.
+
+        Raises:
+            PositionError: a position that was loaded does not fit.
+            PipelineError: the data cannot be read so.
+        """
+
+    def state(self, source: SamplerSource | None, batches: int | None = None) -> dict[str, Any]:
+        """Returns where the trainer is, or was after so many batches of the latest pass."""
+        beginning = self._beginning(self._seeds.given if source is not None else self.seed, own=source is None)
+        if batches is not None:
+            place = self.bookmark.position_after(beginning, batches)
+        else:
+            place = self.bookmark.position(beginning, source)
+        return self._noted(place).to_state()
+
+    def _noted(self, place: Position) -> Position:
+        """Returns a position with what else a pass from there needs."""
+        return place
+
+    def load(self, state: Mapping[str, Any], source: SamplerSource | None) -> None:
+        """Begins the next pass where a state was taken. Raises PositionError if it does not fit."""
+        self.bookmark.load(state, self._beginning(self._seeds.given, own=source is None))
+        self._seeds.ahead = self._seeds.order_ahead = None
+        loaded = self.bookmark.loaded
+        if loaded is not None and loaded.order != "torch":
+            self._seeds.own = loaded.seed
+
+    @abc.abstractmethod
+    def _beginning(self, seed: int | None, *, own: bool) -> Position:
+        """Returns the position where epochs begin, in the own order or a sampler's."""
+
+
+def plan_fingerprint(pipeline: str, loader: Position, begins: tuple[int, int] = (0, 0)) -> str:
+    """Returns a hash of all that must be equal on every rank, but for the dataset's length: 32 hex digits.
+
+    Args:
+        pipeline: canonical text of the pipeline.
+        loader: the beginning of an epoch: global batch, ranks, seed and order count.
+        begins: epoch and plan position where a resumed loader begins.
+    """
+    shared = [pipeline, loader.global_batch, loader.world_size, loader.seed, loader.shuffle, loader.drop_last]
+    packed = msgspec.msgpack.encode([*shared, *begins, *(loader.window or ())])
+    return hashlib.blake2b(packed, digest_size=16, person=b"plan").hexdigest()
+
+
+class CountedPlanner(Planner):
+    """See the module."""
+
+    counted = True
+
+    def __init__(
+        self, options: Options, shard: Shard | None, batch_size: int | None, seeds: LoaderSeeds, known: KnownFacts
+    ) -> None:
+        super().__init__(options, shard, batch_size, seeds, known)
+        self._length: int | None = None  # of a pipeline's dataset
+        self.bucketing = Bucketing(options.buckets, known.lengths) if options.buckets is not None else None
 
     def plan(self, epoch: int | None = None) -> EpochPlan:
         """Returns the own plan of an epoch, by default the next one."""
-        seed, rows, world = self.seed, self._batch_size or 1, self._shard.world_size
-        self._told = samples = self._known.length()
+        seed, rows, world = self.seed, self._batch_size or 1, self.world_size
+        self._length = samples = self._known.length()
         mixed = self.mixed_order()
         order: Order | None = mixed
         if self.bucketing is not None:
@@ -135,11 +235,12 @@ class Planner:
         if mixed is not None:
             samples = mixed.rows(self.bookmark.epoch if epoch is None else epoch)
         length = samples
-        if self._even and not self._drop_last:
-            multiple = world * (rows if self._even == "full" else 1)
+        even, drop_last = self._options.even_batches, self._options.drop_last
+        if even and not drop_last:
+            multiple = world * (rows if even == "full" else 1)
             length = -(-length // multiple) * multiple
         return EpochPlan(
-            length, rows, seed, self.shuffle, self._drop_last, self._shard.rank, world, self._batch_size is not None,
+            length, rows, seed, self.shuffle, drop_last, self.rank, world, self._batch_size is not None,
             samples, order=order,
         )  # fmt: skip
 
@@ -156,18 +257,11 @@ class Planner:
         return self.mixed
 
     def steps(self) -> int:
-        """Returns the steps of the epoch under way, or else of the next, in the own plan."""
+        """See `Planner`: in the own plan."""
         return self.plan(self.bookmark.epoch_under_way).steps
 
-    def lanes_and_ranks(self) -> tuple[int, int]:
-        """Returns in how many lanes the data are read, over how many ranks: in none."""
-        return 0, 1
-
-    def require_numbers(self) -> None:
-        """Raises PipelineError where samples have no numbers."""
-
     def opened(self, dataset: Any) -> Any:
-        """Returns the dataset that was made here, as it is read. Raises PipelineError if it cannot be read so."""
+        """See `Planner`."""
         if self._pipeline and is_uncounted(dataset):
             raise PipelineError(
                 f"{self._dataset.factory} made a {type(dataset).__name__}, which has no count",
@@ -175,50 +269,34 @@ class Planner:
             )
         return in_key_order(dataset)[0]
 
-    def fingerprint(self) -> str:
-        """Returns what the ranks' plans over a pipeline must agree in; empty where nothing is sharded."""
-        if not self._sharded or self._batch_size is None:
-            return ""
-        world = self._shard.world_size
+    def _told(self) -> str:
         bucketing = self.bucketing
-        buckets = f" {bucketing.buckets.name} {bucketing.digest}" if bucketing is not None else ""
-        return plan_fingerprint(
-            encoded(self._dataset) + buckets, self._batch_size * world, world, self.seed,
-            shuffle=self.shuffle, drop_last=self._drop_last, begins=self.begins,
-        )  # fmt: skip
-
-    def settle(self, shard: Shard | None, batch_size: int | None) -> None:
-        """Takes the part of this rank, which was not known before."""
-        self._shard, self._batch_size = shard or Shard(0, 1), batch_size
+        return f" {bucketing.buckets.name} {bucketing.digest}" if bucketing is not None else ""
 
     def begin(self, source: SamplerSource | None) -> Begun:
-        """A pass begins.
-
-        Args:
-            source: the torch sampler that decides the order, if one does.
-
-        Raises:
-            PositionError: a position that was loaded does not fit.
-        """
-        self.bookmark.rank, world = self._shard.rank, self._shard.world_size
+        """See `Planner`."""
+        self.bookmark.rank = self.rank
         progress, loaded = self.bookmark.begin()
         if loaded is not None:
-            loaded.require_same_cut((self._batch_size or 1) * world, world, self._shard.rank)
-        ahead = progress.ahead
-        if source is not None:
-            if self._known.mixing() is not None:
-                raise PipelineError("a mixture decides the order by its weights, and a sampler does", "leave one out")
-            if loaded is not None and loaded.shards:
-                if self._pipeline:  # another dataset has its length, or none: its sampler knows the keys
-                    self._told = self._known.length()  # by now the shards are known too
-                loaded.require_fits(self._beginning(loaded.seed, own=False))
-            told = None if self._own_sampler else _warn
-            ahead_drawn, self._drawn_ahead = self._drawn_ahead, None
-            sampled = SampledPass(source, self._seeds.of_epoch, progress, self._every, loaded, told, ahead_drawn)
-            self._seeds.drawn = sampled.seed
-            self.bookmark.follow(progress, sampled)
-            sampled_plans = sampled.plans()
-            return Begun(progress, without(sampled_plans, progress.epoch, ahead) if ahead else sampled_plans)
+            loaded.require_same_cut(self._global_batch, self.world_size, self.rank)
+        begun = self._begin_own(progress, loaded) if source is None else self._begin_sampled(source, progress, loaded)
+        return begun._replace(plans=without(begun.plans, progress.epoch, progress.ahead)) if progress.ahead else begun
+
+    def _begin_sampled(self, source: SamplerSource, progress: Progress, loaded: Position | None) -> Begun:
+        if self._known.mixing() is not None:
+            raise PipelineError("a mixture decides the order by its weights, and a sampler does", "leave one out")
+        if loaded is not None and loaded.shards:
+            if self._pipeline:  # another dataset has its length, or none: its sampler knows the keys
+                self._length = self._known.length()  # by now the shards are known too
+            loaded.require_fits(self._beginning(loaded.seed, own=False))
+        warn = _warn if self._options.sampled else None
+        every = self._options.snapshot_every_n_steps
+        sampled = SampledPass(source, self._seeds, progress, every, loaded, warn)
+        self._seeds.drawn = sampled.seed
+        self.bookmark.follow(progress, sampled)
+        return Begun(progress, sampled.plans())
+
+    def _begin_own(self, progress: Progress, loaded: Position | None) -> Begun:
         plan = first = self.plan(progress.epoch)
         if not plan.steps:
             self.bookmark.follow(progress, CountedEpoch(plan))
@@ -240,24 +318,22 @@ class Planner:
         epochs = itertools.count(progress.epoch + 1)
         later = ((self.plan(epoch) if mixed else plan).epoch(epoch) for epoch in epochs)
         plans: Iterator[BatchPlan] = itertools.chain(first.epoch(progress.epoch), itertools.chain.from_iterable(later))
-        return Begun(progress, without(plans, progress.epoch, ahead) if ahead else plans, first.end_step)
+        return Begun(progress, plans, first.end_step)
 
     def state(self, source: SamplerSource | None, batches: int | None = None) -> dict[str, Any]:
-        """Returns where the trainer is, or was after so many batches of the latest pass."""
+        """See `Planner`."""
         if source is not None and batches is None:
             with self._seeds.unmoved():
                 return self._sampled_state(source)
-        beginning = self._beginning(self._seeds.given if source is not None else self.seed, own=source is None)
-        if batches is not None:
-            found = self.bookmark.position_after(beginning, batches)
-        else:
-            found = self.bookmark.position(beginning, source)
+        return super().state(source, batches)
+
+    def _noted(self, place: Position) -> Position:
+        if self.mixed is not None and place is not self.bookmark.loaded:
+            weights = self.mixed.schedule.state(place.epoch, self._decided(place))
+            place = msgspec.structs.replace(place, weights=weights)
         if self.bucketing is not None:
-            found = msgspec.structs.replace(found, bucket_rows=beginning.global_batch)
-        if self.mixed is not None and found is not self.bookmark.loaded:
-            weights = self.mixed.schedule.state(found.epoch, self._decided(found))
-            found = msgspec.structs.replace(found, weights=weights)
-        return found.to_state()
+            place = msgspec.structs.replace(place, bucket_rows=self._global_batch)
+        return place
 
     def _decided(self, place: Position) -> int:
         """Returns the position before which the weights of a mixture have decided what was given."""
@@ -271,11 +347,11 @@ class Planner:
         beginning = self._beginning(self._seeds.of_next_epoch() if waits else self._seeds.given, own=False)
         drawn = order_seed(source) if waits else None
         found = self.bookmark.position(beginning, source)
-        if drawn is not None:
-            self._drawn_ahead = drawn if self._drawn_ahead is None else self._drawn_ahead
+        if drawn is not None and self._seeds.order_ahead is None:
+            self._seeds.order_ahead = drawn
         if waits:
             held = found.sampler or SamplerState()
-            ahead = self._drawn_ahead if held.drawn is None else held.drawn
+            ahead = self._seeds.order_ahead if held.drawn is None else held.drawn
             found = msgspec.structs.replace(found, sampler=msgspec.structs.replace(held, drawn=ahead, undrawn=BOTH))
         return found.to_state()
 
@@ -283,21 +359,12 @@ class Planner:
         mixing = self._known.mixing()
         return mixing.name if mixing is not None else ""
 
-    def load(self, state: Mapping[str, Any], source: SamplerSource | None) -> None:
-        """Begins the next pass where a state was taken. Raises PositionError if it does not fit."""
-        self.bookmark.load(state, self._beginning(self._seeds.given, own=source is None))
-        self._seeds.ahead = self._drawn_ahead = None
-        loaded = self.bookmark.loaded
-        if loaded is not None and loaded.order == "headrace":
-            self._seeds.own = loaded.seed
-
     def _beginning(self, seed: int | None, *, own: bool) -> Position:
-        """Returns the position where epochs begin."""
-        world, shuffle = self._shard.world_size, self.shuffle
-        length = len(self._dataset) if hasattr(self._dataset, "__len__") else self._told or 0
+        shuffle = self.shuffle
+        length = len(self._dataset) if hasattr(self._dataset, "__len__") else self._length or 0
         return Position(
-            0, 0, 0, "headrace" if own else "torch", bool(shuffle), self._drop_last, length, seed,
-            (self._batch_size or 1) * world, world, self._pipeline,
+            0, 0, 0, "headrace" if own else "torch", bool(shuffle), self._options.drop_last,
+            length, seed, self._global_batch, self.world_size, self._pipeline,
             window=(shuffle.run, shuffle.runs) if isinstance(shuffle, Window) else None,
             shards=self._known.data(), mixture=self._mixture_name(),
             buckets=self.bucketing.buckets.name if self.bucketing is not None else "",

@@ -25,6 +25,7 @@ import msgspec
 
 from headrace.errors import PositionError
 from headrace.feed.plan.epoch import BatchPlan, sampled_epoch
+from headrace.feed.plan.loader_seeds import LoaderSeeds
 from headrace.feed.plan.pass_progress import Followed, Progress
 from headrace.feed.plan.state_dict import Position, SamplerState
 
@@ -116,12 +117,11 @@ class SampledPass(Followed):
 
     Args:
         source: what it draws from.
-        seed: of the epoch's random numbers; unless one is saved, it is drawn after the generator was set back.
+        seeds: of the loader: unless the epoch's is saved, it is drawn after the generator was set back.
         progress: of the pass; how far the trainer is.
         every: batches between two notes of the sampler's own state; None for none but the first.
         resumed: where it begins; None for the sampler's beginning.
         warn: called with what the user should know; None when the sampler is not the user's.
-        ahead: what `order_seed` returned for this pass, if it was asked.
     """
 
     drawn = True
@@ -129,12 +129,11 @@ class SampledPass(Followed):
     def __init__(
         self,
         source: SamplerSource,
-        seed: Callable[[], int],
+        seeds: LoaderSeeds,
         progress: Progress,
         every: int | None,
         resumed: Position | None,
         warn: Callable[[str], None] | None,
-        ahead: int | None = None,
     ) -> None:
         import torch
 
@@ -146,17 +145,17 @@ class SampledPass(Followed):
         self._saved = (resumed.sampler if resumed is not None else None) or SamplerState()
         self._undrawn = min(1, self._saved.undrawn)
         self._drawn: int | None = None
-        self._ahead = ahead
+        self._ahead, seeds.order_ahead = seeds.order_ahead, None  # what `order_seed` returned, if it was asked
         self._generator_state: Any = None
         self._iterator: Iterator[Any] | None = None
         self._marks: collections.deque[_Mark] = collections.deque()
         self._notes: collections.deque[_Note] = collections.deque()
         if self._saved.undrawn == BOTH:
-            seed()  # what is saved was drawn ahead: now the generator has given it
+            seeds.of_epoch()  # what is saved was drawn ahead: now the generator has given it
         generator = _generator(source.sampler)
         if self._saved.generator and generator is not None and generator is not torch.default_generator:
             generator.set_state(unpacked(self._saved.generator))
-        self.seed = resumed.seed if resumed is not None and resumed.seed is not None else seed()
+        self.seed = resumed.seed if resumed is not None and resumed.seed is not None else seeds.of_epoch()
 
     # The pass
 

@@ -15,6 +15,7 @@ import re
 import zlib
 from array import array
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -287,10 +288,11 @@ def _row_of(path: ShardPath, member: Member) -> tuple[str, str] | None:
     return folder + base, field
 
 
+@dataclass(eq=False)
 class _Members:
     """The members of a shard that are fields of rows: columns, and the rows' keys, by run of members.
 
-    Args:
+    Attributes:
         path: the shard.
         ends: where the key of each run ends in `keys`.
         keys: of all runs.
@@ -299,25 +301,28 @@ class _Members:
         run: number of each member's run, later of its row.
     """
 
-    def __init__(
-        self, path: ShardPath, ends: NDArray[Any], keys: bytearray, names: list[str], offset: NDArray[Any],
-        size: NDArray[Any], field: NDArray[Any], head: NDArray[Any], run: NDArray[Any],
-    ) -> None:  # fmt: skip
-        self._path, self._ends, self._keys, self._names = path, ends, keys, names
-        self.offset, self.size, self.field, self.head, self.run = offset, size, field, head, run
+    path: ShardPath
+    ends: NDArray[Any]
+    keys: bytearray
+    names: list[str]
+    offset: NDArray[Any]
+    size: NDArray[Any]
+    field: NDArray[Any]
+    head: NDArray[Any]
+    run: NDArray[Any]
 
     def _take(self, which: NDArray[Any]) -> None:
         self.offset, self.size, self.field = self.offset[which], self.size[which], self.field[which]
         self.head, self.run = self.head[which], self.run[which]
 
     def _key(self, run: int) -> bytes:
-        return bytes(self._keys[int(self._ends[run - 1]) if run else 0 : int(self._ends[run])])
+        return bytes(self.keys[int(self.ends[run - 1]) if run else 0 : int(self.ends[run])])
 
     def follow(self, links: Mapping[str, Member]) -> None:
         """Puts what each link leads to in its place, and takes links to folders away. Raises ShardError."""
         by_head = {link.at: link for link in links.values()}
-        places = {at: _target(self._path, link, links) for at, link in by_head.items()}
-        files, folders = _find(self._path, {place for place in places.values() if place is not None})
+        places = {at: _target(self.path, link, links) for at, link in by_head.items()}
+        files, folders = _find(self.path, {place for place in places.values() if place is not None})
         kept = np.ones(len(self.head), np.bool_)
         for number in np.flatnonzero(np.isin(self.head, list(by_head))).tolist():
             link = by_head[int(self.head[number])]
@@ -330,7 +335,7 @@ class _Members:
             else:
                 why = "to itself" if place is None else "to what is not in this shard"
                 raise _broken(
-                    self._path, link.at, f"the member {link.name!r} is a link to {link.target!r}, {why}",
+                    self.path, link.at, f"the member {link.name!r} is a link to {link.target!r}, {why}",
                     "pack the files themselves (tar --dereference --hard-dereference), or what links lead to as well",
                 )  # fmt: skip
         self._take(kept)
@@ -339,33 +344,33 @@ class _Members:
         """Brings the members of each row together, wherever they are, in the order in which the rows begin."""
         rows: dict[bytes, int] = {}
         self.run = np.array([rows.setdefault(self._key(run), len(rows)) for run in self.run.tolist()], np.uint64)
-        self._keys = bytearray(b"".join(rows))
-        self._ends = np.cumsum([len(key) for key in rows], dtype=np.uint64)
+        self.keys = bytearray(b"".join(rows))
+        self.ends = np.cumsum([len(key) for key in rows], dtype=np.uint64)
         self._take(np.argsort(self.run, kind="stable"))
 
     def refuse_fields_that_come_twice(self) -> None:
         """Raises ShardError if a row has two members of one field; names both places."""
-        code = self.run.astype(np.int64) * len(self._names) + self.field.astype(np.int64)
+        code = self.run.astype(np.int64) * len(self.names) + self.field.astype(np.int64)
         order = np.argsort(code, kind="stable")
         [twice] = np.nonzero(np.diff(code[order]) == 0)
         if len(twice):
             one, other = order[twice[0]], order[twice[0] + 1]
-            key, field = _text(self._key(int(self.run[one]))), self._names[int(self.field[one])]
+            key, field = _text(self._key(int(self.run[one]))), self.names[int(self.field[one])]
             raise _broken(
-                self._path, int(self.head[other]),
+                self.path, int(self.head[other]),
                 f"row {key!r} has the field {field!r} twice: it stands at offset {int(self.head[one])} already",
                 "every row needs a key of its own, also where an archive was updated (tar -r, tar -u): pack it again",
             )  # fmt: skip
 
     def columns(self) -> tuple[int, Columns]:
         """Returns the number of rows, and the columns; see `index`."""
-        rows = len(self._ends)
+        rows = len(self.ends)
         return rows, {
             "offset": self.offset.astype(np.uint64), "size": self.size.astype(np.uint64),
             "field": self.field.astype(np.uint32),
             "first": np.searchsorted(self.run, np.arange(rows + 1)).astype(np.uint64),
-            "key": self._ends.astype(np.uint64), "keys": np.frombuffer(bytes(self._keys), np.uint8),
-            "fields": np.frombuffer("\0".join(self._names).encode("utf-8", "surrogateescape"), np.uint8),
+            "key": self.ends.astype(np.uint64), "keys": np.frombuffer(bytes(self.keys), np.uint8),
+            "fields": np.frombuffer("\0".join(self.names).encode("utf-8", "surrogateescape"), np.uint8),
         }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ outputs that were taken of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from headrace.errors import PipelineError
@@ -99,8 +99,7 @@ class MixedLane(Lane):
     """See the module.
 
     Args:
-        names: of the sources.
-        weighted: which of them have a weight, by number.
+        names: of the sources that have a weight, by number.
         turns: returns the sources whose turns a window's outputs are, by the window's number.
         slots: outputs of a window.
         opened: opens the lane of a source, by its number.
@@ -112,8 +111,7 @@ class MixedLane(Lane):
 
     def __init__(
         self,
-        names: Sequence[str],
-        weighted: Sequence[int],
+        names: Mapping[int, str],
         turns: Callable[[int], list[int]],
         slots: int,
         opened: Callable[[int], OpenSource],
@@ -123,9 +121,10 @@ class MixedLane(Lane):
     ) -> None:
         self._turns, self._slots, self._repeats = turns, slots, repeats
         self._made = start.made
-        kept = [_Kept(*each) for each in start.place] if start.place else [_Kept(0, 0, None, 0)] * len(weighted)
+        kept = [_Kept(*each) for each in start.place] if start.place else [_Kept(0, 0, None, 0)] * len(names)
         self._sources = {
-            number: _Source(names[number], opened(number), each) for number, each in zip(weighted, kept, strict=True)
+            number: _Source(name, opened(number), each)
+            for (number, name), each in zip(names.items(), kept, strict=True)
         }
         self._window, self._due = -1, list[int]()
 

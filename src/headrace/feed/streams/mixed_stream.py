@@ -97,10 +97,10 @@ class MixedStream(Packable, Stepped):
             skipped: takes numbers of outputs that the steps raise over, and why, which are left out then.
         """
         mixing = self.mixing
-        weighted = [number for number, weight in enumerate(mixing.weights) if weight]
+        names = {number: mixing.names[number] for number, weight in enumerate(mixing.weights) if weight}
 
         def mixed(start: Restart) -> Lane:
-            return MixedLane(mixing.names, weighted, turns, slots, opened, start, repeats=mixing.until == "all")
+            return MixedLane(names, turns, slots, opened, start, repeats=mixing.until == "all")
 
         if not self.steps:
             return mixed(start)

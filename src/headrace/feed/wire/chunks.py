@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import collections
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import xxhash
@@ -80,6 +80,13 @@ def read_header(raw: memoryview, *, summed: bool = True) -> ChunkHeader:
     if not known or not 0 < header.length <= CHUNK:
         raise ProtocolError(f"a chunk of kind {header.kind} with {header.length} bytes is not allowed")
     return header
+
+
+class Payload(NamedTuple):
+    """Bytes that are sent behind a message, from where they lie, and the sums of their chunks, if they are known."""
+
+    pieces: Sequence[memoryview] = ()
+    sums: Sequence[int] = ()
 
 
 class ChunkWriter:

@@ -29,7 +29,7 @@ from headrace.errors import ProtocolError
 from headrace.feed.descriptors import FULL, Descriptors, duplicates, keep_room
 from headrace.feed.identifiers import NO_ROUTE, RouteNumber
 from headrace.feed.wire import messages
-from headrace.feed.wire.chunks import ChunkReader, ChunkWriter
+from headrace.feed.wire.chunks import ChunkReader, ChunkWriter, Payload
 from headrace.feed.wire.frames import HEADER_BYTES, Frame, Header, Seal, check_begin, read_header, write_header
 from headrace.feed.wire.messages import Message
 from headrace.feed.wire.tls import ClientTls, ServerTls
@@ -40,6 +40,7 @@ MAX_PAYLOAD = 16 << 30
 MAX_HANDSHAKE = 4096
 LIVELY_BYTES = 16 << 10
 _IOV_MAX = 512
+_NO_PAYLOAD = Payload()
 _EXPECT = 1024 << 10  # bytes of a chunk that the receiver is woken for at once
 
 
@@ -200,8 +201,7 @@ class FramedConnection:
         *,
         route: RouteNumber = NO_ROUTE,
         descriptors: Sequence[int] = (),
-        payload: Sequence[memoryview] = (),
-        sums: Sequence[int] = (),
+        payload: Payload = _NO_PAYLOAD,
         sent: Callable[[], None] | None = None,
         key: Hashable = None,
     ) -> None:
@@ -211,8 +211,7 @@ class FramedConnection:
             message: the message.
             route: see the module.
             descriptors: passed along; the caller keeps its own.
-            payload: bytes to send from where they lie; must not change until `sent`.
-            sums: of the payload's chunks, if they are known.
+            payload: must not change until `sent`.
             sent: called when the frame has left, or the channel was closed.
             key: name of the frame for `abort`.
 
@@ -221,9 +220,9 @@ class FramedConnection:
             OSError: no descriptor is left.
         """
         body = messages.encode(message)
-        pieces = (part.cast("B") for part in payload if part.nbytes)
+        pieces = (part.cast("B") for part in payload.pieces if part.nbytes)
         seal = self._seal_sent
-        chunks = ChunkWriter(pieces, sums, summed=self.summed, seal=seal)
+        chunks = ChunkWriter(pieces, payload.sums, summed=self.summed, seal=seal)
         copies, parts = duplicates(descriptors), collections.deque[memoryview]()
         self._outgoing.append(_Outgoing(body, route, len(descriptors), seal, parts, chunks, copies, sent, key))
         if self._stream.ready:  # a TLS handshake is the owner's to drive, who hears of its end

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 from headrace.feed.identifiers import NO_SLAB, PipelineNumber, RequestNumber, SlabNumber
 from headrace.feed.wire import messages
+from headrace.feed.wire.chunks import Payload
 from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
+
+_NO_PAYLOAD = Payload()
 
 
 @dataclass(eq=False)
@@ -41,15 +44,14 @@ class ClientConnection:
         self,
         message: messages.Message,
         descriptors: Sequence[int] = (),
-        payload: Sequence[memoryview] = (),
-        sums: Sequence[int] = (),
+        payload: Payload = _NO_PAYLOAD,
         sent: Callable[[], None] | None = None,
         key: RequestNumber | None = None,
     ) -> None:
         """Queues a message; nothing when the connection is gone (the server's loop notices that)."""
         if not self.closed:
             try:
-                self.channel.send(message, descriptors=descriptors, payload=payload, sums=sums, sent=sent, key=key)
+                self.channel.send(message, descriptors=descriptors, payload=payload, sent=sent, key=key)
                 return
             except (ConnectionClosed, OSError):  # it is gone, or no descriptor is left for what it is passed
                 self.closed = True

@@ -17,6 +17,8 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -29,11 +31,12 @@ from headrace.feed.metrics.metric_file import MetricFile
 from headrace.feed.metrics.worker_meter import WorkMeter
 from headrace.feed.pipelines.fingerprint import numerics
 from headrace.feed.wire import handshake, messages
+from headrace.feed.wire.endpoints import split_address
 from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
 from headrace.feed.wire.frames import Frame
 from headrace.feed.wire.messages import ClientStatus, ExecutorStatus
 from headrace.feed.wire.tls import ServerTls
-from headrace.feed.wire.transport import TCP_INFO_BYTES, configure_tcp, has_vanished
+from headrace.feed.wire.transport import TCP_INFO_BYTES, configure_tcp, has_vanished, socket_address
 from headrace.feed.worker.client_connection import ClientConnection
 from headrace.feed.worker.executor_pool import ExecutorPool, ExecutorProcess
 from headrace.feed.worker.server_log import ServerLog
@@ -41,8 +44,43 @@ from headrace.feed.worker.work_queue import WorkQueue
 
 MAX_PENDING = 64
 WATCH_SECONDS = 1.0
+MEMORY = 1 << 30
 TLS_SECONDS = 3.0  # a TLS client speaks at once; one without TLS waits for the server's first message
 NEEDS_TLS = "it serves TLS only; give tls_ca= or HEADRACE_FEED_TLS_CA, the file of the CA that signed its certificate"
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """How a feed server is run.
+
+    Attributes:
+        bind: ``ip:port``; port 0 for one that is free.
+        executors: worker processes.
+        secret_file: file with the secret, hex.
+        code: directories of the pipelines' code.
+        nice: niceness of the executors.
+        host: name of this host in messages.
+        unix: abstract Unix socket for clients on this host, ``@`` first; empty for none.
+        status_fd: descriptor for status lines.
+        memory: limit of the staging slabs, bytes.
+        metrics: ``ip:port`` or ``port`` (of loopback) for Prometheus; empty for none.
+        tls_cert, tls_key: certificate and private key, PEM; with them TCP connections are TLS.
+        advertised: ``ip:port`` that clients dial where that is another one than the server's, through a forwarded port.
+    """
+
+    bind: str
+    executors: int
+    secret_file: Path
+    code: tuple[Path, ...] = ()
+    nice: int = 0
+    host: str = ""
+    unix: str = ""
+    status_fd: int | None = None
+    memory: int = MEMORY
+    metrics: str = ""
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    advertised: tuple[str, ...] = ()
 
 
 class FeedServer:
@@ -50,45 +88,37 @@ class FeedServer:
 
     Args:
         listeners: listening sockets, TCP and Unix.
+        options: how it is run.
         secret: the job's secret.
         pool: the executors.
-        host: this host's name, for messages.
-        status: file descriptor for status lines (JSON), or None.
-        memory: limit of the staging slabs, bytes.
         watch: called once a second with what the server is doing, or None.
         tls: for the connections over TCP, or None.
-        metrics: where a line a second goes.
-        advertised: further addresses that its clients dial, each leads to one of the listeners.
     """
 
     def __init__(
         self,
         listeners: Sequence[socket.socket],
+        options: ServeOptions,
         secret: bytes,
         pool: ExecutorPool,
-        host: str,
-        status: int | None = None,
-        memory: int = 1 << 30,
         watch: Callable[[messages.Status], None] | None = None,
         tls: ServerTls | None = None,
-        metrics: MetricFile | None = None,
-        advertised: Sequence[str] = (),
     ) -> None:
         self._selector = selectors.DefaultSelector()
-        self._secret, self._advertised = secret, advertised
+        self._secret, self._advertised = secret, [_advertised(address) for address in options.advertised]
         self._pool = pool
-        self._host = host
-        self._log = ServerLog(host)
-        self._status = status
-        if status is not None:
-            os.set_blocking(status, False)  # who does not read it holds nobody up
+        self._host = options.host
+        self._log = ServerLog(options.host)
+        self._status = options.status_fd
+        if self._status is not None:
+            os.set_blocking(self._status, False)  # who does not read it holds nobody up
         self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)  # see `_turn_away`
-        self._memory = memory
+        self._memory = options.memory
         self._watch, self._watch_due, self._look_due = watch, 0.0, 0.0
         self._tls = tls
         self._ready: Callable[[], None] | None = None
-        self._work = WorkMeter(metrics or MetricFile(""), "", pool.size, pool.pids)
-        self._work_queue = WorkQueue(pool, self._tell, memory, self._work)
+        self._work = WorkMeter(MetricFile(), "", pool.size, pool.pids)
+        self._work_queue = WorkQueue(pool, self._tell, options.memory, self._work)
         self._registered: dict[int, FramedConnection] = {}
         self._clients: list[ClientConnection] = []
         for listener in listeners:
@@ -335,3 +365,10 @@ class FeedServer:
         client.send(handshake.welcome(secret, client.challenge, message, self._host, self._pool.size))
         keys = handshake.session_keys(secret, client.challenge, message)
         client.channel.trust(keys.server, keys.client)
+
+
+def _advertised(address: str) -> str:
+    try:
+        return socket_address(split_address(address))
+    except ValueError:
+        raise FeedError(f"cannot advertise {address}: its host is no IP address", "e.g. 10.0.0.5:7070") from None

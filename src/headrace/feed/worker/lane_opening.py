@@ -7,7 +7,7 @@ it is, and from how often it was used up: so its order and its random numbers ar
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -57,18 +57,31 @@ def with_shards(dataset: Any, before: Shards = ()) -> tuple[Any, list[tuple[str,
     return dataset._only({key for key, _ in before}), list(before)
 
 
+class LaneAddress(NamedTuple):
+    """What is asked of a lane, and the epoch and seed of its pass."""
+
+    epoch: int
+    seed: int
+    draw: Draw
+
+
+class _MixedSource(NamedTuple):
+    """A source of a mixture: the opening of that, its name, and how often it was used up before in this epoch."""
+
+    within: LaneOpening | None
+    name: str
+    passes: int
+
+
 class LaneOpening:
     """Opens one lane of a dataset, in one epoch.
 
     Args:
         dataset: that has no count.
-        epoch, seed: of the pass.
-        draw: what is asked of the lane; says which one, of how many, and whether rows are shuffled.
+        address: of what is asked; its draw says which lane, of how many, and whether rows are shuffled.
         init: `worker_init_fn`.
         shown: whether the dataset sees the lane as a worker.
-        passes: how often it was used up before in this epoch.
-        within: the opening of the mixture that it is a source of.
-        name: of that source.
+        source: where it is a source of a mixture.
 
     Attributes:
         info: what the dataset is told of the lane.
@@ -79,18 +92,16 @@ class LaneOpening:
     def __init__(
         self,
         dataset: Any,
-        epoch: int,
-        seed: int,
-        draw: Draw,
+        address: LaneAddress,
         init: Callable[[int], None] | None,
         *,
         shown: bool,
-        passes: int = 0,
-        within: LaneOpening | None = None,
-        name: str = "",
+        source: _MixedSource | None = None,
     ) -> None:
-        self._dataset, self._epoch, self._seed, self._passes = dataset, epoch, seed, passes
-        self._draw, self._init, self._shown, self._name = draw, init, shown, name
+        epoch, seed, draw = address
+        within, self._name, self._passes = source or _MixedSource(None, "", 0)
+        self._dataset, self._epoch, self._seed = dataset, epoch, seed
+        self._draw, self._init, self._shown = draw, init, shown
         self._key = seeds.stream_key(seed, epoch, draw.lane, _OPENING)
         inner = dataset
         while isinstance(inner, Packed):
@@ -100,7 +111,7 @@ class LaneOpening:
         self.info = LaneInfo(draw.lane, draw.lanes, int.from_bytes(self._key[:7], "little"), told, shown=shown)
         outer = within.skipped if within is not None else None
         self.skipped: LeftOut | None = (
-            (outer.of_source(name) if outer is not None else LeftOut()) if draw.skip else None
+            (outer.of_source(self._name) if outer is not None else LeftOut()) if draw.skip else None
         )
         self.asking: dict[int, LaneInfo] = within.asking if within is not None else {}
         if self._leaf is not None and within is None:
@@ -161,10 +172,9 @@ class LaneOpening:
     def _source(self, part: Any, number: int, name: str) -> OpenSource:
         def opened(passes: int, start: Restart) -> OpenedSource:
             own = seeds.stream_key(self._seed, passes, number, SOURCE)
-            opening = LaneOpening(
-                part, self._epoch, int.from_bytes(own[:7], "little"), self._draw, self._init, shown=self._shown,
-                passes=self._passes + passes, within=self, name=name,
-            )  # fmt: skip
+            address = LaneAddress(self._epoch, int.from_bytes(own[:7], "little"), self._draw)
+            source = _MixedSource(self, name, self._passes + passes)
+            opening = LaneOpening(part, address, self._init, shown=self._shown, source=source)
             lane = opening.opened(start)
             found = lane if opening._leaf is None else _ShownLane(lane, opening, id(part))
             return OpenedSource(found, lambda output: opening.set(SOURCE, output))

@@ -23,7 +23,7 @@ from headrace.feed.pipelines.seeds import SampleSeeds
 from headrace.feed.streams.open_lane import BEGINNING, Restart
 from headrace.feed.wire.messages import MAX_TOKEN, Draw, Drawn
 from headrace.feed.worker.dataset_lane import DatasetLane, packed, unpacked
-from headrace.feed.worker.lane_opening import LaneOpening
+from headrace.feed.worker.lane_opening import LaneAddress, LaneOpening
 
 REPLAY_SECONDS = 5.0  # of replay in one answer; then it is told how much is left, as a sign of life
 _READERS = 2  # of one lane: the one that goes on, and one that makes an earlier place again
@@ -146,7 +146,7 @@ class LaneReaders:
         self._readers[lane] = [each for each in self._readers.get(lane, ()) if each is not reader]
 
     def _open(self, epoch: int, seed: int, draw: Draw) -> _Reader:
-        return _Reader(self._dataset, epoch, seed, draw, self._init, self._seeds, shown=self._shown)
+        return _Reader(self._dataset, LaneAddress(epoch, seed, draw), self._init, self._seeds, shown=self._shown)
 
     def _reader(self, epoch: int, seed: int, draw: Draw) -> _Reader:
         """Returns the reader that stands nearest before what is asked for; opens one if the token is nearer."""
@@ -189,20 +189,18 @@ class _Reader:
     def __init__(
         self,
         dataset: Any,
-        epoch: int,
-        seed: int,
-        draw: Draw,
+        address: LaneAddress,
         init: Callable[[int], None] | None,
         seeds: SampleSeeds,
         *,
         shown: bool,
     ) -> None:
-        self._seeds = seeds
+        self._seeds, draw = seeds, address.draw
         self.at, self.ended, self.untried = draw.at, False, bool(draw.token)
         self.tokens, self.padding, self.sources = list[int](), list[int](), list[str]()
         self.skipped = list[tuple[int | str, str, int]]()
-        self.address = _address(epoch, seed, draw)
-        self.opening = LaneOpening(dataset, epoch, seed, draw, init, shown=shown)
+        self.address = _address(*address)
+        self.opening = LaneOpening(dataset, address, init, shown=shown)
         start = Restart(unpacked(draw.token), draw.at) if draw.token else BEGINNING
         self._iterator = self.opening.opened(start)
         self.seeds_itself = self._iterator.seeds_itself

@@ -16,7 +16,7 @@ from headrace.feed.batch.row_layout import decode_layout
 from headrace.feed.batch.slab import Slab, SlabPool
 from headrace.feed.identifiers import NO_SLAB, PipelineNumber, SlabNumber
 from headrace.feed.wire import messages
-from headrace.feed.wire.chunks import read_sums
+from headrace.feed.wire.chunks import Payload, read_sums
 from headrace.feed.wire.framed_connection import MAX_PAYLOAD
 
 MAX_BATCHES = 4096
@@ -151,7 +151,7 @@ class Staging:
         done: messages.Done,
         *,
         summed: bool,
-    ) -> tuple[list[memoryview], list[int]]:
+    ) -> Payload:
         """Returns what is sent of a result, with the sums of its chunks if it is `summed`.
 
         Learns how large batches that are made whole are. Raises ProtocolError if the executor made other sums.
@@ -161,7 +161,7 @@ class Staging:
             each = -(-min(done.size, slab.size) // len(request.batches))
             self._batch_bytes[pipeline] = max(self._batch_bytes.get(pipeline, 0), each)
         payload = payload_of(request, done, slab)
-        return payload, read_sums(done.sums, payload) if summed else []
+        return Payload(payload, read_sums(done.sums, payload) if summed else ())
 
     def forget(self, pipeline: PipelineNumber) -> None:
         """Nothing is made of a pipeline any more."""

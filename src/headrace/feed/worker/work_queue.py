@@ -339,10 +339,8 @@ class WorkQueue:
             request.client.send(msgspec.structs.replace(answer, slab=NO_SLAB, size=0))
             return
         number = request.staging
-        payload, sums = self._staging.payload(
-            number, request.message, request.pipeline, answer, summed=request.client.summed
-        )
-        size, link = sum(part.nbytes for part in payload), self._work.links.share(time.monotonic())
+        payload = self._staging.payload(number, request.message, request.pipeline, answer, summed=request.client.summed)
+        size, link = sum(part.nbytes for part in payload.pieces), self._work.links.share(time.monotonic())
         answer = msgspec.structs.replace(answer, slab=NO_SLAB, fresh=False, size=size, link=link, sums=b"")
 
         def sent() -> None:
@@ -350,7 +348,7 @@ class WorkQueue:
             self._staging.release(number)
 
         self._unsent += 1
-        request.client.send(answer, payload=payload, sums=sums, sent=sent, key=request.message.number)
+        request.client.send(answer, payload=payload, sent=sent, key=request.message.number)
 
     def _unstage(self, request: ServerRequest) -> None:
         if request.staging:

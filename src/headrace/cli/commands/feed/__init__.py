@@ -179,8 +179,8 @@ def serve(
       headrace feed serve --bind 0.0.0.0:7070 --executors 8 --secret-file feed.secret --code ~/project
     """
     from headrace.control_group import usable_cores
-    from headrace.feed.serve import ServeOptions
     from headrace.feed.serve import serve as run
+    from headrace.feed.worker.feed_server import ServeOptions
 
     if secret_file is None:
         raise UsageError(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -75,9 +75,9 @@ class BucketedOrder:
 
     Args:
         inner: the order whose windows are sorted.
-        lengths: of the rows.
+        buckets: windows, and the lengths of the rows.
         seed: of the order.
-        batch, batches: rows of a global batch, and batches of a window.
+        batch: rows of a global batch.
         size: returns the rows of an epoch.
         shuffled: whether the batches of a window are put into a random order.
 
@@ -88,17 +88,16 @@ class BucketedOrder:
     def __init__(
         self,
         inner: Order,
-        lengths: NDArray[Any],
+        buckets: Buckets,
         seed: int,
         batch: int,
-        batches: int,
         size: Callable[[int], int],
         *,
         shuffled: bool,
     ) -> None:
         self.made_of = (inner, batch)
-        self._inner, self._lengths, self._seed, self._shuffled = inner, lengths, seed, shuffled
-        self._batch, self._batches, self._size = batch, batches, size
+        self._inner, self._lengths, self._seed, self._shuffled = inner, buckets.lengths, seed, shuffled
+        self._batch, self._batches, self._size = batch, buckets.batches, size
         self._windows: dict[tuple[int, int], NDArray[np.int64]] = {}
 
     def end_of(self, position: int) -> int:
@@ -147,14 +146,13 @@ class Bucketing:
         known: returns the lengths that the index knows.
 
     Attributes:
-        buckets: as given.
+        buckets: as given, with the lengths once they are known.
         digest: of the lengths; empty while they are not known.
     """
 
     def __init__(self, buckets: Buckets, known: Callable[[], NDArray[Any]]) -> None:
         self.buckets, self._known = buckets, known
-        self._lengths: NDArray[Any] | None = buckets.lengths
-        self.digest = lengths_digest(self._lengths)
+        self.digest = lengths_digest(buckets.lengths)
         self._order: BucketedOrder | None = None
 
     def order(self, inner: MixedOrder | RowOrder, rows: int, batch: int, seed: int, *, shuffled: bool) -> BucketedOrder:
@@ -171,16 +169,14 @@ class Bucketing:
             ValueError: there are not as many lengths as rows.
             PipelineError: the lengths are not known.
         """
-        if self._lengths is None:
-            self._lengths = self._known()
-            self.digest = lengths_digest(self._lengths)
-        if len(self._lengths) != rows:
-            raise ValueError(f"buckets have {len(self._lengths)} lengths, and the dataset has {rows} rows")
+        if self.buckets.lengths is None:
+            self.buckets = replace(self.buckets, lengths=self._known())
+            self.digest = lengths_digest(self.buckets.lengths)
+        if len(self.buckets.lengths) != rows:
+            raise ValueError(f"buckets have {len(self.buckets.lengths)} lengths, and the dataset has {rows} rows")
         if self._order is None or self._order.made_of != (inner, batch):
             size = inner.rows if isinstance(inner, MixedOrder) else lambda _: rows
-            self._order = BucketedOrder(
-                inner, self._lengths, seed, batch, self.buckets.batches, size, shuffled=shuffled
-            )
+            self._order = BucketedOrder(inner, self.buckets, seed, batch, size, shuffled=shuffled)
         return self._order
 
     def end_of(self, position: int) -> int:
