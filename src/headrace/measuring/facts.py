@@ -5,13 +5,13 @@ Reading them changes nothing in the script.
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 from headrace.control_group import granted_cores
+from headrace.feed.torch_ranks import this_rank
 
 QUIET_SECONDS = 0.1
 QUIET_LIMIT = 5.0
@@ -104,10 +104,7 @@ def own_stats(loader: Any) -> dict[str, Any]:
 
 def rank() -> dict[str, Any]:
     """Returns which rank this process is, and the cores that it may use: the fields of a `rank` record."""
-    torch = sys.modules.get("torch")
-    number, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
-        number, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    number, world = this_rank()
     return {"rank": number, "world_size": world, "cores": granted_cores()}
 
 

@@ -19,6 +19,7 @@ from headrace.feed.sources.source import Source
 from headrace.feed.streams.mixed_stream import MixedStream
 from headrace.feed.streams.packing import Packed
 from headrace.feed.streams.stream import Stream
+from headrace.feed.torch_ranks import ranks_of_torch
 
 _ONE_RANK = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"} | {
     "SLURM_PROCID": "0", "SLURM_NTASKS": "1", "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1",
@@ -107,9 +108,9 @@ def show_one_rank() -> None:
     torch.distributed, which no fork could use.
     """
     _set_one_rank()
-    distributed: Any = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        distributed.GroupMember.WORLD = None
+    if ranks_of_torch() is not None:
+        group: Any = sys.modules["torch.distributed"].GroupMember
+        group.WORLD = None
 
 
 def _set_one_rank() -> dict[str, str]:
