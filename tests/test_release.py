@@ -34,7 +34,7 @@ def test_every_python_of_the_package_is_tested_checked_and_named_to_users() -> N
     tested = workflow("tests")["bare"]["strategy"]["matrix"]["python"]
     steps = workflow("release")["build"]["steps"]
     released = next(step["with"]["python-version"].split() for step in steps if "setup-python" in step.get("uses", ""))
-    checked = re.search(r"^for minor in (.*); do$", text("scripts/release-check"), re.MULTILINE)
+    checked = re.search(r"^for minor in \$\{\*:-(.*)\}; do$", text("scripts/release-check"), re.MULTILINE)
     assert checked is not None
     assert checked[1].split() == tested == sorted(released)
     assert tested[: len(pythons)] == pythons
