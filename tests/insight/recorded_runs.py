@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from headrace.insight.figures.columns import Columns, read_columns
+from headrace.insight.reports.run_report import Report
+from headrace.insight.timeseries.chart_data import Metrics
+from headrace.insight.timeseries.charts import report_charts
 from headrace.runs import (
     Cause,
     EventWriter,
@@ -27,6 +31,16 @@ START = 1_795_201_200.0
 FEED = Stream("data_group", "algo-1", "feed")
 HOSTS = {"data_group": ["algo-1"], "dnn_group": ["algo-2"]}
 TYPES = {"data_group": "ml.c5.xlarge", "dnn_group": "ml.g5.xlarge"}
+
+
+def columns_of(*records: Mapping[Stream, Sequence[Metric]]) -> Columns:
+    """Columns of records, of which a stream may have several kinds."""
+    return Columns((stream, metric) for part in records for stream, metrics in part.items() for metric in metrics)
+
+
+def read_charts(run: Run, report: Report) -> Metrics:
+    """The charts of a run's report."""
+    return report_charts(report, read_columns(run))
 
 
 def rank(number: int, host: str = "algo-2") -> Stream:

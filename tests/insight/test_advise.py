@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from recorded_runs import FEED, feed, host, loader, record
+from recorded_runs import FEED, columns_of, feed, host, loader, record
 from recorded_runs import rank as recorded_rank
 
 from headrace.catalog.cost import cost
@@ -259,7 +259,7 @@ WORKERS = {
 
 
 def test_what_a_run_tells_is_read_without_its_warm_up() -> None:
-    found = measure(PLAN, LOADERS, WORKERS, HOSTS)
+    found = measure(PLAN, columns_of(LOADERS, WORKERS, HOSTS))
     assert found.window == Window(1.0, 4.0)
     assert found.step.value == pytest.approx(0.2)
     assert found.wait == pytest.approx(0.5)
@@ -282,14 +282,14 @@ def test_what_a_run_tells_is_read_without_its_warm_up() -> None:
 
 def test_a_rank_that_waits_for_another_in_a_collective_does_not_count_as_computing() -> None:
     other = {Stream("train", "algo-2", "1"): [loader_second(t, wait=0.1) for t in (1.0, 2.0, 3.0)]}
-    found = measure(PLAN, LOADERS | other, WORKERS, HOSTS)
+    found = measure(PLAN, columns_of(LOADERS | other, WORKERS, HOSTS))
     assert found.workload.compute.value == pytest.approx(0.1)  # of the rank that waited for its data
     assert found.workload.rows == 2 * ROWS
 
 
 def test_a_loader_that_tells_nothing_of_its_workers_is_assumed_for_in_words() -> None:
     plan = [PlannedGroup("train", TRAINER, ("algo-2",), processes_per_host=1)]
-    found = measure(plan, LOADERS, {}, {TRAIN_HOST: [host_second(t, 1.5) for t in (1.0, 2.0, 3.0, 4.0)]})
+    found = measure(plan, columns_of(LOADERS, {TRAIN_HOST: [host_second(t, 1.5) for t in (1.0, 2.0, 3.0, 4.0)]}))
     assert not found.workers_told
     # 0.3 CPU seconds a step, 0.1 of them the rank's
     cpu = found.groups[0].cpu
@@ -302,7 +302,7 @@ def foreign(wait: float, rate: float, **changes: object) -> Measured:
     """A run of a loader that tells nothing, on 2 cores of which `rate` are busy."""
     plan = [PlannedGroup("train", TRAINER, ("algo-2",), processes_per_host=1)]
     ranks = {RANK: [msgspec.structs.replace(loader_second(t, wait=wait), **changes) for t in (1.0, 2.0, 3.0, 4.0)]}
-    return measure(plan, ranks, {}, {TRAIN_HOST: [host_second(t, rate) for t in (1.0, 2.0, 3.0, 4.0)]})
+    return measure(plan, columns_of(ranks, {TRAIN_HOST: [host_second(t, rate) for t in (1.0, 2.0, 3.0, 4.0)]}))
 
 
 @pytest.mark.parametrize("wait", [0.01, 0.1])
@@ -328,27 +328,27 @@ def test_cores_to_spare_a_measured_device_or_a_queue_tell_that_the_ranks_compute
     assert not foreign(0.01, 1.99, compute=0.9).blurred
     assert not foreign(0.01, 1.99, queue=1.0).blurred
     assert advise(foreign(0.01, 1.5)).advice.startswith("Do not add CPU hosts: ")
-    assert not measure(PLAN, LOADERS, WORKERS, HOSTS).blurred
+    assert not measure(PLAN, columns_of(LOADERS, WORKERS, HOSTS)).blurred
     served = {Stream("data", "algo-1", "tf-worker-0"): [
         ServiceSecond(t=t, stream="tf-worker-0", role="worker", cpu=t, rss=1, tasks=1) for t in (1.0, 2.0)
     ]}  # fmt: skip
     plan = [PlannedGroup("train", TRAINER, ("algo-2",), processes_per_host=1)]
     busy = {TRAIN_HOST: [host_second(t, 1.99) for t in (1.0, 2.0, 3.0, 4.0)]}
-    assert measure(plan, LOADERS, {}, busy).blurred
-    assert not measure(plan, LOADERS, {}, busy, servers=served).blurred
+    assert measure(plan, columns_of(LOADERS, busy)).blurred
+    assert not measure(plan, columns_of(LOADERS, busy, served)).blurred
 
 
 def test_the_model_proves_itself_on_the_cluster_of_a_foreign_loader() -> None:
     # two cores, busy all the time: 0.4 CPU seconds a step of 0.2 s
     plan = [PlannedGroup("train", TRAINER, ("algo-2",), processes_per_host=1)]
-    found = measure(plan, LOADERS, {}, {TRAIN_HOST: [host_second(t, 2.0) for t in (1.0, 2.0, 3.0, 4.0)]})
+    found = measure(plan, columns_of(LOADERS, {TRAIN_HOST: [host_second(t, 2.0) for t in (1.0, 2.0, 3.0, 4.0)]}))
     assert (found.groups[0].executors, found.ranks_per_host) == (2, 1.0)
     assert advise(found).now.predicted.value == pytest.approx(0.2)
 
 
 def test_hosts_of_another_data_service_count_with_all_their_cpu_time() -> None:
     plan = [msgspec.structs.replace(PLAN[0], feed_executors=0), msgspec.structs.replace(PLAN[1], feed_executors=0)]
-    found = measure(plan, LOADERS, {}, HOSTS)
+    found = measure(plan, columns_of(LOADERS, HOSTS))
     # (1.0 + 0.9) CPU seconds a second, 5 steps a second, 0.1 s of each the rank's
     assert found.groups[0].cpu is not None
     assert found.groups[0].cpu.value == pytest.approx((1.9 / 5 - 0.1) / ROWS)
@@ -357,22 +357,22 @@ def test_hosts_of_another_data_service_count_with_all_their_cpu_time() -> None:
 
 def test_data_workers_that_the_plan_forgets_count_by_what_they_told() -> None:
     plan = [msgspec.structs.replace(group, feed_executors=0) for group in PLAN]
-    found = measure(plan, LOADERS, WORKERS, HOSTS)
-    assert found == measure(PLAN, LOADERS, WORKERS, HOSTS)
+    found = measure(plan, columns_of(LOADERS, WORKERS, HOSTS))
+    assert found == measure(PLAN, columns_of(LOADERS, WORKERS, HOSTS))
     only = {Stream("data", "algo-1", "feed"): WORKERS[Stream("data", "algo-1", "feed")]}
-    assert advise(measure(plan, LOADERS, only, HOSTS), DATA).best is not None
+    assert advise(measure(plan, columns_of(LOADERS, only, HOSTS)), DATA).best is not None
     # The group of the workers is not in the plan, or they made samples in no time: nothing tells what one costs.
     unknown = {Stream("other", "algo-9", "feed"): only[Stream("data", "algo-1", "feed")]}
     timeless = {stream: [msgspec.structs.replace(one, produce=0.0) for one in told] for stream, told in only.items()}
     for workers in (unknown, timeless):
         with pytest.raises(UsageError, match="its data workers do not tell how long they took") as refused:
-            measure(plan, LOADERS, workers, HOSTS)
+            measure(plan, columns_of(LOADERS, workers, HOSTS))
         assert refused.value.hint
 
 
 def test_groups_that_do_neither_stay_and_cost_money() -> None:
     plan = [*PLAN, PlannedGroup("judge", "ml.m5.large", ("algo-3",))]
-    found = advise(measure(plan, LOADERS, WORKERS, HOSTS), DATA)
+    found = advise(measure(plan, columns_of(LOADERS, WORKERS, HOSTS)), DATA)
     assert found.now.cluster == f"1 x {DATA} + 1 x {TRAINER} + 1 x ml.m5.large"
     assert found.now.price_per_hour == pytest.approx(price(TRAINER) + price(DATA) + price("ml.m5.large"))
     assert found.candidates[0].price_per_hour == pytest.approx(price(TRAINER) + price("ml.m5.large"))
@@ -382,7 +382,7 @@ def test_compute_under_crowded_cores_is_the_cpu_time_of_a_rank() -> None:
     plan = [PlannedGroup("train", TRAINER, ("algo-2",), processes_per_host=1, feed_executors=1)]
     workers = {Stream("train", "algo-2", "feed"): [worker_second(t, 1, 1.0, 0.53, 10) for t in (1.0, 2.0, 3.0, 4.0)]}
     hosts = {TRAIN_HOST: [host_second(t, 1.0, cores=1) for t in (1.0, 2.0, 3.0, 4.0)]}
-    found = measure(plan, LOADERS, workers, hosts)
+    found = measure(plan, columns_of(LOADERS, workers, hosts))
     assert found.workload.compute.value == pytest.approx(0.47 / 5)  # less than the 100 ms measured
     assert found.workload.compute.high == pytest.approx(0.1)
     assert "data workers competed for the cores of the ranks" in found.assumptions[0]
@@ -406,7 +406,7 @@ def test_a_run_that_tells_too_little_is_refused(
     message: str,
 ) -> None:
     with pytest.raises(UsageError, match=message):
-        measure(PLAN, loaders, workers, hosts)
+        measure(PLAN, columns_of(loaders, workers, hosts))
 
 
 @pytest.mark.parametrize("seconds", [1 + LEAST_RECORDS - 1, 1 + LEAST_RECORDS])

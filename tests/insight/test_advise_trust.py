@@ -7,6 +7,7 @@ import sys
 
 import msgspec
 import pytest
+from recorded_runs import columns_of
 from test_advise import (
     DATA,
     DEFAULT_TYPES,
@@ -31,6 +32,7 @@ from headrace.insight.advise.calibrate import measure
 from headrace.insight.advise.clusters import Candidate, bandwidth_of
 from headrace.insight.advise.link_bandwidth import FULL, MEGABIT, carried, published_bandwidth, with_links
 from headrace.insight.advise.measured_inputs import Measured
+from headrace.insight.figures.columns import Key, Table
 from headrace.insight.performance_model import Range
 from headrace.insight.verdicts.decide import Verdict
 from headrace.insight.verdicts.thresholds import LINK_BUSY, NEXT, NEXT_IDLE, VerdictName
@@ -52,16 +54,20 @@ def sender(sending: float, sent: float) -> dict[Stream, list[WorkerSecond]]:
     return {FEED: [msgspec.structs.replace(one, t=t, sending=sending, sent=int(sent)) for t in SECONDS]}
 
 
+def workers_of(records: dict[Stream, list[WorkerSecond]]) -> dict[Key, Table]:
+    return columns_of(records).tables("worker")
+
+
 # What a link carries
 
 
 def test_a_busy_link_carries_what_it_carried_while_it_sent_and_an_idle_one_tells_nothing() -> None:
-    assert carried("data", sender(0.8, 20e6)) == pytest.approx(25e6)
-    assert carried("data", sender(LINK_BUSY / 100, 20e6)) == pytest.approx(40e6)
-    assert carried("data", sender(LINK_BUSY / 100 - 0.01, 20e6)) is None
-    assert carried("train", sender(0.8, 20e6)) is None
+    assert carried("data", workers_of(sender(0.8, 20e6))) == pytest.approx(25e6)
+    assert carried("data", workers_of(sender(LINK_BUSY / 100, 20e6))) == pytest.approx(40e6)
+    assert carried("data", workers_of(sender(LINK_BUSY / 100 - 0.01, 20e6))) is None
+    assert carried("train", workers_of(sender(0.8, 20e6))) is None
     local = {FEED: [msgspec.structs.replace(one, loader="train") for one in sender(0.8, 20e6)[FEED]]}
-    assert carried("data", local) is None
+    assert carried("data", workers_of(local)) is None
 
 
 def linked(
@@ -69,7 +75,7 @@ def linked(
 ) -> tuple[dict[str, float | None], bool, list[str]]:
     groups = [facts("data", DATA, hosts), facts("train", TRAINER, trains=True)]
     assumptions: list[str] = []
-    found, unsure = with_links(groups, sender(0.9, 0.9 * sent), limits or {}, assumptions)
+    found, unsure = with_links(groups, workers_of(sender(0.9, 0.9 * sent)), limits or {}, assumptions)
     return {one.name: one.bandwidth for one in found}, unsure, assumptions
 
 
@@ -95,7 +101,7 @@ def test_a_trainer_that_takes_in_all_that_its_link_carries_is_the_limit_however_
 
 def test_without_a_busy_link_the_job_limits_a_group_and_else_its_type_does() -> None:
     groups = [facts("data", DATA), facts("train", TRAINER, trains=True)]
-    found, unsure = with_links(groups, sender(0.1, 1e6), {"data": 25e6}, [])
+    found, unsure = with_links(groups, workers_of(sender(0.1, 1e6)), {"data": 25e6}, [])
     assert ([one.bandwidth for one in found], unsure) == ([25e6, None], False)
 
 
@@ -141,11 +147,11 @@ def test_more_hosts_bring_nothing_where_the_trainers_link_is_full() -> None:
 
 def test_a_run_tells_its_link_to_the_model() -> None:
     workers = {FEED: sender(0.9, 0.9 * 25e6)[FEED], **{s: w for s, w in WORKERS.items() if s != FEED}}
-    found = measure(PLAN, LOADERS, workers, HOSTS, limits={"data": 25e6})
+    found = measure(PLAN, columns_of(LOADERS, workers, HOSTS), limits={"data": 25e6})
     assert [one.bandwidth for one in found.groups] == [pytest.approx(25e6), None]
     assert not found.link_unsure
-    assert measure(PLAN, LOADERS, workers, HOSTS).link_unsure
-    assert [one.bandwidth for one in measure(PLAN, LOADERS, WORKERS, HOSTS).groups] == [None, None]
+    assert measure(PLAN, columns_of(LOADERS, workers, HOSTS)).link_unsure
+    assert [one.bandwidth for one in measure(PLAN, columns_of(LOADERS, WORKERS, HOSTS)).groups] == [None, None]
 
 
 # Whether the model may be believed
@@ -165,7 +171,7 @@ def sleeping() -> Measured:
     plan = [msgspec.structs.replace(PLAN[1], feed_executors=0)]
     ranks = {Stream("train", "algo-2", "0"): [loader_second(t, steps=12, wait=0.65, step=1.02) for t in SECONDS]}
     hosts = {Stream("train", "algo-2", "host"): [host_second(t, 0.04) for t in SECONDS]}
-    return measure(plan, ranks, {}, hosts)
+    return measure(plan, columns_of(ranks, hosts))
 
 
 @pytest.mark.promise("advise", "advice keeps measured and predicted apart, or is withheld where its model does not fit")

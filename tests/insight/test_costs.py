@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 
 import msgspec
 import pytest
+from recorded_runs import columns_of
 
 from headrace.insight import CostReport, cost_report, project
 from headrace.insight.cost.cost_report import cost_of
+from headrace.insight.figures.columns import Floats, Table
 from headrace.insight.figures.figure import FORMULAS, Figure, Window
 from headrace.insight.figures.loaders import Training, training_of
 from headrace.insight.figures.planned_job import PlannedBudget, PlannedGroup, PlannedJob
@@ -57,7 +58,7 @@ def costs(events: list[Event], records: list[LoaderSecond] | None = None, **fiel
     assert isinstance(job, PlannedJob)
     finished = any(isinstance(event, RunFinished) for event in events)
     loaders = {RANK: records} if records else {}
-    return cost_of(state_of(events, not finished), job, training_of(loaders), now=200.0, **fields)  # type: ignore[arg-type]
+    return cost_of(state_of(events, not finished), job, training_of(columns_of(loaders).loaders()), now=200.0, **fields)  # type: ignore[arg-type]
 
 
 def values(figure: Figure) -> tuple[float | None, str]:
@@ -261,16 +262,17 @@ def test_an_epoch_costs_its_steps_and_the_first_is_left_out_as_warm_up() -> None
 
 
 def test_records_are_read_as_often_however_many_epochs_there_are() -> None:
-    class Counted(list[LoaderSecond]):
+    class Counted(Table):
         reads = 0
 
-        def __iter__(self) -> Iterator[LoaderSecond]:
+        def __getitem__(self, name: str) -> Floats:
             self.reads += 1
-            return super().__iter__()
+            return super().__getitem__(name)
 
     reads = []
     for epochs in (1, 200):
-        records = Counted(second(t, epoch=int(t) * epochs // 200) for t in map(float, range(200)))
+        columns = columns_of({RANK: [second(t, epoch=int(t) * epochs // 200) for t in map(float, range(200))]})
+        records = Counted(columns.loaders()["train"][RANK].columns)
         found = cost_of(
             state_of([*BEGIN, END], True), PlannedJob((DNN, DATA)), Training("train", {RANK: records}), now=0.0
         )
@@ -283,7 +285,7 @@ def test_ranks_share_the_steps_of_an_epoch_and_the_slowest_decides_how_long_it_t
     state = state_of([*BEGIN, END], False)
     other = Stream("dnn", "algo-1", "1")
     loaders = {RANK: [second(120, 2.0), second(122, 2.0)], other: [second(120, 4.0), second(122, 2.0)]}
-    (epoch,) = cost_of(state, PlannedJob((DNN, DATA)), training_of(loaders), now=200.0).epochs
+    (epoch,) = cost_of(state, PlannedJob((DNN, DATA)), training_of(columns_of(loaders).loaders()), now=200.0).epochs
     assert (epoch.steps, epoch.samples, epoch.seconds) == (20, 320, 6.0)
 
 
@@ -294,7 +296,7 @@ def test_the_steps_of_the_job_times_their_cost_are_the_cost_of_the_training() ->
         Stream("dnn", "algo-1", name): [second(120 + n * length, length) for n in range(10)]
         for name, length in lengths.items()
     }
-    found = cost_of(state, PlannedJob((DNN, DATA)), training_of(loaders), now=200.0)
+    found = cost_of(state, PlannedJob((DNN, DATA)), training_of(columns_of(loaders).loaders()), now=200.0)
     (epoch,) = found.epochs
     assert (epoch.steps, epoch.seconds) == (100, pytest.approx(14.0))
     assert found.per_step.value is not None

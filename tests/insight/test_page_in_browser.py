@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import sync_playwright
-from recorded_runs import FEED, feed, host, loader, rank, record
+from recorded_runs import FEED, feed, host, loader, rank, read_charts, record
 
 from headrace.insight import compare, report
 from headrace.insight.render.html import comparison_page, report_page
-from headrace.insight.timeseries.charts import read_charts
 from headrace.runs import Stream
 from needs import chromium
 

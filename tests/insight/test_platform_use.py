@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from recorded_runs import columns_of
+
 from headrace.engines.sagemaker.service_calls import HostPoint, ServiceRefused
 from headrace.engines.sagemaker.service_measures import bring_host_metrics
 from headrace.insight.figures.platform_use import platform_uses
@@ -64,7 +66,7 @@ def test_only_what_the_own_records_do_not_tell_is_brought_from_where_they_end(tm
         t=60.0, seconds=60.0, source="CloudWatch", cpu=200.0, memory=200.0, gpu=200.0, gpu_memory=200.0, disk=200.0
     )
     types = {name: kind for name, (kind, _) in BILL.groups.items()}
-    data, dnn = platform_uses(found, types)
+    data, dnn = platform_uses(columns_of(found), types)
     assert (data.host, data.cpu.value, data.gpu_use.value) == ("algo-3", 150 / 4, None)
     assert data.gpu_use.note == "CloudWatch has none of this host"
     assert (dnn.cpu.value, dnn.gpu_use.value, dnn.memory.value) == (150 / 48, 150 / 4, 200.0)
@@ -76,6 +78,6 @@ def test_a_host_whose_group_nobody_told_is_shown_without_one_and_a_refusal_ends_
     run = recorded(tmp_path, instances=False)
     assert bring_host_metrics(run, Measured(refuses=True)) == 0  # type: ignore[arg-type]
     assert bring_host_metrics(run, Measured()) == 4  # type: ignore[arg-type]
-    uses = platform_uses(run.platform_minutes(), {"data": "ml.c5.xlarge"})
+    uses = platform_uses(columns_of(run.platform_minutes()), {"data": "ml.c5.xlarge"})
     assert [(each.group, each.host) for each in uses] == [("unknown", "algo-2"), ("unknown", "algo-3")]
     assert (uses[0].cpu.value, uses[0].cpu.unit) == (150.0, "% of one")

@@ -9,9 +9,10 @@ from xml.etree import ElementTree
 
 import msgspec
 import pytest
-from recorded_runs import FEED, START, feed, host, loader, rank, record
+from recorded_runs import FEED, START, feed, host, loader, rank, read_charts, record
 
 from headrace.insight import Comparison, Report, compare, report
+from headrace.insight.figures.columns import Columns
 from headrace.insight.figures.figure import Confidence, Figure, Spread
 from headrace.insight.figures.noise import differ
 from headrace.insight.render.html import comparison_page, report_page
@@ -20,8 +21,7 @@ from headrace.insight.render.plain_text import number, quantity, spread
 from headrace.insight.render.svg import HEIGHT, WIDTH, Trace, chart, nice_ticks
 from headrace.insight.render.tables import comparison_sheets, letter, report_sheets, stacked_sheets
 from headrace.insight.timeseries.chart_data import Line, Metrics
-from headrace.insight.timeseries.charts import MOST_POINTS, read_charts, report_charts
-from headrace.insight.timeseries.columns import Columns
+from headrace.insight.timeseries.charts import MOST_POINTS, report_charts
 from headrace.runs import Cause, CauseKind, GpuUse, LoaderSecond, Metric, Run, Status, Stream, ValueSecond
 
 HOSTS = {Stream("dnn_group", "algo-2", "host"): host(0.9), Stream("data_group", "algo-1", "host"): host(0.4)}

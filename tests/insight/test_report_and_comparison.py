@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from recorded_runs import read_charts
 
 from headrace.errors import UsageError
 from headrace.insight import FORMULAS, Comparison, Report, compare, cost_report, report
@@ -15,7 +16,6 @@ from headrace.insight.advise.advice_text import first_of_all
 from headrace.insight.figures.figure import percentile, spread_of
 from headrace.insight.figures.missing_files import absent, why_unread
 from headrace.insight.render.html import report_page
-from headrace.insight.timeseries.charts import read_charts
 from headrace.runs import (
     Cause,
     CauseKind,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from datetime import date
 
 import pytest
+from recorded_runs import columns_of
 
 from headrace.catalog.cost import cost
 from headrace.catalog.prices import price_of
@@ -56,7 +57,13 @@ def run(step: float, **groups: tuple[str, int]) -> CostReport:
         for index in range(101)
     ]
     state = state_of(events, False)
-    return cost_of(state, PlannedJob(planned), training_of({Stream("dnn", "algo-1", "0"): records}), now=end, on=THEN)
+    return cost_of(
+        state,
+        PlannedJob(planned),
+        training_of(columns_of({Stream("dnn", "algo-1", "0"): records}).loaders()),
+        now=end,
+        on=THEN,
+    )
 
 
 def value(report: CostReport) -> float:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from recorded_runs import columns_of
 
 from headrace.agent.metrics.counters import busy_seconds
 from headrace.insight.figures.figure import FORMULAS, Figure, Window
@@ -33,7 +34,7 @@ def counters(*received: int | None, start: float = 100.0) -> list[HostSecond]:
 def group(*hosts: list[HostSecond], window: Window | None = WINDOW, silent: int = 0) -> GroupReport:
     names = [f"algo-{number + 1}" for number in range(len(hosts) + silent)]
     streams = {Stream("g", name, "host"): found for name, found in zip(names, hosts, strict=False)}
-    return group_report("g", names, streams, window)
+    return group_report("g", names, columns_of(streams), window)
 
 
 def test_rates_are_the_growth_of_the_counters_in_the_window_added_over_the_hosts() -> None:
@@ -174,7 +175,7 @@ def test_a_metric_has_the_figures_of_all_its_programs() -> None:
         Stream("g", "algo-1", "values"): [value(10, "0", 5, 1), value(12, "0", 2), value(11, "0", 7, name="lr")],
         Stream("g", "algo-2", "values"): [value(11, "1", 9), value(11.5, "feed", 3)],
     }
-    loss, lr, never = value_reports(["loss", "lr", "never"], found)
+    loss, lr, never = value_reports(["loss", "lr", "never"], columns_of(found))
     assert loss.programs == ("g/algo-1[0]", "g/algo-2[1]", "g/algo-2[feed]")
     assert (loss.count.value, loss.min.value, loss.max.value, loss.mean.value) == (5, 1, 9, 4.0)
     assert loss.last.value == 2
@@ -193,7 +194,7 @@ def test_a_metric_has_the_figures_of_all_its_programs() -> None:
 
 
 def test_a_metric_that_was_found_but_is_not_in_the_plan_is_shown_all_the_same() -> None:
-    [found] = value_reports([], {Stream("g", "algo-1", "values"): [value(1, "0", 5)]})
+    [found] = value_reports([], columns_of({Stream("g", "algo-1", "values"): [value(1, "0", 5)]}))
     assert (found.name, found.last.value) == ("loss", 5)
 
 
@@ -204,7 +205,7 @@ def test_cpu_of_others_is_what_the_cores_did_beyond_the_run_s_own_hosts() -> Non
     assert found.others.value == pytest.approx(35.0)
     streams = {Stream("g", "algo-1", "host"): own}
     beside = group_report(
-        "g", ["algo-1"], streams, WINDOW, {"algo-1": 1.3}
+        "g", ["algo-1"], columns_of(streams), WINDOW, {"algo-1": 1.3}
     )  # 1.3 of them are another host's of the run
     assert beside.others.value == pytest.approx(5.0)
     assert "do not tell" in group(counters(1, 2, 3, 4)).others.note

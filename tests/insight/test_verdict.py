@@ -5,16 +5,20 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
+from effort import SOAK, number
 
 from headrace.insight import Verdict, VerdictName, Window
+from headrace.insight.figures.columns import Table
 from headrace.insight.figures.figure import FORMULAS
 from headrace.insight.figures.noise import LEAST_VALUES, MOST_VALUES
 from headrace.insight.verdicts.decide import verdict as decide
-from headrace.insight.verdicts.evidence import Beside, RankTimes, Silence, Supply, Usage, VerdictInputs
+from headrace.insight.verdicts.evidence import Beside, Silence, Supply, Usage, VerdictInputs
 from headrace.insight.verdicts.thresholds import (
     CPU_BUSY,
     CROWDED,
@@ -36,6 +40,7 @@ from headrace.insight.verdicts.thresholds import (
     STRAGGLER,
     band_of,
 )
+from headrace.runs import Stream
 
 WINDOW = Window(100.0, 130.0)
 BUSY, SPARING = Supply(97.0, 2.0, 1.0, 10.0), Supply(30.0, 10.0, 60.0, 5.0)
@@ -45,21 +50,33 @@ WAITING, RELAXED = (
 )
 
 
-def rank(number: int, wait: float, *, step: float = 0.1, records: int = 30, host: str = "algo-1") -> RankTimes:
-    """A rank with steps of `step` seconds, `wait` % of them waiting; records of about a second."""
+Rank = tuple[Stream, Table]
+"""A rank and the rows of its loader."""
+
+
+def timed(place: str, **columns: Sequence[float]) -> Rank:
+    """The rank ``group/host/rank`` with steps, step, wait and, where they were measured, h2d and compute."""
+    unknown = [math.nan] * len(columns["step"])
+    rows = {"t": range(len(unknown)), "h2d": unknown, "compute": unknown, **columns}
+    return Stream(*place.split("/")), Table({name: np.array(column, dtype=float) for name, column in rows.items()})
+
+
+def inputs(ranks: Sequence[Rank] = (), *others: object, **more: object) -> VerdictInputs:
+    return VerdictInputs(dict(ranks), *others, **more)  # type: ignore[arg-type]
+
+
+def rank(
+    number: int, wait: float, *, step: float = 0.1, records: int = 30, host: str = "algo-1", **more: float
+) -> Rank:
+    """A rank with steps of `step` seconds, `wait` % of them waiting; records of about a second; `more` of each."""
     steps = max(1, round(1 / step))
     length = steps * step
-    return RankTimes(
-        place=f"dnn/{host}[{number}]",
-        host=f"dnn/{host}",
-        steps=(steps,) * records,
-        step=(length,) * records,
-        wait=(length * wait / 100,) * records,
-    )
+    columns = {"steps": steps, "step": length, "wait": length * wait / 100, **more}
+    return timed(f"dnn/{host}/{number}", **{name: [value] * records for name, value in columns.items()})
 
 
 def judged(*waits: float, supply: Supply | None = None) -> Verdict:
-    return decide(VerdictInputs(tuple(rank(n, wait) for n, wait in enumerate(waits)), supply, window=WINDOW))
+    return decide(inputs(tuple(rank(n, wait) for n, wait in enumerate(waits)), supply, window=WINDOW))
 
 
 TABLE = [
@@ -96,10 +113,8 @@ def test_the_table(found: Verdict, name: VerdictName, band: str) -> None:
 
 def with_cpu(cpu: float | None, wait: float = 1.1, device: float | None = None) -> VerdictInputs:
     """A rank beside which a loader makes batches at an unknown cost, on a host whose cores are `cpu` % busy."""
-    times = rank(0, wait)
-    if device is not None:
-        times = msgspec.structs.replace(times, compute=(device,) * len(times.step))
-    return VerdictInputs((times,), window=WINDOW, beside=Beside(cpu, "dnn/algo-1"))
+    times = rank(0, wait) if device is None else rank(0, wait, compute=device)
+    return inputs((times,), window=WINDOW, beside=Beside(cpu, "dnn/algo-1"))
 
 
 BESIDE = [
@@ -138,7 +153,7 @@ def test_batches_made_on_busy_cores_of_the_ranks_cannot_be_told_from_computing(
 @pytest.mark.promise("verdicts", "more waiting never makes a waiting job a computing one")
 def test_busier_hosts_never_make_an_unknown_job_a_computing_one() -> None:
     generator = random.Random(11)
-    for _ in range(2000):
+    for _ in range(number(400, 2000)):
         cpu, wait = generator.uniform(0, 105), generator.choice((0.0, generator.uniform(0, 10), 50.0))
         device = generator.choice((None, None, 0.5))
         before, after = (decide(with_cpu(one, wait, device)) for one in (cpu, generator.uniform(cpu, 105)))
@@ -149,8 +164,8 @@ def test_busier_hosts_never_make_an_unknown_job_a_computing_one() -> None:
 
 
 def test_exactly_5_percent_is_moderately_input_bound() -> None:
-    times = RankTimes("a", "a", (1,) * 4, (1.25,) * 4, (0.0625,) * 4)  # no rounding in binary
-    found = decide(VerdictInputs((times,)))
+    times = timed("a/a/0", steps=(1,) * 4, step=(1.25,) * 4, wait=(0.0625,) * 4)  # no rounding in binary
+    found = decide(inputs((times,)))
     assert found.evidence[0].value == NOT_BOUND
     assert (found.name, found.band) == (VerdictName.INPUT_BOUND, "moderately")
 
@@ -166,36 +181,35 @@ def test_the_skewed_rank_is_named_with_its_figures() -> None:
 
 def test_all_ranks_of_one_host_that_wait_are_a_skew_of_that_host() -> None:
     ranks = [rank(n, wait, host=host) for n, (host, wait) in enumerate([("a", 0), ("a", 1), ("b", 25), ("b", 28)])]
-    found = decide(VerdictInputs(tuple(ranks)))
+    found = decide(inputs(tuple(ranks)))
     assert (found.name, found.rank) == (VerdictName.SKEWED, "dnn/b")
 
 
 def test_a_straggler_is_a_rank_that_computes_longer_while_nobody_waits() -> None:
     steps = [0.1, 0.1, 0.1 * STRAGGLER * 1.001, 0.1]
-    slow = decide(VerdictInputs(tuple(rank(n, 0.0, step=step) for n, step in enumerate(steps))))
+    slow = decide(inputs(tuple(rank(n, 0.0, step=step) for n, step in enumerate(steps))))
     assert (slow.name, slow.rank, slow.band) == (VerdictName.SKEWED, "dnn/algo-1[2]", "not")
     assert "computes 120.1 ms a step, the median of the others 100.0 ms" in slow.sentence
     steps[2] = 0.1 * STRAGGLER * 0.99
-    assert decide(VerdictInputs(tuple(rank(n, 0.0, step=s) for n, s in enumerate(steps)))).name in RELAXED
+    assert decide(inputs(tuple(rank(n, 0.0, step=s) for n, s in enumerate(steps)))).name in RELAXED
     # In synchronous training the others compute longer because they wait for the rank that waits: no stragglers.
-    waits = decide(VerdictInputs((rank(0, 30.0), rank(1, 0.0))))
+    waits = decide(inputs((rank(0, 30.0), rank(1, 0.0))))
     assert waits.rank == "dnn/algo-1[0]"
 
 
 def test_measured_device_time_decides_who_is_slow_not_the_rest_of_the_step() -> None:
-    def with_device(number: int, device: float) -> RankTimes:
-        times = rank(number, 0.0)
-        return RankTimes(times.place, times.host, times.steps, times.step, times.wait, (0.01,) * 30, (device,) * 30)
+    def with_device(number: int, device: float) -> Rank:
+        return rank(number, 0.0, h2d=0.01, compute=device)
 
-    even = decide(VerdictInputs((with_device(0, 0.9), with_device(1, 0.9))))
+    even = decide(inputs((with_device(0, 0.9), with_device(1, 0.9))))
     assert even.name is VerdictName.COMPUTE_BOUND
     assert {"h2d", "compute"} <= {one.name for one in even.evidence}
-    uneven = decide(VerdictInputs((with_device(0, 0.5), with_device(1, 0.9))))
+    uneven = decide(inputs((with_device(0, 0.5), with_device(1, 0.9))))
     assert uneven.rank == "dnn/algo-1[1]"
     # A rank whose device was not measured is not compared by another measure.
-    mixed = decide(VerdictInputs((with_device(0, 0.5), rank(1, 0.0))))
+    mixed = decide(inputs((with_device(0, 0.5), rank(1, 0.0))))
     assert mixed.name is VerdictName.COMPUTE_BOUND
-    idle = decide(VerdictInputs((with_device(0, 0.4),)))
+    idle = decide(inputs((with_device(0, 0.4),)))
     assert any("the device works only 40 % of the step" in note for note in idle.notes)
 
 
@@ -203,15 +217,15 @@ def test_a_standstill_is_longer_than_a_minute_and_than_ten_of_the_longest_steps(
     ranks = (rank(0, 50.0),)
 
     def after(seconds: float, longest: float) -> Verdict:
-        return decide(VerdictInputs(ranks, silence=Silence(seconds, longest, rank="dnn/algo-1[0]")))
+        return decide(inputs(ranks, silence=Silence(seconds, longest, rank="dnn/algo-1[0]")))
 
     assert after(STALL_SECONDS, 1.0).name is VerdictName.STALLED
     assert after(STALL_SECONDS - 1, 1.0).name is VerdictName.INPUT_BOUND
     assert after(STALL_STEPS * 30.0, 30.0).name is VerdictName.STALLED
     assert after(STALL_STEPS * 30.0 - 1, 30.0).name is VerdictName.INPUT_BOUND
     assert after(90.0, 1.0).rank == "dnn/algo-1[0]"
-    assert decide(VerdictInputs(ranks, silence=Silence(None))).name is VerdictName.INPUT_BOUND
-    ended = decide(VerdictInputs(silence=Silence(None, cause="stalled: no output for 5 s", rank="dnn/algo-2[1]")))
+    assert decide(inputs(ranks, silence=Silence(None))).name is VerdictName.INPUT_BOUND
+    ended = decide(inputs(silence=Silence(None, cause="stalled: no output for 5 s", rank="dnn/algo-2[1]")))
     assert (ended.name, ended.rank, ended.notes) == (
         VerdictName.STALLED,
         "dnn/algo-2[1]",
@@ -220,9 +234,9 @@ def test_a_standstill_is_longer_than_a_minute_and_than_ten_of_the_longest_steps(
 
 
 def test_fewer_than_three_seconds_are_no_measurement() -> None:
-    few = decide(VerdictInputs((rank(0, 50.0, records=LEAST_RECORDS - 1),)))
+    few = decide(inputs((rank(0, 50.0, records=LEAST_RECORDS - 1),)))
     assert few.name is VerdictName.UNKNOWN
-    enough = decide(VerdictInputs((rank(0, 50.0, records=LEAST_RECORDS),)))
+    enough = decide(inputs((rank(0, 50.0, records=LEAST_RECORDS),)))
     assert enough.name is VerdictName.INPUT_BOUND
     assert any("too few independent seconds for a confidence range" in note for note in enough.notes)
     assert enough.evidence[0].confidence is None
@@ -244,7 +258,7 @@ PUBLISHED = [
 
 @pytest.mark.parametrize(("gpu", "cpu", "name"), [row[1:] for row in PUBLISHED], ids=[row[0] for row in PUBLISHED])
 def test_published_figures_without_waits_are_inferred(gpu: float | None, cpu: float | None, name: VerdictName) -> None:
-    found = decide(VerdictInputs(usage=Usage(gpu, cpu, "data_group")))
+    found = decide(inputs(usage=Usage(gpu, cpu, "data_group")))
     assert found.name is name
     known = gpu is not None and cpu is not None
     assert found.inferred == known
@@ -256,15 +270,15 @@ def test_published_figures_without_waits_are_inferred(gpu: float | None, cpu: fl
 
 
 def test_waits_outweigh_what_devices_look_like() -> None:
-    found = decide(VerdictInputs((rank(0, 0.0),), usage=Usage(45.0, 99.0)))
+    found = decide(inputs((rank(0, 0.0),), usage=Usage(45.0, 99.0)))
     assert (found.name, found.inferred) == (VerdictName.COMPUTE_BOUND, False)
 
 
 def test_the_confidence_range_is_shown_and_a_threshold_inside_it_is_a_warning() -> None:
     generator = random.Random(3)
     wait = tuple(generator.uniform(0.0, 0.1) for _ in range(40))
-    times = RankTimes("dnn/algo-1[0]", "dnn/algo-1", (10,) * 40, (1.0,) * 40, wait)
-    found = decide(VerdictInputs((times,), BUSY, window=WINDOW))
+    times = timed("dnn/algo-1/0", steps=(10,) * 40, step=(1.0,) * 40, wait=wait)
+    found = decide(inputs((times,), BUSY, window=WINDOW))
     known = found.evidence[0].confidence
     assert known is not None
     assert known.low < 100 * sum(wait) / 40 < known.high
@@ -283,11 +297,12 @@ SILENCES = [None, Silence(None), Silence(0.0, 0.1), Silence(1e6, 0.1), Silence(1
 
 def test_every_input_gives_a_verdict_with_a_sentence_a_rule_and_a_next_step() -> None:
     ranks = [(), *((rank(0, wait, records=n),) for wait in WAITS for n in (1, 3, 30))]
-    ranks += [(rank(0, a), rank(1, b, records=7)) for a, b in itertools.product(WAITS, WAITS)]
-    zero = RankTimes("a", "a", (0,) * 5, (0.0,) * 5, (0.0,) * 5)
+    pairs = itertools.product(WAITS if SOAK else (0.0, 5.0, 20.0), WAITS)
+    ranks += [(rank(0, a), rank(1, b, records=7)) for a, b in pairs]
+    zero = timed("a/a/0", steps=(0,) * 5, step=(0.0,) * 5, wait=(0.0,) * 5)
     ranks += [(zero,), (zero, rank(1, 30.0))]
     for times, supply, usage, silence in itertools.product(ranks, SUPPLIES, USAGES, SILENCES):
-        found = decide(VerdictInputs(times, supply, usage, silence, WINDOW))
+        found = decide(inputs(times, supply, usage, silence, WINDOW))
         assert found.sentence
         assert found.formula
         assert found.next == (NEXT_IDLE if found.workers_idle else NEXT[found.name])
@@ -311,14 +326,12 @@ def test_advice_to_add_data_workers_and_that_they_have_time_to_spare_exclude_one
             found.name is VerdictName.INPUT_BOUND and not idle
         )
         assert ("asked for too late" in said) == ("raise prefetch_factor" in said) == idle
-    unused = decide(
-        VerdictInputs((rank(0, 30.0),), Supply(0, 0, 100), window=WINDOW, beside=Beside(10.0, "dnn/algo-1"))
-    )
+    unused = decide(inputs((rank(0, 30.0),), Supply(0, 0, 100), window=WINDOW, beside=Beside(10.0, "dnn/algo-1")))
     assert (unused.workers_idle, unused.next) == (False, NEXT_UNUSED)
 
 
 def test_of_a_run_whose_programs_never_started_nothing_is_judged() -> None:
-    found = decide(VerdictInputs(not_started="it waits for nodes", usage=Usage(0, 0), silence=Silence(1e6)))
+    found = decide(inputs(not_started="it waits for nodes", usage=Usage(0, 0), silence=Silence(1e6)))
     assert (found.name, found.sentence) == (VerdictName.UNKNOWN, "unknown: it waits for nodes")
     assert (found.next, found.evidence, found.notes) == (NEXT_NOT_STARTED, (), ())
 
@@ -326,7 +339,7 @@ def test_of_a_run_whose_programs_never_started_nothing_is_judged() -> None:
 @pytest.mark.promise("verdicts", "more waiting never makes a waiting job a computing one")
 def test_more_wait_never_makes_a_waiting_job_a_computing_one() -> None:
     generator = random.Random(7)
-    for _ in range(3000):
+    for _ in range(number(500, 3000)):
         count = generator.choice((1, 2, 4, 8))
         work = [generator.uniform(0.5, 1.5) for _ in range(count)]
         waits = [generator.choice((0.0, generator.expovariate(10), generator.uniform(0, 3))) for _ in range(count)]
@@ -341,10 +354,10 @@ def test_more_wait_never_makes_a_waiting_job_a_computing_one() -> None:
 
 def _synthetic(work: list[float], waits: list[float], supply: Supply | None) -> Verdict:
     ranks = tuple(
-        RankTimes(f"g/h[{n}]", "g/h", (10,) * 5, (busy + wait,) * 5, (wait,) * 5)
+        timed(f"g/h/{n}", steps=(10,) * 5, step=(busy + wait,) * 5, wait=(wait,) * 5)
         for n, (busy, wait) in enumerate(zip(work, waits, strict=True))
     )
-    return decide(VerdictInputs(ranks, supply))
+    return decide(inputs(ranks, supply))
 
 
 def test_the_bands_are_those_of_tensorflows_profiler() -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from recorded_runs import FEED, START, feed, host, loader, rank, record
+from recorded_runs import FEED, START, columns_of, feed, host, loader, rank, record
 
 from headrace.insight import Verdict, report
 from headrace.insight.verdicts.evidence import silence_of
 from headrace.insight.verdicts.thresholds import NEXT_APART, STALL_SECONDS
-from headrace.runs import Cause, CauseKind, LoaderSecond, Metric, Program, ServiceSecond, Status, Stream
+from headrace.runs import Cause, CauseKind, Metric, Program, ServiceSecond, Status, Stream
 
 TRAINER, DATA = Stream("dnn_group", "algo-2", "host"), Stream("data_group", "algo-1", "host")
 
@@ -141,7 +141,7 @@ def test_a_run_that_has_ended_by_itself_is_not_stalled_whenever_it_is_read(tmp_p
 
 
 def test_only_a_run_that_goes_on_can_stand_still() -> None:
-    silent = {rank(0): [one for one in loader(0.1) if isinstance(one, LoaderSecond)]}
+    silent = columns_of({rank(0): loader(0.1)})
     rank_seen_alive = (Program(rank(0), 1, START),)  # its exit was never written
     now = START + 10_000
     assert silence_of(Status.FAILED, None, rank_seen_alive, silent, now) is None

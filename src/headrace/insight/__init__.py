@@ -1,6 +1,6 @@
 """What runs mean: the report of one, the comparison of several. Pure functions of what `headrace.runs` reads.
 
-figures            numbers with their window, spread and formula: loaders, data workers, hosts, what programs printed
+figures            a run's metrics as columns, the quantities computed from them, and numbers with window and spread
 performance_model  how long a step takes on given hosts; `advise` and `doctor` use it
 timeseries         the same over time, as charts of a few hundred points
 cost               seconds of instances become money

@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from headrace.errors import HeadraceError, UsageError
+from headrace.insight.figures.columns import Columns
 from headrace.insight.figures.figure import Figure
 from headrace.insight.reports.run_report import Report, report
 from headrace.insight.timeseries import charts
 from headrace.insight.timeseries.buckets import MOST_POINTS, Grid
-from headrace.insight.timeseries.columns import Columns
 from headrace.install_hint import install_hint
 from headrace.runs import MetricFollower, Run, Status, Stream, ValueNotFinite, ValueSecond
 from headrace.runs.describe import describe
@@ -74,10 +74,9 @@ class Exported(NamedTuple):
 
 def exported(run: Run) -> Exported:
     """Reads a run. Raises OSError or msgspec.DecodeError when its header cannot be read."""
-    known = report(run)
-    records = [(stream, metric) for stream, metric in MetricFollower(run.paths, run.on_damage).poll()]
-    columns = Columns()
-    columns.take(records)
+    records = list(MetricFollower(run.paths, run.on_damage).poll())
+    columns = Columns(records)
+    known = report(run, columns)
     start = min(known.created, columns.first) if columns.records else known.created
     last = max(start, columns.last) if columns.records else start
     series = _values([(stream, each) for stream, each in records if isinstance(each, ValueSecond | ValueNotFinite)])

@@ -25,15 +25,16 @@ def command(runs: tuple[str, ...], output: str, file: str | None) -> None:
     from headrace import insight
     from headrace.cli.options import deliver, open_run
     from headrace.cli.views.report_tables import show_comparison
+    from headrace.insight.figures.columns import read_columns
     from headrace.insight.render.html import comparison_page
     from headrace.insight.render.markdown import comparison_markdown
+    from headrace.insight.timeseries.charts import report_charts
 
     opened = [open_run(run) for run in runs]
-    reports = [insight.report(run) for run in opened]
+    metrics = [read_columns(run) for run in opened]
+    reports = [insight.report(run, columns) for run, columns in zip(opened, metrics, strict=True)]
 
     def page(found: insight.Comparison) -> str:
-        from headrace.insight.timeseries.charts import read_charts  # NumPy, which only charts need
-
-        return comparison_page(found, [read_charts(run, each) for run, each in zip(opened, reports, strict=True)])
+        return comparison_page(found, list(map(report_charts, reports, metrics)))
 
     deliver(insight.compare(reports), output, file, text=show_comparison, markdown=comparison_markdown, html=page)

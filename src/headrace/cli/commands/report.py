@@ -25,14 +25,15 @@ def command(run: str, output: str, file: str | None) -> None:
     from headrace import insight
     from headrace.cli.options import deliver, open_run
     from headrace.cli.views.report_tables import show_report
+    from headrace.insight.figures.columns import read_columns
     from headrace.insight.render.html import report_page
     from headrace.insight.render.markdown import report_markdown
+    from headrace.insight.timeseries.charts import report_charts
 
     opened = open_run(run)
+    columns = read_columns(opened)
 
     def page(found: insight.Report) -> str:
-        from headrace.insight.timeseries.charts import read_charts  # NumPy, which only charts need
+        return report_page(found, report_charts(found, columns))
 
-        return report_page(found, read_charts(opened, found))
-
-    deliver(insight.report(opened), output, file, text=show_report, markdown=report_markdown, html=page)
+    deliver(insight.report(opened, columns), output, file, text=show_report, markdown=report_markdown, html=page)

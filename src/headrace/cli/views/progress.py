@@ -72,9 +72,12 @@ class Progress:
             if loader == self._loader and now - second.t <= _RECENT and second.step > 0
         ]
         if recent:
-            if any(second.samples for second in recent):
-                parts.append(f"{sum(s.samples / s.step for s in recent):.1f} samples/s")
-            parts.append(f"data wait {100 * sum(s.wait for s in recent) / sum(s.step for s in recent):.1f} %")
+            from headrace.insight.figures.quantities import DATA_WAIT, SAMPLES_PER_SECOND  # NumPy, once there are steps
+
+            rates = [SAMPLES_PER_SECOND.of_records([second]) or 0.0 for second in recent]
+            if any(rates):
+                parts.append(f"{sum(rates):.1f} samples/s")
+            parts.append(f"data wait {DATA_WAIT.of_records(recent):.1f} %")
         if self._heard and now - self._heard >= _SILENT:
             parts.append(f"no output and no step for {duration(now - self._heard)}")
         return "  ".join(parts)

@@ -8,16 +8,20 @@ Host=<job>/algo-N       CPUUtilization, MemoryUtilization, GPUUtilization, GPUMe
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
 from typing import NamedTuple, Protocol
+
+import numpy as np
 
 from headrace.endpoint.auth.gatekeeper import Caller
 from headrace.endpoint.services.service import Service
 from headrace.endpoint.wire.protocols import ServiceError
 from headrace.endpoint.wire.requests import Members
-from headrace.runs import Run
-from headrace.runs.metric_records import HostSecond
+from headrace.insight.figures.columns import read_columns
+from headrace.insight.figures.quantities import DISK, GPU_MEMORY, GPU_USE, MEMORY, SERVER_CPU, at_once
+from headrace.runs import Run, Selector
+from headrace.runs.run_paths import HOST
 
 NAMESPACE = "/aws/sagemaker/TrainingJobs"
 _WRONG = "InvalidParameterValue"
@@ -124,31 +128,30 @@ def _find(source: RunSource, members: Members, name: str, caller: Caller) -> tup
 
 
 def _of_job(run: Run, name: str) -> Iterator[Figures]:
-    for seconds in run.value_seconds().values():
-        for each in seconds:
-            if each.name == name and each.count and all(map(math.isfinite, (each.low, each.high, each.total))):
-                yield Figures(each.t, each.count, each.low, each.high, each.total)
+    for key, rows in read_columns(run).tables("value").items():
+        if key.name == name:
+            values = (rows[field].tolist() for field in ("t", "count", "low", "high", "total"))
+            for t, count, low, high, total in zip(*values, strict=True):
+                if count and all(map(math.isfinite, (low, high, total))):
+                    yield Figures(t, int(count), low, high, total)
+
+
+_SHARES = {
+    "CPUUtilization": ("host", SERVER_CPU),
+    "MemoryUtilization": ("host", MEMORY),
+    "GPUUtilization": ("gpu", GPU_USE),
+    "GPUMemoryUtilization": ("gpu", GPU_MEMORY),
+    "DiskUtilization": ("host", DISK),
+}
+"""Of which rows a metric of hosts is, and what: of CPUs and GPUs the sum of all of a host."""
 
 
 def _of_host(run: Run, host: str, name: str) -> Iterator[Figures]:
-    for stream, seconds in run.host_seconds().items():
-        before: HostSecond | None = None
-        for each in seconds if stream.host == host else ():
-            value = _share(each, before).get(name)
-            before = each
-            if value is not None:
-                yield Figures(each.t, 1, value, value, value)
-
-
-def _share(now: HostSecond, before: HostSecond | None) -> Mapping[str, float | None]:
-    """Returns what a host used, in percent."""
-    passed = now.t - before.t if before else 0.0
-    used = now.used if now.used is not None else now.rss
-    gpus = [gpu.use for gpu in now.gpus if gpu.use is not None]
-    return {
-        "CPUUtilization": 100 * max(0.0, now.cpu - before.cpu) / passed if before and passed > 0 else None,
-        "MemoryUtilization": 100 * used / now.memory if now.memory else None,
-        "GPUUtilization": float(sum(gpus)) if gpus else None,
-        "GPUMemoryUtilization": sum(100 * gpu.memory / gpu.memory_total for gpu in now.gpus) if now.gpus else None,
-        "DiskUtilization": now.disk,
-    }
+    if name not in _SHARES:
+        return
+    kind, quantity = _SHARES[name]
+    tables = read_columns(run, Selector(host=host, name=HOST)).tables(kind).values()
+    if tables:
+        used = at_once(map(quantity.each, tables), np.add)
+        for t, value in zip(used.t.tolist(), used.over.tolist(), strict=True):
+            yield Figures(t, 1, value, value, value)

@@ -28,13 +28,14 @@ from headrace.insight.advise.clusters import (
 )
 from headrace.insight.advise.measured_inputs import Measured, not_enough
 from headrace.insight.cost.cost_report import cost_of
+from headrace.insight.figures.columns import read_columns
 from headrace.insight.figures.figure import Figure, Window
 from headrace.insight.figures.planned_job import PlannedJob, planned_job
 from headrace.insight.performance_model import RATE_FORMULA, Range, predict
 from headrace.insight.reports.run_report import Report, report, time_to_train
 from headrace.insight.verdicts.decide import Verdict
 from headrace.record_files import read_json
-from headrace.runs import HostSecond, LoaderSecond, Run, ServiceSecond, WorkerSecond, of_kind
+from headrace.runs import Run
 from headrace.runs.event_text import not_started
 from headrace.runs.events import FeedReady
 
@@ -266,18 +267,9 @@ def measured_of(
     Raises:
         UsageError: the run does not tell it.
     """
-    metrics = run.metrics()
-    ready = _ready(run)
-    loaders = of_kind(metrics, LoaderSecond)
-    return measure(
-        (plan or _plan(run)[0]).groups,
-        {stream: [second for second in found if second.t >= ready] for stream, found in loaders.items()},
-        of_kind(metrics, WorkerSecond),
-        of_kind(metrics, HostSecond),
-        loader,
-        servers=of_kind(metrics, ServiceSecond),
-        limits=(job or _job(run)).limits if run.header.engine == "local" else {},
-    )
+    limits = (job or _job(run)).limits if run.header.engine == "local" else {}
+    groups = (plan or _plan(run)[0]).groups
+    return measure(groups, read_columns(run), loader, ready=_ready(run), limits=limits)
 
 
 def _ready(run: Run) -> float:

@@ -6,22 +6,33 @@ were ready. What a run cannot tell is assumed, and every assumption is a sentenc
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TypeVar
+import math
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from headrace.insight.advise.link_bandwidth import with_links
 from headrace.insight.advise.measured_inputs import GroupFacts, Measured, not_enough
-from headrace.insight.figures.data_workers import workers_report
-from headrace.insight.figures.figure import WARM_UP_RECORDS, Window, percentile
+from headrace.insight.figures.columns import Columns, Key, Table
+from headrace.insight.figures.figure import Window, percentile
 from headrace.insight.figures.host_usage import cpu_rate
-from headrace.insight.figures.loaders import by_loader, job_time, main_loader, window_of
+from headrace.insight.figures.loaders import Ranks, Training, job_time, most_steps, timed, training_of
 from headrace.insight.figures.planned_job import PlannedGroup
+from headrace.insight.figures.quantities import (
+    BYTES_PER_SAMPLE,
+    DATA_WAIT,
+    LINK,
+    STEP_TIME,
+    SUPPLY,
+    WORKER_CPU,
+    Quantity,
+    joined,
+    total,
+)
 from headrace.insight.performance_model import Range, Workload, around, exactly, pause_of
 from headrace.insight.verdicts.evidence import made_beside, short_of_cores
 from headrace.insight.verdicts.thresholds import CROWDED, LEAST_RECORDS
-from headrace.runs import HostSecond, LoaderSecond, ServiceSecond, Stream, WorkerSecond
+from headrace.runs import Stream
 
 SATURATED = 0.9
 """From this share on all cores of a host count as busy: what waits there may be waiting for a core."""
@@ -29,40 +40,35 @@ SATURATED = 0.9
 NICE_SHARE = 1024 / (1024 + 110)
 """What a rank keeps of a core on which a data worker of niceness 10 computes too: the kernel's weights of 0 and 10."""
 
-Second = TypeVar("Second", HostSecond, WorkerSecond)
-
 
 def measure(
     plan: Sequence[PlannedGroup],
-    loaders: Mapping[Stream, Sequence[LoaderSecond]],
-    workers: Mapping[Stream, Sequence[WorkerSecond]],
-    hosts: Mapping[Stream, Sequence[HostSecond]],
+    columns: Columns,
     loader: str | None = None,
     *,
-    servers: Mapping[Stream, Sequence[ServiceSecond]] | None = None,
+    ready: float = 0.0,
     limits: Mapping[str, float] | None = None,
 ) -> Measured:
     """Reads what the model needs from a run's metrics.
 
     Args:
         plan: the groups of the run.
-        loaders: metrics of the loaders, by rank.
-        workers: metrics of the data workers, by feed server or rank.
-        hosts: metrics of the hosts.
+        columns: the metrics.
         loader: name of the loader to read; by default the training's main one.
-        servers: metrics of the servers of tf.data.service.
+        ready: when all data workers were: what loaders tell of before is left out, seconds since the epoch.
         limits: bytes a second to which the job limits the hosts of a group.
 
     Raises:
         UsageError: something that cannot be assumed was not measured.
     """
-    main = main_loader(loaders) if loader is None else loader
-    ranks = by_loader(loaders).get(main, {}) if main is not None else {}
-    window = window_of(ranks)
-    if main is None or window is None:
+    loaders = _since(ready, columns.loaders())
+    chosen = training_of(loaders) if loader is None else Training(loader, loaders.get(loader, {}))
+    window = None if chosen is None else chosen.window
+    if chosen is None or window is None:
         raise not_enough(
             "no loader wrote metrics for longer than a second after all data workers were ready; that second is warm-up"
         )
+    main, ranks = chosen.name, chosen.ranks
     training = sorted({stream.group for stream in ranks})
     if len(training) > 1:
         raise not_enough(
@@ -73,16 +79,17 @@ def measure(
     if own is None:
         raise not_enough(f"plan.json does not name the group {training[0]!r}, whose ranks train")
     steps = _Steps(ranks)
-    told = {s: _inside(found, window) for s, found in workers.items()}
-    told = {s: [w for w in found if w.loader in ("", main)] for s, found in told.items()}
-    spent = {s: _spent(found, window) for s, found in hosts.items()}
+    workers = {key: rows.after(window) for key, rows in columns.tables("worker").items() if key.name in ("", main)}
+    told = {key: rows for key, rows in workers.items() if len(rows)}
+    hosts = columns.streams("host")
+    spent = {s: _spent(rows, window) for s, rows in hosts.items()}
     trainer_hosts = {stream.host for stream in ranks}
     lone = [s for s in spent if s.group == own.name and s.host in trainer_hosts and spent[s] is not None]
     if not lone:
         raise not_enough(f"the hosts of {own.name} wrote no CPU metrics in the training window")
     per_host = len(ranks) / len(trainer_hosts)
     assumptions: list[str] = []
-    costs = _Costs(told, spent, trainer_hosts, steps, per_host, window)
+    costs = _Costs(told, spent, trainer_hosts, steps, per_host)
     if costs.told:
         makers = [group for group in plan if group.name == own.name or group.feed_executors or costs.makes(group)]
         compute, trainer = costs.compute(steps.compute, assumptions), costs.trainer_cpu
@@ -101,7 +108,7 @@ def measure(
     facts = [_facts(group, hosts, spent, group.name == own.name, *found[group.name]) for group in makers]
     groups, unsure = with_links(facts, told, limits or {}, assumptions)
     return Measured(
-        workload=Workload(steps.rows, compute, trainer, steps.bytes / steps.kept_samples or None),
+        workload=Workload(steps.rows, compute, trainer, steps.bytes_per_sample),
         step=steps.step,
         wait=steps.wait,
         steps=steps.total,
@@ -111,9 +118,9 @@ def measure(
         others=tuple(group for group in plan if group not in makers),
         ranks_per_host=per_host,
         workers_told=costs.told,
-        blurred=made_beside(main, ranks, workers, servers or {}, window)
+        blurred=made_beside(main, ranks, columns, window)
         and not steps.device
-        and costs.crowded(len(trainer_hosts), gpus=any(o.gpus for s in lone for o in hosts[s])),
+        and costs.crowded(len(trainer_hosts), gpus=any(key.stream in lone for key in columns.keys("gpu"))),
         link_unsure=unsure,
         assumptions=tuple(assumptions),
     )
@@ -150,46 +157,63 @@ def _foreign(
     return exactly(total / steps.rows), exactly(0.0)
 
 
+def _since(ready: float, loaders: Mapping[str, Ranks]) -> Mapping[str, Ranks]:
+    kept: dict[str, dict[Stream, Table]] = {}
+    for name, ranks in loaders.items():
+        for stream, rank in ranks.items():
+            if len(rows := rank.where(rank["t"] >= ready)):
+                kept.setdefault(name, {})[stream] = rows
+    return kept
+
+
+_WORKING = STEP_TIME._replace(over="no_wait", scale=1)
+"""Seconds of a step in which a rank does not wait for a batch."""
+
+
 class _Steps:
     """Sums over the steps of all ranks, warm-up left out. Seconds a step."""
 
-    def __init__(self, ranks: Mapping[Stream, Sequence[LoaderSecond]]) -> None:
-        kept = {s: [one for one in found[WARM_UP_RECORDS:] if one.steps and one.step > 0] for s, found in ranks.items()}
-        if not all(kept.values()):
+    def __init__(self, ranks: Ranks) -> None:
+        kept = timed(ranks)
+        rows = list(kept.values())
+        if not all(map(len, rows)):
             raise not_enough("a rank trained for no longer than the first second, which is left out as warm-up")
-        pool = [one for found in kept.values() for one in found]
-        if len(pool) < LEAST_RECORDS:  # as the verdict, which is then unknown
+        count = sum(map(len, rows))
+        if count < LEAST_RECORDS:  # as the verdict, which is then unknown
             raise not_enough(
-                f"{len(pool)} records of its loader (about one a second) after the warm-up are no measurement: "
+                f"{count} records of its loader (about one a second) after the warm-up are no measurement: "
                 f"{LEAST_RECORDS} are needed"
             )
-        _, seconds, count = job_time(kept)
-        self.kept_samples = sum(one.samples for one in pool)
-        if not self.kept_samples:
+        _, seconds, steps = job_time(kept)
+        size = BYTES_PER_SAMPLE.of(rows)
+        if size is None:
             raise not_enough("its loader does not tell how many samples a batch has")
-        self.bytes = sum(one.bytes for one in pool)
-        self.rows = sum(sum(o.samples for o in found) / sum(o.steps for o in found) for found in kept.values())
-        self.step = _spread(seconds / count, [one.step / one.steps for one in pool])
-        self.wait = sum(one.wait for one in pool) / sum(one.step for one in pool)
+        self.bytes_per_sample = size or None
+        self.rows = math.fsum(_BATCH.of([rank]) or 0.0 for rank in rows)
+        self.step = _spread(seconds / steps, _each(_SECONDS, rows))
+        self.wait = (DATA_WAIT.of(rows) or 0.0) / DATA_WAIT.scale
         # A rank that waits in a collective for another one's batch counts that as compute: the least is the true one.
-        least = min(kept.values(), key=_working)
-        self.compute = _spread(_working(least), [(one.step - one.wait) / one.steps for one in least])
-        whole = [one for found in ranks.values() for one in found]
-        self.total = max(sum(one.steps for one in found) for found in ranks.values())
-        self.samples = sum(one.samples for one in whole)
-        self.device = all(one.compute is not None for one in pool)
+        least = min(rows, key=_working)
+        self.compute = _spread(_working(least), _each(_WORKING, [least]))
+        self.total = most_steps(ranks)
+        self.samples = int(total(rank["samples"] for rank in ranks.values()))
+        self.device = all(len(rank.measured("compute")) == len(rank) for rank in rows)
 
 
-def _working(found: Sequence[LoaderSecond]) -> float:
-    return sum(one.step - one.wait for one in found) / sum(one.steps for one in found)
+_SECONDS = STEP_TIME._replace(scale=1)
+_BATCH = STEP_TIME._replace(over="samples", scale=1)
+
+
+def _working(rank: Table) -> float:
+    return _WORKING.of([rank]) or 0.0
+
+
+def _each(quantity: Quantity, tables: Iterable[Table]) -> list[float]:
+    return joined(quantity.each(table).over for table in tables)
 
 
 def _spread(value: float, values: Sequence[float]) -> Range:
     return around(value, percentile(values, 10), percentile(values, 90)) if values else exactly(value)
-
-
-def _inside(found: Sequence[Second], window: Window) -> list[Second]:
-    return [one for one in found if window.start < one.t <= window.end]
 
 
 class _Spent(msgspec.Struct, frozen=True):
@@ -199,11 +223,15 @@ class _Spent(msgspec.Struct, frozen=True):
     cores: int
 
 
-def _spent(found: Sequence[HostSecond], window: Window) -> _Spent | None:
-    within = [one for one in found if window.start <= one.t <= window.end]
-    if len(within) < 2 or within[-1].t <= within[0].t:
+def _spent(rows: Table, window: Window) -> _Spent | None:
+    within = rows.within(window)
+    if len(within) < 2 or within["t"][-1] <= within["t"][0]:
         return None
-    return _Spent(cpu_rate(within, None), within[-1].cores)
+    return _Spent(cpu_rate(within, None), int(within["cores"][-1]))
+
+
+_EXECUTORS_CPU = LINK._replace(over="cpu", scale=1)
+_SAMPLE_CPU, _SAMPLE_TIME = (WORKER_CPU._replace(over=field, scale=1) for field in ("cpu", "produce"))
 
 
 class _Costs:
@@ -211,14 +239,12 @@ class _Costs:
 
     def __init__(
         self,
-        told: Mapping[Stream, Sequence[WorkerSecond]],
+        told: Mapping[Key, Table],
         spent: Mapping[Stream, _Spent | None],
         trainer_hosts: set[str],
         steps: _Steps,
         ranks_per_host: float,
-        window: Window,
     ) -> None:
-        self._window = window
         self._told = told
         self._ranks = ranks_per_host
         self._by_host = {stream.host: one for stream, one in spent.items() if one is not None}
@@ -230,7 +256,7 @@ class _Costs:
         self.host_cpu = sum(totals) / len(totals) * steps.step.value
         self.total_cpu = sum(one.rate for one in self._by_host.values()) * steps.step.value
         self.trainers = len(totals)
-        self.told = any(one.samples for found in told.values() for one in found)
+        self.told = any(rows["samples"].any() for rows in told.values())
 
     def crowded(self, hosts: int, *, gpus: bool) -> bool:
         """Returns whether one of so many hosts that train had no cores to spare, or was not measured."""
@@ -246,18 +272,18 @@ class _Costs:
 
     def makes(self, group: PlannedGroup) -> bool:
         """Returns whether data workers of the group have made samples."""
-        return any(one.samples for stream, found in self._told.items() if stream.group == group.name for one in found)
+        return any(rows["samples"].any() for key, rows in self._told.items() if key.stream.group == group.name)
 
     def _executor_rate(self, host: str) -> float:
         """Returns the CPU seconds a second of all data workers of a host."""
-        mine = [found for stream, found in self._told.items() if stream.host == host]
-        return sum(sum(w.cpu for w in found) / total for found in mine if (total := sum(w.seconds for w in found)))
+        mine = [rows for key, rows in self._told.items() if key.stream.host == host]
+        return math.fsum(_EXECUTORS_CPU.of([rows]) or 0.0 for rows in mine)
 
     def _others(self, host: str) -> float:
         return max(0.0, self._by_host[host].rate - self._executor_rate(host))
 
     def _executors(self, host: str) -> int:
-        return sum(found[-1].executors for s, found in self._told.items() if s.host == host and found)
+        return sum(int(rows["executors"][-1]) for key, rows in self._told.items() if key.stream.host == host)
 
     @property
     def _saturated(self) -> bool:
@@ -280,16 +306,15 @@ class _Costs:
 
     def of(self, group: str) -> tuple[Range | None, Range | None]:
         """Returns CPU seconds and pause of a sample in a group's workers; None when they made nothing."""
-        mine = {stream: found for stream, found in self._told.items() if stream.group == group}
-        made = [one for found in mine.values() for one in found if one.samples]
-        report = workers_report(group, "", mine, self._window)
-        if not made or report.supply.value is None or report.cpu.value is None:
+        mine = {key: rows for key, rows in self._told.items() if key.stream.group == group}
+        made = [rows.where(rows["samples"] > 0) for rows in mine.values()]
+        value, supply = (quantity.of(mine.values()) for quantity in (_SAMPLE_CPU, SUPPLY))
+        if not supply or value is None:
             return None, None
-        value, produce = report.cpu.value / 1000, 1 / report.supply.value
-        cpu = _spread(value, [one.cpu / one.samples for one in made])
-        spread = _spread(produce, [one.produce / one.samples for one in made])
+        produce = 1 / supply
+        cpu, spread = _spread(value, _each(_SAMPLE_CPU, made)), _spread(produce, _each(_SAMPLE_TIME, made))
         low, middle, high = (
-            self._pause(sorted({stream.host for stream in mine}), busy, value)
+            self._pause(sorted({key.stream.host for key in mine}), busy, value)
             for busy in (spread.low, produce, spread.high)
         )
         return cpu, Range(min(low, middle), middle, max(high, middle))
@@ -307,9 +332,9 @@ class _Costs:
         return sum(found) / len(found)
 
 
-def _cores(group: PlannedGroup, hosts: Mapping[Stream, Sequence[HostSecond]]) -> int:
+def _cores(group: PlannedGroup, hosts: Mapping[Stream, Table]) -> int:
     """Returns the cores that each host of a group may use."""
-    cores = [found[-1].cores for stream, found in hosts.items() if stream.group == group.name and found]
+    cores = [int(rows["cores"][-1]) for stream, rows in hosts.items() if stream.group == group.name]
     if not cores:
         raise not_enough(f"the hosts of {group.name} wrote no metrics: how many cores they have is not known")
     return min(cores)
@@ -317,7 +342,7 @@ def _cores(group: PlannedGroup, hosts: Mapping[Stream, Sequence[HostSecond]]) ->
 
 def _facts(
     group: PlannedGroup,
-    hosts: Mapping[Stream, Sequence[HostSecond]],
+    hosts: Mapping[Stream, Table],
     spent: Mapping[Stream, _Spent | None],
     trains: bool,
     executors: int,

@@ -17,8 +17,9 @@ import msgspec
 
 from headrace.catalog.instance_types import speed
 from headrace.insight.advise.measured_inputs import GroupFacts
+from headrace.insight.figures.columns import Key, Table
+from headrace.insight.figures.quantities import LINK, Quantity
 from headrace.insight.verdicts.thresholds import LINK_BUSY
-from headrace.runs import Stream, WorkerSecond
 
 GIGABIT = 1e9 / 8
 MEGABIT = 1e6 / 8
@@ -27,6 +28,8 @@ FULL = 0.8
 """From this share of its known bandwidth on a link that is busy counts as full: headings, acknowledgements and the
 shaping of a link take the rest."""
 
+_WHILE_SENDING = Quantity("bandwidth", "bytes/s", "sent", "sending")
+
 
 def published_bandwidth(instance_type: str) -> float | None:
     """Returns the bytes a second of a type's network, as published (baseline); None when unknown."""
@@ -34,23 +37,21 @@ def published_bandwidth(instance_type: str) -> float | None:
     return None if gigabits is None else gigabits * GIGABIT
 
 
-def carried(group: str, told: Mapping[Stream, Sequence[WorkerSecond]]) -> float | None:
+def carried(group: str, told: Mapping[Key, Table]) -> float | None:
     """Returns the bytes a second that a data host's network carried while it sent; None unless it was busy.
 
     Args:
         group: of the data hosts.
         told: what feed servers and local workers did in the training window.
     """
-    pool = [one for stream, found in told.items() if stream.group == group for one in found if not one.loader]
-    sending = sum(one.sending for one in pool)
-    if not sending or 100 * sending < LINK_BUSY * sum(one.seconds for one in pool):
-        return None
-    return sum(one.sent for one in pool) / sending or None
+    servers = [rows for key, rows in told.items() if key.stream.group == group and not key.name]
+    busy = LINK.of(servers)
+    return _WHILE_SENDING.of(servers) or None if busy is not None and busy >= LINK_BUSY else None
 
 
 def with_links(
     groups: Sequence[GroupFacts],
-    told: Mapping[Stream, Sequence[WorkerSecond]],
+    told: Mapping[Key, Table],
     limits: Mapping[str, float],
     assumptions: list[str],
 ) -> tuple[tuple[GroupFacts, ...], bool]:

@@ -28,11 +28,13 @@ from headrace.insight.cost.billing import (
     platform,
     unpriced,
 )
+from headrace.insight.figures.columns import Table, read_columns
 from headrace.insight.figures.figure import FORMULAS, Figure, Window, missing
-from headrace.insight.figures.loaders import Training, job_time, training_of
+from headrace.insight.figures.loaders import Ranks, Training, job_time, training_of, whole_of
 from headrace.insight.figures.missing_files import absent
 from headrace.insight.figures.planned_job import PlannedGroup, PlannedJob, planned_job
-from headrace.runs import LoaderSecond, Run, RunState, Status, Stream
+from headrace.insight.figures.quantities import total
+from headrace.runs import Run, RunState, Status, Stream
 from headrace.runs.event_text import silence_text
 from headrace.runs.events import AttemptBilled
 from headrace.runs.lifecycle import HostTime
@@ -159,7 +161,7 @@ def cost_report(run: Run, *, region: str | None = None, now: float | None = None
     found = cost_of(
         state,
         PlannedJob() if unread else job,
-        training_of(run.loader_seconds()) if by_work else None,
+        training_of(read_columns(run).loaders()) if by_work else None,
         now=moment,
         region=region,
         on=on,
@@ -236,25 +238,25 @@ def _host(bill: Bill, host: HostTime) -> HostCost:
     return HostCost(host.group, host.host, host.released, bill.seconds([host]), bill.of_host(host))
 
 
-def _epochs(bill: Bill, ranks: Mapping[Stream, Sequence[LoaderSecond]]) -> tuple[EpochCost, ...]:
-    epochs: dict[int, dict[Stream, list[LoaderSecond]]] = {}
-    for stream, records in ranks.items():
-        for second in records:
-            epochs.setdefault(second.epoch, {}).setdefault(stream, []).append(second)
+def _epochs(bill: Bill, ranks: Ranks) -> tuple[EpochCost, ...]:
+    epochs: dict[int, dict[Stream, Table]] = {}
+    for stream, rank in ranks.items():
+        for number, rows in rank.parted("epoch").items():
+            epochs.setdefault(number, {})[stream] = rows
     return tuple(_epoch(bill, number, epochs[number]) for number in sorted(epochs))
 
 
-def _epoch(bill: Bill, number: int, ranks: Mapping[Stream, Sequence[LoaderSecond]]) -> EpochCost:
-    every = [second for records in ranks.values() for second in records]
+def _epoch(bill: Bill, number: int, ranks: Ranks) -> EpochCost:
     _, seconds, steps = job_time(ranks)
-    window = Window(min(second.t - second.step for second in every), max(second.t for second in every))
+    whole = whole_of(ranks)
+    samples = int(total(rank["samples"] for rank in ranks.values()))
     unknown = bill.why_unknown([host.group for host in bill.state.hosts])
-    if unknown or not window.seconds:
+    if unknown or whole is None or not whole.seconds:
         money = missing("cost_of_epoch", CURRENCY, unknown or "it has no step")
     else:
-        rate = bill.per_hour(window.start, window.end)
-        money = Figure("cost_of_epoch", CURRENCY, cost(rate, seconds), window)
-    return EpochCost(number, steps, sum(second.samples for second in every) or (None if steps else 0), seconds, money)
+        rate = bill.per_hour(whole.start, whole.end)
+        money = Figure("cost_of_epoch", CURRENCY, cost(rate, seconds), whole)
+    return EpochCost(number, steps, samples or (None if steps else 0), seconds, money)
 
 
 def _per_epoch(epochs: Sequence[EpochCost], state: RunState) -> Figure:

@@ -20,6 +20,7 @@ from headrace.insight.doctor.offload_decision import (
 )
 from headrace.insight.doctor.probe_records import Batch, Loader, LoaderTrial, Observation, Phase, RankTrial, Step
 from headrace.insight.figures.figure import Figure, Window, missing, spread_of
+from headrace.insight.figures.quantities import DATA_WAIT
 from headrace.insight.performance_model import RATE_FORMULA
 
 LEAST_STEPS = 3
@@ -271,7 +272,7 @@ def _rank_report(
         Figure("steps", "1", len(steps), window),
         Figure("batch_size", "1", rows, window),
         Figure("step_time", "ms", 1000 * case.step, window, spread_of([1000 * step.step for step in steps])),
-        Figure("data_wait", "%", 100 * waits / seconds, window),
+        Figure("data_wait", "%", DATA_WAIT.of_records(steps), window),
         Figure("step_floor", "ms", 1000 * floor, _window(trial.phases.get("replay")) or window, note=floor_note),
         Figure("best_gain", "x", case.gain, window, note=floor_note),
         _known("sample_cpu", cpu, cost_unit, why_no_cost, window),

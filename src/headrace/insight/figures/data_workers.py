@@ -10,14 +10,29 @@ Servers of tf.data.service are data workers of another kind: what CPU and memory
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Sequence
 
 import msgspec
 
-from headrace.insight.figures.figure import Figure, Window, missing, spread_of
-from headrace.runs import Stream, WorkerSecond
-from headrace.runs.metric_records import ServiceSecond
+from headrace.insight.figures.columns import Columns, Key, Table
+from headrace.insight.figures.figure import Figure, Window, spread_of
+from headrace.insight.figures.quantities import (
+    BLOCKED,
+    BYTES_PER_SAMPLE,
+    IDLE,
+    LINK,
+    PRODUCE,
+    SERVER_CPU,
+    SERVER_RSS,
+    SERVER_SENT,
+    SUPPLY,
+    WORKER_CPU,
+    joined,
+    span,
+)
+from headrace.runs import WorkerSecond
+
+_NO_LINK = "these workers are processes of the rank: nothing goes through the network"
 
 
 class ServerReport(msgspec.Struct, frozen=True):
@@ -42,56 +57,26 @@ class ServerReport(msgspec.Struct, frozen=True):
     server_sent: Figure
 
 
-def server_reports(metrics: Mapping[Stream, Sequence[ServiceSecond]]) -> tuple[ServerReport, ...]:
-    """Returns the report of every server that wrote a metric, in the order of their names.
-
-    Args:
-        metrics: what the agents wrote, by server; each in the order of time.
-    """
-    return tuple(_report(stream, metrics[stream]) for stream in sorted(metrics) if metrics[stream])
+def server_reports(columns: Columns) -> tuple[ServerReport, ...]:
+    """Returns the report of every server that wrote a metric, in the order of their names."""
+    servers = sorted(columns.tables("service").items(), key=lambda server: server[0].stream)
+    return tuple(_report(key, table) for key, table in servers)
 
 
-def _report(stream: Stream, seconds: Sequence[ServiceSecond]) -> ServerReport:
-    window = Window(seconds[0].t, seconds[-1].t)
+def _report(key: Key, rows: Table) -> ServerReport:
+    window = span([rows])
+    sends = key.name == "worker"
+    unsent = "it was not counted in two records of one process" if sends else "a dispatcher sends no data"
     return ServerReport(
-        group=stream.group,
-        host=stream.host,
-        stream=stream.name,
-        role=seconds[-1].role,
-        restarts=seconds[-1].restarts,
-        server_cpu=_cpu(seconds),
-        server_rss=Figure("server_rss", "bytes", max(second.rss for second in seconds), window),
-        server_sent=_sent(seconds),
+        group=key.stream.group,
+        host=key.stream.host,
+        stream=key.stream.name,
+        role=key.name,
+        restarts=int(rows["restarts"][-1]),
+        server_cpu=SERVER_CPU.figure([rows], window, "it did not live long enough for two records"),
+        server_rss=SERVER_RSS.greatest([SERVER_RSS.each(rows)], window, ""),
+        server_sent=SERVER_SENT.figure([rows] if sends else [], window, unsent),
     )
-
-
-def _cpu(seconds: Sequence[ServiceSecond]) -> Figure:
-    """CPU seconds between neighbouring records of one process; each start begins at 0 and is left out."""
-    pairs = _pairs(seconds)
-    elapsed = sum(b.t - a.t for a, b in pairs)
-    if not elapsed:
-        return missing("server_cpu", "%", "it did not live long enough for two records")
-    used = sum(b.cpu - a.cpu for a, b in pairs)
-    return Figure("server_cpu", "%", 100 * used / elapsed, Window(seconds[0].t, seconds[-1].t))
-
-
-def _sent(seconds: Sequence[ServiceSecond]) -> Figure:
-    if seconds[-1].role != "worker":
-        return missing("server_sent", "bytes/s", "a dispatcher sends no data")
-    told = [(a.sent, b.sent, b.t - a.t) for a, b in _pairs(seconds)]
-    counted = [(b - a, elapsed) for a, b, elapsed in told if a is not None and b is not None]
-    if not counted:
-        return missing("server_sent", "bytes/s", "it was not counted in two records of one process")
-    rate = sum(sent for sent, _ in counted) / sum(elapsed for _, elapsed in counted)
-    return Figure("server_sent", "bytes/s", rate, Window(seconds[0].t, seconds[-1].t))
-
-
-def _pairs(seconds: Sequence[ServiceSecond]) -> list[tuple[ServiceSecond, ServiceSecond]]:
-    """Neighbouring records of one process."""
-    return [(a, b) for a, b in pairwise(seconds) if a.restarts == b.restarts]
-
-
-Workers = Mapping[Stream, Sequence[WorkerSecond]]
 
 
 class WorkersReport(msgspec.Struct, frozen=True):
@@ -127,79 +112,43 @@ class WorkersReport(msgspec.Struct, frozen=True):
     because_text: str = ""
 
 
-def workers_reports(seconds: Workers, window: Window | None) -> tuple[WorkersReport, ...]:
+def workers_reports(columns: Columns, window: Window | None) -> tuple[WorkersReport, ...]:
     """Returns the figures of all data workers: those of feed servers by group, local ones by group and loader. Pure.
 
     Args:
-        seconds: metrics of feed servers and of ranks, by stream.
+        columns: the metrics of the run.
         window: the training window; None if there is none.
     """
-    parted: dict[tuple[str, str], dict[Stream, list[WorkerSecond]]] = {}
-    for stream in sorted(seconds):
-        for second in seconds[stream]:
-            parted.setdefault((stream.group, second.loader), {}).setdefault(stream, []).append(second)
-    return tuple(workers_report(group, loader, found, window) for (group, loader), found in sorted(parted.items()))
+    parted: dict[tuple[str, str], list[Key]] = {}
+    for key in columns.keys("worker"):
+        parted.setdefault((key.stream.group, key.name), []).append(key)
+    return tuple(_of_group(columns, *of, keys, window) for of, keys in sorted(parted.items()))
 
 
-def workers_report(group: str, loader: str, seconds: Workers, window: Window | None) -> WorkersReport:
-    """Returns the figures of one group's workers. Pure.
-
-    Args:
-        group: its name.
-        loader: the loader whose own workers they are; empty for feed servers.
-        seconds: their records.
-        window: the training window; None if there is none.
-    """
-    kept = {stream: _inside(records, window) for stream, records in seconds.items()}
-    pool = [second for records in kept.values() for second in records]
-    measured = Window(min(s.t - s.seconds for s in pool), max(s.t for s in pool)) if pool else None
+def _of_group(columns: Columns, group: str, loader: str, keys: Sequence[Key], window: Window | None) -> WorkersReport:
+    tables = [columns.table(key) for key in keys]
+    rows = [] if window is None else [table.after(window) for table in tables]
+    began = [min((table["t"] - table["seconds"]).tolist()) for table in rows if len(table)]
+    measured = Window(min(began), max(joined(table["t"] for table in rows))) if began else None
     why = "no training window" if window is None else "no metrics of these workers in the training window"
-    chosen = next((s[-1] for s in seconds.values() if s and s[-1].because is not None), None)
+    unmade = "no sample was made in the training window" if began else why
+    at_work = [table.where(table["samples"] > 0) for table in rows]
+    last = [record for key in keys if isinstance(record := columns.last_record[key], WorkerSecond)]
+    chosen = next((record for record in last if record.because is not None), None)
     because = None if chosen is None else chosen.because
-    made = sum(second.samples for second in pool)
-    unmade = why if not pool else "no sample was made in the training window"
-    produce = sum(second.produce for second in pool)
+    supply = SUPPLY.figure(rows if any(map(len, at_work)) else [], measured, unmade)
     return WorkersReport(
         group=group,
         loader=loader,
-        hosts=tuple(sorted({stream.host for stream in seconds})),
-        executors=sum(records[-1].executors for records in seconds.values() if records),
-        supply=Figure(
-            "supply", "1/s", made / produce, measured,
-            spread_of([second.samples / second.produce for second in pool if second.samples and second.produce > 0]),
-        ) if made and produce > 0 else missing("supply", "1/s", unmade),
-        produce=_share("produce", pool, measured, why),
-        blocked=_share("blocked", pool, measured, why),
-        idle=_share("idle", pool, measured, why),
-        cpu=Figure("worker_cpu", "s", 1000 * sum(second.cpu for second in pool) / made, measured)
-        if made else missing("worker_cpu", "s", unmade),
-        bytes_per_sample=Figure("bytes_per_sample", "bytes", sum(second.bytes for second in pool) / made, measured)
-        if made else missing("bytes_per_sample", "bytes", unmade),
-        link=_link(loader, pool, measured, why),
-        because=because.value if because is not None else "",
-        because_text=because.describe(chosen.because_figures) if chosen is not None and because is not None else "",
-    )  # fmt: skip
-
-
-def _inside(records: Sequence[WorkerSecond], window: Window | None) -> list[WorkerSecond]:
-    """Returns the records that end in the window."""
-    return [] if window is None else [second for second in records if window.start < second.t <= window.end]
-
-
-def _share(name: str, pool: list[WorkerSecond], window: Window | None, why: str) -> Figure:
-    whole = sum(second.executors * second.seconds for second in pool)
-    if not whole:
-        return missing(name, "%", why)
-    spent: list[float] = [getattr(second, name) for second in pool]
-    spread = spread_of([100 * used / (s.executors * s.seconds) for used, s in zip(spent, pool, strict=True)])
-    return Figure(name, "%", 100 * sum(spent) / whole, window, spread)
-
-
-def _link(loader: str, pool: list[WorkerSecond], window: Window | None, why: str) -> Figure:
-    if loader:
-        return missing("link", "%", "these workers are processes of the rank: nothing goes through the network")
-    length = sum(second.seconds for second in pool)
-    if not length:
-        return missing("link", "%", why)
-    value = 100 * sum(second.sending for second in pool) / length
-    return Figure("link", "%", value, window, spread_of([100 * s.sending / s.seconds for s in pool]))
+        hosts=tuple(sorted({key.stream.host for key in keys})),
+        executors=sum(one.executors for one in last),
+        supply=msgspec.structs.replace(supply, spread=spread_of(joined(SUPPLY.each(table).over for table in at_work))),
+        produce=PRODUCE.figure(rows, measured, why),
+        blocked=BLOCKED.figure(rows, measured, why),
+        idle=IDLE.figure(rows, measured, why),
+        cpu=WORKER_CPU.figure(rows, measured, unmade),
+        bytes_per_sample=BYTES_PER_SAMPLE.figure(rows, measured, unmade),
+        link=LINK.figure([] if loader else rows, measured, _NO_LINK if loader else why),
+        because="" if because is None else because.value,
+        because_text="" if chosen is None or because is None else because.describe(chosen.because_figures),
+    )

@@ -6,19 +6,32 @@ Instance groups and their hosts have these figures in a report.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
+import numpy as np
 
+from headrace.insight.figures.columns import Columns, Key, Table
 from headrace.insight.figures.figure import Figure, Window, missing, spread_of
-from headrace.insight.figures.noise import as_noisy, confidence_of_ratio, share_range
-from headrace.runs import GpuUse, HostSecond, Stream
-
-Hosts = Sequence[Sequence[HostSecond]]
-"""The records of some hosts, those of each in the order of time; none is empty."""
-
-Stretches = list[list[tuple[HostSecond, float]]]
-"""Records of one host with a counter, split where it began anew; each of two or more, over some time."""
+from headrace.insight.figures.noise import as_noisy, confidence_of_ratio
+from headrace.insight.figures.quantities import (
+    CORES_BUSY,
+    CPU,
+    DISK_READ,
+    DISK_WRITTEN,
+    GPU_MEMORY,
+    GPU_POWER,
+    GPU_USE,
+    MAX_RSS,
+    MEMORY,
+    NETWORK_RECEIVED,
+    NETWORK_SENT,
+    Quantity,
+    at_once,
+    span,
+    total,
+)
 
 _NO_METRICS = "no metrics of its hosts"
 _NO_WINDOW = "no training window"
@@ -26,6 +39,22 @@ _TOO_FEW = "fewer than two metric seconds of a host in the training window"
 _NO_NETWORK = "a host has no network of its own: it is an address of this machine (isolation none or shared_network)"
 _NO_DISK = "the disk bytes of a host's processes were not counted"
 _NO_GPU = "no GPU was measured; a host that has one says why in its agent's log"
+_NO_MEMORY = "the memory of its hosts is not known"
+_SHARED = "a host without a control group: pages that processes share are counted for each"
+
+
+class Host(msgspec.Struct, frozen=True):
+    """The rows of one host, at least one.
+
+    Attributes:
+        rows: its own.
+        gpus: those of its GPUs.
+        beside: CPU seconds a second that the run's other hosts used of its cores.
+    """
+
+    rows: Table
+    gpus: dict[Key, Table] = {}
+    beside: float = 0.0
 
 
 class UseFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,191 +85,84 @@ class UseFigures(msgspec.Struct, frozen=True, kw_only=True):
     gpu_power: Figure
 
 
-def usage_figures(
-    hosts: Hosts, window: Window | None, note: str = "", beside: Sequence[float] = ()
-) -> dict[str, Figure]:
+def usage_figures(hosts: Sequence[Host], window: Window | None, note: str = "") -> dict[str, Figure]:
     """Returns the figures of `UseFigures`, by its fields. Pure.
 
     Args:
-        hosts: their records.
+        hosts: their rows.
         window: the training window, None if there is none.
         note: what to know about every figure, e.g. which hosts are missing.
-        beside: CPU seconds a second that the run's other hosts used of the cores of each; 0 by default.
     """
+    rows = [host.rows for host in hosts]
+    gpus = [gpu for host in hosts for gpu in host.gpus.values()]
+    shared = _SHARED if any(np.isnan(table["used"]).any() for table in rows) else ""
+    lasting, nothing = span(rows), "" if hosts else _NO_METRICS
+    fullest = [at_once(map(GPU_MEMORY.each, host.gpus.values()), np.maximum) for host in hosts if host.gpus]
     return {
-        "cpu": _cpu(hosts, window, note),
-        "others": _others(hosts, window, note, beside or [0.0] * len(hosts)),
-        "max_rss": _largest("max_rss", "bytes", hosts, lambda second: second.rss, _NO_METRICS, note),
-        "memory": _largest(
-            "memory", "%", hosts, _memory_share, "the memory of its hosts is not known", _beside(note, hosts)
+        "cpu": _cpu(rows, window, note),
+        "others": _others(hosts, window, note),
+        "max_rss": MAX_RSS.greatest(map(MAX_RSS.each, rows), lasting, _NO_METRICS, note),
+        "memory": MEMORY.greatest(
+            map(MEMORY.each, rows), lasting, nothing or _NO_MEMORY, "; ".join(filter(None, (note, shared)))
         ),
-        "network_received": _rate("network_received", hosts, window, lambda second: second.received, _NO_NETWORK, note),
-        "network_sent": _rate("network_sent", hosts, window, lambda second: second.sent, _NO_NETWORK, note),
-        "disk_read": _rate("disk_read", hosts, window, lambda second: second.read, _NO_DISK, note),
-        "disk_written": _rate("disk_written", hosts, window, lambda second: second.written, _NO_DISK, note),
-        "gpu_use": _gpu_use(hosts, window, note),
-        "gpu_memory": _largest("gpu_memory", "%", hosts, _gpu_memory_share, _NO_GPU, note),
-        "gpu_power": _gpu_power(hosts, window, note),
+        "network_received": _rate(NETWORK_RECEIVED, rows, window, _NO_NETWORK, note),
+        "network_sent": _rate(NETWORK_SENT, rows, window, _NO_NETWORK, note),
+        "disk_read": _rate(DISK_READ, rows, window, _NO_DISK, note),
+        "disk_written": _rate(DISK_WRITTEN, rows, window, _NO_DISK, note),
+        "gpu_use": _of_gpus(GPU_USE, gpus, window, lambda values: math.fsum(values) / len(values), note),
+        "gpu_memory": GPU_MEMORY.greatest(fullest, lasting, nothing or _NO_GPU, note),
+        "gpu_power": _of_gpus(GPU_POWER, gpus, window, math.fsum, note),
     }
 
 
-def _within(found: Sequence[HostSecond], window: Window) -> list[HostSecond]:
-    return [second for second in found if window.start <= second.t <= window.end]
+def _cpu(hosts: Sequence[Table], window: Window | None, note: str) -> Figure:
+    if not hosts or window is None:
+        return missing("cpu", "%", _NO_WINDOW if hosts else _NO_METRICS)
+    inside = [host.within(window) for host in hosts]
+    measured = all(len(CPU.rows(host).t) for host in inside)
+    return CPU.figure(inside if measured else [], span(inside), _TOO_FEW, note)
 
 
-def _unbroken(seconds: Sequence[HostSecond], count: Callable[[HostSecond], float | None]) -> Stretches:
-    """Splits the records of a host where a counter began anew, as it does with the agent of another attempt.
-
-    Returns:
-        Stretches of records with their counts, each of two or more, over some time.
-    """
-    stretches: Stretches = []
-    for second in seconds:
-        if (value := count(second)) is not None:
-            if not stretches or value < stretches[-1][-1][1]:
-                stretches.append([])
-            stretches[-1].append((second, value))
-    return [stretch for stretch in stretches if stretch[-1][0].t > stretch[0][0].t]
-
-
-def _growth(stretches: Stretches) -> float:
-    return sum(last - first for (_, first), *_, (_, last) in stretches)
-
-
-def _seconds(stretches: Stretches) -> float:
-    return sum(last.t - first.t for (first, _), *_, (last, _) in stretches)
-
-
-def _span(seconds: Sequence[HostSecond]) -> Window:
-    return Window(min(second.t for second in seconds), max(second.t for second in seconds))
-
-
-def _cpu(hosts: Hosts, window: Window | None, note: str) -> Figure:
-    if not hosts:
-        return missing("cpu", "%", _NO_METRICS)
-    if window is None:
-        return missing("cpu", "%", _NO_WINDOW)
-    used = capacity = 0.0
-    inside: list[HostSecond] = []
-    parts: list[list[tuple[float, float]]] = []  # of each host: CPU seconds used and available, second by second
-    for found in hosts:
-        within = _within(found, window)
-        stretches = _unbroken(within, lambda second: second.cpu)
-        if not stretches:
-            return missing("cpu", "%", _TOO_FEW)
-        used += _growth(stretches)
-        capacity += sum((last.t - first.t) * last.cores for (first, _), *_, (last, _) in stretches)
-        inside += within
-        parts.append(
-            [
-                (after.cpu - before.cpu, (after.t - before.t) * after.cores)
-                for stretch in stretches
-                for (before, _), (after, _) in itertools.pairwise(stretch)
-                if after.t > before.t
-            ]
-        )
-    spread = spread_of([100 * busy / cores for seconds in parts for busy, cores in seconds])
-    value = 100 * used / capacity
-    busy, cores = ([[pair[n] for pair in seconds] for seconds in parts] for n in (0, 1))
-    return Figure("cpu", "%", value, _span(inside), spread, note, share_range(busy, cores, value))
-
-
-def cpu_rate(found: Sequence[HostSecond], window: Window | None) -> float:
+def cpu_rate(host: Table, window: Window | None) -> float:
     """Returns the CPU seconds a second that a host's programs used in a window; 0 where that was not measured."""
-    within = found if window is None else _within(found, window)
-    stretches = _unbroken(within, lambda second: second.cpu)
-    return _growth(stretches) / _seconds(stretches) if stretches else 0.0
+    return CORES_BUSY.of([host if window is None else host.within(window)]) or 0.0
 
 
-def _others(hosts: Hosts, window: Window | None, note: str, beside: Sequence[float]) -> Figure:
+def _others(hosts: Sequence[Host], window: Window | None, note: str) -> Figure:
     if not hosts or window is None:
         return missing("others", "%", _NO_WINDOW if hosts else _NO_METRICS)
     taken = cores = 0.0
-    inside: list[HostSecond] = []
-    for found, known in zip(hosts, beside, strict=True):
-        within = [second for second in _within(found, window) if second.busy is not None]
-        stretches = _unbroken(within, lambda second: second.cpu)
-        if not stretches:
-            return missing(
-                "others", "%", "the host's records do not tell how busy its cores were" if not within else _TOO_FEW
-            )
-        ends = [(first, last) for (first, _), *_, (last, _) in stretches]
-        busy = sum((last.busy or 0.0) - (first.busy or 0.0) - last.cpu + first.cpu for first, last in ends)
-        taken += max(0.0, busy / _seconds(stretches) - known)
-        cores += ends[-1][1].cores
-        inside += within
-    return Figure("others", "%", min(100.0, 100 * taken / cores), _span(inside), note=note)
+    inside = [host.rows.within(window).measured("busy") for host in hosts]
+    for host, rows in zip(hosts, inside, strict=True):
+        grown = rows.grown("cpu", "busy")
+        if not len(grown):
+            why = _TOO_FEW if len(rows) else "the host's records do not tell how busy its cores were"
+            return missing("others", "%", why)
+        busy = total([grown["busy"], -grown["cpu"]]) / total([grown["seconds"]])
+        taken += max(0.0, busy - host.beside)
+        cores += grown["cores"].tolist()[-1]
+    return Figure("others", "%", min(100.0, 100 * taken / cores), span(inside), note=note)
 
 
-def _rate(
-    name: str, hosts: Hosts, window: Window | None, count: Callable[[HostSecond], int | None], absent: str, note: str
-) -> Figure:
+def _rate(quantity: Quantity, hosts: Sequence[Table], window: Window | None, absent: str, note: str) -> Figure:
     """Growth of a counter a second, added over the hosts."""
-    if not hosts:
-        return missing(name, "bytes/s", _NO_METRICS)
-    if window is None:
-        return missing(name, "bytes/s", _NO_WINDOW)
-    total = 0.0
-    inside: list[HostSecond] = []
-    rows: list[list[float]] = []
-    for found in hosts:
-        counted = [second for second in _within(found, window) if count(second) is not None]
-        if not counted and all(count(second) is None for second in found):
-            return missing(name, "bytes/s", absent)
-        stretches = _unbroken(counted, count)
-        if not stretches:
-            return missing(name, "bytes/s", _TOO_FEW)
-        total += _growth(stretches) / _seconds(stretches)
-        inside += counted
-        pairs = itertools.chain.from_iterable(map(itertools.pairwise, stretches))
-        rows.append([(new - old) / (after.t - before.t) for (before, old), (after, new) in pairs if after.t > before.t])
+    if not hosts or window is None:
+        return missing(quantity.name, quantity.unit, _NO_WINDOW if hosts else _NO_METRICS)
+    inside = [host.within(window).measured(quantity.over) for host in hosts]
+    rates = [quantity.of([rows]) for rows in inside]
+    for host, rate in zip(hosts, rates, strict=True):
+        if rate is None:
+            return missing(quantity.name, quantity.unit, _TOO_FEW if len(host.measured(quantity.over)) else absent)
     # Hosts are sampled once a second from about the same start: their n-th seconds belong together.
-    per_second = [sum(row) for row in zip(*rows, strict=False)]
-    return Figure(name, "bytes/s", total, _span(inside), spread_of(per_second), note)
-
-
-def _largest(
-    name: str, unit: str, hosts: Hosts, measure: Callable[[HostSecond], float | None], absent: str, note: str
-) -> Figure:
-    """Greatest value of one host, whole run."""
-    seconds = [second for found in hosts for second in found]
-    values = [value for second in seconds if (value := measure(second)) is not None]
-    if not seconds:
-        return missing(name, unit, _NO_METRICS)
-    if not values:
-        return missing(name, unit, absent)
-    return Figure(name, unit, max(values), _span(seconds), spread_of(values), note)
-
-
-def _memory_share(second: HostSecond) -> float | None:
-    used = second.rss if second.used is None else second.used
-    return 100 * used / second.memory if second.memory else None
-
-
-def _beside(note: str, hosts: Hosts) -> str:
-    counted_twice = any(second.used is None for found in hosts for second in found)
-    more = "a host without a control group: pages that processes share are counted for each" if counted_twice else ""
-    return "; ".join(part for part in (note, more) if part)
-
-
-def _gpu_memory_share(second: HostSecond) -> float | None:
-    return max((100 * gpu.memory / gpu.memory_total for gpu in second.gpus if gpu.memory_total), default=None)
-
-
-def _gpu_use(hosts: Hosts, window: Window | None, note: str) -> Figure:
-    return _of_gpus("gpu_use", "%", hosts, window, lambda gpu: gpu.use, lambda values: sum(values) / len(values), note)
-
-
-def _gpu_power(hosts: Hosts, window: Window | None, note: str) -> Figure:
-    return _of_gpus("gpu_power", "W", hosts, window, lambda gpu: gpu.power, sum, note)
+    seconds = [math.fsum(row) for row in zip(*(quantity.each(rows).over.tolist() for rows in inside), strict=False)]
+    value = math.fsum(rate for rate in rates if rate is not None)
+    return Figure(quantity.name, quantity.unit, value, span(inside), spread_of(seconds), note)
 
 
 def _of_gpus(
-    name: str,
-    unit: str,
-    hosts: Hosts,
+    quantity: Quantity,
+    gpus: Sequence[Table],
     window: Window | None,
-    read: Callable[[GpuUse], float | None],
     together: Callable[[list[float]], float],
     note: str,
 ) -> Figure:
@@ -248,30 +170,21 @@ def _of_gpus(
 
     Every GPU has a mean of its own first: one that failed for some seconds does not count as idle in them.
     """
-    if not any(second.gpus for found in hosts for second in found):
-        return missing(name, unit, _NO_GPU)
-    if window is None:
-        return missing(name, unit, _NO_WINDOW)
-    means: list[float] = []
-    rows: list[list[float]] = []
-    inside: list[HostSecond] = []
-    for found in hosts:
-        within = [second for second in _within(found, window) if second.gpus]
-        inside += within
-        for index in sorted({gpu.index for second in within for gpu in second.gpus}):
-            shown = [read(gpu) for second in within for gpu in second.gpus if gpu.index == index]
-            values = [value for value in shown if value is not None]
-            if values:
-                means.append(sum(values) / len(values))
-                rows.append(values)
-    if not means:
-        why = "its GPUs do not tell it" if inside else "no GPU was measured in the training window"
-        return missing(name, unit, why)
+    if not gpus or window is None:
+        return missing(quantity.name, quantity.unit, _NO_WINDOW if gpus else _NO_GPU)
+    inside = [gpu.within(window) for gpu in gpus]
+    rows = [values for gpu in inside if (values := quantity.each(gpu).over.tolist())]
+    if not rows:
+        why = "its GPUs do not tell it" if any(map(len, inside)) else "no GPU was measured in the training window"
+        return missing(quantity.name, quantity.unit, why)
+    value = together([math.fsum(values) / len(values) for values in rows])
     seconds = itertools.zip_longest(*rows)  # a GPU whose host ended sooner is absent from the last ones, not idle
     per_second = [together([value for value in row if value is not None]) for row in seconds]
-    value, mean = together(means), sum(per_second) / len(per_second)
-    known = as_noisy(value, mean, confidence_of_ratio(per_second, [1.0] * len(per_second)))
-    return Figure(name, unit, value, _span(inside), spread_of(per_second), note, known)
+    known = confidence_of_ratio(per_second, [1.0] * len(per_second))
+    mean = math.fsum(per_second) / len(per_second)
+    return Figure(
+        quantity.name, quantity.unit, value, span(inside), spread_of(per_second), note, as_noisy(value, mean, known)
+    )
 
 
 class HostReport(UseFigures, frozen=True, kw_only=True):
@@ -308,7 +221,7 @@ class GroupReport(UseFigures, frozen=True, kw_only=True):
 def group_report(
     name: str,
     hosts: Sequence[str],
-    seconds: Mapping[Stream, Sequence[HostSecond]],
+    columns: Columns,
     window: Window | None,
     beside: Mapping[str, float] | None = None,
 ) -> GroupReport:
@@ -317,31 +230,38 @@ def group_report(
     Args:
         name: group name.
         hosts: its hosts.
-        seconds: metrics of its hosts.
+        columns: the metrics of the run.
         window: the training window, None if there is none.
         beside: CPU seconds a second that the run's other hosts used of the cores of a host, by its name.
     """
-    beside = beside or {}
-    records = {stream.host: found for stream, found in sorted(seconds.items()) if found}
-    unmeasured = [host for host in hosts if host not in records]
+    gpus = columns.tables("gpu")
+    measured = {
+        stream.host: Host(
+            rows, {key: gpu for key, gpu in gpus.items() if key.stream == stream}, (beside or {}).get(stream.host, 0.0)
+        )
+        for stream, rows in columns.streams("host").items()
+        if stream.group == name
+    }
+    unmeasured = [host for host in hosts if host not in measured]
     note = f"without {', '.join(unmeasured)}, which wrote no metrics" if unmeasured else ""
-    measured = list(records.values())
     return GroupReport(
         name=name,
         hosts=tuple(hosts),
-        cores=sum(found[-1].cores for found in measured) if measured and not unmeasured else None,
-        by_host=tuple(_host_report(name, host, records.get(host, ()), window, beside) for host in hosts),
-        **usage_figures(measured, window, note, [beside.get(host, 0.0) for host in records]),
+        cores=sum(map(_cores, measured.values())) if measured and not unmeasured else None,
+        by_host=tuple(_host_report(name, host, measured.get(host), window) for host in hosts),
+        **usage_figures(list(measured.values()), window, note),
     )
 
 
-def _host_report(
-    group: str, host: str, found: Sequence[HostSecond], window: Window | None, beside: Mapping[str, float]
-) -> HostReport:
+def _cores(host: Host) -> int:
+    return int(host.rows["cores"][-1])
+
+
+def _host_report(group: str, name: str, host: Host | None, window: Window | None) -> HostReport:
     return HostReport(
         group=group,
-        host=host,
-        cores=found[-1].cores if found else None,
-        gpus=tuple(sorted({f"{gpu.index}: {gpu.name}" for second in found for gpu in second.gpus})),
-        **usage_figures([found] if found else [], window, beside=[beside.get(host, 0.0)] if found else []),
+        host=name,
+        cores=None if host is None else _cores(host),
+        gpus=() if host is None else tuple(sorted(key.source for key in host.gpus)),
+        **usage_figures([] if host is None else [host], window),
     )

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from headrace.insight.figures.figure import Figure, Window, missing, spread_of
-from headrace.runs import Stream, ValueSecond
-
-AS_PRINTED = ""
-"""Unit of a value: what the program meant by it."""
+from headrace.insight.figures.columns import Columns, Table
+from headrace.insight.figures.figure import Figure, missing
+from headrace.insight.figures.quantities import AS_PRINTED, VALUE_MEAN, joined, span
+from headrace.runs import Stream
 
 
 class ValueReport(msgspec.Struct, frozen=True):
@@ -33,40 +32,37 @@ class ValueReport(msgspec.Struct, frozen=True):
     mean: Figure
 
 
-def value_reports(names: Iterable[str], seconds: Mapping[Stream, Sequence[ValueSecond]]) -> tuple[ValueReport, ...]:
+def value_reports(names: Iterable[str], columns: Columns) -> tuple[ValueReport, ...]:
     """Returns the figures of every metric. Pure.
 
     Args:
         names: of the job's metric definitions; one that no program printed has figures without a value.
-        seconds: what was found, by host.
+        columns: the metrics of the run.
     """
-    found: dict[str, list[tuple[Stream, ValueSecond]]] = {name: [] for name in names}
-    for stream, records in sorted(seconds.items()):
-        for second in records:
-            program = Stream(stream.group, stream.host, second.stream)
-            found.setdefault(second.name, []).append((program, second))
-    return tuple(_report(name, records) for name, records in found.items())
+    found: dict[str, list[tuple[Stream, Table]]] = {name: [] for name in names}
+    for key in sorted(columns.keys("value"), key=lambda key: key.stream):
+        program = Stream(key.stream.group, key.stream.host, key.source)
+        found.setdefault(key.name, []).append((program, columns.table(key)))
+    return tuple(_report(name, tables) for name, tables in found.items())
 
 
-def _report(name: str, records: list[tuple[Stream, ValueSecond]]) -> ValueReport:
-    programs = tuple(str(stream) for stream in sorted({stream for stream, _ in records}))
-    if not records:
+def _report(name: str, told: Sequence[tuple[Stream, Table]]) -> ValueReport:
+    programs, tables = sorted({program for program, _ in told}), [table for _, table in told]
+    if not tables:
         note = "no line of a program matched its regex"
-        low, high, mean, last = (missing(f"value_{what}", AS_PRINTED, note) for what in ("min", "max", "mean", "last"))
-        return ValueReport(name, programs, Figure("value_count", "1", 0, note=note), last, low, high, mean)
-    seconds = [second for _, second in records]
-    window = Window(min(second.t for second in seconds), max(second.t for second in seconds))
-    count = sum(second.count for second in seconds)
-    latest, newest = max(records, key=lambda record: record[1].t)
+        figures = {what: missing(f"value_{what}", AS_PRINTED, note) for what in ("last", "min", "max", "mean")}
+        return ValueReport(name=name, programs=(), count=Figure("value_count", "1", 0, note=note), **figures)
+    count, low, high = (joined(table[field] for table in tables) for field in ("count", "low", "high"))
+    window = span(tables)
+    latest, newest = max(told, key=lambda one: one[1]["t"].max())
+    last = newest["last"][newest["t"].argmax()].item()
     from_whom = f"of {latest}, the newest of {len(programs)} programs" if len(programs) > 1 else ""
-    spread = spread_of([second.total / second.count for second in seconds])
-    mean_value = sum(second.total for second in seconds) / count
     return ValueReport(
         name=name,
-        programs=programs,
-        count=Figure("value_count", "1", count, window),
-        last=Figure("value_last", AS_PRINTED, newest.last, window, note=from_whom),
-        min=Figure("value_min", AS_PRINTED, min(second.low for second in seconds), window),
-        max=Figure("value_max", AS_PRINTED, max(second.high for second in seconds), window),
-        mean=Figure("value_mean", AS_PRINTED, mean_value, window, spread),
+        programs=tuple(map(str, programs)),
+        count=Figure("value_count", "1", int(sum(count)), window),
+        last=Figure("value_last", AS_PRINTED, last, window, note=from_whom),
+        min=Figure("value_min", AS_PRINTED, min(low), window),
+        max=Figure("value_max", AS_PRINTED, max(high), window),
+        mean=VALUE_MEAN.figure(tables, window, ""),
     )

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from statistics import fmean
 
 import msgspec
 
 from headrace.catalog.instance_types import shape
+from headrace.insight.figures.columns import Columns, Key, Table
 from headrace.insight.figures.figure import Figure, Window, missing
-from headrace.runs import Stream
-from headrace.runs.metric_records import PlatformMinute
 
 
 class PlatformUse(msgspec.Struct, frozen=True):
@@ -36,48 +35,36 @@ class PlatformUse(msgspec.Struct, frozen=True):
     disk: Figure
 
 
-def platform_uses(
-    minutes: Mapping[Stream, Sequence[PlatformMinute]], types: Mapping[str, str]
-) -> tuple[PlatformUse, ...]:
+def platform_uses(columns: Columns, types: Mapping[str, str]) -> tuple[PlatformUse, ...]:
     """Returns what the platform measured, a host each.
 
     Args:
-        minutes: its records.
+        columns: the metrics of the run.
         types: instance type of each group, which tells how many CPUs and GPUs a sum is of.
     """
-    return tuple(_host(stream, minutes[stream], types.get(stream.group, "")) for stream in sorted(minutes))
+    return tuple(_host(key, rows, types.get(key.stream.group, "")) for key, rows in columns.tables("platform").items())
 
 
-def _host(stream: Stream, found: Sequence[PlatformMinute], instance_type: str) -> PlatformUse:
+def _host(key: Key, rows: Table, instance_type: str) -> PlatformUse:
     known = shape(instance_type)
     cpus, gpus = (None, None) if known is None else (known.vcpus, known.gpus)
+
+    def figure(field: str, together: Callable[[list[float]], float], parts: int | None = 1) -> Figure:
+        """A figure of the minutes, divided by the number of parts that its values are the sum of, if that is known."""
+        name, measured = f"platform_{field}", rows.measured(field)
+        if not len(measured):
+            return missing(name, "%", f"{key.source} has none of this host")
+        unit = "%" if parts else "% of one"  # without the shape of its type, how many were added up is not known
+        t, seconds, values = (measured[column].tolist() for column in ("t", "seconds", field))
+        return Figure(name, unit, together(values) / (parts or 1), Window(t[0], t[-1] + seconds[-1]))
+
     return PlatformUse(
-        group=stream.group,
-        host=stream.host,
-        source=found[0].source,
-        cpu=_figure("platform_cpu", found, lambda minute: minute.cpu, _mean, cpus),
-        memory=_figure("platform_memory", found, lambda minute: minute.memory, max),
-        gpu_use=_figure("platform_gpu_use", found, lambda minute: minute.gpu, _mean, gpus),
-        gpu_memory=_figure("platform_gpu_memory", found, lambda minute: minute.gpu_memory, max, gpus),
-        disk=_figure("platform_disk", found, lambda minute: minute.disk, max),
+        group=key.stream.group,
+        host=key.stream.host,
+        source=key.source,
+        cpu=figure("cpu", fmean, cpus),
+        memory=figure("memory", max),
+        gpu_use=msgspec.structs.replace(figure("gpu", fmean, gpus), name="platform_gpu_use"),
+        gpu_memory=figure("gpu_memory", max, gpus),
+        disk=figure("disk", max),
     )
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
-
-
-def _figure(
-    name: str,
-    found: Sequence[PlatformMinute],
-    measure: Callable[[PlatformMinute], float | None],
-    together: Callable[[list[float]], float],
-    parts: int | None = 1,
-) -> Figure:
-    """A figure of the minutes, divided by the number of parts that its values are the sum of, if that is known."""
-    measured = [(minute, value) for minute in found if (value := measure(minute)) is not None]
-    if not measured:
-        return missing(name, "%", f"{found[0].source} has none of this host")
-    unit = "%" if parts else "% of one"  # without the shape of its type, how many were added up is not known
-    window = Window(measured[0][0].t, measured[-1][0].t + measured[-1][0].seconds)
-    return Figure(name, unit, together([value for _, value in measured]) / (parts or 1), window)

@@ -22,7 +22,7 @@ TITLES = {
     "queue": "queue",
     "cpu": "CPU",
     "others": "CPU of others",
-    "cpu_per_1000_samples": "CPU of 1,000 samples",
+    "cpu_per_1000_samples": "CPU per 1,000 samples",
     "gpu_use": "GPU",
     "gpu": "GPU",
     "max_rss": "max RSS",

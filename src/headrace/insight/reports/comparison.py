@@ -244,7 +244,7 @@ def _summary(reports: Sequence[Report], rows: dict[str, Row]) -> list[str]:
             }[cell.differs]
             crowd = " or ".join(one.run_id for one in (reports[0], report) if one.verdict.crowded)
             but = (
-                f"; but the machine was busy with something else in {crowd}: compare the CPU of 1,000 samples"
+                f"; but the machine was busy with something else in {crowd}: compare the CPU per 1,000 samples"
                 if crowd
                 else ""
             )

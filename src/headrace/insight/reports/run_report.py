@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timezone
 
 import msgspec
 
 from headrace.insight.cost.cost_report import CostReport, cost_of
+from headrace.insight.figures.columns import Columns, read_columns
 from headrace.insight.figures.data_workers import ServerReport, WorkersReport, server_reports, workers_reports
 from headrace.insight.figures.figure import FORMULAS, Figure, Window, missing
 from headrace.insight.figures.host_usage import GroupReport, cpu_rate, group_report
-from headrace.insight.figures.loaders import LoaderReport, Training, by_loader, loader_report, training_of
+from headrace.insight.figures.loaders import LoaderReport, Ranks, Training, loader_report, training_of, without_warm_up
 from headrace.insight.figures.logged_values import ValueReport, value_reports
 from headrace.insight.figures.missing_files import absent
 from headrace.insight.figures.planned_job import PlannedJob, planned_job
@@ -24,28 +25,20 @@ from headrace.insight.verdicts.evidence import (
     beside_of,
     crowded,
     made_beside,
-    rank_times,
     silence_of,
     supply_of,
 )
 from headrace.runs import (
     Damage,
-    HostSecond,
-    LoaderSecond,
     Program,
     Run,
     RunHeader,
     RunState,
-    ServiceSecond,
     Status,
     Stream,
-    ValueSecond,
-    WorkerSecond,
-    of_kind,
 )
 from headrace.runs.cause import CauseInWords, in_words
 from headrace.runs.event_text import losses, not_started, sentence, silence_text
-from headrace.runs.metric_records import PlatformMinute
 from headrace.runs.run_paths import AGENT
 
 
@@ -117,19 +110,19 @@ class Report(msgspec.Struct, frozen=True):
     platform: tuple[PlatformUse, ...] = ()
 
 
-def report(run: Run) -> Report:
+def report(run: Run, columns: Columns | None = None) -> Report:
     """Reads a run and judges it.
 
     Args:
         run: the run; it may still be going on.
+        columns: its metrics, if they were read before.
 
     Raises:
         OSError, msgspec.DecodeError: if its header cannot be read.
     """
     state = run.state()
-    metrics = run.metrics()
-    loaders = of_kind(metrics, LoaderSecond)
-    training = training_of(loaders)
+    columns = read_columns(run) if columns is None else columns
+    training = training_of(columns.loaders())
     clock = time.time()
     now = run.present(clock) if state.ended is None else state.ended
     silent = None if state.finished else run.silent_seconds(clock)
@@ -137,26 +130,13 @@ def report(run: Run) -> Report:
     plan, unread = planned_job(run)
     on = datetime.fromtimestamp(header.created, timezone.utc).date()
     cost = None if unread else cost_of(state, plan, training, now=now, on=on, engine=header.engine)
-    found = judge(
-        header,
-        state,
-        plan,
-        training,
-        loaders,
-        of_kind(metrics, HostSecond),
-        of_kind(metrics, WorkerSecond),
-        of_kind(metrics, ServiceSecond),
-        of_kind(metrics, ValueSecond),
-        cost=cost,
-        damage=(*run.damage, *absent(run.paths, state)),
-        now=now,
-    )
+    damage = (*run.damage, *absent(run.paths, state))
+    found = judge(header, state, plan, training, columns, cost=cost, damage=damage, now=now)
     first = (*((unread,) if unread else ()), *(() if silent is None else (silence_text(silent),)))
     types = {group.name: group.instance_type for group in plan.groups}
-    platform = platform_uses(of_kind(metrics, PlatformMinute), types)
     left_out = (f"{Stream(each.group, each.host, AGENT)}: {sentence(each)}" for each in state.left_out)
     notes = (*first, *found.notes, *left_out)
-    return msgspec.structs.replace(found, notes=notes, unread=unread, platform=platform)
+    return msgspec.structs.replace(found, notes=notes, unread=unread, platform=platform_uses(columns, types))
 
 
 def judge(
@@ -164,11 +144,7 @@ def judge(
     state: RunState,
     plan: PlannedJob,
     training: Training | None,
-    loaders: Mapping[Stream, Sequence[LoaderSecond]],
-    hosts: Mapping[Stream, Sequence[HostSecond]],
-    workers: Mapping[Stream, Sequence[WorkerSecond]],
-    servers: Mapping[Stream, Sequence[ServiceSecond]],
-    values: Mapping[Stream, Sequence[ValueSecond]],
+    columns: Columns,
     *,
     cost: CostReport | None,
     damage: Sequence[Damage],
@@ -181,11 +157,7 @@ def judge(
         state: what its events say.
         plan: its groups; may be empty.
         training: the main loader; None without loader metrics.
-        loaders: metrics of all loaders, by rank.
-        hosts: metrics of the hosts.
-        workers: metrics of the data workers.
-        servers: metrics of the servers of tf.data.service.
-        values: what the metric definitions found, by host.
+        columns: its metrics.
         cost: what it costs.
         damage: lines that could not be read.
         now: seconds since the epoch; the end of a run that has ended.
@@ -204,14 +176,14 @@ def judge(
         notes.append(f"degraded: {losses(state.lost)} while the job went on")
     if not (state.finished or waits):
         notes.append("the run is still going on: the figures are of now")
-    groups = _groups(plan, state, hosts, window, one_machine=header.engine == "local")
-    found_workers = workers_reports(workers, window)
+    groups = _groups(plan, state, columns, window, one_machine=header.engine == "local")
+    found_workers = workers_reports(columns, window)
     notes += [
         f'{one.loader}: num_workers="auto" has {one.executors} at last: {one.because_text}'
         for one in found_workers if one.because
     ]  # fmt: skip
-    ranks = {} if training is None else training.ranks
-    beside = training is not None and made_beside(training.name, ranks, workers, servers, window)
+    ranks: Ranks = {} if training is None else training.ranks
+    beside = training is not None and made_beside(training.name, ranks, columns, window)
     return Report(
         job_name=header.job_name,
         run_id=header.run_id,
@@ -227,13 +199,13 @@ def judge(
             with_warm_up(
                 verdict(
                     VerdictInputs(
-                        ranks=rank_times(ranks),
+                        ranks=without_warm_up(ranks),
                         supply=supply_of(found_workers, "" if training is None else training.name),
                         beside=beside_of(ranks, groups) if beside else None,
                         usage=_usage(groups),
-                        silence=silence_of(state.status, state.cause, completion_programs(state, plan), loaders, now),
+                        silence=silence_of(state.status, state.cause, completion_programs(state, plan), columns, now),
                         window=window,
-                        servers=any(servers.values()),
+                        servers=bool(columns.keys("service")),
                         not_started=waits,
                     )
                 ),
@@ -244,15 +216,15 @@ def judge(
         time_to_train=time_to_train(state, plan),
         training=None if training is None else training.report,
         loaders=tuple(
-            loader_report(name, {stream: records})
-            for name, ranks in by_loader(loaders).items()
-            for stream, records in ranks.items()
+            loader_report(name, {stream: rank})
+            for name, ranks in columns.loaders().items()
+            for stream, rank in ranks.items()
         ),
         workers=found_workers,
-        servers=server_reports(servers),
+        servers=server_reports(columns),
         groups=groups,
         programs=tuple(_program(program) for program in state.programs),
-        values=value_reports((each.name for each in plan.metric_definitions), values),
+        values=value_reports((each.name for each in plan.metric_definitions), columns),
         cost=cost,
         notes=tuple(notes),
         formulas=FORMULAS,
@@ -291,11 +263,12 @@ def _run_window(state: RunState, plan: PlannedJob) -> Window | None:
 def _groups(
     plan: PlannedJob,
     state: RunState,
-    hosts: Mapping[Stream, Sequence[HostSecond]],
+    columns: Columns,
     window: Window | None,
     *,
     one_machine: bool,
 ) -> tuple[GroupReport, ...]:
+    hosts = columns.streams("host")
     members: dict[str, list[str]] = {group.name: list(group.hosts) for group in plan.groups}
     if not members:
         for stream in sorted({*hosts, *(program.stream for program in state.programs)}):
@@ -309,10 +282,7 @@ def _groups(
         )
         for host in plan.hosts
     }
-    return tuple(
-        group_report(name, names, {s: found for s, found in hosts.items() if s.group == name and found}, window, beside)
-        for name, names in members.items()
-    )
+    return tuple(group_report(name, names, columns, window, beside) for name, names in members.items())
 
 
 def _usage(groups: Sequence[GroupReport]) -> Usage:

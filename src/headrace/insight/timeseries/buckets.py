@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from headrace.insight.figures.columns import Floats
 
 MOST_POINTS = 2000
 """Buckets in one answer, at most."""

@@ -9,27 +9,44 @@ The few that stand in a report and in a comparison are those that the verdict is
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 import numpy as np
 
-from headrace.insight.figures.figure import WARM_UP_RECORDS
+from headrace.insight.figures.columns import Columns, Floats, Key, Table
+from headrace.insight.figures.loaders import without_warm_up
+from headrace.insight.figures.quantities import (
+    BLOCKED,
+    COMPUTE_OR_REST,
+    CORES_BUSY,
+    CPU,
+    DATA_WAIT,
+    DISK_READ,
+    DISK_WRITTEN,
+    GPU_MEMORY,
+    GPU_POWER,
+    GPU_USE,
+    H2D,
+    IDLE,
+    LINK,
+    MAX_RSS,
+    NETWORK_RECEIVED,
+    NETWORK_SENT,
+    PRODUCE,
+    QUEUE,
+    SAMPLES_PER_SECOND,
+    STEP_TIME,
+    VALUE_MEAN,
+    Quantity,
+    Rows,
+)
 from headrace.insight.reports.run_report import Report
-from headrace.insight.timeseries.buckets import Floats, Grid, extremes, present, ratio
+from headrace.insight.timeseries.buckets import Grid, extremes, present, ratio
 from headrace.insight.timeseries.chart_data import Chart, Line, Metrics
-from headrace.insight.timeseries.columns import Columns, Key
-from headrace.runs import MetricFollower, Run
 
 MOST_POINTS = 120
 """Buckets of a report's chart: one every four pixels."""
-
-
-def read_charts(run: Run, report: Report) -> Metrics:
-    """Reads the metrics of a run and returns the charts of its report."""
-    columns = Columns()
-    columns.take(MetricFollower(run.paths, run.on_damage).poll())
-    return report_charts(report, columns)
 
 
 def report_charts(report: Report, columns: Columns) -> Metrics:
@@ -48,30 +65,14 @@ def report_charts(report: Report, columns: Columns) -> Metrics:
 
 def _training(columns: Columns, grid: Grid, loader: str | None) -> Iterator[Chart]:
     """Yields step time and data wait of a loader over all its ranks, the warm-up left out."""
-    for name, ranks in loaders(columns):
-        if name == loader:
-            warm = [{field: column[WARM_UP_RECORDS:] for field, column in rank.items()} for rank in ranks]
-            t, steps, step, wait = pool(warm, "t", "steps", "step", "wait")
-            formula = "1000 * sum(step) / sum(steps) of all ranks; range: over ranks and seconds"
-            yield from _ratio("step_time", "Step time", "ms", formula, name, grid, t, 1000 * step, steps)
-            formula = "100 * sum(wait) / sum(step) of all ranks; range: over ranks and seconds"
-            yield from _ratio("data_wait", "Data wait", "%", formula, name, grid, t, 100 * wait, step)
-
-
-def _ratio(
-    name: str, title: str, unit: str, formula: str, loader: str, grid: Grid, t: Floats, above: Floats, below: Floats
-) -> Iterator[Chart]:
-    """Yields above / below, summed up by bucket; a record without a step has no value."""
-    some = below > 0
-    t, above, below = t[some], above[some], below[some]
-    low, high = extremes(grid, t, above / below, above / below)
-    yield from chart_of(name, title, unit, formula, [line_of(loader, "", ratio(grid, t, above, below), low, high)])
+    ranks = list(without_warm_up(columns.loaders().get(loader or "", {})).values())
+    for quantity, title in ((STEP_TIME, "Step time"), (DATA_WAIT, "Data wait")):
+        formula = f"{quantity.ratio} of all ranks; range: over ranks and seconds"
+        lines = [ranged(quantity, loader or "", "", ranks, grid)] if ranks else []
+        yield from chart_of(quantity.name, title, quantity.unit, formula, lines)
 
 
 DIGITS = 6  # significant, in the answer
-
-Rate = tuple[Floats, Floats, Floats]
-"""Of one stream, row by row: times, and the numerator and denominator of a rate. What was not measured is NaN."""
 
 
 def metrics(run_id: str, columns: Columns, grid: Grid, end: float) -> Metrics:
@@ -105,6 +106,7 @@ def _notes(columns: Columns, found: set[str]) -> tuple[str, ...]:
     return (*missing, _NOT_COUNTED) if uncounted else missing
 
 
+_SHORTEST, _LONGEST = (STEP_TIME._replace(over=f"steps * {field}") for field in ("step_min", "step_max"))
 _NOTHING = "no metrics yet: agents and loaders write one record a second"
 _NOT_COUNTED = "samples/s: the loader's batches do not tell how many samples they have"
 _MISSING = {
@@ -121,49 +123,59 @@ _KINDS = {"step_time": "loader", "workers": "worker"}
 """Of which records the charts are that have any value as soon as there is a record."""
 
 
-def loaders(columns: Columns) -> Iterator[tuple[str, list[dict[str, Floats]]]]:
-    """Yields every loader with the tables of its ranks."""
-    names: dict[str, list[Key]] = {}
-    for key in columns.keys("loader"):
-        names.setdefault(key.name, []).append(key)
-    for name, keys in names.items():
-        yield name, [columns.table(key) for key in keys]
+def _groups(columns: Columns, kind: str) -> dict[str, list[Table]]:
+    """Returns every instance group with the tables of its hosts, their GPUs or programs."""
+    groups: dict[str, list[Table]] = {}
+    for key, table in columns.tables(kind).items():
+        groups.setdefault(key.stream.group, []).append(table)
+    return groups
 
 
-def _groups(columns: Columns, kind: str) -> Iterator[tuple[str, list[dict[str, Floats]]]]:
-    """Yields every instance group with the tables of its hosts or programs."""
-    groups: dict[str, list[Key]] = {}
-    for key in columns.keys(kind):
-        groups.setdefault(key.stream.group, []).append(key)
-    for name, keys in groups.items():
-        yield name, [columns.table(key) for key in keys]
+def _loaders(columns: Columns) -> dict[str, list[Table]]:
+    """Returns every loader with the tables of its ranks."""
+    return {name: list(ranks.values()) for name, ranks in sorted(columns.loaders().items())}
 
 
-def pool(tables: list[dict[str, Floats]], *names: str) -> list[Floats]:
-    """Returns columns of several tables, each table's rows after those of the one before."""
-    return [np.concatenate([table[name] for table in tables]) for name in names]
+def _pooled(rows: Sequence[Rows]) -> Rows:
+    return Rows(*(np.concatenate(column) for column in zip(*rows, strict=True)))
+
+
+def _mean(quantity: Quantity, tables: Sequence[Table], grid: Grid) -> Floats:
+    """Returns a quantity over all its streams, in each bucket."""
+    t, over, under = _pooled([quantity.rows(table) for table in tables])
+    return quantity.scale * ratio(grid, t, over, under)
+
+
+def _added(quantity: Quantity, tables: Sequence[Table], grid: Grid) -> Floats:
+    """Returns a quantity added over the streams that told it in each bucket: how many did, times their mean."""
+    return present(grid, [quantity.rows(table).t for table in tables]) * _mean(quantity, tables, grid)
+
+
+def ranged(quantity: Quantity, name: str, group: str, tables: Sequence[Table], grid: Grid) -> Line:
+    """Returns the line of a quantity over some streams, with the least and greatest of their rows."""
+    t, each, _ = _pooled([quantity.each(table) for table in tables])
+    return line_of(name, group, _mean(quantity, tables, grid), *extremes(grid, t, each, each))
 
 
 def _step_time(columns: Columns, grid: Grid) -> Iterator[Chart]:
     lines = []
-    for name, ranks in loaders(columns):
-        t, steps, step, least, most = pool(ranks, "t", "steps", "step", "step_min", "step_max")
-        timed = steps > 0
-        low, high = extremes(grid, t[timed], 1000 * least[timed], 1000 * most[timed])
-        lines.append(line_of(name, "", 1000 * ratio(grid, t, step, steps), low, high))
-    formula = "1000 * sum(step) / sum(steps) of all ranks; range: shortest and longest step"
+    for name, ranks in _loaders(columns).items():
+        shortest, longest = (_pooled([of.each(rank) for rank in ranks]) for of in (_SHORTEST, _LONGEST))
+        low, high = extremes(grid, shortest.t, shortest.over, longest.over)
+        lines.append(line_of(name, "", _mean(STEP_TIME, ranks, grid), low, high))
+    formula = f"{STEP_TIME.ratio} of all ranks; range: shortest and longest step"
     yield from chart_of("step_time", "Step time", "ms", formula, lines)
 
 
 def _step_shares(columns: Columns, grid: Grid) -> Iterator[Chart]:
-    lines = []
-    many = sum(1 for _ in loaders(columns)) > 1
-    for name, ranks in loaders(columns):
-        t, step, wait, h2d, compute = pool(ranks, "t", "step", "wait", "h2d", "compute")
-        rest = np.maximum(0, step - wait - np.nan_to_num(h2d, nan=0.0))
-        parts = {"data wait": wait, "host to device": h2d, "compute": np.where(np.isnan(compute), rest, compute)}
-        for words, part in parts.items():
-            lines.append(line_of(f"{words} of {name}" if many else words, "", 100 * ratio(grid, t, part, step)))
+    loaders = _loaders(columns)
+    many = len(loaders) > 1
+    parts = {"data wait": DATA_WAIT, "host to device": H2D, "compute": COMPUTE_OR_REST}
+    lines = [
+        line_of(f"{words} of {name}" if many else words, "", _mean(part, ranks, grid))
+        for name, ranks in loaders.items()
+        for words, part in parts.items()
+    ]
     formula = "100 * sum(wait, h2d or compute) / sum(step) of all ranks; compute, if not measured: the rest of the step"
     for chart in chart_of("step_shares", "Where a step goes", "%", formula, lines):
         yield msgspec.structs.replace(chart, stacked=not many)
@@ -171,62 +183,22 @@ def _step_shares(columns: Columns, grid: Grid) -> Iterator[Chart]:
 
 def _samples(columns: Columns, grid: Grid) -> Iterator[Chart]:
     # Batches without rows were not counted: that is no rate of 0.
-    counted = [(name, ranks) for name, ranks in loaders(columns) if any(rank["samples"].any() for rank in ranks)]
-    lines = [line_of(name, "", _added(grid, _loader_rates(ranks, "samples"))) for name, ranks in counted]
-    yield from chart_of("samples_per_second", "Samples/s", "1/s", "ranks * sum(samples) / sum(step)", lines)
-
-
-def _loader_rates(ranks: list[dict[str, Floats]], field: str) -> list[Rate]:
-    return [(rank["t"], rank[field], rank["step"]) for rank in ranks]
-
-
-def _added(grid: Grid, rates: list[Rate]) -> Floats:
-    """Returns a rate, added over the streams that told it in each bucket: how many did, times their mean."""
-    t, above, below = (np.concatenate(column) for column in zip(*rates, strict=True))
-    told = [times[~(np.isnan(over) | np.isnan(under))] for times, over, under in rates]
-    return present(grid, told) * ratio(grid, t, above, below)
+    loaders = _loaders(columns).items()
+    counted = {name: ranks for name, ranks in loaders if any(rank["samples"].any() for rank in ranks)}
+    lines = [line_of(name, "", _added(SAMPLES_PER_SECOND, ranks, grid)) for name, ranks in counted.items()]
+    formula = f"ranks * {SAMPLES_PER_SECOND.ratio}"
+    yield from chart_of("samples_per_second", "Samples/s", "1/s", formula, lines)
 
 
 def _queue(columns: Columns, grid: Grid) -> Iterator[Chart]:
-    lines = []
-    for name, ranks in loaders(columns):
-        t, queue, steps = pool(ranks, "t", "queue", "steps")
-        low, high = extremes(grid, t, queue, queue)
-        lines.append(
-            line_of(name, "", ratio(grid, t, queue * steps, np.where(np.isnan(queue), np.nan, steps)), low, high)
-        )
-    formula = (
-        "sum(queue * steps) / sum(steps): batches ready when next() is called, mean; range: over ranks and seconds"
-    )
+    lines = [ranged(QUEUE, name, "", ranks, grid) for name, ranks in _loaders(columns).items()]
+    formula = f"{QUEUE.ratio}: batches ready when next() is called, mean; range: over ranks and seconds"
     yield from chart_of("queue", "Queue depth", "batches", formula, lines)
-
-
-def _growth(table: dict[str, Floats], field: str, per: str = "") -> Rate:
-    """Returns times, growth and seconds from each row to the next one; a counter that began anew is left out.
-
-    Args:
-        table: rows of one host or server.
-        field: the counter.
-        per: column by which the seconds are multiplied; empty for none.
-    """
-    t = table["t"]
-    seconds, growth = np.diff(t), np.diff(table[field])
-    kept = (seconds > 0) & (growth >= 0)
-    if "restarts" in table:
-        kept &= np.diff(table["restarts"]) == 0
-    many = table[per][1:][kept] if per else 1.0
-    return t[1:][kept], growth[kept], seconds[kept] * many
 
 
 def cpu_by_group(columns: Columns, grid: Grid) -> Iterator[Chart]:
     """Yields how busy each group's CPU cores were."""
-    lines = []
-    for group, hosts in _groups(columns, "host"):
-        parts = [_growth(host, "cpu", "cores") for host in hosts]
-        t, used, available = (np.concatenate(column) for column in zip(*parts, strict=True))
-        shares = 100 * used / available
-        low, high = extremes(grid, t, shares, shares)
-        lines.append(line_of(group, group, 100 * ratio(grid, t, used, available), low, high))
+    lines = [ranged(CPU, group, group, hosts, grid) for group, hosts in _groups(columns, "host").items()]
     formula = (
         "100 * CPU seconds of all processes of the group's hosts / (seconds * cores that they may use); "
         "range: over hosts and seconds"
@@ -236,13 +208,7 @@ def cpu_by_group(columns: Columns, grid: Grid) -> Iterator[Chart]:
 
 def gpu_by_group(columns: Columns, grid: Grid) -> Iterator[Chart]:
     """Yields how busy each group's GPUs were."""
-    lines = []
-    for group, hosts in _groups(columns, "host"):
-        t, gpus, use, least, most = pool(hosts, "t", "gpus", "use", "use_min", "use_max")
-        low, high = extremes(grid, t, least, most)
-        lines.append(
-            line_of(group, group, ratio(grid, t, use * gpus, np.where(np.isnan(use), np.nan, gpus)), low, high)
-        )
+    lines = [ranged(GPU_USE, group, group, gpus, grid) for group, gpus in _groups(columns, "gpu").items()]
     formula = (
         "mean over the group's GPUs and seconds of NVML's utilisation (share of time in which a kernel ran); "
         "range: over GPUs and seconds"
@@ -252,29 +218,28 @@ def gpu_by_group(columns: Columns, grid: Grid) -> Iterator[Chart]:
 
 def _gpu_memory(columns: Columns, grid: Grid) -> Iterator[Chart]:
     formula = "memory in use on the group's GPUs, mean over the seconds, added over hosts"
-    yield from chart_of("gpu_memory", "GPU memory", "bytes", formula, _levels(columns, grid, "gpu_memory"))
+    in_use = GPU_MEMORY._replace(under="one", scale=1)
+    yield from chart_of("gpu_memory", "GPU memory", "bytes", formula, _sums(columns, grid, "gpu", in_use))
     formula = "power of the group's GPUs, mean over the seconds, added over hosts"
-    yield from chart_of("gpu_power", "GPU power", "W", formula, _levels(columns, grid, "power"))
+    yield from chart_of("gpu_power", "GPU power", "W", formula, _sums(columns, grid, "gpu", GPU_POWER))
 
 
-def _levels(columns: Columns, grid: Grid, field: str) -> Iterator[Line]:
-    """Yields for each group the mean of a level, added over its hosts."""
-    for group, hosts in _groups(columns, "host"):
-        levels = [(host["t"], host[field], np.ones_like(host["t"])) for host in hosts]
-        yield line_of(group, group, _added(grid, levels))
+def _sums(columns: Columns, grid: Grid, kind: str, quantity: Quantity, name: str = "{}") -> Iterator[Line]:
+    """Yields a quantity of each group, added over its hosts or GPUs."""
+    for group, tables in _groups(columns, kind).items():
+        yield line_of(name.format(group), group, _added(quantity, tables, grid))
 
 
 def _bytes(columns: Columns, grid: Grid) -> Iterator[Chart]:
+    taken, sent = SAMPLES_PER_SECOND._replace(over="bytes"), LINK._replace(over="sent", scale=1)
     lines = [
-        line_of(f"into loader {name}", "", _added(grid, _loader_rates(ranks, "bytes")))
-        for name, ranks in loaders(columns)
+        line_of(f"into loader {name}", "", _added(taken, ranks, grid)) for name, ranks in _loaders(columns).items()
     ]
-    for group, workers in _groups(columns, "worker"):
+    for group, workers in _groups(columns, "worker").items():
         if any(np.any(worker["sent"] > 0) for worker in workers):
-            rates = [(worker["t"], worker["sent"], worker["seconds"]) for worker in workers]
-            lines.append(line_of(f"feed of {group}, sent", group, _added(grid, rates)))
-    for field, words in (("received", "received"), ("sent", "sent")):
-        lines += [line_of(f"{group} {words}", group, rate) for group, rate in _host_rates(columns, grid, field)]
+            lines.append(line_of(f"feed of {group}, sent", group, _added(sent, workers, grid)))
+    lines += _sums(columns, grid, "host", NETWORK_RECEIVED, "{} received")
+    lines += _sums(columns, grid, "host", NETWORK_SENT, "{} sent")
     formula = (
         "loader: ranks * sum(bytes) / sum(step); feed: bytes sent through TCP, headings included, / seconds, added "
         "over the feed servers; group: growth of the hosts' network counters / seconds, added over hosts"
@@ -282,45 +247,36 @@ def _bytes(columns: Columns, grid: Grid) -> Iterator[Chart]:
     yield from chart_of("bytes_per_second", "Bytes/s", "bytes/s", formula, lines)
 
 
-def _host_rates(columns: Columns, grid: Grid, field: str) -> Iterator[tuple[str, Floats]]:
-    for group, hosts in _groups(columns, "host"):
-        yield group, _added(grid, [_growth(host, field) for host in hosts])
-
-
 def _workers(columns: Columns, grid: Grid) -> Iterator[Chart]:
-    lines = []
-    for group, workers in _groups(columns, "worker"):
-        t, seconds, executors = pool(workers, "t", "seconds", "executors")
-        for part in ("produce", "blocked", "idle"):
-            shares = 100 * ratio(grid, t, pool(workers, part)[0], executors * seconds)
-            lines.append(line_of(f"{group}: {part}", group, shares))
+    lines = [
+        line_of(f"{group}: {part.name}", group, _mean(part, workers, grid))
+        for group, workers in _groups(columns, "worker").items()
+        for part in (PRODUCE, BLOCKED, IDLE)
+    ]
     formula = "100 * sum(produce, blocked or idle) / sum(executors * seconds)"
     yield from chart_of("workers", "Data workers: what executors do", "%", formula, lines)
 
 
 def _services(columns: Columns, grid: Grid) -> Iterator[Chart]:
-    parts: dict[tuple[str, str], list[dict[str, Floats]]] = {}
-    for key in columns.keys("service"):
-        parts.setdefault((key.stream.group, key.name), []).append(columns.table(key))
-    lines = []
-    for (group, role), servers in parts.items():
-        busy = _added(grid, [_growth(server, "cpu") for server in servers])
-        lines.append(line_of(f"{group}: {role}", group, busy))
+    parts: dict[tuple[str, str], list[Table]] = {}
+    for key, table in columns.tables("service").items():
+        parts.setdefault((key.stream.group, key.name), []).append(table)
+    lines = [
+        line_of(f"{group}: {role}", group, _added(CORES_BUSY, servers, grid))
+        for (group, role), servers in parts.items()
+    ]
     formula = "CPU seconds of the servers / seconds, added over them"
     yield from chart_of("services", "tf.data.service: CPUs busy", "CPUs", formula, lines)
 
 
 def _memory(columns: Columns, grid: Grid) -> Iterator[Chart]:
     formula = "resident bytes of all processes, mean over the seconds, added over hosts"
-    yield from chart_of("memory", "Memory by group", "bytes", formula, _levels(columns, grid, "rss"))
+    yield from chart_of("memory", "Memory by group", "bytes", formula, _sums(columns, grid, "host", MAX_RSS))
 
 
 def _disk(columns: Columns, grid: Grid) -> Iterator[Chart]:
-    lines = [
-        line_of(f"{group} {words}", group, rate)
-        for field, words in (("read", "read"), ("written", "written"))
-        for group, rate in _host_rates(columns, grid, field)
-    ]
+    read = _sums(columns, grid, "host", DISK_READ, "{} read")
+    lines = [*read, *_sums(columns, grid, "host", DISK_WRITTEN, "{} written")]
     formula = "growth of the counters of the hosts' processes / seconds, added over hosts"
     yield from chart_of("disk", "Disk", "bytes/s", formula, lines)
 
@@ -334,7 +290,7 @@ def _values(columns: Columns, grid: Grid) -> Iterator[Chart]:
         for key in keys:
             table = columns.table(key)
             low, high = extremes(grid, table["t"], table["low"], table["high"])
-            mean = ratio(grid, table["t"], table["total"], table["count"])
+            mean = _mean(VALUE_MEAN, [table], grid)
             line = line_of(f"rank {key.source}", key.stream.group, *map(_held, (mean, low, high)))
             steps = _plain(extremes(grid, table["t"], table["step"], table["step"])[1])
             told = any(step is not None for step in steps)

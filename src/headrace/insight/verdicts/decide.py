@@ -31,13 +31,15 @@ Times that do not stand for the job (a warm-up, another load of the machine) are
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
-from headrace.insight.figures.figure import WARM_UP_RECORDS, Confidence, Figure, Window, missing
-from headrace.insight.figures.noise import share_range
-from headrace.insight.verdicts.evidence import RankTimes, Silence, Usage, VerdictInputs
+from headrace.insight.figures.columns import Table
+from headrace.insight.figures.figure import WARM_UP_RECORDS, Figure, Window, missing
+from headrace.insight.figures.loaders import Ranks
+from headrace.insight.figures.quantities import COMPUTE, DATA_WAIT, H2D, STEP_TIME, Quantity, total
+from headrace.insight.verdicts.evidence import Silence, Usage, VerdictInputs
 from headrace.insight.verdicts.thresholds import (
     CPU_BUSY,
     CROWDED,
@@ -64,7 +66,7 @@ from headrace.insight.verdicts.thresholds import (
     VerdictName,
     band_of,
 )
-from headrace.runs import LoaderSecond, Stream
+from headrace.runs import Stream
 
 _MOST = 50.0  # % of a run's step time: from here on the figures speak of its smaller part
 
@@ -93,22 +95,21 @@ class WarmUp(msgspec.Struct, frozen=True):
         )
 
 
-def long_warm_up(ranks: Mapping[Stream, Sequence[LoaderSecond]]) -> WarmUp | None:
+def long_warm_up(ranks: Ranks) -> WarmUp | None:
     """Returns the warm-up of a loader if it was long enough to be mentioned, see `LONG_WARM_UP`.
 
     Args:
-        ranks: records of the loader, by rank.
+        ranks: rows of the loader, by rank.
 
     Returns:
         That of the rank where it lasted longest; None if it was as short as usual.
     """
     found = []
-    for stream, records in ranks.items():
-        left, whole = records[:WARM_UP_RECORDS], sum(second.step for second in records)
-        seconds = sum(second.step for second in left)
+    for stream, rank in ranks.items():
+        left = rank.where(slice(WARM_UP_RECORDS))
+        seconds, whole = total([left["step"]]), total([rank["step"]])
         if seconds > LONG_WARM_UP and 100 * seconds > LONG_WARM_UP * whole:
-            longest = max(second.step_max for second in left)
-            steps = sum(second.steps for second in left)
+            steps, longest = int(left["steps"].sum()), left["step_max"].max().item()
             found.append(WarmUp(str(stream), steps, seconds, longest, 100 * seconds / whole))
     return max(found, key=lambda one: one.seconds, default=None)
 
@@ -183,17 +184,16 @@ def verdict(found: VerdictInputs) -> Verdict:
         return Verdict(VerdictName.UNKNOWN, sentence, NEXT_NOT_STARTED, formula=rule)
     if found.silence is not None and (halt := _stalled(found.silence, found.window)) is not None:
         return halt
-    ranks = [rank for rank in found.ranks if sum(rank.step) > 0]
-    if sum(len(rank.step) for rank in ranks) < LEAST_RECORDS:
+    ranks = {stream: rank for stream, rank in found.ranks.items() if rank["step"].any()}
+    if sum(map(len, ranks.values())) < LEAST_RECORDS:
         return _inferred(found.usage, found.window)
     facts = _Facts(ranks, found)
     return _apart(facts) or _waiting(facts) or _straggler(facts) or _untold(facts) or _not_waiting(facts)
 
 
-def _share(ranks: Sequence[RankTimes], name: str) -> float:
-    """Returns 100 * sum(part) / sum(step) over the ranks; `name` is that of the part."""
-    part: float = sum(sum(getattr(rank, name)) for rank in ranks)
-    return 100 * part / sum(sum(rank.step) for rank in ranks)
+def _told(quantity: Quantity, tables: list[Table]) -> list[Table]:
+    """Returns the tables if all of their rows have it."""
+    return tables if all(len(quantity.rows(table).t) == len(table) for table in tables) else []
 
 
 class _Facts:
@@ -204,21 +204,18 @@ class _Facts:
         found: what they and all else come from.
     """
 
-    def __init__(self, ranks: list[RankTimes], found: VerdictInputs) -> None:
+    def __init__(self, ranks: Ranks, found: VerdictInputs) -> None:
         self.unmeasured = _NOT_TOLD if found.servers else _NOT_MEASURED
         self.ranks, self.supply, self.beside, self.window = ranks, found.supply, found.beside, found.window
         self.unused = found.supply is not None and found.beside is not None  # data workers, and they made no batch
         self.idle = found.supply is not None and not self.unused and found.supply.produce < LINK_BUSY
-        self.wait_share = _share(ranks, "wait")
-        known = _confidence(ranks, self.wait_share)
-        self.wait = Figure("data_wait", "%", self.wait_share, found.window, confidence=known)
-        self.h2d = self._measured("h2d")
-        self.compute = self._measured("compute")
-
-    def _measured(self, name: str) -> Figure:
-        if not all(getattr(rank, name) for rank in self.ranks):
-            return missing(name, "%", "not measured")
-        return Figure(name, "%", _share(self.ranks, name), self.window)
+        tables = list(ranks.values())
+        self.wait = DATA_WAIT._replace(spread=False).figure(tables, found.window, "")
+        self.wait_share = self.wait.value or 0.0
+        self.h2d, self.compute = (
+            quantity._replace(spread=False).figure(_told(quantity, tables), found.window, "not measured")
+            for quantity in (H2D, COMPUTE)
+        )
 
     def evidence(self, *more: Figure) -> tuple[Figure, ...]:
         """Returns the figures that were measured, the data wait first."""
@@ -281,11 +278,6 @@ class _Facts:
         return notes
 
 
-def _confidence(ranks: Sequence[RankTimes], share: float) -> Confidence | None:
-    """The n-th records of all ranks count as one value."""
-    return share_range((rank.wait for rank in ranks), (rank.step for rank in ranks), share)
-
-
 def _stalled(silence: Silence, window: Window | None) -> Verdict | None:
     limit = max(STALL_SECONDS, STALL_STEPS * silence.longest_step)
     if not silence.cause and (silence.seconds is None or silence.seconds < limit):
@@ -314,19 +306,23 @@ def _stalled(silence: Silence, window: Window | None) -> Verdict | None:
     )
 
 
+_LEVELS: tuple[Callable[[Stream], str], ...] = (str, lambda stream: f"{stream.group}/{stream.host}")
+"""A rank, and all ranks of its host."""
+
+
 def _apart(facts: _Facts) -> Verdict | None:
     """One rank waits, or the ranks of one host do, and the others do not."""
     if facts.wait_share == 0:
         return None
-    for level in ("place", "host"):
-        parts: dict[str, list[RankTimes]] = {}
-        for rank in facts.ranks:
-            parts.setdefault(getattr(rank, level), []).append(rank)
+    for level in _LEVELS:
+        parts: dict[str, list[Table]] = {}
+        for stream, rank in facts.ranks.items():
+            parts.setdefault(level(stream), []).append(rank)
         if len(parts) < 2:
             continue
-        waits = {place: _share(ranks, "wait") for place, ranks in parts.items()}
+        waits = {place: DATA_WAIT.of(ranks) or 0.0 for place, ranks in parts.items()}
         worst = max(waits, key=lambda place: waits[place])
-        rest = _share([rank for place, ranks in parts.items() if place != worst for rank in ranks], "wait")
+        rest = DATA_WAIT.of(rank for place, ranks in parts.items() if place != worst for rank in ranks) or 0.0
         if waits[worst] >= NOT_BOUND > rest and waits[worst] - rest >= SKEW_GAP:
             return facts.verdict(
                 VerdictName.SKEWED,
@@ -376,8 +372,11 @@ def _waiting(facts: _Facts) -> Verdict | None:
 
 def _straggler(facts: _Facts) -> Verdict | None:
     """No rank waits for batches; one rank needs longer for a step."""
-    measured = all(rank.compute for rank in facts.ranks)
-    known = {rank.place: rank.compute_time(measured=measured) for rank in facts.ranks}
+    known = {}
+    for stream, rank in facts.ranks.items():
+        left = "rest" if _told(H2D, [rank]) else "no_wait"
+        own = left if facts.compute.value is None else "compute"
+        known[str(stream)] = STEP_TIME._replace(over=own, scale=1).of([rank])
     times = {place: taken for place, taken in known.items() if taken is not None}
     if len(times) < 2:
         return None

@@ -6,46 +6,17 @@ The functions take these values out of a run's records; `headrace.insight.verdic
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
-from headrace.insight.figures.data_workers import Workers, WorkersReport
-from headrace.insight.figures.figure import WARM_UP_RECORDS, Figure, Window
+from headrace.insight.figures.columns import Columns
+from headrace.insight.figures.data_workers import WorkersReport
+from headrace.insight.figures.figure import Figure, Window
 from headrace.insight.figures.host_usage import GroupReport
+from headrace.insight.figures.loaders import Ranks
 from headrace.insight.verdicts.thresholds import CPU_BUSY, CROWDED, OTHERS, RESTING
-from headrace.runs import Cause, CauseKind, LoaderSecond, Program, ServiceSecond, Status, Stream
-
-
-class RankTimes(msgspec.Struct, frozen=True):
-    """Where one rank's time went: its loader's records without the warm-up, one value a record, seconds.
-
-    Attributes:
-        place: ``group/host[rank]``.
-        host: ``group/host``.
-        steps: steps that ended in each record.
-        step, wait: how long they lasted, and how much of it was spent in `next()`.
-        h2d, compute: host-to-device copies and device time of each record; empty where they were not measured.
-    """
-
-    place: str
-    host: str
-    steps: tuple[float, ...]
-    step: tuple[float, ...]
-    wait: tuple[float, ...]
-    h2d: tuple[float, ...] = ()
-    compute: tuple[float, ...] = ()
-
-    def compute_time(self, *, measured: bool) -> float | None:
-        """Returns the seconds of computing in a step; None without steps.
-
-        Args:
-            measured: device time; else what wait and h2d leave of the step.
-        """
-        total = sum(self.steps)
-        if not total:
-            return None
-        return (sum(self.compute) if measured else sum(self.step) - sum(self.wait) - sum(self.h2d)) / total
+from headrace.runs import Cause, CauseKind, Program, Status, Stream
 
 
 class Supply(msgspec.Struct, frozen=True):
@@ -126,7 +97,7 @@ class VerdictInputs(msgspec.Struct, frozen=True):
     """All that a verdict rests on.
 
     Attributes:
-        ranks: times of the main loader's ranks, warm-up excluded.
+        ranks: rows of the main loader, by rank, warm-up excluded; one with a step at least.
         supply: what its data workers did, all together; None if unknown.
         usage: how busy GPUs and CPUs were.
         silence: None for a run that has ended by itself.
@@ -136,7 +107,7 @@ class VerdictInputs(msgspec.Struct, frozen=True):
         not_started: why no program has started, in words; empty when one has.
     """
 
-    ranks: tuple[RankTimes, ...] = ()
+    ranks: Ranks = {}
     supply: Supply | None = None
     usage: Usage | None = None
     silence: Silence | None = None
@@ -144,25 +115,6 @@ class VerdictInputs(msgspec.Struct, frozen=True):
     beside: Beside | None = None
     servers: bool = False
     not_started: str = ""
-
-
-def rank_times(ranks: Mapping[Stream, Sequence[LoaderSecond]]) -> tuple[RankTimes, ...]:
-    """Returns the times of one loader's ranks without their warm-up."""
-    return tuple(_times(stream, records[WARM_UP_RECORDS:]) for stream, records in ranks.items())
-
-
-def _times(stream: Stream, records: Sequence[LoaderSecond]) -> RankTimes:
-    h2d = [second.h2d for second in records if second.h2d is not None]
-    compute = [second.compute for second in records if second.compute is not None]
-    return RankTimes(
-        place=str(stream),
-        host=f"{stream.group}/{stream.host}",
-        steps=tuple(second.steps for second in records),
-        step=tuple(second.step for second in records),
-        wait=tuple(second.wait for second in records),
-        h2d=tuple(h2d) if len(h2d) == len(records) else (),
-        compute=tuple(compute) if len(compute) == len(records) else (),
-    )
 
 
 def supply_of(workers: Sequence[WorkersReport], loader: str) -> Supply | None:
@@ -181,13 +133,7 @@ def supply_of(workers: Sequence[WorkersReport], loader: str) -> Supply | None:
     return Supply(produce, blocked, idle, _mean([(one.executors, one.link) for one in told]))
 
 
-def made_beside(
-    loader: str,
-    ranks: Mapping[Stream, Sequence[LoaderSecond]],
-    workers: Workers,
-    servers: Mapping[Stream, Sequence[ServiceSecond]],
-    window: Window | None,
-) -> bool:
+def made_beside(loader: str, ranks: Ranks, columns: Columns, window: Window | None) -> bool:
     """Returns whether a loader makes its batches on the ranks' own hosts and does not tell what that costs.
 
     headrace's loader counts its queue, its data workers what they made, and a server of tf.data.service its pipelines;
@@ -196,31 +142,23 @@ def made_beside(
 
     Args:
         loader: its name.
-        ranks: its records.
-        workers: metrics of the data workers.
-        servers: metrics of the servers of tf.data.service.
+        ranks: its rows.
+        columns: the metrics of the run.
         window: the training window; None if there is none.
     """
-    if window is None or any(second.queue is not None for records in ranks.values() for second in records):
+    if window is None or any(len(rank.measured("queue")) for rank in ranks.values()):
         return False
-    made = any(
-        second.samples and second.loader in ("", loader) and window.start < second.t <= window.end
-        for records in workers.values()
-        for second in records
-    )
-    served = any(
-        second.role == "worker" and second.tasks != 0 and window.start < second.t <= window.end
-        for records in servers.values()
-        for second in records
-    )
-    return not made and not served
+    workers, servers = columns.tables("worker").items(), columns.tables("service").items()
+    made = any(rows.after(window)["samples"].any() for key, rows in workers if key.name in ("", loader))
+    # Where TensorFlow does not tell how many pipelines there are (NaN) there may be some.
+    return not made and not any(rows.after(window)["tasks"].any() for key, rows in servers if key.name == "worker")
 
 
-def beside_of(ranks: Mapping[Stream, Sequence[LoaderSecond]], groups: Sequence[GroupReport]) -> Beside:
+def beside_of(ranks: Ranks, groups: Sequence[GroupReport]) -> Beside:
     """Returns how busy the hosts are on which a loader makes its batches beside the ranks.
 
     Args:
-        ranks: its records.
+        ranks: its rows.
         groups: every group with its hosts.
     """
     hosts = {f"{host.group}/{host.host}": host for group in groups for host in group.by_host}
@@ -294,7 +232,7 @@ def silence_of(
     status: Status,
     cause: Cause | None,
     programs: Sequence[Program],
-    loaders: Mapping[Stream, Sequence[LoaderSecond]],
+    columns: Columns,
     now: float,
 ) -> Silence | None:
     """Returns how long a run has been without a step; None for one that has ended by itself or that nears its end.
@@ -302,12 +240,14 @@ def silence_of(
     Args:
         status, cause: of the run.
         programs: those of the completion groups.
-        loaders: metrics of every loader: a step of any of them is a sign of life.
+        columns: the metrics of the run: a step of any loader is a sign of life.
         now: seconds since the epoch; the end of a run that has ended.
     """
-    records = {stream: found for stream, found in loaders.items() if found}
-    last = {stream: found[-1].t for stream, found in records.items()}
-    longest = max((second.step_max for found in records.values() for second in found), default=0.0)
+    last: dict[Stream, float] = {}
+    longest = 0.0
+    for key, rows in columns.tables("loader").items():
+        last[key.stream] = max(last.get(key.stream, 0.0), rows["t"][-1].item())
+        longest = max(longest, rows["step_max"].max().item())
     seconds = max(0.0, now - max(last.values())) if last else None
     if cause is not None and cause.kind is CauseKind.STALLED:
         return Silence(seconds, longest, cause.reason, rank=cause.place)

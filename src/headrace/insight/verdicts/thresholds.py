@@ -110,7 +110,7 @@ NEXT_MISSING = (
 """What to do about a run that waited for a server of tf.data.service until it was ended."""
 
 NEXT_CROWDED = (
-    "run it again while nothing else runs there; of this run only CPU times (CPU of 1,000 samples) tell what the job "
+    "run it again while nothing else runs there; of this run only CPU times (CPU per 1,000 samples) tell what the job "
     "costs"
 )
 """What to do about a run whose cores were used by other programs too."""

@@ -2,7 +2,7 @@
 
 const TITLES = {
   time_to_train: "Time to train", step_time: "Step time", samples_per_second: "Samples/s", data_wait: "Data wait",
-  cpu: "CPU of its own cores", max_rss: "Max RSS", h2d: "Host to device", compute: "Compute", queue: "Queue depth",
+  cpu: "CPU of its own cores", cpu_per_1000_samples: "CPU per 1,000 samples", max_rss: "Max RSS", h2d: "Host to device", compute: "Compute", queue: "Queue depth",
   supply: "Supply an executor", produce: "Produce", blocked: "Blocked", idle: "Idle", bytes_per_sample: "Bytes a sample",
   link: "Link busy", gpu_use: "GPU", gpu_memory: "GPU memory", gpu_power: "GPU power",
   worker_cpu: "CPU of 1,000 samples", server_cpu: "CPU of one core", server_rss: "Max RSS", server_sent: "Sent to trainers",
