@@ -15,6 +15,7 @@
     ├── CloudError                what AWS refused, or could not make, change or remove; holds its code
     └── FeedError                 the data service
         ├── PipelineError         a pipeline that cannot be named, imported or built
+        │   └── PipelineNotBuilt  it was used as the dataset that it names
         ├── ShardError            a shard that is missing, broken or was changed; names file and offset
         ├── PositionError         a saved position that does not fit the loader, or is not a position
         ├── WorkerError           the user's dataset or collate_fn raised in a worker; holds the remote traceback
@@ -206,6 +207,11 @@ class FeedError(HeadraceError):
 
 class PipelineError(FeedError):
     """A pipeline that cannot be named, imported or built."""
+
+
+class PipelineNotBuilt(PipelineError, AttributeError, TypeError):
+    """A pipeline was used as the dataset that it only names. An AttributeError too, so that `hasattr` says no, and a
+    TypeError, as for other things without a length."""
 
 
 class ShardError(FeedError):

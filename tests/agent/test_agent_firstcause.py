@@ -143,6 +143,30 @@ def test_what_a_program_itself_said_its_error_was(lines, exit_code, number, erro
     assert error_line(lines, exit_code, number) == error
 
 
+NOT_FOUND = [
+    "error: cannot start dotnet: No such file or directory",
+    "env: ‘python9’: No such file or directory",
+    "/usr/bin/env: 'node': Permission denied",
+    "nice: nvcc: No such file or directory",
+    "zsh:1: command not found: nvcc",
+    "fish: Unknown command: nvcc",
+    "timeout: failed to run command ‘nvcc’: No such file or directory",
+    "sh: nvcc: not found",
+    "setsid: failed to execute nvcc: No such file or directory",
+    "train: error while loading shared libraries: libcuda.so.1: cannot open shared object file",
+    "bash: ./train: cannot execute binary file: Exec format error",
+]
+
+
+@pytest.mark.promise("faults", "a cause names the program that was not found")
+@pytest.mark.parametrize("line", NOT_FOUND)
+def test_a_program_that_was_not_found_is_named(line: str) -> None:
+    for code in (126, 127):
+        assert error_line(["loading", line, "done"], code, None) == line
+    if not line.startswith("error: "):
+        assert error_line(["loading", line, "done"], 3, None) == ""  # it may have gone on without that
+
+
 def test_an_error_behind_which_a_launcher_told_much_is_named_and_the_last_lines_are_shown():
     ended = Exited("0", 1.0, exit_code=1, last_lines=clip_lines([line.encode() for line in (*TRACEBACK, *TORCHRUN)]))
     cause = suspect_of("dnn", "algo-1", ended).cause

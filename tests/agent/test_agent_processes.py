@@ -206,7 +206,7 @@ def test_a_program_that_is_not_there_says_so_and_exits_127(tmp_path):
     with (tmp_path / "err").open("wb") as err:
         child = spawn(["no-such-program"], env=dict(os.environ), cwd=tmp_path, tied=False, stderr=err)
     assert child.wait() == 127
-    assert (tmp_path / "err").read_text() == "cannot start no-such-program: No such file or directory\n"
+    assert (tmp_path / "err").read_text() == "error: cannot start no-such-program: No such file or directory\n"
 
 
 def in_agent(tmp_path, code, scene=None):

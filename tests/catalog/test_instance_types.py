@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from headrace.catalog.instance_types import KNOWN, InstanceShape, parse, shape
+from headrace.catalog.instance_types import KNOWN, InstanceShape, hint_for, parse, shape
 
 
 @pytest.mark.parametrize(
@@ -63,3 +63,20 @@ def test_the_catalog_imports_nothing_of_ours_and_no_library() -> None:
         "assert ours == {'headrace', 'headrace._version', 'headrace.catalog', 'headrace.catalog.instance_types'}, ours"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("ml.g5.xlrge", "did you mean 'ml.g5.xlarge'? ml.g5 has xlarge, 2xlarge"),
+        ("g5.xlarge", "did you mean 'ml.g5.xlarge'?"),
+        ("ML.C5.XLARGE", "did you mean 'ml.c5.xlarge'?"),
+        ("ml-c5-xlarge", "did you mean 'ml.c5.xlarge'?"),
+        ("ml.c5.large", "ml.c5 has xlarge, 2xlarge, 4xlarge, 9xlarge, 18xlarge"),
+        ("p4d", "there are ml.p4d.24xlarge, ml.p4de.24xlarge"),
+        ("", "e.g. 'ml.c5.xlarge'"),
+        ("a machine", "e.g. 'ml.c5.xlarge'"),
+    ],
+)
+def test_a_name_that_is_no_type_gets_the_nearest_or_those_of_its_family(name: str, hint: str) -> None:
+    assert hint_for(name).startswith(hint) or hint in hint_for(name)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
+import pickle
 import re
 from functools import partial
 from pathlib import Path
@@ -62,6 +64,27 @@ def test_arguments_without_a_name_are_refused() -> None:
         variable(1)
     with pytest.raises(TypeError, match="missing a required argument: 'a'"):
         several()  # type: ignore[call-arg]
+
+
+def test_a_pipeline_says_what_it_is_where_torch_takes_it_for_a_dataset() -> None:
+    torch_data = pytest.importorskip("torch.utils.data")
+    named = Pipeline("feed_data:flat")
+    assert bool(named)
+    assert not hasattr(named, "__len__")
+    assert not hasattr(named, "__getitem__")
+    assert pickle.loads(pickle.dumps(named)) == copy.copy(named) == named
+    for use in (
+        len,
+        lambda data: data[0],
+        list,
+        lambda data: torch_data.DistributedSampler(data, 2, 0),
+        torch_data.RandomSampler,
+        lambda data: torch_data.DataLoader(data, shuffle=True),
+        lambda data: next(iter(torch_data.DataLoader(data, sampler=range(3)))),
+    ):
+        with pytest.raises(TypeError, match=r"feed_data:flat.* is a name(.|\n)*global_batch_size=") as caught:
+            use(named)
+        assert isinstance(caught.value, PipelineError)
 
 
 @pytest.mark.parametrize(

@@ -163,6 +163,7 @@ LIMITS = [
     (group(f"{GROUP}, count: 255"), "instance_groups", 4, ["at most 254 hosts"]),
     (group("name: a, type: c5.xlarge, count: 1"), "instance_groups[0].type", 5, ["did you mean 'ml.c5.xlarge'?"]),
     (group("name: a, type: ml.c5.large, count: 1"), "instance_groups[0].type", 5, ["must be an instance type"]),
+    (ONE.replace("ml.c5.xlarge", "ml.c5"), "instance_type", 4, ["there are ml.c5.xlarge, ml.c5.2xlarge"]),
     (ONE.replace("ml.c5.xlarge", "localhost"), "instance_type", 4, ["must be an instance type of SageMaker training"]),
     (channels(21), "inputs", 6, ["1 to 20 channels"]),
     (ONE + "inputs: {}", "inputs", 6, ["1 to 20 channels"]),

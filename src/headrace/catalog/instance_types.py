@@ -7,6 +7,8 @@ else.
 from __future__ import annotations
 
 import csv
+import difflib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,6 +90,32 @@ KNOWN: frozenset[str] = frozenset(_SHAPES)
 def shape(name: str) -> InstanceShape | None:
     """Returns the shape of an instance type, None when the type or its shape is unknown."""
     return _SHAPES.get(name)
+
+
+def hint_for(name: str) -> str:
+    """Returns which types a name that is none of them may stand for: the nearest, and those of its family.
+
+    >>> hint_for("c5.9xlrge")
+    "did you mean 'ml.c5.9xlarge'? ml.c5 has xlarge, 2xlarge, 4xlarge, 9xlarge, 18xlarge"
+    >>> hint_for("ml.p4")
+    'there are ml.p4d.24xlarge, ml.p4de.24xlarge'
+    """
+    full = re.sub("[-_ ]", ".", name.lower())
+    full = full if full.startswith("ml.") else f"ml.{full}"
+    family, _, size = full.removeprefix("ml.").partition(".")
+    if not size:
+        begin_so = sorted((known for known in KNOWN if known.startswith(full)), key=_by_size)
+        return f"there are {', '.join(begin_so)}" if family and begin_so else "e.g. 'ml.c5.xlarge'"
+    near = difflib.get_close_matches(full, sorted(KNOWN), n=1, cutoff=0.8)
+    sizes = [known.rpartition(".")[2] for known in sorted(KNOWN, key=_by_size) if known.startswith(f"ml.{family}.")]
+    words = [f"did you mean {near[0]!r}?"] if near else []
+    words += [f"ml.{family} has {', '.join(sizes)}"] if sizes and full not in KNOWN else []
+    return " ".join(words) or "e.g. 'ml.c5.xlarge'"
+
+
+def _by_size(name: str) -> tuple[str, int, str]:
+    known = _SHAPES.get(name)
+    return name.rpartition(".")[0], 0 if known is None else known.vcpus, name
 
 
 def speed(name: str) -> InstanceSpeed:

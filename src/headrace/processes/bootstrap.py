@@ -70,7 +70,7 @@ def main(arguments: list[str]) -> int:
     try:
         os.execvp(argv[0], argv)
     except OSError as error:
-        print(f"cannot start {argv[0]}: {error.strerror}", file=sys.stderr)
+        print(f"error: cannot start {argv[0]}: {error.strerror}", file=sys.stderr)
     return NOT_STARTED
 
 

@@ -30,6 +30,14 @@ _WORDS = re.compile(
     r"|^\S+: can't open file ",
     re.IGNORECASE,
 )
+# What shells, env, nice, timeout and the dynamic loader say of a program that is not there, or cannot run.
+_NOT_STARTED = re.compile(
+    r"^\S+: .*(not found(: \S+)?|Unknown command: \S+|No such file or directory|Permission denied"
+    r"|cannot execute.*|Exec format error)$"
+    r"|^\S+: error while loading shared libraries: "
+)
+_NO_PROGRAM = (126, 127)
+"""Exit codes of a program that cannot run, and of one that was not found."""
 _WHAT = re.compile(r"^\s*what\(\): +(?=\S)")
 
 
@@ -56,7 +64,7 @@ def error_line(last_lines: Sequence[str], exit_code: int | None, number: int | N
     lines = [_RANK.sub("", clean(line)).rstrip() for line in last_lines]
     lines = [_GROUP.sub("", line) for line in lines if not _BORDER.match(line)]
     lines = [line for line in lines if line]
-    found = _raised(lines, anywhere=exit_code == 1) or _in_words(lines[-_WORDS_WITHIN:])
+    found = _raised(lines, anywhere=exit_code == 1) or _in_words(lines[-_WORDS_WITHIN:], exit_code)
     return found if len(found) <= CHARACTERS else found[: CHARACTERS - 3] + "..."
 
 
@@ -88,10 +96,10 @@ def _few(lines: Sequence[str]) -> bool:
     return sum(not _OF_AN_ERROR.match(line) for line in lines) <= _MOST_AFTER
 
 
-def _in_words(lines: Sequence[str]) -> str:
+def _in_words(lines: Sequence[str], exit_code: int | None) -> str:
     for line in reversed(lines):
         if _WHAT.match(line):
             return _WHAT.sub("", line)
-        if _WORDS.match(line):
+        if _WORDS.match(line) or (exit_code in _NO_PROGRAM and _NOT_STARTED.match(line)):
             return line
     return ""

@@ -55,7 +55,7 @@ class HostPrograms:
         try:
             start()
         except OSError as error:
-            reason = f"cannot start {stream}: {error.strerror or error}"
+            reason = f"error: cannot start {error.filename or stream}: {error.strerror or error}"
             _log.warning("%s", reason)
             self._context.report(Exited(stream, time.time(), exit_code=127, last_lines=(reason,)))
 

@@ -29,11 +29,11 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, NoReturn, ParamSpec, TypeVar
 
 import msgspec
 
-from headrace.errors import PipelineError, sendable
+from headrace.errors import PipelineError, PipelineNotBuilt, sendable
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -57,6 +57,19 @@ class Pipeline(Generic[T]):
         """Calls the factory here. Raises PipelineError if it cannot be found."""
         made: T = load_factory(self.factory)(**self.arguments)
         return made
+
+    def _is_a_name(self) -> NoReturn:
+        raise PipelineNotBuilt(
+            f"the pipeline {self} is a name: its dataset, which has length and samples, is made by the workers",
+            hint="give it to headrace.feed.DataLoader, which divides it among ranks by global_batch_size=, in place of "
+            "torch's DataLoader, samplers and DistributedSampler; its build() makes the dataset in this process",
+        )
+
+    __len__ = property(_is_a_name)  # so that `len` says this, and `hasattr` still that there is none
+    __getitem__ = property(_is_a_name)
+
+    def __bool__(self) -> bool:
+        return True
 
     def __str__(self) -> str:
         arguments = ", ".join(f"{key}={value!r}" for key, value in self.arguments.items())

@@ -10,7 +10,7 @@ import msgspec
 
 from headrace.catalog.bandwidth import parse_bandwidth
 from headrace.catalog.cost import cost
-from headrace.catalog.instance_types import shape
+from headrace.catalog.instance_types import hint_for, shape
 from headrace.catalog.prices import CURRENCY, Price, price_of
 from headrace.errors import UsageError
 from headrace.insight.advise.advice_text import MISSED, Current, assumed, decide, explains, first_of_all, notes_of
@@ -211,7 +211,7 @@ def advised(
     if unknown:
         raise UsageError(
             f"the shape of {', '.join(unknown)} is not known",
-            hint="name types as SageMaker does, e.g. --types ml.c5.4xlarge,ml.c5.9xlarge",
+            hint=f"{hint_for(unknown[0])}; name types as SageMaker does, e.g. --types ml.c5.4xlarge,ml.c5.9xlarge",
         )
     if waits := not_started(run.state()):
         raise UsageError(f"the run cannot be advised: {waits}", hint="`headrace advise` needs some seconds of training")

@@ -177,9 +177,7 @@ def _instance_type(value: object) -> str:
     text = text_of(value)
     if text in instance_types.KNOWN or text in THIS_MACHINE:
         return text
-    rule = "must be an instance type of SageMaker training"
-    near = f"ml.{text}" if f"ml.{text}" in instance_types.KNOWN else nearest(text, instance_types.KNOWN)
-    raise broken(f"{rule}; did you mean {near!r}?" if near else f"{rule}, e.g. 'ml.c5.xlarge'")
+    raise broken(f"must be an instance type of SageMaker training; {instance_types.hint_for(text)}")
 
 
 def whole(low: int, high: int | None = None, unit: str = "") -> Callable[[object], int]:
