@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
@@ -21,9 +20,7 @@ from headrace.grid.copies.copied_object import Compared, Look, compared
 from headrace.grid.copies.copy_action import CopyAction, CopyProgress, plan_copy
 from headrace.grid.copies.copy_failure import CopyFailed, CopyFailure
 from headrace.grid.copies.grid_copy import access_in, plan_grid_copy, read_from_copies
-from headrace.grid.placement.candidate import Copy
 from headrace.grid.placement.placement_rules import PlacementRules
-from headrace.grid.plan_grid import PlannedCopy
 from headrace.instance.channels.object_paths import name_of
 from headrace.instance.s3 import S3Access
 from headrace.instance.storage import Store, split
@@ -339,15 +336,15 @@ def test_a_planned_copy_goes_where_the_grid_says_and_each_region_is_reached_its_
     assert access_in("us-west-2", job, in_regions["us-west-2"]) == S3Access("oregon", "us-west-2", "http://w")
     assert access_in("eu-west-1", job, {}) == S3Access("all", "eu-west-1", "")
     rules = PlacementRules.model_validate({"copy_to": {"eu-west-1": s3.uri("c")}, "transfer": {"price": 2}})
-    copy = PlannedCopy(Copy(far.uri("data"), "us-east-1", 1.0, 2.0, 1.0), "eu-west-1", (0, 1))
-    with plan_grid_copy(copy, rules, {}, {}, "campaigns") as action:
+    where = (far.uri("data"), "us-east-1", "eu-west-1")
+    with plan_grid_copy(*where, rules, {}, {}, "campaigns") as action:
         done = action.run()
         assert done.target.startswith(s3.uri("c/data-"))
         assert done.cost == pytest.approx(2e-6)
-    with plan_grid_copy(copy, rules, {}, {}, "campaigns") as again:
+    with plan_grid_copy(*where, rules, {}, {}, "campaigns") as again:
         assert again.run().cost == done.cost, "the owner pays for what he was killed at"
     with pytest.raises(CopyFailed, match="copy_to names no place there"):
-        plan_grid_copy(replace(copy, region="eu-central-1"), rules, {}, {}, "campaigns")
+        plan_grid_copy(*where[:2], "eu-central-1", rules, {}, {}, "campaigns")
 
 
 def test_what_goes_wrong_outside_the_copy_is_not_taken_for_a_copy_that_failed(

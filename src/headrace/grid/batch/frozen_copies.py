@@ -33,7 +33,7 @@ def freeze_copies(grid: Grid, plan: GridPlan) -> tuple[FrozenCopy, ...]:
     for planned in plan.copies:
         source, region = planned.copy.source, planned.region
         owner = f"{plan.name} on AWS Batch"
-        with plan_grid_copy(planned, rules, job, in_regions, owner) as action:
+        with plan_grid_copy(planned.copy.place, source, region, rules, job, in_regions, owner) as action:
             copy = FrozenCopy(
                 place=action.place,
                 region=region,

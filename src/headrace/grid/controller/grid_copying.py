@@ -14,8 +14,6 @@ from headrace.grid.copies.copy_progress import CopyProgress
 from headrace.grid.copies.grid_copy import plan_grid_copy
 from headrace.grid.journal.grid_record import CopyRecord, CopyState
 from headrace.grid.journal.journal import Journal
-from headrace.grid.placement.candidate import Copy
-from headrace.grid.plan_grid import PlannedCopy
 
 PROGRESS_SECONDS = 2.0
 """Between two writes of how far a copy has come."""
@@ -77,10 +75,8 @@ class GridCopying:
 
     def _made(self, record: CopyRecord) -> CopyRecord:
         """Makes a copy, and returns its record."""
-        gigabytes = (record.bytes_total or 0) / 1e9
-        planned = PlannedCopy(Copy(record.place, record.source, gigabytes, 0.0, 0.0), record.region, ())
-        file = self._jobs.file
-        with plan_grid_copy(planned, file.placement, self._jobs.template, file.in_regions, self._owner) as action:
+        file, where = self._jobs.file, (record.place, record.source, record.region)
+        with plan_grid_copy(*where, file.placement, self._jobs.template, file.in_regions, self._owner) as action:
             there = msgspec.structs.replace(record, target=action.target, bytes_total=action.bytes)
             told = [time.monotonic()]
 

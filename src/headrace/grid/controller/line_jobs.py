@@ -93,14 +93,15 @@ class LineJobs:
         Raises:
             JobInvalid: with all that is wrong, at the place of the line.
         """
-        line = self._lines[key]
-        (data,) = self._template(region).made((line,))
-        made = read_from_copies(data, copies)
-        if engine == SAGEMAKER and region:
-            engines = dict(made.get("engines") or {})
-            made["engines"] = {**engines, SAGEMAKER: {**(engines.get(SAGEMAKER) or {}), "region": region}}
-        base = self._grid.template.base
-        return Job.from_source({**made, "job_name": name}, JobSource(line.place), base, look=False)
+
+        def changed(data: dict[str, object]) -> dict[str, object]:
+            made: dict[str, Any] = read_from_copies(data, copies)
+            if engine == SAGEMAKER and region:
+                engines = dict(made.get("engines") or {})
+                made["engines"] = {**engines, SAGEMAKER: {**(engines.get(SAGEMAKER) or {}), "region": region}}
+            return made
+
+        return self._template(region).job_of(self._lines[key], name, changed)
 
     def _code(self) -> list[str]:
         """Returns the digests of the code that lines run; of code that cannot be read, why: a start tells of it."""

@@ -12,7 +12,6 @@ from headrace.grid.copies.copy_action import CopyAction, plan_copy
 from headrace.grid.copies.copy_failure import CopyFailed, CopyFailure
 from headrace.grid.lines.line_job import place_of
 from headrace.grid.placement.placement_rules import PlacementRules
-from headrace.grid.plan_grid import PlannedCopy
 from headrace.instance.s3 import S3Access
 from headrace.job.file.overrides import apply_values
 
@@ -59,16 +58,19 @@ def access_in(region: str, job: Mapping[str, Any], fields: Mapping[str, object])
 
 
 def plan_grid_copy(
-    planned: PlannedCopy,
+    place: str,
+    source: str,
+    region: str,
     rules: PlacementRules,
     job: Mapping[str, Any],
     in_regions: Mapping[str, Mapping[str, object]],
     owner: str,
 ) -> CopyAction:
-    """Lists the data of a planned copy, and says where it goes. Nothing is written.
+    """Lists the data of a copy, and says where it goes. Nothing is written.
 
     Args:
-        planned: one of the grid's.
+        place: ``s3://`` place of the data.
+        source, region: where they are, and into which region they go.
         rules: of the grid.
         job: keys of the grid's job, `Grid.template.data`.
         in_regions: what is another in a region, by region.
@@ -78,13 +80,12 @@ def plan_grid_copy(
     Raises:
         CopyFailed: the grid has no place for copies in that region; the data cannot be listed or copied.
     """
-    source, region = planned.copy.source, planned.region
     if region not in rules.copy_to:
         hint = f"placement: {{copy_to: {{{region}: s3://BUCKET/PREFIX}}}}"
-        message = f"{planned.copy.place} must be copied to {region}, and copy_to names no place there"
+        message = f"{place} must be copied to {region}, and copy_to names no place there"
         raise CopyFailed(CopyFailure.TARGET_MISSING, message, hint)
     return plan_copy(
-        planned.copy.place,
+        place,
         rules.copy_to[region],
         source=access_in(source, job, in_regions.get(source, {})),
         target=access_in(region, job, in_regions.get(region, {})),

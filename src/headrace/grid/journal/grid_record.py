@@ -153,28 +153,23 @@ class Rung(msgspec.Struct, frozen=True):
         return f"{'stopped early: ' if self.stopped else ''}{self.rank}{ending} of {self.of} at step {self.step}"
 
 
-class LineRecord(msgspec.Struct, frozen=True):
-    """One line.
+class LineFacts(msgspec.Struct, frozen=True):
+    """What a line is from its plan to its report.
 
     Attributes:
         index: position among the grid's lines, from 0; lines that its file has no more come last.
         key: of its content.
         place: where it was written, as messages say it.
-        fields: what it says.
-        job_name: of its first attempt's job.
+        fields: what it says: in what its job differs.
+        job_name: of its first attempt's job; in a report of its newest one's.
         engine: that runs it.
-        region: where it was placed; another attempt may be elsewhere. Empty when it was placed nowhere.
+        region: where it was placed; another attempt may be elsewhere, and a report has that of the newest one. Empty
+            when it was placed nowhere, or the engine has none.
         planned_cost: USD, without copies; None with an unknown price.
         planned_seconds: until it is done, copies included; None when it was placed nowhere.
         state: how far it has come.
         in_file: the grid's file still has it.
-        waits_for: copies that it needs, as (place, region).
-        not_before: when its next attempt may begin, seconds since the epoch; 0 for at once.
-        extra_attempts: that `headrace grid retry` has allowed, above what the grid's file allows.
         reason: why it is unplaced or was stopped, for people; why an attempt failed is in the attempt.
-        stop_asked: when somebody asked to stop it alone, seconds since the epoch; None if nobody did.
-        attempts: in their order.
-        rungs: at which it was judged, in their order.
     """
 
     index: int
@@ -188,10 +183,24 @@ class LineRecord(msgspec.Struct, frozen=True):
     planned_seconds: float | None
     state: LineState
     in_file: bool = True
+    reason: str = ""
+
+
+class LineRecord(LineFacts, frozen=True):
+    """One line, as the journal has it.
+
+    Attributes:
+        waits_for: copies that it needs, as (place, region).
+        not_before: when its next attempt may begin, seconds since the epoch; 0 for at once.
+        extra_attempts: that `headrace grid retry` has allowed, above what the grid's file allows.
+        stop_asked: when somebody asked to stop it alone, seconds since the epoch; None if nobody did.
+        attempts: in their order.
+        rungs: at which it was judged, in their order.
+    """
+
     waits_for: tuple[tuple[str, str], ...] = ()
     not_before: float = 0.0
     extra_attempts: int = 0
-    reason: str = ""
     stop_asked: float | None = None
     attempts: tuple[AttemptRecord, ...] = ()
     rungs: tuple[Rung, ...] = ()

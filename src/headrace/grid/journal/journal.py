@@ -26,7 +26,7 @@ from headrace.grid.journal.grid_record import (
     Rung,
 )
 from headrace.grid.journal.journal_file import open_journal
-from headrace.grid.journal.read_grid import copy_of, line_of, record_of
+from headrace.grid.journal.read_grid import copy_of, line_of, put_line, record_of, stored_lines
 
 Instant = Callable[[str], None]
 """Is told the name of each instant at which the process might be killed; tests kill it there."""
@@ -131,13 +131,12 @@ class Journal:
                 grid.file, grid.digest, grid.job_digest, grid.budget, grid.deadline,
             )  # fmt: skip
             self._put(database, grid)
-            there = {row["key"] for row in database.execute("SELECT key FROM lines")}
-            gone = sorted(there - {line.key for line in grid.lines})
-            database.executemany("UPDATE lines SET in_file = 0 WHERE key = ?", [(key,) for key in gone])
-            database.execute(
-                "UPDATE lines SET state = ?, reason = ? WHERE in_file = 0 AND state IN (?, ?)",
-                (LineState.STOPPED.value, GONE, LineState.WAITING.value, LineState.UNPLACED.value),
-            )
+            stay = {line.key for line in grid.lines}
+            for line in stored_lines(database).values():
+                if line.key not in stay:
+                    begun = line.state not in (LineState.WAITING, LineState.UNPLACED)
+                    ended = {} if begun else {"state": LineState.STOPPED, "reason": GONE}
+                    self._change(database, line.key, (line.state,), in_file=False, **ended)
 
     def take(self, controller: ControllerProcess) -> None:
         """Writes down which process has the grid now; it holds the lease."""
@@ -155,9 +154,7 @@ class Journal:
             JournalConflict: the line does not wait, or has an attempt of that number, or another one has its job name.
         """
         with self._write("intend") as database:
-            self._line_row(
-                database, key, (LineState.WAITING,), "state = ?, reason = '', not_before = 0", LineState.STARTING.value
-            )
+            self._change(database, key, (LineState.WAITING,), state=LineState.STARTING, reason="", not_before=0.0)
             database.execute(
                 "INSERT INTO attempts (key, number, job_name, engine, region, request, state, intended) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
@@ -178,7 +175,7 @@ class Journal:
                 database, key, number, (AttemptState.INTENDED,),
                 "state = ?, run_id = ?, started = ?", AttemptState.RUNNING.value, run_id, t,
             )  # fmt: skip
-            self._line_row(database, key, (LineState.STARTING,), "state = ?", LineState.RUNNING.value)
+            self._change(database, key, (LineState.STARTING,), state=LineState.RUNNING)
 
     def ended(
         self,
@@ -212,12 +209,12 @@ class Journal:
                 None if attempt.status is None else attempt.status.value, cause, attempt.cost, attempt.billable_seconds,
             )  # fmt: skip
             begun = (LineState.STARTING, LineState.RUNNING)
-            changed = (state.value, not_before, reason)
-            self._line_row(database, key, begun, "state = ?, not_before = ?, reason = ?", *changed)
+            moved: dict[str, object] = {}
             if move is not None:
-                waits_for = msgspec.json.encode([(copy.place, copy.region) for copy in move.copies]).decode()
-                self._line_row(database, key, (state,), "region = ?, waits_for = ?", move.region, waits_for)
                 self._put_copies(database, move.copies)
+                waits_for = tuple((copy.place, copy.region) for copy in move.copies)
+                moved = {"region": move.region, "waits_for": waits_for}
+            self._change(database, key, begun, state=state, not_before=not_before, reason=reason, **moved)
 
     def reached(self, key: str, step: int, judge: Callable[[Sequence[float]], Rung]) -> Rung | None:
         """Writes down how a line stands at a rung, and returns it; None when it was there before.
@@ -246,7 +243,7 @@ class Journal:
         """
         with self._write("close_lines") as database:
             for key, (state, reason) in closed.items():
-                self._line_row(database, key, (LineState.WAITING,), "state = ?, reason = ?", state.value, reason)
+                self._change(database, key, (LineState.WAITING,), state=state, reason=reason)
 
     def copied(self, copy: CopyRecord) -> None:
         """Writes down how far a copy has come.
@@ -272,23 +269,23 @@ class Journal:
             if keys is None:
                 self._grid_row(database, "UPDATE grid SET stop_asked = ?", t)
             else:
-                database.executemany("UPDATE lines SET stop_asked = ? WHERE key = ?", [(t, key) for key in keys])
+                for key in keys:
+                    self._change(database, key, tuple(LineState), stop_asked=t)
 
     def retry(self, keys: Iterable[str], *, also_completed: bool = False) -> int:
         """Lets lines that failed or were stopped (or have completed) wait again, with one attempt more: it goes on
         beyond the rung at which it was stopped (or is judged anew). Returns how many there were."""
         states = [LineState.FAILED, LineState.STOPPED, LineState.STOPPED_EARLY, *[LineState.COMPLETED] * also_completed]
-        marks = ", ".join("?" for _ in states)
         rungs = "DELETE FROM rungs" if also_completed else "UPDATE rungs SET stopped = 0"
         with self._write("retry") as database:
-            count = 0
+            lines, count = stored_lines(database), 0
             for key in keys:
-                waits = database.execute(
-                    "UPDATE lines SET state = ?, not_before = 0, extra_attempts = extra_attempts + 1, reason = '', "
-                    f"stop_asked = NULL WHERE key = ? AND in_file = 1 AND state IN ({marks})",
-                    (LineState.WAITING.value, key, *(state.value for state in states)),
-                )
-                if waits.rowcount:
+                line = lines.get(key)
+                if line is not None and line.in_file and line.state in states:
+                    self._change(
+                        database, key, (line.state,), state=LineState.WAITING, not_before=0.0, reason="",
+                        extra_attempts=line.extra_attempts + 1, stop_asked=None,
+                    )  # fmt: skip
                     count += 1
                     database.execute(f"{rungs} WHERE key = ?", (key,))
             if count:
@@ -322,8 +319,9 @@ class Journal:
 
     def _put(self, database: sqlite3.Connection, grid: GridRecord) -> None:
         """Adds or updates lines and copies."""
+        lines = stored_lines(database)
         for line in grid.lines:
-            database.execute(_PUT_LINE, _line_values(line))
+            put_line(database, revised(lines[line.key], line) if line.key in lines else line)
         self._put_copies(database, grid.copies)
 
     def _put_copies(self, database: sqlite3.Connection, copies: Iterable[CopyRecord]) -> None:
@@ -338,14 +336,13 @@ class Journal:
         if database.execute(statement, values).rowcount != 1:
             raise JournalConflict(f"{self.path} has no grid yet")
 
-    def _line_row(
-        self, database: sqlite3.Connection, key: str, states: tuple[LineState, ...], change: str, *values: object
-    ) -> None:
-        marks = ", ".join("?" for _ in states)
-        statement = f"UPDATE lines SET {change} WHERE key = ? AND state IN ({marks})"
-        if database.execute(statement, (*values, key, *(each.value for each in states))).rowcount != 1:
+    def _change(self, database: sqlite3.Connection, key: str, states: tuple[LineState, ...], **changes: object) -> None:
+        """Changes a line that is in one of some states: the one place where a line becomes another."""
+        line = stored_lines(database, key).get(key)
+        if line is None or line.state not in states:
             wanted = " or ".join(each.value for each in states)
             raise JournalConflict(f"the line {key} is not {wanted} in {self.path}")
+        put_line(database, msgspec.structs.replace(line, **changes))
 
     def _attempt_row(
         self,
@@ -389,30 +386,18 @@ class Journal:
             raise StorageError(f"{self.path} cannot be read: {error}") from error
 
 
-_MOVABLE = f"state NOT IN ('{LineState.STARTING.value}', '{LineState.RUNNING.value}', '{LineState.COMPLETED.value}')"
-_OPEN = (
-    f"state IN ('{LineState.WAITING.value}', '{LineState.UNPLACED.value}') "
-    f"OR (state = '{LineState.STOPPED.value}' AND in_file = 0)"
-)
-_PUT_LINE = f"""
-INSERT INTO lines (key, position, place, fields, job_name, engine, region, planned_cost, planned_seconds, state,
-                   waits_for, reason)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (key) DO UPDATE SET
-    in_file = 1, position = excluded.position, place = excluded.place,
-    engine = CASE WHEN {_MOVABLE} THEN excluded.engine ELSE engine END,
-    region = CASE WHEN {_MOVABLE} THEN excluded.region ELSE region END,
-    planned_cost = CASE WHEN {_MOVABLE} THEN excluded.planned_cost ELSE planned_cost END,
-    planned_seconds = CASE WHEN {_MOVABLE} THEN excluded.planned_seconds ELSE planned_seconds END,
-    waits_for = CASE WHEN {_MOVABLE} THEN excluded.waits_for ELSE waits_for END,
-    reason = CASE WHEN {_OPEN} THEN excluded.reason ELSE reason END,
-    state = CASE WHEN {_OPEN} THEN excluded.state ELSE state END
-"""
+def revised(old: LineRecord, new: LineRecord) -> LineRecord:
+    """Returns a line whose file says it anew: what has begun of it stays where it is.
 
-
-def _line_values(line: LineRecord) -> tuple[object, ...]:
-    fields, waits_for = (msgspec.json.encode(value).decode() for value in (dict(line.fields), line.waits_for))
-    return (
-        *(line.key, line.index, line.place, fields, line.job_name, line.engine, line.region, line.planned_cost),
-        *(line.planned_seconds, line.state.value, waits_for, line.reason),
-    )
+    Args:
+        old: as the journal has it.
+        new: as it is planned now.
+    """
+    line = msgspec.structs.replace(old, in_file=True, index=new.index, place=new.place)
+    if old.state not in (LineState.STARTING, LineState.RUNNING, LineState.COMPLETED):
+        planned = ("engine", "region", "planned_cost", "planned_seconds", "waits_for")
+        line = msgspec.structs.replace(line, **{name: getattr(new, name) for name in planned})
+    came_back = old.state is LineState.STOPPED and not old.in_file
+    if came_back or old.state in (LineState.WAITING, LineState.UNPLACED):
+        line = msgspec.structs.replace(line, state=new.state, reason=new.reason)
+    return line

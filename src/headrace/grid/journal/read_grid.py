@@ -1,4 +1,4 @@
-"""Reads a grid's journal: while its controller writes it, and later."""
+"""Reads a grid's journal: while its controller writes it, and later; how a line is stored in it, both ways."""
 
 from __future__ import annotations
 
@@ -27,6 +27,11 @@ from headrace.runs import Cause
 _SHOWN = 5
 _cause = msgspec.json.Decoder(Cause)
 _fields = msgspec.json.Decoder(dict[str, Any])
+_columns = [name for name in LineRecord.__struct_fields__ if name not in ("index", "attempts", "rungs")]
+_PUT_LINE = (
+    f"INSERT INTO lines (position, {', '.join(_columns)}) VALUES (:index, :{', :'.join(_columns)}) "
+    f"ON CONFLICT (key) DO UPDATE SET position = :index, {', '.join(f'{name} = :{name}' for name in _columns)}"
+)
 _places = msgspec.json.Decoder(tuple[tuple[str, str], ...])
 
 
@@ -139,6 +144,21 @@ def line_of(database: sqlite3.Connection, key: str, index: int) -> LineRecord:
     attempts = database.execute("SELECT * FROM attempts WHERE key = ? ORDER BY number", (key,)).fetchall()
     rungs = database.execute("SELECT * FROM rungs WHERE key = ? ORDER BY step", (key,)).fetchall()
     return _line(index, row, [*map(_attempt, attempts)], [*map(_rung, rungs)])
+
+
+def stored_lines(database: sqlite3.Connection, key: str | None = None) -> dict[str, LineRecord]:
+    """Returns the lines as they are stored, by key, or the one of a key: without attempts and rungs, and with their
+    positions as indices. Raises sqlite3.Error."""
+    one = "" if key is None else " WHERE key = :key"
+    rows = database.execute(f"SELECT * FROM lines{one}", {"key": key})
+    return {row["key"]: _line(row["position"], row, (), ()) for row in rows}
+
+
+def put_line(database: sqlite3.Connection, line: LineRecord) -> None:
+    """Stores a line, without attempts and rungs. Raises sqlite3.Error."""
+    values = msgspec.to_builtins(msgspec.structs.replace(line, attempts=(), rungs=()))
+    texts = {name: msgspec.json.encode(values[name]).decode() for name in ("fields", "waits_for")}
+    database.execute(_PUT_LINE, {**values, **texts})
 
 
 def copy_of(database: sqlite3.Connection, place: str, region: str) -> CopyRecord:

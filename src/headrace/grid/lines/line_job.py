@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,20 +28,20 @@ class Template:
     data: Mapping[str, object]
     base: Path
 
-    def job_of(self, line: Line, name: str) -> Job:
+    def job_of(self, line: Line, name: str, changed: Callable[[dict[str, object]], dict[str, object]] = dict) -> Job:
         """Returns the job of a line; files are not looked for.
 
         Args:
             line: one of the grid's.
             name: of the job.
+            changed: returns the keys of the job as they are where it runs.
 
         Raises:
             JobInvalid: with all that is wrong, at the place of the line.
         """
         made = self._with(line)
-        wrong = made.findings
-        source = JobSource(overrides=dict.fromkeys(made.texts, line.place))
-        return Job.from_source({**_given(made), "job_name": name}, source, self.base, wrong, look=False)
+        data = _given(made) if made.findings else changed(_given(made))
+        return Job.from_source({**data, "job_name": name}, JobSource(line.place), self.base, made.findings, look=False)
 
     def made(self, lines: Sequence[Line]) -> tuple[dict[str, object], ...]:
         """Returns the keys of the job of every line, which are checked.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from headrace.grid.journal.grid_record import AttemptRecord, LineRecord, LineState
+from headrace.grid.journal.grid_record import AttemptRecord, LineFacts, LineRecord, LineState
 from headrace.runs import Status
 from headrace.runs.cause import CauseInWords, in_words
 
@@ -42,55 +42,31 @@ class AttemptSpan(msgspec.Struct, frozen=True):
     seconds: float
 
 
-class LineResult(msgspec.Struct, frozen=True):
+class LineResult(LineFacts, frozen=True):
     """One line.
 
     Attributes:
-        index: position among the grid's lines, from 0.
-        place: where it was written, as messages say it.
-        key: of its content.
-        job_name: of its newest attempt's job, or of the first one's.
-        fields: in what its job differs.
-        engine, region: where its newest attempt runs or ran, or where the first one will; region is empty where the
-            engine has none.
-        state: how far it has come.
-        in_file: the grid's file still has it.
         attempts: how many were begun.
         run_id: of the newest attempt; empty before it has a run.
         started, ended: seconds since the epoch: when its first attempt had a run, and its last one was over.
         seconds: of all its attempts, without the pauses between them; None before it started.
         spans: its attempts that had a run, in their order.
-        planned_cost: USD without copies, as planned; None when the price was unknown.
-        planned_seconds: as planned, copies included.
         cost: USD of all its attempts, so far; None when nothing is known of the price, or nothing has run.
         metrics: last values of the job's metrics in the newest attempt, by name.
         recorded: the record of its newest attempt's run is on this machine and can be read.
         cause: why its newest attempt that failed did; None for a line that has completed.
-        reason: why it is unplaced or was stopped, for people.
     """
 
-    index: int
-    place: str
-    key: str
-    job_name: str
-    fields: dict[str, object]
-    engine: str
-    region: str
-    state: LineState
-    in_file: bool = True
     attempts: int = 0
     run_id: str = ""
     started: float | None = None
     ended: float | None = None
     seconds: float | None = None
     spans: tuple[AttemptSpan, ...] = ()
-    planned_cost: float | None = None
-    planned_seconds: float | None = None
     cost: float | None = None
-    metrics: dict[str, float] = {}
+    metrics: dict[str, float] = msgspec.field(default_factory=dict)
     recorded: bool = False
     cause: CauseInWords | None = None
-    reason: str = ""
 
     @property
     def completed(self) -> bool:
@@ -117,29 +93,21 @@ def line_result(line: LineRecord, figures: Callable[[AttemptRecord], RunFigures 
     )
     ended = newest.ended if newest and line.state.over else None
     failed = [each.cause for each in line.attempts if each.cause is not None]
+    facts = {name: getattr(line, name) for name in LineFacts.__struct_fields__}
+    if newest:
+        facts |= {"job_name": newest.job_name, "engine": newest.engine, "region": newest.region}
     return LineResult(
-        index=line.index,
-        place=line.place,
-        key=line.key,
-        job_name=newest.job_name if newest else line.job_name,
-        fields=dict(line.fields),
-        engine=newest.engine if newest else line.engine,
-        region=newest.region if newest else line.region,
-        state=line.state,
-        in_file=line.in_file,
+        **facts,
         attempts=len(line.attempts),
         run_id=newest.run_id if newest else "",
         started=min((each.started for each in spans), default=None),
         ended=ended,
         seconds=sum(each.seconds for each in spans) if spans else None,
         spans=spans,
-        planned_cost=line.planned_cost,
-        planned_seconds=line.planned_seconds,
         cost=_cost(line, found),
         metrics=found.metrics if found else {},
         recorded=found is not None,
         cause=in_words(failed[-1]) if failed and line.state is not LineState.COMPLETED else None,
-        reason=line.reason,
     )
 
 
