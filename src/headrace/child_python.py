@@ -1,4 +1,4 @@
-"""How headrace starts its own modules as processes. Standard library only."""
+"""How headrace starts its own modules as processes, and how it names a Python. Standard library only."""
 
 from __future__ import annotations
 
@@ -21,3 +21,16 @@ def module_command(module: str, *arguments: str, options: Sequence[str] = (), py
     """
     where = ["-P", "-m", module] if sys.version_info >= (3, 11) else ["-c", _NO_FOLDER.format(module)]
     return [python or sys.executable, *options, *where, *arguments]
+
+
+def runs_in(image: str, python: str = "", version: str = "") -> str:
+    """Returns what to say of a job whose programs run in a Python of this machine, whatever image it names.
+
+    Args:
+        image: that the job names; empty for none.
+        python: the interpreter; that which runs if empty.
+        version: of it, if that is known.
+    """
+    if not python:
+        python, version = sys.executable, ".".join(map(str, sys.version_info[:3]))
+    return f"image {image or 'none'}: programs run in {python}{version and f' (Python {version})'}"

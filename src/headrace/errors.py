@@ -3,6 +3,7 @@
     HeadraceError                 everything that headrace raises on purpose
     ├── UsageError                a user's mistake; the CLI prints error: and hint: and exits with 2
     │   ├── JobInvalid            a job file or Job that breaks a rule; holds all problems at once
+    │   ├── NotAvailable          something of a library in whose place headrace stands, which it has not
     │   ├── RunNotFound           no run of that name or id
     │   └── EngineRefused         this engine cannot start this job here and now (port in use, ...); holds its code
     │       ├── NameInUse         a job of that name is there already
@@ -116,6 +117,13 @@ class JobInvalid(UsageError):
     def __str__(self) -> str:
         shown = (f"{problem}\nhint: {problem.hint}" if problem.hint else str(problem) for problem in self.problems)
         return "\n".join(shown)
+
+
+class NotAvailable(UsageError, AttributeError):
+    """Something of a library in whose place headrace stands, which it has not. The hint names what to do instead.
+
+    `hasattr` says False, as it should.
+    """
 
 
 class RunNotFound(UsageError):

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from headrace.errors import JobInvalid, RunFailed, UsageError
+from headrace.errors import JobInvalid, NotAvailable, RunFailed, UsageError
 from headrace.estimator import Estimator, InstanceGroup, PyTorch, TensorFlow, TrainingInput
 from headrace.runs import Run, Status
 
@@ -185,6 +187,50 @@ def test_a_failed_job_raises_with_the_first_cause(script: str, tmp_path: Path) -
         PyTorch(script, instance_type="local", instance_count=1).fit(logs=False)
     assert failed.value.last_lines == ("no loss",)
     assert "\n  | no loss\nhint: headrace logs " in str(failed.value)
+
+
+@pytest.mark.promise("sagemaker", "a stopped job is no failure of `fit` and `wait`, as in the SDK")
+def test_a_stopped_job_is_no_failure_and_the_python_of_the_programs_is_told_once(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("headrace.adapters.estimator.estimators._said", set())
+    (tmp_path / "train.py").write_text("import time; print('training', flush=True); time.sleep(600)")
+    image = "763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:2.1-cpu-py310"
+    estimator = PyTorch(script, image_uri=image, instance_type="local", instance_count=1)
+    for number in (1, 2):
+        estimator.fit(wait=False, job_name=f"stopped-{number}")
+        job = estimator.latest_training_job
+        assert job is not None
+        job.stop()
+        job.wait(logs=False)
+        assert job.describe()["TrainingJobStatus"] == "Stopped"
+    with pytest.raises(RunFailed, match="has stored no model"):
+        estimator.model_data  # noqa: B018
+    errors = capfd.readouterr().err
+    assert errors.count("see whether it has made what you need") == 2
+    assert "stopped-1" in errors
+    assert errors.count(f"headrace: image {image}: programs run in {sys.executable} (Python 3.") == 1
+
+
+@pytest.mark.promise("sagemaker", "what only the SDK has is refused with what to do instead")
+def test_what_only_the_sdk_has_is_refused_with_what_to_do_instead(script: str) -> None:
+    estimator = PyTorch(script, instance_type="local", instance_count=1)
+    asked: list[tuple[str, Callable[[], object], str]] = [
+        ("attach", lambda: PyTorch.attach("my-job"), "headrace logs"),
+        ("attach", lambda: estimator.attach("my-job"), "headrace logs"),
+        ("deploy", lambda: estimator.deploy(1, "ml.m5.large"), "model_data"),
+        ("training_job_analytics", lambda: estimator.training_job_analytics, "headrace report"),
+        ("get_vpc_config", lambda: estimator.get_vpc_config(), "docs/sagemaker.md"),
+        ("describe_endpoint", lambda: estimator.sagemaker_session.describe_endpoint("x"), "headrace serve"),
+    ]
+    for name, ask, instead in asked:
+        with pytest.raises(NotAvailable, match=f"of headrace has no '{name}'") as refused:
+            ask()
+        assert instead in refused.value.hint
+    assert not hasattr(estimator, "deploy")
+    assert copy.copy(estimator).hyperparameters() == {}
+    with pytest.raises(AttributeError):
+        estimator._nothing  # noqa: B018
 
 
 @pytest.mark.promise("entry-points", "without `source_dir` the script alone is copied; a missing module is named")

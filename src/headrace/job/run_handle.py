@@ -152,7 +152,7 @@ class CtrlC:
 
     def _stopped(self, error: BaseException | None) -> bool:
         """Tells whether the wait has ended because of Ctrl-C."""
-        if isinstance(error, RunFailed):
+        if error is None or isinstance(error, RunFailed):
             return self._handle is not None and self._handle.status.value == "Stopped"
         return isinstance(error, KeyboardInterrupt)
 

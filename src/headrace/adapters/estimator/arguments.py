@@ -4,18 +4,25 @@ Most arguments are keys of the job file under their own name. The others are
 
 * names of SDK version 1, which say the same as a later name;
 * names that the job file spells otherwise (`max_run` belongs to `stopping_condition`);
+* members of the request, some of which have a meaning on SageMaker only;
 * the SDK's own settings (sessions, code upload), which have no effect where no request is sent.
 """
 
 from __future__ import annotations
 
+import copy
 import difflib
 import json
 from collections.abc import Mapping
+from typing import Any
 
 from headrace.errors import UsageError
 from headrace.job.model.fields import JobFields
+from headrace.job.sagemaker.field_map import get, put
 from headrace.sagemaker_parameters import LOG_LEVEL, REGION
+
+SERVICE = "sagemaker"
+"""The engine that sends a request to SageMaker."""
 
 VERSION_1 = {
     "train_instance_count": "instance_count",
@@ -41,37 +48,25 @@ JOB_KEYS = frozenset(JobFields.model_fields) - {
 """Arguments that are keys of the job file."""
 
 _MEMBERS = {
-    "debugger_hook_config": "DebugHookConfig",
-    "profiler_config": "ProfilerConfig",
-    "tensorboard_output_config": "TensorBoardOutputConfig",
+    "debugger_hook_config": ("DebugHookConfig",),
+    "profiler_config": ("ProfilerConfig",),
+    "tensorboard_output_config": ("TensorBoardOutputConfig",),
 }
-"""Arguments that are members of the request and nothing else."""
+"""Arguments that are members of the request and nothing else, and where in it they are."""
+
+_IMAGE_CONFIG = ("AlgorithmSpecification", "TrainingImageConfig")
+_SERVICE_MEMBERS = {
+    "disable_profiler": ("ProfilerConfig", "DisableProfiler"),
+    "enable_infra_check": ("InfraCheckConfig", "EnableInfraCheck"),
+    "enable_remote_debug": ("RemoteDebugConfig", "EnableRemoteDebug"),
+    "enable_sagemaker_metrics": ("AlgorithmSpecification", "EnableSageMakerMetricsTimeSeries"),
+    "enable_session_tag_chaining": ("SessionChainingConfig", "EnableSessionTagChaining"),
+    "training_image_config": _IMAGE_CONFIG,
+    "training_repository_access_mode": (*_IMAGE_CONFIG, "TrainingRepositoryAccessMode"),
+}
+"""Likewise, of a request that is sent to SageMaker; elsewhere they have no effect."""
 
 _CONDITION = ("max_run", "max_wait")
-
-PLUMBING = frozenset(
-    {
-        "code_location",
-        "compiler_config",
-        "disable_profiler",
-        "enable_infra_check",
-        "enable_remote_debug",
-        "enable_session_tag_chaining",
-        "enable_sagemaker_metrics",
-        "git_config",
-        "instance_preferences",
-        "model_channel_name",
-        "model_uri",
-        "rules",
-        "sagemaker_session",
-        "script_mode",
-        "training_image_config",
-        "training_recipe",
-        "training_repository_access_mode",
-        "training_repository_credentials_provider_arn",
-    }
-)
-"""Arguments that only say how a request is made or watched. See `refuse` for those that must not be ignored."""
 
 _REFUSED = {
     "git_config": "clone the repository and give source_dir",
@@ -79,6 +74,15 @@ _REFUSED = {
     "training_recipe": "give entry_point and hyperparameters",
     "instance_preferences": "give instance_type, or instance_groups",
 }
+"""Arguments that must not be ignored, and what to write instead."""
+
+_REFUSED_BY_SERVICE = {
+    "compiler_config": "choose an image with the compiler by image_uri",
+    "model_channel_name": "name the channel in fit(inputs={...})",
+    "rules": "give them as request_extras of a headrace.Job",
+    "training_repository_credentials_provider_arn": "give training_image_config with TrainingRepositoryAuthConfig",
+}
+"""Likewise, where the job is sent to SageMaker; elsewhere they have no effect."""
 
 OWN = frozenset(
     {
@@ -94,6 +98,11 @@ OWN = frozenset(
     }
 )
 """Arguments that the estimators read themselves."""
+
+_KNOWN = JOB_KEYS.union(
+    *(_MEMBERS, _SERVICE_MEMBERS, _CONDITION, _REFUSED, _REFUSED_BY_SERVICE, OWN),
+    ("code_location", "sagemaker_session", "script_mode"),
+)
 
 
 def job_keys(given: Mapping[str, object]) -> dict[str, object]:
@@ -113,7 +122,10 @@ def job_keys(given: Mapping[str, object]) -> dict[str, object]:
         data["stopping_condition"] = condition
     if "max_retry_attempts" in arguments:
         data["retry"] = {"attempts": arguments["max_retry_attempts"]}
-    extras = {member: _as_request(name, arguments[name]) for name, member in _MEMBERS.items() if arguments.get(name)}
+    extras: dict[str, object] = {}
+    for name, place in _MEMBERS.items():
+        if arguments.get(name):
+            put(extras, place, _as_request(name, arguments[name]))
     texts = {}
     if "container_log_level" in arguments:
         texts[LOG_LEVEL] = json.dumps(arguments["container_log_level"])
@@ -138,15 +150,44 @@ def refuse(arguments: Mapping[str, object]) -> None:
     Raises:
         UsageError: with the argument, and what to write instead.
     """
-    known = JOB_KEYS | PLUMBING | OWN | set(_CONDITION) | set(_MEMBERS)
     for name, value in arguments.items():
-        if name not in known:
-            near = difflib.get_close_matches(name, sorted(known | set(VERSION_1)), n=1)
+        if name not in _KNOWN:
+            near = difflib.get_close_matches(name, sorted(_KNOWN | set(VERSION_1)), n=1)
             raise UsageError(f"an estimator has no argument {name!r}", f"did you mean {near[0]!r}?" if near else "")
         if name in _REFUSED:
             raise UsageError(f"{name} works only on SageMaker's own service", _REFUSED[name])
         if name == "script_mode" and value is False:
             raise UsageError("script_mode=False is not possible: an entry point is always a script", "leave it out")
+
+
+def service_keys(
+    keys: Mapping[str, object], given: Mapping[str, object], framework: str, region: str
+) -> dict[str, object]:
+    """Returns the keys of a job that is sent to SageMaker.
+
+    Args:
+        keys: those of the job without it.
+        given: the estimator's arguments; None counts as left out.
+        framework: whose image is taken without an `image_uri`; empty for none.
+        region: that of the estimator's session; empty when it has none of its own.
+
+    Raises:
+        UsageError: an argument that cannot be honoured.
+    """
+    for name, instead in _REFUSED_BY_SERVICE.items():
+        if given.get(name):
+            raise UsageError(f"{name} is not possible with engine={SERVICE!r}", instead)
+    result: dict[str, Any] = copy.deepcopy(dict(keys))
+    for name, place in _SERVICE_MEMBERS.items():
+        if given.get(name) is not None:
+            put(result, ("request_extras", *place), given[name])
+    for name, value in (("framework", framework), ("region", region)):
+        place = ("engines", SERVICE, name)
+        if value and get(result, place) is None:
+            put(result, place, value)
+    if given.get("code_location") is not None:
+        result["code_location"] = given["code_location"]
+    return result
 
 
 def _modern(given: Mapping[str, object]) -> dict[str, object]:

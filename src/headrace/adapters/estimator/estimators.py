@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 from headrace.adapters.estimator import arguments, inputs
 from headrace.adapters.estimator.local_bucket import local_places
 from headrace.adapters.estimator.sdk_session import Session
-from headrace.adapters.estimator.service_job import ENGINE, service_keys
-from headrace.adapters.estimator.training import TrainingJob
+from headrace.adapters.estimator.training import TrainingJob, not_available
+from headrace.child_python import runs_in
 from headrace.errors import JobInvalid, Problem, RunFailed, UsageError
 from headrace.job import Job
 from headrace.job.run_handle import CtrlC
@@ -24,6 +25,17 @@ from headrace.job.run_handle import CtrlC
 _NAME_LENGTH = 63
 _STAMP = "%Y-%m-%d-%H-%M-%S"
 MODEL_DIR = "/opt/ml/model"
+_ON_PYTHON = ("local", "slurm")
+"""Engines whose hosts run programs in a Python that is installed there."""
+_SERVE_IT = "estimator.model_data is the path or URI of model.tar.gz: give it to what serves models"
+_REPORT = "headrace measures every run: headrace report NAME"
+_INSTEAD = {
+    "attach": "name the job to a command, e.g. headrace logs NAME -f, or use headrace.runs.Run.open(NAME)",
+    **dict.fromkeys(("deploy", "create_model", "register", "transformer", "compile_model"), _SERVE_IT),
+    **dict.fromkeys(("enable_default_profiling", "update_profiler", "training_job_analytics"), _REPORT),
+}
+"""What to do in place of what only the SDK's estimators have."""
+_said: set[str] = set()
 
 
 class Estimator:
@@ -128,9 +140,9 @@ class Estimator:
         channels = inputs.channels(inputs_)
         if channels:
             keys["inputs"] = channels
-        if (engine or self._engine) == ENGINE:
+        if (engine or self._engine) == arguments.SERVICE:
             region = getattr(self._given.get("sagemaker_session"), "boto_region_name", None)
-            keys = service_keys(keys, self._given, self._framework(), str(region or ""))
+            keys = arguments.service_keys(keys, self._given, self._framework(), str(region or ""))
         return Job(job_name=job_name or self._job_name or self._generated_name(), **keys)  # type: ignore[arg-type]
 
     def fit(
@@ -156,12 +168,14 @@ class Estimator:
 
         Raises:
             JobInvalid, EngineRefused: the job cannot start; nothing was started.
-            RunFailed: the run that was waited for did not succeed.
+            RunFailed: the run that was waited for has failed. One that was stopped, or has used up its time, is no
+                failure, as in the SDK: standard error says so.
             RunInterrupted: Ctrl-C; the run was stopped, and the program ends with exit code 130.
         """
         del experiment_config
         job = self.job(inputs, job_name, engine)
         with CtrlC() if wait else contextlib.nullcontext() as ctrl_c:
+            self._say_python(job, engine or self._engine)
             handle = job.fit(engine=engine or self._engine, wait=False, detach=not wait)
             if ctrl_c:
                 ctrl_c.stops(handle)
@@ -185,6 +199,25 @@ class Estimator:
         if where is None:
             raise RunFailed(f"{self._latest().name} has stored no model")
         return where
+
+    @classmethod
+    def attach(cls, *args: object, **options: object) -> NoReturn:
+        """Is not available: an estimator knows the jobs that it has started. Raises NotAvailable."""
+        raise not_available("an estimator", "attach", _INSTEAD)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Names what to do in place of what only the SDK's estimators have. Raises NotAvailable."""
+            raise not_available("an estimator", name, _INSTEAD)
+
+    def _say_python(self, job: Job, engine: str) -> None:
+        """Tells once which Python runs the programs, where that is one of this machine."""
+        if engine in _ON_PYTHON:
+            text = runs_in(job.image_uri or "", str(getattr(getattr(job.engines, engine, None), "python", None) or ""))
+            if text not in _said:
+                _said.add(text)
+                print(f"headrace: {text}", file=sys.stderr, flush=True)
 
     def _framework(self) -> str:
         return "" if self._keys.get("image_uri") else self._FRAMEWORK

@@ -11,9 +11,10 @@ Nothing here asks AWS, unless the user names a bucket of S3. The default bucket 
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING, NoReturn
 
 from headrace.adapters.estimator import local_bucket
-from headrace.adapters.estimator.training import TrainingJob
+from headrace.adapters.estimator.training import TrainingJob, not_available
 from headrace.errors import UsageError
 
 DEFAULT_REGION = "us-east-1"
@@ -90,6 +91,12 @@ class Session:
     def stop_training_job(self, job_name: str) -> None:
         """Stops a job. Raises UsageError."""
         self._job(job_name).stop()
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Names what to do in place of what only the SDK's session has. Raises NotAvailable."""
+            raise not_available("a session", name, {})
 
     def _job(self, name: str) -> TrainingJob:
         if name not in self._jobs:

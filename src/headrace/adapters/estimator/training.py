@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
+
+from headrace.errors import NotAvailable, RunFailed
 from headrace.job import Job, RunHandle, run_handle
 from headrace.runs import Run
 from headrace.runs.describe import describe
 from headrace.runs.store import job_name_of
+
+OTHERWISE = "what there is: docs/sagemaker.md; for all of the SDK run it itself against headrace serve"
+
+
+def not_available(what: str, name: str, instead: Mapping[str, str]) -> AttributeError:
+    """Returns the error for what only the SDK's class has.
+
+    Args:
+        what: headrace's own, in words.
+        name: that it was asked for.
+        instead: what to do, by name.
+    """
+    if name.startswith("_"):
+        return AttributeError(f"{what} has no {name}")
+    return NotAvailable(f"{what} of headrace has no {name!r}", instead.get(name, OTHERWISE))
 
 
 class TrainingJob:
@@ -56,9 +75,14 @@ class TrainingJob:
             logs: print the output of all programs meanwhile, and what the run does before and after them.
 
         Raises:
-            RunFailed: it did not succeed.
+            RunFailed: it has failed. One that was stopped is no failure, as in the SDK: standard error says so.
         """
-        run_handle.wait_for_success(self._handle, logs=logs, job=self._job)
+        try:
+            run_handle.wait_for_success(self._handle, logs=logs, job=self._job)
+        except RunFailed as error:
+            if self._handle.status.value != "Stopped":
+                raise
+            print(f"headrace: {error.message}; see whether it has made what you need", file=sys.stderr, flush=True)
 
     def stop(self) -> None:
         """Stops the job."""

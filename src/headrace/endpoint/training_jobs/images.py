@@ -11,10 +11,10 @@ import fnmatch
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from headrace.child_python import runs_in
 from headrace.errors import UsageError
 
 _SECONDS = 30.0
@@ -79,9 +79,5 @@ def python_for(image: str, rules: Iterable[ImageRule]) -> tuple[str, str]:
     """Returns the interpreter for an image (empty for headrace's own), and a sentence that says so."""
     rule = next((each for each in rules if each.fits(image)), None)
     if rule is None:
-        version = ".".join(map(str, sys.version_info[:3]))
-        return "", f"image {image or 'none'}: programs run in {sys.executable} (Python {version})"
-    return (
-        rule.python,
-        f"image {image}: programs run in {rule.python} (Python {rule.version}), by --image-map {rule.name}",
-    )
+        return "", runs_in(image)
+    return rule.python, f"{runs_in(image, rule.python, rule.version)}, by --image-map {rule.name}"
