@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter, deque
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from simulator import Data, SimulatedPool, World, plain, would_be_given_up
+from simulator import Data, Peer, SimulatedPool, World, plain, would_be_given_up
 from source_data import fill_tars
 from torch.utils.data import default_collate
 
@@ -228,6 +229,35 @@ def test_every_batch_comes_once_in_order_with_the_right_bytes_whatever_happens(n
     print(name, "from seed", first, sums)
     assert sums.purity_failures == 0
     assert given or not lacking(world, sums)
+
+
+@pytest.mark.parametrize("hedge", [True, False])
+def test_idle_workers_take_what_a_hung_one_has_not_begun_and_copy_only_what_it_is_at(hedge: bool) -> None:
+    built, plan, stats = (
+        Built(Data(600, 2), default_collate, default_collate=True),
+        EpochPlan(600, 10, 1),
+        SessionStats(),
+    )
+    worker_pool = SimulatedPool(World(("executor",) * 3), built, random.Random(7), 600)
+    policy = Policy(slice_timeout=50.0, hedge=hedge, verify=0.0, prefetch=8, stall_timeout=PATIENCE)
+    opening = messages.Open(1, "m:f", {}, "", "", True)
+    session = Session(worker_pool, opening, policy, stats, lambda text, _: pytest.fail(text))
+    with closing(session):
+        session.begin(plan.epoch(0))
+        for step in range(plan.steps):
+            assert session.wait_for(0, step, None)
+            check(session.take(0, step)[0], plain(built, plan.batch(0, step)))  # type: ignore[index]
+            if step == 20:
+                queued = max(worker_pool.peers, key=lambda peer: len(_owed(session, peer)))
+                queued.hung, hung = True, worker_pool.time
+                assert len(_owed(session, queued)) > 3
+        took = worker_pool.time - hung
+        assert (took < 5.0, stats.hedges, stats.slices_timed_out) == ((True, 1, 0) if hedge else (False, 0, 1))
+
+
+def _owed(session: Session, peer: Peer) -> list[Request]:
+    assert peer.worker is not None
+    return list(session._schedule.workers[peer.worker.number].outstanding.values())
 
 
 def test_no_fault_is_played_over_rows_that_another_one_on_its_way_may_cost() -> None:

@@ -212,10 +212,10 @@ class Exchange:
         limit = self._policy.slice_timeout
         self._stats.slices_timed_out += self._worker_pool.end_stuck(self.schedule.stuck(now, limit), now, limit)
         self._ask(now)
-        again = self._idle_workers.next_slice(now)  # none whose answer has come
-        if again is not None:
-            self._ask_one(*again, now)
-        self._cancel(self._idle_workers.take_back(now))
+        work = self._idle_workers.work(now)  # nothing whose answer has come
+        if work.again is not None:
+            self._ask_one(*work.again, now)
+        self._cancel(work.taken)
 
     def _take_all(self, arrival: Arrival) -> None:
         try:

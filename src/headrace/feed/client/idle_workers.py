@@ -1,11 +1,12 @@
-"""What workers do that have nothing to do while no slice waits: the work of others that is late, or lies in a queue.
+"""What workers do that have nothing to do while no slice waits: one rule for all of them, in the order of the plan.
 
-Hedging: when the first bundle in line is late, its slice is asked a second time of a worker that is idle; at most
-`HEDGE_SHARE` of all requests, and the first answer counts.
+An idle worker takes the earliest slice that nobody has begun; else it makes a copy of the first bundle's slice that is
+late.
 
-Taking back: what a worker would come to later than an idle one could have made it is cancelled, and is asked for
-elsewhere when it was. A worker that is stuck does not answer, so such a slice is then asked for twice: that is no work
-done twice, as it was not begun.
+To take a slice, its request is cancelled: the worker that has it gives it back, and it waits like any other. A worker
+that is stuck gives nothing back, so after `HEDGE_SECONDS` the slice is asked for elsewhere all the same: that is no
+work done twice, as it was not begun. Copies are at most a share of `HEDGE_SHARE` of all requests; the first answer
+counts.
 
 A part of the client's state machine: no I/O and no clock.
 """
@@ -13,15 +14,28 @@ A part of the client's state machine: no I/O and no clock.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from headrace.feed.client.request import Request
 from headrace.feed.client.scheduler import Schedule
-from headrace.feed.client.work_units import DEPTH, Slice, WorkerLoad
+from headrace.feed.client.work_units import DEPTH, Slice
 from headrace.feed.identifiers import WorkerNumber
 
 HEDGE_SHARE = 0.05
 HEDGE_FACTOR, HEDGE_SECONDS = 2.0, 0.1  # late: that many times the expected time, and that much more
+
+
+class IdleWork(NamedTuple):
+    """What idle workers are to do.
+
+    Attributes:
+        taken: requests to cancel: they are taken from workers that have not begun them.
+        again: an idle worker, and a slice to ask of it that another one was asked for; None for none.
+    """
+
+    taken: list[Request]
+    again: tuple[WorkerNumber, Slice] | None = None
 
 
 class IdleWorkers:
@@ -35,95 +49,77 @@ class IdleWorkers:
     def __init__(self, schedule: Schedule, *, hedge: bool = True) -> None:
         self._schedule, self._hedge = schedule, hedge
 
-    def next_slice(self, now: float) -> tuple[WorkerNumber, Slice] | None:
-        """Returns an idle worker, and the slice to ask of it, which another one has been asked for."""
-        return self._late_slice(now) or self._held_slice(now)
-
-    def take_back(self, now: float) -> list[Request]:
-        """Returns requests to cancel, because a worker that has nothing to do would make their rows sooner.
-
-        The answer `Cancelled` makes the slice one that waits. A lane stays where it is.
-        """
-        schedule, idle = self._schedule, _idle(self._schedule.workers)
-        if not idle or next(schedule.waiting_slices(latest=False), None) is not None:
-            return []
-        found = []
-        for worker in sorted(schedule.workers.values(), key=lambda worker: -schedule.finish(worker, 0)):
-            late = self._is_late(worker, now)
-            left = math.inf if late else schedule.finish(worker, 0)
-            for request in reversed(worker.behind(1 if late else DEPTH)):
-                if request.purpose != "rows" or request.unwanted or request.slice.draw is not None:
+    def work(self, now: float) -> IdleWork:
+        """Returns what those that have nothing to do are to do now."""
+        schedule, taken, again = self._schedule, list[Request](), None
+        idle = {number: worker for number, worker in schedule.workers.items() if not worker.outstanding}
+        if not idle:
+            return IdleWork(taken)
+        head, queued = schedule.head, self._queued(now)
+        waits = next(schedule.waiting_slices(latest=False), None) is not None
+        for slice_ in self._asked_once():
+            [first] = slice_.requests
+            begun, draw, able = first not in queued and first.taken_back is None, slice_.draw, schedule.able(slice_)
+            if begun:
+                if again is not None or slice_.bundle is not head or not self._may_copy(first, now):
                     continue
-                rows, able = request.slice.rows, schedule.able(request.slice).keys() & idle.keys()
-                if not able:
+                able = able if draw is None else schedule.lanes.quick(draw, schedule.workers)
+            sooner = {number: schedule.finish(idle[number], slice_.rows) for number in able if number in idle}
+            if not sooner:
+                continue
+            number = min(sooner, key=sooner.__getitem__)
+            if begun:
+                again = number, slice_
+            elif first.taken_back is None:
+                if waits or sooner[number] >= queued[first]:
                     continue
-                quickest = min(able, key=lambda number: schedule.finish(idle[number], rows))
-                if schedule.finish(idle[quickest], rows) >= left:
-                    break
-                if request.taken_back is None:
-                    request.taken_back = now
-                    found.append(request)
-                del idle[quickest]
-                left -= schedule.pace(worker) * rows / worker.executors
-                if not idle:
-                    return found
-        return found
+                first.taken_back = now
+                taken.append(first)
+            elif self._hedge and again is None and now > first.taken_back + HEDGE_SECONDS:
+                again = number, slice_
+            del idle[number]
+            if not idle:
+                break
+        return IdleWork(taken, again)
 
     def not_begun(self, number: WorkerNumber) -> list[Request]:
         """Returns the requests of a worker that is to go behind those that it is, or will next be, at work on."""
         worker = self._schedule.workers.get(number)
         return [each for each in worker.behind() if each.purpose == "rows"] if worker is not None else []
 
-    def _late_slice(self, now: float) -> tuple[WorkerNumber, Slice] | None:
-        """Returns the slice of the first bundle that is late, and an idle worker other than those that have it."""
-        schedule = self._schedule
-        head = schedule.head
-        if head is None or head.failed or not self._hedge:
-            return None
-        if schedule.hedges + 1 > 1 + HEDGE_SHARE * schedule.requested:
-            return None
-        for slice_ in head.slices:
-            if slice_.done or len(slice_.requests) != 1:
-                continue
-            [first] = slice_.requests
-            if now < _latest(first.asked, first.expected):
-                continue
-            draw = slice_.draw
-            idle = _idle(schedule.able(slice_) if draw is None else schedule.lanes.quick(draw, schedule.workers))
-            if idle:
-                return _quickest(idle), slice_
-        return None
-
-    def _held_slice(self, now: float) -> tuple[WorkerNumber, Slice] | None:
-        """Returns a slice that was taken back and is not given back, and an idle worker for it."""
-        schedule = self._schedule
-        if not self._hedge or not _idle(schedule.workers):
-            return None
-        for bundle in schedule.bundles.values():
+    def _asked_once(self) -> Iterator[Slice]:
+        for bundle in self._schedule.bundles.values():
             for slice_ in bundle.slices if not bundle.failed else ():
-                taken_back = slice_.requests[0].taken_back if len(slice_.requests) == 1 else None
-                if slice_.done or taken_back is None or now <= taken_back + HEDGE_SECONDS:
-                    continue
-                idle = _idle(schedule.able(slice_))
-                if idle:
-                    return _quickest(idle), slice_
-        return None
+                if not slice_.done and len(slice_.requests) == 1:
+                    yield slice_
 
-    def _is_late(self, worker: WorkerLoad, now: float) -> bool:
-        """Whether it has worked far longer than expected on what it is at."""
-        first = next(iter(worker.outstanding.values()), None)
-        return first is not None and now > _latest(worker.since, self._schedule.pace(worker) * first.slice.rows)
+    def _queued(self, now: float) -> dict[Request, float]:
+        """Returns what nobody has begun, and in how many seconds its worker will have made it.
+
+        That is what a worker has behind what it is, or will next be, at work on; one that has worked far longer than
+        expected on what it is at will come to nothing else. A lane stays where it is.
+        """
+        queued: dict[Request, float] = {}
+        for worker in self._schedule.workers.values():
+            first = next(iter(worker.outstanding.values()), None)
+            if first is None:
+                continue
+            pace, rows = self._schedule.pace(worker), 0
+            late = now > _latest(worker.since, pace * first.slice.rows)
+            begun = (1 if late else DEPTH) * worker.executors
+            for place, request in enumerate(worker.outstanding.values()):
+                rows += request.slice.rows if request.taken_back is None else 0
+                if place >= begun and request.purpose == "rows" and not request.unwanted and request.slice.draw is None:
+                    queued[request] = math.inf if late else pace * rows / worker.executors
+        return queued
+
+    def _may_copy(self, first: Request, now: float) -> bool:
+        """Whether a slice that was begun, or may have been, is late, and there may be one more copy."""
+        schedule = self._schedule
+        within = schedule.hedges + 1 <= 1 + HEDGE_SHARE * schedule.requested
+        return self._hedge and within and now >= _latest(first.asked, first.expected)
 
 
 def _latest(since: float, expected: float) -> float:
     """Returns when something is late that was expected to take so many seconds."""
     return since + HEDGE_FACTOR * expected + HEDGE_SECONDS
-
-
-def _idle(workers: Mapping[WorkerNumber, WorkerLoad]) -> dict[WorkerNumber, WorkerLoad]:
-    """Returns those that have nothing to do."""
-    return {number: worker for number, worker in workers.items() if not worker.outstanding}
-
-
-def _quickest(workers: Mapping[WorkerNumber, WorkerLoad]) -> WorkerNumber:
-    return min(workers, key=lambda number: workers[number].seconds_per_row)
