@@ -23,7 +23,7 @@ NO_TIMES = {  # by name times, and none
         "SIZE_LIMIT",
         "LINE_LIMIT",
         "_LINE_LIMIT",
-        "MESSAGE_LIMIT",
+        "SUPERVISOR_LIMIT",
         "PART_LIMIT",
         "NO_LIMIT",
         "LIMIT",

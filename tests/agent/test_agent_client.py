@@ -56,9 +56,10 @@ def address():
     return f"127.{178 + os.getpid() % 50}.8.{next(_numbers)}:{PORT}"
 
 
-async def serve(desk, at):
-    server = ControlServer(desk, TLS)
-    await server.start(at)
+def serve(desk, at):
+    server = ControlServer(TLS, print)
+    server.start(at)
+    server.begin(1, desk, asyncio.sleep(60))
     return server
 
 
@@ -72,7 +73,7 @@ async def until(condition):
 async def connected():
     """An agent whose greeting has reached its coordinator."""
     at = address()
-    server = await serve(Desk(), at)
+    server = serve(Desk(), at)
     client = make_client(at)
     client.report(Hello("dnn"))
     task = asyncio.ensure_future(client.run())
@@ -93,11 +94,11 @@ def test_the_coordinator_may_come_after_the_agent():
         client.report(Hello("dnn"))
         task = asyncio.ensure_future(client.run())
         await asyncio.sleep(0.3)  # the agent has been refused a few times by now
-        server = await serve(desk, at)
+        server = serve(desk, at)
         await until(lambda: client.delivered)
         assert desk.taken == [Hello("dnn")]
         await end(task)
-        await server.stop()
+        server.close()
 
     asyncio.run(scene())
 
@@ -108,20 +109,17 @@ def test_reports_survive_a_broken_connection_once_and_in_order():
         client = make_client(at)
         client.report(Hello("dnn"))
         task = asyncio.ensure_future(client.run())
-        server = await serve(desk, at)
+        server = serve(desk, at)
         await until(lambda: client.delivered)
-        agents = server._agents
-        await server.stop()
+        server.close()
         messages = [ExecutorLost(number, Cause(CauseKind.PROGRAM_EXITED, signal=9), True) for number in range(5)]
         for message in messages:
             client.report(message)
-        server = ControlServer(desk, TLS)
-        server._agents = agents  # the same coordinator, back again
-        await server.start(at)
+        server = serve(desk, at)
         await until(lambda: client.delivered)
         assert desk.taken == [Hello("dnn"), *messages]
         await end(task)
-        await server.stop()
+        server.close()
 
     asyncio.run(scene())
 
@@ -131,12 +129,12 @@ def test_heartbeats_go_out_when_there_is_no_news(monkeypatch):
 
     async def scene():
         at, desk = address(), Desk()
-        server = await serve(desk, at)
+        server = serve(desk, at)
         orders = []
         task = asyncio.ensure_future(make_client(at, orders=orders).run())
         await until(lambda: desk.all.count(Heartbeat()) > 5 and len(orders) > 5)
         await end(task)
-        await server.stop()
+        server.close()
 
     asyncio.run(scene())
 
@@ -155,12 +153,12 @@ def test_while_an_agent_does_not_run_itself_the_coordinator_is_not_silent(monkey
 
     async def scene():
         server, client, task = await connected()
-        time.sleep(1.5)  # both ends are stopped, as SIGSTOP, `scontrol suspend` and a file system that stalls do
+        time.sleep(1.5)  # this end is stopped, as SIGSTOP, `scontrol suspend` and a file system that stalls do
         client.report(Ready())
         await until(lambda: client.delivered or task.done())
         assert not task.done(), task.exception()
         await end(task)
-        await server.stop()
+        server.close()
 
     asyncio.run(scene())
 
@@ -170,7 +168,7 @@ def test_a_coordinator_that_falls_silent_is_lost(monkeypatch):
 
     async def scene():
         server, _, task = await connected()
-        await server.stop()
+        server.close()
         with pytest.raises(CoordinatorLost, match=r"silent for 0\.6 s"):
             await asyncio.wait_for(task, 20)
 

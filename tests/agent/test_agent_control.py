@@ -12,8 +12,17 @@ import threading
 import pytest
 
 from headrace.agent.control import control_transport
-from headrace.agent.control.control_messages import Asking, Heartbeat, Hello, Joining, Orders, Report, encode
-from headrace.agent.control.control_transport import ControlServer, connect, open_stream, send_command, start_serving
+from headrace.agent.control.control_messages import (
+    Asking,
+    Heartbeat,
+    Hello,
+    Joining,
+    Orders,
+    Report,
+    Supervising,
+    encode,
+)
+from headrace.agent.control.control_transport import ControlServer, connect, open_stream, send_command
 from headrace.engines.planning.host_certificates import make_certificates
 from headrace.errors import HeadraceError
 from headrace.instance.lifeline import StopJob
@@ -47,6 +56,14 @@ class Desk:
         self.log.append(command)
 
 
+def serve(at, desk, tls=LEADER, supervisors=None):
+    """A server in its first attempt."""
+    server = ControlServer(tls, desk.command, supervisors)
+    server.start(at)
+    server.begin(1, desk, asyncio.sleep(60))
+    return server
+
+
 def address():
     return f"127.{178 + os.getpid() % 50}.7.{next(_numbers)}:7071"
 
@@ -61,12 +78,11 @@ def play(scene):
 
     async def run():
         desk, at = Desk(), address()
-        server = ControlServer(desk, LEADER)
-        await server.start(at)
+        server = serve(at, desk)
         try:
             await asyncio.wait_for(scene(server, desk, at), 30)
         finally:
-            await server.stop()
+            server.close()
 
     asyncio.run(run())
 
@@ -162,7 +178,7 @@ def test_who_has_no_certificate_of_the_run_is_refused_at_the_handshake(how):
         ip, _, port = at.partition(":")
         tls = of_stranger(how)
         name = {} if tls is None else {"server_hostname": "algo-1"}
-        for opening in (Joining(1, ME), Asking(1, STOP)):
+        for opening in (Joining(1, ME), Asking(STOP), Supervising()):
             reader, writer = await asyncio.open_connection(ip, int(port), ssl=tls, **name)
             body = encode(opening)
             writer.write(len(body).to_bytes(4, "big") + body)
@@ -209,10 +225,9 @@ def test_a_connection_that_its_peer_never_ends_is_closed_with_the_port():
 
     async def scene():
         at = address()
-        server = ControlServer(Desk(), LEADER)
-        await server.start(at)
+        server = serve(at, Desk())
         with await asyncio.to_thread(refused, at) as peer:
-            await server.stop()
+            server.close()
             await asyncio.to_thread(end_of, peer)
 
     asyncio.run(scene())
@@ -239,15 +254,14 @@ def test_a_stranger_on_a_raw_socket_does_not_disturb_an_agent():
 def test_an_agent_says_nothing_to_who_is_not_the_leader_of_its_run(tls):
     async def scene():
         desk, at = Desk(), address()
-        false = ControlServer(desk, dataclasses.replace(tls, ca=LEADER.ca))
-        await false.start(at)
+        false = serve(at, desk, dataclasses.replace(tls, ca=LEADER.ca))
         try:
             with pytest.raises(ConnectionError, match=r"(?i)certificate verify failed"):
                 async with agent(at):
                     pass
             assert (desk.log, false.refused) == ([], 0)
         finally:
-            await false.stop()
+            false.close()
 
     asyncio.run(scene())
 
@@ -307,32 +321,74 @@ def test_an_engine_sends_a_command_from_any_host_and_knows_that_it_was_taken():
     play(scene)
 
 
-def test_a_command_of_another_attempt_or_that_is_none_is_refused(logged):
+def test_a_command_that_is_none_and_a_supervisor_where_no_other_host_has_one_are_refused():
     async def scene(server, desk, at):
-        with pytest.raises(ConnectionError, match="refused"):
-            await send_command(at, "algo-1", AGENT, STOP, attempt=2)
-        for body in (b"", b"{}\n", encode(Report(1, Hello("dnn")))):
+        for body in (b"", b"{}\n", encode(Report(1, Hello("dnn"))), encode(Supervising())):
             await raw(at, opening=body)
         assert desk.log == []
         assert server.refused == 4
 
     play(scene)
-    assert any("a command is of attempt 2, and this is attempt 1" in line for line in logged())
+
+
+class Echo:
+    """Answers supervisors."""
+
+    async def answer(self, host, report):
+        return host.encode() + report
+
+
+def test_one_port_serves_agents_supervisors_and_commands_and_stays_open_between_attempts():
+    async def scene():
+        first, second, at = Desk(), Desk(), address()
+        server = ControlServer(LEADER, first.command, Echo())
+        server.start(at)
+        try:
+            async with open_stream(at, "algo-1", AGENT, limit=3 << 20) as supervisor:
+                await supervisor.send(encode(Supervising()))
+                for number, desk in enumerate((first, second), 1):
+                    with pytest.raises(ConnectionError):  # no attempt runs
+                        async with agent(at, attempt=number) as early:
+                            await early.receive()
+                    over = asyncio.Event()
+                    server.begin(number, desk, over.wait())
+                    async with agent(at, process=bytes(16), attempt=number) as connection:
+                        await connection.send(Report(1, Hello("dnn")))
+                        await connection.receive()
+                        big = bytes(2 << 20)  # more than an agent may send
+                        await supervisor.send(big)
+                        assert await supervisor.receive() == b"algo-2" + big
+                        await send_command(at, "algo-1", AGENT, STOP)
+                        server._loop.call_soon_threadsafe(over.set)
+                        with contextlib.suppress(ConnectionError):  # agents of an attempt that is over are cut
+                            while True:
+                                await asyncio.wait_for(connection.receive(), 20)
+                    assert ("algo-2", Report(1, Hello("dnn"))) in desk.log
+                await supervisor.send(b"still here")
+                assert await supervisor.receive() == b"algo-2still here"
+            assert first.log.count(STOP) == 2
+            assert STOP not in second.log, "commands are taken in one place, whatever attempt runs"
+            assert server.refused == 0
+        finally:
+            server.close()
+
+    asyncio.run(scene())
 
 
 def test_a_port_that_is_taken_is_an_error():
     async def scene(server, desk, at):
-        other = ControlServer(Desk(), LEADER)
+        other = ControlServer(LEADER, desk.command)
         with pytest.raises(HeadraceError, match="cannot listen"):
-            await other.start(at)
-        await other.stop()
+            other.start(at)
+        other.close()
 
     play(scene)
 
 
-def test_what_a_thread_raises_before_its_port_is_open_is_raised_where_it_was_started():
-    async def serve(opened):
+def test_what_the_thread_raises_before_the_port_is_open_is_raised_where_it_was_started(monkeypatch):
+    def fail(*_, **__):
         raise RuntimeError("no room")
 
+    monkeypatch.setattr(control_transport, "tls_context", fail)
     with pytest.raises(RuntimeError, match="no room"):
-        start_serving("headrace-test", serve)
+        ControlServer(LEADER, print).start(address())

@@ -64,7 +64,7 @@ def test_every_port_at_which_hosts_meet_is_let_through() -> None:
         *(server.port for server in tf_data_servers(plan)),
         *map(plan.master_port_of, plan.distributions),
     }
-    assert len(listening) == 6 + 64 + 4
+    assert len(listening) == 5 + 64 + 4
     assert listening == {port for each in host_ports() for port in range(each.first, each.last + 1)}
 
 

@@ -68,11 +68,8 @@ def test_groups_that_are_not_the_jobs_are_refused() -> None:
 
 def test_ports_of_another_headrace_on_the_same_hosts_are_left_to_it() -> None:
     resources = config(dnn_group=["algo-2"], data_group=["algo-3", "algo-1"])
-    ours, free = (
-        place(resources, Ports()).ports,
-        Ports(control=1, feed=2, master=3, tf_data=4, tf_config=5, supervisor=6),
-    )
-    assert not {ours.control, ours.feed, ours.supervisor} & {Ports().control, Ports().feed, Ports().supervisor}
+    ours, free = place(resources, Ports()).ports, Ports(control=1, feed=2, master=3, tf_data=4, tf_config=5)
+    assert not {ours.control, ours.feed} & {Ports().control, Ports().feed}
     assert place(resources, free).ports == place(resources).ports == Ports()
     beside = place(resources, Ports(control=7081, feed=7080)).ports
     assert not set(msgspec.structs.astuple(beside)) & set(msgspec.structs.astuple(ours)), "two jobs at one address"

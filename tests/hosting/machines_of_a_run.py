@@ -17,7 +17,6 @@ import msgspec
 import psutil
 
 from headrace.engines.remote_job import plan_remote_job, prepare_remote_run
-from headrace.hosting.supervision.one_host import PLAIN_HOSTS
 from headrace.instance.launch_plan import LaunchPlan, channel_dir, read_plan, write_atomically
 from headrace.job import Job
 from headrace.runs import Run, RunPaths, create_run, give_to_engine
@@ -71,7 +70,7 @@ class Machine:
         env = {**os.environ, "TMPDIR": str(self.folder / "tmp"), **(environment or {})}
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-X", "utf8", "-m", _ONE_HOST, str(self.paths.root), self.host, PLAIN_HOSTS],
+                [sys.executable, "-X", "utf8", "-m", _ONE_HOST, str(self.paths.root), self.host],
                 env=env, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
 

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 from machines_of_a_run import Machines, groups, job, until
 
+from headrace.agent.control.control_transport import ControlServer
 from headrace.hosting.helpers.store_record import RecordOrder, order_of, write_order
 from headrace.hosting.machines.earlier_record import bring_record
 from headrace.hosting.machines.host_record import RecordSender, end_lines, sizes_of, take
 from headrace.hosting.machines.machine_client import MachineClient
-from headrace.hosting.machines.machine_server import MachineServer
+from headrace.hosting.machines.other_hosts import OtherHosts
 from headrace.instance.certificates import read_certificates
 from headrace.instance.storage import Store
 from headrace.runs import RunPaths
@@ -97,11 +98,12 @@ def test_a_disk_that_fails_for_a_moment_costs_nothing(tmp_path: Path, monkeypatc
     host = made["algo-2"]
     (host.paths.root / LOG).parent.mkdir(parents=True)
     (host.paths.root / LOG).write_text("one\n")
-    server = MachineServer(made.plan, made.leader.paths, read_certificates(made.leader.tree), lambda: None)
-    server.start()
+    others = OtherHosts(made.plan, made.leader.paths, lambda: None)
+    server = ControlServer(read_certificates(made.leader.tree), print, others)
+    address = f"{made.plan.host('algo-1').address}:{made.plan.ports.control}"
+    server.start(address)
     record = BadDisk(host.paths, "algo-2")
-    leader, tls = made.plan.host("algo-1"), read_certificates(host.tree)
-    client = MachineClient(leader, made.plan.ports.supervisor, tls, record, nothing, lambda: None)
+    client = MachineClient("algo-1", address, read_certificates(host.tree), record, nothing, lambda: None)
     client.start()
     try:
         there = made.leader.paths.root / LOG

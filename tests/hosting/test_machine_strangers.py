@@ -12,32 +12,32 @@ from pathlib import Path
 import pytest
 from machines_of_a_run import Machines, groups, job
 
-from headrace.agent.control.control_messages import Asking
+from headrace.agent.control.control_messages import SUPERVISOR_LIMIT, Supervising
 from headrace.agent.control.control_messages import encode as encode_opening
-from headrace.agent.control.control_transport import open_stream
+from headrace.agent.control.control_transport import ControlServer, open_stream
 from headrace.engines.planning.host_certificates import make_certificates
-from headrace.hosting.machines.machine_messages import MESSAGE_LIMIT, HostReport, TreePiece, decode_order, encode
-from headrace.hosting.machines.machine_server import MachineServer
+from headrace.hosting.machines.machine_messages import HostReport, TreePiece, decode_order, encode
+from headrace.hosting.machines.other_hosts import OtherHosts
 from headrace.instance.certificates import Certificates, read_certificates
-from headrace.instance.lifeline import StopJob
 from headrace.runs.segments import Piece
 
 
 class Port:
     """A leader's port, and what is sent to it as a host."""
 
-    def __init__(self, made: Machines, server: MachineServer) -> None:
+    def __init__(self, made: Machines, others: OtherHosts) -> None:
         self.root = made.leader.paths.root
-        self.server = server
+        self.others = others
         self.process = os.urandom(16)
         self.tls = {name: read_certificates(made[name].tree) for name in ("algo-1", "algo-2")}
-        self._address = f"{made.plan.host('algo-1').address}:{made.plan.ports.supervisor}"
+        self._address = f"{made.plan.host('algo-1').address}:{made.plan.ports.control}"
         self._numbers = itertools.count(1)
 
     def send(self, data: bytes, tls: Certificates | None = None) -> bytes:
         async def ask() -> bytes:
             own = tls or self.tls["algo-2"]
-            async with open_stream(self._address, "algo-1", own, limit=MESSAGE_LIMIT) as stream:
+            async with open_stream(self._address, "algo-1", own, limit=SUPERVISOR_LIMIT) as stream:
+                await stream.send(encode_opening(Supervising()))
                 await stream.send(data)
                 return await asyncio.wait_for(stream.receive(), 20)
 
@@ -61,10 +61,11 @@ class Port:
 def port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Port]:
     monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "home"))
     made = Machines(tmp_path, job(tmp_path, "", instance_groups=groups(dnn=2)), f"127.{80 + os.getpid() % 20}.2")
-    server = MachineServer(made.plan, made.leader.paths, read_certificates(made.leader.tree), lambda: None)
-    server.start()
+    others = OtherHosts(made.plan, made.leader.paths, lambda: None)
+    server = ControlServer(read_certificates(made.leader.tree), print, others)
+    server.start(f"{made.plan.host('algo-1').address}:{made.plan.ports.control}")
     try:
-        yield Port(made, server)
+        yield Port(made, others)
     finally:
         server.close()
 
@@ -74,12 +75,10 @@ def test_who_has_no_certificate_of_another_host_of_the_run_is_refused(port: Port
     assert port.refuses(b"junk")
     assert port.refuses(b"{}")
     assert port.refuses(port.report(b""), port.tls["algo-1"]), "the leader itself"
-    assert port.server.hosts["algo-2"].report is None
+    assert port.others.hosts["algo-2"].report is None
     other = make_certificates("another-run", ["algo-2"])["algo-2"]
-    for data in (port.report(b""), encode_opening(Asking(1, StopJob("stopped", "", failed=False)))):
-        assert port.refuses(data, dataclasses.replace(other, ca=port.tls["algo-2"].ca)), "the handshake fails"
-    assert port.server.commands() == []
-    assert port.server.hosts["algo-2"].report is None
+    assert port.refuses(port.report(b""), dataclasses.replace(other, ca=port.tls["algo-2"].ca)), "the handshake fails"
+    assert port.others.hosts["algo-2"].report is None
 
 
 def test_a_report_that_comes_late_is_refused(port: Port) -> None:
@@ -88,7 +87,7 @@ def test_a_report_that_comes_late_is_refused(port: Port) -> None:
     port.send(first)
     assert port.refuses(first)
     assert port.refuses(late)
-    report = port.server.hosts["algo-2"].report
+    report = port.others.hosts["algo-2"].report
     assert report is not None
     assert report.prepared == 1
 
@@ -102,7 +101,7 @@ def test_a_supervisor_whose_machine_was_replaced_is_not_heard_any_more(port: Por
     assert port.refuses(port.report(leader, prepared=2))
     port.process = now
     port.send(port.report(leader))
-    report = port.server.hosts["algo-2"].report
+    report = port.others.hosts["algo-2"].report
     assert report is not None
     assert report.process == now
 

@@ -79,11 +79,11 @@ def cut() -> Iterator[Callable[[Machines], Cuts]]:
 
         def make(made: Machines) -> Cuts:
             leader = made.plan.host(made.plan.leader).address
-            proxy = stack.enter_context(cutting((leader, made.plan.ports.supervisor)))
+            proxy = stack.enter_context(cutting((leader, made.plan.ports.control)))
             for machine in made.all.values():
                 if machine is not made.leader:
                     plan = msgspec.structs.replace(
-                        made.plan, ports=msgspec.structs.replace(made.plan.ports, supervisor=proxy.port)
+                        made.plan, ports=msgspec.structs.replace(made.plan.ports, control=proxy.port)
                     )
                     write_atomically(machine.paths.plan, msgspec.json.encode(plan))
             return proxy

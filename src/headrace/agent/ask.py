@@ -1,10 +1,9 @@
 """Sends a command to the job's leader, from its own host: `python -m headrace.agent.ask stop [--now]`.
 
-For who stands outside of the process of the coordinator: a scheduler's script, or `exec` into a pod. Where the
-leader's host has a supervisor that other hosts report to (port `supervisor` of the plan), it takes the command, in
-every part of the run; elsewhere the coordinator does, while programs run. It reads plan and certificates from
-the tree of the host where it runs ($SAGEMAKER_BASE_DIR, else /opt/ml), and the coordinator's attempt from
-$HEADRACE_ATTEMPT.
+For who stands outside of the process of the coordinator: a scheduler's script, or `exec` into a pod. Where hosts have
+machines of their own, the leader's supervisor takes the command, in every part of the run; elsewhere the coordinator
+does, while programs run. It reads plan and certificates from the tree of the host where it runs ($SAGEMAKER_BASE_DIR,
+else /opt/ml).
 
 Exit codes: 0 the command was taken, 1 nobody was reached or it was refused, 2 a wrong use.
 """
@@ -13,18 +12,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
-import socket
 import sys
 
 from headrace.agent.control.control_transport import send_command
 from headrace.instance.certificates import read_certificates
 from headrace.instance.launch_plan import read_plan
-from headrace.instance.lifeline import ATTEMPT, StopJob
+from headrace.instance.lifeline import StopJob
 from headrace.instance.paths import base_directory
 from headrace.runs import CauseKind
-
-LOOK_SECONDS = 2.0
 
 
 def main(arguments: list[str]) -> int:
@@ -33,27 +28,16 @@ def main(arguments: list[str]) -> int:
     base = base_directory()
     try:
         plan, tls = read_plan(base), read_certificates(base)
-        attempt = int(os.environ.get(ATTEMPT) or 1)
     except (OSError, ValueError) as error:
         print(f"error: {base} is not the tree of a host: {error}", file=sys.stderr)
         return 2
-    address = plan.coordinator_address
-    port = plan.ports.supervisor if _listens(address, plan.ports.supervisor) else plan.ports.control
+    address = f"{plan.coordinator_address}:{plan.ports.control}"
     try:
-        asyncio.run(send_command(f"{address}:{port}", plan.leader, tls, command, attempt))
+        asyncio.run(send_command(address, plan.leader, tls, command))
     except ConnectionError as error:
         print(f"error: the leader of the job at {address} has not taken the command: {error}", file=sys.stderr)
         return 1
     return 0
-
-
-def _listens(address: str, port: int) -> bool:
-    """Tells whether there is a supervisor that takes commands. On its own host that is known at once."""
-    try:
-        socket.create_connection((address, port), LOOK_SECONDS).close()
-    except OSError:
-        return False
-    return True
 
 
 def _command(arguments: list[str]) -> StopJob:

@@ -57,8 +57,7 @@ def host_ports(ports: Ports = Ports()) -> tuple[PortRange, ...]:  # noqa: B008 (
         ports: those of a launch plan.
     """
     return (
-        PortRange("Supervisor", ports.supervisor, ports.supervisor, "supervisor of the leader"),
-        PortRange("Control", ports.control, ports.control, "coordinator"),
+        PortRange("Control", ports.control, ports.control, "leader"),
         PortRange("Feed", ports.feed, ports.feed, "feed servers"),
         PortRange("TfData", ports.tf_data, ports.tf_data + MOST_TF_WORKERS, "tf.data.service"),
         PortRange("Master", ports.master, ports.master + MOST_WORLDS - 1, "torch.distributed"),

@@ -26,7 +26,6 @@ PLAN_NAME = "plan.json"
 SECRET_NAME = "secret"
 FEED_NAME = "feed.json"
 
-SUPERVISOR_PORT = 7069
 CONTROL_PORT = 7071
 FEED_PORT = 7070
 TF_DATA_PORT = 7072
@@ -38,12 +37,11 @@ class Ports(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """TCP ports, the same on every host of the job.
 
     Attributes:
-        control: coordinator, on the leader's host only.
+        control: coordinator, and the supervisor of the leader, on its host only.
         feed: feed server, on every host that runs data workers.
         master: MASTER_PORT of torch.distributed, on the first host of the distribution.
         tf_data: dispatcher of tf.data.service; its workers have the ports after it, see `headrace.instance.tfdata`.
         tf_config: workers of MultiWorkerMirroredStrategy, see `headrace.instance.tfconfig`.
-        supervisor: the leader's supervisor, on its host, where every host has a supervisor of its own.
     """
 
     control: int = CONTROL_PORT
@@ -51,7 +49,6 @@ class Ports(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     master: int = MASTER_PORT
     tf_data: int = TF_DATA_PORT
     tf_config: int = TF_CONFIG_PORT
-    supervisor: int = SUPERVISOR_PORT
 
 
 class HostPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -18,6 +18,7 @@ from headrace.runs.cause import Cause
 from headrace.runs.events import Status
 
 SIZE_LIMIT = 1 << 20  # bytes of one message
+SUPERVISOR_LIMIT = 16 << 20  # the same between supervisors; a batch of pieces of a record has at most half
 LAST_LINES = 60
 """Lines of a program that its end is told with: what starts ranks writes up to 40 of its own behind their words."""
 SHOWN_LINES = 20
@@ -290,10 +291,13 @@ class Joining(_Message, frozen=True, tag="joining"):
 
 
 class Asking(_Message, frozen=True, tag="asking"):
-    """The only frame of an engine: it wants something in this attempt of the job. The answer is an empty frame."""
+    """The only frame of an engine: it wants something of the run. The answer is an empty frame."""
 
-    attempt: int
     command: Command
+
+
+class Supervising(_Message, frozen=True, tag="supervising"):
+    """The first frame of another host's supervisor; what follows is `headrace.hosting.machines.machine_messages`."""
 
 
 class Refused(Exception):
@@ -301,12 +305,12 @@ class Refused(Exception):
 
 
 _decode_report = msgspec.msgpack.Decoder(Report).decode
-_decode_opening = msgspec.msgpack.Decoder(Joining | Asking).decode
+_decode_opening = msgspec.msgpack.Decoder(Joining | Asking | Supervising).decode
 _decode_orders = msgspec.msgpack.Decoder(Orders).decode
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def encode(value: Report | Orders | Joining | Asking) -> bytes:
+def encode(value: Report | Orders | Joining | Asking | Supervising) -> bytes:
     """Returns a message as it travels."""
     return _encode(value)
 
@@ -327,10 +331,10 @@ def decode_orders(body: bytes) -> Orders:
         raise Refused(f"not orders: {error}") from None
 
 
-def decode_opening(body: bytes) -> Joining | Asking:
+def decode_opening(body: bytes) -> Joining | Asking | Supervising:
     """Reads the first frame of a connection. Raises Refused."""
     try:
-        opening: Joining | Asking = _decode_opening(body)
+        opening: Joining | Asking | Supervising = _decode_opening(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Refused(f"not the beginning of a connection: {error}") from None
     return opening

@@ -1,7 +1,8 @@
 """Carries the messages of a run between its processes: frames over TCP, always under TLS.
 
-An agent has one connection, over which reports and orders travel; a command of an engine has one for itself. The
-coordinator answers every report and sends changed orders at once; nothing polls.
+The leader has one port, and the first frame of a connection says what it is. An agent has one, over which reports and
+orders travel: the coordinator answers every report and sends changed orders at once. The supervisor of another host has
+one over which it reports and is answered. A command of an engine has one for itself.
 
 Both ends show a certificate of this run, or there is no connection: then nothing of a stranger is read, and nobody can
 listen, change or repeat. A client takes the leader's certificate alone. The server knows a host by its certificate; an
@@ -20,17 +21,21 @@ import os
 import socket
 import ssl
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
 from headrace.agent.control.control_messages import (
     SIZE_LIMIT,
+    SUPERVISOR_LIMIT,
     Asking,
     Joining,
     Orders,
     Refused,
     Report,
+    Supervising,
     decode_opening,
     decode_orders,
     decode_report,
@@ -47,6 +52,7 @@ COMMAND_SECONDS = 10.0
 HANDSHAKE_SECONDS = 5.0
 UNHEARD_SECONDS = 5.0  # what was sent to the leader's machine and did not arrive there: the connection is broken
 CLOSE_SECONDS = 1.0  # for a connection that is closed to have ended
+ANSWER_SECONDS = 3.0  # for answers to what supervisors have said when the port is closed
 BACKLOG = 1024
 CLOSED = "the other end closed the connection"
 _LENGTH = 4  # bytes of a frame's length, before it
@@ -70,14 +76,15 @@ class Stream:
     """A connection that carries frames.
 
     Attributes:
+        limit: bytes of a frame that may come.
         peer: name of the host whose certificate the other end has shown.
         address: of the other end, for a log.
     """
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, limit: int) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, limit: int = SIZE_LIMIT) -> None:
         self._reader = reader
         self._writer = writer
-        self._limit = limit
+        self.limit = limit
         names = (writer.get_extra_info("peercert") or {}).get("subjectAltName", ())
         self.peer = str(next((name for kind, name in names if kind == "DNS"), ""))
         self.address = str(writer.get_extra_info("peername"))
@@ -94,8 +101,8 @@ class Stream:
         """Waits for a frame. Raises ConnectionError when there comes none, Refused when it is too long."""
         try:
             size = int.from_bytes(await self._reader.readexactly(_LENGTH), "big")
-            if size > self._limit:
-                raise Refused(f"a message of {size} bytes; the limit is {self._limit}")
+            if size > self.limit:
+                raise Refused(f"a message of {size} bytes; the limit is {self.limit}")
             return await self._reader.readexactly(size)
         except (OSError, EOFError) as error:
             raise ConnectionError(str(error) if isinstance(error, OSError) else CLOSED) from None
@@ -115,49 +122,21 @@ class Stream:
         self._writer.transport.abort()
 
 
-def start_serving(name: str, serve: Callable[[Callable[[], None]], Coroutine[Any, Any, None]]) -> threading.Thread:
-    """Starts a thread that serves a port, and waits until the port is open.
-
-    Args:
-        name: of the thread.
-        serve: the work; it calls what it is given when its port is open.
-
-    Raises:
-        HeadraceError: what `serve` raised before.
-    """
-    opened: Future[None] = Future()
-
-    async def run() -> None:
-        try:
-            await serve(lambda: opened.set_result(None))
-        except BaseException as error:
-            if opened.done():
-                raise
-            opened.set_exception(error)
-
-    thread = threading.Thread(target=lambda: asyncio.run(run()), name=name, daemon=True)
-    thread.start()
-    opened.result()
-    return thread
-
-
 class Port:
     """A port that only hosts of the run may use.
 
     Args:
         tls: certificates of the leader's host.
         serve: called for each connection; it is closed afterwards.
-        limit: bytes of a message.
 
     Attributes:
         refused: connections that were refused, or ended because of what came.
     """
 
-    def __init__(self, tls: Certificates, serve: Callable[[Stream], Awaitable[None]], limit: int = SIZE_LIMIT) -> None:
+    def __init__(self, tls: Certificates, serve: Callable[[Stream], Awaitable[None]]) -> None:
         self.refused = 0
         self._tls = tls
         self._serve = serve
-        self._limit = limit
         self._streams: dict[asyncio.Task[None], Stream] = {}  # by what serves them
         self._server: asyncio.Server | None = None
 
@@ -168,6 +147,7 @@ class Port:
             HeadraceError: the port is taken, or the certificates cannot be used.
         """
         try:
+            tls = tls_context(self._tls, server=True)
             if isinstance(address, str):
                 ip, _, port = address.rpartition(":")
                 listener = socket.create_server((ip, int(port)), backlog=BACKLOG)
@@ -177,7 +157,7 @@ class Port:
                 self._accept,
                 sock=listener,
                 backlog=BACKLOG,
-                ssl=tls_context(self._tls, server=True),
+                ssl=tls,
                 ssl_handshake_timeout=HANDSHAKE_SECONDS,
             )
         except (OSError, ValueError) as error:
@@ -197,7 +177,7 @@ class Port:
             await asyncio.wait(set(self._streams), timeout=CLOSE_SECONDS)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        stream, task = Stream(reader, writer, self._limit), cast("asyncio.Task[None]", asyncio.current_task())
+        stream, task = Stream(reader, writer), cast("asyncio.Task[None]", asyncio.current_task())
         self._streams[task] = stream
         task.add_done_callback(lambda _: self._streams.pop(task))
         try:
@@ -236,8 +216,8 @@ async def open_stream(
         stream.abort()
 
 
-class ControlHandler(Protocol):
-    """What the server calls: the shell of the coordinator."""
+class Agents(Protocol):
+    """What the server calls in its thread for the agents of an attempt: the shell of the coordinator."""
 
     def connected(self, host: str) -> None:
         """An agent opened a stream."""
@@ -249,84 +229,170 @@ class ControlHandler(Protocol):
         """A report came; it may be one that was sent before."""
 
     def orders(self, host: str) -> Orders:
-        """What that host must do now."""
+        """All that is wanted from a host now."""
 
-    def command(self, command: Command) -> None:
-        """An engine wants something."""
+
+class Supervisors(Protocol):
+    """What answers the supervisors of other hosts, in every part of a run."""
+
+    async def answer(self, host: str, report: bytes) -> bytes:
+        """Returns the answer to a report, in its time. Raises Refused, ConnectionError."""
+
+
+@dataclass(eq=False)
+class _Attempt:
+    number: int
+    agents: Agents
+    processes: dict[str, bytes] = field(default_factory=dict)  # of each host's agent
+    streams: dict[str, tuple[Stream, asyncio.Event]] = field(default_factory=dict)
 
 
 class ControlServer:
-    """The coordinator's end.
+    """The end of the leader, with a thread of its own: one port for all that speak to it, in all attempts of a run.
 
     Args:
-        handler: what gets the reports and gives the orders.
         tls: certificates of the leader's host.
-        attempt: which attempt of the job this is.
+        command: takes what an engine wants; called in the thread.
+        supervisors: answers those of other hosts; without it no other host has one.
     """
 
-    def __init__(self, handler: ControlHandler, tls: Certificates, attempt: int = 1) -> None:
-        self._handler = handler
-        self._attempt = attempt
-        self._agents: dict[str, bytes] = {}  # the process of each
-        self._streams: dict[str, asyncio.Event] = {}
+    def __init__(
+        self, tls: Certificates, command: Callable[[Command], None], supervisors: Supervisors | None = None
+    ) -> None:
+        self._command = command
+        self._supervisors = supervisors
+        self._attempt: _Attempt | None = None
+        self._answering: set[Stream] = set()
         self._port = Port(tls, self._serve)
+        self._thread: threading.Thread | None = None
 
     @property
     def refused(self) -> int:
         """See `Port`."""
         return self._port.refused
 
-    async def start(self, address: str | socket.socket) -> None:
-        """See `Port.open`."""
-        await self._port.open(address)
+    def start(self, address: str | socket.socket) -> None:
+        """Opens the port, see `Port.open`. What that raises is raised here."""
+        opened: Future[None] = Future()
 
-    async def stop(self) -> None:
-        """See `Port.close`."""
+        def serve() -> None:
+            try:
+                asyncio.run(self._run(address, opened))
+            except BaseException as error:
+                if opened.done():
+                    raise
+                opened.set_exception(error)
+
+        thread = threading.Thread(target=serve, name="headrace-port", daemon=True)
+        thread.start()
+        opened.result()
+        self._thread = thread
+
+    async def _run(self, address: str | socket.socket, opened: Future[None]) -> None:
+        self._loop, self._closing = asyncio.get_running_loop(), asyncio.Event()
+        await self._port.open(address)
+        opened.set_result(None)
+        await self._closing.wait()
+        self._port.refuse_new()
+        deadline = time.monotonic() + ANSWER_SECONDS
+        while self._answering and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
         await self._port.close()
 
+    def close(self) -> None:
+        """Closes the port. A supervisor that has reported by now is answered: it may be that all of it has come."""
+        if self._thread is not None:
+            self._loop.call_soon_threadsafe(self._closing.set)
+            self._thread.join()
+            self._thread = None
+
+    def begin(self, number: int, agents: Agents, work: Coroutine[Any, Any, None]) -> Future[None]:
+        """Begins an attempt: its agents may connect.
+
+        Args:
+            number: of the attempt, from 1.
+            agents: what they speak to.
+            work: runs in the thread of the server; with its end the attempt is over.
+
+        Returns:
+            The end of the work.
+        """
+        self._attempt = attempt = _Attempt(number, agents)
+
+        async def attempted() -> None:
+            try:
+                await work
+            finally:
+                self._attempt = None
+                for stream, _ in attempt.streams.values():
+                    stream.abort()
+
+        return asyncio.run_coroutine_threadsafe(attempted(), self._loop)
+
     def wake(self, host: str) -> None:
-        """Sends that host its orders now."""
-        if host in self._streams:
-            self._streams[host].set()
+        """Sends that host's agent its orders now. For any thread."""
+        talk = None if self._attempt is None else self._attempt.streams.get(host)
+        if talk is not None:
+            self._loop.call_soon_threadsafe(talk[1].set)
 
     async def _serve(self, stream: Stream) -> None:
-        opening = decode_opening(await stream.receive())
-        if opening.attempt != self._attempt:
-            who = stream.peer if isinstance(opening, Joining) else "a command"
-            raise Refused(f"{who} is of attempt {opening.attempt}, and this is attempt {self._attempt}")
-        if isinstance(opening, Asking):
-            self._handler.command(opening.command)
-            await stream.send(b"")
-        elif self._agents.setdefault(stream.peer, opening.process) != opening.process:
-            raise Refused(f"another process than the agent of {stream.peer}")
-        else:
-            await self._talk(stream.peer, stream)
+        match decode_opening(await stream.receive()):
+            case Joining(number, process):
+                await self._talk(self._joined(stream.peer, number, process), stream)
+            case Asking(command):
+                self._command(command)
+                await stream.send(b"")
+            case Supervising():
+                await self._answer(stream)
 
-    async def _talk(self, host: str, stream: Stream) -> None:
-        wake = asyncio.Event()
-        self._streams[host] = wake  # when the agent has an older stream, that one is not written to any more
-        self._handler.connected(host)
-        writing = asyncio.ensure_future(self._write(stream, host, wake))
+    def _joined(self, host: str, number: int, process: bytes) -> _Attempt:
+        attempt = self._attempt
+        if attempt is None:
+            raise ConnectionError("no attempt runs")  # the agent tries again
+        if number != attempt.number:
+            raise Refused(f"{host} is of attempt {number}, and this is attempt {attempt.number}")
+        if attempt.processes.setdefault(host, process) != process:
+            raise Refused(f"another process than the agent of {host}")
+        return attempt
+
+    async def _talk(self, attempt: _Attempt, stream: Stream) -> None:
+        host, talk = stream.peer, (stream, asyncio.Event())
+        attempt.streams[host] = talk  # when the agent has an older stream, that one is not written to any more
+        attempt.agents.connected(host)
+        writing = asyncio.ensure_future(self._write(attempt, host, talk))
         try:
             while True:
                 report = decode_report(await stream.receive())
-                if self._streams.get(host) is not wake:
+                if attempt.streams.get(host) is not talk:
                     return
-                self._handler.receive(host, report)
-                wake.set()
+                attempt.agents.receive(host, report)
+                talk[1].set()
         finally:
             writing.cancel()
             await asyncio.gather(writing, return_exceptions=True)  # that it has failed, the reading end sees
-            if self._streams.get(host) is wake:
-                del self._streams[host]
-                self._handler.disconnected(host)
+            if attempt.streams.get(host) is talk:
+                del attempt.streams[host]
+                attempt.agents.disconnected(host)
             stream.abort()
 
-    async def _write(self, stream: Stream, host: str, wake: asyncio.Event) -> None:
-        while self._streams.get(host) is wake:
+    async def _write(self, attempt: _Attempt, host: str, talk: tuple[Stream, asyncio.Event]) -> None:
+        stream, wake = talk
+        while attempt.streams.get(host) is talk:
             await wake.wait()
             wake.clear()
-            await stream.send(encode(self._handler.orders(host)))
+            await stream.send(encode(attempt.agents.orders(host)))
+
+    async def _answer(self, stream: Stream) -> None:
+        if self._supervisors is None:
+            raise Refused("a supervisor, and no other host has one")
+        stream.limit = SUPERVISOR_LIMIT
+        while not self._closing.is_set():
+            report = await stream.receive()
+            self._answering.add(stream)
+            try:
+                await stream.send(await self._supervisors.answer(stream.peer, report))
+            finally:
+                self._answering.discard(stream)
 
 
 class Connection:
@@ -371,21 +437,20 @@ async def connect(
         yield Connection(stream)
 
 
-async def send_command(address: str, leader: str, tls: Certificates, command: Command, attempt: int = 1) -> None:
-    """Has the coordinator, or the leader's supervisor, take a command of the engine.
+async def send_command(address: str, leader: str, tls: Certificates, command: Command) -> None:
+    """Has the leader of a run take a command of the engine.
 
     Args:
-        address: ``ip:port``.
+        address: ``ip:port`` of its port.
         leader: name of its host.
         tls: certificates of any host of the job.
         command: what is wanted.
-        attempt: of which attempt of the job; a supervisor takes it in all.
 
     Raises:
         ConnectionError: it was not reached in time, or has refused the command.
     """
     async with open_stream(address, leader, tls) as stream:
-        await stream.send(encode(Asking(attempt, command)))
+        await stream.send(encode(Asking(command)))
         try:
             await asyncio.wait_for(stream.receive(), COMMAND_SECONDS)
         except asyncio.TimeoutError:

@@ -1,4 +1,4 @@
-"""The one authority of an attempt, a thread of the supervisor: the coordinator with clock, port and event file.
+"""The one authority of an attempt, in the thread of the leader's port: the coordinator with clock and event file.
 
 The supervisor asks it for the verdict and tells it what it sees of agents; both may be done in any thread.
 """
@@ -6,15 +6,14 @@ The supervisor asks it for the verdict and tells it what it sees of agents; both
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
 import socket
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 
 from headrace.agent.control.control_messages import Orders, Report
-from headrace.agent.control.control_transport import ControlServer, start_serving
+from headrace.agent.control.control_transport import ControlServer
 from headrace.agent.coordinator.budget_limits import NOTHING, Used
 from headrace.agent.coordinator.host_state import Effects
 from headrace.agent.coordinator.state_machine import Coordinator
@@ -23,8 +22,6 @@ from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.lifeline import AgentGone, Command, StopJob
 from headrace.runs import Cause, CauseKind, EventWriter, Status
 from headrace.runs.events import HostLost, HostRegistered, HostReleased, JobFinished
-
-_log = logging.getLogger(__name__)
 
 TICK = 0.1
 LEAVE_SECONDS = 1.0  # for the agents to disconnect
@@ -36,9 +33,11 @@ class Authority:
     Args:
         plan: the launch plan.
         events: the event file of the supervisor.
-        tls, attempt: see `ControlServer`.
+        tls: certificates of the leader's host.
         used: see `Coordinator`.
+        attempt: which attempt of the job this is, from 1.
         apart: it does not share the fate of the leader's host: all hosts are of this machine.
+        server: that of the run, which is open; by default one for this attempt alone, which takes commands, too.
 
     Attributes:
         registered, released, lost: hosts that have come, were released, and were given up in this attempt.
@@ -53,6 +52,7 @@ class Authority:
         attempt: int = 1,
         *,
         apart: bool = False,
+        server: ControlServer | None = None,
     ) -> None:
         self.registered: set[str] = set()
         self.released: set[str] = set()
@@ -63,48 +63,44 @@ class Authority:
         self._connected: set[str] = set()
         self._lock = threading.RLock()
         self._coordinator = Coordinator(plan, self._now(), used, apart=apart)
-        self._server = ControlServer(self, tls, attempt)
-        self._thread: threading.Thread | None = None
+        self._attempt = attempt
+        self._own_server = server is None
+        self._server = server or ControlServer(tls, self.command)
+        self._work: Future[None] | None = None
         self._over = False
-        self._failure: Exception | None = None
 
     @property
     def verdict(self) -> JobFinished | None:
-        """How the attempt ended, None while it has not. Raises RuntimeError if the thread has failed."""
-        if self._failure is not None:
-            raise RuntimeError("the coordinator failed") from self._failure
+        """How the attempt ended, None while it has not. Raises RuntimeError if the coordinator has failed."""
+        if self._work is not None and self._work.done() and (error := self._work.exception()) is not None:
+            raise RuntimeError("the coordinator failed") from error
         with self._lock:  # its event is written before anybody acts on it
             return self._coordinator.verdict
 
     def start(self, listener: socket.socket | None = None) -> None:
-        """Opens the control port, by default that of the leader's host. Raises HeadraceError."""
-        self._thread = start_serving("headrace-coordinator", lambda opened: self._run(listener, opened))
+        """Begins, at the control port of the leader's host by default. Raises HeadraceError."""
+        if self._own_server:
+            self._server.start(listener or f"{self._plan.coordinator_address}:{self._plan.ports.control}")
+        self._work = self._server.begin(self._attempt, self, self._run())
 
-    async def _run(self, listener: socket.socket | None, opened: Callable[[], None]) -> None:
-        self._loop = asyncio.get_running_loop()
-        await self._server.start(listener or f"{self._plan.coordinator_address}:{self._plan.ports.control}")
-        opened()
-        try:
-            while not self._over:
-                self._do(self._coordinator.tick)
-                await asyncio.sleep(TICK)
-            deadline = time.monotonic() + LEAVE_SECONDS
-            while self._connected and time.monotonic() < deadline:
-                await asyncio.sleep(0.01)
-        except Exception as error:  # noqa: BLE001  (the boundary of the thread: whoever asks for the verdict is told)
-            _log.exception("the coordinator failed")
-            self._failure = error
-        finally:
-            await self._server.stop()
+    async def _run(self) -> None:
+        while not self._over:
+            self._do(self._coordinator.tick)
+            await asyncio.sleep(TICK)
+        deadline = time.monotonic() + LEAVE_SECONDS
+        while self._connected and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
 
     def close(self) -> None:
-        """Waits for the agents to disconnect, then closes the port."""
+        """Waits for the agents to disconnect."""
         self._over = True
-        if self._thread is not None:
-            self._thread.join()
+        if self._work is not None:
+            wait([self._work])
+        if self._own_server:
+            self._server.close()
 
     def command(self, command: Command) -> None:
-        """Carries out a command of the engine; see `ControlHandler`."""
+        """Carries out a command of the engine."""
         match command:
             case StopJob(kind, reason, failed, grace, infrastructure):
                 status = Status.FAILED if failed else Status.STOPPED
@@ -116,21 +112,21 @@ class Authority:
     # --- called by the control server ----------------------------------------------------------------------------
 
     def connected(self, host: str) -> None:
-        """See `ControlHandler`."""
+        """See `Agents`."""
         self._connected.add(host)
         self._do(lambda now: self._coordinator.connected(host, now))
 
     def disconnected(self, host: str) -> None:
-        """See `ControlHandler`."""
+        """See `Agents`."""
         self._connected.discard(host)
         self._do(lambda now: self._coordinator.disconnected(host, now))
 
     def receive(self, host: str, report: Report) -> None:
-        """See `ControlHandler`."""
+        """See `Agents`."""
         self._do(lambda now: self._coordinator.report(host, report, now))
 
     def orders(self, host: str) -> Orders:
-        """See `ControlHandler`."""
+        """See `Agents`."""
         with self._lock:
             return self._coordinator.orders(host)
 
@@ -146,9 +142,8 @@ class Authority:
                         self.released.add(event.host)
                     case HostLost():
                         self.lost.add(event.host)
-        with contextlib.suppress(RuntimeError):  # the thread has ended: nobody is connected
-            for host in effects.wake:
-                self._loop.call_soon_threadsafe(self._server.wake, host)
+        for host in effects.wake:
+            self._server.wake(host)
 
     def _now(self) -> float:
         return time.monotonic() + self._offset

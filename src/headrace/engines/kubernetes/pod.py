@@ -31,7 +31,7 @@ from headrace.errors import HeadraceError
 from headrace.hosting.helpers.store_record import NAME as STORE_RECORD
 from headrace.hosting.inputs.host_facts import name_own_interface
 from headrace.hosting.supervision.helper_processes import is_wanted
-from headrace.hosting.supervision.one_host import PLAIN_HOSTS, supervise_host
+from headrace.hosting.supervision.one_host import supervise_host
 from headrace.hosting.supervision.supervisor import ENGINE
 from headrace.instance.launch_plan import SECRET_NAME, HostPlan, LaunchPlan, channel_dir
 from headrace.instance.paths import TreePaths
@@ -64,7 +64,7 @@ def main() -> int:
         plan = read_plan(paths, LaunchPlan)
         replaced = _may_be_replaced(paths, plan, name)
         make_ready(paths, plan, plan.host(name), order)
-        status = supervise_host(paths, name, PLAIN_HOSTS)
+        status = supervise_host(paths, name)
         if status is Status.IN_PROGRESS:
             return REPLACED
         word = last_word(paths, status, name == plan.leader)

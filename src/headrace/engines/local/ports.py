@@ -170,8 +170,7 @@ def choose_ports(plan: LaunchPlan, given: frozenset[str]) -> ChosenPorts:
 
 def _moved(ports: Ports, given: frozenset[str], by: int) -> Ports:
     every = msgspec.structs.asdict(ports)
-    stay = given | {"supervisor"}  # one supervisor has all hosts of this machine: nobody listens there
-    return Ports(**{name: port if name in stay else port + by for name, port in every.items()})
+    return Ports(**{name: port if name in given else port + by for name, port in every.items()})
 
 
 def _take(chosen: ChosenPorts, given: frozenset[str], everybody: bool) -> bool:

@@ -36,7 +36,7 @@ from headrace.errors import FAILURE_CHARACTERS, HeadraceError
 from headrace.hosting.inputs.archive import unpack
 from headrace.hosting.machines.earlier_record import bring_record
 from headrace.hosting.supervision.attempts import LINKED_TREE
-from headrace.hosting.supervision.one_host import PLAIN_HOSTS, supervise_host
+from headrace.hosting.supervision.one_host import supervise_host
 from headrace.hosting.supervision.stop_orders import StopOrders
 from headrace.hosting.supervision.supervisor import ENGINE
 from headrace.instance.certificates import CA_NAME, CERTIFICATE_NAME, KEY_NAME
@@ -130,7 +130,6 @@ def main() -> int:
             status = supervise_host(
                 paths,
                 name,
-                PLAIN_HOSTS,
                 stop_orders(leads, order.spot),
                 collected=False,
                 interruptions=INTERRUPTIONS if order.spot else 0,

@@ -93,7 +93,7 @@ def ports_of(job_id: int) -> Ports:
     """Returns the ports of a job that shares its nodes with others: ten in a row, which follow from its id. Two jobs
     clash only if their ids differ by a multiple of `PORT_SETS`."""
     first = FIRST_PORT + 10 * (job_id % PORT_SETS)
-    offsets = {"feed": 0, "control": 1, "tf_data": 2, "tf_config": 6, "master": 7, "supervisor": 9}
+    offsets = {"feed": 0, "control": 1, "tf_data": 2, "tf_config": 6, "master": 7}
     return Ports(**{name: first + offset for name, offset in offsets.items()})
 
 

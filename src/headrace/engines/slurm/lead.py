@@ -43,7 +43,7 @@ from headrace.engines.slurm.handover import (
 )
 from headrace.engines.slurm.lost_leader import node_lost
 from headrace.engines.slurm.slurm_commands import SlurmUnreachable
-from headrace.engines.slurm.slurm_instances import JOB_LOG
+from headrace.engines.slurm.slurm_instances import JOB_LOG, open_instances
 from headrace.engines.slurm.slurm_state import said_by_slurm, why_queued_again, why_terminated
 from headrace.engines.ticket import read_ticket, write_ticket
 from headrace.errors import HeadraceError
@@ -69,7 +69,6 @@ from headrace.runs.lifecycle import run_finished
 
 _log = logging.getLogger("headrace.engines.slurm.lead")  # this module runs as __main__
 
-PROVIDER = "headrace.engines.slurm.slurm_instances"
 KILL_WAIT = 30.0  # Slurm's own default: seconds between its SIGTERM and its SIGKILL
 LAST_WORDS = 15.0  # of those, for the agents to end, for what was made to be collected and the record to be written
 LEAST_GRACE = 1.0
@@ -147,7 +146,7 @@ def main() -> int:
         forget_variables(paths)
     _without_caller()
     signals = LeadSignals(paths, job_id, plan.stop_grace)
-    status = Supervisor(paths, 0, PROVIDER, signals.orders, signals.early).run()
+    status = Supervisor(paths, 0, open_instances, signals.orders, signals.early).run()
     if status is Status.IN_PROGRESS:
         return _queue_again(paths, job_id)
     forget_variables(paths)

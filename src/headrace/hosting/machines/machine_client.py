@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from headrace.agent.control.control_messages import Refused
+from headrace.agent.control.control_messages import SUPERVISOR_LIMIT, Refused, Supervising
+from headrace.agent.control.control_messages import encode as encode_opening
 from headrace.agent.control.control_transport import open_stream
 from headrace.errors import HeadraceError
 from headrace.hosting.machines.host_record import RecordSender
 from headrace.hosting.machines.machine_messages import (
-    MESSAGE_LIMIT,
     HostReport,
     LeaderOrder,
     TreePiece,
@@ -29,7 +29,6 @@ from headrace.hosting.machines.machine_messages import (
     encode,
 )
 from headrace.instance.certificates import Certificates
-from headrace.instance.launch_plan import HostPlan
 
 _log = logging.getLogger(__name__)
 
@@ -43,8 +42,8 @@ class MachineClient:
     """See the module.
 
     Args:
-        leader: host of the leader's supervisor.
-        port: its port there.
+        leader: name of the host of the leader's supervisor.
+        address: ``ip:port`` of the port there.
         tls: certificates of this host.
         record: what of the record is sent.
         made: yields what the host made.
@@ -59,8 +58,8 @@ class MachineClient:
 
     def __init__(
         self,
-        leader: HostPlan,
-        port: int,
+        leader: str,
+        address: str,
         tls: Certificates,
         record: RecordSender,
         made: Callable[[], Iterator[TreePiece]],
@@ -70,8 +69,8 @@ class MachineClient:
         self.heard = time.monotonic()
         self.taken = False
         self.failed = ""
-        self._address = f"{leader.address}:{port}"
-        self._name = leader.name
+        self._address = address
+        self._leader_name = leader
         self._tls = tls
         self._record = record
         self._made = made
@@ -122,7 +121,8 @@ class MachineClient:
     async def _ask(self) -> None:
         while not self._closed.is_set() and not self.taken:
             try:
-                async with open_stream(self._address, self._name, self._tls, limit=MESSAGE_LIMIT) as stream:
+                async with open_stream(self._address, self._leader_name, self._tls, limit=SUPERVISOR_LIMIT) as stream:
+                    await stream.send(encode_opening(Supervising()))
                     while not self._closed.is_set() and not self.taken:
                         report = self._next()
                         data = encode(report)

@@ -14,7 +14,7 @@ An attempt goes through these phases, for every host:
 A report counts if it is newer than the last one of its host: a call that was given up may come late, and a supervisor
 whose machine was replaced may still run.
 
-Pure: bytes in, values out. They travel as on the control port (`headrace.agent.control.control_transport`).
+Pure: bytes in, values out. They travel over the control port (`headrace.agent.control.control_transport`).
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ import enum
 
 import msgspec
 
-from headrace.agent.control.control_messages import Asking, Refused
+from headrace.agent.control.control_messages import Refused
 from headrace.runs import Cause
 from headrace.runs.segments import Piece
 
-MESSAGE_LIMIT = 16 << 20  # bytes of one message; a batch of pieces has at most half
 HOLD_SECONDS = 0.5  # the leader answers a report at the latest then, at once when it wants something else
 SILENCE_SECONDS = 10.0  # a supervisor that was heard and is silent for so long is lost
 DOUBT_SECONDS = 3.0  # the same, when agents have lost each other there
@@ -72,7 +71,7 @@ class AgentEnd(msgspec.Struct, frozen=True, array_like=True):
     how: str
 
 
-class HostReport(msgspec.Struct, frozen=True, omit_defaults=True, tag="host"):
+class HostReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """How far a host is.
 
     Attributes:
@@ -137,7 +136,7 @@ class LeaderOrder(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_report = msgspec.msgpack.Decoder(HostReport | Asking).decode
+_decode_report = msgspec.msgpack.Decoder(HostReport).decode
 _decode_order = msgspec.msgpack.Decoder(LeaderOrder).decode
 
 
@@ -146,13 +145,12 @@ def encode(message: HostReport | LeaderOrder) -> bytes:
     return _encode(message)
 
 
-def decode_report(body: bytes) -> HostReport | Asking:
-    """Reads the body of a host's frame, or of an engine's. Raises Refused."""
+def decode_report(body: bytes) -> HostReport:
+    """Reads the body of a host's frame. Raises Refused."""
     try:
-        report: HostReport | Asking = _decode_report(body)
+        return _decode_report(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Refused(f"not a report of a supervisor: {error}") from None
-    return report
 
 
 def decode_order(body: bytes) -> LeaderOrder:

@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import Mapping
 
+from headrace.agent.control.control_transport import ControlServer
 from headrace.agent.coordinator.authority import Authority
 from headrace.agent.coordinator.budget_limits import used_before
 from headrace.hosting.supervision.instances import Outcome, cause_of
@@ -32,16 +33,20 @@ class AttemptEnd:
         plan: the launch plan.
         paths: the run's directory.
         events: the event file of the supervisor.
+        server: that of the run, when it is open in all of its parts; else each attempt has its own.
 
     Attributes:
         asked: the first request to stop that the coordinator got in this attempt.
         kill_at: when what is left of the attempt is killed, on time.monotonic.
     """
 
-    def __init__(self, plan: LaunchPlan, paths: RunPaths, events: EventWriter) -> None:
+    def __init__(
+        self, plan: LaunchPlan, paths: RunPaths, events: EventWriter, server: ControlServer | None = None
+    ) -> None:
         self._plan = plan
         self._paths = paths
         self._events = events
+        self._server = server
         self._authority: Authority | None = None
         self._none_left = NEVER
         self.asked: StopJob | None = None
@@ -71,7 +76,9 @@ class AttemptEnd:
         if leads:
             tls = read_certificates(self._paths.host(self._plan.leader))
             number = int(used.get(ATTEMPT) or 1)
-            authority = Authority(self._plan, self._events, tls, used_before(used), number, apart=apart)
+            authority = Authority(
+                self._plan, self._events, tls, used_before(used), number, apart=apart, server=self._server
+            )
             authority.start(listener)
             self._authority = authority
 

@@ -26,8 +26,8 @@ from headrace.hosting.supervision.attempts import clear
 from headrace.hosting.supervision.cleanup import remove_leftovers
 from headrace.hosting.supervision.helper_processes import is_wanted
 from headrace.hosting.supervision.host_duties import HostDuties
-from headrace.hosting.supervision.instances import MachineInstances, find_machine_provider
 from headrace.hosting.supervision.leading_host import AT_ONCE_SECONDS, platform_ends
+from headrace.hosting.supervision.plain_host import PlainHost
 from headrace.hosting.supervision.scratch_dir import remove_scratch
 from headrace.hosting.supervision.stop_orders import StopOrders
 from headrace.hosting.supervision.supervisor import BEFORE, ENGINE
@@ -50,20 +50,18 @@ class FollowingHost(HostDuties):
         paths: the run's directory on this machine.
         plan: the launch plan.
         host: name of this host.
-        provider: name of the module that brings the instances, a `MachineProvider`.
         orders: what signals mean; an infrastructure failure by default.
         collected: the leader takes what the host makes.
         interruptions: how often the run goes on after its platform took its machines away, whatever `retry` says.
     """
 
-    _instances: MachineInstances
+    _instances: PlainHost
 
     def __init__(
         self,
         paths: RunPaths,
         plan: LaunchPlan,
         host: str,
-        provider: str,
         orders: StopOrders | None = None,
         *,
         collected: bool = True,
@@ -71,14 +69,14 @@ class FollowingHost(HostDuties):
     ) -> None:
         self._used = paths.events(ENGINE).exists()  # by attempts of this process or one before it, on this machine
         self._events = EventWriter(paths.events(ENGINE))
-        instances = find_machine_provider(provider).open_instances(plan, paths, self._events, [host])
+        instances = PlainHost(plan, paths, self._events, host)
         super().__init__(paths, 0, plan, instances, platform_ends(host) if orders is None else orders)
         self._collected = collected
         self._may_go_on = bool(plan.retry.attempts or interruptions)
         self._me = plan.host(host)
         self._client = MachineClient(
-            plan.host(plan.leader),
-            plan.ports.supervisor,
+            plan.leader,
+            f"{plan.coordinator_address}:{plan.ports.control}",
             read_certificates(self._me.base_dir),
             RecordSender(paths, host),
             lambda: made_by(host, TreePaths(self._me.base_dir).base),
@@ -206,7 +204,7 @@ class FollowingHost(HostDuties):
                     ending = True
                     self._end_agent()
             self._running = False
-            code, how = self._instances.gone[self._me.name]
+            code, how = self._instances.gone
             self._in_doubt, self._agent_killed = code == COORDINATOR_LOST, code < 0 and not ending
             self._client.tell(agent=AgentEnd(attempt, code, how))
         elif failed[1] is not None and not self._wishes:

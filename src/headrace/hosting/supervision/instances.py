@@ -20,7 +20,7 @@ from collections.abc import Collection, Mapping
 from typing import Protocol, cast
 
 from headrace.instance.launch_plan import LaunchPlan
-from headrace.instance.lifeline import AgentGone, StopJob
+from headrace.instance.lifeline import StopJob
 from headrace.runs import Cause, CauseKind, EventWriter, Run, RunPaths, Status
 
 FAILURE_GRACE = 5.0  # seconds at most for programs to save, when their job has failed
@@ -90,23 +90,6 @@ class Instances(Protocol):
         """Removes what the hosts have left on this machine outside the run's directory, when no process is left."""
 
 
-class MachineInstances(Instances, Protocol):
-    """The hosts of this machine, of a run that has others on other machines."""
-
-    @property
-    def gone(self) -> Mapping[str, tuple[int, str]]:
-        """How the agents of this machine ended in this attempt: host to exit code (negative: signal) and words."""
-
-    def agent_gone(self, gone: AgentGone) -> None:
-        """Tells the coordinator, which is here, that the agent of a host of another machine has ended."""
-
-    def leave(self) -> None:
-        """The platform ends this machine, or the attempt is over elsewhere: its agents end their programs and leave."""
-
-    def end_within(self, seconds: float) -> None:
-        """What is left of the attempt then is killed."""
-
-
 class Provider(Protocol):
     """A module that brings the instances of an engine."""
 
@@ -121,25 +104,6 @@ class Provider(Protocol):
 
     def clean_up(self, run: Run) -> None:
         """Ends and removes what a run has left on this machine whose supervisor was killed."""
-
-
-class MachineProvider(Protocol):
-    """A module that brings the instances of one machine of several."""
-
-    def open_instances(
-        self, plan: LaunchPlan, paths: RunPaths, events: EventWriter, hosts: Collection[str]
-    ) -> MachineInstances:
-        """Returns the hosts of this machine; see `Provider`.
-
-        Args:
-            plan, paths, events: see `Provider`.
-            hosts: their names.
-        """
-
-
-def find_machine_provider(module: str) -> MachineProvider:
-    """Returns the provider of that name. Raises ImportError."""
-    return cast(MachineProvider, importlib.import_module(module))
 
 
 def find_provider(module: str) -> Provider:

@@ -18,30 +18,33 @@ from __future__ import annotations
 
 import signal
 import time
+from collections import deque
 from collections.abc import Callable
 
+from headrace.agent.control.control_transport import ControlServer
 from headrace.hosting.helpers.store_record import NAME as STORE_RECORD
 from headrace.hosting.machines.earlier_record import Earlier
 from headrace.hosting.machines.machine_messages import LeaderOrder, Phase
-from headrace.hosting.machines.machine_server import MachineServer, OtherHost
+from headrace.hosting.machines.other_hosts import OtherHost, OtherHosts
 from headrace.hosting.supervision.attempts import is_tried_again
 from headrace.hosting.supervision.helper_processes import is_wanted
 from headrace.hosting.supervision.host_duties import LAST_SYNC_SECONDS
-from headrace.hosting.supervision.instances import Instances, MachineInstances, Outcome, find_machine_provider
+from headrace.hosting.supervision.instances import Outcome
+from headrace.hosting.supervision.plain_host import PlainHost
 from headrace.hosting.supervision.record_storing import store_rest
 from headrace.hosting.supervision.stop_orders import StopOrders
 from headrace.hosting.supervision.supervisor import COLLECT_SECONDS, Supervisor
 from headrace.instance.certificates import read_certificates
 from headrace.instance.launch_plan import LaunchPlan, Retry
-from headrace.instance.lifeline import COORDINATOR_LOST, AgentGone, StopJob
-from headrace.runs import Cause, CauseKind, Run, RunPaths, Status
+from headrace.instance.lifeline import COORDINATOR_LOST, AgentGone, Command, StopJob
+from headrace.runs import Cause, CauseKind, EventWriter, Run, RunPaths, Status
 from headrace.runs.events import HostLost, HostNotCollected
 
 LAST_WORDS_SECONDS = 10.0  # for the end of the record to be stored, when another process goes on with it
 AT_ONCE_SECONDS = 3.0  # for the others to send the end of their records, when a person wants the job to stop at once
 SIGNALS_SECONDS = 15.0  # between the signals to the machines of a run, when its platform takes all of them away
 BEGUN = b""
-"""Of an order that `MachineServer.order` signs."""
+"""Of an order that `OtherHosts.order` signs."""
 
 
 def platform_ends(host: str) -> StopOrders:
@@ -61,38 +64,42 @@ class LeadingHost(Supervisor):
     Args:
         paths: the run's directory on this machine.
         plan: the launch plan.
-        provider: name of the module that brings the instances, a `MachineProvider`.
         earlier: what happened before this process.
         orders: what signals mean; an infrastructure failure by default.
         interruptions: how often the run goes on after its platform took its machines away, whatever `retry` says.
         anew: another attempt follows what happened before this process, whatever `retry` says.
     """
 
-    _instances: MachineInstances
+    _instances: PlainHost
 
     def __init__(
         self,
         paths: RunPaths,
         plan: LaunchPlan,
-        provider: str,
         earlier: Earlier,
         orders: StopOrders | None = None,
         interruptions: int = 0,
         *,
         anew: bool = False,
     ) -> None:
-        super().__init__(paths, 0, provider, platform_ends(plan.leader) if orders is None else orders)
+        self._commands: deque[Command] = deque()
+        self._others = OtherHosts(plan, paths, self._wake_up)
+        self._server = ControlServer(read_certificates(plan.host(plan.leader).base_dir), self._commanded, self._others)
+
+        def open_host(plan: LaunchPlan, paths: RunPaths, events: EventWriter) -> PlainHost:
+            return PlainHost(plan, paths, events, plan.leader, self._server)
+
+        super().__init__(paths, 0, open_host, platform_ends(plan.leader) if orders is None else orders)
         self._earlier = earlier
         self._interruptions = interruptions
         self._anew = anew
-        base = plan.host(plan.leader).base_dir
-        self._server = MachineServer(plan, paths, read_certificates(base), self._wake_up)
         self._ran: dict[str, bytes] = {}  # the supervisors with which the attempt has begun
         self._told_gone: set[str] = set()
         self._prepared_since = time.monotonic()
 
-    def _open_instances(self, provider: str, plan: LaunchPlan, paths: RunPaths) -> Instances:
-        return find_machine_provider(provider).open_instances(plan, paths, self._events, [plan.leader])
+    def _commanded(self, command: Command) -> None:
+        self._commands.append(command)
+        self._wake_up()
 
     def run(self) -> Status:
         """See `Supervisor.run`."""
@@ -105,7 +112,7 @@ class LeadingHost(Supervisor):
             self._server.close()
 
     def _job(self) -> Outcome:
-        self._server.start()
+        self._server.start(f"{self._plan.coordinator_address}:{self._plan.ports.control}")
         if not self._earlier.begun:
             self._order(Phase.PREPARE)
         elif not self._anew and self._number > max(self._plan.retry.attempts, self._interruptions):
@@ -116,7 +123,7 @@ class LeadingHost(Supervisor):
 
     def _next_attempt(self, after: str) -> None:
         super()._next_attempt(after)
-        for host in self._server.hosts.values():
+        for host in self._others.hosts.values():
             host.in_doubt = False
         self._prepared_since = time.monotonic()
         self._order(Phase.PREPARE)
@@ -139,7 +146,7 @@ class LeadingHost(Supervisor):
 
     def _stays(self, cause: Cause | None, since: float) -> bool:
         """Tells whether the platform leaves the machine where it began: its supervisor speaks, and not of an end."""
-        host = None if cause is None else self._server.hosts.get(cause.host)
+        host = None if cause is None else self._others.hosts.get(cause.host)
         if host is None:  # this machine, whose signals come to this process
             return True
         return host.heard > since and (host.report is None or not host.report.leaving)
@@ -155,7 +162,7 @@ class LeadingHost(Supervisor):
         return any(wish.infrastructure for wish in self._wishes) and is_wanted(self._paths, STORE_RECORD)
 
     def _start_agents(self, variables: dict[str, str]) -> None:
-        hosts = self._server.hosts.values()
+        hosts = self._others.hosts.values()
         self._ran = {host.name: host.report.process for host in hosts if host.report is not None}
         self._told_gone.clear()
         self._order(Phase.RUN, variables)
@@ -165,7 +172,7 @@ class LeadingHost(Supervisor):
         self._order(Phase.DELIVER)
         limit = self._patience(COLLECT_SECONDS)
         self._until(self._has_delivered, limit, lambda: self._order(Phase.DELIVER))
-        for host in self._server.hosts.values():
+        for host in self._others.hosts.values():
             if host.report is not None and not host.taken:
                 late = f"after {limit:g} s it was not all there"
                 reason = "its supervisor is silent" if host.silent else "stopped at once" if self._at_once() else late
@@ -182,7 +189,7 @@ class LeadingHost(Supervisor):
 
     def _order(self, phase: Phase, variables: dict[str, str] | None = None) -> None:
         order = LeaderOrder(BEGUN, phase, self._number, variables or {}, self._at_once())
-        self._server.order(dict.fromkeys(self._server.hosts, order))
+        self._others.order(dict.fromkeys(self._others.hosts, order))
 
     def _until_prepared(self) -> Outcome | None:
         """Waits until every host is prepared. Returns how the attempt ends if that is not to be."""
@@ -192,7 +199,7 @@ class LeadingHost(Supervisor):
             used_up = self._spent.cause("preparing the hosts")
             if used_up is not None:
                 return Status.STOPPED, used_up
-            hosts = self._server.hosts.values()
+            hosts = self._others.hosts.values()
             begun = max((host.report.begun for host in hosts if host.report is not None), default=0)
             if begun >= self._number:  # the leader before this process could not store that it had begun it
                 self._number = begun
@@ -229,12 +236,12 @@ class LeadingHost(Supervisor):
     def _attempt_over(self, outcome: Outcome) -> Outcome:
         """Waits until the attempt is over on the other hosts, too. Returns how it ended."""
         lost = {event.host for event in Run(self._paths).events() if isinstance(event, HostLost)}
-        for host in self._server.hosts.values():
+        for host in self._others.hosts.values():
             host.in_doubt = host.name in lost
         self._order(Phase.END)
         limit = self._plan.stop_grace + self._patience(LAST_SYNC_SECONDS)
         self._until(self._is_over, limit, lambda: self._order(Phase.END))
-        for host in self._server.hosts.values():
+        for host in self._others.hosts.values():
             trouble = None if host.report is None else host.report.trouble
             if trouble is not None and host.report is not None and host.report.trouble_in == self._number:
                 return outcome if outcome[0] is Status.FAILED else (Status.FAILED, trouble)
@@ -251,7 +258,7 @@ class LeadingHost(Supervisor):
         if hurried:
             deadline = time.monotonic() + AT_ONCE_SECONDS
         while time.monotonic() < deadline:
-            if all(done(host) or host.silent for host in self._server.hosts.values()):
+            if all(done(host) or host.silent for host in self._others.hosts.values()):
                 return
             self._step()
             if self._at_once() and not hurried:
@@ -261,11 +268,11 @@ class LeadingHost(Supervisor):
 
     def _step(self) -> None:
         super()._step()
-        for command in self._server.commands():
-            if isinstance(command, StopJob):
+        while self._commands:
+            if isinstance(command := self._commands.popleft(), StopJob):
                 self._stop(command)
         if self._running:
-            for host in self._server.hosts.values():
+            for host in self._others.hosts.values():
                 self._look_at(host)
 
     def _look_at(self, host: OtherHost) -> None:

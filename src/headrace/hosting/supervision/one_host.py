@@ -1,8 +1,8 @@
 """The supervisor of one host of a run whose hosts are on several machines, each with a run directory of its own.
 
-    python -m headrace.hosting.supervision.one_host RUN_DIR HOST PROVIDER
+    python -m headrace.hosting.supervision.one_host RUN_DIR HOST
 
-or, in a process of one's own, `supervise_host(RunPaths(...), HOST, PROVIDER)`. Exit code 0: the run is Completed (on
+or, in a process of one's own, `supervise_host(RunPaths(...), HOST)`. Exit code 0: the run is Completed (on
 the leader's host), or the host has done its duty and all of it has come to the leader (on the others); 1 otherwise.
 
 Before it starts, RUN_DIR holds what `prepare_remote_run` writes: `plan.json`, `code`, `engine/*.json` as prepared for
@@ -10,8 +10,8 @@ all hosts (what concerns others is taken out here), and `hosts/HOST` with the pl
 encryption, the certificates; the plan's `base_dir` of the host leads there, and its `record_dir` is RUN_DIR. On the
 leader's host RUN_DIR gets the record of all hosts, and `hosts/OTHER` what they made. Standard error is its log.
 
-The machines meet at `ports.supervisor` of the leader's address (7069), and that port is the only one that engines need
-to open for this. The leader's process may be started before or after the others; each end waits `start_timeout`.
+The machines meet at `ports.control` of the leader's address (7071), as their agents do. The leader's process may be
+started before or after the others; each end waits `start_timeout`.
 
 Signals: SIGTERM and SIGINT are the platform's doing, an infrastructure failure; a second one ends the host at once. The
 leader's process then leaves the run without an end (Status.IN_PROGRESS, exit code 1) when its record is stored and
@@ -22,9 +22,6 @@ in every part of the run.
 A process that takes the place of one that was lost is started in the same way, with an empty record: that of a host
 joins the next attempt, that of the leader brings the record from its store first, if the job has one (`record:`). Of a
 run that has ended already it returns the end, and does nothing.
-
-PROVIDER is a module with `open_instances(plan, paths, events, hosts)`, a `MachineProvider`: `PLAIN_HOSTS` for a machine
-that is the host's own.
 """
 
 from __future__ import annotations
@@ -51,13 +48,10 @@ from headrace.runs import RunPaths, Status, read_plan
 
 _log = logging.getLogger("headrace.hosting.supervision.one_host")  # this module runs as __main__
 
-PLAIN_HOSTS = "headrace.hosting.supervision.plain_hosts"
-
 
 def supervise_host(
     paths: RunPaths,
     host: str,
-    provider: str = PLAIN_HOSTS,
     orders: StopOrders | None = None,
     *,
     collected: bool = True,
@@ -69,7 +63,6 @@ def supervise_host(
     Args:
         paths: the run's directory on this machine; see the module.
         host: name of the host.
-        provider: name of the module that brings the instances.
         orders: what signals mean; by default an infrastructure failure, see the module.
         collected: what the hosts make is collected on the leader's; else their platform takes it.
         interruptions: how often the run goes on after its platform took its machines away, whatever `retry` says: for
@@ -91,22 +84,22 @@ def supervise_host(
     plan.host(host)
     keep_own_orders(plan, paths, host)
     if host != plan.leader:
-        follower = FollowingHost(paths, plan, host, provider, orders, collected=collected, interruptions=interruptions)
+        follower = FollowingHost(paths, plan, host, orders, collected=collected, interruptions=interruptions)
         return follower.run()
     bring_record(paths)
     earlier = what_happened(paths)
     if earlier.end is not None and not anew:
         _log.info("the run has ended already: %s", earlier.end.status.value)
         return earlier.end.status
-    return LeadingHost(paths, plan, provider, earlier, orders, interruptions, anew=anew).run()
+    return LeadingHost(paths, plan, earlier, orders, interruptions, anew=anew).run()
 
 
 def main() -> int:
     """Entry point. See the module for arguments and exit code."""
-    root, host, provider = sys.argv[1:]
+    root, host = sys.argv[1:]
     log_to_stderr(os.environ.get(VARIABLE, ""))
     try:
-        status = supervise_host(RunPaths(Path(root)), host, provider)
+        status = supervise_host(RunPaths(Path(root)), host)
     except (HeadraceError, OSError, ValueError, KeyError, msgspec.DecodeError) as error:
         print(f"error: {error_line(error)}", file=sys.stderr)
         return 1

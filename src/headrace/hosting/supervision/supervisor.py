@@ -65,7 +65,7 @@ class Supervisor(HostDuties):
     Args:
         paths: the run's directory.
         caller: pid of the process that started the run; 0 when none answers for it.
-        provider: name of the module that brings the instances.
+        open_instances: see `Provider`.
         orders: what each signal orders; by default SIGTERM and SIGINT are a person's wish, SIGUSR1 an interruption.
         early: called once signals are taken; returns one that has come before, None for none.
     """
@@ -74,15 +74,14 @@ class Supervisor(HostDuties):
         self,
         paths: RunPaths,
         caller: int,
-        provider: str,
+        open_instances: Callable[[LaunchPlan, RunPaths, EventWriter], Instances],
         orders: StopOrders | None = None,
         early: Callable[[], int | None] = lambda: None,
     ) -> None:
         plan = read_plan(paths, LaunchPlan)
         self._events = EventWriter(paths.events(ENGINE))
-        super().__init__(
-            paths, caller, plan, self._open_instances(provider, plan, paths), orders or OF_THIS_MACHINE, early
-        )
+        instances = open_instances(plan, paths, self._events)
+        super().__init__(paths, caller, plan, instances, orders or OF_THIS_MACHINE, early)
         self._spent = Spent(plan, paths)
         earlier = Run(paths, alive=lambda _: True).state()  # where another process has gone on with the run
         self._spent_before = running_seconds(earlier.transitions, time.time())
@@ -90,9 +89,6 @@ class Supervisor(HostDuties):
         self._instances_run = earlier.instances_started is not None
         self._uploads = False
         self._trained = False  # agents were started: there may be something to collect
-
-    def _open_instances(self, provider: str, plan: LaunchPlan, paths: RunPaths) -> Instances:
-        return find_provider(provider).open_instances(plan, paths, self._events)
 
     def run(self) -> Status:
         """Runs the job to its end. Returns how it ended: InProgress if it needs other instances to go on."""
@@ -267,7 +263,8 @@ def main() -> int:
     root, caller, provider = sys.argv[1:]
     log_to_stderr(os.environ.get(VARIABLE, ""))  # into engine/supervisor.log: warnings, unless the variable says more
     become_subreaper()
-    return 0 if Supervisor(RunPaths(Path(root)), int(caller), provider).run() is Status.COMPLETED else 1
+    supervisor = Supervisor(RunPaths(Path(root)), int(caller), find_provider(provider).open_instances)
+    return 0 if supervisor.run() is Status.COMPLETED else 1
 
 
 if __name__ == "__main__":

@@ -1,33 +1,29 @@
-"""The leader's end of the talk between the supervisors of a run: a port, and what is known of every other host.
+"""The leader's end of the talk between the supervisors of a run: what is known of every other host, and its answers.
 
 A report is taken as a whole before it is answered: its pieces are in the leader's directory then. The answer waits for
 a moment when nothing else is wanted, so that orders reach a host at once and an idle one asks twice a second. A caller
 is the host whose certificate it shows.
-
-The same port takes the commands of `headrace.agent.ask`, in every part of a run.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import msgspec
 
-from headrace.agent.control.control_messages import Asking, Refused
-from headrace.agent.control.control_transport import Port, Stream, start_serving
+from headrace.agent.control.control_messages import Refused
 from headrace.hosting.machines.host_record import end_lines, sizes_of, take
 from headrace.hosting.machines.host_tree import all_has_come, forget_made, put
 from headrace.hosting.machines.machine_messages import (
     DOUBT_SECONDS,
     HOLD_SECONDS,
-    MESSAGE_LIMIT,
     SILENCE_SECONDS,
     HostReport,
     LeaderOrder,
@@ -35,15 +31,11 @@ from headrace.hosting.machines.machine_messages import (
     decode_report,
     encode,
 )
-from headrace.instance.certificates import Certificates
 from headrace.instance.launch_plan import LaunchPlan
-from headrace.instance.lifeline import Command
 from headrace.runs import RunPaths
 from headrace.runs.record_pieces import PieceMissing
 
 _log = logging.getLogger(__name__)
-
-ANSWER_SECONDS = 3.0  # for answers to what has come when the port is closed
 
 
 @dataclass
@@ -61,6 +53,7 @@ class OtherHost:
         in_doubt: the coordinator has lost its agent.
         number: of its last report.
         replaced: the supervisors that were there before.
+        waiting: what ends the wait of the answer to its last report.
     """
 
     name: str
@@ -74,6 +67,7 @@ class OtherHost:
     told: LeaderOrder | None = None
     number: int = 0
     replaced: set[bytes] = field(default_factory=set)
+    waiting: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -94,93 +88,54 @@ class OtherHost:
         self.number = report.number
 
 
-class MachineServer:
-    """See the module. It works in threads of its own.
+class OtherHosts:
+    """See the module, and `headrace.agent.control.control_transport.Supervisors`.
 
     Args:
         plan: the launch plan.
         paths: the run's directory.
-        tls: certificates of the leader.
-        wake: called in those threads when there is something new.
+        wake: called in some thread when there is something new.
 
     Attributes:
         hosts: the other hosts by name. Their orders are set with `order`.
     """
 
-    def __init__(self, plan: LaunchPlan, paths: RunPaths, tls: Certificates, wake: Callable[[], None]) -> None:
+    def __init__(self, plan: LaunchPlan, paths: RunPaths, wake: Callable[[], None]) -> None:
         self._process = os.urandom(16)
         self._paths = paths
-        self._tls = tls
         self._wake = wake
-        self._news = threading.Condition()
-        self._commands: list[Command] = []
         others = [host for host in plan.hosts if host.name != plan.leader]
         self.hosts = {host.name: OtherHost(host.name, host.group, time.monotonic()) for host in others}
-        self._address = f"{plan.host(plan.leader).address}:{plan.ports.supervisor}"
-        self._threads = ThreadPoolExecutor(2 * len(others) + 4, "headrace-machines")
-        self._thread: threading.Thread | None = None
-        self._answering: set[asyncio.Future[bytes]] = set()
-        self._closing = False
-
-    def start(self) -> None:
-        """Opens the port. Raises HeadraceError."""
-        self._thread = start_serving("headrace-port", self._run)
-
-    async def _run(self, opened: Callable[[], None]) -> None:
-        self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
-        port = Port(self._tls, self._talk, MESSAGE_LIMIT)
-        await port.open(self._address)
-        opened()
-        await self._over.wait()
-        port.refuse_new()
-        deadline = time.monotonic() + ANSWER_SECONDS
-        while self._answering and time.monotonic() < deadline:
-            await asyncio.sleep(0.01)
-        await port.close()
-
-    async def _talk(self, stream: Stream) -> None:
-        while not self._closing:
-            data = await stream.receive()
-            answer = self._loop.run_in_executor(self._threads, self._answer, stream.peer, data)
-            self._answering.add(answer)
-            try:
-                await stream.send(await answer)
-            finally:
-                self._answering.discard(answer)
-
-    def close(self) -> None:
-        """Closes the port. Who has reported by now is answered: it may be that all of it has come."""
-        with self._news:
-            self._closing = True
-            self._news.notify_all()
-        if self._thread is not None:
-            self._loop.call_soon_threadsafe(self._over.set)
-            self._thread.join()
-        self._threads.shutdown()
 
     def order(self, orders: Mapping[str, LeaderOrder]) -> None:
-        """Says what hosts have to do from now on."""
-        with self._news:
-            for name, order in orders.items():
-                self.hosts[name].order = msgspec.structs.replace(order, leader=self._process)
-            self._news.notify_all()
+        """Says what hosts have to do from now on. For any thread."""
+        for name, order in orders.items():
+            host = self.hosts[name]
+            host.order = msgspec.structs.replace(order, leader=self._process)
+            if host.waiting is not None:
+                loop, news = host.waiting
+                with contextlib.suppress(RuntimeError):  # the port was closed
+                    loop.call_soon_threadsafe(news.set)
 
-    def commands(self) -> list[Command]:
-        """Returns the commands that have come since the last call."""
-        with self._news:
-            commands, self._commands = self._commands, []
-        return commands
+    async def answer(self, host: str, report: bytes) -> bytes:
+        """Takes what a host says, in another thread. Returns the answer. Raises Refused, ConnectionError."""
+        loop = asyncio.get_running_loop()
+        other, answer, is_idle = await loop.run_in_executor(None, self._taken, host, report)
+        if is_idle:
+            news = asyncio.Event()
+            other.waiting = (loop, news)
+            if other.order == other.told:  # asked when an order can no longer come unseen
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(news.wait(), HOLD_SECONDS)
+        other.told = other.order
+        order = other.order or LeaderOrder(self._process)
+        return encode(msgspec.structs.replace(order, sizes=answer.sizes, missing=answer.missing, taken=answer.taken))
 
-    # --- in the threads of the server --------------------------------------------------------------------------------
+    # --- in threads --------------------------------------------------------------------------------------------------
 
-    def _answer(self, name: str, data: bytes) -> bytes:
-        """Takes what a host says. Returns the answer. Raises Refused, ConnectionError."""
+    def _taken(self, name: str, data: bytes) -> tuple[OtherHost, LeaderOrder, bool]:
+        """Takes what a host says. Returns it, the answer to that, and whether it has nothing more to say."""
         report = decode_report(data)
-        if isinstance(report, Asking):
-            with self._news:
-                self._commands.append(report.command)
-            self._wake()
-            return b""
         if name not in self.hosts:
             raise Refused(f"{name!r} is no other host of this job")
         host = self.hosts[name]
@@ -195,17 +150,7 @@ class MachineServer:
             raise ConnectionError("not written") from None
         if is_news:  # idle hosts report twice a second each
             self._wake()
-        order = self._order(host, wait=not report.more and answer.sizes is None and not answer.taken)
-        return encode(msgspec.structs.replace(order, sizes=answer.sizes, missing=answer.missing, taken=answer.taken))
-
-    def _order(self, host: OtherHost, wait: bool) -> LeaderOrder:
-        """Returns what a host has to do; waits for something new if there is nothing."""
-        deadline = time.monotonic() + HOLD_SECONDS
-        with self._news:
-            while wait and not self._closing and host.order == host.told and (left := deadline - time.monotonic()) > 0:
-                self._news.wait(left)
-            host.told = host.order
-            return host.order or LeaderOrder(self._process)
+        return host, answer, not report.more and answer.sizes is None and not answer.taken
 
     def _take(self, host: OtherHost, report: HostReport) -> LeaderOrder:
         """Takes what a report says and carries. Returns the answer to that."""

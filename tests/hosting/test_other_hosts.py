@@ -7,25 +7,37 @@ import itertools
 import os
 import socket
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from machines_of_a_run import Machines, groups, job, until
 
-from headrace.agent.control.control_transport import open_stream
+from headrace.agent.control.control_messages import Supervising
+from headrace.agent.control.control_messages import encode as encode_opening
+from headrace.agent.control.control_transport import ControlServer, open_stream
 from headrace.hosting.machines.machine_messages import HostReport, decode_order, encode
-from headrace.hosting.machines.machine_server import MachineServer
+from headrace.hosting.machines.other_hosts import OtherHosts
 from headrace.instance.certificates import read_certificates
+
+
+def serve(made: Machines, wake: Callable[[], object]) -> ControlServer:
+    """The port of the leader's supervisor."""
+    others = OtherHosts(made.plan, made.leader.paths, wake)
+    server = ControlServer(read_certificates(made.leader.tree), print, others)
+    server.start(f"{made.plan.host('algo-1').address}:{made.plan.ports.control}")
+    return server
 
 
 def send(made: Machines, *reports: bytes) -> list[bytes]:
     """Says that as algo-2, over one connection. Returns the answers."""
-    address = f"{made.plan.host('algo-1').address}:{made.plan.ports.supervisor}"
+    address = f"{made.plan.host('algo-1').address}:{made.plan.ports.control}"
 
     async def ask() -> list[bytes]:
         answers = []
         async with open_stream(address, "algo-1", read_certificates(made["algo-2"].tree)) as stream:
+            await stream.send(encode_opening(Supervising()))
             for report in reports:
                 await stream.send(report)
                 answers.append(await asyncio.wait_for(stream.receive(), 20))
@@ -47,9 +59,8 @@ def test_a_report_that_has_come_is_answered_although_the_leader_ends(
         came.set()
         go.wait(20)
 
-    server = MachineServer(made.plan, made.leader.paths, read_certificates(made.leader.tree), hold)
-    server.start()
-    address = (made.plan.host("algo-1").address, made.plan.ports.supervisor)
+    server = serve(made, hold)
+    address = (made.plan.host("algo-1").address, made.plan.ports.control)
 
     def closed() -> bool:
         try:
@@ -77,10 +88,7 @@ def test_hosts_that_have_nothing_new_to_say_do_not_wake_the_leader(
     prefix = f"127.{80 + os.getpid() % 20}.3"
     made = Machines(tmp_path, job(tmp_path, "", instance_groups=groups(dnn=2)), prefix)
     woken: list[bool] = []
-    server = MachineServer(
-        made.plan, made.leader.paths, read_certificates(made.leader.tree), lambda: woken.append(True)
-    )
-    server.start()
+    server = serve(made, lambda: woken.append(True))
     process, numbers = os.urandom(16), itertools.count(1)
 
     def says(**fields: object) -> bytes:

@@ -1,14 +1,11 @@
-"""The hosts of a machine that is theirs alone: one agent with a lifeline a host, no namespaces and no control groups.
-
-A provider (see `instances`) for engines whose platform gives a machine a host, such as a pod. It has all hosts of the
-plan, or some.
-"""
+"""The host of a machine that is its own, such as a pod: one agent with a lifeline, no namespaces, no control groups."""
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Collection, Mapping
 
+from headrace.agent.control.control_transport import ControlServer
 from headrace.hosting.supervision.agent_starter import AgentStarter, NoGroups
 from headrace.hosting.supervision.attempt_end import AFTER_GRACE, AttemptEnd
 from headrace.hosting.supervision.host_agents import HostAgents
@@ -16,34 +13,39 @@ from headrace.hosting.supervision.instances import Outcome
 from headrace.hosting.supervision.scratch_dir import remove_scratch
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.lifeline import AgentGone, StopJob
-from headrace.runs import Cause, EventWriter, Run, RunPaths
+from headrace.runs import Cause, EventWriter, RunPaths
 
 
-class PlainHosts:
-    """See the module, and `MachineInstances`.
+class PlainHost:
+    """See the module, and `Instances`.
 
     Args:
         plan: the launch plan.
         paths: the run's directory.
         events: the event file of this machine's supervisor.
-        hosts: names of the hosts; all by default.
+        host: name of the host.
+        server: see `AttemptEnd`.
     """
 
     def __init__(
-        self, plan: LaunchPlan, paths: RunPaths, events: EventWriter, hosts: Collection[str] | None = None
+        self,
+        plan: LaunchPlan,
+        paths: RunPaths,
+        events: EventWriter,
+        host: str,
+        server: ControlServer | None = None,
     ) -> None:
         self._plan = plan
         self._paths = paths
         self._events = events
-        self._here = [host for host in plan.hosts if hosts is None or host.name in hosts]
-        self._leads = any(host.name == plan.leader for host in self._here)
-        self._end = AttemptEnd(plan, paths, events)
+        self._me = plan.host(host)
+        self._end = AttemptEnd(plan, paths, events, server)
         self._agents: HostAgents | None = None
 
     @property
     def hosts(self) -> Collection[str]:
         """See `Instances.hosts`."""
-        return [host.name for host in self._here]
+        return [self._me.name]
 
     @property
     def pids(self) -> Collection[int]:
@@ -61,18 +63,19 @@ class PlainHosts:
         return self._end.decided(running=bool(self.pids))
 
     @property
-    def gone(self) -> Mapping[str, tuple[int, str]]:
-        """See `MachineInstances.gone`."""
-        return {} if self._agents is None else self._agents.gone
+    def gone(self) -> tuple[int, str]:
+        """How the agent ended in this attempt: exit code (negative: signal) and words."""
+        assert self._agents is not None
+        return self._agents.gone[self._me.name]
 
     def prepare(self) -> None:
         """Makes nothing: the machine is there."""
 
     def start(self, used: Mapping[str, str]) -> None:
         """See `Instances.start`."""
-        self._end.begin(used, leads=self._leads)
+        self._end.begin(used, leads=self._me.name == self._plan.leader)
         self._agents = HostAgents(
-            self._paths, self._plan, self._here, self._events, used, self._end, AgentStarter(), NoGroups()
+            self._paths, self._plan, [self._me], self._events, used, self._end, AgentStarter(), NoGroups()
         )
         self._agents.start()
 
@@ -85,17 +88,17 @@ class PlainHosts:
         return command
 
     def agent_gone(self, gone: AgentGone) -> None:
-        """See `MachineInstances.agent_gone`."""
+        """Tells the coordinator, which is here, that the agent of a host of another machine has ended."""
         self._end.gone(gone)
 
     def leave(self) -> None:
-        """See `MachineInstances.leave`."""
+        """The platform ends this machine, or the attempt is over elsewhere: the agent ends its programs and leaves."""
         if self._agents is not None:
             self._agents.signal_agents(signal.SIGTERM)
             self._end.end_within(self._plan.stop_grace + AFTER_GRACE)
 
     def end_within(self, seconds: float) -> None:
-        """See `MachineInstances.end_within`."""
+        """What is left of the attempt then is killed."""
         self._end.end_within(seconds)
 
     def ended(self, pid: int, status: int) -> Cause | None:
@@ -125,14 +128,3 @@ class PlainHosts:
     def remove(self) -> None:
         """Removes the temporary files of the programs."""
         remove_scratch(self._plan.run_id)
-
-
-def open_instances(
-    plan: LaunchPlan, paths: RunPaths, events: EventWriter, hosts: Collection[str] | None = None
-) -> PlainHosts:
-    """See `Provider.open_instances` and `MachineProvider.open_instances`."""
-    return PlainHosts(plan, paths, events, hosts)
-
-
-def clean_up(run: Run) -> None:
-    """Does nothing: what a supervisor leaves when it is killed, its platform ends with the machine."""
