@@ -344,7 +344,7 @@ def test_agents_and_supervisors_load_no_library_of_the_submitting_side(modules: 
 
 
 def test_what_shows_runs_loads_nothing_that_makes_jobs() -> None:
-    views = "headrace.cli.views.run_tables, headrace.cli.views.report_tables, headrace.cli.views.cost_tables"
+    views = "headrace.cli.views.run_tables, headrace.insight.render.run_documents, headrace.cli.views.cost_tables"
     loaded = loaded_by(f"import {views}, headrace.engines.served_runs, headrace.runs.describe")
     assert loaded.isdisjoint({"torch", "grpc", "pydantic", "yaml"})
 

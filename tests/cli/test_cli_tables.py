@@ -16,8 +16,10 @@ from rich.cells import cell_len
 from test_cli_runs import make
 
 from headrace.cli.main import invoke
-from headrace.cli.views.table import Columns, columns, console
-from headrace.cli.views.timeseries_tables import show_metrics
+from headrace.cli.views.table import Columns, console
+from headrace.cli.views.table import show as show_document
+from headrace.cli.views.timeseries_tables import metrics_document
+from headrace.insight.render.document import Table, table
 from headrace.insight.timeseries.chart_data import Chart, Line, Metrics
 from headrace.runs import Damage, EventWriter, event_text
 from headrace.runs.events import LeftOut, MetricsLeftOut
@@ -115,26 +117,25 @@ def test_a_row_on_a_pipe_is_one_line_however_wide(show: Show) -> None:
     assert sum("ap-southeast-1" in line for line in rows) == sum(p["region"] == "ap-southeast-1" for p in prices) > 0
 
 
-def _drawn(table: Columns, width: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def _drawn(made: Table, width: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     out = _Screen()
     monkeypatch.setenv("COLUMNS", str(width))
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stdout", out)
-    console().print(table)
+    console().print(Columns(made))
     return _plain(out).splitlines()
 
 
 def test_a_wide_table_folds_words_and_else_becomes_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    words = columns(("host", "why"))
-    words.add("algo-1", "the words of this sentence go on below each other, in their column")
+    sentence = "the words of this sentence go on below each other, in their column"
+    words = table(("host", "why"), [("algo-1", sentence)])
     assert _drawn(words, 44, monkeypatch) == [
         "host    why",
         "algo-1  the words of this sentence go on",
         "        below each other, in their column",
     ]
-    numbers = columns(("", "run-a", "spread", "run-b", ""), right=("run-a", "run-b"))
-    numbers.add("step time", "12.5 ms", "[11.9 .. 13.0]", "6.25 ms", "[5.9 .. 6.4]")
-    numbers.add("steps", "400", "", "380", "")
+    rows = [("step time", "12.5 ms", "[11.9 .. 13.0]", "6.25 ms", "[5.9 .. 6.4]"), ("steps", "400", "", "380", "")]
+    numbers = table(("", "run-a", "spread", "run-b", ""), rows, right=("run-a", "run-b"))
     assert _drawn(numbers, 80, monkeypatch) == [
         "             run-a  spread            run-b",
         "step time  12.5 ms  [11.9 .. 13.0]  6.25 ms  [5.9 .. 6.4]",
@@ -170,7 +171,7 @@ def test_metrics_show_the_least_and_the_greatest_of_the_records(monkeypatch: pyt
     out = io.StringIO()
     monkeypatch.setattr(sys, "stdout", out)
     damage = Damage("metrics/dnn/algo-1/0.jsonl", 5, "damaged line left out")
-    show_metrics(Metrics("j", 0.0, 6.0, 2.0, [0.0, 2.0, 4.0], 9, (chart,), (), (damage,)))
+    show_document(metrics_document(Metrics("j", 0.0, 6.0, 2.0, [0.0, 2.0, 4.0], 9, (chart,), (), (damage,))))
     assert "note: metrics/dnn/algo-1/0.jsonl, line 5: damaged line left out" in out.getvalue()
     rows = [line.split() for line in out.getvalue().splitlines()]
     assert rows[1][:7] == ["Step", "time,", "ms", "train", "1.5", "4", "9.5"]

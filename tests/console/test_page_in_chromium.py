@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import re
 import socket
 import subprocess
@@ -29,7 +28,6 @@ from playwright.sync_api import (
 import leaks
 from headrace.cli.main import invoke
 from headrace.insight import Figure
-from headrace.insight.cost.billing import amount
 from headrace.insight.render.plain_text import number, quantity
 from headrace.runs import (
     EventWriter,
@@ -171,8 +169,8 @@ def test_the_list_shows_all_runs_and_filters_them(tab: Tab) -> None:
     expect(rows.first).to_contain_text("heterogeneous")
     expect(rows.first).to_contain_text("Completed")
     expect(rows.first.locator(".group")).to_have_count(2)
-    for at, colour in enumerate(("--c0", "--c1")):  # as on the page of the run, whatever other runs are listed
-        expect(rows.first.locator(".group").nth(at)).to_have_attribute("style", re.compile(re.escape(f"var({colour})")))
+    for at in range(2):  # as on the page of the run, whatever other runs are listed
+        expect(rows.first.locator(".group").nth(at)).to_have_class(f"group g{at}")
     expect(rows.first).to_contain_text("USD")
     expect(page.locator("tr", has_text="failing")).to_contain_text("CUDA out of memory")
     page.get_by_label("Stopped").check(force=True)
@@ -225,7 +223,7 @@ def test_every_figure_is_a_field_of_a_command(
         assert printed == (None if value == "null" else float(value)), (command, field)
         figure = value_at(documents[command], field.removesuffix(".value"))
         if isinstance(figure, dict) and figure["unit"].startswith("USD"):
-            assert number(msgspec.convert(figure, Figure)).replace("-", "–") in text, (command, field)
+            assert number(msgspec.convert(figure, Figure)) in text, (command, field)
 
 
 def test_the_page_writes_the_values_of_metric_definitions_as_the_command_line_does(shared: Page) -> None:
@@ -234,28 +232,6 @@ def test_the_page_writes_the_values_of_metric_definitions_as_the_command_line_do
         "values => import('/static/js/format.js').then(({ number }) => values.map((one) => number(one, '')))", values
     )
     assert shown == [quantity(value, "") for value in values]
-
-
-def test_the_page_writes_an_amount_as_the_command_line_does(shared: Page) -> None:
-    chance = random.Random(20261122)
-    values = [
-        0.0,
-        0.125,
-        12.125,
-        12.375,
-        0.0625,
-        45.005,
-        9.995,
-        0.0999,
-        0.00999999,
-        99.999,
-        1e6,
-        *(10.0**n for n in range(-9, 9)),
-    ]
-    values += [chance.uniform(1, 10) * 10.0 ** chance.uniform(-9, 7) for _ in range(500)]
-    values += [chance.randrange(10**6) / 8 for _ in range(100)]  # halves that doubles hold exactly
-    shown = shared.evaluate("values => import('/static/js/format.js').then(({ amount }) => values.map(amount))", values)
-    assert shown == [amount(value) for value in values]
 
 
 def test_the_job_page_draws_lanes_charts_and_cost(page: Page) -> None:
@@ -271,7 +247,7 @@ def test_the_job_page_draws_lanes_charts_and_cost(page: Page) -> None:
     expect(page.locator("#figures .figure .name").last).to_have_text("Cost")  # not so far: it has ended
     expect(page.locator("#cost .figures")).to_contain_text("Cost of 1,000 samples")
     values = page.locator("#tables table", has_text="train:loss")
-    expect(values.locator("thead")).to_have_text("ValueProgramsFoundLastLeastGreatestMean")
+    expect(values.locator("thead")).to_have_text("MetricProgramsFoundLastLeastGreatestMean")
     expect(values.locator("tbody tr")).to_contain_text(f"{DNN}/algo-3[0]")
     expect(page.locator("#tables").get_by_role("columnheader", name="GPU", exact=True)).to_have_count(1)
     expect(page.locator("#verdict")).to_contain_text("Verdict")
@@ -419,6 +395,7 @@ def test_light_and_dark_follow_the_system_and_the_reader(browser: Browser, ui: U
     tab = Tab(context.new_page(), ui)
     page = tab.open("/runs/heterogeneous")
     drawn(page, "cpu")
+    page.locator("th").first.wait_for()
     for scheme in ("dark", "light"):
         assert (page.evaluate(BACK) == NIGHT) == (scheme == "dark")
         found = {selector: page.evaluate(CONTRAST, selector) for selector in TEXTS}

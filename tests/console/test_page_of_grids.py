@@ -22,7 +22,7 @@ from headrace.runs import Cause, CauseKind, Status
 pytestmark = pytest.mark.needs("chromium")
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--process-per-site"]
-EVIL = "<img src=x onerror=\"document.title='owned'\">"
+EVIL = "<img src=x onerror=stop()>"
 BEGAN = 1_780_000_000.0
 expect.set_options(timeout=60_000)
 

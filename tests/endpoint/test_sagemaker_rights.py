@@ -20,7 +20,7 @@ from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket
 from headrace.engines.submission import Permission
 from headrace.engines.ticket import read_ticket
 from headrace.insight import report
-from headrace.insight.render.tables import report_sheets
+from headrace.insight.render.run_documents import report_tables
 from headrace.processes.process_table import scan
 from headrace.runs import Status
 from serve_process import ServeProcess, wait_for
@@ -100,7 +100,7 @@ def test_hosts_whose_record_is_lost_with_the_leader_are_reported_as_the_platform
     }  # fmt: skip
     for minutes in handle.run.platform_minutes().values():
         assert all(minute.cpu and minute.cpu > 1 and minute.memory for minute in minutes), minutes  # of a busy machine
-    (sheet,) = [each for each in report_sheets(found) if each.title.startswith("measured by the platform")]
+    (sheet,) = [each for each in report_tables(found) if each.title.startswith("measured by the platform")]
     assert [row[:3] for row in sheet.rows] == [("unknown", f"algo-{n}", "CloudWatch") for n in (1, 2)]
 
 

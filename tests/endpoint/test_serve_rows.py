@@ -18,7 +18,8 @@ from typing import Any
 import botocore.exceptions
 import pytest
 
-from headrace.cli.views.run_tables import show_status
+from headrace.cli.views.run_tables import status_document
+from headrace.cli.views.table import show
 from headrace.engines.local.limits.cgroups import MEMORY, find_places
 from headrace.instance.certificates import certificate_files
 from headrace.instance.channels import mounts
@@ -315,7 +316,7 @@ def test_a_distribution_without_groups_is_a_world_a_group_and_log_status_and_des
 ) -> None:
     assert completed(endpoint, "apart") == {"algo-1-0": "algo-1 data 0 0 1", "algo-2-0": "algo-2 dnn 0 0 1"}
     words = "2 worlds train, each by itself: torch_distributed on data, torch_distributed on dnn"
-    show_status(run_of(endpoint, "apart"), time.time())
+    show(status_document(run_of(endpoint, "apart"), time.time()))
     assert words in capsys.readouterr().out.replace("\n", " ")
     transitions = endpoint.client().describe_training_job(TrainingJobName="apart")["SecondaryStatusTransitions"]
     logs = endpoint.client("logs")

@@ -14,6 +14,7 @@ from stage import groups, text
 
 from headrace import engines
 from headrace.cli.views import isolation_table
+from headrace.cli.views.table import show
 from headrace.engines.local.isolation.choice import choose
 from headrace.errors import EngineRefused
 from headrace.hosting.isolation import network_layout, probing, uplink
@@ -341,9 +342,9 @@ def test_doctor_says_what_becomes_of_writes_to_channels(monkeypatch, capsys):
     ):
         found = Findings("", "", True, False, why)
         monkeypatch.setattr(probing, "examine", lambda found=found: found)
-        isolation_table.show(isolation_table.report("", ()))
+        show(isolation_table.isolation_document(isolation_table.report("", ())))
         assert words in capsys.readouterr().out
-    isolation_table.show(isolation_table.MachineReport(Isolation(), True))
+    show(isolation_table.isolation_document(isolation_table.MachineReport(Isolation(), True)))
     assert "changes your own folder" in capsys.readouterr().out
 
 

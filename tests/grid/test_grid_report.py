@@ -28,12 +28,13 @@ from headrace.grid.journal.grid_record import (
 from headrace.grid.journal.journal import Journal
 from headrace.grid.journal.journal_file import journal_path
 from headrace.grid.report.best_lines import Objective, pareto_front, ranked, value_of
+from headrace.grid.report.grid_documents import grid_csv, grid_document, grid_page
 from headrace.grid.report.grid_listing import list_grids
-from headrace.grid.report.grid_page import grid_markdown, grid_page
 from headrace.grid.report.grid_report import GridReport, report_grid
-from headrace.grid.report.grid_sheets import grid_csv
 from headrace.grid.report.line_result import LineResult, RunFigures
 from headrace.grid.report.read_report import without_objective
+from headrace.insight.render.html import page as html_page
+from headrace.insight.render.markdown import markdown
 from headrace.runs import Cause, CauseKind, MetricWriter, Status, Stream, ValueSecond, create_run
 from headrace.runs.events import HostStarted, InstancesStarted, SecondaryStatus, StatusChanged
 
@@ -115,7 +116,7 @@ def test_a_line_that_the_grid_stopped_says_why_and_one_without_a_record_or_a_pla
         line(1, LineState.COMPLETED, attempt(1, status=Status.COMPLETED, run_id="gone"), in_file=False),
     )
     report = report_grid(msgspec.structs.replace(GRID, lines=lines), None, figures, 300.0)
-    text = grid_markdown(report)
+    text = markdown(grid_document(report))
     assert "the grid's budget is used up" in text
     assert "by the user" not in text
     assert "a.txt:2 (not in the file now)" in text
@@ -198,17 +199,17 @@ class _Page(HTMLParser):
 def test_the_page_has_a_bar_for_each_line_that_ran_and_escapes_what_lines_say() -> None:
     evil = msgspec.structs.replace(GRID.lines[0], fields={"hyperparameters.name": "<script>alert(1)</script>"})
     record = msgspec.structs.replace(GRID, lines=(evil, *GRID.lines[1:]))
-    text = grid_page(report_grid(record, MOST, figures, 300.0))
+    text = html_page("g", grid_page(report_grid(record, MOST, figures, 300.0)))
     page = _Page()
     page.feed(text)
     page.close()
     assert page.count["rect"] == 4 + 3  # four attempts ran; three states have a sign in the legend
     assert "g-k0-a2 (attempt 1)" in text
-    assert text.index(">why</th>") < text.index(">engine</th>"), "a page is not as wide as the table"
+    assert text.index(">Why</th>") < text.index(">Engine</th>"), "a page is not as wide as the table"
     assert page.count["circle"] == 1 + 1
     assert "<script" not in text
     assert "&lt;script&gt;" in text
-    assert "0.9" in grid_markdown(made())
+    assert "0.9" in markdown(grid_document(made()))
 
 
 def started(home: Path, record: GridRecord) -> None:

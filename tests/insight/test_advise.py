@@ -17,7 +17,8 @@ from recorded_runs import rank as recorded_rank
 
 from headrace.catalog.cost import cost
 from headrace.catalog.prices import Price, price_of
-from headrace.cli.views.advise_tables import milliseconds, show_advised
+from headrace.cli.views.advise_tables import advice_document, milliseconds
+from headrace.cli.views.table import show
 from headrace.errors import UsageError
 from headrace.insight import VerdictName, cost_report, report
 from headrace.insight.advise.advisor import DEFAULT_TYPES, Advised, _other_step, advised, judge_clusters
@@ -501,7 +502,11 @@ def test_money_is_shown_where_the_run_has_named_types_and_never_for_this_machine
     capsys: pytest.CaptureFixture[str], trainer: str, money: bool, types: tuple[str, ...]
 ) -> None:
     found = advise(measured(0.3, 0.7, facts("train", trainer, trains=True, executors=3)), *types)
-    show_advised(msgspec.structs.replace(found, now=msgspec.structs.replace(found.now, cost=None)), everything=True)
+    show(
+        advice_document(
+            msgspec.structs.replace(found, now=msgspec.structs.replace(found.now, cost=None)), everything=True
+        )
+    )
     shown = capsys.readouterr().out
     assert ("USD" in shown, "prices" in shown) == (money, money)
     assert bool(found.prices) is money
@@ -516,7 +521,7 @@ def test_every_figure_of_the_advice_is_shown_whole_however_narrow(monkeypatch: p
     monkeypatch.setattr(sys, "stdout", out)
     monkeypatch.setenv("COLUMNS", str(width or 80))
     monkeypatch.setenv("TERM", "xterm")
-    show_advised(found, everything=True)
+    show(advice_document(found, everything=True))
     shown = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())
     assert "…" not in shown
     assert not width or max(map(len, shown.splitlines())) <= width

@@ -25,7 +25,8 @@ from test_advise import (
 )
 
 from headrace.cli.verify_advice import unverified
-from headrace.cli.views.advise_tables import milliseconds, show_advised
+from headrace.cli.views.advise_tables import advice_document, milliseconds
+from headrace.cli.views.table import show
 from headrace.insight.advise.advice_text import MISSED, explains
 from headrace.insight.advise.advisor import Advised, judge_clusters
 from headrace.insight.advise.calibrate import measure
@@ -197,7 +198,7 @@ def test_the_table_of_a_model_that_is_not_trusted_is_withheld_and_marked(monkeyp
     for everything in (False, True):
         out = io.StringIO()
         monkeypatch.setattr(sys, "stdout", out)
-        show_advised(found, everything=everything)
+        show(advice_document(found, everything=everything))
         shown.append(out.getvalue())
     assert "no data hosts" not in shown[0]
     assert "41 candidates are not shown, because their predictions are not to be trusted: --all" in shown[0]

@@ -11,7 +11,9 @@ from playwright.sync_api import sync_playwright
 from recorded_runs import FEED, feed, host, loader, rank, read_charts, record
 
 from headrace.insight import compare, report
-from headrace.insight.render.html import comparison_page, report_page
+from headrace.insight.render.html import page
+from headrace.insight.render.run_documents import compared_table, comparison_document, report_document
+from headrace.insight.render.svg import compared_charts, run_charts
 from headrace.runs import Stream
 from needs import chromium
 
@@ -46,10 +48,12 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     slow, fast = map(report, runs)
     slow_charts, fast_charts = map(read_charts, runs, (slow, fast))
     found = {"comparison": folder / "comparison.html", "report": folder / "report.html"}
-    found["comparison"].write_text(
-        comparison_page(compare([slow, fast, fast]), [slow_charts, fast_charts, fast_charts]), encoding="utf-8"
-    )
-    found["report"].write_text(report_page(slow, slow_charts), encoding="utf-8")
+    compared = compare([slow, fast, fast])
+    charts = compared_charts(compared, [slow_charts, fast_charts, fast_charts])
+    document = comparison_document(compared, [compared_table(compared)], charts)
+    found["comparison"].write_text(page("compared", document), encoding="utf-8")
+    document = report_document(slow, run_charts(slow, slow_charts))
+    found["report"].write_text(page("slow", document), encoding="utf-8")
     return found
 
 

@@ -15,16 +15,44 @@ from headrace.insight import Comparison, Report, compare, report
 from headrace.insight.figures.columns import Columns
 from headrace.insight.figures.figure import Confidence, Figure, Spread
 from headrace.insight.figures.noise import differ
-from headrace.insight.render.html import comparison_page, report_page
-from headrace.insight.render.markdown import comparison_markdown, report_markdown
+from headrace.insight.render.document import Cell
+from headrace.insight.render.html import page as html_page
+from headrace.insight.render.markdown import markdown
 from headrace.insight.render.plain_text import number, quantity, spread
-from headrace.insight.render.svg import HEIGHT, WIDTH, Trace, chart, nice_ticks
-from headrace.insight.render.tables import comparison_sheets, letter, report_sheets, stacked_sheets
+from headrace.insight.render.run_documents import (
+    compared_table,
+    comparison_document,
+    comparison_tables,
+    letter,
+    report_document,
+    report_tables,
+    stacked_tables,
+)
+from headrace.insight.render.svg import HEIGHT, WIDTH, Trace, chart, compared_charts, nice_ticks, run_charts
 from headrace.insight.timeseries.chart_data import Line, Metrics
 from headrace.insight.timeseries.charts import MOST_POINTS, report_charts
 from headrace.runs import Cause, CauseKind, GpuUse, LoaderSecond, Metric, Run, Status, Stream, ValueSecond
 
 HOSTS = {Stream("dnn_group", "algo-2", "host"): host(0.9), Stream("data_group", "algo-1", "host"): host(0.4)}
+
+
+def report_page(found: Report, metrics: Metrics) -> str:
+    return html_page(found.run_id, report_document(found, run_charts(found, metrics)))
+
+
+def comparison_page(found: Comparison, metrics: list[Metrics]) -> str:
+    document = comparison_document(found, [compared_table(found)], compared_charts(found, metrics))
+    return html_page(", ".join(run.run_id for run in found.runs), document)
+
+
+def report_markdown(found: Report) -> str:
+    return markdown(report_document(found))
+
+
+def comparison_markdown(found: Comparison) -> str:
+    return markdown(comparison_document(found))
+
+
 EVIL = '<script>alert("1")</script> | `x` & "y"'
 
 
@@ -75,7 +103,7 @@ def test_runs_that_do_not_differ_are_said_not_to(tmp_path: Path) -> None:
     assert step.cells[1].differs is False
     assert any("no difference beyond the noise of the steps" in line for line in found.summary)
     assert "within noise" in comparison_markdown(found)
-    assert "beyond noise" not in str(comparison_sheets(found)[1].rows)
+    assert "beyond noise" not in str(comparison_tables(found)[1].rows)
 
 
 def test_short_runs_say_that_their_noise_is_not_known(tmp_path: Path) -> None:
@@ -120,10 +148,10 @@ def numbers(value: object) -> set[str]:
 
 def test_every_number_of_the_figures_is_a_field_of_the_json(compared: Comparison, fast: Report) -> None:
     known = numbers(compared)
-    for row in comparison_sheets(compared)[1].rows:
+    for row in comparison_tables(compared)[1].rows:
         assert {row[1], row[3]} <= known | {"-"}
     mine = numbers(fast)
-    for sheet in report_sheets(fast):
+    for sheet in report_tables(fast):
         if sheet.title == "data workers":
             shown = [cell.split(" [")[0] for cell in sheet.rows[0][4:]]
             assert len(shown) >= 6
@@ -131,15 +159,18 @@ def test_every_number_of_the_figures_is_a_field_of_the_json(compared: Comparison
 
 
 def test_many_runs_stand_one_below_the_other_with_the_same_cells(compared: Comparison) -> None:
-    _, beside = comparison_sheets(compared)
-    verdicts, below = stacked_sheets(compared)
+    _, beside = comparison_tables(compared)
+    verdicts, below = stacked_tables(compared)
     assert (len(verdicts.rows), below.columns) == (2, ("figure", "run", "value", "spread", "ratio", ""))
     for wide, first, second in zip(beside.rows, below.rows[::2], below.rows[1::2], strict=True):
         assert wide == (first[0], *first[2:4], *second[2:])
         assert (first[1], second[:2]) == ("A", (first[0], "B"))
         assert first[4:] == ("", "")
-    assert {below.rows[y][x] for y, x in below.marked} == {beside.rows[y][x] for y, x in beside.marked}
-    assert len(below.marked) == len(beside.marked) > 0
+    strong = [
+        [cell for row in made.rows for cell in row if isinstance(cell, Cell) and cell.strong]
+        for made in (below, beside)
+    ]
+    assert strong[0] == strong[1] != []
     assert [row[:2] for row in verdicts.rows] == [("A", compared.runs[0].run_id), ("B", compared.runs[1].run_id)]
 
 
@@ -171,7 +202,7 @@ def test_metrics_of_the_logs_have_a_table(tmp_path: Path) -> None:
         for n in range(5)
     ]
     run = record(tmp_path, "job", {rank(0): loader(0.4), Stream("dnn_group", "algo-2", "host"): [*host(0.9), *losses]})
-    (sheet,) = [one for one in report_sheets(report(run)) if one.title == "metrics of the logs"]
+    (sheet,) = [one for one in report_tables(report(run)) if one.title == "metrics of the logs"]
     assert sheet.columns == ("metric", "programs", "found", "last", "least", "greatest", "mean")
     assert sheet.rows == (("loss", "dnn_group/algo-2[0]", "10", "1.1", "1", "2", "1.5"),)
 
@@ -375,7 +406,7 @@ def test_where_samples_were_not_counted_their_cost_is_a_dash_with_a_reason(tmp_p
         msgspec.structs.replace(one, samples=0) for one in loader(0.4) if isinstance(one, LoaderSecond)
     ]
     found = report(record(tmp_path, "scalars", {rank(0): records}))
-    rows = {row[0]: row for sheet in report_sheets(found) for row in sheet.rows}
+    rows = {row[0]: row for sheet in report_tables(found) for row in sheet.rows}
     assert rows["cost of 1,000 samples"][1] == "-"
     assert "do not tell how many samples" in rows["cost of 1,000 samples"][3]
     assert rows["cost of a step"][1] != "-"

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from recorded_runs import read_charts
 
 from headrace.errors import UsageError
 from headrace.insight import FORMULAS, Comparison, Report, compare, cost_report, report
 from headrace.insight.advise.advice_text import first_of_all
 from headrace.insight.figures.figure import percentile, spread_of
 from headrace.insight.figures.missing_files import absent, why_unread
-from headrace.insight.render.html import report_page
+from headrace.insight.render.html import page
+from headrace.insight.render.run_documents import report_document
 from headrace.runs import (
     Cause,
     CauseKind,
@@ -212,7 +212,7 @@ def test_without_a_plan_a_note_says_why_there_is_no_cost(tmp_path: Path, damaged
         "plan.json cannot be read, so the instance types and what the run costs are not known"
     )
     assert found.unread == found.notes[0]
-    header = report_page(found, read_charts(run, found)).partition("</header>")[0]
+    header = page("j", report_document(found)).partition("<table")[0]
     assert "plan.json cannot be read" in header
     other = report(make(tmp_path, "k", {}))
     assert other.unread == ""

@@ -10,7 +10,7 @@ from headrace.insight import FORMULAS, Window
 from headrace.insight.figures.data_workers import WorkersReport, workers_reports
 from headrace.insight.figures.figure import Figure
 from headrace.insight.figures.loaders import LoaderReport, loader_report
-from headrace.insight.render.tables import _executors
+from headrace.insight.render.run_documents import _executors
 from headrace.runs import LoaderSecond, Stream, WorkerSecond
 
 ONE, TWO = Stream("data", "algo-2", "feed"), Stream("data", "algo-3", "feed")

@@ -13,9 +13,8 @@ import click
 from headrace.errors import HeadraceError, JobInvalid, UsageError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from headrace.engines.asking import AskEngine
+    from headrace.insight.render.document import Document
     from headrace.runs import Run
 
 FAILED = 1
@@ -213,43 +212,70 @@ def json_document(value: object) -> str:
     return msgspec.json.format(msgspec.json.encode(value)).decode()
 
 
-def deliver(
-    value: T,
-    output: str,
-    file: str | None,
-    *,
-    text: Callable[[T, Console], None],
-    **written: Callable[[T], str],
-) -> None:
-    """Writes a document to standard output, or to a file, which appears complete or not at all.
+def answer(value: object, output: str, document: Callable[[], Document]) -> None:
+    """Writes the answer of a command to standard output.
 
     Args:
-        value: what is shown.
+        value: what JSON shows.
+        output: ``json`` or ``text``.
+        document: makes what text shows.
+    """
+    if output == "json":
+        echo_json(value)
+        return
+    from headrace.cli.views.table import show
+
+    show(document())
+
+
+def deliver(
+    value: object,
+    output: str,
+    file: str | None,
+    document: Callable[[int], Document],
+    *,
+    title: str = "",
+    csv: Callable[[], str] = str,
+) -> None:
+    """Writes what a command shows to standard output, or to a file, which appears complete or not at all.
+
+    Args:
+        value: what JSON shows.
         output, file: what the options say.
-        text: how it is shown as text.
-        **written: how it is written in each other format but JSON.
+        document: makes what the other formats show, for a terminal of some width.
+        title: of the HTML page.
+        csv: makes CSV.
 
     Raises:
         UsageError: if the file cannot be written.
     """
     if output == "text":
-        from headrace.cli.views.table import console
+        from headrace.cli.views.table import console, show
 
         held = io.StringIO()
-        text(value, console(None if file is None else held))
-        document = held.getvalue()
+        out = console(None if file is None else held)
+        show(document(out.width), out)
+        text = held.getvalue()
+    elif output == "html":
+        from headrace.insight.render.html import page
+
+        text = page(title, document(0))
+    elif output == "markdown":
+        from headrace.insight.render.markdown import markdown
+
+        text = markdown(document(0))
     else:
-        document = json_document(value) + "\n" if output == "json" else written[output](value)
+        text = json_document(value) + "\n" if output == "json" else csv()
     if file is not None:
-        _write(document, Path(file))
+        _write(text, Path(file))
     else:
-        click.echo(document, nl=False)
+        click.echo(text, nl=False)
 
 
-def _write(document: str, path: Path) -> None:
+def _write(text: str, path: Path) -> None:
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        partial.write_text(document, encoding="utf-8")
+        partial.write_text(text, encoding="utf-8")
         partial.replace(path)
     except OSError as error:
         partial.unlink(missing_ok=True)

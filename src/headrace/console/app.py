@@ -1,4 +1,4 @@
-"""The page's addresses: five pages, their files, and the JSON behind them.
+"""The page's addresses: five pages and their parts (`headrace.console.page_parts`), files, and the JSON behind them.
 
 Each JSON answer is the document that a command prints with ``--output json``:
 
@@ -26,12 +26,13 @@ import functools
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import FileResponse, Response
+from starlette.responses import HTMLResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
@@ -40,6 +41,7 @@ from headrace import insight
 from headrace.console.grid_answers import GridAnswers
 from headrace.console.guard import Guard
 from headrace.console.live import News, event_stream
+from headrace.console.page_parts import Pages
 from headrace.errors import HeadraceError, RunNotFound, UsageError
 from headrace.insight.figures.missing_files import why_unread
 from headrace.insight.run_cache import MOST_SECONDS, SINCE, RunCache, RunIndex
@@ -47,6 +49,8 @@ from headrace.runs import Selector
 from headrace.runs.describe import describe
 from headrace.runs.log_pages import Cursor, LogPage, LogQuery, page_at, page_from
 from headrace.runs.run_listing import RunLine
+
+T = TypeVar("T")
 
 STATIC = Path(__file__).parent / "static"
 _NO_CACHE = {"cache-control": "no-cache"}  # the files may be newer after an update; they have an ETag
@@ -77,8 +81,21 @@ def make_app(
     """
     api = _Api(library, stopping)
     grids = GridAnswers(stopping)
-    pages = {"/": "runs.html", "/runs/{run}": "run.html", "/compare": "compare.html"}
-    pages |= {"/grids": "grids.html", "/grids/{grid}": "grid.html"}
+    pages = Pages(library, grids.report)
+    shown: dict[str, Callable[[Request], str]] = {
+        "/": pages.runs,
+        "/runs/{run}": pages.run,
+        "/compare": pages.compare,
+        "/grids": pages.grids,
+        "/grids/{grid}": pages.grid,
+        "/parts/runs": pages.run_rows,
+        "/parts/runs/{run}/row": pages.run_row,
+        "/parts/runs/{run}/life": pages.life,
+        "/parts/runs/{run}/report": pages.report,
+        "/parts/compare": pages.compared,
+        "/parts/grids": pages.grid_list,
+        "/parts/grids/{grid}": pages.grid_parts,
+    }
     answers: dict[str, Callable[[Request], object]] = {
         "/api/runs": api.runs,
         "/api/unreadable": api.unreadable,
@@ -92,8 +109,8 @@ def make_app(
         "/api/grids/{grid}": grids.grid,
     }
     routes = [
-        *(Route(path, functools.partial(_page, name)) for path, name in pages.items()),
-        *(Route(path, functools.partial(_json, answer)) for path, answer in answers.items()),
+        *(Route(path, functools.partial(_answer, answer, HTMLResponse)) for path, answer in shown.items()),
+        *(Route(path, functools.partial(_answer, answer, _json)) for path, answer in answers.items()),
         Route("/api/live", api.live),
         Route("/api/runs/{run}/live", functools.partial(_or_error, api.live_run)),
         Route("/api/grids/{grid}/live", functools.partial(_or_error, grids.live)),
@@ -102,27 +119,26 @@ def make_app(
     return Guard(Starlette(routes=routes), token, port, once)
 
 
-async def _page(name: str, request: Request) -> Response:
-    return FileResponse(STATIC / name, headers={"cache-control": "no-store"})
-
-
 async def _or_error(answer: Callable[[Request], Awaitable[Response]], request: Request) -> Response:
     """Answers with events, or with what is wrong."""
     try:
         return await answer(request)
     except HeadraceError as error:
-        return Response(msgspec.json.encode(_error(error.message, error.hint)), 404, media_type="application/json")
+        return _json(_error(error.message, error.hint), 404)
 
 
-async def _json(answer: Callable[[Request], object], request: Request) -> Response:
-    """Answers with a document; it is made in a thread, because it reads files."""
+async def _answer(answer: Callable[[Request], T], written: Callable[[T], Response], request: Request) -> Response:
+    """Answers with what a function returns; it is called in a thread, because it reads files."""
     try:
-        found, status = await run_in_threadpool(answer, request), 200
+        return written(await run_in_threadpool(answer, request))
     except HeadraceError as error:
-        found, status = _error(error.message, error.hint), 404 if isinstance(error, RunNotFound) else 422
+        return _json(_error(error.message, error.hint), 404 if isinstance(error, RunNotFound) else 422)
     except (OSError, msgspec.DecodeError) as error:
-        found, status = _error(f"the run cannot be read: {why_unread(error)}", _PARTLY), 422
-    return Response(msgspec.json.encode(found), status, media_type="application/json")
+        return _json(_error(f"the run cannot be read: {why_unread(error)}", _PARTLY), 422)
+
+
+def _json(value: object, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status, media_type="application/json")
 
 
 def _error(message: str, hint: str) -> object:

@@ -37,7 +37,11 @@ class GridAnswers:
 
     def grid(self, request: Request) -> GridReport:
         """Answers with the report of a grid."""
-        return read_report(request.path_params["grid"], figures=self._runs.figures)
+        return self.report(request.path_params["grid"])
+
+    def report(self, name: str) -> GridReport:
+        """Returns the report of a grid."""
+        return read_report(name, figures=self._runs.figures)
 
     async def live(self, request: Request) -> Response:
         """Answers with an event for each change of a grid's journal, to the end of the grid.

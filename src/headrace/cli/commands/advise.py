@@ -55,7 +55,8 @@ def command(
     """
     import msgspec
 
-    from headrace.cli.options import echo_json, open_run
+    from headrace.cli.options import answer, open_run
+    from headrace.cli.views.advise_tables import advice_document
     from headrace.insight.advise.advisor import DEFAULT_TYPES, advised
 
     opened = open_run(run)
@@ -65,10 +66,5 @@ def command(
 
         proof = run_candidate(opened, found, quiet=output == "json")
         found = msgspec.structs.replace(found, verified=proof)
-    if output == "json":
-        echo_json(found)
-    else:
-        from headrace.cli.views.advise_tables import show_advised
-
-        show_advised(found, everything=everything)
+    answer(found, output, lambda: advice_document(found, everything=everything))
     return 0

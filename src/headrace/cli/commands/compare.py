@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from headrace.cli.options import document_options
+
+if TYPE_CHECKING:
+    from headrace.insight.render.document import Document
+
+_BESIDE = 2
+"""Runs whose figures stand in columns, where there is room; of more the rows would be wider than any terminal."""
 
 
 @click.command("compare", short_help="Two or more runs side by side; as text, JSON, Markdown or HTML with charts.")
@@ -24,17 +32,29 @@ def command(runs: tuple[str, ...], output: str, file: str | None) -> None:
     """
     from headrace import insight
     from headrace.cli.options import deliver, open_run
-    from headrace.cli.views.report_tables import show_comparison
+    from headrace.cli.views.table import Columns
     from headrace.insight.figures.columns import read_columns
-    from headrace.insight.render.html import comparison_page
-    from headrace.insight.render.markdown import comparison_markdown
-    from headrace.insight.timeseries.charts import report_charts
+    from headrace.insight.render.run_documents import (
+        compared_table,
+        comparison_document,
+        comparison_tables,
+        stacked_tables,
+    )
 
     opened = [open_run(run) for run in runs]
     metrics = [read_columns(run) for run in opened]
     reports = [insight.report(run, columns) for run, columns in zip(opened, metrics, strict=True)]
+    found = insight.compare(reports)
 
-    def page(found: insight.Comparison) -> str:
-        return comparison_page(found, list(map(report_charts, reports, metrics)))
+    def document(width: int) -> Document:
+        if output == "html":
+            from headrace.insight.render.svg import compared_charts
+            from headrace.insight.timeseries.charts import report_charts
 
-    deliver(insight.compare(reports), output, file, text=show_comparison, markdown=comparison_markdown, html=page)
+            lines = list(map(report_charts, reports, metrics))
+            return comparison_document(found, [compared_table(found)], compared_charts(found, lines))
+        tables = comparison_tables(found)
+        beside = output != "text" or (len(runs) <= _BESIDE and Columns(tables[1]).fits(width))
+        return comparison_document(found, tables if beside else stacked_tables(found))
+
+    deliver(found, output, file, document, title=", ".join(run.run_id for run in found.runs))

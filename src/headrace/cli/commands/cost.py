@@ -31,13 +31,9 @@ def command(run: str, by: str, region: str | None, output: str) -> None:
       headrace cost my-job --output json
     """
     from headrace import insight
-    from headrace.cli.options import echo_json, open_run
+    from headrace.cli.options import answer, open_run
+    from headrace.cli.views.cost_tables import cost_document
 
     found = open_run(run)
     report = insight.cost_report(found, region=region)
-    if output == "json":
-        echo_json(report)
-    else:
-        from headrace.cli.views.cost_tables import show_costs
-
-        show_costs(report, by, found.id)
+    answer(report, output, lambda: cost_document(report, by, found.id))

@@ -104,7 +104,8 @@ def command(
 
     import msgspec
 
-    from headrace.cli.options import echo_json
+    from headrace.cli.options import answer
+    from headrace.cli.views.doctor_tables import trial_document
     from headrace.errors import UsageError
     from headrace.insight.doctor.doctor_report import report
     from headrace.insight.doctor.probe_records import read_trial
@@ -151,12 +152,7 @@ def command(
     if found is None:
         raise _nothing(observed)
     found = msgspec.structs.replace(found, crowded=note)
-    if output == "json":
-        echo_json(found)
-    else:
-        from headrace.cli.views.doctor_tables import show_trial
-
-        show_trial(found)
+    answer(found, output, lambda: trial_document(found))
     return 0
 
 
@@ -201,20 +197,17 @@ class _Crowd:
 def _engine(name: str, output: str) -> int:
     """Says what works in an engine. Returns 1 when it lacks something without which no job runs there, else 0."""
     from headrace import engines
-    from headrace.cli.options import echo_json
+    from headrace.cli.options import answer
     from headrace.cli.views import capability_table
 
     found = engines.capabilities(name)
-    if output == "json":
-        echo_json(capability_table.document(name, found))
-    else:
-        capability_table.show(name, found)
+    answer(capability_table.values(name, found), output, lambda: capability_table.capability_document(name, found))
     return 1 if any(one.needed and not one.works for one in found) else 0
 
 
 def _machine(job: str, overrides: tuple[str, ...], output: str) -> int:
     """Says what this machine offers to the hosts of a job."""
-    from headrace.cli.options import echo_json
+    from headrace.cli.options import answer
     from headrace.cli.views import isolation_table
     from headrace.errors import UsageError
 
@@ -223,10 +216,7 @@ def _machine(job: str, overrides: tuple[str, ...], output: str) -> int:
     found = isolation_table.report(job, overrides)
     if not job:
         click.echo(NO_COMMAND, err=True)
-    if output == "json":
-        echo_json(found)
-    else:
-        isolation_table.show(found)
+    answer(found, output, lambda: isolation_table.isolation_document(found))
     return 0
 
 

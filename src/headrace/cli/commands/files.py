@@ -79,17 +79,15 @@ def _copy(file: RunFile, target: Path) -> Path:
 
 
 def _show(files: list[RunFile], to: str | None, run_id: str) -> None:
-    from headrace.cli.views.table import columns, console
+    from headrace.cli.views.table import show
+    from headrace.insight.render.document import Sentence, document, section, table
     from headrace.insight.render.plain_text import size_text
     from headrace.runs.event_text import counted
 
-    out = console()
     if not files:
-        out.print(f"{run_id}: no such file on this machine")
+        show(document(section(Sentence(f"{run_id}: no such file on this machine"))))
         return
-    table = columns(("file", "size"), right=("size",))
-    for file in files:
-        table.add(_name(file), size_text(file.bytes))
-    out.print(table)
     where = "" if to is None else f", copied to {to}"
-    click.echo(f"{counted(len(files), 'file')}, {size_text(sum(file.bytes for file in files))}{where}")
+    total = f"{counted(len(files), 'file')}, {size_text(sum(file.bytes for file in files))}{where}"
+    rows = ((_name(file), size_text(file.bytes)) for file in files)
+    show(document(section(table(("file", "size"), rows, ("size",)), Sentence(total))))

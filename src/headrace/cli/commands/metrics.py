@@ -26,17 +26,13 @@ def command(run: str, points: int, start: float | None, end: float | None, outpu
       headrace metrics my-job
       headrace metrics my-job --points 1000 --output json
     """
-    from headrace.cli.options import ask_engines, echo_json
+    from headrace.cli.options import answer, ask_engines
+    from headrace.cli.views.timeseries_tables import metrics_document
     from headrace.insight.run_cache import RunIndex
     from headrace.runs import Run
 
     found = RunIndex(Run.open(run).paths, ask_engines()).metrics(start, end, points)
-    if output == "json":
-        echo_json(found)
-    else:
-        from headrace.cli.views.timeseries_tables import show_metrics
-
-        show_metrics(found)
+    answer(found, output, lambda: metrics_document(found))
 
 
 @click.command("export", short_help="Write a run into TensorBoard, MLflow or Weights & Biases.")

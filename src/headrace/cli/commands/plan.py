@@ -63,8 +63,10 @@ def command(
       headrace plan job.yaml --engine sagemaker --role ARN --output s3://bucket/prefix --region eu-west-1
     """
     from headrace import engines
-    from headrace.cli.options import echo_json
+    from headrace.cli.options import answer
+    from headrace.cli.views.cost_tables import projection_document
     from headrace.cli.views.plan_document import view
+    from headrace.cli.views.plan_tables import plan_document
     from headrace.engines.planning.code_size import code_notes
     from headrace.engines.planning.engine_job import EngineJob
     from headrace.job import load_job
@@ -86,14 +88,7 @@ def command(
             tell_user(doubt)
         python, pods = planned.python, {group.name: planned.pod_of(group.name) for group in planned.plan.groups}
     shown = view(loaded, planned.plan, planned.limits, prices, planned.without_effect, submission, python, pods)
-    if output.format == "json":
-        echo_json(shown)
-    else:
-        from headrace.cli.views.cost_tables import show_projection
-        from headrace.cli.views.plan_tables import show_plan
-
-        show_plan(shown)
-        show_projection(shown.cost)
+    answer(shown, output.format, lambda: (*plan_document(shown), *projection_document(shown.cost)))
 
 
 def _render(job: Job, engine: str, folder: Path, output: str) -> None:

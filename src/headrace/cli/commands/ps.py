@@ -28,8 +28,8 @@ def command(every: bool, output: str) -> None:
 
     import msgspec
 
-    from headrace.cli.options import ask_engines, echo_json
-    from headrace.cli.views.run_tables import show_runs
+    from headrace.cli.options import answer, ask_engines
+    from headrace.cli.views.run_tables import runs_document
     from headrace.engines.served_runs import served_runs
     from headrace.runs import list_runs
     from headrace.runs.disk.remove_runs import size_of
@@ -42,10 +42,7 @@ def command(every: bool, output: str) -> None:
     lines = [msgspec.structs.replace(run_line(run, time.time()), serves=serves.get(run.id, "")) for run in runs]
     if every:
         lines = [msgspec.structs.replace(line, bytes=size_of(run.paths)) for line, run in zip(lines, runs, strict=True)]
-    if output == "json":
-        echo_json(lines)
-    else:
-        show_runs(lines, every)
+    answer(lines, output, lambda: runs_document(lines, every))
     if every:
         for damage in unreadable_headers():
             click.echo(f"headrace: {damage}", err=True)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from headrace.cli.options import document_options
+
+if TYPE_CHECKING:
+    from headrace.insight.render.document import Document
 
 
 @click.command("report", short_help="What limits a run, its figures and what it costs; as text, JSON, Markdown, HTML.")
@@ -24,16 +29,19 @@ def command(run: str, output: str, file: str | None) -> None:
     """
     from headrace import insight
     from headrace.cli.options import deliver, open_run
-    from headrace.cli.views.report_tables import show_report
     from headrace.insight.figures.columns import read_columns
-    from headrace.insight.render.html import report_page
-    from headrace.insight.render.markdown import report_markdown
-    from headrace.insight.timeseries.charts import report_charts
+    from headrace.insight.render.run_documents import report_document
 
     opened = open_run(run)
     columns = read_columns(opened)
+    found = insight.report(opened, columns)
 
-    def page(found: insight.Report) -> str:
-        return report_page(found, report_charts(found, columns))
+    def document(width: int) -> Document:
+        if output != "html":
+            return report_document(found)
+        from headrace.insight.render.svg import run_charts
+        from headrace.insight.timeseries.charts import report_charts
 
-    deliver(insight.report(opened, columns), output, file, text=show_report, markdown=report_markdown, html=page)
+        return report_document(found, run_charts(found, report_charts(found, columns)))
+
+    deliver(found, output, file, document, title=found.run_id)

@@ -23,12 +23,9 @@ def command(run: str, output: str) -> None:
     """
     import time
 
-    from headrace.cli.options import echo_json, open_run
-    from headrace.cli.views.run_tables import show_status
+    from headrace.cli.options import answer, open_run
+    from headrace.cli.views.run_tables import status_document
     from headrace.runs.describe import describe
 
     found = open_run(run)
-    if output == "json":
-        echo_json(describe(found))
-    else:
-        show_status(found, time.time())
+    answer(describe(found), output, lambda: status_document(found, time.time()))

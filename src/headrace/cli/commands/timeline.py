@@ -23,14 +23,10 @@ def command(run: str, output: str) -> None:
     """
     import time
 
-    from headrace.cli.options import ask_engines, echo_json
+    from headrace.cli.options import answer, ask_engines
+    from headrace.cli.views.timeseries_tables import timeline_document
     from headrace.insight.run_cache import RunIndex
     from headrace.runs import Run
 
     found = RunIndex(Run.open(run).paths, ask_engines()).timeline(time.time())
-    if output == "json":
-        echo_json(found)
-    else:
-        from headrace.cli.views.timeseries_tables import show_timeline
-
-        show_timeline(found)
+    answer(found, output, lambda: timeline_document(found))

@@ -4,27 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.text import Text
-
-from headrace.cli.views.table import Columns, console
 from headrace.engines.capability import Capability
+from headrace.insight.render.document import Document, Heading, document, section, sentences, table
 
 
-def document(engine: str, found: Sequence[Capability]) -> dict[str, object]:
-    """Returns what `show` prints, for output as JSON."""
+def values(engine: str, found: Sequence[Capability]) -> dict[str, object]:
+    """Returns what output as JSON holds."""
     return {"engine": engine, "capabilities": [one._asdict() for one in found]}
 
 
-def show(engine: str, found: Sequence[Capability]) -> None:
-    """Prints what works, and what to do where something does not."""
-    out = console()
-    out.print(Text(f"engine {engine}", style="bold"))
-    table = Columns(("", "works", ""))
-    for one in found:
-        table.add(one.name, "yes" if one.works else "no", one.detail)
-    out.print(table)
-    missing = [one for one in found if not one.works and one.hint]
-    if missing:
-        out.print()
-        for one in missing:
-            out.print(Text(f"for {one.name}: {one.hint}"))
+def capability_document(engine: str, found: Sequence[Capability]) -> Document:
+    """Returns what works, and what to do where something does not."""
+    rows = ((one.name, "yes" if one.works else "no", one.detail) for one in found)
+    missing = (f"for {one.name}: {one.hint}" for one in found if not one.works and one.hint)
+    return document(section(Heading(f"engine {engine}"), table(("", "works", ""), rows)), section(*sentences(missing)))

@@ -1,13 +1,13 @@
-"""The tables of `headrace feed status`, with rich. It shows values; it computes none."""
+"""`headrace feed status` as a document. It shows values; it computes none."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.cli.views.table import columns, console
 from headrace.feed.client.server_status import Answer
 from headrace.feed.pipelines.fingerprint import differences
 from headrace.feed.wire.messages import Status
+from headrace.insight.render.document import Document, document, section, sentences, table
 from headrace.insight.render.plain_text import duration
 
 
@@ -15,40 +15,65 @@ def _megabytes(value: float) -> str:
     return f"{value / 1e6:.1f}"
 
 
-def show_status(answers: Sequence[Answer]) -> None:
-    """Prints a table of the servers, one of their executors and one of their clients, and what is wrong."""
-    out = console()
-    told = [answer.status for answer in answers if answer.status is not None]
-    if told:
-        counts = ("up", "executors", "busy", "restarts", "queue", "clients", "slices/s", "MB/s", "CPU s", "staging MB")
-        servers = columns(("host", "address", "version", *counts), right=counts)
-        for answer in answers:
-            if answer.status is not None:
-                servers.add(*_server(answer.endpoint.address, answer.status))
-        slices = ("executor", "pid", "busy", "slices", "restarts")
-        executors = columns(("host", *slices), right=slices)
-        clients = columns(("host", "client", "rank", "of"), right=("rank", "of"))
-        made = ("clients", "queue", "slices", "MB", "staging MB")
-        jobs = columns(("host", "job", *made), right=made)
-        for status in told:
-            for each in status.executors:
-                busy = "yes" if each.busy else "no"
-                executors.add(status.host, str(each.number), str(each.pid), busy, str(each.slices), str(each.restarts))
-            for job in status.jobs:
-                sums = str(job.queue), str(job.slices), _megabytes(job.bytes), _megabytes(job.staging_bytes)
-                jobs.add(status.host, job.name or "not named", str(job.clients), *sums)
-            for client in status.clients:
-                clients.add(status.host, client.name, str(client.rank), str(client.world_size))
-        for each_table in (servers, executors, clients, jobs):
-            if each_table.rows:
-                out.print(each_table)
-                out.print()
-    for other in told[1:]:
-        for difference in differences(told[0].numerics, other.numerics):
-            out.print(f"numerics of {told[0].host} and {other.host} differ: {difference}")
-    for answer in answers:
-        if answer.status is None:
-            out.print(f"{answer.endpoint.name}: {answer.reason}", style="red", markup=False)
+def status_document(answers: Sequence[Answer]) -> Document:
+    """Returns a table of the servers, one of their executors and one of their clients, and what is wrong."""
+    known = [answer.status for answer in answers if answer.status is not None]
+    counts = ("up", "executors", "busy", "restarts", "queue", "clients", "slices/s", "MB/s", "CPU s", "staging MB")
+    slices = ("executor", "pid", "busy", "slices", "restarts")
+    sums = ("clients", "queue", "slices", "MB", "staging MB")
+    tables = (
+        table(
+            ("host", "address", "version", *counts),
+            (_server(answer.endpoint.address, answer.status) for answer in answers if answer.status is not None),
+            counts,
+        ),
+        table(
+            ("host", *slices),
+            (
+                (
+                    status.host,
+                    str(each.number),
+                    str(each.pid),
+                    "yes" if each.busy else "no",
+                    str(each.slices),
+                    str(each.restarts),
+                )
+                for status in known
+                for each in status.executors
+            ),
+            slices,
+        ),
+        table(
+            ("host", "client", "rank", "of"),
+            (
+                (status.host, client.name, str(client.rank), str(client.world_size))
+                for status in known
+                for client in status.clients
+            ),
+            ("rank", "of"),
+        ),
+        table(
+            ("host", "job", *sums),
+            (
+                (
+                    status.host,
+                    job.name or "not named",
+                    *map(str, (job.clients, job.queue, job.slices)),
+                    *map(_megabytes, (job.bytes, job.staging_bytes)),
+                )
+                for status in known
+                for job in status.jobs
+            ),
+            sums,
+        ),
+    )
+    differ = (
+        f"numerics of {known[0].host} and {other.host} differ: {difference}"
+        for other in known[1:]
+        for difference in differences(known[0].numerics, other.numerics)
+    )
+    silent = (f"{answer.endpoint.name}: {answer.reason}" for answer in answers if answer.status is None)
+    return document(*(section(each) for each in tables if each.rows), section(*sentences(differ), *sentences(silent)))
 
 
 def _server(address: str, status: Status) -> list[str]:

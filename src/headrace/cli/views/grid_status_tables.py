@@ -1,22 +1,19 @@
-"""The state of a grid as tables, and what its file says now in another way."""
+"""The state of a grid as a document, and what its file says now in another way."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from datetime import datetime, timezone
-
-from rich.text import Text
 
 from headrace.catalog.prices import CURRENCY
 from headrace.cli.views.grid_progress import copy_text, line_text, place_text, whole_text, why_text
-from headrace.cli.views.table import columns, console, notes
 from headrace.grid.controller.grid_changes import GridChanges
 from headrace.grid.journal.grid_record import GridRecord, LineRecord, LineState, Note
 from headrace.grid.report.grid_report import counted
 from headrace.grid.report.read_report import FOREIGN
 from headrace.insight.cost.billing import amount
-from headrace.insight.render.plain_text import MISSING
+from headrace.insight.render.document import Document, Heading, Sentence, document, notes, section, sentences, table
+from headrace.insight.render.plain_text import MISSING, moment
 
 _ORDER = (
     LineState.FAILED,
@@ -31,8 +28,8 @@ _ORDER = (
 _NAMED = 5
 
 
-def show_status(grid: GridRecord, controlled: bool, foreign: bool, shown: int, told: Sequence[Note]) -> None:
-    """Prints how far a grid has come.
+def status_document(grid: GridRecord, controlled: bool, foreign: bool, shown: int, told: Sequence[Note]) -> Document:
+    """Returns how far a grid has come.
 
     Args:
         grid: the grid.
@@ -41,51 +38,49 @@ def show_status(grid: GridRecord, controlled: bool, foreign: bool, shown: int, t
         shown: how many lines are shown.
         told: what happened.
     """
-    out = console()
-    out.print(Text(whole_text(grid, grid.cost), style="bold"))
-    out.print(Text(FOREIGN if foreign else _who(grid, controlled)))
-    out.print()
     regions = sorted({_region(line) for line in grid.lines})
-    table = columns(("region", *(state.value for state in _ORDER), "cost"), right=(*(s.value for s in _ORDER), "cost"))
-    for region in regions:
-        there = [line for line in grid.lines if _region(line) == region]
-        counts = [sum(line.state is state for line in there) for state in _ORDER]
-        table.add(region or MISSING, *(str(each or "") for each in counts), amount(sum(line.cost for line in there)))
-    out.print(table)
-    out.print()
-    rows = columns(("line", "state", "region", "engine", "attempts", "run", "cost", "why"), right=("attempts", "cost"))
     ordered = sorted(grid.lines, key=lambda line: (_ORDER.index(line.state), line.index))
-    for line in ordered[:shown]:
-        attempt = line.attempt
-        run = "" if attempt is None else attempt.run_id or attempt.job_name
-        tried = str(len(line.attempts) or "")
-        cost = amount(line.cost) if line.attempts else ""
-        where = _region(line) or MISSING
-        rows.add(place_text(line), line.state.value, where, line.engine, tried, run, cost, why_text(line))
-    out.print(rows)
-    if len(ordered) > shown:
-        out.print(Text(f"and {counted(len(ordered) - shown)} more (--lines N shows N; --output json has all)"))
-    for copy in grid.copies:
-        out.print(Text(copy_text(copy)))
-    if told:
-        notes(out, [f"{_when(note.t)} {note.key} {note.text}" for note in told])
+    more = len(ordered) - shown
+    states = tuple(state.value for state in _ORDER)
+    names = ("line", "state", "region", "engine", "attempts", "run", "cost", "why")
+    return document(
+        section(Heading(whole_text(grid, grid.cost)), Sentence(FOREIGN if foreign else _who(grid, controlled))),
+        section(table(("region", *states, "cost"), (_totals(grid, region) for region in regions), (*states, "cost"))),
+        section(
+            table(names, map(_line, ordered[:shown]), ("attempts", "cost")),
+            Sentence(f"and {counted(more)} more (--lines N shows N; --output json has all)") if more > 0 else None,
+            *sentences(map(copy_text, grid.copies)),
+        ),
+        notes(f"{_when(note.t)} {note.key} {note.text}" for note in told),
+    )
 
 
-def show_end(grid: GridRecord) -> None:
-    """Prints how a grid has come to its end, or how far it has come."""
-    out = console()
-    out.print(Text(whole_text(grid, grid.cost), style="bold"))
+def _totals(grid: GridRecord, region: str) -> tuple[str, ...]:
+    lines = [line for line in grid.lines if _region(line) == region]
+    counts = (sum(line.state is state for line in lines) for state in _ORDER)
+    return (region or MISSING, *(str(count or "") for count in counts), amount(sum(line.cost for line in lines)))
+
+
+def _line(line: LineRecord) -> tuple[str, ...]:
+    attempt = line.attempt
+    run = "" if attempt is None else attempt.run_id or attempt.job_name
+    tried, cost = (str(len(line.attempts)), amount(line.cost)) if line.attempts else ("", "")
+    where = _region(line) or MISSING
+    return place_text(line), line.state.value, where, line.engine, tried, run, cost, why_text(line)
+
+
+def end_document(grid: GridRecord) -> Document:
+    """Returns how a grid has come to its end, or how far it has come."""
     bad = [line for line in grid.lines if line.state in (LineState.FAILED, LineState.UNPLACED, LineState.STOPPED)]
-    for line in bad[:20]:
-        out.print(Text(line_text(line)))
+    lines = [line_text(line) for line in bad[:20]]
     if len(bad) > 20:
-        out.print(Text(f"and {counted(len(bad) - 20)} more: headrace grid status {grid.name}"))
+        lines.append(f"and {counted(len(bad) - 20)} more: headrace grid status {grid.name}")
     failed = next((line for line in bad if line.state is LineState.FAILED and line.attempts), None)
     if failed is not None:
-        out.print(Text(f"`headrace grid logs {grid.name} {failed.key}` shows what {failed.place} has written"))
+        lines.append(f"`headrace grid logs {grid.name} {failed.key}` shows what {failed.place} has written")
     if any(line.in_file and line.state in (LineState.FAILED, LineState.STOPPED) for line in bad):
-        after = used_up(grid, time.time())
-        out.print(Text(f"{after}`headrace grid retry {grid.name}` lets them run again"))
+        lines.append(f"{used_up(grid, time.time())}`headrace grid retry {grid.name}` lets them run again")
+    return document(section(Heading(whole_text(grid, grid.cost)), *sentences(lines)))
 
 
 def used_up(grid: GridRecord, now: float) -> str:
@@ -157,4 +152,4 @@ def _who(grid: GridRecord, controlled: bool) -> str:
 
 
 def _when(t: float) -> str:
-    return datetime.fromtimestamp(t, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return f"{moment(t)} UTC"

@@ -1,77 +1,92 @@
-"""The plan of a grid as tables and as a document."""
+"""The plan of a grid as a document, and as plain data."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rich.text import Text
-
 from headrace.catalog.prices import CURRENCY, Price
 from headrace.cli.views.cost_tables import sources
-from headrace.cli.views.table import Columns, columns, console, notes
 from headrace.grid.lines.line import equal_lines, said_of
 from headrace.grid.placement.candidate import Candidate, Copy, Refused
 from headrace.grid.plan_grid import GridPlan, PlannedLine
 from headrace.grid.report.grid_report import counted
 from headrace.insight.cost.billing import amount
+from headrace.insight.render.document import (
+    Document,
+    Heading,
+    Sentence,
+    Table,
+    document,
+    notes,
+    section,
+    sentences,
+    table,
+)
 from headrace.insight.render.plain_text import MISSING, duration
 
 _COPY_NUMBERS = ("GB", "objects", "cost", "hours")
 
 
-def show_plan(plan: GridPlan, shown: int, why: bool) -> None:
-    """Prints a plan: the first lines, all copies and regions, totals, and where prices come from."""
-    out = console()
-    out.print(Text(f"{plan.name}: {counted(len(plan.lines))}", style="bold"))
-    out.print()
-    table = columns(("line", "says", "job", "region", "why", "cost", "hours", "copies"), right=("cost", "hours"))
-    for each in plan.lines[:shown]:
-        _add(table, each, why)
-    out.print(table)
-    if len(plan.lines) > shown:
-        out.print(Text(f"and {counted(len(plan.lines) - shown)} more (--lines N shows N; --output json has all)"))
-    if plan.copies:
-        out.print()
-        copies = columns(("copy", "from", "to", "GB", "objects", "cost", "hours", "for lines"), right=_COPY_NUMBERS)
-        for copy in plan.copies[:shown]:
-            size, hours = f"{copy.copy.gigabytes:.4g}", _hours(copy.copy.seconds)
-            count = MISSING if copy.copy.objects is None else str(copy.copy.objects)
-            used = ", ".join(plan.lines[index].line.place for index in copy.lines[:3])
-            used += f" and {len(copy.lines) - 3} more" if len(copy.lines) > 3 else ""
-            copies.add(copy.copy.place, copy.copy.source, copy.region, size, count, amount(copy.copy.cost), hours, used)
-        out.print(copies)
-    out.print()
-    names = ("region", "lines", "hosts", "runs", "copies", "cost")
-    totals = columns(names, right=names[1:])
+def plan_document(plan: GridPlan, shown: int, why: bool) -> Document:
+    """Returns a plan: the first lines, all copies and regions, totals, and where prices come from."""
+    more = len(plan.lines) - shown
+    unpriced = sum(region.unpriced for region in plan.regions)
+    besides = f", and {counted(unpriced)} of unknown price" if unpriced else ""
+    longest = max((each.placed.chosen.seconds for each in plan.lines if each.placed.chosen), default=0.0)
+    long = f"{duration(longest)} at most, its max_run or placement.run_seconds"
+    expected = f"when every job runs as long as is expected of it ({long})"
+    names = ("line", "says", "job", "region", "why", "cost", "hours", "copies")
+    rows = (row for each in plan.lines[:shown] for row in _rows(each, why))
+    return document(
+        section(Heading(f"{plan.name}: {counted(len(plan.lines))}")),
+        section(
+            table(names, rows, ("cost", "hours")),
+            Sentence(f"and {counted(more)} more (--lines N shows N; --output json has all)") if more > 0 else None,
+        ),
+        section(_copies(plan, shown)) if plan.copies else None,
+        section(
+            _totals(plan),
+            Sentence(f"{amount(plan.cost)} {CURRENCY} {expected}{besides}"),
+            *sentences(sources(price for each in plan.lines for price in _prices(each))),
+        ),
+        notes(_notes(plan)),
+    )
+
+
+def _copies(plan: GridPlan, shown: int) -> Table:
+    rows = []
+    for copy in plan.copies[:shown]:
+        used = ", ".join(plan.lines[index].line.place for index in copy.lines[:3])
+        used += f" and {len(copy.lines) - 3} more" if len(copy.lines) > 3 else ""
+        planned = copy.copy
+        count = MISSING if planned.objects is None else str(planned.objects)
+        numbers = (f"{planned.gigabytes:.4g}", count, amount(planned.cost), _hours(planned.seconds))
+        rows.append((planned.place, planned.source, copy.region, *numbers, used))
+    return table(("copy", "from", "to", *_COPY_NUMBERS, "for lines"), rows, _COPY_NUMBERS)
+
+
+def _totals(plan: GridPlan) -> Table:
+    rows = []
     for region in plan.regions:
         known = region.unpriced < region.lines
         runs = amount(region.run_cost) if known else MISSING
         whole = amount(region.run_cost + region.copy_cost) if known or region.copy_cost else MISSING
-        hosts, copied = str(region.hosts), amount(region.copy_cost)
-        totals.add(region.region or MISSING, str(region.lines), hosts, runs, copied, whole)
-    out.print(totals)
-    more = sum(region.unpriced for region in plan.regions)
-    besides = f", and {counted(more)} of unknown price" if more else ""
-    longest = max((each.placed.chosen.seconds for each in plan.lines if each.placed.chosen), default=0.0)
-    long = f"{duration(longest)} at most, its max_run or placement.run_seconds"
-    expected = f"when every job runs as long as is expected of it ({long})"
-    out.print(Text(f"{amount(plan.cost)} {CURRENCY} {expected}{besides}"))
-    for line in sources(price for each in plan.lines for price in _prices(each)):
-        out.print(Text(line))
-    notes(out, list(_notes(plan)))
+        counts = (str(region.lines), str(region.hosts), runs, amount(region.copy_cost), whole)
+        rows.append((region.region or MISSING, *counts))
+    names = ("region", "lines", "hosts", "runs", "copies", "cost")
+    return table(names, rows, names[1:])
 
 
-def _add(table: Columns, each: PlannedLine, why: bool) -> None:
+def _rows(each: PlannedLine, why: bool) -> Iterator[tuple[str, ...]]:
     best = each.placed.chosen
     line = each.line.place, said_of(each.line.fields), each.job_name
     if best is None:
-        table.add(*line, MISSING, "no region is left", "", "", "")
+        yield (*line, MISSING, "no region is left", "", "", "")
     else:
-        reason = _reason(each)
-        table.add(*line, best.region or MISSING, reason, _cost(best), _hours(best.seconds), _copied(best))
+        yield (*line, best.region or MISSING, _reason(each), _cost(best), _hours(best.seconds), _copied(best))
     for other in each.placed.others if why or best is None else ():
         against = "; ".join(map(refused_text, other.refused)) or "possible"
-        table.add("", "", "", other.region, against, _cost(other), _hours(other.seconds), _copied(other))
+        yield ("", "", "", other.region, against, _cost(other), _hours(other.seconds), _copied(other))
 
 
 def _reason(each: PlannedLine) -> str:
@@ -142,7 +157,7 @@ def _notes(plan: GridPlan) -> Iterator[str]:
         yield f"{counted(len(plan.unplaced))} can run nowhere: --why shows what is against each region"
 
 
-def plan_document(plan: GridPlan) -> dict[str, object]:
+def plan_values(plan: GridPlan) -> dict[str, object]:
     """Returns a plan as plain data: every line with all its candidates."""
     return {
         "name": plan.name,

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
-from rich.text import Text
 
-from headrace.cli.views.table import console
+from headrace.insight.render.document import Document, Heading, Sentence, document, section
 
 if TYPE_CHECKING:
     from headrace.instance.isolation_level import Isolation
@@ -42,24 +41,28 @@ def report(path: str, overrides: tuple[str, ...]) -> MachineReport:
     return MachineReport(choose(wanted), not found.user_namespace, found.overlay)
 
 
-def show(found: MachineReport) -> None:
-    """Prints the report."""
-    out = console()
+def isolation_document(found: MachineReport) -> Document:
+    """Returns the report."""
     isolation = found.isolation
-    out.print(Text(f"isolation: {isolation.level} ({isolation.why})", style="bold"))
     if isolation.own_files:
         own = "name, address, ports and processes" if isolation.own_network else "name and processes"
-        out.print(Text(f"  every host has its own /opt/ml, /tmp, {own}"))
-        out.print(Text(f"  made {'as root' if found.as_root else 'without root, in a user namespace'}"))
         writes = "what a host writes to its input channels stays with it, and goes with the run"
         if found.channels_read_only:
             writes = f"hosts can only read their input channels: {found.channels_read_only}"
-        out.print(Text(f"  {writes}"))
         way = "hosts reach other machines" if isolation.outward else "hosts reach only each other"
-        out.print(Text(f"  {way}{f': {isolation.why_not_outward}' if isolation.why_not_outward else ''}"))
+        lines = [
+            f"every host has its own /opt/ml, /tmp, {own}",
+            f"made {'as root' if found.as_root else 'without root, in a user namespace'}",
+            writes,
+            f"{way}{f': {isolation.why_not_outward}' if isolation.why_not_outward else ''}",
+        ]
         if not isolation.own_network:
-            out.print(Text("  they are addresses of this machine: a port on 0.0.0.0 can be had by one host"))
+            lines.append("they are addresses of this machine: a port on 0.0.0.0 can be had by one host")
     else:
-        out.print(Text("  hosts are addresses of this machine: they share its name, files, processes and ports"))
-        out.print(Text("  what a host writes to an input channel changes your own folder, and what other hosts see"))
-        out.print(Text("  a port on 0.0.0.0 can be had by one host; names algo-N do not resolve; there is no /opt/ml"))
+        lines = [
+            "hosts are addresses of this machine: they share its name, files, processes and ports",
+            "what a host writes to an input channel changes your own folder, and what other hosts see",
+            "a port on 0.0.0.0 can be had by one host; names algo-N do not resolve; there is no /opt/ml",
+        ]
+    heading = Heading(f"isolation: {isolation.level} ({isolation.why})")
+    return document(section(heading, *(Sentence(line, detail=True) for line in lines)))

@@ -1,68 +1,56 @@
-"""Plans as tables, with rich. It shows values; it computes none."""
+"""Plans as documents. It shows values; it computes none."""
 
 from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import msgspec
-from rich.console import Console
-from rich.text import Text
 
-from headrace.cli.views.plan_document import PlanView, cpu_set, promises, used_ports, work, worlds
-from headrace.cli.views.table import columns as _table
-from headrace.cli.views.table import console
+from headrace.cli.views.plan_document import HostView, PlanView, cpu_set, promises, used_ports, work, worlds
 from headrace.engines.submission import Submission
+from headrace.insight.render.document import Document, Heading, Section, Sentence, document, section, sentences, table
 
 
-def show_plan(plan: PlanView) -> None:
-    """Prints a plan."""
-    out = console()
-    out.print(Text(f"{plan.job_name}  ({promises(plan)})", style="bold"))
-    table = _table(("group", "type", "hosts", "a host runs"))
-    for group in plan.groups:
-        table.add(group.name, group.instance_type, " ".join(group.hosts), work(group, plan.tf_data))
-    out.print()
-    out.print(table)
-    for host in plan.hosts:
-        leader = ", leads the job" if host.name == plan.leader else ""
-        out.print()
-        owns = host.pod or f"CPUs {cpu_set(host.cpus)}" + (f", {host.limits}" if host.limits else "")
-        out.print(Text(f"{host.group}/{host.name}  {host.address}  {owns}{leader}", style="bold"))
-        for program in host.programs:
-            out.print(Text(f"  [{program.stream}] {shlex.join(program.argv)}"))
-        if host.launched:
-            out.print(Text(f"  [{' '.join(host.launched)}] ranks that mpirun starts"))
-        for name, folder in host.channels.items():
-            out.print(Text(f"  channel {name}: {folder}"))
-    out.print()
-    for line in (*worlds(plan), *_stored(plan), *plan.limits, used_ports(plan)):
-        out.print(Text(line))
-    out.print(Text(plan.isolation.words()))
-    if plan.submission is not msgspec.UNSET:
-        _show_submission(out, plan.submission)
-    if plan.without_effect:
-        table = _table(("without effect here", "why"))
-        for unused in plan.without_effect:
-            table.add(unused.field, unused.why)
-        out.print()
-        out.print(table)
+def plan_document(plan: PlanView) -> Document:
+    """Returns a plan."""
+    groups = (
+        (group.name, group.instance_type, " ".join(group.hosts), work(group, plan.tf_data)) for group in plan.groups
+    )
+    unused = [(each.field, each.why) for each in plan.without_effect]
+    return document(
+        section(Heading(f"{plan.job_name}  ({promises(plan)})")),
+        section(table(("group", "type", "hosts", "a host runs"), groups)),
+        *(_host(plan, host) for host in plan.hosts),
+        section(*sentences((*worlds(plan), *_stored(plan), *plan.limits, used_ports(plan), plan.isolation.words()))),
+        *(() if plan.submission is msgspec.UNSET else _submission(plan.submission)),
+        section(table(("without effect here", "why"), unused)) if unused else None,
+    )
 
 
-def _show_submission(out: Console, submission: Submission) -> None:
+def _host(plan: PlanView, host: HostView) -> Section:
+    leader = ", leads the job" if host.name == plan.leader else ""
+    owns = host.pod or f"CPUs {cpu_set(host.cpus)}" + (f", {host.limits}" if host.limits else "")
+    lines = [f"[{program.stream}] {shlex.join(program.argv)}" for program in host.programs]
+    if host.launched:
+        lines.append(f"[{' '.join(host.launched)}] ranks that mpirun starts")
+    lines += [f"channel {name}: {folder}" for name, folder in host.channels.items()]
+    heading = Heading(f"{host.group}/{host.name}  {host.address}  {owns}{leader}")
+    return section(heading, *(Sentence(line, detail=True) for line in lines))
+
+
+def _submission(submission: Submission) -> Iterator[Section]:
     """What is sent to a platform, what is stored before, and what must be allowed."""
-    for upload in submission.uploads:
-        out.print(Text(f"upload: {upload.what}: {upload.to}"))
+    yield section(*sentences(f"upload: {upload.what}: {upload.to}" for upload in submission.uploads))
     for party, permissions in submission.permissions.items():
-        table = _table((f"actions that the {party} needs", "", "on", "for"))
-        for each in permissions:
-            table.add(" ".join(each.actions), "optional" if each.optional else "", " ".join(each.resources), each.why)
-        out.print()
-        out.print(table)
-    out.print()
-    out.print(Text(f"{submission.operation} in {submission.region}:", style="bold"))
-    out.print(Text(json.dumps(submission.request, indent=2)))
+        rows = (
+            (" ".join(each.actions), "optional" if each.optional else "", " ".join(each.resources), each.why)
+            for each in permissions
+        )
+        yield section(table((f"actions that the {party} needs", "", "on", "for"), rows))
+    heading = Heading(f"{submission.operation} in {submission.region}:")
+    yield section(heading, Sentence(json.dumps(submission.request, indent=2)))
 
 
 def _stored(plan: PlanView) -> Iterable[str]:

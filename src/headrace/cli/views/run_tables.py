@@ -1,97 +1,116 @@
-"""Runs and their lives as tables, with rich: for `headrace ps` and `headrace status`. It computes nothing."""
+"""Runs and their lives as documents, for `headrace ps` and `headrace status`. It computes nothing."""
 
 from __future__ import annotations
 
-import time
-
 import msgspec
-from rich.text import Text
 
-from headrace.cli.views.table import columns as _table
-from headrace.cli.views.table import console
-from headrace.insight.render.plain_text import duration, size_text
+from headrace.insight.render.document import Block, Document, Heading, Sentence, document, section, sentences, table
+from headrace.insight.render.plain_text import MISSING, duration, moment, size_text
 from headrace.own_runs import started_here
-from headrace.runs import Run, RunState, read_plan
+from headrace.runs import ArtefactsStored, Run, RunState, read_plan
 from headrace.runs.event_text import counted, files_left, losses, record_text, silence_text, worlds_text
 from headrace.runs.events import SecondaryStatus
 from headrace.runs.lifecycle import billable_seconds, billed_seconds
 from headrace.runs.run_listing import RunLine
 
 
-def show_runs(lines: list[RunLine], every: bool) -> None:
-    """Prints a list of runs."""
-    out = console()
+def runs_document(lines: list[RunLine], every: bool) -> Document:
+    """Returns a list of runs."""
     if not lines:
-        out.print("no run yet" if every else "no run is going on (headrace ps --all lists those that have ended)")
-        return
+        none = "no run yet" if every else "no run is going on (headrace ps --all lists those that have ended)"
+        return document(section(Sentence(none)))
     size = ("size",) if every else ()
-    shown = _table(("run", "status", "", "hosts", "started", "ran for", *size), right=("hosts", "ran for", *size))
-    for line in lines:
-        attempt = f"attempt {line.attempt}" if line.attempt > 1 else ""
-        going = line.silent_seconds is not None and line.exit_code is None
-        silent = f"nothing new for {duration(line.silent_seconds or 0.0)}" if going else ""
-        status = line.secondary_status if line.secondary_status != line.status else ""
-        foreign = "not started here" if line.foreign else ""
-        serves = f"plays the service for {line.serves}" if line.serves else ""
-        second = ", ".join(word for word in (status, attempt, silent, serves, foreign) if word)
-        hosts, took = str(line.hosts or "-"), duration(line.seconds)
-        takes = [size_text(line.bytes)] if line.bytes is not None else size and ["-"]
-        shown.add(line.run_id, line.status, second, hosts, moment(line.created), took, *takes)
-    out.print(shown)
+    names = ("run", "status", "", "hosts", "started", "ran for", *size)
+    return document(section(table(names, (_run(line, every) for line in lines), ("hosts", "ran for", *size))))
 
 
-def show_status(run: Run, now: float) -> None:
-    """Prints the life of a run."""
-    out = console()
+def _run(line: RunLine, with_size: bool) -> tuple[str, ...]:
+    going = line.silent_seconds is not None and line.exit_code is None
+    second = (
+        line.secondary_status if line.secondary_status != line.status else "",
+        f"attempt {line.attempt}" if line.attempt > 1 else "",
+        f"nothing new for {duration(line.silent_seconds or 0.0)}" if going else "",
+        f"plays the service for {line.serves}" if line.serves else "",
+        "not started here" if line.foreign else "",
+    )
+    hosts, took = str(line.hosts or MISSING), duration(line.seconds)
+    size = (MISSING if line.bytes is None else size_text(line.bytes),) if with_size else ()
+    return line.run_id, line.status, ", ".join(filter(None, second)), hosts, moment(line.created), took, *size
+
+
+def status_document(run: Run, now: float) -> Document:
+    """Returns the life of a run."""
     state = run.state()
     silent = None if state.finished else run.silent_seconds(now)
     now = run.present(now)
-    second = "" if state.secondary_status.value == state.status.value else f" ({state.secondary_status.value})"
     plan = _plan_of(run)
-    degraded = f", degraded: {losses(state.lost)}" if state.degraded else ""
+    lines = (
+        worlds_text((world.kind, world.groups) for world in plan.distributions),
+        _waits(state, now),
+        "" if silent is None else silence_text(silent),
+        ""
+        if started_here(run.paths.root)
+        else "not started here by this user: its record is only read, and nobody is asked about it",
+        f"failure reason: {state.failure_reason}" if state.failure_reason else "",
+        f"cause: {state.cause}" if state.cause is not None and str(state.cause) != state.failure_reason else "",
+    )
+    changes = (
+        (
+            each.status.value,
+            moment(each.start),
+            "" if each.end == each.start else duration(max(0.0, (now if each.end is None else each.end) - each.start)),
+            _brief(each.message),
+        )
+        for each in state.transitions
+    )
+    hosts = _hosts(state, now)
+    ends = [
+        *(_artefact(stored) for stored in state.artefacts),
+        *(files_left(left, run.paths) for left in state.files_left),
+    ]
+    if state.record_not_stored is not None:
+        ends.append(f"warning: {record_text(state.record_not_stored)}")
+    return document(
+        section(Heading(_standing(run, state, plan)), *sentences(filter(None, lines))),
+        section(table(("status", "since (UTC)", "for", ""), changes, ("for",)), *(() if hosts else sentences(ends))),
+        section(*hosts, *sentences(ends)) if hosts else None,
+    )
+
+
+def _standing(run: Run, state: RunState, plan: _Plan) -> str:
+    second = "" if state.secondary_status.value == state.status.value else f" ({state.secondary_status.value})"
     attempt = f", attempt {state.attempt}{_of_attempts(plan, state.attempt)}" if state.attempt > 1 else ""
-    out.print(Text(f"{run.id}  {state.status.value}{second}{attempt}{degraded}", style="bold"))
-    if worlds := worlds_text((world.kind, world.groups) for world in plan.distributions):
-        out.print(Text(worlds))
-    if waits := _waits(state, now):
-        out.print(Text(waits))
-    if silent is not None:
-        out.print(Text(silence_text(silent)))
-    if not started_here(run.paths.root):
-        out.print(Text("not started here by this user: its record is only read, and nobody is asked about it"))
-    if state.failure_reason:
-        out.print(Text(f"failure reason: {state.failure_reason}"))
-    if state.cause is not None and str(state.cause) != state.failure_reason:
-        out.print(Text(f"cause: {state.cause}"))
-    parts = _table(("status", "since (UTC)", "for", ""), right=("for",))
-    for each in state.transitions:
-        took = duration(max(0.0, (now if each.end is None else each.end) - each.start))
-        final = each.end == each.start
-        parts.add(each.status.value, moment(each.start), "" if final else took, _brief(each.message))
-    out.print()
-    out.print(parts)
+    degraded = f", degraded: {losses(state.lost)}" if state.degraded else ""
+    return f"{run.id}  {state.status.value}{second}{attempt}{degraded}"
+
+
+def _hosts(state: RunState, now: float) -> list[Block]:
+    """Returns what the hosts of a run have cost in time."""
+    found: list[Block] = []
     if state.hosts:
         clock = "by its clock" if state.billed else "billable"
-        times = _table(("group", "host", clock, ""), right=(clock,))
-        for host in state.hosts:
-            note = "released early" if host.released else ("runs" if host.ended is None else "")
-            times.add(host.group, host.host, f"{host.seconds(now):.1f} s", note)
-        out.print()
-        out.print(times)
+        rows = (
+            (
+                host.group,
+                host.host,
+                f"{host.seconds(now):.1f} s",
+                "released early" if host.released else "runs" if host.ended is None else "",
+            )
+            for host in state.hosts
+        )
         sums = ", ".join(f"{name} {value:.1f} s" for name, value in billable_seconds(state.hosts, now).items())
         own = "seconds of all hosts by headrace's clocks" if state.billed else "billable seconds of all hosts"
-        out.print(Text(f"{own}: {sums}"))
+        found += [table(("group", "host", clock, ""), rows, (clock,)), Sentence(f"{own}: {sums}")]
     if state.billed:
         sums = ", ".join(f"{name} {seconds} s" for name, seconds in billed_seconds(state.billed).items())
-        out.print(Text(f"billable seconds of all hosts as the service has told them: {sums}"))
-    for stored in state.artefacts:
-        many = "file differs" if stored.clash_count == 1 else "files differ"
-        clashes = f", {stored.clash_count} {many} between hosts" if stored.clash_count else ""
-        out.print(Text(f"{stored.name}: {stored.uri} ({counted(stored.files, 'file')}{clashes})"))
-    for left in state.files_left:
-        out.print(Text(files_left(left, run.paths)))
-    if state.record_not_stored is not None:
-        out.print(Text(f"warning: {record_text(state.record_not_stored)}"))
+        found.append(Sentence(f"billable seconds of all hosts as the service has told them: {sums}"))
+    return found
+
+
+def _artefact(stored: ArtefactsStored) -> str:
+    many = "file differs" if stored.clash_count == 1 else "files differ"
+    clashes = f", {stored.clash_count} {many} between hosts" if stored.clash_count else ""
+    return f"{stored.name}: {stored.uri} ({counted(stored.files, 'file')}{clashes})"
 
 
 class _Retry(msgspec.Struct, frozen=True):
@@ -135,12 +154,3 @@ def _waits(state: RunState, now: float) -> str:
 def _brief(message: str) -> str:
     """The first line of a message; the whole of a cause stands above the table."""
     return message.partition("\n")[0]
-
-
-def moment(seconds: float) -> str:
-    """Formats a time in UTC.
-
-    >>> moment(0)
-    '1970-01-01 00:00:00'
-    """
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(seconds))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import TextIO
 
@@ -18,6 +17,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from headrace.cli.views.terminal import painted, visible
+from headrace.insight.render.document import Cell, Document, Heading, Notes, Section, Sentence, Table
 
 _GAP = 2
 _FOLDED = 30  # characters; a narrower column of words is hard to read
@@ -51,26 +51,50 @@ def console(file: TextIO | None = None) -> Console:
     return PlainConsole(file=out, width=None if screen else NO_LIMIT, highlight=False, soft_wrap=not screen)
 
 
-@dataclass
+def show(document: Document, out: Console | None = None) -> None:
+    """Prints a document: a blank line between its sections; what is strong is bold. `out`: None for standard output."""
+    out = console() if out is None else out
+    before = False
+    for part in document:
+        before = _section(part, out, before) or before
+
+
+def _section(part: Section, out: Console, before: bool) -> bool:
+    """Prints what a terminal shows of a section, and tells whether that is anything. `before`: something was."""
+    blocks = [block for block in _blocks_of(part) if not getattr(block, "aside", False)]
+    if blocks and before:
+        out.print()
+    for block in blocks:
+        if isinstance(block, Notes):
+            for line in block.lines:
+                out.print(Text(f"note: {line}"))
+        elif isinstance(block, Table):
+            out.print(Columns(block))
+        else:
+            indent = "  " if isinstance(block, Sentence) and block.detail else ""
+            bold = isinstance(block, Heading) or block.strong
+            out.print(Text(indent + block.text, style="bold" if bold else ""))
+    return bool(blocks)
+
+
+def _blocks_of(part: Section) -> Iterator[Heading | Sentence | Table | Notes]:
+    for block in part.blocks:
+        if isinstance(block, Section):
+            yield from _blocks_of(block)
+        elif isinstance(block, Heading | Sentence | Table | Notes):
+            yield block
+
+
 class Columns:
-    """A table. Print it with a console of `console`.
+    """A table as a console prints it."""
 
-    Attributes:
-        names: of the columns; none at all for a table without a head.
-        right: numbers of the columns that are flush right.
-        rows: their cells, one a column.
-    """
-
-    names: tuple[str, ...]
-    right: frozenset[int] = frozenset()
-    rows: list[tuple[Text, ...]] = field(default_factory=list)
-
-    def add(self, *cells: str | Text, style: str = "") -> None:
-        """Adds a row; `style` is that of the whole of it."""
-        made = tuple(Text(cell) if isinstance(cell, str) else cell.copy() for cell in cells)
-        for cell in made:
-            cell.stylize_before(style)
-        self.rows.append(made)
+    def __init__(self, table: Table) -> None:
+        self.names = table.columns
+        self.right = table.right
+        self.rows = [
+            tuple(_text(cell, "bold red" if index in table.faults else "") for cell in row)
+            for index, row in enumerate(table.rows)
+        ]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         head = [tuple(Text(name, style="bold") for name in self.names)] if self.names else []
@@ -157,14 +181,6 @@ def _word(cell: Text) -> int:
     return max((cell_len(word) for word in cell.plain.split()), default=0)
 
 
-def columns(names: Iterable[str], right: Iterable[str] = ()) -> Columns:
-    """Returns an empty table; the columns `right` are flush right."""
-    known, wanted = tuple(names), set(right)
-    return Columns(known, frozenset(index for index, name in enumerate(known) if name in wanted))
-
-
-def notes(out: Console, lines: Iterable[str]) -> None:
-    """Prints notes, one a line."""
-    out.print()
-    for line in lines:
-        out.print(Text(f"note: {line}"))
+def _text(cell: str, style: str) -> Text:
+    strong = isinstance(cell, Cell) and cell.strong
+    return Text(str(cell), style="bold" if strong else style)

@@ -1,10 +1,9 @@
-"""What happened when, as tables, with rich: for `headrace timeline` and `headrace metrics`. It computes no figure."""
+"""What happened when, as documents, for `headrace timeline` and `headrace metrics`. It computes no figure."""
 
 from __future__ import annotations
 
-from headrace.cli.views.run_tables import moment
-from headrace.cli.views.table import columns, console, notes
-from headrace.insight.render.plain_text import duration
+from headrace.insight.render.document import Document, document, notes, section, table
+from headrace.insight.render.plain_text import duration, moment
 from headrace.insight.reports.timeline import Timeline
 from headrace.insight.timeseries.chart_data import Line, Metrics
 
@@ -12,41 +11,42 @@ _BARS = "▁▂▃▄▅▆▇█"
 _WIDE = 40  # bars of a line
 
 
-def show_timeline(found: Timeline) -> None:
-    """Prints the events of a run."""
-    out = console()
-    table = columns(("since start", "time (UTC)", "where", ""))
-    for event in found.events:
-        place = f"{event.group}/{event.host}" if event.host else ""
-        style = "bold red" if event.fault else ""
-        cells = (duration(max(0.0, event.t - found.start)), moment(event.t), place, event.text)
-        table.add(*cells, style=style)
-    out.print(table)
-    if found.damage:
-        notes(out, (str(damage) for damage in found.damage))
+def timeline_document(found: Timeline) -> Document:
+    """Returns the events of a run."""
+    rows = (
+        (
+            duration(max(0.0, event.t - found.start)),
+            moment(event.t),
+            f"{event.group}/{event.host}" if event.host else "",
+            event.text,
+        )
+        for event in found.events
+    )
+    faults = (index for index, event in enumerate(found.events) if event.fault)
+    names = ("since start", "time (UTC)", "where", "")
+    return document(section(table(names, rows, faults=faults)), notes(map(str, found.damage)))
 
 
-def show_metrics(found: Metrics) -> None:
-    """Prints a row of bars for every line of every chart, with its least, last and greatest value.
+def metrics_document(found: Metrics) -> Document:
+    """Returns a row of bars for every line of every chart, with its least, last and greatest value.
 
     Least and greatest are of single records where a line knows them, else of the values that are shown.
     """
-    out = console()
-    table = columns(("", "", "least", "last", "greatest", ""), right=("least", "last", "greatest"))
+    rows = []
     for chart in found.charts:
         top = max((value for line in chart.lines for value in _known(line.values)), default=0.0)
         for index, line in enumerate(chart.lines):
             known = _known(line.values)
             least, greatest = min(_known(line.low) or known), max(_known(line.high) or known)
-            cells = (_text(value) for value in (least, known[-1], greatest))
             title = f"{chart.title}, {chart.unit}" if not index else ""
-            table.add(title, line.name, *cells, bars(line, top))
+            rows.append((title, line.name, *map(_text, (least, known[-1], greatest)), bars(line, top)))
     means = [chart.title for chart in found.charts if any(line.low is None for line in chart.lines)]
     of = [f"least and greatest of {', '.join(means)}: of values of {found.width:g} s each"] if means else []
-    out.print(table)
-    notes(
-        out,
-        (*map(str, found.damage), *found.notes, *of, f"a value stands for {found.width:g} s; formulas: --output json"),
+    value = f"a value stands for {found.width:g} s; formulas: --output json"
+    numbers = ("least", "last", "greatest")
+    return document(
+        section(table(("", "", *numbers, ""), rows, numbers) if rows else None),
+        notes((*map(str, found.damage), *found.notes, *of, value)),
     )
 
 

@@ -7,6 +7,8 @@ from collections.abc import Callable
 import msgspec
 
 from headrace.grid.journal.grid_record import AttemptRecord, LineFacts, LineRecord, LineState
+from headrace.grid.lines.line import ENGINE, REGION, said_of
+from headrace.insight.render.plain_text import duration
 from headrace.runs import Status
 from headrace.runs.cause import CauseInWords, in_words
 
@@ -131,3 +133,27 @@ def _cost(line: LineRecord, newest: RunFigures | None) -> float | None:
 
 def _attempt_cost(attempt: AttemptRecord, figures: RunFigures | None) -> float | None:
     return attempt.cost if attempt.cost is not None else figures.cost if figures else None
+
+
+def why(result: LineResult) -> str:
+    """Returns why a line did not complete: what the grid has decided about it comes before what befell its run."""
+    return result.reason or (str(result.cause) if result.cause is not None else "")
+
+
+def told(result: LineResult) -> str:
+    """Returns what a line says, in few words; its region and engine have columns of their own."""
+    return said_of(result.fields, beside=(REGION, ENGINE))
+
+
+def place_of(result: LineResult) -> str:
+    """Returns where a line was written; of one that the grid's file has no more it says so."""
+    return result.place if result.in_file else f"{result.place} (not in the file now)"
+
+
+def span(seconds: float) -> str:
+    """Returns a time in words, with its unit.
+
+    >>> span(4.25), span(75), span(3723)
+    ('4.2 s', '1:15 min', '1:02:03 h')
+    """
+    return duration(seconds) + ("" if seconds < 60 else " min" if int(seconds) < 3600 else " h")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+
+from headrace.catalog.prices import Price
 from headrace.exit_status import short_exit_text
 from headrace.insight.cost.billing import amount
 from headrace.insight.figures.figure import Figure
@@ -128,6 +131,11 @@ def _places(value: float) -> int:
     return 1 if abs(value) >= 10 else 2
 
 
+def listed(price: Price | None) -> str:
+    """Returns a list price and its unit."""
+    return MISSING if price is None else f"{price.price:g} {price.unit}"
+
+
 def ending(program: ProgramReport, *, going_on: bool) -> str:
     """Returns how a program ended. `going_on`: the run does."""
     if program.exit_code is None and program.signal is None:
@@ -139,6 +147,25 @@ def ending(program: ProgramReport, *, going_on: bool) -> str:
 def standing(status: Status, degraded: bool) -> str:
     """Returns how a run stands."""
     return status.value + (" (degraded)" if degraded else "")
+
+
+def moment(seconds: float) -> str:
+    """Formats a time in UTC.
+
+    >>> moment(0)
+    '1970-01-01 00:00:00'
+    """
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(seconds))
+
+
+def clock(seconds: float, digits: int = 0) -> str:
+    """Formats the time of a day, UTC, cut to so many digits of a second.
+
+    >>> clock(1.29), clock(1.29, 1)
+    ('00:00:01', '00:00:01.2')
+    """
+    fraction = f".{int(seconds % 1 * 10**digits):0{digits}d}" if digits else ""
+    return moment(seconds)[11:] + fraction
 
 
 def duration(seconds: float) -> str:

@@ -10,7 +10,11 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from headrace.insight.render.document import Chart
 from headrace.insight.render.plain_text import quantity
+from headrace.insight.render.plain_text import title as title_of
+from headrace.insight.reports.comparison import Comparison
+from headrace.insight.reports.run_report import Report
 from headrace.insight.timeseries.chart_data import Line, Metrics
 
 WIDTH, HEIGHT = 560, 240
@@ -62,6 +66,40 @@ class Trace:
         ]
         t, values, low, high = zip(*found, strict=True)
         return cls(label, metrics.width, t, values, low, high, style)
+
+
+def run_charts(report: Report, metrics: Metrics) -> list[Chart]:
+    """Returns the charts of one run.
+
+    Args:
+        report: the run.
+        metrics: its lines, see `headrace.insight.timeseries.charts`.
+    """
+    start = report.started if report.started is not None else report.created
+    drawn = []
+    for each in metrics.charts:
+        grouped = any(line.group for line in each.lines)
+        name = title_of(each.name) + (" by group" if grouped else "")
+        traces = [
+            Trace.of(line, metrics, line.group if grouped else name, start, index)
+            for index, line in enumerate(each.lines)
+        ]
+        drawn.append(chart(name, each.unit, traces))
+    return [Chart(markup) for markup in drawn if markup]
+
+
+def compared_charts(comparison: Comparison, metrics: Sequence[Metrics]) -> list[Chart]:
+    """Returns charts of several runs, given the lines of each: one for the whole job or for a group has a line a run;
+    those of the groups come last."""
+    traces: dict[tuple[str, str, str], list[Trace]] = {}
+    for index, (run, found) in enumerate(zip(comparison.runs, metrics, strict=True)):
+        start = run.started if run.started is not None else found.start
+        for each in found.charts:
+            for line in each.lines:
+                same = traces.setdefault((each.name, line.group, each.unit), [])
+                same.append(Trace.of(line, found, run.run_id, start, index))
+    kinds = sorted(traces, key=lambda kind: bool(kind[1]))
+    return [Chart(chart(title_of(name, group), unit, traces[name, group, unit])) for name, group, unit in kinds]
 
 
 def chart(title: str, unit: str, lines: Sequence[Trace]) -> str:

@@ -258,21 +258,16 @@ def status(
       headrace feed status h1:7070 h2:7070 --secret-file feed.secret
       HEADRACE_FEED=tcp://h1:7070,h2:7070 headrace feed status --output json
     """
-    from headrace.cli.options import echo_json
+    from headrace.cli.options import answer
+    from headrace.cli.views.feed_tables import status_document
     from headrace.feed.client.server_status import inquire
 
     answers = inquire(_endpoints(addresses, secret_file, tls_ca), timeout)
-    if output == "json":
-        echo_json(
-            [
-                {"address": each.endpoint.address, "error": each.reason or None, "status": _plain(each.status)}
-                for each in answers
-            ]
-        )
-    else:
-        from headrace.cli.views.feed_tables import show_status
-
-        show_status(answers)
+    values = [
+        {"address": each.endpoint.address, "error": each.reason or None, "status": _plain(each.status)}
+        for each in answers
+    ]
+    answer(values, output, lambda: status_document(answers))
     return int(any(each.status is None for each in answers))
 
 

@@ -71,23 +71,26 @@ def command(rounds: int, seconds: float, chosen: tuple[str, ...], output: str) -
 
 
 def _show(summaries: list[Summary], facts: dict[str, object]) -> None:
-    from headrace.cli.views.table import columns, console
+    from headrace.cli.views.table import show
+    from headrace.insight.render.document import document, section, sentences, table
 
     measured = ("batches/s", "[low .. high]", "GB/s", "CPU s/GB", "x torch")
-    shown = columns(("batch", "contender", *measured), right=measured)
-    for each in summaries:
-        ratio = "" if each.against_torch is None else f"{each.against_torch:.2f}"
-        shown.add(
+    rows = (
+        (
             each.shape,
             each.contender,
             f"{each.batches_per_second:.1f}",
             f"[{each.low:.1f} .. {each.high:.1f}]",
             f"{each.gigabytes_per_second:.3f}",
             f"{each.cpu_seconds_per_gb:.3f}",
-            ratio,
+            "" if each.against_torch is None else f"{each.against_torch:.2f}",
         )
-    out = console()
-    out.print(shown)
-    out.print()
-    out.print(FIGURES, markup=False)
-    out.print(", ".join(f"{name} {value}" for name, value in facts.items()), markup=False)
+        for each in summaries
+    )
+    facts_line = ", ".join(f"{name} {value}" for name, value in facts.items())
+    show(
+        document(
+            section(table(("batch", "contender", *measured), rows, measured)),
+            section(*sentences((FIGURES, facts_line))),
+        )
+    )

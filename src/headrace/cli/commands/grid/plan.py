@@ -27,6 +27,8 @@ def command(file: str, shown: int, why: bool, measure: bool, check: bool, output
       headrace grid plan array.yaml --measure --check
       headrace grid plan array.yaml --output json
     """
+    from headrace.cli.options import answer
+    from headrace.cli.views.grid_tables import plan_document, plan_values
     from headrace.grid.load_grid import load_grid
     from headrace.grid.places.check_places import check_places
     from headrace.grid.places.measure_places import MeasuredPlaces, measure_places
@@ -39,14 +41,7 @@ def command(file: str, shown: int, why: bool, measure: bool, check: bool, output
     if check:
         check_places(grid, planned)
     measured.check()
-    if output == "json":
-        from headrace.cli.options import echo_json
-        from headrace.cli.views.grid_tables import plan_document
-
-        echo_json(plan_document(planned))
-    else:
-        from headrace.cli.views.grid_tables import show_plan
-
-        show_plan(planned, shown, why)
+    values = plan_values(planned) if output == "json" else None
+    answer(values, output, lambda: plan_document(planned, shown, why))
     if planned.unplaced:
         click.get_current_context().exit(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -11,7 +12,9 @@ from headrace.cli.options import output_option, table_options
 
 if TYPE_CHECKING:
     from headrace.grid.report.best_lines import Objective
+    from headrace.insight.render.document import Document
 
+_MOST_LINES = 200
 F = TypeVar("F", bound=Callable[..., object])
 
 
@@ -49,13 +52,15 @@ def report(grid: str, least: str | None, greatest: str | None, output: str, file
       headrace grid report campaigns --output csv
     """
     from headrace.cli.options import deliver
-    from headrace.cli.views.grid_report_tables import show_report
-    from headrace.grid.report.grid_page import grid_markdown, grid_page
-    from headrace.grid.report.grid_sheets import grid_csv
+    from headrace.grid.report.grid_documents import grid_csv, grid_document, grid_page
     from headrace.grid.report.read_report import read_report
 
     found = read_report(grid, _objective(least, greatest))
-    deliver(found, output, file, text=show_report, markdown=grid_markdown, html=grid_page, csv=grid_csv)
+
+    def document(width: int) -> Document:
+        return grid_page(found) if output == "html" else grid_document(found, _MOST_LINES if output == "text" else None)
+
+    deliver(found, output, file, document, title=found.name, csv=lambda: grid_csv(found))
 
 
 @click.command("best", short_help="The best lines by a metric, and those not beaten in cost and metric.")
@@ -73,7 +78,9 @@ def best(grid: str, least: str | None, greatest: str | None, most: int, output: 
       headrace grid best campaigns --max accuracy
       headrace grid best campaigns --min loss --lines 1 --output json
     """
+    from headrace.cli.options import answer
     from headrace.errors import UsageError
+    from headrace.grid.report.grid_documents import best_of_document, best_values
     from headrace.grid.report.read_report import read_report
 
     found = read_report(grid, _objective(least, greatest))
@@ -82,15 +89,7 @@ def best(grid: str, least: str | None, greatest: str | None, most: int, output: 
         there = f"its runs have printed {', '.join(names)}; " if names else ""
         hint = f"{there}give --min METRIC or --max METRIC, or `objective: {{metric: ..., goal: max}}` in its file"
         raise UsageError(f"nobody said by which metric a line of {grid} is the best", hint)
-    if output == "json":
-        from headrace.cli.options import echo_json
-        from headrace.grid.report.grid_sheets import best_document
-
-        echo_json(best_document(found, most))
-    else:
-        from headrace.cli.views.grid_report_tables import show_best
-
-        show_best(found, most)
+    answer(best_values(found, most), output, lambda: best_of_document(found, most))
     if not found.best:
         click.get_current_context().exit(1)
 
@@ -105,14 +104,9 @@ def grids(output: str) -> None:
       headrace grid list
       headrace grid list --output json
     """
+    from headrace.cli.options import answer
+    from headrace.grid.report.grid_documents import grids_document
     from headrace.grid.report.grid_listing import list_grids
 
     found, unread = list_grids()
-    if output == "json":
-        from headrace.cli.options import echo_json
-
-        echo_json({"grids": found, "unread": unread})
-    else:
-        from headrace.cli.views.grid_report_tables import show_grids
-
-        show_grids(found, unread)
+    answer({"grids": found, "unread": unread}, output, lambda: grids_document(found, unread, time.time()))

@@ -65,7 +65,9 @@ def command(
       headrace grid run array.yaml --again
       headrace grid run array.yaml --on-interrupt stop
     """
+    from headrace.cli.options import answer
     from headrace.cli.views.grid_progress import GridProgress
+    from headrace.cli.views.grid_status_tables import end_document
     from headrace.grid.controller.control_grid import controlling
     from headrace.grid.journal.grid_record import LineState
     from headrace.grid.report.read_report import without_objective
@@ -109,14 +111,7 @@ def command(
     ):
         interrupted = _run(controller, progress, choice)
         grid = controller.grid
-    if output == "json":
-        from headrace.cli.options import echo_json
-
-        echo_json(grid)
-    else:
-        from headrace.cli.views.grid_status_tables import show_end
-
-        show_end(grid)
+    answer(grid, output, lambda: end_document(grid))
     if interrupted:
         return interrupted
     return 0 if all(line.state.as_asked for line in grid.lines if line.in_file) else 1

@@ -21,6 +21,8 @@ def status(grid: str, shown: int, notes: bool, output: str) -> int:
       headrace grid status campaigns --lines 1000
       headrace grid status campaigns --output json
     """
+    from headrace.cli.options import answer
+    from headrace.cli.views.grid_status_tables import status_document
     from headrace.grid.controller.grid_lease import has_controller
     from headrace.grid.journal.journal_file import journal_path
     from headrace.grid.journal.read_grid import read_grid, read_notes
@@ -32,14 +34,11 @@ def status(grid: str, shown: int, notes: bool, output: str) -> int:
     foreign = not started_here(folder)
     controlled = not foreign and has_controller(folder)
     told = read_notes(grid) if notes else ()
-    if output == "json":
-        from headrace.cli.options import echo_json
-
-        echo_json({"controlled": controlled, "foreign": foreign, "grid": record, "notes": told})
-    else:
-        from headrace.cli.views.grid_status_tables import show_status
-
-        show_status(record, controlled, foreign, shown, told)
+    answer(
+        {"controlled": controlled, "foreign": foreign, "grid": record, "notes": told},
+        output,
+        lambda: status_document(record, controlled, foreign, shown, told),
+    )
     return 0
 
 

@@ -80,14 +80,10 @@ def stop(grid: str, lines: tuple[str, ...], output: str) -> int:
 
 
 def _show(record: GridRecord, controlled: bool, output: str) -> None:
-    if output == "json":
-        from headrace.cli.options import echo_json
+    from headrace.cli.options import answer
+    from headrace.cli.views.grid_status_tables import end_document
 
-        echo_json({"controlled": controlled, "grid": record})
-    else:
-        from headrace.cli.views.grid_status_tables import show_end
-
-        show_end(record)
+    answer({"controlled": controlled, "grid": record}, output, lambda: end_document(record))
 
 
 @click.command("retry", short_help="Let lines run again that failed or were stopped.")

@@ -26,7 +26,8 @@ def command(types: tuple[str, ...], region: str | None, service: str, output: st
       headrace prices c5.18xlarge --service ec2 --output json
     """
     from headrace.catalog import prices
-    from headrace.cli.options import echo_json
+    from headrace.cli.options import answer
+    from headrace.cli.views.cost_tables import prices_document
     from headrace.errors import UsageError
 
     known = list(dict.fromkeys(price.instance_type for price in prices.prices() if price.service == service))
@@ -48,12 +49,7 @@ def command(types: tuple[str, ...], region: str | None, service: str, output: st
         }
         what = " ".join(types) or service
         raise UsageError(f"no price of {what} in {region} is known", hint=f"known: {', '.join(sorted(elsewhere))}")
-    if output == "json":
-        echo_json(wanted)
-    else:
-        from headrace.cli.views.cost_tables import show_prices
-
-        show_prices(wanted)
+    answer(wanted, output, lambda: prices_document(wanted))
 
 
 def _hint(name: str, known: list[str], service: str) -> str:

@@ -83,9 +83,10 @@ def _show(path: Path, new: Sequence[Price], changes: Sequence[PriceChange], dry_
 
         echo_json({"list": str(path), "dry_run": dry_run, "prices": len(new), "changes": changes})
         return
-    from headrace.cli.views.cost_tables import show_price_changes
+    from headrace.cli.views.cost_tables import price_changes_document
+    from headrace.cli.views.table import show
 
-    show_price_changes(changes)
     regions = len({price.region for price in new})
     done = "nothing was changed; it would be written to" if dry_run else "written to"
-    click.echo(f"{len(new)} prices of {regions} regions, {len(changes)} of them new or other: {done} {path}")
+    outcome = f"{len(new)} prices of {regions} regions, {len(changes)} of them new or other: {done} {path}"
+    show(price_changes_document(changes, outcome))

@@ -28,19 +28,22 @@ export function path(base, parameters = {}) {
   return text ? `${base}?${text}` : base;
 }
 
-/** Returns the document at an address. Throws a Problem. */
-export async function get(url, signal) {
+/** Returns the answer of an address. Throws a Problem. */
+export async function ask(url, signal) {
   let response;
   try {
-    response = await fetch(url, { signal, headers: { accept: "application/json" } });
+    response = await fetch(url, { signal });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Problem("the server does not answer", "is `headrace ui` still running?");
   }
   if (response.status === 403) throw new Problem("not allowed", "open the address that `headrace ui` printed", 403);
+  if (response.ok) return response;
   const found = await response.json();
-  if (!response.ok || found.error) throw new Problem(found.error ?? `answer ${response.status}`, found.hint ?? "", response.status);
-  return found;
+  throw new Problem(found.error ?? `answer ${response.status}`, found.hint ?? "", response.status);
 }
+
+/** Returns the document at an address. Throws a Problem. */
+export const get = async (url, signal) => (await ask(url, signal)).json();
 
 export const run = (id, what = "", parameters = {}) => path(`/api/runs/${encodeURIComponent(id)}/${what}`, parameters);

@@ -3,9 +3,12 @@ import { get, run as runPath } from "./api.js";
 import { el, fill, say } from "./dom.js";
 import { duration, moment } from "./format.js";
 import { Plot, merged } from "./plot.js";
-import { heading } from "./source.js";
+import { source } from "./page.js";
 
 const POINTS = 400;
+
+/** Returns the instance groups of the run, in the order in which all pages colour them. */
+export const groups = () => [...document.querySelectorAll(".lane-group")].map((group) => group.dataset.group);
 
 export class Charts {
   /** @param {HTMLElement} place - the section. @param {string} id - run. @param {(t: number, place: object, width: number) => void} jump */
@@ -16,7 +19,6 @@ export class Charts {
     this.plots = new Map();
     this.zoom = null;
     this.stepped = new Set(); // charts over steps
-    this.timeline = { groups: [] };
     this.grid = el("div", { class: "charts" });
     this.notes = el("p", { class: "formula" });
     this.zoomed = el("span", { class: "zoomed", role: "status" });
@@ -50,7 +52,8 @@ export class Charts {
   draw(found) {
     this.found = found;
     const scale = this.zoom ?? [found.start, Math.max(found.end, found.start + found.width)];
-    this.place.firstElementChild.replaceWith(heading("charts-title", "Over time", this.command, this.url, this.zoomed));
+    this.place.firstElementChild.replaceWith(el("div", { class: "section-head" }, el("h2", { id: "charts-title" }, "Over time"),
+      source(el("span", { class: "source" }), this.command, this.url), this.zoomed));
     const seen = new Set();
     for (const chart of found.charts) {
       seen.add(chart.name);
@@ -60,7 +63,7 @@ export class Charts {
         this.plots.set(chart.name, plot);
         this.grid.append(plot.element);
       }
-      plot.options.groups = this.timeline.groups.map((group) => group.name);
+      plot.options.groups = groups();
       if (this.stepped.has(chart.name)) {
         const [steps, lines, range] = merged(chart.lines.filter((line) => line.steps).map((line) => ({ ...line, x: line.steps })));
         plot.take(steps, { ...chart, lines }, range, "step");
@@ -82,7 +85,7 @@ export class Charts {
   options() {
     return {
       groups: [],
-      marks: () => this.timeline.groups.flatMap((group) => group.hosts.flatMap((host) => host.marks.map((mark) => mark.t))),
+      marks: () => [...document.querySelectorAll(".fault")].map((mark) => Number(mark.dataset.t)),
       onJump: (t) => this.jump(t, {}, this.found.width),
       onZoom: (start, end) => this.show(start, end),
       onReset: () => this.reset(),

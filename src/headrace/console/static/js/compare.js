@@ -1,55 +1,8 @@
-// Runs side by side: the rows of `headrace compare`.
+// Runs side by side: the rows of `headrace compare` come from the server; their curves are drawn here.
 import { get, path, run as runPath } from "./api.js";
 import { by, el, fill } from "./dom.js";
-import { Origin, cell } from "./figure.js";
-import { moment, number, title } from "./format.js";
+import { part, trouble } from "./page.js";
 import { Plot, merged } from "./plot.js";
-import { source } from "./source.js";
-import { statusBadge, verdictBadge } from "./status.js";
-
-const wanted = new URLSearchParams(location.search).getAll("run");
-
-function picker(lines, value, index) {
-  const words = index ? `Run ${index + 1}` : "First run, which the others are compared with";
-  const field = el("select", { "aria-label": words, name: "run" }, el("option", { value: "" }, index < 2 ? "choose a run" : "add a run"),
-    [...lines].reverse().map((line) => el("option", { value: line.run_id, selected: line.run_id === value }, `${line.job_name} · ${moment(line.created)} · ${line.status}`)));
-  field.addEventListener("change", () => {
-    const runs = [...by("choose").querySelectorAll("select")].map((one) => one.value).filter(Boolean);
-    location.assign(path("/compare", { run: runs }));
-  });
-  return field;
-}
-
-function row(found, entry, index, origin) {
-  const most = Math.max(...entry.cells.map(({ figure }) => Math.abs(figure.value ?? 0)));
-  const name = title(entry.name) + (entry.group ? ` · ${entry.group}` : "");
-  return el("tr", {}, el("th", { scope: "row" }, name), entry.cells.map(({ figure, ratio, differs, noise }, at) => {
-    const bar = el("i");
-    bar.style.width = most > 0 ? `${(100 * Math.abs(figure.value ?? 0)) / most}%` : "0";
-    const range = figure.spread ? `${number(figure.spread.low, figure.unit)} – ${number(figure.spread.high, figure.unit)}` : figure.note;
-    return el("td", { class: at ? null : "first" },
-      el("span", { class: "value" }, cell(figure, `rows[${index}].cells[${at}].figure`, origin, name)),
-      at && ratio !== null ? el("span", { class: "ratio", "data-field": `rows[${index}].cells[${at}].ratio`, "data-command": origin.command, "data-value": ratio }, `× ${ratio.toFixed(2)}`) : null,
-      differs === true ? el("span", { class: "sure", title: "beyond the noise of the steps, with 95 % confidence" }, "differs") : null,
-      differs === false ? el("span", { class: "ratio", title: "not beyond the noise of the steps, with 95 % confidence" }, "within the noise") : null,
-      noise ? el("span", { class: "ratio", title: "whether the noise of the steps explains the difference" }, noise) : null,
-      figure.value === null ? null : el("div", { class: "meter", "aria-hidden": "true" }, bar),
-      el("span", { class: "spread" }, range));
-  }));
-}
-
-function show(found, origin) {
-  fill(by("result"),
-    found.summary?.length ? el("ul", { class: "summary card" }, found.summary.map((words) => el("li", {}, words))) : null,
-    el("div", { class: "scroll" }, el("table", { class: "compared" },
-      el("caption", { class: "unseen" }, "Figures of the runs; ratios are to the first run"),
-      el("thead", {}, el("tr", {}, el("td"), found.runs.map((run) => el("th", { scope: "col" },
-        el("a", { href: `/runs/${encodeURIComponent(run.run_id)}` }, run.job_name), " ", statusBadge(run), " ",
-        run.verdict ? verdictBadge(run.verdict) : null, el("small", { class: "mono" }, run.run_id))))),
-      el("tbody", {}, found.rows.map((entry, index) => row(found, entry, index, origin))))),
-    el("h2", {}, "Notes"),
-    el("ul", { class: "notes" }, [...found.notes, "× is the ratio to the first run; under each value its 10th to 90th percentile of the seconds"].map((note) => el("li", {}, note))));
-}
 
 /** Draws one quantity of all runs in one chart, by the time since their start or by step. */
 async function curves(runs) {
@@ -77,35 +30,19 @@ async function curves(runs) {
     again();
   };
   for (const field of [quantity, axis]) field.addEventListener("change", draw);
-  by("result").append(el("h2", {}, "Curves"), el("div", { class: "bar" }, quantity, axis), place);
+  fill(by("curves"), el("h2", {}, "Curves"), el("div", { class: "bar" }, quantity, axis), place);
   new ResizeObserver(() => plot.resize()).observe(place);
   addEventListener("themechange", () => plot.draw());
   draw();
 }
 
-function pickers(lines, ids) {
-  fill(by("choose"), [...ids, "", ""].slice(0, Math.max(2, ids.length + 1)).map((value, index) => picker(lines, value, index)));
-}
-
-async function start() {
-  const lines = await get("/api/runs");
-  pickers(lines, wanted);
-  const place = document.querySelector("[data-source]");
-  if (wanted.length < 2) {
-    fill(by("result"), el("p", { class: "empty" }, "Choose two runs or more."));
-    return;
-  }
-  const command = `headrace compare ${wanted.join(" ")} --output json`;
-  const url = path("/api/compare", { run: wanted });
-  source(place, command, url);
-  const found = await get(url);
-  pickers(lines, found.runs.map((run) => run.run_id)); // the address may name jobs
-  show(found, new Origin(command, found.formulas));
-  await curves(found.runs);
-}
-
+addEventListener("change", (event) => {
+  if (event.target.closest("#choose")) location.assign(path("/compare", { run: [...by("choose").querySelectorAll("select")].map((one) => one.value) }));
+});
 try {
-  await start();
+  await part(`/parts/compare${location.search}`);
+  const runs = [...by("result").querySelectorAll("a[data-run]")].map((link) => ({ run_id: link.dataset.run, job_name: link.textContent }));
+  if (runs.length) await curves(runs);
 } catch (error) {
-  fill(by("trouble"), el("div", { class: "notice" }, error.message, error.hint ? el("div", {}, error.hint) : null));
+  trouble(error);
 }

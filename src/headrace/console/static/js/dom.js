@@ -19,6 +19,9 @@ export function fill(parent, ...children) {
   return parent;
 }
 
+/** Returns the colour of the n-th group or line. */
+export const colour = (index) => `var(--c${index % 8})`;
+
 export const by = (id) => document.getElementById(id);
 
 /** Says something to screen readers. */

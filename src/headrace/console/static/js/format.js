@@ -1,29 +1,11 @@
 // Numbers and times as people read them. It computes nothing that is not in the document shown.
 
-const TITLES = {
-  time_to_train: "Time to train", step_time: "Step time", samples_per_second: "Samples/s", data_wait: "Data wait",
-  cpu: "CPU of its own cores", cpu_per_1000_samples: "CPU per 1,000 samples", max_rss: "Max RSS", h2d: "Host to device", compute: "Compute", queue: "Queue depth",
-  supply: "Supply an executor", produce: "Produce", blocked: "Blocked", idle: "Idle", bytes_per_sample: "Bytes a sample",
-  link: "Link busy", gpu_use: "GPU", gpu_memory: "GPU memory", gpu_power: "GPU power",
-  worker_cpu: "CPU of 1,000 samples", server_cpu: "CPU of one core", server_rss: "Max RSS", server_sent: "Sent to trainers",
-  value_count: "Found", value_last: "Last", value_min: "Least", value_max: "Greatest", value_mean: "Mean",
-  billable_seconds: "Billable", cost: "Cost", cost_per_hour: "Cost an hour", cost_per_step: "Cost a step",
-  cost_per_epoch: "Cost an epoch", cost_per_1000_samples: "Cost of 1,000 samples", cost_platform: "Platform's bill",
-};
-
-/** Returns the title of a figure. */
-export function title(name) {
-  const words = TITLES[name] ?? name.replaceAll("_", " ");
-  return words.charAt(0).toUpperCase() + words.slice(1);
-}
-
 const places = (value) => (Math.abs(value) >= 100 ? 0 : Math.abs(value) >= 10 ? 1 : 2);
 
 /** Returns [number, unit] of a value; "–" when it was not measured. */
 export function parts(value, unit = "") {
   if (value === null || value === undefined || Number.isNaN(value)) return ["–", ""];
   if (unit.startsWith("bytes")) return bytes(value, unit.slice(5));
-  if (unit.startsWith("USD")) return [amount(value), unit];
   if (unit === "s") return value >= 60 ? [duration(value), ""] : [value.toFixed(1), "s"];
   if (unit === "1") return [Number.isInteger(value) ? value.toLocaleString("en") : significant(value), ""];
   if (unit === "") return [general(value), ""]; // of a metric definition, as the program printed it
@@ -58,16 +40,6 @@ function significant(value) {
   return value.toFixed(places(value));
 }
 
-/** Returns an amount with two decimals, or more while fewer than three digits count: the words of the command line,
- * `headrace.insight.cost.billing.amount`, which rounds halves to even. */
-export function amount(value) {
-  const places = value === 0 ? 2 : Math.min(100, Math.max(2, 2 - Number(value.toExponential().split("e")[1])));
-  const exact = value.toFixed(100); // a double that is a half at that place has no further digits
-  const kept = exact.slice(0, exact.indexOf(".") + 1 + places);
-  const even = /^50*$/.test(exact.slice(kept.length)) && Number(kept.at(-1)) % 2 === 0;
-  return even ? kept : value.toFixed(places);
-}
-
 function bytes(value, per) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   let index = 0;
@@ -95,15 +67,6 @@ export const moment = (seconds) => date(seconds).slice(0, 19).replace("T", " ");
 
 /** Returns "19:01:02.123", UTC. */
 export const clock = (seconds, digits = 3) => date(seconds).slice(11, 19 + (digits ? digits + 1 : 0));
-
-/** Returns how long ago a time was, roughly. */
-export function ago(seconds, now) {
-  const passed = Math.max(0, now - seconds);
-  if (passed < 90) return "just now";
-  if (passed < 5400) return `${Math.round(passed / 60)} min ago`;
-  if (passed < 129600) return `${Math.round(passed / 3600)} h ago`;
-  return `${Math.round(passed / 86400)} d ago`;
-}
 
 /** Returns an argument as a POSIX shell reads it back. */
 export const quoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'"'"'`)}'`);

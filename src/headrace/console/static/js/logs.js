@@ -1,9 +1,8 @@
 // The log of a run: pages of lines, asked for as one scrolls, filtered by group, host, rank and words. Never the whole.
 import { get, run as runPath } from "./api.js";
-import { el, fill, say, throttle } from "./dom.js";
+import { colour, el, fill, say, throttle } from "./dom.js";
 import { clock, moment, quoted } from "./format.js";
-import { source } from "./source.js";
-import { colour } from "./status.js";
+import { source } from "./page.js";
 
 const PAGE = 200;
 const BACK = 40; // lines before the moment that was jumped to

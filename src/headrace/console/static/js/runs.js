@@ -1,39 +1,28 @@
 // The first page: all runs, newest first, with filters. Verdict, data wait and cost come from each run's report, asked
 // for only when its row is seen.
-import { get, path, run as runPath } from "./api.js";
-import { by, el, fill, throttle } from "./dom.js";
-import { Origin, cell } from "./figure.js";
-import { ago, duration, moment } from "./format.js";
+import { path } from "./api.js";
+import { by, throttle } from "./dom.js";
 import { follow } from "./live.js";
-import { source } from "./source.js";
-import { groupBlock, statusBadge, verdictBadge } from "./status.js";
+import { fragment, trouble } from "./page.js";
 
-const STATES = { all: "All", going: "Running", Completed: "Completed", Failed: "Failed", Stopped: "Stopped" };
-const rows = new Map(); // by run id: {line, key: the state that its report is of, row, cells: those of its report, asked: for it}
+const rows = new Map(); // by run id: {row, html: as the server made it, cells: those of its report, asked: for it}
 const chosen = new Set();
 const asked = [];
 let asking = 0;
 
-const going = (line) => line.exit_code === null;
-
-function matches(line) {
-  const wanted = by("filter").elements.state.value;
-  const state = wanted === "all" || (wanted === "going" ? going(line) : line.status === wanted);
-  const text = [line.run_id, line.engine, line.status, ...line.groups.flatMap((group) => [group.name, group.instance_type])].join(" ").toLowerCase();
-  return state && by("words").value.toLowerCase().split(/\s+/).every((word) => text.includes(word));
-}
-
 function filter() {
+  const state = by("filter").elements.state.value;
+  const words = by("words").value.toLowerCase().split(/\s+/);
   let shown = 0;
-  for (const { line, row } of rows.values()) {
-    row.hidden = !matches(line);
+  for (const { row } of rows.values()) {
+    row.hidden = !(!state || row.dataset.state.split(" ").includes(state)) || !words.every((word) => row.dataset.text.includes(word));
     shown += row.hidden ? 0 : 1;
   }
   by("count").textContent = shown === rows.size ? `${rows.size} runs` : `${shown} of ${rows.size} runs`;
   by("runs").hidden = !rows.size;
   by("empty").hidden = shown > 0;
   by("empty").textContent = rows.size ? "No run matches." : "No run yet: start one with `headrace run job.yaml`.";
-  history.replaceState(null, "", path("/", { words: by("words").value, state: by("filter").elements.state.value.replace("all", "") }));
+  history.replaceState(null, "", path("/", { words: by("words").value, state }));
 }
 
 function choose(id, on) {
@@ -48,57 +37,24 @@ function choose(id, on) {
   else link.removeAttribute("href");
 }
 
-function draw(entry) {
-  const { line, row } = entry;
-  const box = el("input", { type: "checkbox", "aria-label": `Choose ${line.run_id} for a comparison` });
-  box.checked = chosen.has(line.run_id);
-  box.addEventListener("change", () => choose(line.run_id, box.checked));
-  const focused = row.contains(document.activeElement) ? document.activeElement.tagName : "";
-  fill(row,
-    el("td", {}, box),
-    el("td", { class: "job" }, el("a", { href: `/runs/${encodeURIComponent(line.run_id)}` }, line.job_name),
-      el("small", { class: "mono" }, line.run_id)),
-    el("td", {}, statusBadge(line), line.attempt > 1 ? ` attempt ${line.attempt}` : null,
-      line.cause && line.status === "Failed" ? el("span", { class: "why", title: line.cause }, line.cause) : null),
-    el("td", {}, line.groups.map(groupBlock)),
-    el("td", { "data-label": "started", class: "number", title: `${moment(line.created)} UTC` }, ago(line.created, Date.now() / 1000)),
-    el("td", { "data-label": "ran for", class: "number right" }, duration(line.seconds)),
-    ...(entry.cells ?? ["verdict", "data wait", "cost so far"].map((label) => el("td", { class: label === "verdict" ? "" : "right", "data-label": label }, el("span", { class: "muted" }, "…")))));
-  if (focused === "INPUT") box.focus();
-  if (focused === "A") row.querySelector("a").focus();
-}
-
-function reported(entry, report) {
-  const origin = new Origin(`headrace report ${entry.line.run_id} --output json`, report.formulas);
-  const wait = report.training?.data_wait;
-  const cost = report.cost?.total;
-  const or = (made) => made ?? el("span", { class: "muted", title: "not measured" }, "–");
-  const blank = (known) => (known ? "" : " blank");
-  entry.cells = [
-    el("td", { "data-label": "verdict", class: blank(report.verdict) }, or(report.verdict && verdictBadge(report.verdict))),
-    el("td", { "data-label": "data wait", class: `right${blank(wait)}` }, or(wait && cell(wait, "training.data_wait", origin))),
-    el("td", { "data-label": "cost so far", class: `right${blank(cost)}` }, or(cost && cell(cost, "cost.total", origin))),
-  ];
-  draw(entry);
-}
-
-function unreported(entry, error) {
-  const none = () => el("td", { class: "blank right", title: error.message }, "–");
-  entry.cells = [none(), none(), none()];
-  draw(entry);
-}
-
 function pump() {
   while (asking < 3 && asked.length) {
     const entry = asked.shift();
     asking += 1;
-    get(runPath(entry.line.run_id, "report"))
-      .then((report) => reported(entry, report), (error) => unreported(entry, error))
+    fragment(`/parts/runs/${encodeURIComponent(entry.row.dataset.run)}/row`)
+      .then((made) => {
+        entry.cells = [...made.querySelectorAll("td")];
+        cells(entry);
+      }, (error) => [...entry.row.cells].slice(6).forEach((cell) => Object.assign(cell, { textContent: "–", title: error.message })))
       .finally(() => {
         asking -= 1;
         pump();
       });
   }
+}
+
+function cells({ row, cells }) {
+  if (cells && !row.querySelector(":popover-open")) [...row.cells].slice(6).forEach((cell, at) => cell.replaceWith(cells[at]));
 }
 
 const seen = new IntersectionObserver((changes) => {
@@ -112,62 +68,47 @@ const seen = new IntersectionObserver((changes) => {
   pump();
 });
 
-function take(lines) {
-  const body = by("runs").tBodies[0];
-  const ids = new Set(lines.map((line) => line.run_id));
-  for (const [id, entry] of rows) {
-    if (!ids.has(id)) {
-      entry.row.remove();
-      rows.delete(id);
+/** Takes the rows: those that are as before stay, so that a reader loses neither focus nor choice. */
+function take(fresh) {
+  const ids = new Set(fresh.map((row) => row.dataset.run));
+  for (const [id, { row }] of rows) if (!ids.has(id) && rows.delete(id)) row.remove();
+  let before = null;
+  for (const row of fresh) {
+    const id = row.dataset.run;
+    const html = row.outerHTML;
+    const entry = rows.get(id) ?? { row, cells: null, asked: false };
+    const isNew = !rows.has(id);
+    rows.set(id, entry);
+    if (isNew) {
+      if (before) before.after(row);
+      else by("rows").prepend(row);
+    } else if (entry.html !== html && !entry.row.querySelector(":popover-open, :focus")) {
+      if (entry.row.dataset.key !== row.dataset.key && entry.asked) asked.push(entry);
+      seen.unobserve(entry.row);
+      entry.row.replaceWith(row);
+      entry.row = row;
+      cells(entry);
     }
-  }
-  for (const line of lines) {
-    const known = rows.get(line.run_id);
-    const key = `${line.secondary_status} ${line.degraded} ${line.hosts}`;
-    if (known) {
-      known.line = line;
-      if (going(line) || known.key !== key) draw(known);
-      if (known.key !== key) {
-        known.key = key;
-        known.asked = true;
-        asked.push(known);
-      }
-      continue;
-    }
-    const entry = { line, key, row: el("tr", { "data-run": line.run_id }), cells: null, asked: false };
-    rows.set(line.run_id, entry);
-    draw(entry);
-    body.prepend(entry.row); // the list is oldest first
-    seen.observe(entry.row);
+    entry.html = html;
+    entry.row.querySelector("input").checked = chosen.has(id);
+    if (isNew || entry.row === row) seen.observe(entry.row);
+    before = entry.row;
   }
   pump();
   filter();
 }
 
-function broken(found) {
-  if (!found.length) return fill(by("broken"));
-  const words = found.length === 1 ? "One directory among the runs cannot be read" : `${found.length} directories among the runs cannot be read`;
-  const items = found.map((damage) => {
-    const id = damage.path.split("/").at(-2);
-    return el("li", {}, el("a", { href: `/runs/${encodeURIComponent(id)}` }, id), `: ${damage.reason}`);
-  });
-  return fill(by("broken"), el("div", { class: "notice mild" }, words, el("ul", {}, items)));
-}
-
 async function load() {
   try {
-    take(await get("/api/runs"));
-    broken(await get("/api/unreadable"));
+    const made = await fragment("/parts/runs");
+    by("trouble").replaceWith(made.getElementById("trouble"));
+    take([...made.querySelectorAll("tr")]);
   } catch (error) {
-    fill(by("broken"), el("div", { class: "notice" }, error.message, error.hint ? ` – ${error.hint}` : ""));
+    trouble(error);
   }
 }
 
-const start = new URLSearchParams(location.search);
-source(document.querySelector("[data-source]"), "headrace ps --all --output json", "/api/runs");
-by("states").append(...Object.entries(STATES).map(([value, words]) =>
-  el("label", {}, el("input", { type: "radio", name: "state", value, checked: value === (start.get("state") || "all") }), el("span", {}, words))));
-by("words").value = start.get("words") ?? "";
+by("runs").addEventListener("change", (event) => choose(event.target.closest("tr").dataset.run, event.target.checked));
 by("filter").addEventListener("input", filter);
 by("filter").addEventListener("submit", (event) => event.preventDefault());
 addEventListener("keydown", (event) => {
@@ -179,4 +120,4 @@ addEventListener("keydown", (event) => {
 const again = throttle(load, 1000);
 await load();
 follow("/api/live", again);
-setInterval(() => [...rows.values()].some(({ line }) => going(line)) && !document.hidden && again(), 5000);
+setInterval(() => by("rows").querySelector("[data-state^=going]") && !document.hidden && again(), 5000);

@@ -1,4 +1,4 @@
-"""The report of a grid as sheets of plain cells, which text, Markdown and HTML all show, and as CSV."""
+"""The report of a grid, its best lines and the list of grids as documents, which every writer shows; and as CSV."""
 
 from __future__ import annotations
 
@@ -8,13 +8,28 @@ import json
 from collections.abc import Iterable, Sequence
 
 from headrace.grid.journal.grid_record import CopyRecord
-from headrace.grid.lines.line import ENGINE, REGION, said_of
 from headrace.grid.report.best_lines import value_of
+from headrace.grid.report.grid_charts import front_chart, lanes_chart
+from headrace.grid.report.grid_listing import GridLine, UnreadGrid
 from headrace.grid.report.grid_report import GridReport, counted
-from headrace.grid.report.line_result import LineResult
+from headrace.grid.report.line_result import LineResult, place_of, span, told, why
 from headrace.insight.cost.billing import amount
-from headrace.insight.render.plain_text import MISSING, duration, size_text
-from headrace.insight.render.tables import Sheet
+from headrace.insight.render.document import (
+    Cell,
+    Chart,
+    Document,
+    Formulas,
+    Heading,
+    Section,
+    Sentence,
+    Table,
+    document,
+    notes,
+    section,
+    sentences,
+    table,
+)
+from headrace.insight.render.plain_text import MISSING, duration, moment, size_text
 
 
 def headline(report: GridReport) -> str:
@@ -40,26 +55,78 @@ def totals(report: GridReport) -> tuple[str, ...]:
     )
 
 
-def grid_sheets(report: GridReport, most: int | None = None, *, why_first: bool = False) -> list[Sheet]:
-    """Returns the tables of a report; those without a row are left out.
+def grid_document(report: GridReport, most: int | None = None) -> Document:
+    """Returns the report of a grid.
 
     Args:
-        report: of a grid.
+        report: it.
         most: lines to show; None for all.
-        why_first: why a line did not complete stands beside its state, where a page is not as wide as the table.
     """
-    shown = report.lines if most is None else report.lines[:most]
-    lines = lines_sheet("lines", report, shown)
-    if why_first:
-        lines = _moved(lines, len(lines.columns) - 1, 3)
-    sheets = [best_sheet(report), lines, _regions(report), _copies(report.copies)]
-    return [sheet for sheet in sheets if sheet.rows]
+    left = 0 if most is None else len(report.lines) - most
+    more = [f"{left} lines more: --output csv or json has all"] if left > 0 else []
+    return document(
+        section(Heading(headline(report)), *sentences(totals(report))),
+        *_tables(report, most),
+        notes([*more, *report.notes]),
+    )
 
 
-def best_sheet(report: GridReport, most: int = 5) -> Sheet:
+def grid_page(report: GridReport) -> Document:
+    """Returns the report of a grid as its HTML has it, with charts. Why a line did not complete stands beside its
+    state: a page is not as wide as the table."""
+    charts = [chart for chart in (lanes_chart(report), front_chart(report)) if chart]
+    return document(
+        section(Heading(headline(report)), *sentences(totals(report))),
+        section(*map(Chart, charts), kind="charts"),
+        *_tables(report, None, why_first=True),
+        notes(report.notes),
+        section(Formulas(report.formulas, f"grid report {report.name}")),
+    )
+
+
+def _tables(report: GridReport, most: int | None, *, why_first: bool = False) -> list[Section]:
+    """Returns the tables of a report, one a section; those without a row are left out."""
+    lines = _lines(report, report.lines[:most], why_first=why_first)
+    tables = [best_table(report), lines, _regions(report), _copies(report.copies)]
+    return [section(each) for each in tables if each.rows]
+
+
+def best_of_document(report: GridReport, most: int) -> Document:
+    """Returns the best lines of a grid."""
+    best = best_table(report, most)
+    heading = Heading(f"{report.name}: {best.title}")
+    return document(section(heading), section(best if best.rows else None), notes(report.notes))
+
+
+def grids_document(grids: Sequence[GridLine], unread: Sequence[UnreadGrid], now: float) -> Document:
+    """Returns the grids of this machine. `now`: seconds since the epoch."""
+    rows = [
+        (
+            each.name,
+            str(each.lines),
+            ", ".join(f"{count} {state}" for state, count in each.states.items()),
+            " ".join(each.regions),
+            f"{moment(each.created)} UTC",
+            span(max(0.0, (now if each.ended is None else each.ended) - each.created)),
+            amount(each.cost),
+        )
+        for each in grids
+    ]
+    names = ("grid", "lines", "states", "regions", "started", "went for", "cost")
+    return document(
+        section(
+            table(names, rows, ("lines", "cost"))
+            if rows
+            else Sentence("no grid yet: `headrace grid run array.yaml` starts one")
+        ),
+        notes(f"{each.name} cannot be read: {each.error}" for each in unread),
+    )
+
+
+def best_table(report: GridReport, most: int = 5) -> Table:
     """Returns the best lines by the objective, and those that no other one beats in cost and metric together."""
     if report.objective is None:
-        return Sheet("best", (), ())
+        return Table("best", (), ())
     front = set(report.front)
     chosen = list(dict.fromkeys([*report.best[:most], *report.front]))
     by_index = {each.index: each for each in report.lines}
@@ -69,27 +136,31 @@ def best_sheet(report: GridReport, most: int = 5) -> Sheet:
             str(rank[index]),
             by_index[index].job_name,
             told(by_index[index]),
-            _value(value_of(by_index[index], report.objective)),
+            Cell(_value(value_of(by_index[index], report.objective)), strong=not number),
             _money(by_index[index].cost),
             "not beaten in both" if index in front else "",
         )
-        for index in sorted(chosen, key=lambda one: rank[one])
+        for number, index in enumerate(sorted(chosen, key=lambda one: rank[one]))
     )
     goal = "least" if report.objective.goal == "min" else "greatest"
     title = f"{goal} {report.objective.metric}"
     columns = ("rank", "job", "line", report.objective.metric, "cost", "cost and metric")
-    return Sheet(title, columns, rows, frozenset({0, 3, 4}), frozenset({(0, 3)} if rows else ()))
+    return Table(title, columns, rows, frozenset({0, 3, 4}))
 
 
-def lines_sheet(title: str, report: GridReport, lines: Sequence[LineResult]) -> Sheet:
+def _lines(report: GridReport, lines: Sequence[LineResult], *, why_first: bool) -> Table:
     """Returns a row for each of some lines."""
-    names = _metric_names(report)
+    names = metric_names(report)
+
+    def ordered(row: tuple[str, ...]) -> tuple[str, ...]:
+        return (*row[:3], row[-1], *row[3:-1]) if why_first else row
+
     columns = ("line", "says", "state", "engine", "region", "attempts", "time", "planned", "cost", *names, "why")
     rows = tuple(
         (
             place_of(each),
             told(each),
-            each.state.value,
+            Cell(each.state.value, strong=not each.completed and each.state.over),
             each.engine,
             each.region or MISSING,
             str(each.attempts),
@@ -101,44 +172,7 @@ def lines_sheet(title: str, report: GridReport, lines: Sequence[LineResult]) -> 
         )
         for each in lines
     )
-    marked = {(y, 2) for y, each in enumerate(lines) if not each.completed and each.state.over}
-    return Sheet(title, columns, rows, frozenset(range(5, 9 + len(names))), frozenset(marked))
-
-
-def _moved(sheet: Sheet, column: int, to: int) -> Sheet:
-    """Returns a table with a column farther to the left."""
-    order = [*range(to), column, *(x for x in range(to, len(sheet.columns)) if x != column)]
-    return Sheet(
-        sheet.title,
-        tuple(sheet.columns[x] for x in order),
-        tuple(tuple(row[x] for x in order) for row in sheet.rows),
-        frozenset(order.index(x) for x in sheet.right),
-        frozenset((y, order.index(x)) for y, x in sheet.marked),
-    )
-
-
-def why(result: LineResult) -> str:
-    """Returns why a line did not complete: what the grid has decided about it comes before what befell its run."""
-    return result.reason or (str(result.cause) if result.cause is not None else "")
-
-
-def told(result: LineResult) -> str:
-    """Returns what a line says, in few words; its region and engine have columns of their own."""
-    return said_of(result.fields, beside=(REGION, ENGINE))
-
-
-def place_of(result: LineResult) -> str:
-    """Returns where a line was written; of one that the grid's file has no more it says so."""
-    return result.place if result.in_file else f"{result.place} (not in the file now)"
-
-
-def span(seconds: float) -> str:
-    """Returns a time in words, with its unit.
-
-    >>> span(4.25), span(75), span(3723)
-    ('4.2 s', '1:15 min', '1:02:03 h')
-    """
-    return duration(seconds) + ("" if seconds < 60 else " min" if int(seconds) < 3600 else " h")
+    return table(ordered(columns), map(ordered, rows), columns[5:-1], "lines")
 
 
 def grid_csv(report: GridReport) -> str:
@@ -147,7 +181,7 @@ def grid_csv(report: GridReport) -> str:
     Numbers are as in the JSON; seconds since the epoch; an empty cell is what is not known.
     """
     fields = list(dict.fromkeys(name for each in report.lines for name in each.fields))
-    names = _metric_names(report)
+    names = metric_names(report)
     own = ("index", "place", "key", "job_name", "state", "engine", "region", "attempts", "run_id", "started", "ended")
     money = ("seconds", "planned_seconds", "planned_cost", "cost")
     held = io.StringIO(newline="")
@@ -164,7 +198,7 @@ def grid_csv(report: GridReport) -> str:
     return held.getvalue()
 
 
-def _regions(report: GridReport) -> Sheet:
+def _regions(report: GridReport) -> Table:
     names = ("region", "lines", "completed", "failed", "stopped", "going", "attempts", "planned", "cost", "copies")
     rows = tuple(
         (
@@ -174,10 +208,10 @@ def _regions(report: GridReport) -> Sheet:
         )
         for each in report.regions
     )
-    return Sheet("regions", names, rows, frozenset(range(1, len(names))))
+    return Table("regions", names, rows, frozenset(range(1, len(names))))
 
 
-def _copies(copies: Iterable[CopyRecord]) -> Sheet:
+def _copies(copies: Iterable[CopyRecord]) -> Table:
     names = ("copy", "from", "to", "state", "copied", "planned", "cost", "why")
     rows = tuple(
         (
@@ -192,10 +226,11 @@ def _copies(copies: Iterable[CopyRecord]) -> Sheet:
         )
         for each in copies
     )
-    return Sheet("copies", names, rows, frozenset({4, 5, 6}))
+    return Table("copies", names, rows, frozenset({4, 5, 6}))
 
 
-def _metric_names(report: GridReport) -> list[str]:
+def metric_names(report: GridReport) -> list[str]:
+    """Returns the metrics that any line has, that of the objective first."""
     names = sorted({name for each in report.lines for name in each.metrics})
     first = report.objective.metric if report.objective else ""
     return sorted(names, key=lambda name: (name != first, name))
@@ -209,7 +244,7 @@ def _value(value: float | None) -> str:
     return MISSING if value is None else f"{value:.6g}"
 
 
-def best_document(report: GridReport, most: int) -> dict[str, object]:
+def best_values(report: GridReport, most: int) -> dict[str, object]:
     """Returns the best lines as plain data.
 
     Args:

@@ -1,7 +1,4 @@
-"""The report of a grid as one self-contained HTML page, and as Markdown.
-
-Its charts are inline SVG: when each line ran, by region, and cost against a metric.
-"""
+"""The charts of a grid's report as inline SVG: when each line ran, by region, and cost against a metric."""
 
 from __future__ import annotations
 
@@ -12,11 +9,8 @@ from typing import NamedTuple
 from headrace.grid.journal.grid_record import LineState
 from headrace.grid.report.best_lines import Objective, value_of
 from headrace.grid.report.grid_report import GridReport
-from headrace.grid.report.grid_sheets import grid_sheets, headline, span, told, totals
-from headrace.grid.report.line_result import AttemptSpan, LineResult
+from headrace.grid.report.line_result import AttemptSpan, LineResult, span, told
 from headrace.insight.cost.billing import amount
-from headrace.insight.render import markdown
-from headrace.insight.render.html import escaped, formula_list, note_list, page, section
 from headrace.insight.render.svg import HEIGHT, WIDTH, nice_ticks
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 12, 36
@@ -30,10 +24,9 @@ _STATES = {
 
 def lanes_chart(report: GridReport) -> str:
     """Returns a figure with a bar for each attempt that had a run, in the lanes of its region; empty without one."""
-    bars = [Bar(each, attempt) for each in report.lines for attempt in each.spans]
-    if not bars:
+    lanes = lanes_of(report)
+    if not lanes:
         return ""
-    lanes = _lanes(bars)
     rows = sum(len(lane) + 1 for lane in lanes.values())
     right = max(report.seconds, 1.0)
     height = _TOP + rows * _LANE + _BOTTOM
@@ -50,11 +43,12 @@ def lanes_chart(report: GridReport) -> str:
     ran = sum(1 for each in report.lines if each.spans)
     left_out = f"; {len(report.lines) - ran} lines have not run" if ran < len(report.lines) else ""
     label = f"when {ran} lines ran, in {len(lanes)} regions{left_out}"
+    styles = {_STATES.get(attempt.state, "") for each in report.lines for attempt in each.spans}
     legend = "".join(
         f'<li><svg class="key" viewBox="0 0 24 8" aria-hidden="true"><rect class="bar {style}" width="24" height="8"/>'
         f"</svg>{words}</li>"
         for style, words in (("done", "completed"), ("bad", "failed"), ("warn", "stopped"), ("", "going"))
-        if any(_STATES.get(each.span.state, "") == style for each in bars)
+        if style in styles
     )
     return (
         f"<figure><figcaption>lines by region<span>since the grid began</span></figcaption>"
@@ -69,9 +63,17 @@ class Bar(NamedTuple):
     line: LineResult
     span: AttemptSpan
 
+    @property
+    def words(self) -> str:
+        """What it says to who points at it."""
+        attempt = f" (attempt {self.span.number})" if self.line.attempts > 1 else ""
+        came = f"{self.span.state.value}, {span(self.span.seconds)}"
+        return f"{self.line.job_name}{attempt}: {told(self.line)}; {came}"
 
-def _lanes(bars: Sequence[Bar]) -> dict[str, list[list[Bar]]]:
-    """Puts attempts in a region that did not run at once into one lane."""
+
+def lanes_of(report: GridReport) -> dict[str, list[list[Bar]]]:
+    """Returns the attempts that had a run, by region; those that did not run at once are in one lane."""
+    bars = [Bar(each, attempt) for each in report.lines for attempt in each.spans]
     lanes: dict[str, list[list[Bar]]] = {}
     ends: dict[str, list[float]] = {}
     for each in sorted(bars, key=lambda one: (one.span.region, one.span.started, one.line.index)):
@@ -90,11 +92,9 @@ def _bar(each: Bar, origin: float, right: float, y: int) -> str:
     scale = (WIDTH - _LEFT - _RIGHT) / right
     x = _LEFT + max(0.0, each.span.started - origin) * scale
     width = max(1.5, each.span.seconds * scale - 0.5)
-    attempt = f" (attempt {each.span.number})" if each.line.attempts > 1 else ""
-    words = f"{each.line.job_name}{attempt}: {told(each.line)}; {each.span.state.value}, {span(each.span.seconds)}"
     return (
         f'<rect class="bar {_STATES.get(each.span.state, "")}" x="{x:.1f}" y="{y + 1}" width="{width:.1f}" '
-        f'height="{_LANE - 2}" rx="2"><title>{html.escape(words)}</title></rect>'
+        f'height="{_LANE - 2}" rx="2"><title>{html.escape(each.words)}</title></rect>'
     )
 
 
@@ -171,30 +171,3 @@ def _scales(costs: _Axis, values: _Axis) -> Iterable[str]:
         x = costs.x(cost)
         yield f'<path class="grid" d="M{x:.1f} {_TOP}V{HEIGHT - _BOTTOM}"/>'
         yield f'<text x="{x:.1f}" y="{HEIGHT - _BOTTOM + 15}" text-anchor="middle">{amount(cost)}</text>'
-
-
-def grid_page(report: GridReport) -> str:
-    """Returns the page of a grid."""
-    written = escaped
-    says = "".join(f"<p>{written(line)}</p>" for line in totals(report))
-    charts = lanes_chart(report) + front_chart(report)
-    source = f"headrace grid report {report.name} --output json"
-    body = [
-        f"<header><h1>{written(headline(report))}</h1>{says}</header>",
-        f'<section class="charts">{charts}</section>' if charts else "",
-        *map(section, grid_sheets(report, why_first=True)),
-        note_list(report.notes) if report.notes else "",
-        formula_list(report.formulas),
-        f"<footer>All figures of this page: <code>{written(source)}</code></footer>",
-    ]
-    return page(report.name, body)
-
-
-def grid_markdown(report: GridReport) -> str:
-    """Returns the report of a grid in Markdown."""
-    lines = [f"# {markdown.escaped(headline(report))}", "", *(f"* {markdown.escaped(line)}" for line in totals(report))]
-    for sheet in grid_sheets(report):
-        lines += ["", *markdown.heading(sheet), *markdown.table(sheet)]
-    if report.notes:
-        lines += ["", *markdown.note_lines(report.notes)]
-    return "\n".join(lines) + "\n"
