@@ -22,7 +22,8 @@ from headrace.engines.ticket import read_ticket
 from headrace.insight import report
 from headrace.insight.render.run_documents import report_tables
 from headrace.processes.process_table import scan
-from headrace.runs import Status
+from headrace.runs import Status, of_kind
+from headrace.runs.metric_records import PlatformMinute
 from serve_process import ServeProcess, wait_for
 
 pytestmark = pytest.mark.namespaces
@@ -98,7 +99,7 @@ def test_hosts_whose_record_is_lost_with_the_leader_are_reported_as_the_platform
     assert {(each.group, each.host, each.source) for each in found.platform} == {
         ("unknown", "algo-1", "CloudWatch"), ("unknown", "algo-2", "CloudWatch"),
     }  # fmt: skip
-    for minutes in handle.run.platform_minutes().values():
+    for minutes in of_kind(handle.run.metrics(), PlatformMinute).values():
         assert all(minute.cpu and minute.cpu > 1 and minute.memory for minute in minutes), minutes  # of a busy machine
     (sheet,) = [each for each in report_tables(found) if each.title.startswith("measured by the platform")]
     assert [row[:3] for row in sheet.rows] == [("unknown", f"algo-{n}", "CloudWatch") for n in (1, 2)]

@@ -12,7 +12,7 @@ import pytest
 from stage import Stage, text
 
 from headrace import insight
-from headrace.runs import Run, Status, Stream
+from headrace.runs import Run, Status, Stream, ValueSecond, of_kind
 from headrace.runs.describe import describe
 from needs import require
 from nvml import build_nvml, write_smi
@@ -173,7 +173,7 @@ def test_only_the_gpus_of_a_host_are_read_and_one_that_fails_is_told_once(done) 
 
 
 def test_metric_definitions_find_values_in_the_lines_of_every_host(done) -> None:
-    seconds = done.run.value_seconds()
+    seconds = of_kind(done.run.metrics(), ValueSecond)
     assert {stream.name for stream in seconds} == {"values"}
     loss = {each.name: each for each in done.report.values}["loss"]
     assert loss.programs == ("data/algo-2[0]", "gpu/algo-1[0]")

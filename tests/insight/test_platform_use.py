@@ -9,7 +9,7 @@ from recorded_runs import columns_of
 from headrace.engines.sagemaker.service_calls import HostPoint, ServiceRefused
 from headrace.engines.sagemaker.service_measures import bring_host_metrics
 from headrace.insight.figures.platform_use import platform_uses
-from headrace.runs import EventWriter, MetricWriter, Run, Stream, create_run
+from headrace.runs import EventWriter, MetricWriter, Run, Stream, create_run, of_kind
 from headrace.runs.events import AttemptBilled, InstancesStarted
 from headrace.runs.metric_records import HostSecond, PlatformMinute
 
@@ -61,7 +61,7 @@ def test_only_what_the_own_records_do_not_tell_is_brought_from_where_they_end(tm
         ("algo-2", 60.0, 660.0),  # it has no record
         ("algo-3", 300.0, 660.0),  # its agent was killed
     }
-    found = run.platform_minutes()
+    found = of_kind(run.metrics(), PlatformMinute)
     assert found[Stream("dnn", "algo-2", "platform")][0] == PlatformMinute(
         t=60.0, seconds=60.0, source="CloudWatch", cpu=200.0, memory=200.0, gpu=200.0, gpu_memory=200.0, disk=200.0
     )
@@ -78,6 +78,6 @@ def test_a_host_whose_group_nobody_told_is_shown_without_one_and_a_refusal_ends_
     run = recorded(tmp_path, instances=False)
     assert bring_host_metrics(run, Measured(refuses=True)) == 0  # type: ignore[arg-type]
     assert bring_host_metrics(run, Measured()) == 4  # type: ignore[arg-type]
-    uses = platform_uses(columns_of(run.platform_minutes()), {"data": "ml.c5.xlarge"})
+    uses = platform_uses(columns_of(of_kind(run.metrics(), PlatformMinute)), {"data": "ml.c5.xlarge"})
     assert [(each.group, each.host) for each in uses] == [("unknown", "algo-2"), ("unknown", "algo-3")]
     assert (uses[0].cpu.value, uses[0].cpu.unit) == (150.0, "% of one")

@@ -13,16 +13,13 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
-
 from headrace.errors import HeadraceError, UsageError
 from headrace.insight.figures.columns import Columns
-from headrace.insight.figures.figure import Figure
-from headrace.insight.reports.run_report import Report, report
+from headrace.insight.reports.run_report import report
 from headrace.insight.timeseries import charts
 from headrace.insight.timeseries.buckets import MOST_POINTS, Grid
 from headrace.install_hint import install_hint
@@ -87,8 +84,10 @@ def exported(run: Run) -> Exported:
             name = f"{OWN}{chart.name}/{line.name}"
             series[name] = [Point(t, round(t - start), value) for t, value in points if value is not None]
     end = known.ended or last
-    for name, value in _figures(known):
-        series[f"{OWN}report/{name}"] = [Point(end, round(end - start), value)]
+    for (name, group), figure in known.figures().items():
+        if figure.value is not None:
+            point = Point(end, round(end - start), float(figure.value))
+            series["/".join(filter(None, (f"{OWN}report", group, name)))] = [point]
     texts = describe(run).get("HyperParameters")
     parameters = {name: _decoded(text) for name, text in texts.items()} if isinstance(texts, dict) else {}
     hosts = {f"{group.name}.hosts": len(group.hosts) for group in known.groups}
@@ -117,16 +116,6 @@ def _values(records: list[tuple[Stream, ValueSecond | ValueNotFinite]]) -> dict[
                 for second, count in zip(seconds, counts, strict=True)
             ]
     return series
-
-
-def _figures(known: Report) -> Iterator[tuple[str, float]]:
-    """Yields the figures of a report that were measured."""
-    parts: list[tuple[str, object]] = [("", known), ("", known.training), ("", known.cost)]
-    parts += [(f"{group.name}/", group) for group in known.groups]
-    for place, part in parts:
-        for value in msgspec.structs.asdict(part).values() if isinstance(part, msgspec.Struct) else ():
-            if isinstance(value, Figure) and value.value is not None:
-                yield place + value.name, float(value.value)
 
 
 def _decoded(text: object) -> object:

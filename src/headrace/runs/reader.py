@@ -20,7 +20,7 @@ from headrace.runs.events import ArtefactsStored, Event, Status
 from headrace.runs.lifecycle import last_word
 from headrace.runs.log_lines import LogFollower, LogLine, Selector, parse_selector, stream_of
 from headrace.runs.metric_records import HostSecond, Metric, PlatformMinute, ServiceSecond
-from headrace.runs.run_paths import HOST, PLATFORM, RunPaths, Stream
+from headrace.runs.run_paths import HOST, RunPaths, Stream
 from headrace.runs.segment_reader import read_copied
 from headrace.runs.state import Program, RunState, state_of
 from headrace.runs.store import RECORD_VERSION, RunHeader, find_run, is_copy, list_paths, read_header, supervisor_alive
@@ -278,22 +278,9 @@ class Run:
             found.setdefault(stream, []).append(metric)
         return found
 
-    def loader_seconds(self) -> dict[Stream, list[LoaderSecond]]:
-        """Returns the metrics of the loaders, by rank."""
-        return of_kind(self.metrics(), LoaderSecond)
-
     def host_seconds(self) -> dict[Stream, list[HostSecond]]:
         """Returns the metrics of the hosts."""
         return of_kind(self.metrics(Selector(name=HOST)), HostSecond)
-
-    def platform_minutes(self) -> dict[Stream, list[PlatformMinute]]:
-        """Returns what its platform measured of hosts; empty for most runs."""
-        return of_kind(self.metrics(Selector(name=PLATFORM)), PlatformMinute)
-
-    def value_seconds(self) -> dict[Stream, list[ValueSecond]]:
-        """Returns what the job's metric definitions found, by host, and what programs gave to `headrace.log`, by
-        program."""
-        return of_kind(self.metrics(), ValueSecond)
 
     def logs(
         self,

@@ -8,9 +8,9 @@ Host=<job>/algo-N       CPUUtilization, MemoryUtilization, GPUUtilization, GPUMe
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Sequence
 from datetime import datetime, timezone
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from headrace.endpoint.auth.gatekeeper import Caller
 from headrace.endpoint.services.service import Service
 from headrace.endpoint.wire.protocols import ServiceError
 from headrace.endpoint.wire.requests import Members
-from headrace.insight.figures.columns import read_columns
+from headrace.insight.figures.columns import Table, read_columns
 from headrace.insight.figures.quantities import DISK, GPU_MEMORY, GPU_USE, MEMORY, SERVER_CPU, at_once
 from headrace.runs import Run, Selector
 from headrace.runs.run_paths import HOST
@@ -26,21 +26,7 @@ from headrace.runs.run_paths import HOST
 NAMESPACE = "/aws/sagemaker/TrainingJobs"
 _WRONG = "InvalidParameterValue"
 _MOST_POINTS = 1440
-
-
-class Figures(NamedTuple):
-    """Some values of one metric.
-
-    Attributes:
-        t: when, seconds since the epoch.
-        number, low, high, total: how many, the least, the greatest, their sum.
-    """
-
-    t: float
-    number: int
-    low: float
-    high: float
-    total: float
+_COLUMNS = ("t", "count", "low", "high", "total")
 
 
 class RunSource(Protocol):
@@ -65,11 +51,11 @@ def monitoring(source: RunSource) -> Service:
             raise ServiceError(_WRONG, "The parameter Period must be 1, 5, 10, 30 or a multiple of 60.")
         if (end - begin) / period > _MOST_POINTS * 1000:
             raise ServiceError("InvalidParameterCombination", "You have requested too many datapoints.")
-        own, figures = _find(source, members, name, caller)
+        own, values = _find(source, members, name, caller)
         wanted = "None" if own else "Percent"
         if unit not in (None, wanted):
             return {"Label": name, "Datapoints": []}
-        points = statistics((each for each in figures if begin <= each.t < end), period)
+        points = statistics(values, begin, end, period)
         if len(points) > _MOST_POINTS:
             raise ServiceError("InvalidParameterCombination", f"You have requested up to {len(points)} datapoints.")
         shown = [
@@ -80,60 +66,47 @@ def monitoring(source: RunSource) -> Service:
     return Service("monitoring", ("cloudwatch",), {"GetMetricStatistics": get_metric_statistics}, _WRONG)
 
 
-def statistics(figures: Iterable[Figures], period: float) -> list[tuple[datetime, dict[str, float]]]:
+def statistics(
+    values: Sequence[Table], begin: float, end: float, period: float
+) -> list[tuple[datetime, dict[str, float]]]:
     """Returns count, average, sum, least and greatest value for each period that has some, in the order of time.
 
     Args:
-        figures: the values.
+        values: rows of numbers, as those of a job's own metric: t, count, low, high and total.
+        begin, end: from when, and before when, seconds since the epoch.
         period: seconds; periods begin at multiples of it.
     """
-    found: dict[float, Figures] = {}
-    for each in figures:
-        begin = math.floor(each.t / period) * period
-        one = found.get(begin)
-        if one is None:
-            found[begin] = each
-        else:
-            low, high = min(one.low, each.low), max(one.high, each.high)
-            found[begin] = Figures(begin, one.number + each.number, low, high, one.total + each.total)
-    return [
-        (
-            datetime.fromtimestamp(begin, timezone.utc),
-            {
-                "SampleCount": float(one.number),
-                "Average": one.total / one.number,
-                "Sum": one.total,
-                "Minimum": one.low,
-                "Maximum": one.high,
-            },
-        )
-        for begin, one in sorted(found.items())
-    ]
+    if not values:
+        return []
+    rows = Table({name: np.concatenate([table[name] for table in values]) for name in _COLUMNS})
+    finite = np.isfinite([rows[name] for name in _COLUMNS]).all(axis=0)
+    found = rows.where((begin <= rows["t"]) & (rows["t"] < end) & (rows["count"] > 0) & finite)
+    found = Table({**found.columns, "period": np.floor(found["t"] / period)})
+    points = []
+    for number, part in found.parted("period").items():
+        count, total = math.fsum(part["count"]), math.fsum(part["total"])
+        point = {"SampleCount": count, "Average": total / count, "Sum": total}
+        point |= {"Minimum": part["low"].min().item(), "Maximum": part["high"].max().item()}
+        points.append((datetime.fromtimestamp(number * period, timezone.utc), point))
+    return points
 
 
-def _find(source: RunSource, members: Members, name: str, caller: Caller) -> tuple[bool, Iterator[Figures]]:
+def _find(source: RunSource, members: Members, name: str, caller: Caller) -> tuple[bool, list[Table]]:
     """Returns the values that a request names, and whether they are of a metric that the job defines."""
     dimensions = members.get("Dimensions")
     given = {each["Name"]: each["Value"] for each in dimensions} if isinstance(dimensions, list) else {}
     if members.get("Namespace") != NAMESPACE or len(given) != 1:
-        return True, iter(())
+        return True, []
     job, _, host = str(given.get("Host", "")).partition("/")
     job = str(given.get("TrainingJobName", job))
     if not caller.owns(job):
         raise ServiceError("AccessDenied", "the key of a job's programs reads the metrics of their own job")
     run = source.run_of(job)
     if run is None:
-        return True, iter(())
-    return ("Host" not in given), _of_host(run, host, name) if "Host" in given else _of_job(run, name)
-
-
-def _of_job(run: Run, name: str) -> Iterator[Figures]:
-    for key, rows in read_columns(run).tables("value").items():
-        if key.name == name:
-            values = (rows[field].tolist() for field in ("t", "count", "low", "high", "total"))
-            for t, count, low, high, total in zip(*values, strict=True):
-                if count and all(map(math.isfinite, (low, high, total))):
-                    yield Figures(t, int(count), low, high, total)
+        return True, []
+    if "Host" in given:
+        return False, _of_host(run, host, name)
+    return True, [rows for key, rows in read_columns(run).tables("value").items() if key.name == name]
 
 
 _SHARES = {
@@ -146,12 +119,10 @@ _SHARES = {
 """Of which rows a metric of hosts is, and what: of CPUs and GPUs the sum of all of a host."""
 
 
-def _of_host(run: Run, host: str, name: str) -> Iterator[Figures]:
-    if name not in _SHARES:
-        return
-    kind, quantity = _SHARES[name]
+def _of_host(run: Run, host: str, name: str) -> list[Table]:
+    kind, quantity = _SHARES.get(name, ("", DISK))
     tables = read_columns(run, Selector(host=host, name=HOST)).tables(kind).values()
-    if tables:
-        used = at_once(map(quantity.each, tables), np.add)
-        for t, value in zip(used.t.tolist(), used.over.tolist(), strict=True):
-            yield Figures(t, 1, value, value, value)
+    if not tables:
+        return []
+    t, used, one = at_once(map(quantity.each, tables), np.add)
+    return [Table({"t": t, "count": np.ones_like(one), "low": used, "high": used, "total": used})]

@@ -284,27 +284,25 @@ def per_hour(bill: Bill, window: Window | None) -> Figure:
 def per_step(rate: Figure, training: LoaderReport | None) -> Figure:
     """Returns what a step costs at a price an hour; the spread is that of the step time."""
     step = training.step_time if training else None
-    if rate.value is None or step is None or step.value is None:
-        return missing("cost_per_step", CURRENCY, rate.note or (step.note if step else ""))
-    spread = None
-    if step.spread is not None:
-        low, high = (cost(rate.value, end / 1000) for end in (step.spread.low, step.spread.high))
-        spread = Spread(low, high, step.spread.count)
-    return Figure("cost_per_step", CURRENCY, cost(rate.value, step.value / 1000), step.window, spread)
+    return _following("cost_per_step", rate, step, lambda milliseconds: milliseconds / 1000)
 
 
 def per_1000_samples(rate: Figure, training: LoaderReport | None) -> Figure:
     """Returns what 1,000 samples cost at a price an hour; the spread is that of the samples a second."""
     speed = training.samples_per_second if training else None
-    if rate.value is None or speed is None or not speed.value:
-        why = rate.note or (speed.note if speed else "") or "no samples were counted"
-        return missing("cost_per_1000_samples", CURRENCY, why)
+    return _following("cost_per_1000_samples", rate, speed, lambda samples: 1000 / samples)
+
+
+def _following(name: str, rate: Figure, source: Figure | None, seconds: Callable[[float], float]) -> Figure:
+    """Returns what the seconds cost that follow from a figure of the training; its spread is that of these costs."""
+    if rate.value is None or source is None or not source.value:
+        why = rate.note or (source.note if source else "") or "no samples were counted"
+        return missing(name, CURRENCY, why)
     spread = None
-    if speed.spread is not None and speed.spread.low > 0:
-        low, high = (cost(rate.value, 1000 / end) for end in (speed.spread.high, speed.spread.low))
-        spread = Spread(low, high, speed.spread.count)
-    value = cost(rate.value, 1000 / speed.value)
-    return Figure("cost_per_1000_samples", CURRENCY, value, speed.window, spread)
+    if source.spread is not None and source.spread.low > 0:
+        low, high = sorted(cost(rate.value, seconds(end)) for end in (source.spread.low, source.spread.high))
+        spread = Spread(low, high, source.spread.count)
+    return Figure(name, CURRENCY, cost(rate.value, seconds(source.value)), source.window, spread)
 
 
 def amount(value: float) -> str:

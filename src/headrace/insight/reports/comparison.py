@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from headrace.errors import UsageError
 from headrace.insight.cost.billing import origin
 from headrace.insight.figures.figure import FORMULAS, Figure, missing
+from headrace.insight.figures.host_usage import GroupReport
 from headrace.insight.figures.noise import as_noisy, differ
 from headrace.insight.reports.run_report import Report
 from headrace.insight.verdicts.decide import Verdict
@@ -106,16 +107,14 @@ def compare(reports: Sequence[Report]) -> Comparison:
             f"a comparison needs two runs or more, not {len(reports)}",
             hint="for example `headrace compare homogeneous heterogeneous`",
         )
-    rows = (
-        _row("time_to_train", [report.time_to_train for report in reports]),
-        _row("step_time", [_training(report, "step_time", "ms") for report in reports]),
-        _row("samples_per_second", [_training(report, "samples_per_second", "1/s") for report in reports]),
-        _row("data_wait", [_training(report, "data_wait", "%") for report in reports]),
-        *_group_rows(reports),
-        _row("cost_per_hour", [_money(report, "per_hour") for report in reports]),
-        _row("cost_per_1000_samples", [_noisy_money(report, "per_1000_samples") for report in reports]),
-        _row("cost_per_step", [_noisy_money(report, "per_step") for report in reports]),
-        _row("cost", [_money(report, "total") for report in reports]),
+    known = [_figures(report) for report in reports]
+    groups = dict.fromkeys(group.name for report in reports for group in report.groups)
+    wanted = [*((name, "") for name in _OF_RUNS), *(("cpu", group) for group in groups)]
+    more = [(name, group) for name in ("cpu_per_1000_samples", "others", "gpu_use") for group in groups]
+    wanted += [of for of in more if any(of in figures and figures[of].value is not None for figures in known)]
+    wanted += [(name, "") for name in _OF_COSTS]
+    rows = tuple(
+        _row(name, [each.get((name, group)) or _absent(name, group) for each in known], group) for name, group in wanted
     )
     return Comparison(
         runs=tuple(ComparedRun(r.run_id, r.job_name, r.status, r.degraded, r.verdict, r.started) for r in reports),
@@ -134,72 +133,41 @@ def compare(reports: Sequence[Report]) -> Comparison:
     )
 
 
-def _training(report: Report, name: str, unit: str) -> Figure:
-    if report.training is None:
-        return missing(name, unit, _NO_METRICS)
-    figure = getattr(report.training, name)
-    assert isinstance(figure, Figure)
-    return figure
+_OF_RUNS = {"time_to_train": "s", "step_time": "ms", "samples_per_second": "1/s", "data_wait": "%"}
+_OF_COSTS = {"cost_per_hour": "USD/hour", "cost_per_1000_samples": "USD", "cost_per_step": "USD", "cost": "USD"}
+_UNITS = {**_OF_RUNS, **_OF_COSTS, "cpu_per_1000_samples": "s"}
+"""Figures of a comparison and their units; all others are in %."""
+
+_NOISE_OF = {"cost_per_1000_samples": "samples_per_second", "cost_per_step": "step_time"}
+"""The figures of the training that bring the noise of costs."""
 
 
-def _group_rows(reports: Sequence[Report]) -> Iterable[Row]:
-    """CPU use of every group, what samples cost of it, what other programs had of its cores, and its GPU use."""
-    names = dict.fromkeys(group.name for report in reports for group in report.groups)
-    yield from (_row("cpu", [_of_group(report, name, "cpu", "%") for report in reports], group=name) for name in names)
-    for what in ("cpu_per_1000_samples", "others", "gpu_use"):
-        for name in names:
-            figures = [
-                _cpu_of_samples(report, name) if what == "cpu_per_1000_samples" else _of_group(report, name, what, "%")
-                for report in reports
-            ]
-            if any(figure.value is not None for figure in figures):
-                yield _row(what, figures, group=name)
+def _absent(name: str, group: str) -> Figure:
+    why = "plan.json, which names the instance types, cannot be read" if name in _OF_COSTS else _NO_METRICS
+    return missing(name, _UNITS.get(name, "%"), "no such group in this run" if group else why)
 
 
-def _cpu_of_samples(report: Report, group: str) -> Figure:
+def _figures(report: Report) -> dict[tuple[str, str], Figure]:
+    """Returns the figures of a report by name and group; costs with the noise of the figures that they follow from, and
+    what samples cost of a group's CPU."""
+    figures = report.figures()
+    for name, source in _NOISE_OF.items():
+        figure, origin_of = figures.get((name, "")), figures.get((source, ""))
+        if figure is not None and figure.value is not None and origin_of is not None and origin_of.value is not None:
+            noise = as_noisy(figure.value, origin_of.value, origin_of.confidence)
+            figures[name, ""] = msgspec.structs.replace(figure, confidence=noise)
+    rate = figures.get(("samples_per_second", ""))
+    for group in report.groups:
+        figures["cpu_per_1000_samples", group.name] = _cpu_of_samples(group, None if rate is None else rate.value)
+    return figures
+
+
+def _cpu_of_samples(group: GroupReport, rate: float | None) -> Figure:
     """What a group's hosts spend on 1,000 samples: other programs make it no greater, however long they make a step."""
     name, unit = "cpu_per_1000_samples", "s"
-    cpu, rate = _of_group(report, group, "cpu", "%"), _training(report, "samples_per_second", "1/s").value
-    cores = next((known.cores for known in report.groups if known.name == group), None)
-    if cpu.value is None or cores is None or not rate:
-        return missing(name, unit, cpu.note if cpu.value is None else _NO_METRICS)
-    return Figure(name, unit, 1000 * cpu.value / 100 * cores / rate, cpu.window)
-
-
-def _of_group(report: Report, group: str, name: str, unit: str) -> Figure:
-    for found in report.groups:
-        if found.name == group:
-            figure = getattr(found, name)
-            assert isinstance(figure, Figure)
-            return figure
-    return missing(name, unit, "no such group in this run")
-
-
-_MONEY = {
-    "per_hour": ("cost_per_hour", "USD/hour", ""),
-    "per_1000_samples": ("cost_per_1000_samples", "USD", "samples_per_second"),
-    "per_step": ("cost_per_step", "USD", "step_time"),
-    "total": ("cost", "USD", ""),
-}
-"""Field of a CostReport: name of its figure, unit, and the figure of the training that brings the noise."""
-
-
-def _money(report: Report, field: str) -> Figure:
-    if report.cost is None:
-        return missing(*_MONEY[field][:2], "plan.json, which names the instance types, cannot be read")
-    figure = getattr(report.cost, field)
-    assert isinstance(figure, Figure)
-    return figure
-
-
-def _noisy_money(report: Report, field: str) -> Figure:
-    """Returns a cost with the noise of the figure that it follows from."""
-    figure = _money(report, field)
-    source = _training(report, _MONEY[field][2], "")
-    if figure.value is None or source.value is None:
-        return figure
-    known = as_noisy(figure.value, source.value, source.confidence)
-    return msgspec.structs.replace(figure, confidence=known)
+    if group.cpu.value is None or group.cores is None or not rate:
+        return missing(name, unit, group.cpu.note if group.cpu.value is None else _NO_METRICS)
+    return Figure(name, unit, 1000 * group.cpu.value / 100 * group.cores / rate, group.cpu.window)
 
 
 def _row(name: str, figures: list[Figure], group: str = "") -> Row:

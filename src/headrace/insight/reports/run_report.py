@@ -109,6 +109,17 @@ class Report(msgspec.Struct, frozen=True):
     unread: str = ""
     platform: tuple[PlatformUse, ...] = ()
 
+    def figures(self) -> dict[tuple[str, str], Figure]:
+        """Returns its figures by name and group, which is empty for those of the training, the run and its cost."""
+        parts: list[tuple[str, msgspec.Struct | None]] = [("", self), ("", self.training), ("", self.cost)]
+        parts += [(group.name, group) for group in self.groups]
+        return {
+            (value.name, group): value
+            for group, part in parts
+            for value in (msgspec.structs.asdict(part).values() if part is not None else ())
+            if isinstance(value, Figure)
+        }
+
 
 def report(run: Run, columns: Columns | None = None) -> Report:
     """Reads a run and judges it.
