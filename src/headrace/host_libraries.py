@@ -8,6 +8,6 @@ from __future__ import annotations
 LIBRARIES = {
     "msgspec": "msgspec>=0.18.2",
     "numpy": "numpy>=1.24",
-    "psutil": "psutil>=5.9",
+    "psutil": "psutil>=6.0",
     "xxhash": "xxhash>=3.4",
 }
