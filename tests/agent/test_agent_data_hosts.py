@@ -12,7 +12,7 @@ from test_agent_coordinator import Play
 from headrace.agent.control.control_messages import Demand, FeedStopped, FeedUp, Heartbeat, Report
 from headrace.agent.coordinator.state_machine import Phase
 from headrace.agent.host.liveness import latest_demand
-from headrace.feed.tuning.host_rule import desired_hosts
+from headrace.feed.tuning.executor_rule import desired_hosts
 from headrace.instance.launch_plan import Budget, FeedRange
 from headrace.runs.events import HostJoined, HostReleased, Status
 

@@ -38,7 +38,7 @@ class Hello(_Message, frozen=True, tag="hello"):
 
 
 class Demand(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one rank needs, as it told last: see `headrace.feed.tuning.host_rule`."""
+    """What one rank needs, as it told last: see `desired_hosts`."""
 
     needed: float
     stall: float

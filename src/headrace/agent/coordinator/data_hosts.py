@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from headrace.agent.coordinator.budget_limits import BudgetLimits
 from headrace.agent.coordinator.data_services import DataServices
 from headrace.agent.coordinator.host_state import LEAVING, LOST, STARTING, Effects, HostState
-from headrace.feed.tuning.host_rule import desired_hosts
+from headrace.feed.tuning.executor_rule import desired_hosts
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.runs.events import HostJoined, HostReleased
 

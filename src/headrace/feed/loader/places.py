@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from headrace.errors import PositionError
+from headrace.feed.identifiers import require_count, whole
 from headrace.feed.loader.open_sessions import OpenSessions
 from headrace.feed.plan.planner import Planner
 from headrace.feed.plan.torch_samplers import source_of
-from headrace.feed.whole_numbers import require_count, whole
 from headrace.feed.wire import messages
 
 

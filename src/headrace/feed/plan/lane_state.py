@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from headrace.errors import PositionError
-from headrace.feed.whole_numbers import require_count
+from headrace.feed.identifiers import require_count
 
 
 class LaneToken(NamedTuple):

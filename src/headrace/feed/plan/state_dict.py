@@ -18,11 +18,11 @@ from typing import Any, Literal
 import msgspec
 
 from headrace.errors import PositionError
+from headrace.feed.identifiers import require_count
 from headrace.feed.pipelines.factory import Pipeline, encoded
 from headrace.feed.plan.lane_state import LaneState
 from headrace.feed.plan.orders.weight_schedule import Segment
 from headrace.feed.plan.pass_progress import unpacked_steps
-from headrace.feed.whole_numbers import require_count
 
 VERSION = 1
 _NAME_LIMIT = 120

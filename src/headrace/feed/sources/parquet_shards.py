@@ -7,8 +7,7 @@ windows (`feed.Window`). A row group that is larger than the limit is kept until
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from headrace.errors import ShardError
 from headrace.feed.sources.arrow_rows import RowsOfBatch, require_pyarrow
 from headrace.feed.sources.byte_ranges import CountedFile
 from headrace.feed.sources.shard_format import Columns, Counted, ShardPath
-from headrace.feed.sources.shard_objects import ObjectFile, ObjectPath
+from headrace.feed.sources.shard_objects import LastUsed, ObjectFile, ObjectPath
 
 
 def _opened(path: ShardPath) -> Any:
@@ -54,7 +53,7 @@ class ParquetFormat:
             raise ValueError(f"columns names a column twice: {columns!r}")
         self._columns = None if columns is None else list(columns)
         self._memory = memory
-        self._groups = _DecodedGroups(memory)
+        self._groups = LastUsed[tuple[ShardPath, int], RowsOfBatch](memory)
 
     def __getstate__(self) -> tuple[list[str] | None, int]:
         """What is decoded stays here."""
@@ -76,33 +75,6 @@ class ParquetFormat:
         return _ParquetReader(path, file, watched, columns["begin"].tolist(), wanted, self._groups)
 
 
-class _DecodedGroups:
-    """Decoded row groups of all shards of a source: the last used ones, within a limit of bytes.
-
-    One that is larger than the limit is kept until the next one is needed.
-    """
-
-    def __init__(self, limit: int) -> None:
-        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-            raise ValueError(f"memory must be a number of bytes, an integer of at least 1, got {limit!r}")
-        self._limit = limit
-        self._held: OrderedDict[tuple[ShardPath, int], tuple[RowsOfBatch, int]] = OrderedDict()
-        self._bytes = 0
-
-    def rows(self, path: ShardPath, number: int, decode: Callable[[], tuple[RowsOfBatch, int]]) -> RowsOfBatch:
-        """Returns the rows of a group, decoded if they are not there."""
-        found = self._held.get((path, number))
-        if found is None:
-            found = self._held[path, number] = decode()
-            self._bytes += found[1]
-            while self._bytes > self._limit and len(self._held) > 1:
-                _, (_, size) = self._held.popitem(last=False)
-                self._bytes -= size
-        else:
-            self._held.move_to_end((path, number))
-        return found[0]
-
-
 class _ParquetReader:
     def __init__(
         self,
@@ -111,14 +83,18 @@ class _ParquetReader:
         watched: CountedFile | None,
         begin: list[int],
         columns: list[str] | None,
-        groups: _DecodedGroups,
+        groups: LastUsed[tuple[ShardPath, int], RowsOfBatch],
     ) -> None:
         self._path, self._file, self._watched = path, file, watched
         self._begin, self._columns, self._groups = begin, columns, groups
 
     def row(self, number: int) -> dict[str, Any]:
         group = bisect_right(self._begin, number) - 1
-        rows = self._groups.rows(self._path, group, lambda: self._decode(group))
+        rows = self._groups.get((self._path, group))
+        if rows is None:
+            rows, size = self._decode(group)
+            self._groups.keep((self._path, group), rows, size)
+            self._groups.trim()
         return rows.row(number - self._begin[group])
 
     def _decode(self, group: int) -> tuple[RowsOfBatch, int]:

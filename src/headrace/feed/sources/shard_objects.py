@@ -13,8 +13,9 @@ import io
 import os
 import re
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from headrace.errors import ObjectChanged, ObjectMissing, ShardError
 from headrace.feed.sources import object_stores
@@ -226,6 +227,50 @@ class ObjectFile(io.RawIOBase):
         return found
 
 
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class LastUsed(Generic[K, V]):
+    """What was read or decoded and used last, within a limit of bytes. One that is larger is kept until the next comes.
+
+    Args:
+        limit: bytes.
+        dropped: called with what is given up.
+    """
+
+    def __init__(self, limit: int, dropped: Callable[[V], None] = lambda _: None) -> None:
+        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+            raise ValueError(f"memory must be a number of bytes, an integer of at least 1, got {limit!r}")
+        self._limit, self._dropped = limit, dropped
+        self._held: OrderedDict[K, tuple[V, int]] = OrderedDict()
+        self._bytes = 0
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._held
+
+    def get(self, key: K) -> V | None:
+        """Returns what is kept, which is the last one used then."""
+        found = self._held.get(key)
+        if found is None:
+            return None
+        self._held.move_to_end(key)
+        return found[0]
+
+    def keep(self, key: K, value: V, size: int) -> None:
+        """Keeps a value of so many bytes; `trim` gives others up for it."""
+        before = self._held.pop(key, None)
+        self._held[key] = value, size
+        self._bytes += size - (before[1] if before is not None else 0)
+
+    def trim(self) -> None:
+        """Gives up the first ones until the others are within the limit."""
+        while self._bytes > self._limit and len(self._held) > 1:
+            _, (value, size) = self._held.popitem(last=False)
+            self._bytes -= size
+            self._dropped(value)
+
+
 class _Block:
     def __init__(self, content: bytes) -> None:
         self.content = content
@@ -236,9 +281,7 @@ class _Blocks:
     """Blocks of objects that rows were read from, the last used ones. Blocks that hardly serve are not fetched."""
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._held: OrderedDict[tuple[ObjectPath, int], _Block] = OrderedDict()
-        self._bytes = 0
+        self._held = LastUsed[tuple[ObjectPath, int], _Block](limit, self._dropped)
         self._worth = 1.0  # share of a block that was used, of those that were given up lately
         self._misses = 0
 
@@ -254,7 +297,7 @@ class _Blocks:
                 return path.read(begin, end)
             self._fetch(path, missing[0], last, MOST_BLOCKS if follows else 1)
         found = b"".join(self._part(path, number, begin, end) for number in range(first, last + 1))
-        self._trim()
+        self._held.trim()
         return found
 
     def _fetch(self, path: ObjectPath, first: int, last: int, most: int) -> None:
@@ -262,22 +305,17 @@ class _Blocks:
         content = path.read(first * BLOCK, min(path.size, stop * BLOCK))
         for number in range(first, stop):
             block = _Block(content[(number - first) * BLOCK : (number - first + 1) * BLOCK])
-            before = self._held.get((path, number))
-            self._bytes += len(block.content) - (len(before.content) if before is not None else 0)
-            self._held[path, number] = block
+            self._held.keep((path, number), block, len(block.content))
 
     def _part(self, path: ObjectPath, number: int, begin: int, end: int) -> bytes:
-        block = self._held[path, number]
-        self._held.move_to_end((path, number))
+        block = self._held.get((path, number))
+        assert block is not None, "it was fetched"
         part = block.content[max(0, begin - number * BLOCK) : end - number * BLOCK]
         block.used += len(part)
         return part
 
-    def _trim(self) -> None:
-        while self._bytes > self._limit and len(self._held) > 1:
-            _, block = self._held.popitem(last=False)
-            self._bytes -= len(block.content)
-            self._worth += 0.05 * (min(1.0, block.used / len(block.content)) - self._worth)
+    def _dropped(self, block: _Block) -> None:
+        self._worth += 0.05 * (min(1.0, block.used / len(block.content)) - self._worth)
 
 
 _blocks: dict[int, _Blocks] = {}  # by process

@@ -32,6 +32,7 @@ SETTLE_SECONDS = 1.0  # after a change, in which batches of before are still han
 STALL = 0.02  # share of the time that a trainer may wait
 LESS_STALL, MORE_RATE, WORSE_RATE = 0.02, 1.03, 0.85
 GROWTH = 4  # times as many, at most, in one change
+HOST_STALL, LINK_BUSY = 0.01, 0.8  # below and above, no host is added
 CONTENDED = 1.3  # times as long as without waits for a core
 SATURATED = 0.95  # share of the cores that are busy
 MOST_A_CORE = 8  # executors that mostly wait
@@ -333,3 +334,23 @@ def _times(one: float, other: float) -> float:
     """How many times the larger is the smaller one; times below a millisecond are taken for one."""
     low, high = sorted((max(one, 1e-3), max(other, 1e-3)))
     return high / low
+
+
+def desired_hosts(needed: float, executors: float, hosts: int, stall: float, link: float) -> int:
+    """Returns how many hosts of data workers a job's trainers could use, at least 1.
+
+    That is ceil(1.15 * executors that the ranks would keep busy / executors of a host), at most four times what there
+    is. There are no more where the ranks hardly wait, or where a link is busy nearly all the time: another host would
+    not help.
+
+    Args:
+        needed: executors that the ranks would keep busy if they never waited, all ranks together.
+        executors: of a host.
+        hosts: that serve now.
+        stall: share of their time that the ranks wait.
+        link: share of the time that the busiest connection was sending.
+    """
+    wanted = math.ceil(HEADROOM * needed / max(1.0, executors))
+    if wanted > hosts and (stall < HOST_STALL or link > LINK_BUSY):
+        return max(1, hosts)
+    return max(1, min(wanted, GROWTH * max(1, hosts)))
