@@ -25,6 +25,7 @@ from headrace.agent.control.control_messages import (
 from headrace.agent.control.control_transport import ControlServer, connect, open_stream, send_command
 from headrace.engines.planning.host_certificates import make_certificates
 from headrace.errors import HeadraceError
+from headrace.instance.launch_plan import FeedHost
 from headrace.instance.lifeline import StopJob
 
 HOSTS = ("algo-1", "algo-2")
@@ -110,10 +111,47 @@ def test_an_agent_reports_and_gets_orders_at_once():
             assert isinstance(orders, Orders)
             assert ("algo-2", Report(1, Hello("dnn"))) in desk.log
             desk.log.append("news")
-            server.wake("algo-2")
+            server.wake(["algo-2"])
             while (await connection.receive()).ack != len(desk.log):
                 pass
         await until(lambda: ("disconnected", "algo-2") in desk.log)
+
+    play(scene)
+
+
+def test_the_list_of_feed_servers_travels_once_over_a_connection(monkeypatch):
+    """It has a line for each data host, and every report of every host is answered."""
+    feed = (FeedHost("algo-1", "data", "tcp://10.0.0.1:7070", 4, "ready"),)
+    generations = iter([1, 1, 2, 2])
+    monkeypatch.setattr(Desk, "orders", lambda self, host: Orders(feed_generation=next(generations), feed=feed))
+
+    async def scene(server, desk, at):
+        lists = []
+        for answers in (3, 1):
+            async with agent(at) as connection:
+                for _ in range(answers):
+                    await connection.send(Report(0, Heartbeat()))
+                    lists.append((await connection.receive()).feed)
+        assert lists == [feed, (), feed, feed]
+
+    play(scene)
+
+
+def test_an_agent_that_does_not_read_gets_no_heap_of_orders_and_the_newest_when_it_does(monkeypatch):
+    monkeypatch.setattr(Desk, "orders", lambda self, host: Orders(ack=len(self.log), failure="x" * 100_000))
+
+    async def scene(server, desk, at):
+        async with agent(at) as connection:
+            sent = 400
+            for number in range(1, sent + 1):
+                await connection.send(Report(number, Heartbeat()))
+            await until(lambda: len(desk.log) == 1 + sent)
+            await connection.send(Report(0, Heartbeat()))
+            received = [await connection.receive()]
+            while received[-1].ack < 1 + sent:
+                await connection.send(Report(0, Heartbeat()))
+                received.append(await connection.receive())
+            assert len(received) < sent / 2, "40 MB were not kept for it"
 
     play(scene)
 
@@ -127,7 +165,7 @@ def test_an_agent_that_comes_back_takes_over_from_its_old_stream():
                 await new.send(Report(0, Heartbeat()))
                 await new.receive()
                 desk.log.append("news")
-                server.wake("algo-2")
+                server.wake(["algo-2"])
                 while (await new.receive()).ack != len(desk.log):
                     pass
             assert ("disconnected", "algo-2") not in desk.log[:-1]

@@ -670,3 +670,29 @@ def test_mpirun_that_ended_the_others_names_the_rank_that_left_with_0_unless_all
     cause = with_early_leaver(plan, mpirun, {"algo-1": {"1": exits["1"], "0": Exited("0", 5.5, None, 15, True)}})
     assert (cause.host, cause.stream, cause.exit_code, cause.then) == ("algo-1", "1", 0, mpirun.cause)
     assert with_early_leaver(plan, mpirun, {"algo-1": exits}) == mpirun.cause
+
+
+def test_reports_of_hundreds_of_hosts_are_looked_at_together_and_make_few_lists_of_feed_servers() -> None:
+    """A look is at all hosts, a list goes to all ranks: at each report they would cost the square, and the cube."""
+    names = [f"algo-{number}" for number in range(1, 401)]
+    play = Play(make_plan(ranks("dnn", *names[:200], count=1), workers("data", *names[200:]), world=("dnn",)))
+    play.come(*names)
+    assert play.core.phase is Phase.WAITING
+    play.wait(0.1)
+    assert play.core.phase is Phase.RUNNING
+    generation = play.core.orders("algo-1").feed_generation
+    for _ in range(4):
+        for name in names[200:]:
+            play.say(name, FeedUp(2))
+        play.wait(0.1)
+    assert {host.state for host in play.core.orders("algo-1").feed} == {"ready"}
+    assert play.core.orders("algo-1").feed_generation <= generation + 4
+    assert play.core.orders("algo-400").feed == (), "it has no program that reads it"
+    play.woken.clear()
+    play.say("algo-400", FeedDown(KILLED, gone=False))
+    play.wait(0.2, alive=names)
+    assert play.woken == set(names[:200])
+    for number, name in enumerate(names[:200]):
+        play.exit(name, str(number), 0)
+    play.wait(0.1)
+    assert play.core.phase is Phase.STOPPING

@@ -12,25 +12,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from headrace.instance.launch_plan import LaunchPlan
+from headrace.instance.launch_plan import GroupPlan, LaunchPlan
 
 _ROLE = "default"  # torchrun's --role; all ranks have one role, so role ranks are global ranks
 
 
 def global_ranks(plan: LaunchPlan, host: str) -> range:
     """Returns the global ranks that run on a host: empty if it belongs to no distribution."""
+    own = plan.group(plan.host(host).group)
     first = 0
-    for name in _peers(plan, host):
-        processes = _processes(plan, name)
-        if name == host:
-            return range(first, first + processes)
-        first += processes
+    for group in _groups(plan, own.name):
+        if group.name == own.name:
+            first += group.hosts.index(host) * group.processes_per_host
+            return range(first, first + group.processes_per_host)
+        first += len(group.hosts) * group.processes_per_host
     return range(0)
 
 
 def world_size(plan: LaunchPlan, host: str) -> int:
     """Returns the number of ranks of the world to which a host belongs; 0 if it belongs to none."""
-    return sum(_processes(plan, name) for name in _peers(plan, host))
+    return sum(len(group.hosts) * group.processes_per_host for group in _groups(plan, plan.host(host).group))
 
 
 def torch_distributed_variables(
@@ -57,7 +58,7 @@ def torch_distributed_variables(
     world_plan = plan.distribution_of(group)
     assert world_plan is not None  # it has ranks
     own = plan.environment_of(group) if environment is None else environment
-    hosts = _peers(plan, host)
+    hosts = plan.hosts_of(world_plan)
     rank, world = str(ranks[local_rank]), str(world_size(plan, host))
     return {
         "RANK": rank,
@@ -79,10 +80,7 @@ def torch_distributed_variables(
     }
 
 
-def _processes(plan: LaunchPlan, host: str) -> int:
-    return plan.group(plan.host(host).group).processes_per_host
-
-
-def _peers(plan: LaunchPlan, host: str) -> tuple[str, ...]:
-    world = plan.distribution_of(plan.host(host).group)
-    return plan.hosts_of(world) if world else ()
+def _groups(plan: LaunchPlan, group: str) -> list[GroupPlan]:
+    """Groups of the world of a group, in rank order."""
+    world = plan.distribution_of(group)
+    return [plan.group(name) for name in world.groups] if world else []

@@ -29,7 +29,7 @@ from headrace.processes.stopped_time import RunningClock
 
 _log = logging.getLogger(__name__)
 
-HEARTBEAT = 0.5
+HEARTBEAT = 1.0
 SILENCE_LIMIT = 5.0
 RETRY, RETRY_LATER = 0.05, 0.5  # pauses between tries: the first, and the longest
 LOOK = 0.25  # between two looks at the clock

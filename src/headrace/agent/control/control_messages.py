@@ -257,7 +257,7 @@ class Orders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         ack: number of the last report that was taken in.
         start: start the programs.
-        feed: where the data workers are; grows by generation.
+        feed: where the data workers are, by generation; empty when this connection has had it before.
         daemons: daemons of mpirun that this host must have started.
         daemon_ends: ends of those that this host had asked for.
         serve: whether its feed server is to run, if it has one.

@@ -22,10 +22,12 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
+
+import msgspec
 
 from headrace.agent.control.control_messages import (
     SIZE_LIMIT,
@@ -64,6 +66,8 @@ def tls_context(tls: Certificates, server: bool = False) -> ssl.SSLContext:
     """Returns what a port that only hosts of the run may use needs, or its client. Raises ValueError, OSError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
+    if server:
+        context.num_tickets = 0  # nobody resumes a session
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_verify_locations(cadata=tls.ca.decode("ascii"))
     with os.fdopen(os.memfd_create("certificate"), "wb", buffering=0) as file:  # Python reads it by a name only
@@ -96,6 +100,14 @@ class Stream:
             await self._writer.drain()
         except OSError as error:
             raise ConnectionError(str(error)) from None
+
+    def offer(self, data: bytes) -> bool:
+        """Sends one frame, unless the other end does not take what was sent before. Returns whether it was sent."""
+        transport = self._writer.transport
+        if transport.is_closing() or transport.get_write_buffer_size():
+            return False
+        transport.write(len(data).to_bytes(_LENGTH, "big") + data)
+        return True
 
     async def receive(self) -> bytes:
         """Waits for a frame. Raises ConnectionError when there comes none, Refused when it is too long."""
@@ -240,11 +252,25 @@ class Supervisors(Protocol):
 
 
 @dataclass(eq=False)
+class _AgentStream:
+    """The stream of an agent.
+
+    Attributes:
+        stream: as it is.
+        feed_generation: of the list of feed servers that was sent over it last.
+    """
+
+    stream: Stream
+    feed_generation: int = -1
+
+
+@dataclass(eq=False)
 class _Attempt:
     number: int
     agents: Agents
     processes: dict[str, bytes] = field(default_factory=dict)  # of each host's agent
-    streams: dict[str, tuple[Stream, asyncio.Event]] = field(default_factory=dict)
+    streams: dict[str, _AgentStream] = field(default_factory=dict)
+    woken: set[str] = field(default_factory=set)  # hosts to which orders go at the end of this turn of the loop
 
 
 class ControlServer:
@@ -324,16 +350,34 @@ class ControlServer:
                 await work
             finally:
                 self._attempt = None
-                for stream, _ in attempt.streams.values():
-                    stream.abort()
+                for agent in attempt.streams.values():
+                    agent.stream.abort()
 
         return asyncio.run_coroutine_threadsafe(attempted(), self._loop)
 
-    def wake(self, host: str) -> None:
-        """Sends that host's agent its orders now. For any thread."""
-        talk = None if self._attempt is None else self._attempt.streams.get(host)
-        if talk is not None:
-            self._loop.call_soon_threadsafe(talk[1].set)
+    def wake(self, hosts: Collection[str]) -> None:
+        """Sends the agents of these hosts their orders, when what has come by now is read. For any thread."""
+        attempt = self._attempt
+        if attempt is None or not hosts:
+            return
+        if threading.current_thread() is self._thread:
+            self._wake(attempt, hosts)
+        else:
+            self._loop.call_soon_threadsafe(self._wake, attempt, hosts)
+
+    def _wake(self, attempt: _Attempt, hosts: Collection[str]) -> None:
+        if not attempt.woken:
+            self._loop.call_soon(self._send_orders, attempt)
+        attempt.woken.update(hosts)
+
+    def _send_orders(self, attempt: _Attempt) -> None:
+        woken, attempt.woken = attempt.woken, set()
+        for host in woken & attempt.streams.keys():
+            agent, orders = attempt.streams[host], attempt.agents.orders(host)
+            if orders.feed_generation == agent.feed_generation:
+                orders = msgspec.structs.replace(orders, feed=())
+            if agent.stream.offer(encode(orders)):  # else the answer to its next report has them
+                agent.feed_generation = orders.feed_generation
 
     async def _serve(self, stream: Stream) -> None:
         match decode_opening(await stream.receive()):
@@ -356,31 +400,21 @@ class ControlServer:
         return attempt
 
     async def _talk(self, attempt: _Attempt, stream: Stream) -> None:
-        host, talk = stream.peer, (stream, asyncio.Event())
-        attempt.streams[host] = talk  # when the agent has an older stream, that one is not written to any more
+        host, agent = stream.peer, _AgentStream(stream)
+        attempt.streams[host] = agent  # when the agent has an older stream, that one is not written to any more
         attempt.agents.connected(host)
-        writing = asyncio.ensure_future(self._write(attempt, host, talk))
         try:
             while True:
                 report = decode_report(await stream.receive())
-                if attempt.streams.get(host) is not talk:
+                if attempt.streams.get(host) is not agent:
                     return
                 attempt.agents.receive(host, report)
-                talk[1].set()
+                self._wake(attempt, (host,))
         finally:
-            writing.cancel()
-            await asyncio.gather(writing, return_exceptions=True)  # that it has failed, the reading end sees
-            if attempt.streams.get(host) is talk:
+            if attempt.streams.get(host) is agent:
                 del attempt.streams[host]
                 attempt.agents.disconnected(host)
             stream.abort()
-
-    async def _write(self, attempt: _Attempt, host: str, talk: tuple[Stream, asyncio.Event]) -> None:
-        stream, wake = talk
-        while attempt.streams.get(host) is talk:
-            await wake.wait()
-            wake.clear()
-            await stream.send(encode(attempt.agents.orders(host)))
 
     async def _answer(self, stream: Stream) -> None:
         if self._supervisors is None:

@@ -24,7 +24,7 @@ from headrace.runs import Cause, CauseKind, EventWriter, Status
 from headrace.runs.events import HostLost, HostRegistered, HostReleased, JobFinished
 
 TICK = 0.1
-LEAVE_SECONDS = 1.0  # for the agents to disconnect
+LEAVE_SECONDS = 8.0  # for the agents to get the verdict and disconnect: as long as they wait for it
 
 
 class Authority:
@@ -88,7 +88,7 @@ class Authority:
             self._do(self._coordinator.tick)
             await asyncio.sleep(TICK)
         deadline = time.monotonic() + LEAVE_SECONDS
-        while self._connected and time.monotonic() < deadline:
+        while self._connected - self.lost and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
 
     def close(self) -> None:
@@ -142,8 +142,7 @@ class Authority:
                         self.released.add(event.host)
                     case HostLost():
                         self.lost.add(event.host)
-        for host in effects.wake:
-            self._server.wake(host)
+        self._server.wake(effects.wake)
 
     def _now(self) -> float:
         return time.monotonic() + self._offset

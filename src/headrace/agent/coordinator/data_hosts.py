@@ -68,14 +68,13 @@ class DataHosts:
                 self._join(host, desired, effects, now)
             self._more_since = 0.0
         elif self._fewer_since and now - self._fewer_since >= self._range.idle_after:
-            self._leave(serving[-1], effects, now)
+            self._leave(serving[-1], now)
             self._fewer_since = now
 
     def stopped(self, host: HostState, effects: Effects, now: float) -> None:
         """A feed server has ended as it was told to."""
         host.leaving = 0.0
         self._services.feed_changed(host, "")
-        effects.wake.update(each.name for each in self._every)
         self._stand_by(host, effects, now)
 
     def _desired(self, serving: list[HostState]) -> int:
@@ -92,12 +91,11 @@ class DataHosts:
         self._services.feed_changed(host, STARTING)
         self._limits.joined(host.name, now)
         effects.records.append(HostJoined(t=now, group=host.group, host=host.name, desired=desired))
-        effects.wake.update(each.name for each in self._every)
+        effects.wake.add(host.name)
 
-    def _leave(self, host: HostState, effects: Effects, now: float) -> None:
+    def _leave(self, host: HostState, now: float) -> None:
         host.leaving = now
         self._services.feed_changed(host, LEAVING)
-        effects.wake.update(each.name for each in self._every)
 
     def _stand_by(self, host: HostState, effects: Effects, now: float) -> None:
         self._limits.released(host.name, now)

@@ -46,7 +46,8 @@ class DataServices:
 
     Attributes:
         generation: grows with every change of `feed`.
-        feed: the list of feed servers that every host gets.
+        feed: the list of feed servers, for every host with programs.
+        readers: names of these hosts.
     """
 
     def __init__(self, plan: LaunchPlan, hosts: Mapping[str, HostState]) -> None:
@@ -58,7 +59,9 @@ class DataServices:
         self._unusable: Cause | None = None
         self._hosts = hosts
         self._down: HostState | None = None  # whose feed server was down last
-        self._list_feed()
+        self.readers = [host.name for host in hosts.values() if host.streams]
+        self._changed = True
+        self._listed = float("-inf")
 
     def feed_changed(self, host: HostState, state: str, reason: str = "") -> None:
         """A feed server starts, is ready or lost. `reason`: why, when it was down."""
@@ -66,7 +69,7 @@ class DataServices:
         if reason:
             host.feed_reason = reason
             self._down = host
-        self._list_feed()
+        self._changed = True
 
     def server_up(self, host: HostState, message: ServerUp, now: float) -> tuple[ServerReady, Cause | None]:
         """A server of tf.data.service serves. Returns the event, and a cause if its version does not fit."""
@@ -171,14 +174,22 @@ class DataServices:
             for name, server in host.servers.items():
                 yield host, name, server
 
-    def _list_feed(self) -> None:
-        """Makes the list that goes to every host, with every order: once for each generation."""
+    def list_feed(self, now: float) -> bool:
+        """Makes the list anew when it has changed. Returns whether it is another one.
+
+        Of many hosts it is made less often, because all of it goes to each: at 100 readers of 100 servers every 10 ms.
+        """
+        pause = len(self.readers) * len(self.feed) // 10_000 / 100
+        if not self._changed or now - self._listed < pause:
+            return False
+        self._changed, self._listed = False, now
         self.generation += 1
         self.feed = tuple(
             FeedHost(each.name, each.group, f"tcp://{each.address}:{self._port}", each.executors, each.feed)
             for each in self._hosts.values()
             if each.feed
         )
+        return True
 
 
 def _cause(host: HostState, stream: str, what: str) -> Cause:

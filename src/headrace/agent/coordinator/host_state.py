@@ -20,7 +20,7 @@ LEAVING = "leaving"
 LOST = "lost"
 
 SILENCE_LIMIT = 5.0  # seconds without a report, after which a host is lost
-QUIET = 2.0  # seconds without a report, after which a host may be lost; a heartbeat comes twice a second
+QUIET = 2.0  # seconds without a report, after which a host may be lost; a heartbeat comes every second
 
 
 @dataclass

@@ -38,14 +38,18 @@ class Daemons:
     def __init__(self, plan: LaunchPlan) -> None:
         self._plan = plan
         self._daemons: dict[tuple[str, int], _Daemon] = {}
+        self._orders: dict[str, tuple[DaemonOrder, ...]] = {}  # of each host
+        self._askers: set[str] = set()
         self._lost: dict[str, str] = {}
 
     def orders_of(self, host: str) -> tuple[DaemonOrder, ...]:
         """Daemons that a host is to start."""
-        return tuple(each.order for each in self._daemons.values() if each.host == host)
+        return self._orders.get(host, ())
 
     def ends_of(self, asker: str) -> tuple[DaemonEnd, ...]:
         """Ends of the daemons that a host had asked for."""
+        if asker not in self._askers:
+            return ()
         return tuple(each.end for (who, _), each in self._daemons.items() if who == asker and each.end is not None)
 
     def wanted(self, asker: str, message: DaemonWanted) -> str:
@@ -53,6 +57,7 @@ class Daemons:
         key = (asker, message.number)
         if key in self._daemons or len(self._daemons) >= LIMIT:
             return asker
+        self._askers.add(asker)
         refusal = self._refusal(asker, message) or self._lost.get(message.host, "")
         order = DaemonOrder(asker, message.number, message.argv, message.variables)
         if refusal:
@@ -60,6 +65,7 @@ class Daemons:
             self._daemons[key] = _Daemon("", order, end)
             return asker
         self._daemons[key] = _Daemon(message.host, order)
+        self._orders[message.host] = (*self.orders_of(message.host), order)
         return message.host
 
     def ended(self, host: str, message: DaemonEnded) -> str:

@@ -57,10 +57,12 @@ def stalled(hosts: Sequence[HostState], limit: float, now: float, missing: Missi
     if not all(host.started for host in hosts):
         return None  # one waits for another group, and that has a limit of its own
     signs = [(sign, host, stream, done) for host in hosts for sign, stream, done in _signs(host)]
+    last = max(missing.since if missing else 0.0, 0.0, *(sign for sign, *_ in signs))
+    if now - last <= min(seconds for seconds in (limit, GONE_LIMIT if missing else 0.0) if seconds):
+        return None
     running = sorted(((sign, host, stream) for sign, host, stream, done in signs if not done), key=lambda each: each[0])
     if not running:
         return None
-    last = max(missing.since if missing else 0.0, *(sign for sign, *_ in signs))
     silence = f"no output or metrics for {{:g}} s; the quietest: {_named(running, now)}"
     if limit and now - last > limit:
         detail = silence.format(limit)

@@ -120,7 +120,7 @@ class Coordinator:
         self._began = now
         self._failure_grace = min(FAILURE_GRACE, plan.stop_grace)
         self._limits = BudgetLimits(plan, used, now)
-        self._ticked = now
+        self._ticked = self._looked = now
         self._apart = apart
         self._started = 0.0
         self._settle_until = 0.0
@@ -130,8 +130,11 @@ class Coordinator:
         self._stop: StopOrder | None = None
         self._daemons = Daemons(plan)
         self._hosts = all_hosts(plan, now)
+        self._look_pause = len(self._hosts) // 100 / 100
+        self._peers = {group.name: mpi_peers(plan, group.hosts[0]) for group in plan.groups if group.hosts}
         self._services = DataServices(plan, self._hosts)
         self._data_hosts = DataHosts(plan, self._hosts, self._services, self._limits)
+        self._services.list_feed(now)
 
     # --- what the hosts must do --------------------------------------------------------------------------------
 
@@ -145,7 +148,7 @@ class Coordinator:
             ack=host.taken,
             start=host.started > 0,
             feed_generation=self._services.generation,
-            feed=self._services.feed,
+            feed=self._services.feed if host.streams else (),
             daemons=self._daemons.orders_of(name),
             daemon_ends=self._daemons.ends_of(name),
             serve=not host.standby,
@@ -169,7 +172,7 @@ class Coordinator:
     def disconnected(self, name: str, now: float) -> Effects:
         """A host's stream broke. It may come back within the limit of silence."""
         self._hosts[name].connected = False
-        return self._advance(Effects(), now)
+        return self._look(Effects(), now)
 
     def report(self, name: str, report: Report, now: float) -> Effects:
         """A host reported. A report that was processed before is ignored; a heartbeat counts at the next tick."""
@@ -181,8 +184,7 @@ class Coordinator:
         elif report.number == host.taken + 1 and not host.lost:
             host.taken = report.number
             self._take(host, report.message, effects, now)
-        # To look at all hosts at each heartbeat of each would cost the square of their number.
-        return effects if isinstance(report.message, Heartbeat) else self._advance(effects, now)
+        return effects if isinstance(report.message, Heartbeat) else self._look(effects, now)
 
     def host_gone(
         self, name: str, reason: str, now: float, heard_nothing: bool = False, last_lines: tuple[str, ...] = ()
@@ -252,7 +254,6 @@ class Coordinator:
             case FeedUp() if not (host.standby or host.leaving):
                 host.executors = message.executors
                 self._services.feed_changed(host, READY)
-                effects.wake.update(self._hosts)
                 effects.records.append(FeedReady(t=now, group=host.group, host=host.name, executors=message.executors))
             case FeedDown():
                 self._feed_lost(host, f"feed server {message.cause}", message.gone, effects, now)
@@ -290,7 +291,6 @@ class Coordinator:
 
     def _feed_lost(self, host: HostState, reason: str, gone: bool, effects: Effects, now: float) -> None:
         self._services.feed_changed(host, LOST if gone else STARTING, reason)
-        effects.wake.update(self._hosts)
         self._worker_lost(host, reason, not gone, effects, now)
 
     def _server_lost(self, host: HostState, message: ServerDown, effects: Effects, now: float) -> None:
@@ -349,7 +349,15 @@ class Coordinator:
         if self.phase is Phase.SETTLING:
             self._suspects.append(suspect)
 
+    def _look(self, effects: Effects, now: float) -> Effects:
+        """Advances, unless that was done a moment ago: of hundreds of hosts, the next tick does it.
+
+        To look at all hosts at each report of each would cost the square of their number.
+        """
+        return effects if now - self._looked < self._look_pause else self._advance(effects, now)
+
     def _advance(self, effects: Effects, now: float) -> Effects:
+        self._looked = now
         if self.phase is Phase.WAITING:
             self._wait(effects, now)
         if self.phase is Phase.RUNNING:
@@ -358,6 +366,8 @@ class Coordinator:
             self._decide(effects, now)
         if self.phase is Phase.STOPPING:
             self._await_end(effects, now)
+        if self._services.list_feed(now):
+            effects.wake.update(self._services.readers)
         return effects
 
     def _wait(self, effects: Effects, now: float) -> None:
@@ -402,8 +412,9 @@ class Coordinator:
 
     def _release_idle(self, effects: Effects) -> None:
         for host in self._hosts.values():
-            needed = host.idle and any(self._hosts[name].unfinished for name in mpi_peers(self._plan, host.name))
-            if host.idle and not needed and host.release is None and host.name != self._plan.leader:
+            if host.release is not None or host.name == self._plan.leader or not host.idle:
+                continue
+            if not any(self._hosts[name].unfinished for name in self._peers[host.group]):
                 host.release = StopOrder("its programs are done", self._plan.stop_grace, feed=True, leave=True)
                 effects.wake.add(host.name)
 
