@@ -165,7 +165,7 @@ def jobs(draw: st.DrawFn) -> Job:
         ]
     }
     if len(names) == 1 and draw(st.booleans()):
-        fields = {"instance_type": "ml.c5.xlarge", "instance_count": draw(st.integers(1, 254))}
+        fields = {"instance_type": "ml.c5.xlarge", "instance_count": draw(st.integers(1, 1000))}
         some = st.just(["homogeneousCluster"])
         names = ["homogeneousCluster"]
     if draw(st.booleans()):

@@ -208,3 +208,15 @@ def test_options_of_an_installed_engine_of_somebody_else_are_kept_as_they_are(mo
     assert told["engines.mine"] == "must be a mapping"
     assert "unknown key" in told["engines.mime"]
     assert {"engines.local.stop_grace", "engines.batch"} <= told.keys()
+
+
+def test_a_thousand_hosts_are_a_job_and_254_of_them_find_addresses_on_one_machine() -> None:
+    groups = [{"name": "a", "type": "ml.c5.xlarge", "count": 600}, {"name": "b", "type": "ml.c5.xlarge", "count": 400}]
+    wide = job(instance_groups=groups)
+    wide.check_engine("slurm")
+    with pytest.raises(JobInvalid) as caught:
+        wide.check_engine("local")
+    (problem,) = caught.value.problems
+    assert problem.field == "instance_groups"
+    assert "at most 254 hosts on this machine" in problem.message
+    assert problem.value == "1000 hosts"

@@ -108,12 +108,15 @@ class Client:
                     self._address, self._leader.name, self._tls, self._process, self._attempt, seconds
                 ) as connection:
                     pause = RETRY
-                    sender = asyncio.ensure_future(self._send(connection))
+                    work = (self._receive(connection), self._look(), self._send(connection))
+                    receiving, looking, _ = tasks = [asyncio.ensure_future(each) for each in work]
                     try:
-                        await self._receive(connection)
+                        await asyncio.wait({receiving, looking}, return_when=asyncio.FIRST_COMPLETED)
+                        (receiving if receiving.done() else looking).result()
                     finally:
-                        sender.cancel()
-                        await asyncio.gather(sender, return_exceptions=True)
+                        for task in tasks:
+                            task.cancel()
+                        await asyncio.gather(*tasks, return_exceptions=True)
             except (ConnectionError, Refused) as error:
                 if not (self._leaving and self.delivered):  # else the coordinator closed it in order
                     _log.info("control connection to %s: %s", self._address, error)
@@ -136,7 +139,7 @@ class Client:
 
     async def _receive(self, connection: Connection) -> None:
         while True:
-            orders = await self._next_orders(connection)
+            orders = await connection.receive()
             if not self._answered:
                 _log.debug("the coordinator on %s answers", self._leader.name)
             self._answered = True
@@ -145,21 +148,14 @@ class Client:
                 self._queue.popleft()
             self._obey(orders)
 
-    async def _next_orders(self, connection: Connection) -> Orders:
-        """Waits for orders. Raises CoordinatorLost, and what `Connection.receive` raises.
+    async def _look(self) -> None:
+        """Looks at the clock, which counts between looks. Raises CoordinatorLost.
 
         While the connection stands, a coordinator that has answered before is only stopped, and may go on.
         """
-        coming = asyncio.ensure_future(connection.receive())
-        try:
-            while not coming.done():
-                if self._patience() <= 0 and not self._answered:
-                    raise CoordinatorLost(self._complaint())
-                await asyncio.wait({coming}, timeout=LOOK)
-            return coming.result()
-        finally:
-            coming.cancel()
-            await asyncio.gather(coming, return_exceptions=True)
+        while self._patience() > 0 or self._answered:
+            await asyncio.sleep(LOOK)
+        raise CoordinatorLost(self._complaint())
 
     async def _send(self, connection: Connection) -> None:
         sent = 0

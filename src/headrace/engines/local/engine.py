@@ -34,6 +34,7 @@ from headrace.instance.launch_plan import LaunchPlan, plan_text
 from headrace.job import Job
 from headrace.job.problems.finding import Finding
 from headrace.job.rules.engine_rules import own_hosts
+from headrace.job.rules.job_rules import hosts
 from headrace.job.rules.raw_access import Data
 from headrace.job.rules.unsupported import IDLE_ON_OWN_HOSTS, Unused, idle
 from headrace.own_runs import started_here
@@ -107,7 +108,8 @@ def _check(job: Job) -> CheckedJob:
 
 def rules(data: Data) -> Iterator[Finding]:
     """Yields what this engine refuses of a job."""
-    return own_hosts(data, "local")
+    yield from own_hosts(data, "local")
+    yield from hosts(data, 254, " on this machine: <address_prefix>.1 to .254")
 
 
 def without_effect(data: Data) -> tuple[Unused, ...]:

@@ -224,10 +224,10 @@ class JobFields(Part):
             ``file``: only in /opt/ml/input/config/hyperparameters.json and ``SM_HPS``.
         environment: at most 100 variables of every program. A name has letters, digits and underscores, at most 512; a
             value is text of at most 512 characters. What headrace sets itself keeps its value.
-        instance_groups: 1 to 5 groups of machines with at most 254 hosts together; or else `instance_type` and
+        instance_groups: 1 to 5 groups of machines with at most 1,000 hosts together; or else `instance_type` and
             `instance_count`.
         instance_type: the one type of machine of a job without groups.
-        instance_count: machines of a job without groups, 1 to 254.
+        instance_count: machines of a job without groups, 1 to 1,000.
         input_mode: mode of the channels that name none.
         inputs: 1 to 20 channels by name; a path alone is short for a channel with defaults. A name has 1 to 64 letters,
             digits, dots, hyphens and underscores; ``headrace`` is reserved, and no two names differ only in case.
