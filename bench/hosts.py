@@ -15,6 +15,9 @@ are upper bounds, because this process, which plays all hosts, shares the machin
     busy                    the same while each heartbeat tells of programs, and in each second one of a hundred hosts
                             loses an executor and one feed server is started again
     idle_beats, busy_beats  heartbeats a host and second that were answered
+
+With `--slow 10` all clocks of the protocol run ten times slower, here and in the authority, so that its CPU seconds by
+heartbeat are those at full speed.
     complete_s, _cpu_s      from the exit of all ranks with 0 until every host has the verdict
     failure_s, _cpu_s       of a second job: from the exit of one rank with 1 until every host has the verdict
     kilobytes_per_host      resident memory of the authority when all hosts are busy, beyond that without hosts
@@ -42,7 +45,7 @@ from pathlib import Path
 import psutil
 
 from headrace.agent.control import control_client, control_transport
-from headrace.agent.control.control_client import HEARTBEAT, Client
+from headrace.agent.control.control_client import Client
 from headrace.agent.control.control_messages import (
     Demand,
     ExecutorLost,
@@ -55,6 +58,7 @@ from headrace.agent.control.control_messages import (
     Orders,
     ProgramsEnded,
 )
+from headrace.agent.coordinator import authority, host_state, state_machine
 from headrace.agent.coordinator.authority import Authority
 from headrace.agent.program_specs import expected_streams
 from headrace.engines.planning.host_certificates import make_certificates
@@ -71,10 +75,20 @@ from headrace.instance.launch_plan import (
 )
 from headrace.runs import Cause, CauseKind, EventWriter, Status
 
-LIMIT = 300.0  # seconds for what must happen
+LIMIT = 600.0  # seconds for what must happen
 TOGETHER = 25  # hosts that connect at one time: this process is the other end of all handshakes
 EXECUTORS = 4
 TRAIN, DATA = "train", "data"
+
+
+def slow_down(times: float) -> None:
+    """Makes all clocks of the protocol slower, for a machine on which one process cannot play all hosts in time."""
+    authority.TICK *= times
+    host_state.QUIET *= times
+    state_machine.SILENCE_LIMIT *= times
+    state_machine.PAUSE *= times
+    control_client.HEARTBEAT *= times
+    control_client.LOOK, control_client.SILENCE_LIMIT = 0.9, LIMIT  # one process has the clocks of all
 
 
 def make_plan(hosts: int, folder: Path) -> LaunchPlan:
@@ -186,7 +200,17 @@ class AuthorityProcess:
 
     def __init__(self, folder: Path) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.hosts", "--authority", str(folder)], stdout=subprocess.PIPE, text=True
+            [
+                sys.executable,
+                "-m",
+                "bench.hosts",
+                "--authority",
+                str(folder),
+                "--slow",
+                f"{control_client.HEARTBEAT:g}",
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
         )
         assert self._process.stdout is not None
         line = self._process.stdout.readline()  # when the port is open
@@ -216,12 +240,12 @@ def serve(folder: Path) -> None:
     began = time.process_time()
     plan = read_plan(folder / "leader")
     events = EventWriter(folder / "events" / "supervisor.jsonl")
-    authority = Authority(plan, events, read_certificates(folder / "leader"), apart=True)
-    authority.start()
+    deciding = Authority(plan, events, read_certificates(folder / "leader"), apart=True)
+    deciding.start()
     print(time.process_time() - began, flush=True)
-    while authority.verdict is None:
+    while deciding.verdict is None:
         time.sleep(0.25)
-    authority.close()
+    deciding.close()
 
 
 class Clocks:
@@ -293,7 +317,10 @@ def share(authority: AuthorityProcess, hosts: list[SimulatedHost], row: dict[str
     clocks, before = Clocks(authority), sum(host.answers for host in hosts)
     yield
     beats = (sum(host.answers for host in hosts) - before) / len(hosts)
-    row |= {name: round(clocks.cpu / (beats * HEARTBEAT), 5), f"{name}_beats": round(beats / clocks.wall, 2)}
+    row |= {
+        name: round(clocks.cpu / beats, 5),
+        f"{name}_beats": round(beats * control_client.HEARTBEAT / clocks.wall, 2),
+    }
 
 
 async def complete(
@@ -305,13 +332,13 @@ async def complete(
         row["plan_cpu_s"] = round(authority.plan_cpu, 3)
         await asyncio.sleep(1)
         with share(authority, hosts, row, "idle"):
-            await asyncio.sleep(seconds)
+            await asyncio.sleep(seconds * control_client.HEARTBEAT)
         for host in hosts:
             host.busy = True
         servers = [host for host in hosts if host.name in plan.group(DATA).hosts]
         with share(authority, hosts, row, "busy"):
             for _ in range(round(seconds)):
-                await asyncio.sleep(1)
+                await asyncio.sleep(control_client.HEARTBEAT)
                 for host in chance.sample(servers, -(-len(hosts) // 100)):
                     host.lose_executor()
                 chance.choice(servers).restart_feed()
@@ -383,13 +410,14 @@ def main() -> None:
     )
     parser.add_argument("hosts", type=int, nargs="*", help="how many hosts; each is two jobs")
     parser.add_argument("--seconds", type=float, default=20.0, help="how long a job is idle, and busy (default 20)")
+    parser.add_argument("--slow", type=float, default=1.0, help="how many times slower all clocks are (default 1)")
     parser.add_argument("--output", type=Path, help="file to which the raw data is appended as JSON lines")
     parser.add_argument("--authority", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    slow_down(options.slow)
     if options.authority:
         serve(options.authority)
         return
-    control_client.LOOK, control_client.SILENCE_LIMIT = 0.9, LIMIT  # one process has the clocks of all
     descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
     machine = {"cpus": len(os.sched_getaffinity(0)), "kernel": platform.release(), "python": platform.python_version()}

@@ -27,25 +27,25 @@ def test_at_the_end_it_stays_for_the_last_agent_that_it_has_not_given_up(tmp_pat
     at = f"{plan.coordinator_address}:{plan.ports.control}"
 
     async def run() -> None:
-        async with connect(at, "algo-1", tls["algo-1"], b"p" * 16) as slow:
-            async with connect(at, "algo-1", tls["algo-2"], b"q" * 16) as lost:
-                await lost.send(Report(1, Hello("dnn")))
-                await slow.send(Report(1, Hello("dnn")))
-                await slow.receive()
-                authority.command(AgentGone("algo-2", "it was killed", False, ()))
-                authority.command(StopJob("stopped", "stopped by the user", False, 0.0, False))
-                for number, message in enumerate((ProgramsEnded(), HostEnded()), 2):
-                    await slow.send(Report(number, message))
-                while authority.verdict is None:
-                    await asyncio.sleep(0.01)
-                closing = threading.Thread(target=authority.close)
-                closing.start()
-                await asyncio.to_thread(closing.join, 0.3)
-                assert closing.is_alive()
-                while (await slow.receive()).verdict is not Status.FAILED:
-                    pass
-                slow._stream.abort()
-                await asyncio.to_thread(closing.join, 5)
-                assert not closing.is_alive(), "it does not wait for the one that is lost"
+        mine, other = (connect(at, "algo-1", tls[host], host.encode() * 3) for host in hosts)
+        async with mine as slow, other as lost:
+            await lost.send(Report(1, Hello("dnn")))
+            await slow.send(Report(1, Hello("dnn")))
+            await slow.receive()
+            authority.command(AgentGone("algo-2", "it was killed", False, ()))
+            authority.command(StopJob("stopped", "stopped by the user", False, 0.0, False))
+            for number, message in enumerate((ProgramsEnded(), HostEnded()), 2):
+                await slow.send(Report(number, message))
+            while authority.verdict is None:
+                await asyncio.sleep(0.01)
+            closing = threading.Thread(target=authority.close)
+            closing.start()
+            await asyncio.to_thread(closing.join, 0.3)
+            assert closing.is_alive()
+            while (await slow.receive()).verdict is not Status.FAILED:
+                pass
+            slow._stream.abort()
+            await asyncio.to_thread(closing.join, 5)
+            assert not closing.is_alive(), "it does not wait for the one that is lost"
 
     asyncio.run(run())
