@@ -8,12 +8,13 @@ import threading
 from pathlib import Path
 
 import pytest
+from recorded_runs import loader, rank, record
 
 from headrace.grid.controller.run_outcome import cost_so_far
-from headrace.insight import run_cache
+from headrace.insight import report, run_cache
 from headrace.insight.cost.cost_report import cost_report
 from headrace.insight.run_cache import RunCache
-from headrace.runs import EventWriter, Run, RunPaths, Status, adopt, create_run
+from headrace.runs import EventWriter, MetricWriter, Run, RunPaths, Status, adopt, create_run
 from headrace.runs.events import HostReleased, InstancesStarted, RunFinished, SecondaryStatus, StatusChanged
 
 START = 1_790_000_000.0
@@ -105,3 +106,17 @@ def test_what_a_run_has_cost_so_far_is_known_without_reading_its_metrics(tmp_pat
     report = cost_report(run, region="us-east-1")
     assert report.total.value is not None
     assert found == [(report.total.value, report.hosts[0].seconds.value)]
+
+
+def test_the_report_of_a_run_whose_metrics_are_held_reads_only_what_is_new_of_them(tmp_path: Path) -> None:
+    run = record(tmp_path, "job", {rank(0): loader(0.4, seconds=20)}, ended=None)
+    quiet, growing = (RunCache(tmp_path).open("job", metrics=True) for _ in range(2))
+    assert quiet.metrics(None, None, 10).records == growing.metrics(None, None, 10).records == 20
+    assert opened(run.paths.root / "metrics", quiet.report) == []
+    with MetricWriter(run.paths.metrics(rank(0))) as written:
+        for one in loader(0.4, seconds=60)[20:]:
+            written.write(one)
+    found, anew = growing.report(), report(run)
+    assert (found.training, found.groups) == (anew.training, anew.groups)
+    assert found.training is not None
+    assert growing.version().metrics == 60

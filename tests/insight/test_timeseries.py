@@ -190,6 +190,18 @@ def test_a_host_that_does_not_tell_something_is_not_counted_in_a_sum_over_hosts(
     assert line_of(found, "memory", "dnn")[1] == float(f"{2 << 30:.6g}")
 
 
+def test_a_gpu_that_was_not_read_for_a_second_is_not_absent_and_a_counter_is_not_for_longer() -> None:
+    def second(n: int) -> HostSecond:
+        power = [None if n == 2 else 100.0, 50.0]
+        gpus = tuple(GpuUse(i, "A10G", 80.0, 1 << 30, 4 << 30, power=watts) for i, watts in enumerate(power))
+        read = None if n == 2 else 1000 * n
+        return HostSecond(t=T + n, cpu=float(n), cores=2, rss=1, processes=1, read=read, written=0, gpus=gpus)
+
+    found = charts_of([(Stream("dnn", "algo-1", "host"), second(n)) for n in range(5)], end=T + 4)
+    assert line_of(found, "gpu_power", "dnn") == [150.0, 150.0, 100.0, 150.0, 150.0]  # of two, as the one that was read
+    assert line_of(found, "disk", "dnn read") == [None, 1000.0, None, 1000.0, 1000.0]  # 2,000 bytes in two seconds
+
+
 def test_workers_and_values() -> None:
     feed, program = Stream("data", "algo-1", "feed"), Stream("dnn", "algo-2", "agent")
     rows: list[tuple[Stream, Metric]] = [

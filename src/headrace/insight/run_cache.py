@@ -184,9 +184,16 @@ class RunIndex:
                 known, made, took, found = self._report
                 if known == stamp or (self._still_same(found) and now - made < _PATIENCE * took):
                     return found
-            found = insight.report(Run(self.paths, self._alive))
+            found = self._judged()
             self._report = (stamp, time.monotonic(), time.monotonic() - now, found)
             return found
+
+    def _judged(self) -> insight.Report:
+        with self._lock:
+            if self._columns.records:  # they are held: only what is new is read
+                self._columns.take(self._metrics.poll())
+                return insight.report(self.run, self._columns)
+        return insight.report(Run(self.paths, self._alive))
 
     def _still_same(self, found: insight.Report) -> bool:
         return found.status is self.state().status

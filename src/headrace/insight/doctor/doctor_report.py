@@ -46,7 +46,7 @@ TRIAL_FORMULAS: dict[str, str] = {
         "sum(step) / steps, measured steps; a step lasts from one next() to the following one of the same pass, the "
         "first one of a pass begins with iter()"
     ),
-    "data_wait": "100 * sum(wait) / sum(step), measured steps; wait is the time blocked in next()",
+    "data_wait": f"{DATA_WAIT.ratio}, measured steps; wait is the time blocked in next()",
     "step_floor": (
         "replayed: sum(step - copying) / steps of the replay, where copying (of the kept batch, in next()) is not "
         "taken off when CUDA is in use; not replayed: sum(step - wait) / steps of the measured steps, an estimate"
