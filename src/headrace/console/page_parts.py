@@ -25,7 +25,7 @@ from headrace.grid.report.grid_charts import lanes_of
 from headrace.grid.report.grid_documents import best_table, metric_names
 from headrace.grid.report.grid_listing import list_grids
 from headrace.grid.report.grid_report import GridReport
-from headrace.grid.report.line_result import LineResult, place_of, told, why
+from headrace.grid.report.line_result import LineResult, told, why
 from headrace.insight import Report
 from headrace.insight.cost.billing import amount, origin
 from headrace.insight.figures.missing_files import why_unread
@@ -83,7 +83,7 @@ def templates() -> jinja2.Environment:
         "states_text": _states_text,
         "told": told,
     }
-    made.filters |= {"place_of": place_of, "why": why, "verdict_badge": verdict_badge}
+    made.filters |= {"why": why, "verdict_badge": verdict_badge}
     made.filters["line_badge"] = _line_badge
     made.filters["status_badge"] = lambda run: status_badge(run.status, run.degraded)
     return made

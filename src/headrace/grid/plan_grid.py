@@ -26,11 +26,13 @@ class PlannedLine:
         line: as it was read.
         job_name: of its job: the same as long as the line says the same.
         placed: where it runs, and why.
+        hosts: of its job.
     """
 
     line: Line
     job_name: str
     placed: Placed
+    hosts: int
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ def plan_grid(grid: Grid, measured: Mapping[str, PlaceSize] | None = None) -> Gr
     placer = Placer(rules, measured or {})
     demands = [demand_of(line, data, rules, grid.file.engine) for line, data in zip(grid.lines, grid.jobs, strict=True)]
     lines = tuple(
-        PlannedLine(line, job_name(grid.file.name, line), placer.place(demand))
+        PlannedLine(line, job_name(grid.file.name, line), placer.place(demand), sum(demand.hosts.values()))
         for line, demand in zip(grid.lines, demands, strict=True)
     )
     unknown: dict[str, Line] = {}
@@ -120,8 +122,7 @@ def plan_grid(grid: Grid, measured: Mapping[str, PlaceSize] | None = None) -> Gr
             if rules.data_of(place) is None:
                 unknown.setdefault(place, line)
     copies = _copies(lines)
-    hosts = [sum(hosts_of(data).values()) for data in grid.jobs]
-    regions = tuple(_totals(lines, copies, hosts))
+    regions = tuple(_totals(lines, copies))
     return GridPlan(grid.file.name, grid.digest, lines, copies, regions, tuple(unknown.items()))
 
 
@@ -212,7 +213,7 @@ def _copies(lines: Iterable[PlannedLine]) -> tuple[PlannedCopy, ...]:
     return tuple(PlannedCopy(copy, region, tuple(used)) for (region, _), (copy, used) in sorted(found.items()))
 
 
-def _totals(lines: Iterable[PlannedLine], copies: Iterable[PlannedCopy], hosts: list[int]) -> Iterable[RegionTotal]:
+def _totals(lines: Iterable[PlannedLine], copies: Iterable[PlannedCopy]) -> Iterable[RegionTotal]:
     by_region: dict[str, list[PlannedLine]] = {}
     for each in lines:
         if each.placed.chosen is not None:
@@ -222,7 +223,7 @@ def _totals(lines: Iterable[PlannedLine], copies: Iterable[PlannedCopy], hosts: 
         yield RegionTotal(
             region=region,
             lines=len(there),
-            hosts=sum(hosts[each.line.index] for each in there),
+            hosts=sum(each.hosts for each in there),
             run_cost=sum(cost for cost in costs if cost is not None),
             copy_cost=sum(each.copy.cost for each in copies if each.region == region),
             unpriced=sum(cost is None for cost in costs),

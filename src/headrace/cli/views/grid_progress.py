@@ -103,7 +103,7 @@ class _Whole:
 def line_text(line: LineRecord) -> str:
     """Returns what has become of a line, in one line."""
     attempt = line.attempt
-    words = [f"{place_text(line)}: {line.state.value}"]
+    words = [f"{line.written}: {line.state.value}"]
     if attempt is not None:
         where = f" in {attempt.region}" if attempt.region else ""
         number = f" (attempt {attempt.number})" if attempt.number > 1 else ""
@@ -141,8 +141,3 @@ def why_text(line: LineRecord) -> str:
     if line.state is LineState.RUNNING and line.rungs:
         return str(line.early_stop or line.rungs[-1])
     return line.reason or (str(attempt.cause) if attempt is not None and attempt.cause is not None else "")
-
-
-def place_text(line: LineRecord) -> str:
-    """Returns where a line was written; of one that the grid's file has no more it says so."""
-    return line.place if line.in_file else f"{line.place} (not in the file now)"

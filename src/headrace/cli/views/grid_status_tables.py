@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from headrace.catalog.prices import CURRENCY
-from headrace.cli.views.grid_progress import copy_text, line_text, place_text, whole_text, why_text
+from headrace.cli.views.grid_progress import copy_text, line_text, whole_text, why_text
 from headrace.grid.controller.grid_changes import GridChanges
 from headrace.grid.journal.grid_record import GridRecord, LineRecord, LineState, Note
 from headrace.grid.report.grid_report import counted
@@ -66,7 +66,7 @@ def _line(line: LineRecord) -> tuple[str, ...]:
     run = "" if attempt is None else attempt.run_id or attempt.job_name
     tried, cost = (str(len(line.attempts)), amount(line.cost)) if line.attempts else ("", "")
     where = _region(line) or MISSING
-    return place_text(line), line.state.value, where, line.engine, tried, run, cost, why_text(line)
+    return line.written, line.state.value, where, line.engine, tried, run, cost, why_text(line)
 
 
 def end_document(grid: GridRecord) -> Document:

@@ -306,7 +306,7 @@ class AttemptRunner:
     def _launch(self, line: LineRecord, attempt: AttemptRecord, job: Job) -> RetryCause | None:
         try:
             self._instant("before start")
-            started = start_or_adopt(job, attempt.engine)
+            started = start_or_adopt(job, attempt.engine, attempt.request)
             self._instant("after start")
         except (HeadraceError, OSError) as error:
             return self._not_started(line, attempt, error)

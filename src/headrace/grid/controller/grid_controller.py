@@ -126,7 +126,7 @@ class GridController:
         self._stops: dict[str, float] = {}
         self._rates: dict[tuple[str, str, str], RateLimit] = {}
         self._running_cost: dict[str, float] = {}
-        self._hosts = {} if jobs is None else {key: jobs.hosts_of(key) for key in self._plan}
+        self._hosts = {key: planned.hosts for key, planned in self._plan.items()}
 
     def close(self) -> None:
         """Waits for what is being started; ends copies. Runs go on."""

@@ -14,7 +14,7 @@ from headrace.grid.grid_file import GridFile
 from headrace.grid.lines.line import ENGINE, SAGEMAKER, Line, engine_of
 from headrace.grid.lines.line_job import Template, place_of
 from headrace.grid.load_grid import Grid
-from headrace.grid.plan_grid import hosts_of, with_ending
+from headrace.grid.plan_grid import with_ending
 from headrace.job import Job
 from headrace.job.file.overrides import apply_values
 from headrace.job.find_engine import engine_names
@@ -50,7 +50,6 @@ class LineJobs:
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
         self._lines = {line.key: line for line in grid.lines}
-        self._data = {line.key: data for line, data in zip(grid.lines, grid.jobs, strict=True)}
         self._templates: dict[str, Template] = {}
         self._check_engine()
         for region in grid.file.in_regions:
@@ -75,10 +74,6 @@ class LineJobs:
     def engine_of(self, line: Line) -> str:
         """Returns the engine that runs a line."""
         return engine_of(line, self.file.engine)
-
-    def hosts_of(self, key: str) -> int:
-        """Returns how many hosts the job of a line has."""
-        return sum(hosts_of(self._data[key]).values())
 
     def job(self, key: str, name: str, region: str, engine: str, copies: Mapping[str, str]) -> Job:
         """Returns the job of an attempt. Files are not looked for.

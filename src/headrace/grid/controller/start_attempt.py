@@ -74,19 +74,20 @@ def prepared(job: Job, engine: str, request: str) -> Job:
     return job.model_copy(update=changed)
 
 
-def start_or_adopt(job: Job, engine: str) -> StartedRun:
+def start_or_adopt(job: Job, engine: str, request: str = "") -> StartedRun:
     """Starts a run of a job, detached; or returns the one that there is.
 
     Args:
         job: the job of one attempt, whose name no other attempt has.
         engine: name of the engine.
+        request: digest of what is asked for, when it is known: the code is read for it.
 
     Raises:
         NameInUse: a run of that name was not made of this job.
         JobInvalid, EngineRefused, HeadraceError, OSError: it cannot be started; nothing was. `EngineUnreachable` says
             that the platform did not answer: it may work later.
     """
-    request = request_digest(job, engine)
+    request = request or request_digest(job, engine)
     wanted = prepared(job, engine, request)
     found = find_attempt(job.job_name, engine, request)
     if found is not None:

@@ -185,6 +185,11 @@ class LineFacts(msgspec.Struct, frozen=True):
     in_file: bool = True
     reason: str = ""
 
+    @property
+    def written(self) -> str:
+        """Where it was written, for people; of one that the grid's file has no more it says so."""
+        return self.place if self.in_file else f"{self.place} (not in the file now)"
+
 
 class LineRecord(LineFacts, frozen=True):
     """One line, as the journal has it.

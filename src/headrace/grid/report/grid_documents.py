@@ -12,7 +12,7 @@ from headrace.grid.report.best_lines import value_of
 from headrace.grid.report.grid_charts import front_chart, lanes_chart
 from headrace.grid.report.grid_listing import GridLine, UnreadGrid
 from headrace.grid.report.grid_report import GridReport, counted
-from headrace.grid.report.line_result import LineResult, place_of, span, told, why
+from headrace.grid.report.line_result import LineResult, span, told, why
 from headrace.insight.cost.billing import amount
 from headrace.insight.render.document import (
     Cell,
@@ -158,7 +158,7 @@ def _lines(report: GridReport, lines: Sequence[LineResult], *, why_first: bool) 
     columns = ("line", "says", "state", "engine", "region", "attempts", "time", "planned", "cost", *names, "why")
     rows = tuple(
         (
-            place_of(each),
+            each.written,
             told(each),
             Cell(each.state.value, strong=not each.completed and each.state.over),
             each.engine,

@@ -145,11 +145,6 @@ def told(result: LineResult) -> str:
     return said_of(result.fields, beside=(REGION, ENGINE))
 
 
-def place_of(result: LineResult) -> str:
-    """Returns where a line was written; of one that the grid's file has no more it says so."""
-    return result.place if result.in_file else f"{result.place} (not in the file now)"
-
-
 def span(seconds: float) -> str:
     """Returns a time in words, with its unit.
 
