@@ -136,7 +136,7 @@ RESULTS = st.lists(
         LineResult,
         index=st.integers(0, 10**6),
         place=st.just("p"), key=st.just("k"), job_name=st.just("j"), fields=st.just({}),
-        engine=st.just("local"), region=st.just(""),
+        engine=st.just("local"), region=st.just(""), planned_cost=st.none(), planned_seconds=st.none(),
         state=st.sampled_from(LineState),
         cost=st.none() | st.integers(0, 5).map(float),
         metrics=st.dictionaries(st.just("accuracy"), st.integers(0, 5).map(float) | st.just(float("nan"))),
