@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import random
 import re
 import sys
 from collections.abc import Callable
@@ -58,6 +59,7 @@ def _squeezed(text: str) -> str:
 
 
 WIDTHS = (0, 60, 80, 100)
+SHORT = 24
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -85,6 +87,8 @@ def test_nothing_is_cut_on_a_terminal_of_any_width_or_on_a_pipe(show: Show, cli:
         whole, here = show(0, *arguments), _squeezed(shown)
         for cell in {cell for line in whole.splitlines() for cell in re.split(r"\s{2,}", line.strip())}:
             assert _squeezed(cell) in here, (arguments, cell)
+            # A narrow terminal folds words, not what is as short as a figure and its range.
+            assert len(cell) > SHORT or any(cell in line for line in shown.splitlines()), (arguments, cell)
 
 
 @pytest.mark.parametrize("width", [100, 130, 0])
@@ -151,6 +155,28 @@ def test_a_wide_table_folds_words_and_else_becomes_blocks(monkeypatch: pytest.Mo
         "run-a   400",
         "run-b   380",
     ]
+
+
+def _words(chance: random.Random, length: int) -> str:
+    return "".join(chance.choices("ab 1", k=length)).strip()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_cell_of_any_table_is_broken_in_eighty_columns(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    chance = random.Random(seed)
+    print(f"seed {seed}")
+    widths: list[int] = []
+    while sum(widths) + 2 * len(widths) <= 80 or chance.random() < 0.2:  # a little wider than the terminal, or much
+        widths.append(chance.choice((5, 8, SHORT)))
+    rows = [
+        ["".join(chance.choices("ab 1", k=chance.randrange(1, width + 1))).strip() for width in widths]
+        for _ in range(9)
+    ]
+    names = [f"name {index}" for index in range(len(widths))]
+    lines = _drawn(table(names, rows, chance.sample(names[:-1], len(names) // 2)), 80, monkeypatch)
+    assert max(map(cell_len, lines)) <= 80
+    for cell in {cell for row in rows for cell in row}:
+        assert any(cell in line for line in lines), cell
 
 
 @pytest.mark.parametrize("command", ["report", "compare", "prices", "metrics", "cost"])

@@ -42,9 +42,10 @@ from headrace.console.grid_answers import GridAnswers
 from headrace.console.guard import Guard
 from headrace.console.live import News, event_stream
 from headrace.console.page_parts import Pages
+from headrace.console.request_numbers import count, number, stretch
 from headrace.errors import HeadraceError, RunNotFound, UsageError
 from headrace.insight.figures.missing_files import why_unread
-from headrace.insight.run_cache import MOST_SECONDS, SINCE, RunCache, RunIndex
+from headrace.insight.run_cache import RunCache, RunIndex
 from headrace.runs import Selector
 from headrace.runs.describe import describe
 from headrace.runs.log_pages import Cursor, LogPage, LogQuery, page_at, page_from
@@ -54,9 +55,7 @@ T = TypeVar("T")
 
 STATIC = Path(__file__).parent / "static"
 _NO_CACHE = {"cache-control": "no-cache"}  # the files may be newer after an update; they have an ETag
-DEFAULT_POINTS = 400
 _PARTLY = "its timeline, metrics and logs may still be readable; see /api/unreadable"
-_DIGITS = 15  # of a number that says how many
 _cursors = msgspec.json.Decoder(Cursor)
 
 
@@ -92,6 +91,8 @@ def make_app(
         "/parts/runs/{run}/row": pages.run_row,
         "/parts/runs/{run}/life": pages.life,
         "/parts/runs/{run}/report": pages.report,
+        "/parts/runs/{run}/charts": pages.charts,
+        "/parts/curves": pages.curves,
         "/parts/compare": pages.compared,
         "/parts/grids": pages.grid_list,
         "/parts/grids/{grid}": pages.grid_parts,
@@ -179,19 +180,17 @@ class _Api:
         return self._index(request).timeline(time.time())
 
     def metrics(self, request: Request) -> object:
-        start, end = _number(request, "start"), _number(request, "end")
-        points = _count(request, "points") or DEFAULT_POINTS
-        return self._index(request, metrics=True).metrics(start, end, points)
+        return self._index(request, metrics=True).metrics(*stretch(request))
 
     def logs(self, request: Request) -> LogPage:
         asked = request.query_params
         selector = Selector(*(asked.get(name) or None for name in ("group", "host", "stream")))
-        query = LogQuery(selector, asked.get("text", ""), _count(request, "limit") or 300)
+        query = LogQuery(selector, asked.get("text", ""), count(request, "limit") or 300)
         paths = self._index(request).paths
         for name in ("after", "before"):
             if name in asked:
                 return page_from(paths, query, _cursor(asked[name]), forwards=name == "after")
-        return page_at(paths, query, _number(request, "t"), _count(request, "back") or 0)
+        return page_at(paths, query, number(request, "t"), count(request, "back") or 0)
 
     def compare(self, request: Request) -> object:
         return insight.compare([self._library.open(name).report() for name in request.query_params.getlist("run")])
@@ -227,28 +226,6 @@ class _Api:
 
 def _last_id(request: Request) -> str:
     return request.headers.get("last-event-id", "")
-
-
-def _count(request: Request, name: str) -> int | None:
-    text = request.query_params.get(name, "")
-    if not text:
-        return None
-    if not text.lstrip("-").isdecimal() or len(text) > _DIGITS:
-        raise UsageError(f"{name} is {text[:80]!r}, which is not a whole number", hint=f"for example {name}=100")
-    return int(text)
-
-
-def _number(request: Request, name: str) -> float | None:
-    text = request.query_params.get(name)
-    if text is None or text == "":
-        return None
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not abs(value) < MOST_SECONDS:
-        raise UsageError(f"{name} is {text!r}, which is not a number", hint=SINCE)
-    return value
 
 
 def _cursor(text: str) -> Cursor:

@@ -11,15 +11,18 @@ A part is elements with an id each; the script puts each in the place of the one
 from __future__ import annotations
 
 import functools
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import quote
 
 import jinja2
 import msgspec
 from starlette.requests import Request
 
 from headrace import insight
+from headrace.console.request_numbers import number, stretch
 from headrace.grid.journal.grid_record import LineState
 from headrace.grid.report.grid_charts import lanes_of
 from headrace.grid.report.grid_documents import best_table, metric_names
@@ -39,6 +42,7 @@ from headrace.insight.render.run_documents import (
     status_badge,
     verdict_badge,
 )
+from headrace.insight.render.svg import Axis, merged, plot
 from headrace.insight.run_cache import RunCache, RunIndex
 from headrace.runs import Run, Status
 from headrace.runs.describe import describe
@@ -222,6 +226,80 @@ class Pages:
             origins=dict.fromkeys(origin(group.price) for group in cost.groups if group.price) if cost else (),
             tables=[table for table in report_tables(report) if table.title not in titles],
         )
+
+    def charts(self, request: Request) -> str:
+        """Returns the charts of a run over a stretch of time."""
+        start, end, points = stretch(request)
+        asked = request.query_params
+        index = self._library.open(request.path_params["run"], metrics=True)
+        found = index.metrics(start, end, points)
+        timeline = index.timeline(time.time())
+        groups = [group.name for group in timeline.groups]
+        faults = [mark.t for group in timeline.groups for lane in group.hosts for mark in lane.marks]
+        until = math.inf if found.until is None else found.until - found.width
+        scale = (found.start, max(found.end, found.start + found.width)) if start is None else (start, end or found.end)
+        plots = []
+        for chart in found.charts:
+            stepped = [(line, line.steps) for line in chart.lines if line.steps]
+            if stepped and chart.name in asked.getlist("step"):
+                places, lines = merged(stepped)
+                changed = msgspec.structs.replace(chart, lines=lines)
+                plots.append(plot(changed, places, "step", groups=groups, steps=True))
+            else:
+                plots.append(
+                    plot(
+                        chart,
+                        found.t,
+                        "time",
+                        found.width,
+                        scale=scale,
+                        groups=groups,
+                        until=until,
+                        marks=faults,
+                        steps=bool(stepped),
+                    )
+                )
+        zoom = "" if start is None else f" --start {scale[0]:.1f} --end {scale[1]:.1f}"
+        command = f"headrace metrics {found.run_id}{zoom} --output json"
+        return _rendered(
+            "run_charts.html",
+            plots=plots,
+            command=command,
+            url=f"/api/runs/{quote(found.run_id)}/metrics?{request.url.query}",
+            zoomed=start is not None,
+            start=scale[0],
+            end=scale[1],
+            width=found.width,
+            notes=found.notes,
+            **{"from": {"command": command, "width": found.width}},
+        )
+
+    def curves(self, request: Request) -> str:
+        """Returns one quantity of some runs in one chart, by step or by the time since their start."""
+        asked = request.query_params
+        runs = [self._library.open(name, metrics=True) for name in asked.getlist("run")]
+        every = [index.metrics(None, None, stretch(request)[2]) for index in runs]
+        charts = {chart.name: chart for found in every for chart in found.charts}
+        if not charts:
+            return _rendered("curves.html", it=None)
+        ordered = sorted(charts, key=lambda name: not name.startswith("value:"))
+        chart = charts.get(asked.get("chart", ""), charts[ordered[0]])
+        lines = []
+        for found in every:
+            own = next((each.lines for each in found.charts if each.name == chart.name), ())
+            for line in own:
+                name = f"{found.run_id} · {line.name}" if len(own) > 1 else found.run_id
+                since = [t - found.start for t in found.t]
+                lines.append((msgspec.structs.replace(line, name=name, group=found.run_id), line.steps, since))
+        steps = any(line_steps for _, line_steps, _ in lines)
+        axis: Axis = "since" if not steps or asked.get("axis") == "since" else "step"
+        drawn = [(line, by_step if axis == "step" else since) for line, by_step, since in lines]
+        places, together = merged([(line, at) for line, at in drawn if at])
+        ends = [number(request, name) for name in ("start", "end")]
+        scale = (ends[0], ends[1]) if ends[0] is not None and ends[1] is not None else None
+        shown = msgspec.structs.replace(chart, lines=together, stacked=False)
+        it = plot(shown, places, axis, groups=[found.run_id for found in every], steps=steps, scale=scale)
+        return _rendered("curves.html", it=it, charts={name: charts[name].title for name in ordered})
 
     def compared(self, request: Request) -> str:
         """Returns some runs side by side, and what else can be chosen."""

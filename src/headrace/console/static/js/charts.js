@@ -1,131 +1,146 @@
-// The charts of a run: one time axis and one cursor for all, zoom by dragging, finer values asked for when zoomed.
-import { get, run as runPath } from "./api.js";
+// Charts that the server draws: one cursor for all over time, zoom by dragging or keys, lines to hide.
 import { el, fill, say } from "./dom.js";
-import { duration, moment } from "./format.js";
-import { Plot, merged } from "./plot.js";
-import { source } from "./page.js";
+import { part } from "./page.js";
 
-const POINTS = 400;
+const CLICK = 4; // units of the drawing a pointer may move in a click
+const read = (area, name) => JSON.parse(area.dataset[name]);
 
-/** Returns the instance groups of the run, in the order in which all pages colour them. */
-export const groups = () => [...document.querySelectorAll(".lane-group")].map((group) => group.dataset.group);
+/** Returns where in a drawing a pointer is. */
+function across(area, event) {
+  const svg = area.querySelector("svg");
+  return new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse()).x;
+}
+
+const nearest = (places, at) => places.reduce((best, place, index) => (Math.abs(place - at) < Math.abs(places[best] - at) ? index : best), 0);
 
 export class Charts {
-  /** @param {HTMLElement} place - the section. @param {string} id - run. @param {(t: number, place: object, width: number) => void} jump */
-  constructor(place, id, jump) {
-    this.place = place;
-    this.id = id;
-    this.jump = jump;
-    this.plots = new Map();
-    this.zoom = null;
-    this.stepped = new Set(); // charts over steps
-    this.grid = el("div", { class: "charts" });
-    this.notes = el("p", { class: "formula" });
-    this.zoomed = el("span", { class: "zoomed", role: "status" });
-    fill(place, el("div", {}), this.grid, this.notes);
-    this.details = el("div", { popover: "auto", role: "dialog", "aria-label": "How this chart is made" });
-    document.body.append(this.details);
-    new ResizeObserver(() => this.plots.forEach((plot) => plot.resize())).observe(this.grid);
-    addEventListener("themechange", () => this.plots.forEach((plot) => plot.draw()));
+  /** @param {() => HTMLElement} place - of the charts. @param {(zoom: number[] | null, steps: string[]) => string} url - of them.
+   * @param {(t: number, place: object, width: number) => void} jump - shows the log lines of a moment. */
+  constructor(place, url, jump = () => {}) {
+    Object.assign(this, { place, url, jump, zoom: null, steps: new Set(), hidden: new Set(), at: null, serial: 0 });
+    this.on("pointermove", ".plot", (area, event) => this.moved(area, event));
+    this.on("pointerdown", ".plot", (area, event) => Object.assign(this, { from: across(area, event), dragged: area }));
+    this.on("pointerup", ".plot", (area, event) => this.up(area, event));
+    this.on("pointerout", ".plot", (area, event) => area.contains(event.relatedTarget) || this.cursor(area, null));
+    this.on("dblclick", ".plot", () => this.show(null));
+    this.on("keydown", ".plot", (area, event) => this.key(area, event));
+    this.on("click", ".legend button", (button) => this.toggle(button));
+    this.on("click", "[data-whole]", () => this.show(null));
+    this.on("click", "[data-how]", (button) => button.nextElementSibling.showPopover());
+    this.on("click", "[data-step]", (button) => {
+      if (!this.steps.delete(button.dataset.step)) this.steps.add(button.dataset.step);
+      this.load();
+    });
   }
 
-  get url() {
-    return runPath(this.id, "metrics", { points: POINTS, start: this.zoom?.[0], end: this.zoom?.[1] });
+  on(kind, selector, act) {
+    addEventListener(kind, (event) => {
+      const target = event.target.closest?.(selector);
+      if (target && this.place().contains(target)) act(target, event);
+    });
   }
 
-  get command() {
-    const range = this.zoom ? ` --start ${this.zoom[0].toFixed(1)} --end ${this.zoom[1].toFixed(1)}` : "";
-    return `headrace metrics ${this.id}${range} --output json`;
-  }
-
-  /** Reads the metrics, and draws them. */
+  /** Asks for the charts as they are to be shown; what a reader has hidden, chosen or put his cursor on stays. */
   async load() {
-    this.asked?.abort();
-    this.asked = new AbortController();
+    this.serial += 1;
+    const mine = this.serial;
+    const focused = document.activeElement?.closest(".plot, [data-step]")?.closest("figure").dataset.chart;
+    const kind = document.activeElement?.matches(".plot") ? ".plot" : "[data-step]";
     try {
-      this.draw(await get(this.url, this.asked.signal));
+      await part(this.url(this.zoom, [...this.steps]), () => mine === this.serial);
     } catch (error) {
-      if (error.name !== "AbortError") fill(this.notes, `${error.message}. ${error.hint ?? ""}`);
+      fill(this.place(), el("div", { class: "notice" }, `${error.message}. ${error.hint ?? ""}`));
+    }
+    if (mine !== this.serial) return;
+    for (const button of this.place().querySelectorAll(".legend button")) if (this.hidden.has(this.key_of(button))) this.pressed(button, false);
+    if (focused) this.place().querySelector(`[data-chart="${CSS.escape(focused)}"] ${kind}`)?.focus();
+  }
+
+  show(zoom) {
+    if (zoom ? zoom[1] - zoom[0] < 2 : !this.zoom) return;
+    this.zoom = zoom;
+    say(zoom ? "zoomed" : "the whole run");
+    this.load();
+  }
+
+  /** Moves the cursor of a chart, and of all over the same time, to the n-th place; null takes it away. */
+  cursor(area, index) {
+    const figure = area.closest("figure");
+    this.at = index;
+    for (const other of figure.dataset.axis === "time" ? this.place().querySelectorAll("[data-axis=time] .plot") : [area]) {
+      const x = index === null ? null : read(other, "x")[index];
+      other.querySelector(".cursor").setAttribute("d", x === null || x === undefined ? "" : `M${x} 12V206`);
+      for (const button of other.closest("figure").querySelectorAll(".legend button")) {
+        const value = button.querySelector("b");
+        value.textContent = index === null ? value.dataset.last : read(button, "words")[index];
+      }
     }
   }
 
-  draw(found) {
-    this.found = found;
-    const scale = this.zoom ?? [found.start, Math.max(found.end, found.start + found.width)];
-    this.place.firstElementChild.replaceWith(el("div", { class: "section-head" }, el("h2", { id: "charts-title" }, "Over time"),
-      source(el("span", { class: "source" }), this.command, this.url), this.zoomed));
-    const seen = new Set();
-    for (const chart of found.charts) {
-      seen.add(chart.name);
-      let plot = this.plots.get(chart.name);
-      if (!plot) {
-        plot = new Plot(chart, this.options());
-        this.plots.set(chart.name, plot);
-        this.grid.append(plot.element);
-      }
-      plot.options.groups = groups();
-      if (this.stepped.has(chart.name)) {
-        const [steps, lines, range] = merged(chart.lines.filter((line) => line.steps).map((line) => ({ ...line, x: line.steps })));
-        plot.take(steps, { ...chart, lines }, range, "step");
-      } else {
-        plot.take(found.t, chart, scale);
-      }
-    }
-    for (const [name, plot] of this.plots) plot.element.hidden = !seen.has(name);
-    fill(this.notes, `A point stands for ${duration(found.width)}; shaded: least to greatest in it. ${found.notes.map((note) => `No ${note}.`).join(" ").replaceAll("No no", "No")}`);
-    if (this.zoom) {
-      const reset = el("button", { type: "button" }, "whole run");
-      reset.addEventListener("click", () => this.reset());
-      fill(this.zoomed, `${moment(this.zoom[0])} UTC, ${duration(this.zoom[1] - this.zoom[0])} `, reset);
+  moved(area, event) {
+    const x = across(area, event);
+    this.cursor(area, nearest(read(area, "x"), x));
+    if (this.dragged !== area) return;
+    const drag = area.querySelector(".drag");
+    drag.setAttribute("x", Math.min(x, this.from));
+    drag.setAttribute("width", Math.abs(x - this.from));
+  }
+
+  up(area, event) {
+    const [from, to] = [this.from, across(area, event)].sort((a, b) => a - b);
+    const mine = this.dragged === area;
+    this.dragged = null;
+    area.querySelector(".drag").setAttribute("width", 0);
+    if (!mine) return;
+    if (to - from < CLICK) this.choose(area, nearest(read(area, "x"), to));
+    else this.show([this.value(area, from), this.value(area, to)]);
+  }
+
+  /** Returns what lies at a place of the drawing. */
+  value(area, x) {
+    const over = area.querySelector(".over");
+    const { left, right } = area.closest("figure").dataset;
+    return Number(left) + ((x - over.getAttribute("x")) / over.getAttribute("width")) * (right - left);
+  }
+
+  choose(area, index) {
+    if (area.closest("figure").dataset.axis === "time" && index !== null) this.jump(read(area, "places")[index], {}, Number(this.place().dataset.width));
+  }
+
+  key(area, event) {
+    const last = read(area, "places").length - 1;
+    const steps = { ArrowLeft: -1, ArrowRight: 1, PageUp: -20, PageDown: 20, Home: -last, End: last };
+    const [left, right] = [Number(area.closest("figure").dataset.left), Number(area.closest("figure").dataset.right)];
+    if (event.key in steps) {
+      const next = Math.max(0, Math.min(last, (this.at ?? -1) + steps[event.key]));
+      this.cursor(area, next);
+      say(`${read(area, "names")[next]}: ${[...area.closest("figure").querySelectorAll(".legend button")].map((button) => button.textContent).join(", ")}`);
+    } else if (event.key === "Enter") {
+      this.choose(area, this.at);
+    } else if (event.key === "+") {
+      const middle = this.at === null ? (left + right) / 2 : read(area, "places")[this.at];
+      this.show([Math.max(left, middle - (right - left) / 4), Math.min(right, middle + (right - left) / 4)]);
+    } else if (event.key === "-" || event.key === "Escape") {
+      this.show(null);
     } else {
-      fill(this.zoomed);
+      return;
     }
+    event.preventDefault();
   }
 
-  options() {
-    return {
-      groups: [],
-      marks: () => [...document.querySelectorAll(".fault")].map((mark) => Number(mark.dataset.t)),
-      onJump: (t) => this.jump(t, {}, this.found.width),
-      onZoom: (start, end) => this.show(start, end),
-      onReset: () => this.reset(),
-      until: () => (this.found.until === null ? Infinity : this.found.until - this.found.width),
-      info: (plot) => this.info(plot),
-    };
+  key_of(button) {
+    return `${button.closest("figure").dataset.chart} ${[...button.parentElement.children].indexOf(button)}`;
   }
 
-  info(plot) {
-    const button = el("button", { type: "button", class: "quiet", "aria-haspopup": "dialog", "aria-label": `How ${plot.chart.title} is computed` }, "how?");
-    button.addEventListener("click", () => {
-      const index = this.found.charts.findIndex((chart) => chart.name === plot.chart.name);
-      fill(this.details, el("h3", {}, plot.chart.title), el("dl", {},
-        el("dt", {}, "Formula"), el("dd", {}, plot.chart.formula),
-        el("dt", {}, "Point"), el("dd", {}, `${duration(this.found.width)} each`),
-        el("dt", {}, "Command"), el("dd", {}, el("code", {}, this.command)),
-        el("dt", {}, "Field"), el("dd", {}, el("code", {}, `charts[${index}].lines[].values`))));
-      this.details.showPopover();
-    });
-    if (!plot.chart.lines.some((line) => line.steps)) return button;
-    const steps = el("button", { type: "button", class: "quiet", "aria-pressed": "false", "aria-label": `${plot.chart.title} by step` }, "by step");
-    steps.addEventListener("click", () => {
-      if (!this.stepped.delete(plot.chart.name)) this.stepped.add(plot.chart.name);
-      steps.setAttribute("aria-pressed", String(this.stepped.has(plot.chart.name)));
-      this.draw(this.found);
-    });
-    return el("span", {}, steps, " ", button);
+  toggle(button) {
+    const key = this.key_of(button);
+    if (!this.hidden.delete(key)) this.hidden.add(key);
+    this.pressed(button, !this.hidden.has(key));
   }
 
-  show(start, end) {
-    if (end - start < 2) return;
-    this.zoom = [Math.max(0, start), end];
-    say(`zoomed to ${duration(end - start)}`);
-    this.load();
-  }
-
-  reset() {
-    if (!this.zoom) return;
-    this.zoom = null;
-    say("the whole run");
-    this.load();
+  pressed(button, on) {
+    button.setAttribute("aria-pressed", String(on));
+    const index = [...button.parentElement.children].indexOf(button);
+    button.closest("figure").querySelectorAll(".plot g")[index].classList.toggle("hidden", !on);
   }
 }

@@ -5,8 +5,8 @@ import { ask } from "./api.js";
 
 /** Puts elements where the server could not: the page's policy allows no style in a tag. */
 function place(root) {
-  for (const one of root.querySelectorAll("[data-left]")) one.style.left = `${one.dataset.left}%`;
-  for (const one of root.querySelectorAll("[data-width]")) one.style.width = `${one.dataset.width}%`;
+  for (const one of root.querySelectorAll("[data-left]:not(figure)")) one.style.left = `${one.dataset.left}%`;
+  for (const one of root.querySelectorAll("[data-width]:not(section)")) one.style.width = `${one.dataset.width}%`;
 }
 
 /** Returns what an answer in HTML holds. Throws a Problem. */
@@ -16,9 +16,11 @@ export async function fragment(url) {
   return made;
 }
 
-/** Puts each element of an answer in the place of the one with its id, but where a reader has something open. */
-export async function part(url) {
-  for (const made of [...(await fragment(url)).body.children]) {
+/** Puts each element of an answer in the place of the one with its id, but where a reader has something open.
+ * @param {() => boolean} wanted - whether the answer is still wanted when it comes. */
+export async function part(url, wanted = () => true) {
+  const found = [...(await fragment(url)).body.children];
+  for (const made of wanted() ? found : []) {
     const old = by(made.id);
     if (old && !old.querySelector(":popover-open") && !old.contains(document.activeElement?.closest("select"))) old.replaceWith(made);
   }

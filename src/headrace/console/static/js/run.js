@@ -1,6 +1,6 @@
 // The job page: puts its parts together and keeps them up to date.
-import { run as runPath } from "./api.js";
-import { Charts, groups } from "./charts.js";
+import { path, run as runPath } from "./api.js";
+import { Charts } from "./charts.js";
 import { by, throttle } from "./dom.js";
 import { follow } from "./live.js";
 import { Logs } from "./logs.js";
@@ -13,7 +13,7 @@ let logs = null;
 
 function named() {
   document.title = `${document.querySelector("h1").textContent} · headrace`;
-  if (logs) logs.groups = groups();
+  if (logs) logs.groups = [...document.querySelectorAll(".lane-group")].map((group) => group.dataset.group);
 }
 
 async function start() {
@@ -26,7 +26,8 @@ async function start() {
   const id = by("head").dataset.run; // a job's name is its newest run
   const finished = "finished" in by("head").dataset;
   logs = new Logs(by("logs"), id);
-  const charts = new Charts(by("charts"), id, (t, place, width) => logs.jump(t, place, width));
+  const url = (zoom, steps) => path(`/parts/runs/${asked}/charts`, { start: zoom?.[0], end: zoom?.[1], step: steps });
+  const charts = new Charts(() => by("charts"), url, (t, place, width) => logs.jump(t, place, width));
   addEventListener("click", (event) => {
     const at = event.target.closest?.("[data-t]");
     if (at) logs.jump(Number(at.dataset.t), { host: at.dataset.of });
