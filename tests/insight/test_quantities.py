@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from pathlib import Path
@@ -19,7 +20,7 @@ from headrace.insight.figures.planned_job import planned_job
 from headrace.insight.figures.quantities import CORES_BUSY, DATA_WAIT, DISK, QUEUE, SAMPLES_PER_SECOND, Quantity
 from headrace.insight.timeseries.buckets import Grid
 from headrace.insight.timeseries.charts import metrics
-from headrace.runs import LoaderSecond, Metric, Run, Stream
+from headrace.runs import LoaderSecond, Metric, Run, Stream, ValueSecond
 
 SEED = 40
 
@@ -110,3 +111,22 @@ def test_a_run_s_columns_hold_what_its_records_say(records: dict[Stream, list[Me
         assert table[name].tolist() == [getattr(one, name) for one in records[rank(1)]]
     assert {epoch: len(rows) for epoch, rows in table.parted("epoch").items()} == dict.fromkeys(range(4), 10)
     assert [stream.host for stream in columns.streams("host")] == ["algo-1", "algo-2"]
+
+
+@pytest.mark.parametrize(("field", "number"), [("steps", 10**400), ("epoch", -(10**308)), ("samples", 10**320)])
+def test_a_number_that_no_double_holds_is_damage_and_the_rest_is_read(run: Run, field: str, number: int) -> None:
+    file = run.paths.metrics(rank(0))
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join((*lines[:5], json.dumps(json.loads(lines[5]) | {field: number}), *lines[6:])) + "\n")
+    found = report(run)
+    assert any("more than 308 digits" in note for note in found.notes)
+    assert found.training is not None
+    assert cost_report(run).epochs
+    assert Columns().records < read_columns(run).records == 40 + 40 + 45 + 45 - 1
+
+
+def test_values_whose_sum_no_double_holds_are_shown_as_far_as_they_are(tmp_path: Path) -> None:
+    parts = {"name": "loss", "stream": "0", "count": 1, "last": 1e308, "low": 1e308, "high": 1e308, "total": 1e308}
+    values = [ValueSecond(t=START + second, **parts) for second in range(3)]  # type: ignore[arg-type]
+    (loss,) = report(record(tmp_path, "job", {rank(0): values}, ended=50.0)).values
+    assert (loss.count.value, loss.max.value, loss.mean.value) == (3, 1e308, math.inf)

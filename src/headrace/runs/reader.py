@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import heapq
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -60,7 +61,14 @@ def _decoder(kinds: UnionType, field: str) -> Callable[[bytes], Any]:
 
 
 _decode_event = _decoder(Event, "event")
-_decode_metric = _decoder(Metric, "metric")
+_decode_finite = _decoder(Metric, "metric")
+_TOO_LARGE = re.compile(rb"[0-9]{309}")
+
+
+def _decode_metric(line: bytes) -> Any:
+    if _TOO_LARGE.search(line):
+        raise msgspec.DecodeError("it has a number of more than 308 digits, which no double holds")
+    return _decode_finite(line)
 
 
 class EventFollower:

@@ -65,7 +65,7 @@ class Quantity(NamedTuple):
         """Returns the rows of a table in which it was measured."""
         rows = table.grown(self.over) if self.counter else table
         over, under = self._parts(rows.__getitem__)
-        unknown = np.isnan(over + under)
+        unknown = np.isnan(over) | np.isnan(under)
         if not unknown.any():
             return Rows(rows["t"], over, under)
         return Rows(rows["t"][~unknown], over[~unknown], under[~unknown])
@@ -138,8 +138,13 @@ def span(tables: Iterable[Table]) -> Window | None:
 
 
 def total(columns: Iterable[Floats]) -> float:
-    """Returns the sum of all numbers of some columns, correctly rounded: it does not depend on their order."""
-    return math.fsum(joined(columns))
+    """Returns the sum of all numbers of some columns, correctly rounded: it does not depend on their order. Beyond what
+    a double holds, as of the losses of a training that diverges, it is infinite, or NaN."""
+    values = joined(columns)
+    try:
+        return math.fsum(values)
+    except (OverflowError, ValueError):  # too large; infinities of both signs
+        return sum(values)
 
 
 def joined(columns: Iterable[Floats]) -> list[float]:
