@@ -358,6 +358,8 @@ def _damage(index: RunIndex, error: Exception) -> dict[str, object]:
 
 
 def _holds(line: LineResult, words: list[str]) -> bool:
+    if not words:
+        return True
     shown = " ".join((line.job_name, line.place, told(line), line.region, line.engine, why(line))).lower()
     return all(word in shown for word in words)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from headrace.grid.journal.grid_record import LineState
@@ -11,9 +11,8 @@ from headrace.grid.report.best_lines import Objective, value_of
 from headrace.grid.report.grid_report import GridReport
 from headrace.grid.report.line_result import AttemptSpan, LineResult, span, told
 from headrace.insight.cost.billing import amount
-from headrace.insight.render.svg import HEIGHT, WIDTH, nice_ticks
+from headrace.insight.render.svg import BOTTOM, HEIGHT, TOP, WIDTH, Axes, grid_lines, nice_ticks
 
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 12, 36
 _LANE = 12
 _STATES = {
     LineState.COMPLETED: "done",
@@ -29,16 +28,17 @@ def lanes_chart(report: GridReport) -> str:
         return ""
     rows = sum(len(lane) + 1 for lane in lanes.values())
     right = max(report.seconds, 1.0)
-    height = _TOP + rows * _LANE + _BOTTOM
-    parts = list(_time_axis(right, height))
+    height = TOP + rows * _LANE + BOTTOM
+    axes = Axes(0.0, right, height=height)
+    parts = list(grid_lines(axes, [(at, span(at)) for at in nice_ticks(0.0, right)], ()))
     row = 0
     for region, lane in lanes.items():
-        y = _TOP + row * _LANE
+        y = TOP + row * _LANE
         parts.append(f'<text x="4" y="{y + 10}">{html.escape(region or "no region")}</text>')
         row += 1
         for there in lane:
-            y = _TOP + row * _LANE
-            parts += [_bar(each, report.created, right, y) for each in there]
+            y = TOP + row * _LANE
+            parts += [_bar(each, report.created, axes, y) for each in there]
             row += 1
     ran = sum(1 for each in report.lines if each.spans)
     left_out = f"; {len(report.lines) - ran} lines have not run" if ran < len(report.lines) else ""
@@ -88,21 +88,14 @@ def lanes_of(report: GridReport) -> dict[str, list[list[Bar]]]:
     return lanes
 
 
-def _bar(each: Bar, origin: float, right: float, y: int) -> str:
-    scale = (WIDTH - _LEFT - _RIGHT) / right
-    x = _LEFT + max(0.0, each.span.started - origin) * scale
-    width = max(1.5, each.span.seconds * scale - 0.5)
+def _bar(each: Bar, origin: float, axes: Axes, y: int) -> str:
+    begin = max(0.0, each.span.started - origin)
+    x = axes.x(begin)
+    width = max(1.5, axes.x(begin + each.span.seconds) - x - 0.5)
     return (
         f'<rect class="bar {_STATES.get(each.span.state, "")}" x="{x:.1f}" y="{y + 1}" width="{width:.1f}" '
         f'height="{_LANE - 2}" rx="2"><title>{html.escape(each.words)}</title></rect>'
     )
-
-
-def _time_axis(right: float, height: int) -> Iterable[str]:
-    for seconds in nice_ticks(0.0, right):
-        x = _LEFT + seconds / right * (WIDTH - _LEFT - _RIGHT)
-        yield f'<path class="grid" d="M{x:.1f} {_TOP}V{height - _BOTTOM}"/>'
-        yield f'<text x="{x:.1f}" y="{height - _BOTTOM + 15}" text-anchor="middle">{span(seconds)}</text>'
 
 
 def front_chart(report: GridReport) -> str:
@@ -114,9 +107,11 @@ def front_chart(report: GridReport) -> str:
     known = [(each, cost, value) for each, cost, value in points if cost is not None and value is not None]
     if not known:
         return ""
-    costs, values = _Axis([cost for _, cost, _ in known]), _Axis([value for _, _, value in known])
-    parts = list(_scales(costs, values))
-    spots = {each.index: (costs.x(cost), values.y(value)) for each, cost, value in known}
+    axes = Axes(*_around([cost for _, cost, _ in known]), *_around([value for _, _, value in known]))
+    costs = [(cost, amount(cost)) for cost in nice_ticks(axes.left, axes.right)]
+    values = [(value, f"{value:.6g}") for value in nice_ticks(axes.bottom, axes.top)]
+    parts = list(grid_lines(axes, costs, values))
+    spots = {each.index: (axes.x(cost), axes.y(value)) for each, cost, value in known}
     if len(report.front) > 1:
         path = "L".join(f"{spots[index][0]:.1f} {spots[index][1]:.1f}" for index in report.front)
         parts.append(f'<path class="line s2" d="M{path}"/>')
@@ -143,31 +138,8 @@ def _front_words(objective: Objective, count: int, front: int) -> str:
     return f"cost and {objective.metric} ({goal} is best) of {count} lines; {front} are not beaten in both"
 
 
-class _Axis:
-    """One axis: round ends around its values."""
-
-    def __init__(self, values: Sequence[float]) -> None:
-        low, high = min(values), max(values)
-        room = (high - low) * 0.08 or abs(high) * 0.1 or 1.0
-        self.low = max(0.0, low - room) if low >= 0 else low - room
-        self.high = high + room
-
-    def _share(self, value: float) -> float:
-        return (value - self.low) / (self.high - self.low)
-
-    def x(self, value: float) -> float:
-        return _LEFT + self._share(value) * (WIDTH - _LEFT - _RIGHT)
-
-    def y(self, value: float) -> float:
-        return HEIGHT - _BOTTOM - self._share(value) * (HEIGHT - _TOP - _BOTTOM)
-
-
-def _scales(costs: _Axis, values: _Axis) -> Iterable[str]:
-    for value in nice_ticks(values.low, values.high):
-        y = values.y(value)
-        yield f'<path class="grid" d="M{_LEFT} {y:.1f}H{WIDTH - _RIGHT}"/>'
-        yield f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value:.6g}</text>'
-    for cost in nice_ticks(costs.low, costs.high):
-        x = costs.x(cost)
-        yield f'<path class="grid" d="M{x:.1f} {_TOP}V{HEIGHT - _BOTTOM}"/>'
-        yield f'<text x="{x:.1f}" y="{HEIGHT - _BOTTOM + 15}" text-anchor="middle">{amount(cost)}</text>'
+def _around(values: Sequence[float]) -> tuple[float, float]:
+    """Returns the ends of an axis, with some room around its values."""
+    low, high = min(values), max(values)
+    room = (high - low) * 0.08 or abs(high) * 0.1 or 1.0
+    return max(0.0, low - room) if low >= 0 else low - room, high + room

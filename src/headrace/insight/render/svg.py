@@ -23,10 +23,13 @@ from headrace.insight.timeseries.chart_data import Chart as TimeChart
 from headrace.insight.timeseries.chart_data import Line, Metrics
 
 WIDTH, HEIGHT = 560, 240
+TOP, BOTTOM = 12, 34
+"""Room above and below what is drawn."""
+
 STYLES = 8
 """Line styles; a ninth line looks like the first."""
 
-_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 12, 34
+_LEFT, _RIGHT = 52, 12
 _GAP = 10.0
 """A line is broken where points are missing for longer than this many buckets: a record of slow steps spans several."""
 
@@ -124,11 +127,11 @@ def chart(title: str, unit: str, lines: Sequence[Trace]) -> str:
         return ""
     right = max(max(line.t) for line in lines)
     left = min(0.0, *(min(line.t) for line in lines))
-    axes = _Axes(left, max(right, left + 1.0), *_range(0.0, max(max(line.high) for line in lines), unit))
+    axes = Axes(left, max(right, left + 1.0), *_range(0.0, max(max(line.high) for line in lines), unit))
     since = [(at, _clock(at)) for at in nice_ticks(axes.left, axes.right)]
     drawn = [(line, f"s{line.style % STYLES}", *_paths(line, axes)) for line in lines]
     parts = [
-        *_scales(axes, since, _ticks(axes, unit)),
+        *grid_lines(axes, since, _ticks(axes, unit)),
         f'<text x="{WIDTH - _RIGHT}" y="{HEIGHT - 4}" text-anchor="end">since the programs started</text>',
         *(
             f'<path class="band {style}" d="{band}"/><path class="line {style}" d="{path}">'
@@ -222,7 +225,7 @@ def plot(
     traces = [Trace.over(places, line, line.name, 0, width) for line in lines]
     highest = max((max(trace.high) for trace in traces if trace.high), default=1.0)
     lowest = min((min(trace.low) for trace in traces if trace.low), default=0.0)
-    axes = _Axes(left, max(right, left + 1e-3), *_range(min(0.0, lowest), highest, chart.unit))
+    axes = Axes(left, max(right, left + 1e-3), *_range(min(0.0, lowest), highest, chart.unit))
     named: Callable[[float], str] = {"time": clock, "since": duration, "step": "{:g}".format}[axis]
     ticks = _time_ticks(axes) if axis == "time" else [(at, named(at)) for at in nice_ticks(axes.left, axes.right)]
     curves = []
@@ -231,7 +234,7 @@ def plot(
         last = next((value for at, value in reversed(known) if at <= until), known[-1][1] if known else None)
         words = [_value(value, chart.unit) for value in line.values]
         curves.append(Curve(line.name, style, *_paths(trace, axes), words, _value(last, chart.unit)))
-    scales = Markup("".join(_scales(axes, ticks, _ticks(axes, chart.unit))))  # made of numbers only
+    scales = Markup("".join(grid_lines(axes, ticks, _ticks(axes, chart.unit))))  # made of numbers only
     xs = [round(axes.x(at), 1) for at in places]
     seen = [round(axes.x(at), 1) for at in marks if left <= at <= right]
     return Plot(chart, axis, left, right, scales, curves, list(places), xs, [named(at) for at in places], seen, steps)
@@ -278,18 +281,23 @@ def _styles(lines: Sequence[Line], groups: Sequence[str]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class _Axes:
+class Axes:
+    """Where values lie in a drawing."""
+
     left: float
     right: float
-    bottom: float
-    top: float
+    bottom: float = 0.0
+    top: float = 1.0
+    height: int = HEIGHT
 
     def x(self, at: float) -> float:
+        """Returns how far from the left a value of the horizontal axis is."""
         return _LEFT + (at - self.left) / (self.right - self.left) * (WIDTH - _LEFT - _RIGHT)
 
     def y(self, value: float) -> float:
+        """Returns how far from the top a value of the vertical axis is."""
         share = (min(max(value, self.bottom), self.top) - self.bottom) / (self.top - self.bottom)
-        return HEIGHT - _BOTTOM - share * (HEIGHT - _TOP - _BOTTOM)
+        return self.height - BOTTOM - share * (self.height - TOP - BOTTOM)
 
 
 def _range(lowest: float, highest: float, unit: str) -> tuple[float, float]:
@@ -309,14 +317,14 @@ def _step(low: float, high: float, unit: str) -> float:
     return ticks[1] - ticks[0]
 
 
-def _ticks(axes: _Axes, unit: str) -> list[tuple[float, str]]:
+def _ticks(axes: Axes, unit: str) -> list[tuple[float, str]]:
     step = _step(axes.bottom, axes.top, unit)
     count = int((axes.top - axes.bottom) / step + 1e-9)
     values = [round(axes.bottom + index * step, 10) for index in range(count + 1)]
     return [(value, size_text(value) if unit.startswith("bytes") else f"{value:g}") for value in values]
 
 
-def _time_ticks(axes: _Axes) -> list[tuple[float, str]]:
+def _time_ticks(axes: Axes) -> list[tuple[float, str]]:
     span = axes.right - axes.left
     sizes = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200)
     size = next((size for size in sizes if size * 6 >= span), 86400 * max(1, round(span / 6 / 86400)))
@@ -337,7 +345,7 @@ def nice_ticks(low: float, high: float, about: int = 5) -> list[float]:
     return [round(index * step, 10) for index in range(first, last + 1)]
 
 
-def _scales(axes: _Axes, xs: Iterable[tuple[float, str]], ys: Iterable[tuple[float, str]]) -> Iterator[str]:
+def grid_lines(axes: Axes, xs: Iterable[tuple[float, str]], ys: Iterable[tuple[float, str]]) -> Iterator[str]:
     """Yields lines of the grid, and what stands beside them."""
     for value, words in ys:
         y = axes.y(value)
@@ -345,8 +353,8 @@ def _scales(axes: _Axes, xs: Iterable[tuple[float, str]], ys: Iterable[tuple[flo
         yield f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{words}</text>'
     for at, words in xs:
         x = axes.x(at)
-        yield f'<path class="grid" d="M{x:.1f} {_TOP}V{HEIGHT - _BOTTOM}"/>'
-        yield f'<text x="{x:.1f}" y="{HEIGHT - _BOTTOM + 15}" text-anchor="middle">{words}</text>'
+        yield f'<path class="grid" d="M{x:.1f} {TOP}V{axes.height - BOTTOM}"/>'
+        yield f'<text x="{x:.1f}" y="{axes.height - BOTTOM + 15}" text-anchor="middle">{words}</text>'
 
 
 def _clock(seconds: float) -> str:
@@ -357,7 +365,7 @@ def _clock(seconds: float) -> str:
     return f"{seconds / 3600:.3g} h"
 
 
-def _paths(line: Trace, axes: _Axes) -> tuple[str, str]:
+def _paths(line: Trace, axes: Axes) -> tuple[str, str]:
     """Returns the band and the line, broken where nothing was measured, as paths of SVG."""
     band, path = [], []
     for part in _unbroken(line):

@@ -49,3 +49,13 @@ export function throttle(work, milliseconds) {
     else again = true;
   };
 }
+
+/** Repeats work while it is wanted and the page is seen, with so much rest that it has at most a twentieth of the time. */
+export function regularly(work, wanted, milliseconds) {
+  const next = async () => {
+    const began = performance.now();
+    if (wanted() && !document.hidden) await work();
+    setTimeout(next, Math.max(milliseconds, 20 * (performance.now() - began)));
+  };
+  setTimeout(next, milliseconds);
+}

@@ -1,26 +1,32 @@
 // One grid: the server makes all that changes; the filter asks for other lines.
 import { path } from "./api.js";
-import { by, throttle } from "./dom.js";
+import { by, regularly, throttle } from "./dom.js";
 import { follow } from "./live.js";
 import { part, trouble } from "./page.js";
 
 const name = location.pathname.split("/")[2];
 const wishes = () => ({ words: by("words").value, state: by("filter").elements.state.value });
 const going = () => "going" in by("summary").dataset;
-let serial = 0;
+let busy = false;
+let stale = false; // something has changed since what is on its way was asked for
 
 async function load() {
-  serial += 1;
-  const mine = serial;
+  stale = true;
+  if (busy) return true;
+  busy = true;
   try {
-    await part(path(`/parts/grids/${name}`, wishes()));
+    while (stale) {
+      stale = false;
+      await part(path(`/parts/grids/${name}`, wishes()));
+      document.title = by("summary").dataset.title;
+      by("count").textContent = by("lines").dataset.count;
+    }
   } catch (error) {
     trouble(error);
     return false;
+  } finally {
+    busy = false;
   }
-  if (mine !== serial) return load(); // the filter was changed meanwhile
-  document.title = by("summary").dataset.title;
-  by("count").textContent = by("lines").dataset.count;
   return true;
 }
 
@@ -31,4 +37,4 @@ by("filter").addEventListener("input", throttle(() => {
 by("filter").addEventListener("submit", (event) => event.preventDefault());
 const again = throttle(load, 1500);
 if (await load()) follow(`/api/grids/${name}/live`, again);
-setInterval(() => going() && !document.hidden && again(), 5000);
+regularly(load, going, 5000);

@@ -1,7 +1,7 @@
 // The grids of this machine, newest first.
-import { by } from "./dom.js";
+import { by, regularly } from "./dom.js";
 import { part, trouble } from "./page.js";
 
 const load = () => part("/parts/grids").catch((error) => trouble(error));
 await load();
-setInterval(() => "going" in by("list").dataset && !document.hidden && load(), 3000);
+regularly(load, () => "going" in by("list").dataset, 3000);

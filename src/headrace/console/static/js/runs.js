@@ -1,7 +1,7 @@
 // The first page: all runs, newest first, with filters. Verdict, data wait and cost come from each run's report, asked
 // for only when its row is seen.
 import { path } from "./api.js";
-import { by, throttle } from "./dom.js";
+import { by, regularly, throttle } from "./dom.js";
 import { follow } from "./live.js";
 import { fragment, trouble } from "./page.js";
 
@@ -120,4 +120,4 @@ addEventListener("keydown", (event) => {
 const again = throttle(load, 1000);
 await load();
 follow("/api/live", again);
-setInterval(() => by("rows").querySelector("[data-state^=going]") && !document.hidden && again(), 5000);
+regularly(load, () => by("rows").querySelector("[data-state^=going]"), 5000);
