@@ -7,7 +7,8 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,17 @@ Way = Callable[[RunPaths], RunPaths]
 @pytest.fixture
 def own(tmp_path: Path) -> RunPaths:
     return create_run("mine", runs=tmp_path / "home" / "runs")
+
+
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A folder that other users reach. Not below `tmp_path`: any pytest that starts closes the way there again."""
+    with tempfile.TemporaryDirectory(prefix="public-") as name:
+        Path(name).chmod(0o755)
+        for above in Path(name).parents:
+            if above.stat().st_uid == os.geteuid() and not above.stat().st_mode & 0o001:
+                above.chmod(above.stat().st_mode | 0o011)
+        yield Path(name)
 
 
 def a_copy(run: RunPaths) -> RunPaths:
@@ -184,7 +196,8 @@ def test_nobody_else_lists_the_names_of_runs_and_environments(tmp_path: Path, mo
 
 @pytest.mark.promise("runs", "a record from somebody else is read, and starts, sends, signals and removes nothing")
 @pytest.mark.needs("root")
-def test_the_runs_of_another_user_in_one_home_are_foreign_and_his_list_is_his_own(own: RunPaths) -> None:
+def test_the_runs_of_another_user_in_one_home_are_foreign_and_his_list_is_his_own(public: Path) -> None:
+    own = create_run("mine", runs=public / "home" / "runs")
     home = own.root.parents[1]
     for folder in (home, home / "runs", own.root):
         folder.chmod(0o777)
@@ -196,9 +209,6 @@ from headrace.own_runs import started_here
 runs = Path({str(home / "runs")!r})
 print(started_here(runs / {own.id!r}), started_here(create_run("his", runs=runs).root))
 """
-    for above in home.parents:
-        if above.stat().st_uid == os.geteuid() and above != Path("/"):
-            above.chmod(above.stat().st_mode | 0o011)
     done = subprocess.run(
         as_stranger("-c", code), capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": _SOURCE}
     )
