@@ -23,6 +23,7 @@ from headrace.feed.client.request import Request
 from headrace.feed.client.scheduler import Schedule
 from headrace.feed.client.shard_placement import ShardPlacement
 from headrace.feed.client.worker_pool import RECOVER_SECONDS, START_SECONDS, Worker
+from headrace.feed.identifiers import WorkerNumber
 from headrace.feed.plan.epoch import BatchPlan, EpochPlan
 from headrace.feed.wire import messages
 from headrace.feed.wire.endpoints import Endpoints
@@ -221,16 +222,19 @@ def test_a_host_that_feed_json_calls_ready_after_it_was_connected_to_is_not_abse
         worker_pool.close()
 
 
-def test_a_slice_is_not_compared_on_a_host_that_has_the_number_of_the_one_that_made_it() -> None:
-    hosts = Hosts(0, {1: ["a"], 2: ["b"]})
-    hosts.schedule.push([BatchPlan(0, 0, 0, [0, 1], 0)])
-    chosen = hosts.schedule.next_slice()
-    assert chosen is not None
-    request = hosts.schedule.request(*chosen, 0.0)
-    assert (hosts.placement.holds(1, request), hosts.placement.holds(2, request)) == (True, False)
-    for number in (1, 2):
-        hosts.schedule.remove_worker(number)
-        hosts.placement.gone(number)
-    hosts.held = {1: ["b"], 2: ["a"]}
-    hosts.tell(1)
-    assert not hosts.placement.holds(1, request)
+def test_a_worker_s_number_is_never_used_again_and_its_route_is_that_of_no_other_worker() -> None:
+    worker_pool, link = LocalPool(0, None, ExecutorInputs({})), Link(None, True, set())  # type: ignore[arg-type]
+    staying = worker_pool._add("h1", "remote", link)
+    assert (staying.number, staying.route) == (1, 1)
+    worker_pool._numbers = map(WorkerNumber, itertools.count(0xFFFE))
+    numbers, routes = [], []
+    for _ in range(4):
+        worker = worker_pool._add("h2", "remote", link)
+        assert worker_pool.worker_of(link, worker.route) is worker
+        numbers.append(worker.number)
+        routes.append(worker.route)
+        worker_pool.down(worker, "gone")
+        assert worker_pool.worker_of(link, worker.route) is None
+    assert numbers == [0xFFFE, 0xFFFF, 0x10002, 0x10003]  # 0 is no route, and 1 is that of the one that stayed
+    assert routes == [0xFFFE, 0xFFFF, 2, 3]
+    assert worker_pool.worker_of(link, staying.route) is staying

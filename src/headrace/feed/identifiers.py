@@ -19,7 +19,7 @@ PipelineNumber = NewType("PipelineNumber", int)
 """A pipeline of one connection, or of a feed server."""
 
 RouteNumber = NewType("RouteNumber", int)
-"""Whom a frame concerns on a link that several workers share: the worker's number; 0 on other links."""
+"""Whom a frame concerns on a link that several workers share, see `Worker.route`; 0 on other links."""
 
 NO_SLAB = SlabNumber(0)
 NO_ROUTE = RouteNumber(0)

@@ -230,7 +230,7 @@ class LaneHomes:
         if home is not None and home in workers:
             return {home: workers[home]}
         homes, executors = self._homes, self.executors
-        if holdings is not None:  # a number may have been another worker's, of another holding
+        if holdings is not None:  # lanes of other holdings have other workers
             homes = {other: number for other, number in homes.items() if holdings.together(lane, other)}
             executors = sum(worker.executors for worker in workers.values())
         held = Counter(number for number in homes.values() if number in workers)

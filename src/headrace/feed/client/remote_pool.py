@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import logging
 import os
 from contextlib import ExitStack
+from dataclasses import dataclass
 
 from headrace.errors import WorkersLost
 from headrace.feed.client.keepalive import Keepalive
@@ -25,7 +27,27 @@ from headrace.feed.worker.restart_budget import RestartBudget
 
 _log = logging.getLogger(__name__)
 
+LOGS_HINT = "see the logs of these hosts"
 RETRY_SECONDS, RETRY_LIMIT = 0.2, 1.0  # doubled with every failure; a refusal counts as many
+
+
+@dataclass
+class _Host:
+    """What a pool knows of one host, connected or not.
+
+    Attributes:
+        retry: when it may be connected to again.
+        delay: until the time after that, seconds.
+        refused: since when it refuses this client; None if it does not.
+        unserved: whether what it refuses is the pipeline: it has welcomed this client.
+        problem: what was wrong lately.
+    """
+
+    retry: float = 0.0
+    delay: float = RETRY_SECONDS
+    refused: float | None = None
+    unserved: bool = False
+    problem: str = ""
 
 
 class RemotePool(WorkerPool):
@@ -44,13 +66,9 @@ class RemotePool(WorkerPool):
         self._receiver: ReceiverLink | None = None
         self._receiver_cpu = 0.0  # of those that have ended
         self._receivers = RestartBudget()
-        self._retry: dict[str, float] = {}
-        self._delay: dict[str, float] = {}
-        self._refused: dict[str, float] = {}  # addresses, and since when
-        self._unserved: set[str] = set()  # those of them that refuse the pipeline, after they have welcomed this client
+        self._hosts = collections.defaultdict[str, _Host](_Host)  # by address
         self._looked = 0.0  # when `maintain` was called last
         self._leaving: set[str] = set()
-        self._problems: dict[str, str] = {}
         self._welcomed: list[Worker] = []
         self._was_connected = False  # to any server that has accepted this client
         self._alone_since: float | None = None
@@ -78,14 +96,14 @@ class RemotePool(WorkerPool):
 
     def refused(self, now: float) -> set[str]:
         """See WorkerPool."""
-        long = {address for address, since in self._refused.items() if now - since > REFUSED_SECONDS}
-        return {endpoint.name for endpoint in self._endpoints.current() if endpoint.address in long}
+        refused = {endpoint.name: self._hosts[endpoint.address].refused for endpoint in self._endpoints.current()}
+        return {name for name, since in refused.items() if since is not None and now - since > REFUSED_SECONDS}
 
     def refuse(self, worker: Worker, reason: str) -> None:
         """The host computes differently and is not used."""
         super().refuse(worker, reason)
         if worker.endpoint is not None:
-            self._problems[worker.endpoint.name] = reason
+            self._hosts[worker.endpoint.address].problem = reason
 
     def maintain(self, now: float) -> list[Worker]:
         """Connects to what is not connected."""
@@ -96,7 +114,7 @@ class RemotePool(WorkerPool):
             if (
                 endpoint.state not in ("lost", "leaving")
                 and endpoint.address not in connected
-                and now >= self._retry.get(endpoint.address, 0.0)
+                and now >= self._hosts[endpoint.address].retry
             ):
                 self._connect(endpoint, now)
         self._leaving = {endpoint.address for endpoint in endpoints if endpoint.state == "leaving"}
@@ -113,7 +131,7 @@ class RemotePool(WorkerPool):
         """Raises WorkersLost when no worker serves and the time allowed has passed."""
         serving = [
             worker for worker in self._workers.values()
-            if not worker.unused and (worker.endpoint is None or worker.endpoint.address not in self._unserved)
+            if not worker.unused and (worker.endpoint is None or not self._hosts[worker.endpoint.address].unserved)
         ]  # fmt: skip
         if any(worker.handshake is not None and worker.handshake.welcome for worker in serving):
             self._was_connected, self._alone_since = True, None
@@ -129,28 +147,30 @@ class RemotePool(WorkerPool):
             for worker in self._workers.values()
             if worker.unused and worker.endpoint is not None
         }
-        if all(endpoint.state == "lost" or endpoint.address in {*self._refused, *unused} for endpoint in endpoints):
+        refused = {address for address, host in self._hosts.items() if host.refused is not None}
+        if all(endpoint.state == "lost" or endpoint.address in refused | unused for endpoint in endpoints):
             allowed = REFUSED_SECONDS
         if now - self._alone_since > allowed:
             raise WorkersLost(
                 f"no data worker is left: {self.describe()}",
-                hint=REFUSED_HINT if self._refused.keys() - self._unserved else "see the logs of these hosts",
+                hint=REFUSED_HINT if any(not self._hosts[address].unserved for address in refused) else LOGS_HINT,
             )
 
     def _connect(self, endpoint: Endpoint, now: float) -> None:
-        delay = self._delay.get(endpoint.address, RETRY_SECONDS)
-        self._retry[endpoint.address] = now + delay
-        self._delay[endpoint.address] = min(2 * delay, RETRY_LIMIT)
+        host = self._hosts[endpoint.address]
+        host.retry, host.delay = now + host.delay, min(2 * host.delay, RETRY_LIMIT)
         client, rank, world_size = self._identity
         try:
             if endpoint.address.startswith("unix:"):
                 worker = self._add(endpoint.name, "server", connect_unix(endpoint.address))
+                worker.endpoint = endpoint
                 worker.handshake = ClientHandshake(self._endpoints.secret, client, rank, world_size)
                 worker.deadline, worker.keepalive = now + HANDSHAKE_SECONDS, Keepalive(now)
             else:
                 if self._receiver is None:
                     self._receiver = start_receiver()
                 worker = self._add(endpoint.name, "remote", self._receiver)
+                worker.endpoint = endpoint
                 dial = messages.Dial(
                     endpoint.address,
                     self._endpoints.secret,
@@ -163,13 +183,10 @@ class RemotePool(WorkerPool):
                 self._receiver.channel.send(dial, route=worker.route)
                 worker.handshake = ClientHandshake(b"", client)
         except OSError as error:
-            self._problems[endpoint.name] = (error.strerror or str(error)).lower()
+            host.problem = (error.strerror or str(error)).lower()
             _log.debug("%s: cannot connect to %s: %s", endpoint.name, endpoint.address, error)
-            return
         except ConnectionClosed as error:
-            self._problems[endpoint.name] = str(error)
-            return
-        worker.endpoint = endpoint
+            host.problem = str(error)
 
     def receiver_cpu(self) -> float:
         """Returns the CPU seconds of receivers, those that have ended included."""
@@ -188,9 +205,8 @@ class RemotePool(WorkerPool):
                 raise
         if worker.handshake.welcome is not None:
             if worker.endpoint is not None:
-                self._delay.pop(worker.endpoint.address, None)
-                if worker.endpoint.address not in self._unserved:
-                    self._refused.pop(worker.endpoint.address, None)
+                host = self._hosts[worker.endpoint.address]
+                host.delay, host.refused = RETRY_SECONDS, host.refused if host.unserved else None
             worker.executors = worker.handshake.welcome.executors
             worker.name = f"{worker.handshake.welcome.host}"
             self._welcomed.append(worker)
@@ -219,21 +235,22 @@ class RemotePool(WorkerPool):
         if refused:
             self._refuse(worker)
         self._welcomed = [other for other in self._welcomed if other is not worker]
-        self._problems[worker.endpoint.name if worker.endpoint is not None else worker.name] = reason
+        if worker.endpoint is not None:
+            self._hosts[worker.endpoint.address].problem = reason
 
     def opened(self, worker: Worker) -> None:
         """See WorkerPool."""
         super().opened(worker)
         if worker.endpoint is not None:
-            self._unserved.discard(worker.endpoint.address)
-            self._refused.pop(worker.endpoint.address, None)
+            host = self._hosts[worker.endpoint.address]
+            host.unserved, host.refused = False, None
 
     def _refuse(self, worker: Worker) -> None:
         if worker.endpoint is not None:
-            if worker.handshake is not None and worker.handshake.welcome is not None:
-                self._unserved.add(worker.endpoint.address)
-            self._refused.setdefault(worker.endpoint.address, self._looked)
-            self._delay[worker.endpoint.address] = RETRY_LIMIT
+            host, greeted = self._hosts[worker.endpoint.address], worker.handshake
+            host.unserved = host.unserved or (greeted is not None and greeted.welcome is not None)
+            host.refused = self._looked if host.refused is None else host.refused
+            host.delay = RETRY_LIMIT
 
     def silent(self, now: float) -> list[tuple[Link, str]]:
         """Asks the own host's feed server for a sign of life; the receiver does so with the others."""
@@ -257,7 +274,7 @@ class RemotePool(WorkerPool):
         """Names every host, its state and its last problem."""
         hosts = []
         for endpoint in self._endpoints.current():
-            problem = self._problems.get(endpoint.name, "")
+            problem = self._hosts[endpoint.address].problem
             hosts.append(f"{endpoint.name} ({endpoint.address}){f': {problem}' if problem else f' {endpoint.state}'}")
         return "; ".join(hosts) or "no feed server is known"
 

@@ -71,7 +71,6 @@ class ShardPlacement:
         self._since = 0.0
         self._uniform = False
         self._orphaned: float | None = None
-        self._gone: dict[WorkerNumber, int] = {}  # requests that there had been when the latest of a number went
 
     # Gathering
 
@@ -214,7 +213,7 @@ class ShardPlacement:
             return self._schedule.lanes.holds(worker, draw.cursor.lane)
         if not self.active:
             return True
-        return worker == request.worker and request.number > self._gone.get(worker, 0)  # else another had its number
+        return worker == request.worker
 
     def executors(self, worker: Worker, slice_: Slice) -> int:
         """Returns how many executors could make a slice of a worker again, to compare."""
@@ -276,7 +275,6 @@ class ShardPlacement:
 
     def gone(self, worker: WorkerNumber) -> None:
         """A worker is gone."""
-        self._gone[worker] = self._schedule.requested
         self.map.remove(worker)
         self._holdings.remove(worker)
         self.changed()

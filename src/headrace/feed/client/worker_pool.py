@@ -30,6 +30,7 @@ _log = logging.getLogger(__name__)
 
 Kind = Literal["executor", "server", "remote"]
 START_SECONDS = 60.0
+_ROUTES = 0xFFFF  # of a frame
 PATIENCE = 0.2  # seconds that one exchange waits for something at most
 RECOVER_SECONDS = 6.0
 REFUSED_SECONDS = 1.5  # for hosts that refuse this client, or that it refuses: they are tried twice
@@ -52,7 +53,7 @@ class Worker:
     """One worker, as the session sees it.
 
     Attributes:
-        number: its number in the schedule, and its route on a shared link.
+        number: its number in the schedule; no other worker of the session ever has it.
         name: for messages.
         kind: ``executor`` (a child of this process), ``server`` (own host) or ``remote``.
         link: the connection that carries it.
@@ -77,8 +78,8 @@ class Worker:
 
     @property
     def route(self) -> RouteNumber:
-        """Frame route to it."""
-        return RouteNumber(self.number) if self.link.shared else NO_ROUTE
+        """Frame route to it: on a shared link the last 16 bits of its number."""
+        return RouteNumber(self.number & _ROUTES) if self.link.shared else NO_ROUTE
 
 
 class WorkerPool(abc.ABC):
@@ -92,10 +93,12 @@ class WorkerPool(abc.ABC):
 
     def __init__(self) -> None:
         self._workers: dict[WorkerNumber, Worker] = {}
+        self._numbers = map(WorkerNumber, itertools.count(1))
         self.served = False  # whether any worker has answered
 
     def _add(self, name: str, kind: Kind, link: Link) -> Worker:
-        number = next(number for number in map(WorkerNumber, itertools.count(1)) if number not in self._workers)
+        taken = {0, *(number & _ROUTES for number in self._workers)}
+        number = next(number for number in self._numbers if number & _ROUTES not in taken)
         worker = self._workers[number] = Worker(number, name, kind, link)
         return worker
 
@@ -113,9 +116,8 @@ class WorkerPool(abc.ABC):
 
     def worker_of(self, link: Link, route: RouteNumber) -> Worker | None:
         """Returns the worker that a frame came from."""
-        if link.shared:
-            return self._workers.get(WorkerNumber(route))
-        return next((worker for worker in self._workers.values() if worker.link is link), None)
+        of_link = (worker for worker in self._workers.values() if worker.link is link)
+        return next((worker for worker in of_link if not link.shared or worker.route == route), None)
 
     def down(self, worker: Worker, reason: str, *, refused: bool = False) -> None:
         """A worker is gone; its link stays. `refused`: its server refuses this client."""
