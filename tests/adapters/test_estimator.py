@@ -220,7 +220,7 @@ def test_what_only_the_sdk_has_is_refused_with_what_to_do_instead(script: str) -
         ("attach", lambda: estimator.attach("my-job"), "headrace logs"),
         ("deploy", lambda: estimator.deploy(1, "ml.m5.large"), "model_data"),
         ("training_job_analytics", lambda: estimator.training_job_analytics, "headrace report"),
-        ("get_vpc_config", lambda: estimator.get_vpc_config(), "docs/sagemaker.md"),
+        ("get_vpc_config", lambda: estimator.get_vpc_config(), "page sagemaker of the docs"),
         ("describe_endpoint", lambda: estimator.sagemaker_session.describe_endpoint("x"), "headrace serve"),
     ]
     for name, ask, instead in asked:

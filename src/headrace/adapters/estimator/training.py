@@ -11,7 +11,7 @@ from headrace.runs import Run
 from headrace.runs.describe import describe
 from headrace.runs.store import job_name_of
 
-OTHERWISE = "what there is: docs/sagemaker.md; for all of the SDK run it itself against headrace serve"
+OTHERWISE = "what there is: see the page sagemaker of the docs; for all of the SDK run it itself against headrace serve"
 
 
 def not_available(what: str, name: str, instead: Mapping[str, str]) -> AttributeError:
