@@ -11,7 +11,7 @@ import pytest
 from effort import SOAK
 from stage import groups, text, until
 
-from headrace.agent.coordinator.host_state import SILENCE_LIMIT
+from headrace.agent.control.control_messages import SILENCE_LIMIT
 from headrace.processes.stopped_time import Idling, RunningClock
 from headrace.runs import Status, Stream
 from observer import processes_of

@@ -31,7 +31,7 @@ from slurm_stage import (
 from stage import text, until
 
 from few_digits import write_few
-from headrace.agent.coordinator.host_state import SILENCE_LIMIT
+from headrace.agent.control.control_messages import SILENCE_LIMIT
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.job import load_job
 from headrace.runs import CauseKind, Run, Status, read_plan

@@ -118,7 +118,7 @@ def test_a_job_that_never_came_is_a_failure_of_the_infrastructure(
 ) -> None:
     submitting.sbatch(TIMED_OUT)
     run = submitting.start()
-    monkeypatch.setattr(slurm_engine, "SUBMIT_SECONDS", 0.0)
+    monkeypatch.setattr(slurm_engine.SlurmTicket, "SUBMIT_SECONDS", 0.0)
     slurm_engine._seen.clear()
     slurm_engine.ENGINE.refresh(run)
     cause = run.cause

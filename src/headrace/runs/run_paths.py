@@ -29,6 +29,8 @@ from urllib.parse import quote, unquote
 
 from headrace.home import RUNS, home_dir
 
+ENGINE = "engine"
+"""Writer of the events of an engine's supervisor, and folder of what the engine itself keeps."""
 AGENT = "agent"
 """Log stream of a host's agent: its own notes."""
 HOST = "host"
@@ -135,7 +137,7 @@ class RunPaths:
     @property
     def engine(self) -> Path:
         """What the engine and its processes read, and their logs."""
-        return self.root / "engine"
+        return self.root / ENGINE
 
     def events(self, writer: str) -> Path:
         """Event file of one writer."""

@@ -22,6 +22,7 @@ import msgspec
 
 from headrace.errors import RecordDamaged, RunNotFound
 from headrace.record_files import decode_record
+from headrace.runs.run_paths import ENGINE
 from headrace.runs.store import job_name_of
 
 SEGMENTS = "segments"
@@ -29,7 +30,7 @@ ATTEMPTS = "attempts"
 WHOLE = ("job.yaml", "job.json", "request.json", "plan.json", "run.json")
 """The small files of a record that are replaced as a whole; run.json last, which makes a directory a run."""
 EVENTS = "events"
-GROWING = (("logs", 3, ".log"), ("metrics", 3, ".jsonl"), ("engine", 1, ".log"), (EVENTS, 1, ".jsonl"))
+GROWING = (("logs", 3, ".log"), ("metrics", 3, ".jsonl"), (ENGINE, 1, ".log"), (EVENTS, 1, ".jsonl"))
 """The append-only files: folder, path components below it, ending. Events last: they say that the rest is complete."""
 VERSION = 1
 _DIGITS = 10

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 
 from headrace.agent.control.control_messages import (
+    SILENCE_LIMIT,
     Heartbeat,
     HostEnded,
     Message,
@@ -30,7 +31,6 @@ from headrace.processes.stopped_time import RunningClock
 _log = logging.getLogger(__name__)
 
 HEARTBEAT = 1.0
-SILENCE_LIMIT = 5.0
 RETRY, RETRY_LATER = 0.05, 0.5  # pauses between tries: the first, and the longest
 LOOK = 0.25  # between two looks at the clock
 COUNTED = 1.0  # a longer time between them is a pause of this process

@@ -19,6 +19,7 @@ from headrace.runs.events import Status
 
 SIZE_LIMIT = 1 << 20  # bytes of one message
 SUPERVISOR_LIMIT = 16 << 20  # the same between supervisors; a batch of pieces of a record has at most half
+SILENCE_LIMIT = 5.0  # seconds without a word after which a host, or the coordinator, is lost
 LAST_LINES = 60
 """Lines of a program that its end is told with: what starts ranks writes up to 40 of its own behind their words."""
 SHOWN_LINES = 20

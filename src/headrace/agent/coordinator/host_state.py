@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from headrace.agent.control.control_messages import Demand, Exited, Heartbeat, StopOrder
+from headrace.agent.control.control_messages import SILENCE_LIMIT, Demand, Exited, Heartbeat, StopOrder
 from headrace.agent.program_specs import expected_streams, is_of_mpirun
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.tfdata import tf_data_servers
@@ -19,7 +19,6 @@ READY = "ready"
 LEAVING = "leaving"
 LOST = "lost"
 
-SILENCE_LIMIT = 5.0  # seconds without a report, after which a host is lost
 QUIET = 2.0  # seconds without a report, after which a host may be lost; a heartbeat comes every second
 
 

@@ -22,6 +22,7 @@ from enum import Enum
 import msgspec
 
 from headrace.agent.control.control_messages import (
+    SILENCE_LIMIT,
     DaemonEnded,
     DaemonWanted,
     ExecutorLost,
@@ -57,7 +58,6 @@ from headrace.agent.coordinator.first_cause import (
 from headrace.agent.coordinator.host_state import (
     LOST,
     READY,
-    SILENCE_LIMIT,
     STARTING,
     Effects,
     HostState,

@@ -32,12 +32,12 @@ from headrace.hosting.helpers.store_record import NAME as STORE_RECORD
 from headrace.hosting.inputs.host_facts import name_own_interface
 from headrace.hosting.supervision.helper_processes import is_wanted
 from headrace.hosting.supervision.one_host import supervise_host
-from headrace.hosting.supervision.supervisor import ENGINE
 from headrace.instance.launch_plan import SECRET_NAME, HostPlan, LaunchPlan, channel_dir
 from headrace.instance.paths import TreePaths
 from headrace.log_setup import VARIABLE, log_to_stderr
 from headrace.runs import Cause, CauseKind, EventWriter, Run, RunPaths, Status, read_plan
 from headrace.runs.events import RunFinished
+from headrace.runs.run_paths import ENGINE
 
 _log = logging.getLogger("headrace.engines.kubernetes.pod")  # this module runs as __main__
 

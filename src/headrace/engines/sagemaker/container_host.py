@@ -38,7 +38,6 @@ from headrace.hosting.machines.earlier_record import bring_record
 from headrace.hosting.supervision.attempts import LINKED_TREE
 from headrace.hosting.supervision.one_host import supervise_host
 from headrace.hosting.supervision.stop_orders import StopOrders
-from headrace.hosting.supervision.supervisor import ENGINE
 from headrace.instance.certificates import CA_NAME, CERTIFICATE_NAME, KEY_NAME
 from headrace.instance.launch_plan import (
     SECRET_NAME,
@@ -53,7 +52,7 @@ from headrace.instance.paths import TreePaths, base_directory
 from headrace.log_setup import VARIABLE, log_to_stderr
 from headrace.runs import CauseKind, EventWriter, LogFollower, Run, RunPaths, Selector, Status, read_plan
 from headrace.runs.events import AttemptStarted
-from headrace.runs.run_paths import AGENT
+from headrace.runs.run_paths import AGENT, ENGINE
 
 _log = logging.getLogger("headrace.engines.sagemaker.container_host")  # this module runs as __main__
 

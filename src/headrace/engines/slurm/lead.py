@@ -50,7 +50,7 @@ from headrace.errors import HeadraceError
 from headrace.hosting.supervision.attempts import await_instances, clear
 from headrace.hosting.supervision.record_storing import store_rest
 from headrace.hosting.supervision.stop_orders import StopOrders, by_user
-from headrace.hosting.supervision.supervisor import ENGINE, Supervisor
+from headrace.hosting.supervision.supervisor import Supervisor
 from headrace.instance.launch_plan import (
     SECRET_NAME,
     LaunchPlan,
@@ -66,6 +66,7 @@ from headrace.processes.bootstrap import become_subreaper
 from headrace.runs import Cause, CauseKind, EventWriter, Run, RunPaths, Status, read_plan
 from headrace.runs.events import AttemptStarted, SecondaryStatus, StatusChanged
 from headrace.runs.lifecycle import run_finished
+from headrace.runs.run_paths import ENGINE
 
 _log = logging.getLogger("headrace.engines.slurm.lead")  # this module runs as __main__
 

@@ -64,7 +64,6 @@ _log = logging.getLogger(__name__)
 
 SCRIPT = "job.sbatch"
 SHOWN = "scontrol-show-job.txt"
-SUBMIT_SECONDS = 120.0  # between a run's first moment and its ticket
 BACKFILL = "sched/backfill"  # the one scheduler that starts heterogeneous jobs
 LAST_LINES_SECONDS = 5.0  # the last lines of a run may be seen so late on a shared file system
 SETTLE_SECONDS = 10.0  # for a job to be seen in the queue of which sbatch has said nothing
@@ -427,7 +426,7 @@ def _runs_script_of(run: Run, job_id: int) -> bool:
 
 def _may_still_come(run: Run) -> bool:
     """Tells whether a job that is not in the queue may be on its way there. A lead that comes later ends at once."""
-    return time.time() < run.header.created + SUBMIT_SECONDS
+    return time.time() < run.header.created + SlurmTicket.SUBMIT_SECONDS
 
 
 def _is_over(job_id: int, queue: tuple[Component, ...]) -> bool:

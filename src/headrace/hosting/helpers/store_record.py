@@ -26,12 +26,12 @@ from headrace.errors import HeadraceError
 from headrace.hosting.helpers.helper_main import error_line, work
 from headrace.instance.storage import Store
 from headrace.runs import RunPaths
+from headrace.runs.run_paths import ENGINE
 from headrace.runs.segment_writer import SegmentWriter
 
 NAME = "store_record"
 LAST = "last"
 NOW = "now"
-ENGINE = "engine"
 MOST_SECONDS = 60.0  # between two tries at a place that cannot be written
 MOST_SECONDS_LAST = 10.0  # the same, when the run has finished and somebody waits
 

@@ -17,11 +17,10 @@ import msgspec
 
 from headrace.runs import RunPaths
 from headrace.runs.record_pieces import Known, NewPieces, replace_file, take_piece
-from headrace.runs.run_paths import component
+from headrace.runs.run_paths import ENGINE, component
 from headrace.runs.segments import EVENTS, GROWING, Piece, is_recorded
 from headrace.runs.tail import Tree
 
-ENGINE = "engine"
 BASES = "sent.json"
 _NO_BATCH: tuple[tuple[Piece, bytes], ...] = ()
 

@@ -30,12 +30,13 @@ from headrace.hosting.supervision.leading_host import AT_ONCE_SECONDS, platform_
 from headrace.hosting.supervision.plain_host import PlainHost
 from headrace.hosting.supervision.scratch_dir import remove_scratch
 from headrace.hosting.supervision.stop_orders import StopOrders
-from headrace.hosting.supervision.supervisor import BEFORE, ENGINE
+from headrace.hosting.supervision.supervisor import BEFORE
 from headrace.instance.certificates import read_certificates
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.lifeline import ATTEMPT, COORDINATOR_LOST, OF_PLATFORM, StopJob
 from headrace.instance.paths import TreePaths
 from headrace.runs import Cause, CauseKind, EventWriter, RunPaths, Status
+from headrace.runs.run_paths import ENGINE
 
 _log = logging.getLogger(__name__)
 

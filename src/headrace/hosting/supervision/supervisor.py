@@ -45,10 +45,10 @@ from headrace.processes.bootstrap import become_subreaper
 from headrace.runs import Cause, CauseKind, EventWriter, Run, RunPaths, Status, adopt, read_plan
 from headrace.runs.events import AttemptStarted, InstancesStarted, SecondaryStatus, StatusChanged
 from headrace.runs.lifecycle import run_finished, running_seconds
+from headrace.runs.run_paths import ENGINE
 
 _log = logging.getLogger("headrace.hosting.supervision.supervisor")  # this module runs as __main__
 
-ENGINE = "engine"
 COLLECT_SECONDS = 3600.0
 RECORD_SECONDS = 120.0  # for the end of the record to be stored
 RESTORE = ("restore", SecondaryStatus.DOWNLOADING, "Downloading earlier checkpoints")
