@@ -127,6 +127,7 @@ EXPECTED = {
         "(error.reason or str(error)).lower().replace('_', ' ')",
     },
     "feed/wire/tls.py": {"(error.reason or str(error)).lower().replace('_', ' ')"},
+    "runs/reader.py": {"_TOO_LARGE.search(line)"},  # digits of a number in a line of JSON
     "console/guard.py": {"message['type'] == 'http.response.start'"},  # ASGI
     "instance/channels/download.py": {"error.message.startswith(prefix)"},  # a channel is not named twice
     "adapters/tensorflow_checks.py": {"str(getattr(error, 'message', '') or error).strip().partition('\\n')"},  # shown

@@ -66,8 +66,10 @@ def test_arguments_without_a_name_are_refused() -> None:
         several()  # type: ignore[call-arg]
 
 
+@pytest.mark.needs("torch")
 def test_a_pipeline_says_what_it_is_where_torch_takes_it_for_a_dataset() -> None:
-    torch_data = pytest.importorskip("torch.utils.data")
+    import torch.utils.data as torch_data
+
     named = Pipeline("feed_data:flat")
     assert bool(named)
     assert not hasattr(named, "__len__")

@@ -210,6 +210,7 @@ def test_options_of_an_installed_engine_of_somebody_else_are_kept_as_they_are(mo
     assert {"engines.local.stop_grace", "engines.batch"} <= told.keys()
 
 
+@pytest.mark.promise("scale", "a job has at most 1,000 hosts, 254 of them on one machine")
 def test_a_thousand_hosts_are_a_job_and_254_of_them_find_addresses_on_one_machine() -> None:
     groups = [{"name": "a", "type": "ml.c5.xlarge", "count": 600}, {"name": "b", "type": "ml.c5.xlarge", "count": 400}]
     wide = job(instance_groups=groups)

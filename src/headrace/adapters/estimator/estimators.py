@@ -35,7 +35,7 @@ _INSTEAD = {
     **dict.fromkeys(("enable_default_profiling", "update_profiler", "training_job_analytics"), _REPORT),
 }
 """What to do in place of what only the SDK's estimators have."""
-_said: set[str] = set()
+_pythons_shown: set[tuple[str, str]] = set()  # with their images
 
 
 class Estimator:
@@ -214,10 +214,10 @@ class Estimator:
     def _say_python(self, job: Job, engine: str) -> None:
         """Tells once which Python runs the programs, where that is one of this machine."""
         if engine in _ON_PYTHON:
-            text = runs_in(job.image_uri or "", str(getattr(getattr(job.engines, engine, None), "python", None) or ""))
-            if text not in _said:
-                _said.add(text)
-                print(f"headrace: {text}", file=sys.stderr, flush=True)
+            python = str(getattr(getattr(job.engines, engine, None), "python", None) or "")
+            if (once := (job.image_uri or "", python)) not in _pythons_shown:
+                _pythons_shown.add(once)
+                print(f"headrace: {runs_in(*once)}", file=sys.stderr, flush=True)
 
     def _framework(self) -> str:
         return "" if self._keys.get("image_uri") else self._FRAMEWORK

@@ -319,9 +319,9 @@ class Journal:
 
     def _put(self, database: sqlite3.Connection, grid: GridRecord) -> None:
         """Adds or updates lines and copies."""
-        lines = stored_lines(database)
+        stored = stored_lines(database)
         for line in grid.lines:
-            put_line(database, revised(lines[line.key], line) if line.key in lines else line)
+            put_line(database, revised(stored[line.key], line) if line.key in stored else line)
         self._put_copies(database, grid.copies)
 
     def _put_copies(self, database: sqlite3.Connection, copies: Iterable[CopyRecord]) -> None:
