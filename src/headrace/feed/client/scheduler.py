@@ -77,6 +77,7 @@ class Schedule:
         self.hedges = 0
         self._cost_per_row = 0.0
         self._lead = 0.0
+        self._quickest: float | None = None  # pace of the quickest worker; None: not looked up since one has changed
 
     # Batches
 
@@ -130,7 +131,7 @@ class Schedule:
 
     def remove_worker(self, number: WorkerNumber) -> list[Request]:
         """A worker is gone. Returns the requests whose answers it owed; their slices will be requested elsewhere."""
-        worker = self.workers.pop(number, None) or self.leaving.pop(number, None)
+        worker, self._quickest = self.workers.pop(number, None) or self.leaving.pop(number, None), None
         owed = list(worker.outstanding.values()) if worker is not None else []
         for request in owed:
             if request in request.slice.requests:
@@ -140,7 +141,7 @@ class Schedule:
     def leave(self, number: WorkerNumber) -> bool:
         """A worker is to go: it is asked for nothing more. Returns whether it still owes answers."""
         if number in self.workers:
-            self.leaving[number] = self.workers.pop(number)
+            self.leaving[number], self._quickest = self.workers.pop(number), None
         return number in self.leaving and bool(self.leaving[number].outstanding)
 
     def unattended(self, seconds: float) -> None:
@@ -251,9 +252,12 @@ class Schedule:
 
     def pace(self, worker: WorkerLoad) -> float:
         """Seconds that a row takes an executor of a worker; of one that has not answered yet, as the quickest one."""
-        return worker.seconds_per_row or min(
-            (other.seconds_per_row for other in self.workers.values() if other.seconds_per_row), default=1.0
-        )
+        if worker.seconds_per_row:
+            return worker.seconds_per_row
+        if self._quickest is None:
+            paces = (other.seconds_per_row for other in self.workers.values() if other.seconds_per_row)
+            self._quickest = min(paces, default=1.0)
+        return self._quickest
 
     def request(self, number: WorkerNumber, slice_: Slice, now: float) -> Request:
         """Requests the rows of a slice from a worker."""
@@ -307,7 +311,7 @@ class Schedule:
         worker = self.workers.get(request.worker) or self.leaving[request.worker]
         rows = max(1, slice_.rows)
         worker.made += slice_.rows
-        worker.seconds_per_row = _smooth(worker.seconds_per_row, seconds / rows)
+        worker.seconds_per_row, self._quickest = _smooth(worker.seconds_per_row, seconds / rows), None
         self._cost_per_row = _smooth(self._cost_per_row, max(seconds, cpu) / rows)
         others, slice_.requests = slice_.requests, []
         for other in others:
