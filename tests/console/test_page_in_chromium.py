@@ -296,6 +296,18 @@ def test_a_point_of_a_chart_leads_to_its_log_lines(page: Page) -> None:
     expect(page.locator(".log-line.hit", has_text="executor 7").first).to_be_in_viewport()
 
 
+def test_charts_that_are_drawn_anew_keep_the_focus_that_came_while_the_server_worked(page: Page) -> None:
+    drawn(page, "cpu")
+    charts = re.compile(r"/charts\?")
+    page.route(charts, lambda _: None)  # the server works
+    with page.expect_request(charts):
+        page.get_by_role("button", name="train:loss by step").click()
+    page.locator("[data-chart=cpu] .plot").focus()
+    page.unroute(charts)  # it answers
+    expect(page.locator("[data-chart='value:train:loss']")).to_have_attribute("data-axis", "step")
+    expect(page.locator("[data-chart=cpu] .plot")).to_be_focused()
+
+
 def test_dragging_zooms_and_finer_values_are_asked_for(page: Page) -> None:
     drawn(page, "cpu")
     over = page.locator("[data-chart=cpu] .over")

@@ -27,6 +27,7 @@ from headrace.errors import ProtocolError
 from headrace.feed import DataLoader
 from headrace.feed.batch.slab import Slab
 from headrace.feed.wire import messages
+from headrace.feed.wire.chunks import Payload
 from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
 from headrace.feed.wire.handshake import HANDSHAKE_SECONDS, ClientHandshake
 from headrace.feed.worker.server_log import BURST
@@ -74,7 +75,7 @@ class Fuzz:
 
     def frame(self, message: Any, payload: int = 0) -> bytes:
         """Returns the bytes of a frame as the real channel sends it."""
-        content = [memoryview(self.chance.randbytes(payload))] if payload else []
+        content = Payload([memoryview(self.chance.randbytes(payload))] if payload else [])
         self._channel.send(message, route=self.chance.randrange(4), payload=content)
         found = b""
         with contextlib.suppress(BlockingIOError):

@@ -75,7 +75,9 @@ class IdleWorkers:
                     continue
                 first.taken_back = now
                 taken.append(first)
-            elif self._hedge and again is None and now > first.taken_back + HEDGE_SECONDS:
+            elif now > first.taken_back + HEDGE_SECONDS:  # it is not given back
+                if not self._hedge or again is not None:
+                    continue
                 again = number, slice_
             del idle[number]
             if not idle:

@@ -22,8 +22,18 @@ export async function part(url, wanted = () => true) {
   const found = [...(await fragment(url)).body.children];
   for (const made of wanted() ? found : []) {
     const old = by(made.id);
-    if (old && !old.querySelector(":popover-open") && !old.contains(document.activeElement?.closest("select"))) old.replaceWith(made);
+    if (!old || old.querySelector(":popover-open") || old.contains(document.activeElement?.closest("select"))) continue;
+    const again = same(document.activeElement, old, made);
+    old.replaceWith(made);
+    again?.focus();
   }
+}
+
+/** Returns the element of a new part that stands for one of the old: a link to the same place, else the one at its number. */
+function same(element, old, made) {
+  if (!element || !old.contains(element)) return null;
+  const others = [...made.querySelectorAll(element.localName)];
+  return others.find((other) => other.href && other.href === element.href) ?? others[[...old.querySelectorAll(element.localName)].indexOf(element)];
 }
 
 /** Shows what is wrong. */
