@@ -9,6 +9,7 @@ import resource
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -167,10 +168,9 @@ def test_a_missing_run_suggests_the_nearest(cli: Cli) -> None:
 
 
 def test_the_entry_point_of_the_package_exists() -> None:
-    from headrace.cli import main
-
-    assert callable(main.main)
-    assert (Path(main.__file__).parents[3] / "pyproject.toml").read_text().count('"headrace.cli.main:main"') == 1
+    [command] = entry_points(group="console_scripts", name="headrace")
+    assert command.value == "headrace.cli.main:main"
+    assert callable(command.load())
 
 
 def test_an_output_that_cannot_be_written_is_an_error_not_a_traceback(cli: Cli) -> None:
