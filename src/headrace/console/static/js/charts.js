@@ -40,23 +40,17 @@ export class Charts {
     });
   }
 
-  /** Asks for the charts as they are to be shown; what a reader has hidden, chosen or put his cursor on stays. */
+  /** Asks for the charts as they are to be shown; what a reader has hidden or chosen stays. */
   async load() {
     this.serial += 1;
     const mine = this.serial;
-    let focused = null;
     try {
-      await part(this.url(this.zoom, [...this.steps]), () => {
-        const element = document.activeElement?.closest(".plot, [data-step]"); // now: it may have come while the server worked
-        focused = element && `[data-chart="${CSS.escape(element.closest("figure").dataset.chart)}"] ${element.matches(".plot") ? ".plot" : "[data-step]"}`;
-        return mine === this.serial;
-      });
+      await part(this.url(this.zoom, [...this.steps]), () => mine === this.serial);
     } catch (error) {
       fill(this.place(), el("div", { class: "notice" }, `${error.message}. ${error.hint ?? ""}`));
     }
     if (mine !== this.serial) return;
     for (const button of this.place().querySelectorAll(".legend button")) if (this.hidden.has(this.key_of(button))) this.pressed(button, false);
-    if (focused) this.place().querySelector(focused)?.focus();
   }
 
   show(zoom) {

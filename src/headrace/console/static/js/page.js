@@ -29,11 +29,13 @@ export async function part(url, wanted = () => true) {
   }
 }
 
-/** Returns the element of a new part that stands for one of the old: a link to the same place, else the one at its number. */
+/** Returns the element of a new part that stands for one of the old: a link to the same place, else the one at its number,
+ * in the same chart if it is in one. */
 function same(element, old, made) {
   if (!element || !old.contains(element)) return null;
-  const others = [...made.querySelectorAll(element.localName)];
-  return others.find((other) => other.href && other.href === element.href) ?? others[[...old.querySelectorAll(element.localName)].indexOf(element)];
+  const chart = element.closest("[data-chart]")?.dataset.chart;
+  const all = (root) => [...root.querySelectorAll(`${chart ? `[data-chart="${CSS.escape(chart)}"] ` : ""}${element.localName}`)];
+  return all(made).find((other) => other.href && other.href === element.href) ?? all(made)[all(old).indexOf(element)];
 }
 
 /** Shows what is wrong. */
