@@ -28,9 +28,9 @@ def between(text: str, name: str, block: str) -> str:
     return f"{head}{begin}\n\n{block}\n\n{END}{tail}"
 
 
-def put(name: str, block: str, page: str = "benchmark-figures.md") -> None:
-    """Writes a block of a page of the docs."""
-    path = DOCS / page
+def put(name: str, block: str) -> None:
+    """Writes a block of the page of figures."""
+    path = DOCS / "benchmark-figures.md"
     path.write_text(between(path.read_text(), name, block))
 
 
@@ -47,7 +47,7 @@ def surroundings(raw: Path) -> str:
 
 
 def publish(raw: Mapping[Path, Sequence[str]], figures: Sequence[Figure]) -> None:
-    """Writes figures into docs/benchmark-figures.md and docs/when-not.md, and draws docs/feed-speed.svg.
+    """Writes figures into docs/benchmark-figures.md, and draws docs/feed-speed.svg.
 
     Args:
         raw: files of raw data, and the rows that are taken from each.
@@ -59,5 +59,5 @@ def publish(raw: Mapping[Path, Sequence[str]], figures: Sequence[Figure]) -> Non
     )
     lost = [figure for figure in figures if figure.lost]
     put("table", f"{told}\n\n{PICTURE}\n\n{markdown(figures)}")
-    put("losses", markdown(lost) if lost else "None in this run.", "when-not.md")
+    put("losses", markdown(lost) if lost else "None in this run.")
     plot(figures, DOCS / "feed-speed.svg")

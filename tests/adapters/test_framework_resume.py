@@ -3,7 +3,7 @@
 The table is generated, see `resumed_trainings.cases`: framework x kind of data x place of the checkpoint x resumed once
 or twice x limits x workers: every value in `make test`, every pair for a loop of one's own, all rows under
 HEADRACE_SOAK. Rows, order and random
-numbers are compared. What is refused is refused as docs/frameworks.md says.
+numbers are compared. What is refused is refused as docs/frameworks-resume.md says.
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ def results(library: str, folder: Path) -> Results:
     return problems
 
 
-@pytest.mark.promise("frameworks", "a training resumed from a framework's checkpoint sees what an undisturbed one sees")
+@pytest.mark.promise(
+    "frameworks-resume", "a training resumed from a framework's checkpoint sees what an undisturbed one sees"
+)
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_trainings_that_are_resumed_see_what_an_undisturbed_one_sees(
     framework: str, trained_with: Callable[[str], Results]
@@ -90,7 +92,9 @@ def trained(kind: str, folder: Path, world: int, states: list[Any], steps: int) 
     return [sorted(row for part in parts for row in part) for parts in zip(*ranks, strict=True)], ended
 
 
-@pytest.mark.promise("frameworks", "a training resumed from a framework's checkpoint sees what an undisturbed one sees")
+@pytest.mark.promise(
+    "frameworks-resume", "a training resumed from a framework's checkpoint sees what an undisturbed one sees"
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_another_number_of_ranks_goes_on_with_the_same_global_batches(kind: str, tmp_path: Path) -> None:
     whole, _ = trained(kind, tmp_path / "data", 1, [], -1)

@@ -51,7 +51,9 @@ if SOAK:  # in every run: several, of engines (tests/engines/test_local_worlds.p
         assert found[strategy] == [True, True]
 
 
-@pytest.mark.promise("tensorflow", "`headrace.tensorflow.distribute`: a pass that lost data with a worker is an error")
+@pytest.mark.promise(
+    "tensorflow-distribute", "`headrace.tensorflow.distribute`: a pass that lost data with a worker is an error"
+)
 @pytest.mark.parametrize("name", ["cut", "one"])
 def test_a_pass_whose_worker_of_the_whole_part_is_killed_ends_with_an_error(found, name):
     assert f"WorkersLost: pass 1 of the dataset '{name}' ended too early" in found["lost"][name]
@@ -63,7 +65,9 @@ if SOAK:  # in every run: the other worker, without which there is an error
         assert found["other lost"] == [True, 1]
 
 
-@pytest.mark.promise("tensorflow", "`headrace.tensorflow.distribute`: a restarted training reads no rest of a pass")
+@pytest.mark.promise(
+    "tensorflow-distribute", "`headrace.tensorflow.distribute`: a restarted training reads no rest of a pass"
+)
 def test_a_training_that_is_started_again_does_not_read_what_another_process_left(found):
     first, again = found["broken off first"], found["started again"]
     assert [first["staged"], first["plain"]] == [[24, 24]] * 2
@@ -75,7 +79,9 @@ def test_a_training_that_is_started_again_does_not_read_what_another_process_lef
         assert "RANK and WORLD_SIZE" in hint
 
 
-@pytest.mark.promise("tensorflow", "`headrace.tensorflow.distribute`: a restarted training reads no rest of a pass")
+@pytest.mark.promise(
+    "tensorflow-distribute", "`headrace.tensorflow.distribute`: a restarted training reads no rest of a pass"
+)
 @pytest.mark.parametrize("start", ["started by torchrun", "started again by torchrun"])
 def test_each_start_by_torchrun_has_passes_of_its_own(found, start):
     assert [found[start]["staged"], found[start]["plain"]] == [[160, 160]] * 2

@@ -61,7 +61,7 @@ def test_equal_pipelines_are_equal_whatever_the_process_did_before(said, name):
     assert said[1][name] == []
 
 
-@pytest.mark.promise("tensorflow", "`headrace.tensorflow.distribute`: ranks with other data are refused")
+@pytest.mark.promise("tensorflow-distribute", "`headrace.tensorflow.distribute`: ranks with other data are refused")
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -93,7 +93,7 @@ def test_a_rank_with_other_data_is_refused_and_both_are_named(said, name, words)
     assert f"distribute(dataset, '{name}-2')" in hint
 
 
-@pytest.mark.promise("tensorflow", "`headrace.tensorflow.distribute`: ranks with other data are refused")
+@pytest.mark.promise("tensorflow-distribute", "`headrace.tensorflow.distribute`: ranks with other data are refused")
 @pytest.mark.parametrize("name", ["filter", "constant", "directory"])
 def test_what_may_be_other_data_is_refused_with_the_argument_that_takes_it(said, name):
     kind, message, hint = said[1][name]

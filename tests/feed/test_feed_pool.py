@@ -135,7 +135,7 @@ def job_bytes(server: Server) -> dict[str, int]:
     return {job.name: job.bytes for job in ask(server).jobs}
 
 
-@pytest.mark.promise("feed-standalone", "jobs that share servers get equal bytes; a frozen one delays no other")
+@pytest.mark.promise("feed-pool", "jobs that share servers get equal bytes; a frozen one delays no other")
 @pytest.mark.usefixtures("without_torch")
 def test_two_jobs_of_a_busy_server_get_as_many_bytes(
     own_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
@@ -203,7 +203,7 @@ def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
     return [own, *own.children(recursive=True)]
 
 
-@pytest.mark.promise("feed-standalone", "jobs that share servers get equal bytes; a frozen one delays no other")
+@pytest.mark.promise("feed-pool", "jobs that share servers get equal bytes; a frozen one delays no other")
 @pytest.mark.usefixtures("without_torch")
 def test_a_job_that_is_frozen_holds_up_no_other_and_loses_nothing(
     own_server: Callable[..., Server], tmp_path: Path

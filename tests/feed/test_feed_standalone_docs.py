@@ -1,4 +1,4 @@
-"""docs/feed-standalone.md and docs/feed-cluster.md do what they say: shells are run, manifests name what there is."""
+"""The pages about feed servers do what they say: shells are run, manifests name what there is."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from headrace.cli.main import cli as headrace
 from observer import processes_of
 
 ROOT = Path(__file__).parents[2]
-TEXT = "".join((ROOT / "docs" / name).read_text() for name in ("feed-standalone.md", "feed-cluster.md"))
+TEXT = "".join(
+    (ROOT / "docs" / name).read_text()
+    for name in ("feed-standalone.md", "feed-tls.md", "feed-pool.md", "feed-cluster.md")
+)
 MARK = "headrace-docs-test"
 
 
@@ -30,8 +33,9 @@ def section(title: str) -> str:
 
 
 def blocks(text: str, language: str) -> list[str]:
-    """Returns the code blocks of a language."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    """Returns the code blocks of a language, a pattern."""
+    fences = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [block for name, block in fences if re.fullmatch(language, name)]
 
 
 def shell(text: str, title: str) -> str:
@@ -125,7 +129,7 @@ if (
 ):  # test_feed_tls.py has a server and its status from the shell; the commands and flags of the page are checked above
 
     def test_the_shells_of_the_tls_section_work_as_they_stand(place: Place) -> None:
-        text = section("TLS")
+        text = section("Certificates")
         place.run(shell(section("Two shells"), "once"))
         place.run(shell(text, "once"))
         assert "ready" in place.serve(shell(text, "shell 1"))

@@ -201,7 +201,7 @@ def relay(server: Server, port: int) -> Iterator[None]:
             process.kill()
 
 
-@pytest.mark.promise("feed-standalone", "nobody between trainer and server can read, change or forge a frame")
+@pytest.mark.promise("feed-tls", "nobody between trainer and server can read, change or forge a frame")
 @pytest.mark.promise("security", "who stands between a trainer and a feed server is refused")
 def test_a_relay_between_trainer_and_server_is_refused_and_sees_no_sample(pair: Pair) -> None:
     port = free_port()
@@ -234,7 +234,7 @@ def test_a_proof_for_another_socket_of_the_server_is_worth_nothing(by: str, pair
             handshake.step(refused.message, channel.send)
 
 
-@pytest.mark.promise("feed-standalone", "nobody between trainer and server can read, change or forge a frame")
+@pytest.mark.promise("feed-tls", "nobody between trainer and server can read, change or forge a frame")
 @pytest.mark.parametrize("fault", ["no seal", "a frame again", "a changed byte"])
 def test_a_frame_that_the_holder_of_the_secret_has_not_sent_ends_the_connection(fault: str, pair: Pair) -> None:
     channel, handshake = shake_hands(SECRET, pair.a)
@@ -265,7 +265,7 @@ def sealed_pair() -> tuple[FramedConnection, FramedConnection, bytearray]:
     return one, other, memory
 
 
-@pytest.mark.promise("feed-standalone", "nobody between trainer and server can read, change or forge a frame")
+@pytest.mark.promise("feed-tls", "nobody between trainer and server can read, change or forge a frame")
 @pytest.mark.parametrize("with_sum", [False, True])
 def test_a_changed_byte_of_a_batch_is_found_also_when_its_sum_is_made_anew(with_sum: bool) -> None:
     one, other, memory = sealed_pair()

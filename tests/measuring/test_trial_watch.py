@@ -95,7 +95,9 @@ def test_a_batch_that_the_loop_changes_is_replayed_as_it_was(bench: Callable[...
     assert all(sums)
 
 
-@pytest.mark.promise("doctor", "a script that ends early is judged by the steps that it made, and the report says so")
+@pytest.mark.promise(
+    "doctor-decides", "a script that ends early is judged by the steps that it made, and the report says so"
+)
 @pytest.mark.parametrize(
     ("steps", "judged_by", "instead"),
     [
