@@ -15,8 +15,9 @@ from run_places import flag
 from stage import agent_pid, kill, until
 
 from headrace import engines
+from headrace.engines.local.local_instances import is_of_run
 from headrace.errors import EngineRefused
-from headrace.processes.process_table import look
+from headrace.processes.process_table import pids
 from headrace.runs import Run, Status, read_header
 
 SLOW = """
@@ -117,7 +118,8 @@ def agent_pid_of(run, host):
     return agent_pid(SimpleNamespace(run=run), host)
 
 
-def test_when_its_supervisor_is_killed_nothing_is_left_and_the_run_has_failed(stage, ended):
+@pytest.mark.promise("engines", "who answers for a run, on local")
+def test_when_its_supervisor_is_killed_its_hosts_end_and_the_next_start_removes_what_is_left(stage, ended):
     process, run, master = start(stage)
     ended(run)
     process.wait(20)
@@ -125,30 +127,12 @@ def test_when_its_supervisor_is_killed_nothing_is_left_and_the_run_has_failed(st
     until(lambda: lines(run).count("running") == 2)
     kill(read_header(run.paths).supervisor_pid)
     until(lambda: run.finished)
-    assert run.status is Status.FAILED
-    until(lambda: str(run.cause) == "the engine's supervisor was killed by SIGKILL", what="its keeper's last word")
-    stage.observer.assert_nothing_left(run.id, run.paths.root, within=12)
-
-
-@pytest.mark.promise("engines", "who answers for a run, on local")
-def test_when_its_keeper_is_killed_the_run_is_stopped_and_nothing_is_left(stage, ended):
-    process, run, master = start(stage)
-    ended(run)
-    process.wait(20)
-    os.close(master)
-    until(lambda: lines(run).count("running") == 2)
-    kill(look(read_header(run.paths).supervisor_pid).parent)
-    until(lambda: run.finished)
-    assert run.status is Status.FAILED
-    assert "died" in str(run.cause)
-    stage.observer.assert_nothing_left(run.id, run.paths.root, within=2)
-
-
-def test_a_supervisor_that_does_not_start_is_told_and_nothing_is_left(stage, monkeypatch):
-    monkeypatch.setattr("headrace.hosting.supervision.detached.KEEPER", "headrace.no_such_module")
-    with pytest.raises(EngineRefused, match="keeper did not start"):
-        engines.start(stage.job(SLOW), detach=True)
-    assert not list((stage.folder / "home" / "runs").iterdir())
+    assert (run.status, str(run.cause)) == (Status.FAILED, "the engine was killed")
+    until(lambda: not any(is_of_run(pid, run.id) for pid in pids()), what="the end of its last process")
+    after = engines.start(stage.job(SLOW))
+    stage.handles.append(after)
+    until(lambda: lines(after.run).count("running") == 1)
+    stage.observer.assert_nothing_left(run.id, run.paths.root)
 
 
 def test_a_supervisor_that_is_killed_at_its_start_is_told_with_the_signal(stage, monkeypatch):

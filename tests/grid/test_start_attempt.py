@@ -29,7 +29,7 @@ from pathlib import Path
 sys.path[:0] = {path!r}
 from grid_jobs import local_job
 from headrace.grid.controller.start_attempt import start_or_adopt
-import headrace.engines.local.engine as engine, headrace.hosting.supervision.detached as detached
+import headrace.engines.local.engine as engine, headrace.hosting.supervision.start as start
 def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
 {patch}
 start_or_adopt(local_job(Path({folder!r})), "local")
@@ -94,8 +94,12 @@ def test_the_run_by_which_an_endpoint_of_the_same_home_plays_an_attempt_is_not_t
 @pytest.mark.promise("grid", "a controller that is killed at any instant and restarted runs each line exactly once")
 @pytest.mark.parametrize(
     ("patch", "started"),
-    [("engine.prepare = die", False), ("engine.start_keeper = die", False), ("detached._first_line = die", True)],
-    ids=["in a new run", "before its keeper", "before its keeper has said a word"],
+    [
+        ("engine.prepare = die", False),
+        ("engine.start_supervisor = die", False),
+        ("start._await_supervisor = die", True),
+    ],
+    ids=["in a new run", "before its supervisor", "before its supervisor has begun"],
 )
 def test_whoever_dies_while_starting_leaves_a_run_that_is_found_or_nothing_that_runs(
     home: Path, patch: str, started: bool

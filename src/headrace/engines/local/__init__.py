@@ -1,6 +1,6 @@
 """The local engine: this machine plays all instances of the job, each with an address and a tree of its own.
 
-caller (or keeper) -> supervisor -> one agent a host -> programs
+caller -> supervisor -> one agent a host -> programs
 
     engine           what `headrace.engines` calls: plan, check, start, stop
     local_capabilities  what works on this machine, and what to install

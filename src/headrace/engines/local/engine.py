@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -17,18 +18,18 @@ from headrace.engines.local.isolation.choice import choose
 from headrace.engines.local.isolation_plan import arrange
 from headrace.engines.local.limits.cgroups import RECORD, REMOVE_SECONDS, find_places, sweep
 from headrace.engines.local.limits.machine_capacity import look_at_machine
-from headrace.engines.local.local_instances import MODULE
+from headrace.engines.local.local_instances import MODULE, is_of_run
 from headrace.engines.local.plan_hosts import make_plan
 from headrace.engines.local.ports import ChosenPorts, choose_ports
 from headrace.engines.new_run import check_name, new_run
 from headrace.engines.planning.plan_artefacts import check_checkpoint_folder, check_places
 from headrace.engines.planning.plan_channels import check_channels, check_mounts, orders_of
 from headrace.engines.planning.prepare_run import prepare
+from headrace.errors import EngineUnreachable
 from headrace.hosting.isolation.network_layout import INTERFACE
 from headrace.hosting.isolation.probing import network_here
 from headrace.hosting.supervision.cleanup import sweep_leftovers
-from headrace.hosting.supervision.detached import await_keeper, start_keeper
-from headrace.hosting.supervision.start import start_supervisor
+from headrace.hosting.supervision.start import SUPERVISOR_SECONDS, start_supervisor
 from headrace.hosting.supervision.supervisor_process import SupervisorProcess, stop_run
 from headrace.instance.launch_plan import LaunchPlan, plan_text
 from headrace.job import Job
@@ -38,6 +39,7 @@ from headrace.job.rules.job_rules import hosts
 from headrace.job.rules.raw_access import Data
 from headrace.job.rules.unsupported import IDLE_ON_OWN_HOSTS, Unused, idle
 from headrace.own_runs import started_here
+from headrace.processes.process_table import pids
 from headrace.runs import Run, RunPaths, Status, runs_dir, supervisor_alive
 
 
@@ -45,7 +47,7 @@ class LocalHandle(Handle):
     """A run that this process has started. Unless it is detached, it is stopped when this process dies.
 
     Args:
-        supervisor: its supervisor, or the keeper of a detached run.
+        supervisor: its supervisor.
     """
 
     def __init__(self, supervisor: SupervisorProcess) -> None:
@@ -155,12 +157,20 @@ def _start(checked: CheckedJob, ports: ChosenPorts, detach: bool) -> Handle:
             views=placed.isolated,
             arrange=arrange_isolation,
         )
-        return LocalHandle((start_keeper if detach else start_supervisor)(paths, MODULE, ports.descriptors))
+        return LocalHandle(start_supervisor(paths, MODULE, ports.descriptors, detach))
 
 
 def resume(run: Run) -> None:
-    """Waits until the keeper that a killed caller had started answers for its run, or is gone."""
-    await_keeper(run)
+    """Waits until the supervisor that a killed caller had started answers for its run, or is gone.
+
+    Raises:
+        EngineUnreachable: it does neither in time.
+    """
+    deadline = time.monotonic() + SUPERVISOR_SECONDS
+    while not supervisor_alive(run.header) and any(is_of_run(pid, run.id) for pid in pids()):
+        if time.monotonic() > deadline:
+            raise EngineUnreachable(f"the supervisor of {run.id} has not begun within {SUPERVISOR_SECONDS:g} s")
+        time.sleep(0.1)
 
 
 def stop(run: Run, now: bool = False) -> bool:

@@ -18,8 +18,8 @@ from headrace.hosting.supervision.attempt_end import AttemptEnd
 from headrace.hosting.supervision.host_agents import HostAgents
 from headrace.hosting.supervision.instances import Outcome
 from headrace.instance.launch_plan import LaunchPlan
-from headrace.instance.lifeline import MACHINE_PYTHON, StopJob
-from headrace.processes.process_table import is_running, look, send
+from headrace.instance.lifeline import MACHINE_PYTHON, RUN_ID, StopJob
+from headrace.processes.process_table import is_running, look, read_proc, send
 from headrace.runs import Cause, CauseKind, EventWriter, Run, RunPaths
 from headrace.runs.events import HostStarted
 
@@ -142,7 +142,7 @@ def _end_agents(run: Run, seconds: float) -> None:
     """Waits for the agents of a run, and kills those that do not end."""
     pids = [event.pid for event in run.events() if isinstance(event, HostStarted)]
     # An agent is told from a later process of its pid by the mark of its run.
-    agents = [agent for pid in pids if (agent := look(pid)) is not None and _is_of_run(pid, run.id)]
+    agents = [agent for pid in pids if (agent := look(pid)) is not None and is_of_run(pid, run.id)]
     deadline = time.monotonic() + seconds
     while any(is_running(agent.pid, agent.start) for agent in agents):
         if time.monotonic() > deadline:
@@ -151,9 +151,9 @@ def _end_agents(run: Run, seconds: float) -> None:
         time.sleep(0.02)
 
 
-def _is_of_run(pid: int, run_id: str) -> bool:
+def is_of_run(pid: int, run_id: str) -> bool:
+    """Tells whether a process of this machine has the mark of a run. One that has ended has none."""
     try:
-        with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123
-            return f"HEADRACE_RUN_ID={run_id}".encode() in file.read().split(b"\0")
+        return f"{RUN_ID}={run_id}".encode() in read_proc(f"/proc/{pid}/environ").split(b"\0")
     except OSError:
         return False

@@ -1,5 +1,5 @@
 """What a run leaves on this machine outside its record, and its removal: by its supervisor at the end, by the caller
-when the supervisor was killed, and by the next start of any run when all were killed together.
+when the supervisor was killed, and by the next start of any run when there was no caller, or all were killed together.
 
 Control groups have a sweep of their own (`limits.cgroups`): they may lie where no run can be read.
 """

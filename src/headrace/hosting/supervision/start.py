@@ -1,7 +1,8 @@
 """Starts the supervisor of a run, the process that is responsible for it.
 
 A supervisor stops its run when its caller dies, and the caller cleans up when the supervisor was killed: each ends what
-the other one leaves. A detached run has a keeper as its caller (see `detached`), so that this holds there too.
+the other one leaves. The supervisor of a detached run has no caller. When it is killed its agents end by themselves,
+the header tells that the run is over, and the next start of any run removes what is left (see `cleanup`).
 """
 
 from __future__ import annotations
@@ -26,13 +27,16 @@ SUPERVISOR = "headrace.hosting.supervision.supervisor"
 SUPERVISOR_SECONDS = 30.0  # of no CPU time at all: on a busy machine a process gets little, but some
 
 
-def start_supervisor(paths: RunPaths, provider: str, held: Sequence[int] = ()) -> SupervisorProcess:
+def start_supervisor(
+    paths: RunPaths, provider: str, held: Sequence[int] = (), detach: bool = False
+) -> SupervisorProcess:
     """Starts the supervisor of a run that is prepared.
 
     Args:
         paths: the run's directory.
         provider: name of the module that brings the run's instances (see `instances`).
         held: descriptors that stay open as long as the run.
+        detach: whether it goes on when this process ends.
 
     Raises:
         EngineRefused, OSError: it does not start; then nothing is left.
@@ -44,7 +48,7 @@ def start_supervisor(paths: RunPaths, provider: str, held: Sequence[int] = ()) -
     try:
         with (logs / "supervisor.log").open("ab") as log:
             process = subprocess.Popen(
-                module_command(SUPERVISOR, str(paths.root), str(os.getpid()), provider, options=UTF8),
+                module_command(SUPERVISOR, str(paths.root), str(0 if detach else os.getpid()), provider, options=UTF8),
                 stdin=reading,
                 stdout=log,
                 stderr=log,

@@ -11,7 +11,7 @@ them through the parts of a run, each only when there is something to do (see `h
                   (Restarting) when the job wants that, with all checkpoints on every host
     Uploading     collects model and output
 
-and only watches meanwhile (see `host_duties`). The caller of a detached run is its keeper.
+and only watches meanwhile (see `host_duties`). `CALLER_PID` of a detached run is 0.
 
 At the end it removes the temporary files and writes the last event, `run_finished`. Its status is Completed only when
 the coordinator's is.

@@ -1,8 +1,8 @@
 """The caller's end of a supervisor: who has started one ends what it leaves when it was killed.
 
 While the supervisor runs, its caller keeps the lifeline open; when the caller dies, whatever killed it, the run is
-stopped. When the supervisor was killed, the caller cleans up and writes how the run ended. A thread then stores the
-end of the record: `wait` waits for it as long as it may, and a stop breaks it off.
+stopped, unless it is detached. When the supervisor was killed, a caller that lives cleans up and writes how the run
+ended. A thread then stores the end of the record: `wait` waits for it as long as it may, and a stop breaks it off.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from headrace.runs import Cause, CauseKind, EventWriter, Run, RunPaths, Status, 
 from headrace.runs.lifecycle import run_finished
 from headrace.runs.run_paths import ENGINE
 
-POLL_SECONDS = 0.05
 LOOKS = 0.5  # seconds between two looks at the supervisor
 RECORD_SECONDS = 120.0  # for the end of the record to be stored, when the supervisor was killed
 
@@ -36,15 +35,15 @@ class SupervisorProcess:
 
     Args:
         run: the run.
-        process: the supervisor, or what stands for it.
-        lifeline: this end of the pipe that tells the supervisor that the caller lives; None for a keeper.
+        process: the supervisor.
+        lifeline: this end of the pipe that tells the supervisor that the caller lives; a detached one reads nothing.
         provider: name of the module that brings the run's instances.
 
     Attributes:
         run: what the run's files say.
     """
 
-    def __init__(self, run: Run, process: subprocess.Popen[bytes], lifeline: int | None, provider: str) -> None:
+    def __init__(self, run: Run, process: subprocess.Popen[bytes], lifeline: int, provider: str) -> None:
         self.run = run
         self._process = process
         self._lifeline = lifeline
@@ -85,8 +84,7 @@ class SupervisorProcess:
         if self._over or self._process.poll() is None:
             return
         self._over = True
-        if self._lifeline is not None:
-            os.close(self._lifeline)
+        os.close(self._lifeline)
         _live.discard(self)
         finished = self.run.over
         if not finished:
@@ -107,28 +105,6 @@ class SupervisorProcess:
         cause = Cause(CauseKind.ENGINE_FAILED, f"the engine's supervisor {'was ' if code < 0 else ''}{how}")
         with EventWriter(self.run.paths.events(ENGINE)) as events:  # its writer is dead
             events.write(run_finished(Status.FAILED, cause))
-
-
-class KeeperProcess(SupervisorProcess):
-    """The keeper of a run that lives without this process (see `detached`). It is the supervisor's caller."""
-
-    def wait(self, timeout: float | None = None) -> None:
-        """See `SupervisorProcess.wait`."""
-        deadline = float("inf") if timeout is None else time.monotonic() + timeout
-        self._wait_until(deadline)
-        while not self.finished and time.monotonic() < deadline:  # its keeper was killed: it is being stopped
-            time.sleep(POLL_SECONDS)
-        self._wait_until(deadline)  # for the end of its record
-
-    def stop(self, now: bool) -> None:
-        """See `SupervisorProcess.stop`."""
-        if not stop_run(self.run.paths, now):
-            self._storing_unwanted = True
-
-    def settle(self) -> None:
-        """See `SupervisorProcess.settle`."""
-        if self._process.poll() is not None and not self.run.supervised:
-            super().settle()
 
 
 def stop_run(paths: RunPaths, now: bool = False) -> bool:
