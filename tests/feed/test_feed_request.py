@@ -4,20 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.feed.client.request import (
-    CheckAgain,
-    Compare,
-    ExecutorDied,
-    FailBatch,
-    Ignore,
-    Instruction,
-    MakeWhole,
-    NoteLayout,
-    Purpose,
-    Request,
-    RequestAgain,
-    TakeRows,
-)
+from headrace.feed.client.request import Outcome, Purpose, Request
 from headrace.feed.client.verifier import Check
 from headrace.feed.client.work_units import Bundle, Slice
 from headrace.feed.plan.epoch import BatchPlan
@@ -41,54 +28,47 @@ CHECK = Check(a_request(), DONE, 7, "kind")
 @pytest.mark.parametrize(
     ("answer", "follows"),
     [
-        (DONE, TakeRows(DONE)),
-        (UNSTACKABLE, MakeWhole()),
-        (FAILED, FailBatch(ERROR)),
-        (LOST, ExecutorDied("killed by SIGKILL", True)),
-        (CANCELLED, Ignore()),
+        (DONE, Outcome.ROWS),
+        (UNSTACKABLE, Outcome.WHOLE),
+        (FAILED, Outcome.FAIL),
+        (LOST, Outcome.DIED),
+        (CANCELLED, Outcome.NOTHING),
     ],
     ids=lambda value: type(value).__name__,
 )
 def test_what_follows_from_an_answer_whose_rows_are_needed(
-    purpose: Purpose, answer: messages.Answer, follows: Instruction
+    purpose: Purpose, answer: messages.Answer, follows: Outcome
 ) -> None:
-    found = a_request(purpose).answered(answer, 2.0)
-    assert (type(found), found) == (type(follows), follows)
+    assert a_request(purpose).answered(answer, 2.0) is follows
 
 
 @pytest.mark.parametrize("answer", [DONE, UNSTACKABLE, FAILED, LOST, CANCELLED], ids=lambda value: type(value).__name__)
 def test_nothing_follows_from_an_answer_that_nobody_needs_but_rows_are_counted(answer: messages.Answer) -> None:
-    found = a_request(unwanted="its batch began again").answered(answer, 2.0)
-    assert isinstance(found, Ignore)
-    assert found.duplicate is (answer is DONE)
+    follows = a_request(unwanted="its batch began again").answered(answer, 2.0)
+    assert follows is (Outcome.DUPLICATE if answer is DONE else Outcome.NOTHING)
 
 
 @pytest.mark.parametrize("unwanted", ["", "the pass has ended"])
 @pytest.mark.parametrize("answer", [DONE, UNSTACKABLE, FAILED, LOST, CANCELLED], ids=lambda value: type(value).__name__)
 def test_a_check_compares_data_and_gives_up_at_anything_else(answer: messages.Answer, unwanted: str) -> None:
-    found = a_request("check", unwanted, CHECK).answered(answer, 2.0)
-    assert found == (Compare(CHECK, DONE) if answer is DONE else Ignore())
+    follows = a_request("check", unwanted, CHECK).answered(answer, 2.0)
+    assert follows is (Outcome.COMPARE if answer is DONE else Outcome.NOTHING)
 
 
 @pytest.mark.parametrize("answer", [DONE, UNSTACKABLE, FAILED, LOST, CANCELLED], ids=lambda value: type(value).__name__)
 def test_whatever_comes_of_a_layout_is_noted_so_that_another_row_can_be_requested(answer: messages.Answer) -> None:
-    found = a_request("layout").answered(answer, 2.0)
-    assert isinstance(found, NoteLayout)
-    assert found.answer is answer
+    assert a_request("layout").answered(answer, 2.0) is Outcome.LAYOUT
 
 
 @pytest.mark.parametrize("at_work", [True, False])
 def test_what_follows_when_the_worker_is_lost(at_work: bool) -> None:
-    def follows(request: Request) -> Instruction:
+    def follows(request: Request) -> Outcome:
         return request.lost("exited with code 1", 2.0, at_work=at_work)
 
-    rows, check = follows(a_request()), follows(a_request("check", check=CHECK))
-    assert rows == (ExecutorDied("exited with code 1") if at_work else RequestAgain())
-    assert check == (Ignore() if at_work else CheckAgain(CHECK))
-    assert isinstance(follows(a_request(unwanted="another worker was quicker")), Ignore)
-    layout = follows(a_request("layout"))
-    assert isinstance(layout, NoteLayout)
-    assert layout.answer is None
+    assert follows(a_request()) is (Outcome.DIED if at_work else Outcome.AGAIN)
+    assert follows(a_request("check", check=CHECK)) is (Outcome.NOTHING if at_work else Outcome.CHECK_AGAIN)
+    assert follows(a_request(unwanted="another worker was quicker")) is Outcome.NOTHING
+    assert follows(a_request("layout")) is Outcome.LAYOUT
 
 
 def test_a_request_tells_its_story() -> None:

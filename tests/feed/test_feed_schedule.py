@@ -9,7 +9,7 @@ import random
 import pytest
 
 from headrace.feed.client.idle_workers import IdleWorkers
-from headrace.feed.client.request import Ignore, Request, TakeRows
+from headrace.feed.client.request import Outcome, Request
 from headrace.feed.client.scheduler import MAX_DEATHS, MAX_DEATHS_TOGETHER, Schedule
 from headrace.feed.client.work_units import DEPTH, Slice
 from headrace.feed.plan.epoch import BatchPlan
@@ -44,7 +44,7 @@ def answered(schedule: Schedule, number: int, request: Request, now: float) -> S
     """A worker has made the rows of a request. Returns the slice; None when nobody needs them (any more)."""
     found = schedule.answered(number, request.number, now)
     assert found in (request, None)
-    return request.slice if found is not None and isinstance(request.answered(DONE, now), TakeRows) else None
+    return request.slice if found is not None and request.answered(DONE, now) is Outcome.ROWS else None
 
 
 def finish(schedule: Schedule, number: int, request: Request, seconds: float = 0.01) -> Slice | None:
@@ -102,7 +102,7 @@ def test_what_waits_at_a_busy_worker_is_taken_back_for_one_that_has_nothing_to_d
     assert taken is owed[1][DEPTH], "the earliest that nobody has begun"
     assert IdleWorkers(schedule).work(0.0).taken == [], "it has been"
     assert schedule.answered(1, taken.number, 0.0) is taken
-    assert taken.answered(messages.Cancelled(taken.number), 0.0) == Ignore()
+    assert taken.answered(messages.Cancelled(taken.number), 0.0) is Outcome.NOTHING
     [(number, _, slice_)] = ask_all(schedule)
     assert (number, slice_) == (2, taken.slice)
     assert IdleWorkers(schedule).work(0.0).taken == [], "nobody is idle"

@@ -19,19 +19,7 @@ from headrace.feed.client.layout_probe import LayoutProbe
 from headrace.feed.client.links import Link
 from headrace.feed.client.numerics import Numerics
 from headrace.feed.client.policy import BatchSkipped, Policy, PurityWarning, SessionStats
-from headrace.feed.client.request import (
-    CheckAgain,
-    Compare,
-    ExecutorDied,
-    FailBatch,
-    Ignore,
-    Instruction,
-    MakeWhole,
-    NoteLayout,
-    Request,
-    RequestAgain,
-    TakeRows,
-)
+from headrace.feed.client.request import Outcome, Request
 from headrace.feed.client.scheduler import Schedule
 from headrace.feed.client.shard_placement import ShardPlacement
 from headrace.feed.client.verifier import Check, Verifier
@@ -411,37 +399,42 @@ class Exchange:
         self._assembly.ledger.settle(request.slab)
         if isinstance(message, messages.Lost):
             self._worker_pool.note_lost(worker, message.reason)
-        self._follow(worker, request, request.answered(message, now), frame)
+        self._follow(worker, request, request.answered(message, now), message, frame)
 
-    def _follow(self, worker: Worker, request: Request, instruction: Instruction, frame: Frame | None = None) -> None:
-        """Does what follows from the end of a request."""
+    def _follow(
+        self,
+        worker: Worker,
+        request: Request,
+        outcome: Outcome,
+        answer: messages.Answer | None = None,
+        frame: Frame | None = None,
+    ) -> None:
+        """Does what follows from the end of a request; `answer` is None when its worker is gone."""
         slice_ = request.slice
-        match instruction:
-            case TakeRows(done):
-                assert frame is not None
-                self._done(worker, request, done, frame)
-            case MakeWhole():
-                if request.message.check:
-                    self._verifier.unwanted()
-                self._failed_rows.restart(slice_.bundle)
-                self.schedule.make_whole(slice_.bundle)
-            case FailBatch(failure):
-                error = remade(failure, f"raised on {worker.name}")
-                slice_.bundle.failures = dict.fromkeys(range(len(slice_.bundle.plans)), error)
-            case RequestAgain():
-                self._stats.retries += 1
-            case ExecutorDied(reason, hung):
-                self._stats.slices_timed_out += hung
-                self._stats.retries += 1
-                self._failed_rows.died(worker.name, slice_, reason)
-            case Compare(check, done):
-                self._compare(worker, check, done)
-            case CheckAgain(check):
-                self._verifier.add(check)
-            case NoteLayout(answer):
-                self._layout_probe.answered(worker, slice_, answer)
-            case Ignore(duplicate):
-                self._stats.duplicates_dropped += duplicate
+        if isinstance(answer, messages.Done) and frame is not None and outcome is Outcome.ROWS:
+            self._done(worker, request, answer, frame)
+        elif isinstance(answer, messages.Done) and outcome is Outcome.COMPARE and request.check is not None:
+            self._compare(worker, request.check, answer)
+        elif outcome is Outcome.WHOLE:
+            if request.message.check:
+                self._verifier.unwanted()
+            self._failed_rows.restart(slice_.bundle)
+            self.schedule.make_whole(slice_.bundle)
+        elif isinstance(answer, messages.Failed) and outcome is Outcome.FAIL:
+            error = remade(answer.error, f"raised on {worker.name}")
+            slice_.bundle.failures = dict.fromkeys(range(len(slice_.bundle.plans)), error)
+        elif outcome is Outcome.AGAIN:
+            self._stats.retries += 1
+        elif outcome is Outcome.DIED:
+            lost = answer if isinstance(answer, messages.Lost) else messages.Lost(request.number, worker.reason)
+            self._stats.slices_timed_out += lost.hung
+            self._stats.retries += 1
+            self._failed_rows.died(worker.name, slice_, lost.reason)
+        elif outcome is Outcome.CHECK_AGAIN and request.check is not None:
+            self._verifier.add(request.check)
+        elif outcome is Outcome.LAYOUT:
+            self._layout_probe.answered(worker, slice_, answer)
+        self._stats.duplicates_dropped += outcome is Outcome.DUPLICATE
 
     def _compare(self, worker: Worker, check: Check, done: messages.Done) -> None:
         self._stats.worker_cpu_seconds += done.cpu
@@ -509,10 +502,10 @@ class Exchange:
                 self._assembly.ledger.taint(request.slab)
         for place, request in enumerate(requests):
             at_work = place == 0 and worker.kind == "executor"
-            instruction = request.lost(worker.reason, now, at_work=at_work)
-            if may_still_write and isinstance(instruction, RequestAgain):
+            outcome = request.lost(worker.reason, now, at_work=at_work)
+            if may_still_write and outcome is Outcome.AGAIN:
                 self._failed_rows.restart(request.slice.bundle)
-            self._follow(worker, request, instruction)
+            self._follow(worker, request, outcome)
         for request in requests:
             self._assembly.ledger.settle(request.slab)
         self.placement.gone(worker.number)

@@ -4,9 +4,8 @@
       └▶ unwanted ┴─▶ lost         the worker is gone and will not answer
 
 The rows of an unwanted request are not needed any more, but its answer is still outstanding: until it comes, the worker
-may write to the slab that the request names. `answered` and `lost` end a request and return the instruction that
-follows from it. There is no clock and no I/O here: the caller says what happened, and when, and carries out the
-instruction.
+may write to the slab that the request names. `answered` and `lost` end a request and return what follows from it.
+There is no clock and no I/O here: the caller says what happened, and when, and does what follows.
 
 A request has one of five purposes:
 * ``rows``: the slice, for its batch;
@@ -18,8 +17,10 @@ A request has one of five purposes:
 
 from __future__ import annotations
 
+import enum
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 from headrace.feed.client.work_units import Slice
 from headrace.feed.identifiers import NO_SLAB, RequestNumber, SlabNumber, WorkerNumber
@@ -31,61 +32,19 @@ if TYPE_CHECKING:
 Purpose = Literal["rows", "hedge", "moved", "check", "layout"]
 
 
-class TakeRows(NamedTuple):
-    """The rows are there: they go to their batch."""
+class Outcome(enum.Enum):
+    """What follows from the end of a request."""
 
-    done: messages.Done
-
-
-class MakeWhole(NamedTuple):
-    """The samples do not stack row by row: the batch is requested whole."""
-
-
-class FailBatch(NamedTuple):
-    """The slice could not be begun: its batches fail."""
-
-    error: messages.RemoteError
-
-
-class ExecutorDied(NamedTuple):
-    """An executor died over the slice, which is requested again until too many have."""
-
-    reason: str
-    hung: bool = False
-
-
-class RequestAgain(NamedTuple):
-    """The worker went before it came to the slice: another one is asked."""
-
-
-class Compare(NamedTuple):
-    """The slice of a check was made a second time."""
-
-    check: Check
-    done: messages.Done
-
-
-class CheckAgain(NamedTuple):
-    """The worker of a check went before it came to it: another one is asked."""
-
-    check: Check
-
-
-class NoteLayout(NamedTuple):
-    """The row was made or was not; None: its worker is gone, another one is asked."""
-
-    answer: messages.Answer | None
-
-
-class Ignore(NamedTuple):
-    """Nothing follows. `duplicate`: the rows came although they are not needed."""
-
-    duplicate: bool = False
-
-
-Instruction = (
-    TakeRows | MakeWhole | FailBatch | ExecutorDied | RequestAgain | Compare | CheckAgain | NoteLayout | Ignore
-)
+    ROWS = "the rows are there: they go to their batch"
+    WHOLE = "the samples do not stack row by row: the batch is requested whole"
+    FAIL = "the slice could not be begun: its batches fail"
+    DIED = "an executor died over the slice, which is requested again until too many have"
+    AGAIN = "the worker went before it came to the slice: another one is asked"
+    COMPARE = "the slice of a check was made a second time"
+    CHECK_AGAIN = "the worker of a check went before it came to it: another one is asked"
+    LAYOUT = "the row was made or was not, or its worker is gone and another one is asked"
+    DUPLICATE = "nothing: the rows came although they are not needed"
+    NOTHING = "nothing"
 
 
 @dataclass(eq=False, slots=True)
@@ -122,26 +81,19 @@ class Request:
     end: str = ""
     ended: float = 0.0
 
-    def answered(self, message: messages.Answer, now: float) -> Instruction:
+    def answered(self, message: messages.Answer, now: float) -> Outcome:
         """The worker has answered. Returns what follows."""
         self.end, self.ended = type(message).__name__, now
+        done = isinstance(message, messages.Done)
         if self.check is not None:
-            return Compare(self.check, message) if isinstance(message, messages.Done) else Ignore()
+            return Outcome.COMPARE if done else Outcome.NOTHING
         if self.purpose == "layout":
-            return NoteLayout(message)
+            return Outcome.LAYOUT
         if self.unwanted:
-            return Ignore(duplicate=isinstance(message, messages.Done))
-        if isinstance(message, messages.Done):
-            return TakeRows(message)
-        if isinstance(message, messages.Unstackable):
-            return MakeWhole()
-        if isinstance(message, messages.Failed):
-            return FailBatch(message.error)
-        if isinstance(message, messages.Lost):
-            return ExecutorDied(message.reason, message.hung)
-        return Ignore()
+            return Outcome.DUPLICATE if done else Outcome.NOTHING
+        return _FOLLOWS[type(message)]
 
-    def lost(self, reason: str, now: float, *, at_work: bool) -> Instruction:
+    def lost(self, reason: str, now: float, *, at_work: bool) -> Outcome:
         """The worker is gone.
 
         Args:
@@ -154,12 +106,12 @@ class Request:
         """
         self.end, self.ended = f"its worker is gone: {reason}", now
         if self.check is not None:
-            return Ignore() if at_work else CheckAgain(self.check)
+            return Outcome.NOTHING if at_work else Outcome.CHECK_AGAIN
         if self.purpose == "layout":
-            return NoteLayout(None)
+            return Outcome.LAYOUT
         if self.unwanted:
-            return Ignore()
-        return ExecutorDied(reason) if at_work else RequestAgain()
+            return Outcome.NOTHING
+        return Outcome.DIED if at_work else Outcome.AGAIN
 
     def __str__(self) -> str:
         """The request's story, for a person who looks for what went wrong."""
@@ -175,3 +127,12 @@ class Request:
             parts.append(f"not needed any more: {self.unwanted}")
         parts.append(f"at {self.ended:.4f} s: {self.end}" if self.end else "no answer yet")
         return "; ".join(parts)
+
+
+_FOLLOWS: Mapping[type[messages.Answer], Outcome] = {
+    messages.Done: Outcome.ROWS,
+    messages.Unstackable: Outcome.WHOLE,
+    messages.Failed: Outcome.FAIL,
+    messages.Lost: Outcome.DIED,
+    messages.Cancelled: Outcome.NOTHING,
+}
