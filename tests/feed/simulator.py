@@ -117,7 +117,6 @@ class SimulatedPool(WorkerPool):
         self._names = itertools.count()
         self.peers: list[Peer] = []
         self._missing: list[Kind] = list(world.kinds)
-        self._departing: set[int] = set()
         self.released = 0
         self._opening: messages.Open | None = None
         self.lanes: LaneReaders | None = None  # of the worker that answers, for a dataset without a count
@@ -166,13 +165,10 @@ class SimulatedPool(WorkerPool):
     def maintain(self, now: float) -> list[Worker]:
         fresh = [self._start(kind) for kind in self._missing]
         self._missing.clear()
-        staying = [worker for number, worker in self._workers.items() if number not in self._departing]
+        staying = [worker for worker in self._workers.values() if not worker.leaves]
         if len(staying) > 1 and self.chance.random() < self.world.leave:
-            self._departing.add(self.chance.choice(staying).number)
+            self.chance.choice(staying).dismiss()
         return fresh
-
-    def leaving(self) -> list[Worker]:
-        return [worker for number, worker in self._workers.items() if number in self._departing]
 
     def release(self, worker: Worker) -> None:
         self.released += 1
@@ -184,7 +180,6 @@ class SimulatedPool(WorkerPool):
 
     def _gone(self, worker: Worker) -> None:
         self._workers.pop(worker.number, None)
-        self._departing.discard(worker.number)
         self._later(self.world.back_after, lambda kind=worker.kind: self._missing.append(kind))  # type: ignore[misc]
 
     def _start(self, kind: Kind) -> Worker:

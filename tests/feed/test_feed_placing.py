@@ -22,7 +22,7 @@ from headrace.feed.client.remote_pool import RemotePool
 from headrace.feed.client.request import Request
 from headrace.feed.client.scheduler import Schedule
 from headrace.feed.client.shard_placement import ShardPlacement
-from headrace.feed.client.worker_pool import RECOVER_SECONDS, START_SECONDS, Worker
+from headrace.feed.client.worker_pool import RECOVER_SECONDS, START_SECONDS, Worker, WorkerState
 from headrace.feed.identifiers import WorkerNumber
 from headrace.feed.plan.epoch import BatchPlan, EpochPlan
 from headrace.feed.wire import messages
@@ -192,7 +192,7 @@ def test_the_time_in_which_a_host_must_tell_its_shards_begins_when_its_job_has_s
             ours, theirs = socket.socketpair()
             stack.enter_context(theirs)
             worker = worker_pool._add(f"h{place + 1}", "remote", Link(FramedConnection(ours), False, set()))
-            worker.endpoint, worker.ready = endpoints.current()[place], True
+            worker.endpoint, worker.state = endpoints.current()[place], WorkerState.READY
             assert placement.opened(worker, messages.Opened(1, SIZE, False, {}, [(shard, SIZE)]), now)
 
         opens(0, "a", 0.0)
@@ -216,7 +216,7 @@ def test_a_host_that_feed_json_calls_ready_after_it_was_connected_to_is_not_abse
     ours, theirs = socket.socketpair()
     with theirs:
         worker = worker_pool._add("h1", "remote", Link(FramedConnection(ours), False, set()))
-        worker.endpoint, worker.ready = endpoints.current()[0], True
+        worker.endpoint, worker.state = endpoints.current()[0], WorkerState.READY
         write_hosts(tmp_path, "ready")
         assert worker_pool.absent() == []
         worker_pool.close()

@@ -24,7 +24,7 @@ from headrace.feed.client.scheduler import Schedule
 from headrace.feed.client.shard_placement import ShardPlacement
 from headrace.feed.client.verifier import Check, Verifier
 from headrace.feed.client.work_units import Bundle, Slice
-from headrace.feed.client.worker_pool import Arrival, Worker, WorkerPool
+from headrace.feed.client.worker_pool import Arrival, Worker, WorkerPool, WorkerState
 from headrace.feed.identifiers import WorkerNumber
 from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.plan.shard_map import ShardMap
@@ -223,8 +223,8 @@ class Exchange:
     def _dismiss(self) -> None:
         """Asks those that are to go for nothing more, and lets go of them when they owe nothing."""
         for worker in self._worker_pool.leaving():
-            if worker.ready:
-                worker.ready = False
+            if worker.state is WorkerState.DISMISSED:
+                worker.state = WorkerState.LEAVING
                 self.placement.gone(worker.number)
                 self._cancel(self._idle_workers.not_begun(worker.number))
             if not self.schedule.leave(worker.number):
@@ -357,8 +357,8 @@ class Exchange:
             self._answer(worker, message, frame)
 
     def _opened(self, worker: Worker, message: messages.Opened) -> None:
-        if worker.number in (*self.schedule.workers, *self.schedule.leaving):
-            return  # the answer to a comparison of the shards
+        if worker.state is not WorkerState.OPENING:
+            return  # the answer to a comparison of the shards, or of one that is to go
         if not self.placement.opened(worker, message, self._now()):
             return
         self.length = self.placement.length
@@ -494,7 +494,6 @@ class Exchange:
 
     def _lost(self, worker: Worker, *, may_still_write: bool) -> None:
         self._stats.workers_lost += worker.ready
-        worker.ready = False
         self._numerics.gone(worker.number)
         requests, now = self.schedule.remove_worker(worker.number), self._now()
         for request in requests:

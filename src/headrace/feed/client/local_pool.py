@@ -61,9 +61,7 @@ class LocalPool(WorkerPool):
         self._last = ""
         self._forked = start_method(context) == "fork"
         self._begun = self._opened = self._fork_seconds = 0.0
-        self._leaving: set[WorkerNumber] = set()
         self._ending: list[ExecutorLink] = []  # those that were let go
-        self._stuck: dict[WorkerNumber, tuple[str, float]] = {}  # those that are being ended: why, and since when
 
     def pids(self) -> list[int]:
         """Returns the process ids of the executors."""
@@ -95,16 +93,19 @@ class LocalPool(WorkerPool):
 
     def end_stuck(self, numbers: Sequence[WorkerNumber], now: float, limit: float) -> int:
         """Has executors that hang write their stacks to their log, and kills them a moment later."""
-        before, self._stuck = self._stuck, {}  # one that has answered after all is not to be killed the next time
-        for number in numbers:
-            link = self._workers[number].link
-            assert isinstance(link, ExecutorLink)
-            self._stuck[number] = before.get(number, (f"it hung for {limit:.0f} s; its stack is in the log", now))
-            if number not in before:
-                link.signal(signal.SIGUSR1)
-            elif now - self._stuck[number][1] > STACK_SECONDS:
-                link.signal(signal.SIGKILL)
-        return len(self._stuck.keys() - before.keys())
+        found = 0
+        for number, worker in self._workers.items():
+            if number not in numbers:
+                worker.hung = None  # one that has answered after all is not to be killed the next time
+                continue
+            assert isinstance(worker.link, ExecutorLink)
+            if worker.hung is None:
+                worker.hung, worker.reason = now, f"it hung for {limit:.0f} s; its stack is in the log"
+                worker.link.signal(signal.SIGUSR1)
+                found += 1
+            elif now - worker.hung > STACK_SECONDS:
+                worker.link.signal(signal.SIGKILL)
+        return found
 
     @property
     def executors(self) -> int:
@@ -120,24 +121,21 @@ class LocalPool(WorkerPool):
         """Has as many executors from now on: starts what is missing, or has those with the highest numbers leave."""
         self._size = executors
         staying = {
-            worker.link.number: worker.number for worker in self._workers.values()
-            if isinstance(worker.link, ExecutorLink) and worker.number not in self._leaving
+            worker.link.number: worker for worker in self._workers.values()
+            if isinstance(worker.link, ExecutorLink) and not worker.leaves
         }  # fmt: skip
         free = (number for number in itertools.count() if number not in staying and number not in self._missing)
         while len(staying) + len(self._missing) < executors:
             self._missing.append(next(free))
         while self._missing and len(staying) + len(self._missing) > executors:
             self._missing.pop()
-        self._leaving.update([staying[number] for number in sorted(staying)][executors:])
+        for number in sorted(staying)[executors:]:
+            staying[number].dismiss()
 
     def tuned(self, because: Because, figures: str) -> None:
         """Notes what the number of executors is based on."""
         if self._work is not None:
             self._work.because, self._work.because_figures = because, figures
-
-    def leaving(self) -> Sequence[Worker]:
-        """Returns the executors that are to go as soon as they owe nothing."""
-        return [self._workers[number] for number in self._leaving]
 
     def release(self, worker: Worker) -> None:
         """Lets an executor go: it ends when its connection is closed, and is waited for later."""
@@ -150,7 +148,6 @@ class LocalPool(WorkerPool):
 
     def _forget(self, worker: Worker) -> None:
         del self._workers[worker.number]
-        self._leaving.discard(worker.number)
         if self._work is not None:
             self._work.lost(worker.number)
 
@@ -194,13 +191,12 @@ class LocalPool(WorkerPool):
         assert isinstance(link, ExecutorLink)
         worker = self.worker_of(link, NO_ROUTE)
         assert worker is not None
-        self._last = worker.reason = self._stuck.pop(worker.number, ("",))[0] or link.reason()
+        self._last = worker.reason = link.reason() if worker.hung is None else worker.reason
         _log.info("%s: ended: %s", worker.name, self._last)
         code = link.process.exitcode
         link.close()
-        leaving = worker.number in self._leaving
         self._forget(worker)
-        if leaving:
+        if worker.leaves:
             return [worker]
         # One that somebody kills while others serve says nothing of whether workers can start.
         others = any(other.ready for other in self._workers.values())

@@ -18,6 +18,7 @@ from headrace.feed.client.worker_pool import (
     START_SECONDS,
     Worker,
     WorkerPool,
+    WorkerState,
 )
 from headrace.feed.wire import messages
 from headrace.feed.wire.endpoints import Endpoint, Endpoints
@@ -68,7 +69,6 @@ class RemotePool(WorkerPool):
         self._receivers = RestartBudget()
         self._hosts = collections.defaultdict[str, _Host](_Host)  # by address
         self._looked = 0.0  # when `maintain` was called last
-        self._leaving: set[str] = set()
         self._welcomed: list[Worker] = []
         self._was_connected = False  # to any server that has accepted this client
         self._alone_since: float | None = None
@@ -86,7 +86,7 @@ class RemotePool(WorkerPool):
         known = {
             worker.endpoint.address
             for worker in self._workers.values()
-            if (worker.ready or worker.unused) and worker.endpoint is not None
+            if worker.state in (WorkerState.READY, WorkerState.LEFT_OUT) and worker.endpoint is not None
         }
         return [endpoint.name for endpoint in self._endpoints.current() if endpoint.address not in known]
 
@@ -117,21 +117,20 @@ class RemotePool(WorkerPool):
                 and now >= self._hosts[endpoint.address].retry
             ):
                 self._connect(endpoint, now)
-        self._leaving = {endpoint.address for endpoint in endpoints if endpoint.state == "leaving"}
+        leaving = {endpoint.address for endpoint in endpoints if endpoint.state == "leaving"}
+        for worker in self._workers.values() if leaving else ():
+            if worker.endpoint is not None and worker.endpoint.address in leaving:
+                worker.dismiss()
         welcomed, self._welcomed = self._welcomed, []
         self._judge(endpoints, now)
         return welcomed
-
-    def leaving(self) -> list[Worker]:
-        """Returns the hosts that their job lets go: each closes its connection in time."""
-        every = self._workers.values() if self._leaving else ()
-        return [worker for worker in every if worker.endpoint is not None and worker.endpoint.address in self._leaving]
 
     def _judge(self, endpoints: tuple[Endpoint, ...], now: float) -> None:
         """Raises WorkersLost when no worker serves and the time allowed has passed."""
         serving = [
             worker for worker in self._workers.values()
-            if not worker.unused and (worker.endpoint is None or not self._hosts[worker.endpoint.address].unserved)
+            if worker.state is not WorkerState.LEFT_OUT
+            and (worker.endpoint is None or not self._hosts[worker.endpoint.address].unserved)
         ]  # fmt: skip
         if any(worker.handshake is not None and worker.handshake.welcome for worker in serving):
             self._was_connected, self._alone_since = True, None
@@ -145,7 +144,7 @@ class RemotePool(WorkerPool):
         unused = {
             worker.endpoint.address
             for worker in self._workers.values()
-            if worker.unused and worker.endpoint is not None
+            if worker.state is WorkerState.LEFT_OUT and worker.endpoint is not None
         }
         refused = {address for address, host in self._hosts.items() if host.refused is not None}
         if all(endpoint.state == "lost" or endpoint.address in refused | unused for endpoint in endpoints):

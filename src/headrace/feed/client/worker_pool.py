@@ -7,6 +7,7 @@ bounded time; the error names whom they waited for, and what was wrong with each
 from __future__ import annotations
 
 import abc
+import enum
 import itertools
 import logging
 import select
@@ -48,6 +49,16 @@ class Arrival(NamedTuple):
     broken: str | None
 
 
+class WorkerState(enum.Enum):
+    """How far a worker has come."""
+
+    OPENING = "it is connected, and has not opened the pipeline"
+    READY = "it is asked for slices"
+    LEFT_OUT = "it computes differently, and is not asked"
+    DISMISSED = "it is to go; its session has not seen that yet"
+    LEAVING = "it is asked for nothing more, and goes when it owes nothing"
+
+
 @dataclass(eq=False)
 class Worker:
     """One worker, as the session sees it.
@@ -58,9 +69,8 @@ class Worker:
         kind: ``executor`` (a child of this process), ``server`` (own host) or ``remote``.
         link: the connection that carries it.
         executors: how many slices it makes at a time.
-        ready: whether the pipeline is open there.
-        reason: why it was lost.
-        unused: whether it computes differently and is left out.
+        reason: why it was lost, or is being ended.
+        hung: since when it is being ended because it hangs, monotonic seconds; None while it is not.
     """
 
     number: WorkerNumber
@@ -68,13 +78,28 @@ class Worker:
     kind: Kind
     link: Link
     executors: int = 1
-    ready: bool = False
+    state: WorkerState = WorkerState.OPENING
     reason: str = ""
+    hung: float | None = None
     handshake: ClientHandshake | None = None
     endpoint: Endpoint | None = None
     keepalive: Keepalive | None = None
     deadline: float = 0.0
-    unused: bool = False
+
+    @property
+    def ready(self) -> bool:
+        """Whether it is asked for slices."""
+        return self.state is WorkerState.READY
+
+    def dismiss(self) -> None:
+        """It is to go as soon as it owes nothing."""
+        if self.state is not WorkerState.LEAVING:
+            self.state = WorkerState.DISMISSED
+
+    @property
+    def leaves(self) -> bool:
+        """Whether it is to go."""
+        return self.state in (WorkerState.DISMISSED, WorkerState.LEAVING)
 
     @property
     def route(self) -> RouteNumber:
@@ -158,7 +183,7 @@ class WorkerPool(abc.ABC):
 
     def opened(self, worker: Worker) -> None:
         """The pipeline is open on a worker."""
-        worker.ready = True
+        worker.state = WorkerState.READY
 
     def offer(self, worker: Worker, ledger: SlabLedger, number: SlabNumber) -> None:
         """Passes a slab on to a worker that has not got it, and has all workers let go of those that are gone."""
@@ -176,9 +201,9 @@ class WorkerPool(abc.ABC):
         """Has as many executors from now on. Raises FeedError where others decide that."""
         raise FeedError(f"{type(self).__name__} cannot have {executors} executors: feed servers have their own number")
 
-    def leaving(self) -> Sequence[Worker]:
+    def leaving(self) -> list[Worker]:
         """Returns the workers that are to go as soon as they owe nothing."""
-        return ()
+        return [worker for worker in self._workers.values() if worker.leaves]
 
     def release(self, worker: Worker) -> None:  # noqa: B027 - a feed server ends by itself
         """Lets a worker go that was leaving and owes nothing."""
@@ -202,11 +227,11 @@ class WorkerPool(abc.ABC):
     @property
     def executors(self) -> int:
         """Executors of all workers, those included that will be started, without those that are not used."""
-        return sum(worker.executors for worker in self._workers.values() if not worker.unused)
+        return sum(worker.executors for worker in self._workers.values() if worker.state is not WorkerState.LEFT_OUT)
 
     def refuse(self, worker: Worker, reason: str) -> None:
         """The worker stays connected, but is not used. `reason` is reported when no worker is left."""
-        worker.reason, worker.unused = reason, True
+        worker.reason, worker.state = reason, WorkerState.LEFT_OUT
 
     def end_stuck(self, numbers: Sequence[WorkerNumber], now: float, limit: float) -> int:
         """Ends the local executors that hang; returns how many were not known to hang. A feed server ends its own."""
