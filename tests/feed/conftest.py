@@ -12,7 +12,7 @@ import pytest
 from feed_servers import Pair, Server, leave_out_torch
 
 from headrace.feed import DataLoader
-from headrace.feed.worker.restart_budget import RESTARTS
+from headrace.feed.worker.executor_rules import RESTARTS
 
 _shared: list[Server] = []  # the servers of `pair`
 

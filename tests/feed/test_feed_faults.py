@@ -171,7 +171,7 @@ def test_timeout_is_torch_s_and_the_pass_can_go_on(pair: Pair) -> None:
 
 
 def test_executors_that_end_faster_than_they_may_be_replaced_end_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.feed.worker.restart_budget.RESTARTS", 2)
+    monkeypatch.setattr("headrace.feed.worker.executor_rules.RESTARTS", 2)
 
     def end(_: int) -> None:
         os._exit(9)

@@ -21,7 +21,7 @@ from headrace.feed.client import links, remote_pool
 from headrace.feed.client.remote_pool import RemotePool
 from headrace.feed.client.worker_pool import RECOVER_SECONDS, START_SECONDS
 from headrace.feed.wire.endpoints import Endpoints
-from headrace.feed.worker.restart_budget import RESTARTS, STARTS, WINDOW, RestartBudget
+from headrace.feed.worker.executor_rules import RESTARTS, STARTS, WINDOW, RestartBudget
 
 pytestmark = pytest.mark.usefixtures("without_torch")  # of the scripts
 

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -21,7 +20,8 @@ from feed_servers import Server, leave_out_torch
 from headrace.errors import WorkerError, WorkersLost
 from headrace.feed import DataLoader, stack_arrays
 from headrace.feed.client.policy import Skipped
-from headrace.feed.worker.executor_pool import ExecutorPool, ExecutorProcess
+from headrace.feed.wire.framed_connection import FramedConnection
+from headrace.feed.worker.executor_pool import ExecutorProcess
 
 PLACES = ["local", "unix", "two tcp"]
 INLINE = ["inline", *PLACES]
@@ -263,8 +263,7 @@ def test_local_workers_are_hedged_too(factor: int | None, tmp_path: Path, at: Ma
 def test_a_signal_to_an_executor_that_has_ended_and_of_which_the_server_does_not_know_is_no_error() -> None:
     ended = subprocess.Popen([sys.executable, "-S", "-c", ""])
     ended.wait()
-    executor = SimpleNamespace(pid=ended.pid)
-    ExecutorPool.signal(cast("ExecutorPool", None), cast("ExecutorProcess", executor), signal.SIGKILL)
+    ExecutorProcess(0, cast(FramedConnection, None), pid=ended.pid).signal(signal.SIGKILL)
 
 
 # The end of patience

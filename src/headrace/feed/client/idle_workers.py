@@ -19,8 +19,9 @@ from typing import NamedTuple
 
 from headrace.feed.client.request import Request
 from headrace.feed.client.scheduler import Schedule
-from headrace.feed.client.work_units import DEPTH, Slice
+from headrace.feed.client.work_units import Slice
 from headrace.feed.identifiers import WorkerNumber
+from headrace.feed.worker.executor_rules import DEPTH
 
 HEDGE_SHARE = 0.05
 HEDGE_FACTOR, HEDGE_SECONDS = 2.0, 0.1  # late: that many times the expected time, and that much more

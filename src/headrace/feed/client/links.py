@@ -37,6 +37,7 @@ from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnect
 from headrace.feed.wire.messages import Message, OpenFailed, RemoteError, decode_greeting
 from headrace.feed.wire.remote_errors import kind_of
 from headrace.feed.worker.executor import executor_main
+from headrace.feed.worker.executor_rules import Hang
 from headrace.feed.worker.parent_death import watch_parent
 
 PICKLED_HINT = "with spawn and forkserver the dataset is pickled: define functions and classes at the top of a module"
@@ -138,6 +139,9 @@ class ExecutorLink(Link):
     process: Any  # multiprocessing's Process of some context
     starting: threading.Thread | None = None
     failure: BaseException | None = None
+
+    def __post_init__(self) -> None:
+        self.hang = Hang(self.signal)
 
     @property
     def pid(self) -> int:

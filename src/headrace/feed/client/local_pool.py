@@ -6,7 +6,6 @@ import collections
 import itertools
 import logging
 import os
-import signal
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -19,12 +18,11 @@ from headrace.feed.identifiers import NO_ROUTE, WorkerNumber
 from headrace.feed.metrics.metric_file import MetricFile
 from headrace.feed.metrics.worker_meter import WorkMeter
 from headrace.feed.wire.messages import SliceRequest
-from headrace.feed.worker.restart_budget import RestartBudget
+from headrace.feed.worker.executor_rules import RestartBudget
 from headrace.feed_metrics import Because
 
 _log = logging.getLogger(__name__)
 
-STACK_SECONDS = 0.5  # to write a stack
 # The first batch is made by the first worker. To fork a large process takes a while, and to pickle a large dataset
 # takes long, so the others are started when it has answered, or has not within these seconds of having its dataset.
 FORK_SECONDS, SPAWN_SECONDS = 0.05, 0.5
@@ -62,6 +60,7 @@ class LocalPool(WorkerPool):
         self._forked = start_method(context) == "fork"
         self._begun = self._opened = self._fork_seconds = 0.0
         self._ending: list[ExecutorLink] = []  # those that were let go
+        self._hanging = False  # whether any was being ended when it was last looked
 
     def pids(self) -> list[int]:
         """Returns the process ids of the executors."""
@@ -93,18 +92,15 @@ class LocalPool(WorkerPool):
 
     def end_stuck(self, numbers: Sequence[WorkerNumber], now: float, limit: float) -> int:
         """Has executors that hang write their stacks to their log, and kills them a moment later."""
-        found = 0
+        if not numbers and not self._hanging:
+            return 0
+        self._hanging, found = bool(numbers), 0
         for number, worker in self._workers.items():
-            if number not in numbers:
-                worker.hung = None  # one that has answered after all is not to be killed the next time
-                continue
             assert isinstance(worker.link, ExecutorLink)
-            if worker.hung is None:
-                worker.hung, worker.reason = now, f"it hung for {limit:.0f} s; its stack is in the log"
-                worker.link.signal(signal.SIGUSR1)
-                found += 1
-            elif now - worker.hung > STACK_SECONDS:
-                worker.link.signal(signal.SIGKILL)
+            if number in numbers:
+                found += worker.link.hang.overdue(now, limit)
+            else:
+                worker.link.hang.answered()
         return found
 
     @property
@@ -191,17 +187,15 @@ class LocalPool(WorkerPool):
         assert isinstance(link, ExecutorLink)
         worker = self.worker_of(link, NO_ROUTE)
         assert worker is not None
-        self._last = worker.reason = link.reason() if worker.hung is None else worker.reason
+        self._last = worker.reason = link.hang.reason or link.reason()
         _log.info("%s: ended: %s", worker.name, self._last)
         code = link.process.exitcode
         link.close()
         self._forget(worker)
         if worker.leaves:
             return [worker]
-        # One that somebody kills while others serve says nothing of whether workers can start.
-        others = any(other.ready for other in self._workers.values())
-        killed = code is not None and code < 0
-        if not self._restarts.spend(now, begun=worker.ready or (killed and others)):
+        killed = code is not None and code < 0 and any(other.ready for other in self._workers.values())
+        if not self._restarts.spend(now, begun=worker.ready, killed_beside_others=killed):
             told = f"{self._restarts.describe('worker processes')}; the last one {self._last}"
             raise WorkersLost(told, self._start_hint(code) if self._restarts.cannot_start else "")
         self._missing.append(link.number)

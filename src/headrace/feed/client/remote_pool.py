@@ -24,7 +24,7 @@ from headrace.feed.wire import messages
 from headrace.feed.wire.endpoints import Endpoint, Endpoints
 from headrace.feed.wire.framed_connection import ConnectionClosed
 from headrace.feed.wire.handshake import HANDSHAKE_SECONDS, ClientHandshake, RefusedByServer
-from headrace.feed.worker.restart_budget import RestartBudget
+from headrace.feed.worker.executor_rules import RestartBudget
 
 _log = logging.getLogger(__name__)
 

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 
 from headrace.feed.identifiers import NO_SLAB, RequestNumber, SlabNumber, WorkerNumber
 from headrace.feed.plan.epoch import BatchPlan
+from headrace.feed.worker.executor_rules import DEPTH
 
 if TYPE_CHECKING:
     from headrace.feed.client.request import Request
     from headrace.feed.plan.lane_draw import LaneDraw
-
-DEPTH = 2  # slices outstanding an executor, at least
 
 
 @dataclass(eq=False)

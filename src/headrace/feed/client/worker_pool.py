@@ -69,8 +69,7 @@ class Worker:
         kind: ``executor`` (a child of this process), ``server`` (own host) or ``remote``.
         link: the connection that carries it.
         executors: how many slices it makes at a time.
-        reason: why it was lost, or is being ended.
-        hung: since when it is being ended because it hangs, monotonic seconds; None while it is not.
+        reason: why it was lost.
     """
 
     number: WorkerNumber
@@ -80,7 +79,6 @@ class Worker:
     executors: int = 1
     state: WorkerState = WorkerState.OPENING
     reason: str = ""
-    hung: float | None = None
     handshake: ClientHandshake | None = None
     endpoint: Endpoint | None = None
     keepalive: Keepalive | None = None

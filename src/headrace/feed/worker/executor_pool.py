@@ -27,9 +27,8 @@ from headrace.feed.wire import messages
 from headrace.feed.wire.framed_connection import FramedConnection
 from headrace.feed.wire.messages import Fork
 from headrace.feed.worker.client_connection import ServerRequest
+from headrace.feed.worker.executor_rules import DEPTH, Hang
 from headrace.feed.worker.forkserver import THREAD_VARIABLES
-
-DEPTH = 2  # one slice at work, one waiting behind it
 
 
 @dataclass
@@ -39,8 +38,7 @@ class ExecutorProcess:
     Attributes:
         opened: the pipelines that it was told to open.
         opening: those of them of which it has not answered how that went.
-        hung: why it is being ended.
-        killed: whether it was sent SIGKILL for that.
+        hang: ends it when it hangs.
         slices: made by this process.
         restarts: processes that had its number before.
     """
@@ -53,10 +51,17 @@ class ExecutorProcess:
     slabs: set[SlabNumber] = field(default_factory=set)
     requests: collections.deque[ServerRequest] = field(default_factory=collections.deque)
     dead: bool = False
-    hung: str = ""
-    killed: bool = False
     slices: int = 0
     restarts: int = 0
+
+    def __post_init__(self) -> None:
+        self.hang = Hang(self.signal)
+
+    def signal(self, number: int) -> None:
+        """Sends it a signal. When it has ended meanwhile, the word of that is on its way."""
+        if self.pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
 
 class ExecutorPool:
@@ -127,12 +132,6 @@ class ExecutorPool:
         """Nobody goes on with the lanes of a pipeline."""
         self._lanes = {lane: number for lane, number in self._lanes.items() if lane[0] != pipeline}
 
-    def signal(self, executor: ExecutorProcess, number: int) -> None:
-        """Sends an executor a signal. One that has ended meanwhile is none: the word of that is on its way."""
-        if executor.pid:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(executor.pid, number)
-
     def start(self, number: int) -> ExecutorProcess:
         """Starts executor `number`; it can be given tasks at once."""
         ours, theirs = socket.socketpair()
@@ -158,11 +157,7 @@ class ExecutorPool:
         """Takes an executor that has ended, or closed its socket, out of service."""
         executor.dead = True
         executor.channel.close()
-        if executor.pid:
-            try:
-                os.kill(executor.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+        executor.signal(signal.SIGKILL)
 
     def close(self) -> None:
         """Ends fork server and executors."""

@@ -13,7 +13,6 @@ their own, which is the server's.
 from __future__ import annotations
 
 import collections
-import signal
 import time
 from collections.abc import Callable, Sequence
 
@@ -31,9 +30,9 @@ from headrace.feed.wire.messages import Exited, Forked, JobStatus
 from headrace.feed.wire.remote_errors import remote_error
 from headrace.feed.worker.client_connection import ClientConnection, ServerRequest
 from headrace.feed.worker.executor_pool import ExecutorPool, ExecutorProcess, exit_reason
+from headrace.feed.worker.executor_rules import RestartBudget
 from headrace.feed.worker.fair_queue import FairQueue
 from headrace.feed.worker.open_pipelines import OpenPipelines
-from headrace.feed.worker.restart_budget import RestartBudget
 from headrace.feed.worker.send_buffers import (
     Staging,
     check_request,
@@ -45,7 +44,6 @@ from headrace.feed.worker.send_buffers import (
 
 MAX_OPEN_DEATHS = 2
 MIN_DEADLINE = 1.0  # seconds; a client may not have executors ended sooner
-STACK_SECONDS = 0.5  # that an executor which hangs has for writing its stack
 
 
 _Charge = tuple[str, PipelineNumber]  # a job, and what it has open
@@ -303,7 +301,7 @@ class WorkQueue:
         request = executor.requests[0]
         if len(executor.requests) > 1:
             executor.requests[1].begun = time.monotonic()
-        executor.hung = ""
+        executor.hang.answered()
         self._work.answered(executor.number, message)
         answer = msgspec.structs.replace(message, request=request.message.number)
         if isinstance(answer, messages.Done):
@@ -399,14 +397,8 @@ class WorkQueue:
             if request is None or not request.message.deadline:
                 continue
             deadline = max(MIN_DEADLINE, request.message.deadline)
-            if now - request.begun < deadline:
-                continue
-            if not executor.hung:
-                executor.hung = f"it hung for {deadline:.0f} s; its stack is in the log"
-                self._pool.signal(executor, signal.SIGUSR1)
-            elif now - request.begun > deadline + STACK_SECONDS and not executor.killed:
-                executor.killed = True
-                self._pool.signal(executor, signal.SIGKILL)
+            if now - request.begun >= deadline:
+                executor.hang.overdue(now, deadline)
 
     def _prepare(self, executor: ExecutorProcess, request: ServerRequest) -> bool:
         message = request.message
@@ -470,16 +462,15 @@ class WorkQueue:
                     self._replace(executor, message.status)
 
     def _replace(self, executor: ExecutorProcess, status: int) -> None:
-        reason, hung = executor.hung or exit_reason(status), bool(executor.hung)
+        reason, hung = executor.hang.reason or exit_reason(status), bool(executor.hang.reason)
         self._pool.discard(executor)
         self._work.lost(executor.number)
         charge = self._worked_for(executor)
         opening = charge is not None and charge[1] in executor.opening
         budget = self._restarts if charge is None else self._charged.setdefault(charge, RestartBudget())
-        # One that somebody kills while others serve the pipeline says nothing of whether it can be made.
         alive = self._pool.alive()
         others = charge is not None and any(charge[1] in other.opened - other.opening for other in alive)
-        allowed = budget.spend(time.monotonic(), begun=not opening or (status < 0 and others))
+        allowed = budget.spend(time.monotonic(), begun=not opening, killed_beside_others=status < 0 and others)
         replaced = allowed or charge is not None
         self._tell(event="executor_lost", pid=executor.pid, status=status, hung=hung, reason=reason, replaced=replaced)
         for place, request in enumerate(executor.requests):
@@ -489,7 +480,7 @@ class WorkQueue:
                 request.client.send(messages.Cancelled(request.message.number))
             elif place == 0 and not opening:
                 text = f"executor {executor.number}: {reason}"
-                request.client.send(messages.Lost(request.message.number, text, bool(executor.hung)))
+                request.client.send(messages.Lost(request.message.number, text, hung))
             elif not request.client.closed:
                 self._queue.push(request)
         if not allowed:
