@@ -15,13 +15,12 @@ from feed_servers import write_secret
 
 from headrace.errors import WorkersLost
 from headrace.feed.client.assembly import Assembly
-from headrace.feed.client.layout_probe import LayoutProbe
 from headrace.feed.client.links import ExecutorInputs, Link
 from headrace.feed.client.local_pool import LocalPool
 from headrace.feed.client.remote_pool import RemotePool
-from headrace.feed.client.request import Request
 from headrace.feed.client.scheduler import Schedule
-from headrace.feed.client.shard_placement import ShardPlacement
+from headrace.feed.client.shard_placement import LayoutProbe, ShardPlacement
+from headrace.feed.client.work_units import Request
 from headrace.feed.client.worker_pool import RECOVER_SECONDS, START_SECONDS, Worker, WorkerState
 from headrace.feed.identifiers import WorkerNumber
 from headrace.feed.plan.epoch import BatchPlan, EpochPlan

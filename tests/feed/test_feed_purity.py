@@ -17,9 +17,8 @@ from feed_servers import Server
 
 from headrace.feed import DataLoader, stack_arrays
 from headrace.feed.client.policy import PurityWarning
-from headrace.feed.client.request import Request
 from headrace.feed.client.verifier import CHEAP_SECONDS, CHECK_SHARE, FIRST, Check, Verifier
-from headrace.feed.client.work_units import Bundle, Slice, WorkerLoad
+from headrace.feed.client.work_units import Bundle, Request, Slice, WorkerLoad
 from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.wire import messages
 

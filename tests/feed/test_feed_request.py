@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.feed.client.request import Outcome, Purpose, Request
 from headrace.feed.client.verifier import Check
-from headrace.feed.client.work_units import Bundle, Slice
+from headrace.feed.client.work_units import Bundle, Outcome, Purpose, Request, Slice
 from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.wire import messages
 

@@ -9,9 +9,8 @@ import random
 import pytest
 
 from headrace.feed.client.idle_workers import IdleWorkers
-from headrace.feed.client.request import Outcome, Request
 from headrace.feed.client.scheduler import MAX_DEATHS, MAX_DEATHS_TOGETHER, Schedule
-from headrace.feed.client.work_units import Slice
+from headrace.feed.client.work_units import Outcome, Request, Slice
 from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.wire import messages
 from headrace.feed.worker.executor_rules import DEPTH

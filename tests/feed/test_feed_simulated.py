@@ -22,9 +22,9 @@ from torch.utils.data import default_collate
 
 from headrace.feed import Source, Window, mix, tar
 from headrace.feed.client.policy import Policy, SessionStats
-from headrace.feed.client.request import Request
 from headrace.feed.client.scheduler import Schedule
 from headrace.feed.client.session import Session
+from headrace.feed.client.work_units import Request
 from headrace.feed.identifiers import WorkerNumber
 from headrace.feed.pipelines.fetch import Built
 from headrace.feed.plan.epoch import BatchPlan, EpochPlan

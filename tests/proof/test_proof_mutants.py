@@ -72,7 +72,7 @@ if SOAK:
         ),
         Mutant(
             "dropping what nobody waits for",
-            "feed/client/request.py",
+            "feed/client/work_units.py",
             "        if self.unwanted:\n            return Ignore(duplicate=",
             "        if False:\n            return Ignore(duplicate=",
             SIMULATION,

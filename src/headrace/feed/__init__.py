@@ -21,10 +21,10 @@ The sub-packages, in the order in which they import each other:
     worker         who makes slices: feed_server -> work_queue -> executor_pool -> forkserver -> executor -> slices
     client         who asks for them: session, and below it
                      scheduler       which slice is requested next, and from which worker: no I/O
-                     request         one request, from asking to what follows from its end: no I/O
+                     work_units      what is under way, and what follows from the end of a request: no I/O
                      exchange        sends what the scheduler chooses, does what follows from an answer
                      assembly        the slabs of the batches on their way
-                     verifier, numerics, shard_placement, layout_probe    what else decides who is asked for what
+                     verifier, numerics, shard_placement    what else decides who is asked for what
                      worker_pool     the workers: local_pool (child processes), remote_pool (feed servers)
                      receiver        the process that takes batches of other hosts into slabs
     tuning         executors, and batches ahead, chosen while the loader runs (executor_rule: no I/O)

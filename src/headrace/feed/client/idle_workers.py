@@ -17,9 +17,8 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from headrace.feed.client.request import Request
 from headrace.feed.client.scheduler import Schedule
-from headrace.feed.client.work_units import Slice
+from headrace.feed.client.work_units import Request, Slice
 from headrace.feed.identifiers import WorkerNumber
 from headrace.feed.worker.executor_rules import DEPTH
 

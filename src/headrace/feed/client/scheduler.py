@@ -34,8 +34,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from headrace.feed.client.lane_homes import LaneHomes
-from headrace.feed.client.request import Purpose, Request
-from headrace.feed.client.work_units import Bundle, Slice, WorkerLoad
+from headrace.feed.client.work_units import Bundle, Purpose, Request, Slice, WorkerLoad
 from headrace.feed.identifiers import RequestNumber, WorkerNumber
 from headrace.feed.plan.epoch import BatchPlan
 

@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from headrace.errors import ShardError
-from headrace.feed.client.request import Request
-from headrace.feed.client.work_units import WorkerLoad
+from headrace.feed.client.work_units import Request, WorkerLoad
 from headrace.feed.identifiers import WorkerNumber
 from headrace.feed.wire import messages
 from headrace.feed.wire.remote_errors import in_short, kind_of

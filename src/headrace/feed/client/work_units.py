@@ -1,19 +1,37 @@
-"""What is under way: bundles of batches, the slices that they are made in, and the workers that make them.
+"""What is under way: bundles of batches, the slices that they are made in, requests for slices, and who makes them.
 
-Plain records, which `scheduler` keeps and the others read.
+Records, which `scheduler` keeps and the others read. A request is that one worker is asked once for one slice; its life
+cycle is decided here, from asking to what follows.
+
+    asked ──────┬──▶ answered     the worker has answered
+      └▶ unwanted ┴─▶ lost         the worker is gone and will not answer
+
+The rows of an unwanted request are not needed any more, but its answer is still outstanding: until it comes, the worker
+may write to the slab that the request names. `answered` and `lost` end a request and return what follows from it.
+There is no clock and no I/O here: the caller says what happened, and when, and does what follows.
+
+A request has one of five purposes:
+* ``rows``: the slice, for its batch;
+* ``hedge``: the same, a second time, because the first worker is late; the first answer counts;
+* ``moved``: the same, elsewhere, because it was taken back from the first worker, which does not give it back;
+* ``check``: a slice that was made, again on another executor, to compare digests; no data come;
+* ``layout``: one row of a batch, to learn how rows are laid out; no data come.
 """
 
 from __future__ import annotations
 
+import enum
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from headrace.feed.identifiers import NO_SLAB, RequestNumber, SlabNumber, WorkerNumber
 from headrace.feed.plan.epoch import BatchPlan
+from headrace.feed.wire import messages
 from headrace.feed.worker.executor_rules import DEPTH
 
 if TYPE_CHECKING:
-    from headrace.feed.client.request import Request
+    from headrace.feed.client.verifier import Check
     from headrace.feed.plan.lane_draw import LaneDraw
 
 
@@ -94,6 +112,115 @@ class Bundle:
     def failed(self) -> bool:
         """Whether none of its batches can be had."""
         return len(self.failures) == len(self.plans)
+
+
+Purpose = Literal["rows", "hedge", "moved", "check", "layout"]
+
+
+class Outcome(enum.Enum):
+    """What follows from the end of a request."""
+
+    ROWS = "the rows are there: they go to their batch"
+    WHOLE = "the samples do not stack row by row: the batch is requested whole"
+    FAIL = "the slice could not be begun: its batches fail"
+    DIED = "an executor died over the slice, which is requested again until too many have"
+    AGAIN = "the worker went before it came to the slice: another one is asked"
+    COMPARE = "the slice of a check was made a second time"
+    CHECK_AGAIN = "the worker of a check went before it came to it: another one is asked"
+    LAYOUT = "the row was made or was not, or its worker is gone and another one is asked"
+    DUPLICATE = "nothing: the rows came although they are not needed"
+    NOTHING = "nothing"
+
+
+@dataclass(eq=False, slots=True)
+class Request:
+    """See the module.
+
+    Attributes:
+        number: its own; the answer repeats it.
+        worker: who is asked.
+        slice: for what.
+        purpose: see the module.
+        asked: when, monotonic seconds.
+        expected: how long it was expected to take from then, seconds.
+        check: what is compared, if that is its purpose.
+        slab: where the rows are to be written; `NO_SLAB` when that is not known, or no data come.
+        message: as it was sent.
+        taken_back: when it was cancelled although its rows are needed, to be asked for elsewhere; None if it was not.
+        unwanted: why the rows are not needed any more; empty while they are needed.
+        end: how it ended, in words; empty while the answer is owed.
+        ended: when.
+    """
+
+    number: RequestNumber
+    worker: WorkerNumber
+    slice: Slice
+    purpose: Purpose
+    asked: float
+    expected: float
+    check: Check | None = None
+    slab: SlabNumber = NO_SLAB
+    message: messages.SliceRequest = field(init=False, repr=False)
+    taken_back: float | None = None
+    unwanted: str = ""
+    end: str = ""
+    ended: float = 0.0
+
+    def answered(self, message: messages.Answer, now: float) -> Outcome:
+        """The worker has answered. Returns what follows."""
+        self.end, self.ended = type(message).__name__, now
+        done = isinstance(message, messages.Done)
+        if self.check is not None:
+            return Outcome.COMPARE if done else Outcome.NOTHING
+        if self.purpose == "layout":
+            return Outcome.LAYOUT
+        if self.unwanted:
+            return Outcome.DUPLICATE if done else Outcome.NOTHING
+        return _FOLLOWS[type(message)]
+
+    def lost(self, reason: str, now: float, *, at_work: bool) -> Outcome:
+        """The worker is gone.
+
+        Args:
+            reason: why.
+            now: monotonic seconds.
+            at_work: whether the worker was one executor, and this was what it worked on: it may be what ended it.
+
+        Returns:
+            What follows.
+        """
+        self.end, self.ended = f"its worker is gone: {reason}", now
+        if self.check is not None:
+            return Outcome.NOTHING if at_work else Outcome.CHECK_AGAIN
+        if self.purpose == "layout":
+            return Outcome.LAYOUT
+        if self.unwanted:
+            return Outcome.NOTHING
+        return Outcome.DIED if at_work else Outcome.AGAIN
+
+    def __str__(self) -> str:
+        """The request's story, for a person who looks for what went wrong."""
+        slice_, plans = self.slice, self.slice.bundle.plans
+        batches = f"batch {plans[0].step}" if len(plans) == 1 else f"batches {plans[0].step}..{plans[-1].step}"
+        parts = [
+            f"request {self.number} ({self.purpose}) to worker {self.worker}: rows {slice_.first}..{slice_.last - 1} "
+            f"of {batches} of epoch {plans[0].epoch}{', whole' if slice_.whole else ''}, "
+            f"{f'slab {self.slab}' if self.slab else 'no slab'}",
+            f"asked at {self.asked:.4f} s, expected to take {self.expected:.4f} s",
+        ]
+        if self.unwanted:
+            parts.append(f"not needed any more: {self.unwanted}")
+        parts.append(f"at {self.ended:.4f} s: {self.end}" if self.end else "no answer yet")
+        return "; ".join(parts)
+
+
+_FOLLOWS: Mapping[type[messages.Answer], Outcome] = {
+    messages.Done: Outcome.ROWS,
+    messages.Unstackable: Outcome.WHOLE,
+    messages.Failed: Outcome.FAIL,
+    messages.Lost: Outcome.DIED,
+    messages.Cancelled: Outcome.NOTHING,
+}
 
 
 @dataclass(eq=False)
