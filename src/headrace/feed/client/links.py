@@ -74,12 +74,7 @@ class Link:
         self.channel.close()
 
 
-@dataclass(eq=False)
-class ServerLink(Link):
-    """To the feed server of the own host."""
-
-
-def connect_unix(address: str) -> ServerLink:
+def connect_unix(address: str) -> Link:
     """Connects to a feed server of this host, ``unix:@name``. Raises OSError."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.setblocking(False)  # where too many wait to be accepted, it is an error, and tried again
@@ -88,7 +83,7 @@ def connect_unix(address: str) -> ServerLink:
     except OSError:
         connection.close()
         raise
-    return ServerLink(FramedConnection(connection, handshake=decode_greeting), False, set())
+    return Link(FramedConnection(connection, handshake=decode_greeting), False, set())
 
 
 @dataclass(eq=False)

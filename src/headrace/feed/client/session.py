@@ -95,8 +95,8 @@ class Session:
         self._warn, self._warned = warn, False
         now = self._now = worker_pool.now
         self._plans: Iterator[BatchPlan] = iter(())
-        self._units: Callable[[int], int] = int
-        self._ahead: BatchPlan | None = None  # taken from the plans, but not pushed yet
+        self._units: Callable[[int], int] = _one_each
+        self._peeked: BatchPlan | None = None  # taken from the plans, but not pushed yet
         self._open: tuple[Bundle, Iterator[Delivery | Exception]] | None = None  # the bundle that is handed over
         self._handed = 0  # batches of it that were
         self._unraised: Exception | None = None  # what went wrong when batches were asked for behind one that was taken
@@ -111,18 +111,18 @@ class Session:
 
     # The caller's side
 
-    def begin(self, plans: Iterator[BatchPlan], units: Callable[[int], int] = int) -> None:
+    def begin(self, plans: Iterator[BatchPlan], units: Callable[[int], int] | None = None) -> None:
         """Starts on a new sequence of batches; what was under way is forgotten.
 
         Args:
             plans: the sequence.
-            units: how many plans some of the trainer's batches are made of, where that is not one each.
+            units: returns how many plans so many of the trainer's batches are made of; None where it is one each.
         """
         stale = self._schedule.clear()
         self._assembly.forget_all()
         self._exchange.abandon(stale)
-        self._open, self._ahead, self._unraised = None, None, None
-        self._plans, self._units = plans, units
+        self._open, self._peeked, self._unraised = None, None, None
+        self._plans, self._units = plans, units or _one_each
         self._asked, self._away = self._now(), 0.0
         try:
             with explained():
@@ -320,9 +320,13 @@ class Session:
         limit = self._units(self._prefetch * executors) if self._prefetch else None
         share = max(1, self._prefetch // 2) if self._prefetch else None
         bundles = max(WINDOW, 2 * executors, self._units(2))
-        while (
-            len(self._schedule.bundles) < bundles if limit is None else self._schedule.batches < limit
-        ) or self._schedule.batches < self._units(self.ahead):
+
+        def full() -> bool:
+            batches = self._schedule.batches
+            within = len(self._schedule.bundles) < bundles if limit is None else batches < limit
+            return not within and batches >= self._units(self.ahead)
+
+        while not full():
             left = max(1, limit - self._schedule.batches) if limit is not None else None
             plans = self._next_plans(min(share, left) if share is not None and left is not None else None)
             if not plans:
@@ -331,19 +335,19 @@ class Session:
 
     def _next_plans(self, most: int | None) -> list[BatchPlan]:
         """Takes the next plans, as many as should travel together: of one epoch."""
-        first = self._ahead or next(self._plans, None)
-        self._ahead = None
+        first = self._peeked or next(self._plans, None)
+        self._peeked = None
         if first is None:
             return []
         size = self._assembly.batch_bytes(first.rows)
         count = self._schedule.bundle_size(first.rows, size, self._assembly.bundle_limit)
         plans, alike = [first], (first.epoch, first.rows)
         while first.draw is None and len(plans) < (min(count, most) if most is not None else count):
-            self._ahead = next(self._plans, None)
-            if self._ahead is None or (self._ahead.epoch, self._ahead.rows) != alike:
+            self._peeked = next(self._plans, None)
+            if self._peeked is None or (self._peeked.epoch, self._peeked.rows) != alike:
                 break
-            plans.append(self._ahead)
-            self._ahead = None
+            plans.append(self._peeked)
+            self._peeked = None
         return plans
 
     # The pump
@@ -421,3 +425,7 @@ class Session:
                     who = ", ".join(names.get(request.worker, "a worker") for request in slice_.requests)
                     return f"waited for {who}, indices {keys}"
         return self._worker_pool.describe()
+
+
+def _one_each(batches: int) -> int:
+    return batches
