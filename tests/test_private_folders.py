@@ -174,7 +174,7 @@ SUSPECT = re.compile(r"\b(mkdtemp|mkstemp|mktemp|gettempdir|makedirs|parents=Tru
 SHARED_NAMES = re.compile(r"^/(tmp|var/tmp|dev/shm)/\w")
 ELSEWHERE = {  # where such a name stands, and why it is nobody else's
     "hosting/isolation/network.py": "in a mount namespace of its own, on a tmpfs",
-    "grid/batch/batch_image.py": "in an image that is being built",
+    "grid/batch/batch_requests.py": "in an image that is being built",
     "cloud/image_files.py": "in an image that is being built",
 }
 

@@ -21,8 +21,8 @@ from botocore.validate import validate_parameters
 from batch_grids import BATCH, SEED, exported, write_grid
 from headrace.cloud.written_files import write_files
 from headrace.errors import HeadraceError, JobInvalid
+from headrace.grid.batch.batch_requests import EXITS, retry_strategy
 from headrace.grid.batch.grid_bundle import GRID, JOBS, line_of, read_frozen_grid, read_job
-from headrace.grid.batch.retry_rules import EXITS, retry_strategy
 from headrace.job import Job
 
 BATCH_MODEL = botocore.session.get_session().get_service_model("batch")

@@ -30,8 +30,7 @@ from headrace.grid.journal.grid_record import (
 )
 from headrace.grid.journal.journal import GONE, Journal, JournalConflict
 from headrace.grid.journal.journal_file import journal_path
-from headrace.grid.journal.named_lines import lines_named
-from headrace.grid.journal.read_grid import grid_names, read_grid, read_notes
+from headrace.grid.journal.read_grid import grid_names, lines_named, read_grid, read_notes
 from headrace.runs import Cause, CauseKind, Status
 
 KEYS = [f"{number:012x}" for number in range(4)]

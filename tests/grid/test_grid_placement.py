@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.catalog.prices import price_of, regions
-from headrace.grid.placement.candidate import Refusal
-from headrace.grid.placement.place_line import Demand, Placer
+from headrace.grid.placement.place_line import Demand, Placer, Refusal
 from headrace.grid.placement.placement_rules import PlacementRules
 from headrace.job.problems.pydantic_errors import examine
 

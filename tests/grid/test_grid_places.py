@@ -14,8 +14,8 @@ from headrace.errors import UsageError
 from headrace.grid.copies import copied_object
 from headrace.grid.copies.copy_action import plan_copy
 from headrace.grid.copies.copy_failure import CopyFailed, CopyFailure
+from headrace.grid.data_places import check_places
 from headrace.grid.load_grid import load_grid
-from headrace.grid.places.check_places import check_places
 from headrace.grid.plan_grid import plan_grid
 from headrace.instance.s3 import S3Access
 from objectstore import ObjectStore

@@ -27,12 +27,10 @@ from headrace.grid.journal.grid_record import (
 )
 from headrace.grid.journal.journal import Journal
 from headrace.grid.journal.journal_file import journal_path
-from headrace.grid.report.best_lines import Objective, pareto_front, ranked, value_of
 from headrace.grid.report.grid_documents import grid_csv, grid_document, grid_page
-from headrace.grid.report.grid_listing import list_grids
-from headrace.grid.report.grid_report import GridReport, report_grid
+from headrace.grid.report.grid_report import GridReport, Objective, pareto_front, ranked, report_grid, value_of
 from headrace.grid.report.line_result import LineResult, RunFigures
-from headrace.grid.report.read_report import without_objective
+from headrace.grid.report.read_report import list_grids, without_objective
 from headrace.insight.render.html import page as html_page
 from headrace.insight.render.markdown import markdown
 from headrace.runs import Cause, CauseKind, MetricWriter, Status, Stream, ValueSecond, create_run

@@ -15,6 +15,7 @@ from headrace.grid.controller.attempt_runner import failure_of_run, failure_of_s
 from headrace.grid.controller.grid_controller import RateLimit
 from headrace.grid.controller.line_jobs import attempt_name
 from headrace.grid.controller.next_actions import BY_BUDGET, BY_DEADLINE, BY_REQUEST, Held, Situation, next_actions
+from headrace.grid.grid_file import Limits, Retry, RetryCause
 from headrace.grid.journal.grid_record import (
     AttemptRecord,
     AttemptState,
@@ -26,7 +27,6 @@ from headrace.grid.journal.grid_record import (
 )
 from headrace.grid.lines.line import Line
 from headrace.grid.plan_grid import job_name
-from headrace.grid.run_rules import Limits, Retry, RetryCause
 from headrace.instance.s3 import S3Access
 from headrace.job import Job
 from headrace.runs import Cause, CauseKind, Status

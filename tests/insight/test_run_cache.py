@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from recorded_runs import loader, rank, record
 
-from headrace.grid.controller.run_outcome import cost_so_far
+from headrace.grid.controller.start_attempt import cost_so_far
 from headrace.insight import report, run_cache
 from headrace.insight.cost.cost_report import cost_report
 from headrace.insight.run_cache import RunCache

@@ -17,10 +17,8 @@ from starlette.responses import Response
 from headrace.console.live import News, event_stream
 from headrace.grid.journal.journal_file import journal_path
 from headrace.grid.journal.read_grid import read_grid
-from headrace.grid.report.grid_listing import list_grids
 from headrace.grid.report.grid_report import GridReport
-from headrace.grid.report.read_report import read_report
-from headrace.grid.report.run_figures import EndedRuns
+from headrace.grid.report.read_report import EndedRuns, list_grids, read_report
 
 
 class GridAnswers:

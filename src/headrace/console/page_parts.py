@@ -26,9 +26,9 @@ from headrace.console.request_numbers import number, stretch
 from headrace.grid.journal.grid_record import LineState
 from headrace.grid.report.grid_charts import lanes_of
 from headrace.grid.report.grid_documents import best_table, metric_names
-from headrace.grid.report.grid_listing import list_grids
 from headrace.grid.report.grid_report import GridReport
 from headrace.grid.report.line_result import LineResult, told, why
+from headrace.grid.report.read_report import list_grids
 from headrace.insight import Report
 from headrace.insight.cost.billing import amount, origin
 from headrace.insight.figures.missing_files import why_unread

@@ -10,8 +10,7 @@ from headrace.errors import JobInvalid, Problem
 from headrace.grid.lines.line import REGION, SAGEMAKER, Line, engine_of
 from headrace.grid.lines.line_table import first_of
 from headrace.grid.load_grid import Grid
-from headrace.grid.placement.candidate import Copy, Placed, PlaceSize
-from headrace.grid.placement.place_line import Demand, Placer
+from headrace.grid.placement.place_line import Copy, Demand, Placed, Placer, PlaceSize
 from headrace.grid.placement.placement_rules import PlacementRules
 from headrace.job.model.field_types import JOB_NAME_CHARACTERS, MAX_RUN_DEFAULT, cut_name
 

@@ -13,8 +13,7 @@ from collections.abc import Callable
 import msgspec
 
 from headrace.errors import HeadraceError
-from headrace.grid.controller.grid_lease import grid_lease, has_controller
-from headrace.grid.journal.journal_file import grids_dir
+from headrace.grid.journal.journal_file import grid_lease, grids_dir, has_controller
 from headrace.grid.journal.read_grid import grid_names, read_grid
 from headrace.own_runs import started_here
 from headrace.runs import list_runs

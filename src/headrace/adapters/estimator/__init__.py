@@ -7,18 +7,15 @@ version 2 (`instance_type`, `distribution`). Objects of the SDK itself (`sagemak
 `sagemaker.inputs.TrainingInput`) are understood too.
 
     estimators  `Estimator`, `PyTorch`, `TensorFlow`: from arguments to a `headrace.Job`, and `fit`
-    arguments   what each argument of the SDK becomes
-    inputs      what `fit(inputs=...)` takes
-    training    `TrainingJob`: what `estimator.latest_training_job` gives
-    sdk_session `Session` and `get_execution_role`, for a notebook's first cell
+    arguments   what each argument of the SDK becomes, and what `fit(inputs=...)` takes
+    sdk_session `Session` and `get_execution_role`, for a notebook's first cell; `TrainingJob`
     local_bucket    the bucket of this machine, which a session has by default
 """
 
 from __future__ import annotations
 
 from headrace.adapters.estimator.estimators import Estimator, PyTorch, TensorFlow
-from headrace.adapters.estimator.sdk_session import Session, get_execution_role
-from headrace.adapters.estimator.training import TrainingJob
+from headrace.adapters.estimator.sdk_session import Session, TrainingJob, get_execution_role
 from headrace.job import InstanceGroup, TrainingInput
 
 __all__ = [

@@ -13,10 +13,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, NoReturn
 
-from headrace.adapters.estimator import arguments, inputs
+from headrace.adapters.estimator import arguments
 from headrace.adapters.estimator.local_bucket import local_places
-from headrace.adapters.estimator.sdk_session import Session
-from headrace.adapters.estimator.training import TrainingJob, not_available
+from headrace.adapters.estimator.sdk_session import Session, TrainingJob, not_available
 from headrace.child_python import runs_in
 from headrace.errors import JobInvalid, Problem, RunFailed, UsageError
 from headrace.job import Job
@@ -137,7 +136,7 @@ class Estimator:
         keys = local_places(("output_path", "checkpoint_s3_uri"), self._keys)
         if self._hyperparameters:
             keys["hyperparameters"] = dict(self._hyperparameters)
-        channels = inputs.channels(inputs_)
+        channels = arguments.channels(inputs_)
         if channels:
             keys["inputs"] = channels
         if (engine or self._engine) == arguments.SERVICE:

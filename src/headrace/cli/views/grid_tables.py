@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from headrace.catalog.prices import CURRENCY, Price
 from headrace.cli.views.cost_tables import sources
 from headrace.grid.lines.line import equal_lines, said_of
-from headrace.grid.placement.candidate import Candidate, Copy, Refused
+from headrace.grid.placement.place_line import Candidate, Copy, Refused
 from headrace.grid.plan_grid import GridPlan, PlannedLine
 from headrace.grid.report.grid_report import counted
 from headrace.insight.cost.billing import amount

@@ -8,13 +8,18 @@ from dataclasses import dataclass
 
 from headrace.cloud.image_files import PLATFORM, content_tag
 from headrace.cloud.stack_template import StackTemplate
-from headrace.grid.batch.batch_image import image_definition
 from headrace.grid.batch.batch_names import BatchNames, batch_names
-from headrace.grid.batch.batch_requests import Request, job_definition, submit_copies, submit_job
+from headrace.grid.batch.batch_requests import (
+    EXITS,
+    Request,
+    image_definition,
+    job_definition,
+    submit_copies,
+    submit_job,
+)
 from headrace.grid.batch.batch_roles import roles_stack
 from headrace.grid.batch.freeze_grid import freeze_grid
 from headrace.grid.batch.grid_bundle import GRID, bundle_tag, read_frozen_grid
-from headrace.grid.batch.retry_rules import EXITS
 from headrace.grid.batch_options import BatchOptions
 from headrace.grid.load_grid import Grid
 from headrace.grid.plan_grid import GridPlan

@@ -26,7 +26,7 @@ from headrace.grid.batch.grid_bundle import FrozenCopy, FrozenLine, bundle_files
 from headrace.grid.controller.line_jobs import CODE, LineJobs
 from headrace.grid.lines.line import REGION, SAGEMAKER, Line, engine_of
 from headrace.grid.load_grid import Grid
-from headrace.grid.placement.candidate import Candidate
+from headrace.grid.placement.place_line import Candidate
 from headrace.grid.plan_grid import GridPlan, PlannedLine
 from headrace.job import Job
 from headrace.job.model.path_types import is_remote

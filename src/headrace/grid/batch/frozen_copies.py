@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from headrace.errors import UsageError
 from headrace.grid.batch.grid_bundle import FrozenCopy, FrozenGrid, FrozenLine
 from headrace.grid.copies.copied_object import OBJECTS, read_marker
-from headrace.grid.copies.copy_action import CopyResult, plan_copy
+from headrace.grid.copies.copy_action import CopyProgress, CopyResult, plan_copy
 from headrace.grid.copies.copy_failure import CopyFailed, CopyFailure
-from headrace.grid.copies.copy_progress import CopyProgress
 from headrace.grid.copies.grid_copy import access_in, plan_grid_copy
 from headrace.grid.load_grid import Grid
 from headrace.grid.plan_grid import GridPlan

@@ -14,8 +14,7 @@ from typing import Any
 from headrace.cloud.aws_calls import Aws, call
 from headrace.engines.sagemaker.service_calls import within
 from headrace.errors import UsageError
-from headrace.grid.batch.batch_image import RUNS_VARIABLE
-from headrace.grid.batch.batch_requests import Request
+from headrace.grid.batch.batch_requests import RUNS_VARIABLE, Request
 from headrace.grid.batch.export_batch import BatchExport
 from headrace.grid.batch.grid_bundle import GRID
 from headrace.instance.s3 import S3Access

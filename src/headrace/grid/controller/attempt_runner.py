@@ -26,11 +26,18 @@ from headrace.errors import (
 )
 from headrace.grid.controller.early_stop import MissingMetric, ReachedRungs, is_past_last, judged
 from headrace.grid.controller.line_jobs import LineJobs, attempt_name
-from headrace.grid.controller.run_outcome import cost_so_far, ended_attempt, failed_attempt
-from headrace.grid.controller.start_attempt import StartedRun, find_attempt, request_digest, start_or_adopt
+from headrace.grid.controller.start_attempt import (
+    StartedRun,
+    cost_so_far,
+    ended_attempt,
+    failed_attempt,
+    find_attempt,
+    request_digest,
+    start_or_adopt,
+)
+from headrace.grid.grid_file import LONGEST_DELAY, Retry, RetryCause
 from headrace.grid.journal.grid_record import AttemptRecord, AttemptState, CopyRecord, LineRecord, LineState
 from headrace.grid.journal.journal import Instant, Journal, LineMove
-from headrace.grid.run_rules import LONGEST_DELAY, Retry, RetryCause
 from headrace.job import Job
 from headrace.runs import Cause, CauseKind, MetricFollower, Run, Status
 

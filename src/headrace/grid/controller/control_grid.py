@@ -15,13 +15,12 @@ from headrace import engines
 from headrace.errors import JobInvalid, Problem, UsageError
 from headrace.grid.controller.grid_changes import GridChanges, changes_between, grid_record
 from headrace.grid.controller.grid_controller import GridController, Told
-from headrace.grid.controller.grid_lease import grid_lease
 from headrace.grid.controller.line_jobs import LineJobs
+from headrace.grid.data_places import MeasuredPlaces, measure_places
 from headrace.grid.journal.grid_record import ControllerProcess, CopyRecord, GridRecord
 from headrace.grid.journal.journal import Instant, Journal, nothing_happens
-from headrace.grid.journal.journal_file import journal_path, require_own
+from headrace.grid.journal.journal_file import grid_lease, journal_path, require_own
 from headrace.grid.load_grid import Grid, load_grid
-from headrace.grid.places.measure_places import MeasuredPlaces, measure_places
 from headrace.grid.plan_grid import GridPlan, check_budget, plan_grid
 
 

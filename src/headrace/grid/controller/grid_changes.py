@@ -9,7 +9,7 @@ import msgspec
 
 from headrace.grid.controller.line_jobs import LineJobs
 from headrace.grid.journal.grid_record import CopyRecord, CopyState, GridRecord, LineRecord, LineState
-from headrace.grid.placement.candidate import Candidate, Copy, Refusal
+from headrace.grid.placement.place_line import Candidate, Copy, Refusal
 from headrace.grid.plan_grid import GridPlan, PlannedLine
 
 

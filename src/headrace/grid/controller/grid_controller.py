@@ -21,10 +21,10 @@ from headrace.grid.controller.grid_changes import candidates_of, copy_record
 from headrace.grid.controller.grid_copying import GridCopying
 from headrace.grid.controller.line_jobs import LineJobs
 from headrace.grid.controller.next_actions import LOCAL, Actions, Situation, next_actions
+from headrace.grid.grid_file import Limits, Retry, RetryCause
 from headrace.grid.journal.grid_record import CopyRecord, CopyState, GridRecord, LineRecord, LineState
 from headrace.grid.journal.journal import Instant, Journal, nothing_happens
 from headrace.grid.plan_grid import GridPlan, PlannedLine
-from headrace.grid.run_rules import Limits, Retry, RetryCause
 
 BURST_SECONDS = 2.0
 """What was not used is kept for so long."""

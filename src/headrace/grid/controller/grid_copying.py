@@ -9,8 +9,8 @@ from collections.abc import Callable
 import msgspec
 
 from headrace.grid.controller.line_jobs import LineJobs
+from headrace.grid.copies.copy_action import CopyProgress
 from headrace.grid.copies.copy_failure import CopyFailed, CopyFailure
-from headrace.grid.copies.copy_progress import CopyProgress
 from headrace.grid.copies.grid_copy import plan_grid_copy
 from headrace.grid.journal.grid_record import CopyRecord, CopyState
 from headrace.grid.journal.journal import Journal

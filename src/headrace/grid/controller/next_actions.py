@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from headrace.grid.grid_file import Limits
 from headrace.grid.journal.grid_record import CopyState, GridRecord, LineRecord, LineState
-from headrace.grid.run_rules import Limits
 
 COPIES_AT_ONCE = 2
 BY_REQUEST = "stopped on request"

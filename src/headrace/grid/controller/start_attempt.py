@@ -1,13 +1,14 @@
-"""Starts one attempt of a line, or finds the run that an earlier process has started for it: by its job's name.
+"""Starts one attempt of a line, or finds the run that an earlier process has started; and reads what became of it.
 
-The name is the key. Whoever was killed before, at whatever instant, has left a run of that name or none. A run of the
-same request is this attempt's, another one is an error.
+The name of its job is the key. Whoever was killed before, at whatever instant, has left a run of that name or none. A
+run of the same request is this attempt's, another one is an error.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,11 +19,13 @@ from headrace.engines.asking import AskEngine
 from headrace.engines.handle import Handle
 from headrace.engines.planning.prepare_run import digest_of_code
 from headrace.errors import NameInUse
+from headrace.grid.journal.grid_record import AttemptRecord, AttemptState
+from headrace.insight.cost.cost_report import cost_report
 from headrace.job import Job
 from headrace.job.model.platform_options import Tag
 from headrace.own_runs import started_here
 from headrace.record_files import read_json
-from headrace.runs import CauseKind, Run, RunPaths
+from headrace.runs import Cause, CauseKind, Run, RunPaths, Status
 from headrace.runs.store import is_copy, list_paths_of
 
 REQUEST_TAG = "headrace:request"
@@ -166,3 +169,47 @@ def digest_of_run(paths: RunPaths) -> str:
 
 def _asking(paths: RunPaths) -> Run:
     return Run(paths, AskEngine(seconds=0.0))
+
+
+def ended_attempt(attempt: AttemptRecord, run: Run) -> AttemptRecord | None:
+    """Returns an attempt with its end; None while its run goes on.
+
+    Raises:
+        OSError, msgspec.DecodeError: its record cannot be read.
+    """
+    state = run.state()
+    if not state.finished:
+        return None
+    cause = state.cause
+    if never_started(run):
+        cause = Cause(CauseKind.CALLER_DIED, "its process died before anything was started", infrastructure=True)
+    cost, seconds = cost_so_far(run, attempt.region)
+    return msgspec.structs.replace(
+        attempt,
+        state=AttemptState.ENDED,
+        run_id=run.id,
+        started=attempt.started or time.time(),
+        ended=state.ended or time.time(),
+        status=Status.FAILED if state.status is Status.IN_PROGRESS else state.status,
+        cause=cause,
+        cost=cost,
+        billable_seconds=seconds,
+    )
+
+
+def failed_attempt(attempt: AttemptRecord, cause: Cause, now: float) -> AttemptRecord:
+    """Returns an attempt that got no run, with its end."""
+    return msgspec.structs.replace(
+        attempt, state=AttemptState.ENDED, ended=now, status=Status.FAILED, cause=cause, cost=0.0, billable_seconds=0.0
+    )
+
+
+def cost_so_far(run: Run, region: str) -> tuple[float | None, float | None]:
+    """Returns what a run has cost in USD, and the seconds of all its hosts; None for what is not known.
+
+    Raises:
+        OSError, msgspec.DecodeError: its record cannot be read.
+    """
+    report = cost_report(run, region=region or None, by_work=False)
+    seconds = [host.seconds.value for host in report.hosts if host.seconds.value is not None]
+    return report.total.value, sum(seconds) if seconds else None

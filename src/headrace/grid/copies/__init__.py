@@ -3,7 +3,6 @@
 copy_failure       why a copy failed, as a type
 copied_object      an object, a listing of many, what two can be compared by; the marker of a whole copy
 object_copier      one object, as a whole or in parts, by S3 itself or through this machine
-copy_progress      how far a copy has come
 copy_workers       many objects at once, with an end on request
 copy_action        a copy from its listing to its marker
 grid_copy          a copy that a grid has planned, and the job that reads from it

@@ -1,16 +1,23 @@
 """The file of a grid's journal: where it is, its tables, how it is opened. A commit is on disk when it returns.
 
+One process at a time controls a grid, the one that holds the lease beside the journal; the kernel takes the lease from
+a process that ends, however it does.
+
 A journal in a folder that this user has not entered (see `headrace.own_runs`) is somebody else's: it is opened for
 reading only, it is a regular file with nothing but tables, and nobody acts by what it says.
 """
 
 from __future__ import annotations
 
+import contextlib
 import glob
+import os
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 
 from headrace.errors import StorageError, UsageError
+from headrace.held_file import hold, is_held
 from headrace.home import GRIDS, home_dir
 from headrace.ledger import Ledger, check_version, connect, version_of
 from headrace.own_runs import enter_run, require_started_here, started_here
@@ -128,3 +135,40 @@ def _check_there(path: Path) -> None:
         raise UsageError(
             f"there is no grid {path.parent.name!r}: {path} does not exist", "`headrace grid run` starts one"
         )
+
+
+LEASE = "lease"
+
+
+class GridInUse(UsageError):
+    """Another process controls the grid."""
+
+
+@contextlib.contextmanager
+def grid_lease(folder: Path) -> Iterator[None]:
+    """Holds a grid for this process.
+
+    Args:
+        folder: of the grid.
+
+    Raises:
+        GridInUse: another process has it.
+        StorageError: the folder cannot be made or written.
+    """
+    try:
+        make_folders(folder)
+        lease = hold(folder / LEASE)
+    except OSError as error:
+        raise StorageError(f"{folder} cannot be written: {error.strerror or error}") from error
+    if lease is None:
+        hint = f"`headrace grid status {folder.name}` shows it, `headrace grid stop {folder.name}` stops it"
+        raise GridInUse(f"another process controls the grid {folder.name}", hint)
+    try:
+        yield
+    finally:
+        os.close(lease)
+
+
+def has_controller(folder: Path) -> bool:
+    """Tells whether a process controls a grid now."""
+    return is_held(folder / LEASE)

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from headrace.grid.journal.grid_record import LineState
-from headrace.grid.report.best_lines import Objective, value_of
-from headrace.grid.report.grid_report import GridReport
+from headrace.grid.report.grid_report import GridReport, Objective, value_of
 from headrace.grid.report.line_result import AttemptSpan, LineResult, span, told
 from headrace.insight.cost.billing import amount
 from headrace.insight.render.svg import BOTTOM, HEIGHT, TOP, WIDTH, Axes, grid_lines, nice_ticks

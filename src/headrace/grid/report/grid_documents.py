@@ -8,11 +8,10 @@ import json
 from collections.abc import Iterable, Sequence
 
 from headrace.grid.journal.grid_record import CopyRecord
-from headrace.grid.report.best_lines import value_of
 from headrace.grid.report.grid_charts import front_chart, lanes_chart
-from headrace.grid.report.grid_listing import GridLine, UnreadGrid
-from headrace.grid.report.grid_report import GridReport, counted
+from headrace.grid.report.grid_report import GridReport, counted, value_of
 from headrace.grid.report.line_result import LineResult, span, told, why
+from headrace.grid.report.read_report import GridLine, UnreadGrid
 from headrace.insight.cost.billing import amount
 from headrace.insight.render.document import (
     Cell,

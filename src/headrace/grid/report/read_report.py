@@ -1,4 +1,7 @@
-"""Reads the report of a grid of this machine, live or after its end."""
+"""Reads the report of a grid of this machine, live or later; what its runs measured and cost; the list of all grids.
+
+What runs has cost so far is read from its run: the journal has the cost of an attempt only when it is over.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,66 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.errors import HeadraceError
-from headrace.grid.controller.grid_lease import has_controller
-from headrace.grid.journal.grid_record import AttemptRecord
-from headrace.grid.journal.journal_file import journal_path
-from headrace.grid.journal.read_grid import read_grid
+from headrace.errors import HeadraceError, RunNotFound, StorageError
+from headrace.grid.controller.start_attempt import cost_so_far
+from headrace.grid.journal.grid_record import AttemptRecord, AttemptState, GridRecord, LineRecord, LineState
+from headrace.grid.journal.journal_file import has_controller, journal_path
+from headrace.grid.journal.read_grid import grid_names, read_grid
 from headrace.grid.load_grid import read_grid_file
-from headrace.grid.report.best_lines import Objective
-from headrace.grid.report.grid_report import GridReport, report_grid
+from headrace.grid.report.grid_report import GridReport, Objective, report_grid
 from headrace.grid.report.line_result import RunFigures
-from headrace.grid.report.run_figures import run_figures
+from headrace.insight.cost.cost_report import cost_report
 from headrace.job.problems.finding import suggestion
 from headrace.own_runs import started_here
+from headrace.runs import Run
+from headrace.runs.describe import last_values
 
 FOREIGN = "the grid was not started here by you: its journal is only read, and what it says is somebody else's word"
+
+
+def with_running_costs(record: GridRecord) -> GridRecord:
+    """Returns a grid whose attempts that run have the cost of their runs so far, as their records here have it."""
+    return msgspec.structs.replace(record, lines=tuple(map(_with_cost, record.lines)))
+
+
+def _with_cost(line: LineRecord) -> LineRecord:
+    if line.state is not LineState.RUNNING:
+        return line
+    return msgspec.structs.replace(line, attempts=(*line.attempts[:-1], _cost_of(line.attempts[-1])))
+
+
+def _cost_of(attempt: AttemptRecord) -> AttemptRecord:
+    try:
+        cost, seconds = cost_so_far(Run.open(attempt.run_id), attempt.region)
+    except (RunNotFound, OSError, msgspec.DecodeError):
+        return attempt  # its record is on another machine, or gone: the cost stays unknown
+    return msgspec.structs.replace(attempt, cost=cost, billable_seconds=seconds)
+
+
+def run_figures(attempt: AttemptRecord) -> RunFigures | None:
+    """Returns the figures of an attempt's run; None when it has no record on this machine, or none that can be read."""
+    try:
+        run = Run.open(attempt.run_id)
+        return RunFigures(last_values(run), cost_report(run, by_work=False).total.value)
+    except (RunNotFound, OSError, msgspec.DecodeError):
+        return None
+
+
+class EndedRuns:
+    """Reads the figures of attempts, those of attempts that have ended only once. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, RunFigures] = {}
+
+    def figures(self, attempt: AttemptRecord) -> RunFigures | None:
+        """Returns what `run_figures` does."""
+        known = self._known.get(attempt.run_id)
+        if known is not None:
+            return known
+        found = run_figures(attempt)
+        if found is not None and attempt.state is AttemptState.ENDED:
+            self._known[attempt.run_id] = found
+        return found
 
 
 def read_report(
@@ -79,3 +128,62 @@ def objective_in(path: Path) -> Objective | None:
     """
     given = read_grid_file(path).objective
     return None if given is None else Objective(given.metric, given.goal)
+
+
+class GridLine(msgspec.Struct, frozen=True):
+    """One grid in a list.
+
+    Attributes:
+        name: of the grid.
+        file: its file.
+        created, ended: seconds since the epoch; `ended` is None while it goes on.
+        lines: how many.
+        states: how many lines are in each state; those without a line are left out.
+        regions: of its lines.
+        cost: USD of all attempts and copies so far, as far as it is known.
+        budget: USD; None for no limit.
+    """
+
+    name: str
+    file: str
+    created: float
+    ended: float | None
+    lines: int
+    states: dict[str, int]
+    regions: tuple[str, ...]
+    cost: float
+    budget: float | None
+
+
+class UnreadGrid(msgspec.Struct, frozen=True):
+    """A grid whose journal cannot be read: its name, and why."""
+
+    name: str
+    error: str
+
+
+def list_grids() -> tuple[tuple[GridLine, ...], tuple[UnreadGrid, ...]]:
+    """Returns the grids of this machine, the newest one first, and those that cannot be read."""
+    found: list[GridLine] = []
+    unread: list[UnreadGrid] = []
+    for name in grid_names():
+        try:
+            found.append(_line(with_running_costs(read_grid(name))))
+        except StorageError as error:
+            unread.append(UnreadGrid(name, error.message))
+    return tuple(sorted(found, key=lambda each: -each.created)), tuple(unread)
+
+
+def _line(record: GridRecord) -> GridLine:
+    counts = record.counts
+    return GridLine(
+        name=record.name,
+        file=record.file,
+        created=record.created,
+        ended=record.ended,
+        lines=len(record.lines),
+        states={state.value: counts[state] for state in LineState if counts[state]},
+        regions=tuple(sorted({line.region for line in record.lines if line.region})),
+        cost=record.cost,
+        budget=record.budget,
+    )

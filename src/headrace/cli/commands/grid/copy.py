@@ -27,8 +27,8 @@ def command(bundle: str) -> int:
     from headrace.cli.follow import Interrupts
     from headrace.cli.options import failed_by
     from headrace.errors import HeadraceError
+    from headrace.grid.batch.batch_requests import STOPPED, TRY_AGAIN
     from headrace.grid.batch.frozen_copies import make_copy
-    from headrace.grid.batch.retry_rules import STOPPED, TRY_AGAIN
     from headrace.grid.batch.run_step import may_pass, read_bundled_grid
     from headrace.grid.copies.copy_failure import CopyFailed
     from headrace.insight.cost.billing import amount

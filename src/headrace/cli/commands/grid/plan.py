@@ -29,9 +29,8 @@ def command(file: str, shown: int, why: bool, measure: bool, check: bool, output
     """
     from headrace.cli.options import answer
     from headrace.cli.views.grid_tables import plan_document, plan_values
+    from headrace.grid.data_places import MeasuredPlaces, check_places, measure_places
     from headrace.grid.load_grid import load_grid
-    from headrace.grid.places.check_places import check_places
-    from headrace.grid.places.measure_places import MeasuredPlaces, measure_places
     from headrace.grid.plan_grid import check_budget, plan_grid
 
     grid = load_grid(file)

@@ -11,7 +11,7 @@ import click
 from headrace.cli.options import output_option, table_options
 
 if TYPE_CHECKING:
-    from headrace.grid.report.best_lines import Objective
+    from headrace.grid.report.grid_report import Objective
     from headrace.insight.render.document import Document
 
 _MOST_LINES = 200
@@ -27,7 +27,7 @@ def _objective_options(command: F) -> F:
 
 
 def _objective(least: str | None, greatest: str | None) -> Objective | None:
-    from headrace.grid.report.best_lines import Objective
+    from headrace.grid.report.grid_report import Objective
 
     if least and greatest:
         raise click.UsageError("--min and --max exclude each other")
@@ -106,7 +106,7 @@ def grids(output: str) -> None:
     """
     from headrace.cli.options import answer
     from headrace.grid.report.grid_documents import grids_document
-    from headrace.grid.report.grid_listing import list_grids
+    from headrace.grid.report.read_report import list_grids
 
     found, unread = list_grids()
     answer({"grids": found, "unread": unread}, output, lambda: grids_document(found, unread, time.time()))

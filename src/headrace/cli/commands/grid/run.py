@@ -84,8 +84,8 @@ def command(
         from headrace.errors import UsageError
 
         objective[0] = grid.file.objective.metric if grid.file.objective else ""
+        from headrace.grid.data_places import check_places
         from headrace.grid.journal.journal_file import journal_path
-        from headrace.grid.places.check_places import check_places
 
         if digest and grid.digest != digest:
             message = f"{file} has other lines now: their digest is {grid.digest}"

@@ -23,10 +23,9 @@ def status(grid: str, shown: int, notes: bool, output: str) -> int:
     """
     from headrace.cli.options import answer
     from headrace.cli.views.grid_status_tables import status_document
-    from headrace.grid.controller.grid_lease import has_controller
-    from headrace.grid.journal.journal_file import journal_path
+    from headrace.grid.journal.journal_file import has_controller, journal_path
     from headrace.grid.journal.read_grid import read_grid, read_notes
-    from headrace.grid.report.run_figures import with_running_costs
+    from headrace.grid.report.read_report import with_running_costs
     from headrace.own_runs import started_here
 
     record = with_running_costs(read_grid(grid))
@@ -65,8 +64,7 @@ def logs(
     """
     from headrace.cli.commands.logs import command as logs_of_run
     from headrace.errors import UsageError
-    from headrace.grid.journal.named_lines import lines_named
-    from headrace.grid.journal.read_grid import read_grid
+    from headrace.grid.journal.read_grid import lines_named, read_grid
 
     record = read_grid(grid)
     (found,) = lines_named(record, (line,))

@@ -46,7 +46,7 @@ def command(index: int, bundle: str, runs: int, quiet: bool) -> int:
     from headrace.cli.views.terminal import Terminal
     from headrace.engines.handle import Handle
     from headrace.errors import HeadraceError
-    from headrace.grid.batch.retry_rules import TRY_AGAIN
+    from headrace.grid.batch.batch_requests import TRY_AGAIN
     from headrace.grid.batch.run_step import may_pass, read_bundled_line, started_line
 
     def start() -> Handle:

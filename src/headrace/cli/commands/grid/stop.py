@@ -36,12 +36,10 @@ def stop(grid: str, lines: tuple[str, ...], output: str) -> int:
     from headrace import engines
     from headrace.cli.views.grid_progress import GridProgress
     from headrace.grid.controller.control_grid import stopping
-    from headrace.grid.controller.grid_lease import GridInUse, has_controller
     from headrace.grid.journal.grid_record import LineState
     from headrace.grid.journal.journal import Journal
-    from headrace.grid.journal.journal_file import journal_path, require_own
-    from headrace.grid.journal.named_lines import lines_named
-    from headrace.grid.journal.read_grid import read_grid
+    from headrace.grid.journal.journal_file import GridInUse, has_controller, journal_path, require_own
+    from headrace.grid.journal.read_grid import lines_named, read_grid
     from headrace.runs import Run
 
     record = read_grid(grid)
@@ -105,12 +103,10 @@ def retry(grid: str, lines: tuple[str, ...], output: str) -> int:
     import time
 
     from headrace.errors import UsageError
-    from headrace.grid.controller.grid_lease import has_controller
     from headrace.grid.journal.grid_record import LineState
     from headrace.grid.journal.journal import Journal
-    from headrace.grid.journal.journal_file import journal_path
-    from headrace.grid.journal.named_lines import lines_named
-    from headrace.grid.journal.read_grid import read_grid
+    from headrace.grid.journal.journal_file import has_controller, journal_path
+    from headrace.grid.journal.read_grid import lines_named, read_grid
 
     record = read_grid(grid)
     chosen = lines_named(record, lines) if lines else record.lines
