@@ -24,7 +24,7 @@ from headrace.catalog.prices import price_of, regions
 from headrace.cli.main import invoke
 from headrace.errors import UsageError
 from headrace.insight import project
-from headrace.insight.figures.planned_job import PlannedGroup
+from headrace.insight.figures.run_files import PlannedGroup
 
 TODAY = "2026-11-23"
 WANTED = {

@@ -27,7 +27,7 @@ from headrace.insight.advise.clusters import SAME, Candidate, cores_per_vcpu, fr
 from headrace.insight.advise.measured_inputs import GroupFacts, Measured
 from headrace.insight.cost.billing import age_text, amount
 from headrace.insight.figures.figure import Figure, Window
-from headrace.insight.figures.planned_job import PlannedGroup
+from headrace.insight.figures.run_files import PlannedGroup
 from headrace.insight.performance_model import Range, Workload, exactly
 from headrace.insight.verdicts.thresholds import CROWDED, LEAST_RECORDS
 from headrace.runs import HostSecond, LoaderSecond, ServiceSecond, Stream, WorkerSecond

@@ -31,8 +31,7 @@ from headrace.insight.advise.advice_text import MISSED, explains
 from headrace.insight.advise.advisor import Advised, judge_clusters
 from headrace.insight.advise.calibrate import measure
 from headrace.insight.advise.clusters import Candidate, bandwidth_of
-from headrace.insight.advise.link_bandwidth import FULL, MEGABIT, carried, published_bandwidth, with_links
-from headrace.insight.advise.measured_inputs import Measured
+from headrace.insight.advise.measured_inputs import FULL, MEGABIT, Measured, carried, published_bandwidth, with_links
 from headrace.insight.figures.columns import Key, Table
 from headrace.insight.performance_model import Range
 from headrace.insight.verdicts.decide import Verdict

@@ -15,7 +15,7 @@ from headrace.insight.cost.cost_report import cost_of
 from headrace.insight.figures.columns import Floats, Table
 from headrace.insight.figures.figure import FORMULAS, Figure, Window
 from headrace.insight.figures.loaders import Training, training_of
-from headrace.insight.figures.planned_job import PlannedBudget, PlannedGroup, PlannedJob
+from headrace.insight.figures.run_files import PlannedBudget, PlannedGroup, PlannedJob
 from headrace.runs import EventWriter, LoaderSecond, MetricWriter, Run, Status, Stream, create_run, state_of
 from headrace.runs.events import (
     AttemptBilled,

@@ -16,10 +16,9 @@ from headrace.insight import FORMULAS, cost_report, report
 from headrace.insight.advise.calibrate import measure
 from headrace.insight.figures import quantities
 from headrace.insight.figures.columns import Columns, Table, read_columns
-from headrace.insight.figures.planned_job import planned_job
 from headrace.insight.figures.quantities import CORES_BUSY, DATA_WAIT, DISK, QUEUE, SAMPLES_PER_SECOND, Quantity
-from headrace.insight.timeseries.buckets import Grid
-from headrace.insight.timeseries.charts import metrics
+from headrace.insight.figures.run_files import planned_job
+from headrace.insight.timeseries.charts import Grid, metrics
 from headrace.runs import LoaderSecond, Metric, Run, Stream, ValueSecond
 
 SEED = 40

@@ -15,7 +15,7 @@ from headrace.catalog.cost import cost
 from headrace.catalog.prices import price_of
 from headrace.insight.cost.cost_report import CostReport, cost_of
 from headrace.insight.figures.loaders import training_of
-from headrace.insight.figures.planned_job import PlannedGroup, PlannedJob
+from headrace.insight.figures.run_files import PlannedGroup, PlannedJob
 from headrace.runs import LoaderSecond, Status, Stream, state_of
 from headrace.runs.events import InstancesStarted, JobStarted, RunFinished
 

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from headrace.insight.figures.columns import Columns
 from headrace.insight.reports.timeline import timeline
-from headrace.insight.timeseries.buckets import MOST_POINTS, Grid, extremes, present, ratio, sums, width_for
 from headrace.insight.timeseries.chart_data import Metrics
-from headrace.insight.timeseries.charts import metrics
+from headrace.insight.timeseries.charts import MOST_POINTS, Grid, extremes, metrics, present, ratio, sums, width_for
 from headrace.runs import GpuUse, HostSecond, LoaderSecond, Metric, Status, Stream, ValueSecond, WorkerSecond, state_of
 from headrace.runs.events import (
     AttemptStarted,

@@ -44,7 +44,7 @@ from headrace.console.live import News, event_stream
 from headrace.console.page_parts import Pages
 from headrace.console.request_numbers import count, number, stretch
 from headrace.errors import HeadraceError, RunNotFound, UsageError
-from headrace.insight.figures.missing_files import why_unread
+from headrace.insight.figures.run_files import why_unread
 from headrace.insight.run_cache import RunCache, RunIndex
 from headrace.runs import Selector
 from headrace.runs.describe import describe

@@ -31,7 +31,7 @@ from headrace.grid.report.line_result import LineResult, told, why
 from headrace.grid.report.read_report import list_grids
 from headrace.insight import Report
 from headrace.insight.cost.billing import amount, origin
-from headrace.insight.figures.missing_files import why_unread
+from headrace.insight.figures.run_files import why_unread
 from headrace.insight.render.html import Source, environment
 from headrace.insight.render.plain_text import clock
 from headrace.insight.render.run_documents import (

@@ -21,7 +21,7 @@ from headrace.errors import HeadraceError, UsageError
 from headrace.insight.figures.columns import Columns
 from headrace.insight.reports.run_report import report
 from headrace.insight.timeseries import charts
-from headrace.insight.timeseries.buckets import MOST_POINTS, Grid
+from headrace.insight.timeseries.charts import MOST_POINTS, Grid
 from headrace.install_hint import install_hint
 from headrace.runs import MetricFollower, Run, Status, Stream, ValueNotFinite, ValueSecond
 from headrace.runs.describe import describe

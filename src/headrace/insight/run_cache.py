@@ -18,11 +18,11 @@ import msgspec
 from headrace import insight
 from headrace.errors import RunNotFound, UsageError
 from headrace.insight.figures.columns import Columns
-from headrace.insight.figures.missing_files import absent, why_unread
+from headrace.insight.figures.run_files import absent, why_unread
 from headrace.insight.reports.timeline import Timeline, timeline
 from headrace.insight.timeseries import charts
-from headrace.insight.timeseries.buckets import Grid
 from headrace.insight.timeseries.chart_data import Metrics
+from headrace.insight.timeseries.charts import Grid
 from headrace.own_runs import started_here
 from headrace.runs import (
     Damage,

@@ -23,7 +23,7 @@ from headrace.engines.submission import Submission
 from headrace.errors import UsageError
 from headrace.insight.cost.billing import amount
 from headrace.insight.cost.projection import Projection, project
-from headrace.insight.figures.planned_job import PlannedGroup
+from headrace.insight.figures.run_files import PlannedGroup
 from headrace.instance import Environment
 from headrace.instance.isolation_level import Isolation
 from headrace.instance.launch_plan import (

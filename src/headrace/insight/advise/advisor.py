@@ -30,7 +30,7 @@ from headrace.insight.advise.measured_inputs import Measured, not_enough
 from headrace.insight.cost.cost_report import cost_of
 from headrace.insight.figures.columns import read_columns
 from headrace.insight.figures.figure import Figure, Window
-from headrace.insight.figures.planned_job import PlannedJob, planned_job
+from headrace.insight.figures.run_files import PlannedJob, planned_job
 from headrace.insight.performance_model import RATE_FORMULA, Range, predict
 from headrace.insight.reports.run_report import Report, report, time_to_train
 from headrace.insight.verdicts.decide import Verdict

@@ -11,13 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from headrace.insight.advise.link_bandwidth import with_links
-from headrace.insight.advise.measured_inputs import GroupFacts, Measured, not_enough
+from headrace.insight.advise.measured_inputs import GroupFacts, Measured, not_enough, with_links
 from headrace.insight.figures.columns import Columns, Key, Table
 from headrace.insight.figures.figure import Window, percentile
 from headrace.insight.figures.host_usage import cpu_rate
 from headrace.insight.figures.loaders import Ranks, Training, job_time, most_steps, timed, training_of
-from headrace.insight.figures.planned_job import PlannedGroup
 from headrace.insight.figures.quantities import (
     BYTES_PER_SAMPLE,
     DATA_WAIT,
@@ -29,6 +27,7 @@ from headrace.insight.figures.quantities import (
     joined,
     total,
 )
+from headrace.insight.figures.run_files import PlannedGroup
 from headrace.insight.performance_model import Range, Workload, around, exactly, pause_of
 from headrace.insight.verdicts.evidence import made_beside, short_of_cores
 from headrace.insight.verdicts.thresholds import CROWDED, LEAST_RECORDS

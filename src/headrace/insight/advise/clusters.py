@@ -13,8 +13,7 @@ import msgspec
 
 from headrace.catalog.cost import cost
 from headrace.catalog.instance_types import shape, speed
-from headrace.insight.advise.link_bandwidth import published_bandwidth
-from headrace.insight.advise.measured_inputs import GroupFacts, Measured
+from headrace.insight.advise.measured_inputs import GroupFacts, Measured, published_bandwidth
 from headrace.insight.performance_model import COMPUTE, NETWORK, Pool, Prediction, Range, predict
 from headrace.insight.verdicts.thresholds import NOT_BOUND
 

@@ -16,7 +16,7 @@ from headrace.catalog.cost import cost
 from headrace.catalog.prices import CURRENCY, Price, last_day, price_of, regions
 from headrace.insight.figures.figure import Figure, Spread, Window, missing
 from headrace.insight.figures.loaders import LoaderReport
-from headrace.insight.figures.planned_job import PlannedGroup
+from headrace.insight.figures.run_files import PlannedGroup
 from headrace.runs import RunState
 from headrace.runs.describe import billed
 from headrace.runs.event_text import not_started

@@ -31,9 +31,8 @@ from headrace.insight.cost.billing import (
 from headrace.insight.figures.columns import Table, read_columns
 from headrace.insight.figures.figure import FORMULAS, Figure, Window, missing
 from headrace.insight.figures.loaders import Ranks, Training, job_time, training_of, whole_of
-from headrace.insight.figures.missing_files import absent
-from headrace.insight.figures.planned_job import PlannedGroup, PlannedJob, planned_job
 from headrace.insight.figures.quantities import total
+from headrace.insight.figures.run_files import PlannedGroup, PlannedJob, absent, planned_job
 from headrace.runs import Run, RunState, Status, Stream
 from headrace.runs.event_text import silence_text
 from headrace.runs.events import AttemptBilled

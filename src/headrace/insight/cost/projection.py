@@ -16,7 +16,7 @@ from headrace.catalog.cost import SECONDS_PER_HOUR, cost
 from headrace.catalog.prices import CURRENCY, DEFAULT_REGION, Price, price_of
 from headrace.insight.cost.billing import amount, unpriced
 from headrace.insight.figures.figure import FORMULAS, Figure, missing
-from headrace.insight.figures.planned_job import PlannedGroup
+from headrace.insight.figures.run_files import PlannedGroup
 
 _NAMES = ("projected_per_hour", "projected_maximum", "projected_budget_time")
 

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 
 import msgspec
 
 from headrace.insight.cost.cost_report import CostReport, cost_of
-from headrace.insight.figures.columns import Columns, read_columns
+from headrace.insight.figures.columns import Columns, Table, read_columns
 from headrace.insight.figures.data_workers import ServerReport, WorkersReport, server_reports, workers_reports
 from headrace.insight.figures.figure import FORMULAS, Figure, Window, missing
-from headrace.insight.figures.host_usage import GroupReport, cpu_rate, group_report
+from headrace.insight.figures.host_usage import GroupReport, PlatformUse, cpu_rate, group_report, platform_uses
 from headrace.insight.figures.loaders import LoaderReport, Ranks, Training, loader_report, training_of, without_warm_up
-from headrace.insight.figures.logged_values import ValueReport, value_reports
-from headrace.insight.figures.missing_files import absent
-from headrace.insight.figures.planned_job import PlannedJob, planned_job
-from headrace.insight.figures.platform_use import PlatformUse, platform_uses
+from headrace.insight.figures.quantities import AS_PRINTED, VALUE_MEAN, joined, span
+from headrace.insight.figures.run_files import PlannedJob, absent, planned_job
 from headrace.insight.verdicts.decide import Verdict, long_warm_up, verdict, with_others, with_warm_up
 from headrace.insight.verdicts.evidence import (
     Usage,
@@ -320,4 +318,60 @@ def _program(program: Program) -> ProgramReport:
         signal=program.signal,
         stopped=program.stopped,
         seconds=(program.ended or 0.0) - (program.started or 0.0) if known else None,
+    )
+
+
+class ValueReport(msgspec.Struct, frozen=True):
+    """One metric, of all programs together, whole run.
+
+    Attributes:
+        name: of the metric definition.
+        programs: those that printed it, ``group/host[rank]``.
+        count: how many values were found.
+        last: the last one.
+        min, max, mean: of all values.
+    """
+
+    name: str
+    programs: tuple[str, ...]
+    count: Figure
+    last: Figure
+    min: Figure
+    max: Figure
+    mean: Figure
+
+
+def value_reports(names: Iterable[str], columns: Columns) -> tuple[ValueReport, ...]:
+    """Returns the figures of every metric. Pure.
+
+    Args:
+        names: of the job's metric definitions; one that no program printed has figures without a value.
+        columns: the metrics of the run.
+    """
+    found: dict[str, list[tuple[Stream, Table]]] = {name: [] for name in names}
+    for key in sorted(columns.keys("value"), key=lambda key: key.stream):
+        program = Stream(key.stream.group, key.stream.host, key.source)
+        found.setdefault(key.name, []).append((program, columns.table(key)))
+    return tuple(_report(name, tables) for name, tables in found.items())
+
+
+def _report(name: str, told: Sequence[tuple[Stream, Table]]) -> ValueReport:
+    programs, tables = sorted({program for program, _ in told}), [table for _, table in told]
+    if not tables:
+        note = "no line of a program matched its regex"
+        figures = {what: missing(f"value_{what}", AS_PRINTED, note) for what in ("last", "min", "max", "mean")}
+        return ValueReport(name=name, programs=(), count=Figure("value_count", "1", 0, note=note), **figures)
+    count, low, high = (joined(table[field] for table in tables) for field in ("count", "low", "high"))
+    window = span(tables)
+    latest, newest = max(told, key=lambda one: one[1]["t"].max())
+    last = newest["last"][newest["t"].argmax()].item()
+    from_whom = f"of {latest}, the newest of {len(programs)} programs" if len(programs) > 1 else ""
+    return ValueReport(
+        name=name,
+        programs=tuple(map(str, programs)),
+        count=Figure("value_count", "1", int(sum(count)), window),
+        last=Figure("value_last", AS_PRINTED, last, window, note=from_whom),
+        min=Figure("value_min", AS_PRINTED, min(low), window),
+        max=Figure("value_max", AS_PRINTED, max(high), window),
+        mean=VALUE_MEAN.figure(tables, window, ""),
     )
