@@ -104,7 +104,7 @@ FORMATS = {
     "cli/main.py": "options as a shell gives them",
     "endpoint/auth/job_rights.py": "addresses in requests",
     "cli/log_filter.py": "durations, times and patterns of `headrace logs`",
-    "cli/commands/feed/__init__.py": "sizes",
+    "cli/commands/feed.py": "sizes",
     "cli/views/terminal.py": "control sequences of terminals",
     "install_hint.py": "requirements of an installed distribution",
     "adapters/tensorflow_likeness.py": "TensorFlow's graphs",

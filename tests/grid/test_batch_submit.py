@@ -14,8 +14,7 @@ from botocore.stub import Stubber
 from click.testing import CliRunner
 
 from batch_grids import SEED, exported, write_grid
-from headrace.cli.commands.grid import copy
-from headrace.cli.commands.grid.submit import command
+from headrace.cli.commands.grid.batch import copy, submit
 from headrace.cloud.aws_calls import Aws
 from headrace.cloud.stacks import Outcome, Stacks
 from headrace.errors import UsageError
@@ -126,7 +125,7 @@ def test_a_job_makes_the_copies_that_lines_read_and_no_line_begins_before(
     command = export.copying["containerOverrides"]["command"]
     assert command[:3] == ["headrace", "grid", "copy"]
     for copied in ("1.6e-08 GB copied now", "0 GB copied now"):
-        ran = runner.invoke(copy.command, command[3:], standalone_mode=False)
+        ran = runner.invoke(copy, command[3:], standalone_mode=False)
         assert (ran.return_value, copied in ran.output) == (0, True), ran.output
     found = read_bundled_line(export.names.bundle, 1)
     read = found.job.inputs["train"].s3_data
@@ -135,7 +134,7 @@ def test_a_job_makes_the_copies_that_lines_read_and_no_line_begins_before(
     assert account.store.get(f"{key}/one") == b"data/one"
 
     account.store.put("data/two", b"other")
-    ran = runner.invoke(copy.command, command[3:], standalone_mode=False)
+    ran = runner.invoke(copy, command[3:], standalone_mode=False)
     assert (ran.return_value, "has changed since the grid was exported" in ran.stderr) == (1, True), ran.output
     other = account.submit(exported(file))
     assert (other.submits, other.copies_id != first.copies_id) == (True, True)
@@ -166,12 +165,12 @@ def test_a_submission_that_failed_is_not_taken_for_one_that_goes_on(account: Acc
 def test_the_command_prints_the_job_and_json(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
     file = str(account.file())
     runner = CliRunner()
-    planned = runner.invoke(command, [file, "--dry-run"])
+    planned = runner.invoke(submit, [file, "--dry-run"])
     assert "4 lines would be submitted" in planned.output
     assert "nothing was changed" in planned.output
-    done = json.loads(runner.invoke(command, [file, "--output", "json"]).stdout)
+    done = json.loads(runner.invoke(submit, [file, "--output", "json"]).stdout)
     assert (done["lines"], done["submits"], done["queue"]) == (4, True, account.queue)
-    assert runner.invoke(command, [file]).stdout.strip() == done["job_id"]
+    assert runner.invoke(submit, [file]).stdout.strip() == done["job_id"]
 
 
 def test_the_exported_roles_are_a_stack_that_can_be_created(account: Account) -> None:

@@ -23,39 +23,14 @@ from headrace.cli.views.terminal import VisibleStream
 from headrace.errors import HeadraceError
 from headrace.log_setup import VARIABLE, log_to_stderr
 
-COMMANDS = (
-    "init",
-    "run",
-    "plan",
-    "schema",
-    "ps",
-    "status",
-    "logs",
-    "stacks",
-    "files",
-    "fetch",
-    "wait",
-    "stop",
-    "rm",
-    "prune",
-    "timeline",
-    "metrics",
-    "report",
-    "compare",
-    "export",
-    "cost",
-    "prices",
-    "advise",
-    "ui",
-    "serve",
-    "cloud",
-    "grid",
-    "feed",
-    "doctor",
-)
-
-_BESIDE = {"prune": "rm", "export": "metrics"}
-"""Commands that stand in the module of another one."""
+COMMANDS = {
+    "init": "jobs", "run": "jobs", "plan": "jobs", "schema": "jobs", "ps": "runs", "status": "runs", "logs":
+    "output", "stacks": "output", "files": "artefacts", "fetch": "artefacts", "wait": "runs", "stop": "runs",
+    "rm": "runs", "prune": "runs", "timeline": "runs", "metrics": "figures", "report": "figures", "compare":
+    "figures", "export": "figures", "cost": "figures", "prices": "prices", "advise": "figures", "ui": "servers",
+    "serve": "servers", "cloud": "cloud", "grid": "grid", "feed": "feed", "doctor": "doctor",
+}  # fmt: skip
+"""Every command in the order of `--help`, and the module of `headrace.cli.commands` in which it is."""
 
 _TYPO = 0.8  # of an option; one that is less alike (--epochs and --detach) is taken for an argument of the program
 INTERRUPTED = 130
@@ -91,8 +66,8 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"headrace.cli.commands.{_BESIDE.get(cmd_name, cmd_name)}")
-        command = getattr(module, cmd_name if cmd_name in _BESIDE else "command")
+        module = importlib.import_module(f"headrace.cli.commands.{COMMANDS[cmd_name]}")
+        command = getattr(module, cmd_name)
         assert isinstance(command, click.Command)
         return command
 

@@ -1,1 +1,1 @@
-"""One module a command of `headrace`; each defines `command`."""
+"""One module a group of commands of `headrace`; a command is the function of its name."""

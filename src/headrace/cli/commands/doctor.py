@@ -58,7 +58,7 @@ OF_A_TRIAL = {
 @set_option
 @output_option
 @click.argument("script", metavar="[COMMAND...]", nargs=-1, type=click.UNPROCESSED)
-def command(
+def doctor(
     steps: int,
     warmup: int,
     cache: int,
@@ -178,20 +178,16 @@ class _Crowd:
         """Returns what to say of the time since this was made; empty where the command had its cores."""
         import os
 
-        from headrace.insight.verdicts.thresholds import CPU_BUSY, OTHERS
+        from headrace.insight.verdicts.thresholds import crowd_text
 
         now = self._look()
         if self._before is None or now is None:
             return ""
         seconds, busy, own = (after - before for after, before in zip(now, self._before, strict=True))
         whole = max(seconds, 1e-6) * len(os.sched_getaffinity(0)) / 100
-        others = (busy - own) / whole
-        if others < OTHERS or busy / whole < CPU_BUSY:
-            return ""
-        return (
-            f"the machine was busy with something else: other programs had {others:.0f} % of its cores, the command "
-            f"{own / whole:.0f} %; step time, data wait and worker time are not the script's alone, CPU times are"
-        )
+        words = crowd_text((busy - own) / whole, own / whole, "its cores", "the command")
+        more = "; step time, data wait and worker time are not the script's alone, CPU times are"
+        return words and words + more
 
 
 def _engine(name: str, output: str) -> int:

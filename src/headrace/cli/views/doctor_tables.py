@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-from headrace.insight.doctor.doctor_report import RankReport, TrialReport, advice_lines
+from headrace.insight.doctor.doctor_report import TRIAL_FIGURES, RankReport, TrialReport, advice_lines
 from headrace.insight.doctor.offload_decision import Advice
 from headrace.insight.figures.figure import Figure
 from headrace.insight.render.document import Document, Section, Sentence, Table, document, notes, section, sentences
 from headrace.insight.render.plain_text import MISSING, number, spread
 from headrace.measuring.watch import STOPPED
-
-TITLES = {
-    "steps": "measured steps",
-    "batch_size": "samples a batch",
-    "step_time": "step time",
-    "data_wait": "stall (data wait)",
-    "step_floor": "step floor",
-    "best_gain": "best gain possible",
-    "sample_cpu": "CPU a sample",
-    "sample_wall": "worker time a sample",
-    "trainer_cores": "training's own CPU",
-    "local_capacity": "local capacity",
-    "batch": "batch",
-}
 
 
 def trial_document(report: TrialReport) -> Document:
@@ -55,8 +41,8 @@ def _rank(rank: RankReport, *, many: bool, crowded: bool) -> Section:
     which = f"rank {rank.rank}: " if many else ""
     verdict = f"  ({rank.verdict.advice.value})" if many else ""
     rows = []
-    for name, title in TITLES.items():
-        figure = rank.figures[name]
+    for name, figure in rank.figures.items():
+        title = TRIAL_FIGURES[name].title
         if crowded and name == "best_gain":  # steps had other cores than their replay
             rows.append((title, MISSING, "not known: other programs had the cores"))
         else:

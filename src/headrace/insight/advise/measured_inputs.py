@@ -121,7 +121,7 @@ FULL = 0.8
 """From this share of its known bandwidth on a link that is busy counts as full: headings, acknowledgements and the
 shaping of a link take the rest."""
 
-_WHILE_SENDING = Quantity("bandwidth", "bytes/s", "sent", "sending")
+_WHILE_SENDING = Quantity("bandwidth", "sent", "sending")
 
 
 def published_bandwidth(instance_type: str) -> float | None:

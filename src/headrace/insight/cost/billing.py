@@ -13,8 +13,8 @@ from datetime import date
 import msgspec
 
 from headrace.catalog.cost import cost
-from headrace.catalog.prices import CURRENCY, Price, last_day, price_of, regions
-from headrace.insight.figures.figure import Figure, Spread, Window, missing
+from headrace.catalog.prices import Price, last_day, price_of, regions
+from headrace.insight.figures.figure import Figure, Spread, Window, figure_of, missing
 from headrace.insight.figures.loaders import LoaderReport
 from headrace.insight.figures.run_files import PlannedGroup
 from headrace.runs import RunState
@@ -197,32 +197,32 @@ class Bill:
             return self.of("cost", [host])
         unknown = self.service.why_unknown(host.group)
         if unknown:
-            return missing("cost", CURRENCY, unknown)
+            return missing("cost", unknown)
         value = self.service.money(host.group, host.billed, one=True)
-        return Figure("cost", CURRENCY, value, self.window)
+        return figure_of("cost", value, self.window)
 
     def seconds(self, hosts: Sequence[HostTime], group: str = "") -> Figure:
         """Returns the seconds that count of some hosts, added up; of a whole group when it is named."""
         if self.service is not None:
             billed = self.service.seconds(group) if group else self.service.seconds_of_hosts(hosts)
-            return Figure("billable_seconds", "s", billed, self.window)
+            return figure_of("billable_seconds", billed, self.window)
         if self.window is None or not hosts:
-            return missing("billable_seconds", "s", NOT_STARTED)
-        return Figure("billable_seconds", "s", math.fsum(host.seconds(self.now) for host in hosts), self.window)
+            return missing("billable_seconds", NOT_STARTED)
+        return figure_of("billable_seconds", math.fsum(host.seconds(self.now) for host in hosts), self.window)
 
     def _billed(self, service: PlatformBill, group: str | None) -> Figure:
         unknown = service.why_unknown(group)
         if unknown:
-            return missing("cost", CURRENCY, unknown)
-        return Figure("cost", CURRENCY, service.money(group), self.window)
+            return missing("cost", unknown)
+        return figure_of("cost", service.money(group), self.window)
 
     def of(self, name: str, hosts: Sequence[HostTime]) -> Figure:
         """Returns what hosts cost by headrace's own clocks, each to its own end."""
         unknown = self.why_unknown([host.group for host in hosts]) or ("" if hosts else NOT_STARTED)
         if unknown:
-            return missing(name, CURRENCY, unknown)
+            return missing(name, unknown)
         value = math.fsum(cost(self.price(host), host.seconds(self.now)) for host in hosts)
-        return Figure(name, CURRENCY, value, self.window, note="so far" if self.state.ended is None else "")
+        return figure_of(name, value, self.window, note="so far" if self.state.ended is None else "")
 
     def per_hour(self, start: float, end: float) -> float:
         """Returns the price an hour of the hosts that ran between two moments, averaged over them."""
@@ -264,21 +264,20 @@ def platform(bill: Bill, groups: Sequence[PlannedGroup]) -> Figure:
     seconds = billed(bill.state, bill.now)
     unknown = bill.why_unknown([group.name for group in groups]) or ("" if groups else "the groups are not known")
     if unknown or seconds is None:
-        return missing("cost_platform", CURRENCY, unknown)
+        return missing("cost_platform", unknown)
     every = math.fsum(bill.price(host) for host in bill.state.hosts)
     note = "so far" if bill.state.ended is None else ""
-    return Figure("cost_platform", CURRENCY, cost(every, seconds), bill.window, note=note)
+    return figure_of("cost_platform", cost(every, seconds), bill.window, note=note)
 
 
 def per_hour(bill: Bill, window: Window | None) -> Figure:
     """Returns the price an hour of the hosts that ran in the training window."""
-    unit = f"{CURRENCY}/hour"
     if window is None or not window.seconds:
-        return missing("cost_per_hour", unit, "no loader has a record after its warm-up")
+        return missing("cost_per_hour", "no loader has a record after its warm-up")
     unknown = bill.why_unknown([host.group for host in bill.state.hosts])
     if unknown:
-        return missing("cost_per_hour", unit, unknown)
-    return Figure("cost_per_hour", unit, bill.per_hour(window.start, window.end), window)
+        return missing("cost_per_hour", unknown)
+    return figure_of("cost_per_hour", bill.per_hour(window.start, window.end), window)
 
 
 def per_step(rate: Figure, training: LoaderReport | None) -> Figure:
@@ -297,12 +296,12 @@ def _following(name: str, rate: Figure, source: Figure | None, seconds: Callable
     """Returns what the seconds cost that follow from a figure of the training; its spread is that of these costs."""
     if rate.value is None or source is None or not source.value:
         why = rate.note or (source.note if source else "") or "no samples were counted"
-        return missing(name, CURRENCY, why)
+        return missing(name, why)
     spread = None
     if source.spread is not None and source.spread.low > 0:
         low, high = sorted(cost(rate.value, seconds(end)) for end in (source.spread.low, source.spread.high))
         spread = Spread(low, high, source.spread.count)
-    return Figure(name, CURRENCY, cost(rate.value, seconds(source.value)), source.window, spread)
+    return figure_of(name, cost(rate.value, seconds(source.value)), source.window, spread)
 
 
 def amount(value: float) -> str:

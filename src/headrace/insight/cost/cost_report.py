@@ -29,7 +29,7 @@ from headrace.insight.cost.billing import (
     unpriced,
 )
 from headrace.insight.figures.columns import Table, read_columns
-from headrace.insight.figures.figure import FORMULAS, Figure, Window, missing
+from headrace.insight.figures.figure import FORMULAS, Figure, Window, figure_of, missing
 from headrace.insight.figures.loaders import Ranks, Training, job_time, training_of, whole_of
 from headrace.insight.figures.quantities import total
 from headrace.insight.figures.run_files import PlannedGroup, PlannedJob, absent, planned_job
@@ -251,29 +251,29 @@ def _epoch(bill: Bill, number: int, ranks: Ranks) -> EpochCost:
     samples = int(total(rank["samples"] for rank in ranks.values()))
     unknown = bill.why_unknown([host.group for host in bill.state.hosts])
     if unknown or whole is None or not whole.seconds:
-        money = missing("cost_of_epoch", CURRENCY, unknown or "it has no step")
+        money = missing("cost_of_epoch", unknown or "it has no step")
     else:
         rate = bill.per_hour(whole.start, whole.end)
-        money = Figure("cost_of_epoch", CURRENCY, cost(rate, seconds), whole)
+        money = figure_of("cost_of_epoch", cost(rate, seconds), whole)
     return EpochCost(number, steps, samples or (None if steps else 0), seconds, money)
 
 
 def _per_epoch(epochs: Sequence[EpochCost], state: RunState) -> Figure:
     name = "cost_per_epoch"
     if not epochs:
-        return missing(name, CURRENCY, "no loader has counted a step")
+        return missing(name, "no loader has counted a step")
     unknown = next((epoch.cost.note for epoch in epochs if epoch.cost.value is None), None)
     if unknown is not None:
-        return missing(name, CURRENCY, unknown)
+        return missing(name, unknown)
     ended = list(epochs if state.status is Status.COMPLETED else epochs[:-1])
     if not ended:
-        return missing(name, CURRENCY, "no epoch has ended")
+        return missing(name, "no epoch has ended")
     kept = ended[1:] or ended
     values = [epoch.cost.value for epoch in kept if epoch.cost.value is not None]
     windows = [epoch.cost.window for epoch in kept if epoch.cost.window is not None]
     window = Window(min(each.start for each in windows), max(each.end for each in windows))
     note = "the first epoch, warm-up included" if kept == ended else ""
-    return Figure(name, CURRENCY, math.fsum(values) / len(values), window, note=note)
+    return figure_of(name, math.fsum(values) / len(values), window, note=note)
 
 
 def _notes(

@@ -15,7 +15,7 @@ import msgspec
 from headrace.catalog.cost import SECONDS_PER_HOUR, cost
 from headrace.catalog.prices import CURRENCY, DEFAULT_REGION, Price, price_of
 from headrace.insight.cost.billing import amount, unpriced
-from headrace.insight.figures.figure import FORMULAS, Figure, missing
+from headrace.insight.figures.figure import FORMULAS, Figure, figure_of, missing
 from headrace.insight.figures.run_files import PlannedGroup
 
 _NAMES = ("projected_per_hour", "projected_maximum", "projected_budget_time")
@@ -108,36 +108,36 @@ def project(
 
 
 def _group(group: PlannedGroup, price: Price | None, why_not: dict[str, str]) -> PlannedCost:
-    name, unit = "projected_per_hour", f"{CURRENCY}/hour"
+    name = "projected_per_hour"
     many = len(group.hosts)
-    figure = missing(name, unit, why_not[group.name]) if price is None else Figure(name, unit, many * price.price)
+    figure = missing(name, why_not[group.name]) if price is None else figure_of(name, many * price.price)
     return PlannedCost(group.name, group.instance_type, many, price, figure)
 
 
 def _sum(planned: Sequence[PlannedCost], why_not: dict[str, str]) -> Figure:
-    name, unit = "projected_per_hour", f"{CURRENCY}/hour"
+    name = "projected_per_hour"
     values = [group.per_hour.value for group in planned if group.per_hour.value is not None]
     if len(values) < len(planned):
-        return missing(name, unit, "; ".join(dict.fromkeys(why_not.values())))
-    return Figure(name, unit, math.fsum(values))
+        return missing(name, "; ".join(dict.fromkeys(why_not.values())))
+    return figure_of(name, math.fsum(values))
 
 
 def _maximum(per_hour: Figure, max_run: float) -> Figure:
     name = "projected_maximum"
     if per_hour.value is None:
-        return missing(name, CURRENCY, per_hour.note)
+        return missing(name, per_hour.note)
     if not max_run:
-        return missing(name, CURRENCY, "the job has no time limit")
-    return Figure(name, CURRENCY, cost(per_hour.value, max_run))
+        return missing(name, "the job has no time limit")
+    return figure_of(name, cost(per_hour.value, max_run))
 
 
 def _budget_time(per_hour: Figure, max_cost: float | None) -> Figure:
     name = "projected_budget_time"
     if max_cost is None:
-        return missing(name, "s", "the job has no budget")
+        return missing(name, "the job has no budget")
     if per_hour.value is None:
-        return missing(name, "s", per_hour.note)
-    return Figure(name, "s", max_cost / per_hour.value * SECONDS_PER_HOUR)
+        return missing(name, per_hour.note)
+    return figure_of(name, max_cost / per_hour.value * SECONDS_PER_HOUR)
 
 
 def _compared(budget_time: Figure, max_cost: float | None, max_run: float) -> list[str]:

@@ -19,8 +19,8 @@ from headrace.insight.doctor.offload_decision import (
     local_capacity,
 )
 from headrace.insight.doctor.probe_records import Batch, Loader, LoaderTrial, Observation, Phase, RankTrial, Step
-from headrace.insight.figures.figure import Figure, Window, missing, spread_of
-from headrace.insight.figures.quantities import DATA_WAIT
+from headrace.insight.figures.figure import FIGURES, Declared, Figure, Window, missing, spread_of
+from headrace.insight.figures.quantities import DATA_WAIT, STEP_TIME
 from headrace.insight.performance_model import RATE_FORMULA
 
 LEAST_STEPS = 3
@@ -41,28 +41,32 @@ _EVALUATION = "three times the steps of --warmup, four times --steps and 12 more
 WIRES = (10, 25, 100)
 """Gbit/s for which the limit of the wire is shown."""
 
-TRIAL_FORMULAS: dict[str, str] = {
-    "step_time": (
-        "sum(step) / steps, measured steps; a step lasts from one next() to the following one of the same pass, the "
-        "first one of a pass begins with iter()"
-    ),
-    "data_wait": f"{DATA_WAIT.ratio}, measured steps; wait is the time blocked in next()",
-    "step_floor": (
-        "replayed: sum(step - copying) / steps of the replay, where copying (of the kept batch, in next()) is not "
-        "taken off when CUDA is in use; not replayed: sum(step - wait) / steps of the measured steps, an estimate"
-    ),
-    "best_gain": "step_time / step_floor",
-    "sample_cpu": (
-        "CPU seconds a sample: with workers, sum(cpu) / sum(samples) of torch's fetch() in the worker processes, each "
-        "worker's first batch left out; with num_workers=0, CPU seconds of the process in next() / samples"
-    ),
-    "sample_wall": "as sample_cpu, in wall seconds of one worker",
-    "trainer_cores": "CPU seconds of the training process (without its workers) / wall seconds, in the replay",
-    "local_capacity": (
-        "rate(most workers, free cores); free cores = (usable cores - trainer_cores of all ranks) / ranks, most "
-        f"workers = {PROCESSES_PER_CORE} a core; {RATE_FORMULA}, with pause = sample_wall - sample_cpu"
-    ),
-    "batch": "bytes of the tensors, arrays and strings of one batch",
+TRIAL_FIGURES: dict[str, Declared] = {
+    "steps": Declared("1", "measured steps", "steps of the measured part of the trial"),
+    "batch_size": Declared("1", "samples a batch", "samples of these steps / steps"),
+    "step_time": FIGURES["step_time"]._replace(formula=f"{STEP_TIME.ratio}, measured steps; a step lasts from one "
+        "next() to the following one of the same pass, the first one of a pass begins with iter()"),
+    "data_wait": Declared("%", "stall (data wait)", f"{DATA_WAIT.ratio}, measured steps; wait is the time blocked in "
+        "next()"),
+    "step_floor": Declared("ms", "step floor", "replayed: sum(step - copying) / steps of the replay, where copying "
+        "(of the kept batch, in next()) is not taken off when CUDA is in use; not replayed: sum(step - wait) / steps "
+        "of the measured steps, an estimate"),
+    "best_gain": Declared("x", "best gain possible", "step_time / step_floor"),
+    "sample_cpu": Declared("ms", "CPU a sample", "CPU seconds a sample: with workers, sum(cpu) / sum(samples) of "
+        "torch's fetch() in the worker processes, each worker's first batch left out; with num_workers=0, CPU seconds "
+        "of the process in next() / samples"),
+    "sample_wall": Declared("ms", "worker time a sample", "as sample_cpu, in wall seconds of one worker"),
+    "trainer_cores": Declared("cores", "training's own CPU", "CPU seconds of the training process (without its "
+        "workers) / wall seconds, in the replay"),
+    "local_capacity": Declared("1/s", "local capacity", "rate(most workers, free cores); free cores = (usable cores - "
+        f"trainer_cores of all ranks) / ranks, most workers = {PROCESSES_PER_CORE} a core; {RATE_FORMULA}, with "
+        "pause = sample_wall - sample_cpu"),
+    "batch": Declared("bytes", "batch", "bytes of the tensors, arrays and strings of one batch"),
+}  # fmt: skip
+"""Every figure of a trial by its name, in the order in which they are shown."""
+
+_FORMULAS: dict[str, str] = {
+    **{name: declared.formula for name, declared in TRIAL_FIGURES.items()},
     "transfer_time": "wall seconds / batches, headrace's feed over TCP on loopback, one executor, a ready batch",
     "transfer_trainer_cpu": "CPU seconds of the loader's process and its receiver / batches, on loopback",
     "transfer_worker_cpu": "CPU seconds of the feed server and its executor / batches, on loopback",
@@ -210,7 +214,7 @@ def report(
             *((f"figures of rank {worst.rank}, which waits the most of {len(ranks)} ranks",) if len(ranks) > 1 else ()),
             *((_cut_short([loader for _, loader in found]),) if cut_short else ()),
         ),
-        formulas=TRIAL_FORMULAS,
+        formulas=_FORMULAS,
     )
 
 
@@ -266,20 +270,22 @@ def _rank_report(
         if trial.loader.map_style
         else "an IterableDataset, or lanes: unknown how its workers share the work"
     )
-    cost_unit = ("ms", 1000.0)
     size = None if trial.batch is None else float(trial.batch.bytes)
+    cpu_ms, wall_ms = (None if cost is None else 1000 * cost for cost in (cpu, wall))
     figures = [
-        Figure("steps", "1", len(steps), window),
-        Figure("batch_size", "1", rows, window),
-        Figure("step_time", "ms", 1000 * case.step, window, spread_of([1000 * step.step for step in steps])),
-        Figure("data_wait", "%", DATA_WAIT.of_records(steps), window),
-        Figure("step_floor", "ms", 1000 * floor, _window(trial.phases.get("replay")) or window, note=floor_note),
-        Figure("best_gain", "x", case.gain, window, note=floor_note),
-        _known("sample_cpu", cpu, cost_unit, why_no_cost, window),
-        _known("sample_wall", wall, cost_unit, why_no_cost, window),
-        Figure("trainer_cores", "cores", trainer_cores, window),
-        _known("local_capacity", capacity, ("1/s", 1.0), no_capacity or "a sample costs next to nothing", window),
-        _known("batch", size, ("bytes", 1.0), "no batch was kept", window),
+        _figure("steps", len(steps), window),
+        _figure("batch_size", rows, window),
+        msgspec.structs.replace(
+            _figure("step_time", 1000 * case.step, window), spread=spread_of([1000 * step.step for step in steps])
+        ),
+        _figure("data_wait", DATA_WAIT.of_records(steps), window),
+        _figure("step_floor", 1000 * floor, _window(trial.phases.get("replay")) or window, note=floor_note),
+        _figure("best_gain", case.gain, window, note=floor_note),
+        _figure("sample_cpu", cpu_ms, window, why_no_cost),
+        _figure("sample_wall", wall_ms, window, why_no_cost),
+        _figure("trainer_cores", trainer_cores, window),
+        _figure("local_capacity", capacity, window, no_capacity or "a sample costs next to nothing"),
+        _figure("batch", size, window, "no batch was kept"),
     ]
     cuda = any(phase.cuda for phase in trial.phases.values())
     notes = (
@@ -345,8 +351,10 @@ def _arrays(node: Sequence[object]) -> Iterable[tuple[str, int]]:
             yield from _arrays(child)
 
 
-def _known(name: str, value: float | None, unit: tuple[str, float], why: str, window: Window | None) -> Figure:
-    return missing(name, unit[0], why) if value is None else Figure(name, unit[0], value * unit[1], window)
+def _figure(name: str, value: float | None, window: Window | None, why_not: str = "", note: str = "") -> Figure:
+    """Returns a figure of the trial. `why_not`: it has no value; `note`: what to know of one that has."""
+    unit = TRIAL_FIGURES[name].unit
+    return missing(name, why_not, unit) if value is None else Figure(name, unit, value, window, note=note)
 
 
 def words(loader: Loader) -> str:

@@ -6,138 +6,146 @@ A figure that was not measured has the value None and a note that says why. It i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
 WARM_UP_RECORDS = 1
 """Metric records (about one second each) left out at the start of every loader: workers start, caches are cold."""
 
+
+class Declared(NamedTuple):
+    """What is known of a figure before it is measured.
+
+    Attributes:
+        unit: as of `Figure`.
+        title: what it is called where people read it.
+        formula: how it is computed.
+    """
+
+    unit: str
+    title: str
+    formula: str
+
+
+FIGURES: dict[str, Declared] = {
+    "time_to_train": Declared("s", "time to train", "exit of the last program of the completion groups - job_started "
+        "(all hosts registered and told to start their programs); only for a run that has completed"),
+    "steps": Declared("1", "steps", "steps counted by the loader, whole run, warm-up included; of all ranks: those of "
+        "the rank that did most"),
+    "samples": Declared("1", "samples", "samples in these steps, whole run, warm-up included"),
+    "step_time": Declared("ms", "step time", "sum(step) / sum(steps); a step lasts from one next() call to the "
+        "following one of the same epoch; of all ranks together: the greatest sum(step) of a rank / the greatest "
+        "sum(steps) of a rank: the slowest decides"),
+    "samples_per_second": Declared("1/s", "samples/s", "sum(samples) / sum(step); of all ranks together: their samples "
+        "/ the greatest sum(step) of a rank; time between epochs is not counted"),
+    "data_wait": Declared("%", "data wait", "100 * sum(wait) / sum(step), where wait is the time blocked in next()"),
+    "h2d": Declared("%", "copies to device", "100 * sum(h2d) / sum(step): time in which the feed's copies to the "
+        "device ran (CUDA events on their stream); they run beside the computation, so wait, h2d and compute may add "
+        "up to more than the step"),
+    "compute": Declared("%", "compute", "100 * sum(compute) / sum(step), compute being the device's time from the "
+        "batch's arrival to the end of the work that was submitted before the following next() (CUDA events); without "
+        "CUDA: 100 * (step - wait - h2d) / step"),
+    "queue": Declared("1", "queue", "mean number of batches that were ready when next() was called, weighted by steps"),
+    "supply": Declared("1/s", "supply an executor", "sum(samples) / sum(produce): samples a second of one executor "
+        "while it works, never blocked, never idle"),
+    "produce": Declared("%", "produce", "100 * executor seconds spent on making samples / (executors * seconds)"),
+    "blocked": Declared("%", "blocked", "100 * executor seconds without a slice while results wait to be sent, or work "
+        "waits for memory, / (executors * seconds)"),
+    "idle": Declared("%", "idle", "100 * executor seconds in which nobody asked / (executors * seconds)"),
+    "worker_cpu": Declared("s", "CPU of 1,000 samples", "1000 * CPU seconds (user + system) of the executors / "
+        "samples"),
+    "bytes_per_sample": Declared("bytes", "a sample", "payload bytes of the executors' results / samples"),
+    "link": Declared("%", "link", "100 * seconds in which a host's busiest connection was sending / seconds, mean over "
+        "the hosts"),
+    "server_cpu": Declared("%", "CPU of one core", "100 * CPU seconds (user + system) of a tf.data server between its "
+        "records / seconds between them: 100 % is one core; the time from a start to its first record is left out"),
+    "server_rss": Declared("bytes", "max RSS", "largest resident bytes of a tf.data server"),
+    "server_sent": Declared("bytes/s", "sent to trainers", "bytes that a tf.data worker sent to trainers between its "
+        "records / seconds between them; TCP's headers, and the time from a start to its first count, are left out"),
+    "cpu": Declared("%", "CPU", "100 * CPU seconds (user + system) of all processes of the group's hosts / (seconds * "
+        "cores that these hosts may use); 100 % means that all its own cores were busy"),
+    "others": Declared("%", "CPU of others", "100 * CPU seconds of the cores that the group's hosts may use which went "
+        "to programs that are none of the run's, of this machine or (steal) of others of its hypervisor / (seconds * "
+        "these cores)"),
+    "cpu_per_1000_samples": Declared("s", "CPU per 1,000 samples", "1000 * CPU seconds a second of the group's hosts / "
+        "samples a second"),
+    "max_rss": Declared("bytes", "max RSS", "largest sum of resident bytes over the processes of one host of the "
+        "group, whole run"),
+    "memory": Declared("%", "memory used", "largest 100 * bytes in use / bytes that the host may use, over the hosts "
+        "and seconds of the whole run; in use: private and shared memory in the host's control group, each page once, "
+        "without the cache of files; without a control group: the sum of resident bytes of its processes"),
+    "network_received": Declared("bytes/s", "network in", "growth of the bytes received by all network devices of a "
+        "host but loopback / seconds, added over the hosts"),
+    "network_sent": Declared("bytes/s", "network out", "the same of the bytes sent"),
+    "disk_read": Declared("bytes/s", "disk read", "growth of the bytes that a host's processes had read from disks "
+        "(not from the cache) / seconds, added over the hosts; read_bytes of /proc/PID/io, of processes that ended "
+        "too"),
+    "disk_written": Declared("bytes/s", "disk written", "the same of the bytes for disks, counted when a page is "
+        "changed (write_bytes)"),
+    "gpu_use": Declared("%", "GPU", "mean share of the time in which a kernel ran on a GPU (NVML), every GPU by "
+        "itself, then over the GPUs; one busy multiprocessor counts as much as all"),
+    "gpu_memory": Declared("%", "gpu memory", "largest 100 * bytes in use / bytes of one GPU (NVML), over the GPUs and "
+        "seconds of the whole run"),
+    "gpu_power": Declared("W", "gpu power", "mean power of every GPU (NVML), added over the GPUs; one that hosts share "
+        "counts for each"),
+    "value_count": Declared("1", "found", "values that a metric definition's regex found in the programs' lines, whole "
+        "run"),
+    "value_last": Declared("", "last", "the last of them"),
+    "value_min": Declared("", "least", "the least of them"),
+    "value_max": Declared("", "greatest", "the greatest of them"),
+    "value_mean": Declared("", "mean", "their sum / their count; spread: of the means of seconds"),
+    "data_wait_of_worst": Declared("%", "data wait of the worst", "data_wait of the rank (or of the ranks of the host) "
+        "that waits most"),
+    "data_wait_of_others": Declared("%", "data wait of the others", "data_wait of all other ranks together"),
+    "compute_of_worst": Declared("ms", "compute of the slowest", "sum(compute) / sum(steps) of the slowest rank; "
+        "without CUDA events compute = step - wait - h2d"),
+    "compute_of_others": Declared("ms", "compute of the others", "median of that figure over the other ranks"),
+    "silence": Declared("s", "without a step", "now, or the end of the run - end of the last record of any loader"),
+    "platform_cpu": Declared("%", "platform cpu", "mean of the platform's minutes / number of CPUs: it adds them up; "
+        "idle time is in them"),
+    "platform_memory": Declared("%", "platform memory", "greatest of the platform's minutes"),
+    "platform_gpu_use": Declared("%", "platform gpu use", "mean of the platform's minutes / number of GPUs: it adds "
+        "them up"),
+    "platform_gpu_memory": Declared("%", "platform gpu memory", "greatest of the platform's minutes / number of GPUs"),
+    "platform_disk": Declared("%", "platform disk", "greatest of the platform's minutes"),
+    "billable_seconds": Declared("s", "billable seconds", "seconds from instances_started to the release of the host, "
+        "else to the end of the run, else to now; all attempts; of a group: added over its hosts"),
+    "cost": Declared("USD", "cost to train", "price * billable_seconds / 3600, added over the hosts; price is the list "
+        "price of the named instance type"),
+    "cost_per_hour": Declared("USD/hour", "price an hour", "sum over the hosts of price * seconds that the host ran "
+        "within the training window / seconds of this window"),
+    "cost_per_step": Declared("USD", "cost of a step", "cost_per_hour * step_time / 3600; a step is one step of all "
+        "ranks together"),
+    "cost_per_1000_samples": Declared("USD", "cost of 1,000 samples", "cost_per_hour * (1000 / samples_per_second) / "
+        "3600; time between epochs is not counted"),
+    "cost_per_epoch": Declared("USD", "cost of an epoch", "mean over the epochs that have ended, the first one left "
+        "out as warm-up when there are more, of cost_of_epoch"),
+    "cost_of_epoch": Declared("USD", "cost of epoch", "price an hour of the hosts that ran, averaged from the first "
+        "record of the epoch to its last, * sum(step) of the epoch (the greatest of the ranks) / 3600; time between "
+        "epochs is not counted"),
+    "cost_platform": Declared("USD", "on the platform", "sum of the prices of all instances * BillableTimeInSeconds / "
+        "3600, where BillableTimeInSeconds is the time from instances_started to the end of the run, rounded up to 1 "
+        "s: the platform releases no instance early"),
+    "projected_per_hour": Declared("USD/hour", "projected per hour", "sum over all instances of the list price of "
+        "their type, while all of them run"),
+    "projected_maximum": Declared("USD", "projected maximum", "projected_per_hour * max_run / 3600: every instance for "
+        "all of max_run, no host released early; saving and collecting after a stop come on top"),
+    "projected_budget_time": Declared("s", "projected budget time", "max_cost / projected_per_hour * 3600: seconds "
+        "that the budget lasts while all run"),
+    "cores_busy": Declared("cores", "cores busy", "CPU seconds of all processes / seconds, added over hosts or "
+        "servers"),
+    "disk": Declared("%", "disk", "mean share of a host's disk that is in use"),
+}  # fmt: skip
+"""Every figure by its name, declared here alone."""
+
 FORMULAS: dict[str, str] = {
-    "time_to_train": (
-        "exit of the last program of the completion groups - job_started (all hosts registered and told to start "
-        "their programs); only for a run that has completed"
-    ),
-    "steps": (
-        "steps counted by the loader, whole run, warm-up included; of all ranks: those of the rank that did most"
-    ),
-    "samples": "samples in these steps, whole run, warm-up included",
-    "step_time": (
-        "sum(step) / sum(steps); a step lasts from one next() call to the following one of the same epoch; of all "
-        "ranks together: the greatest sum(step) of a rank / the greatest sum(steps) of a rank: the slowest decides"
-    ),
-    "samples_per_second": (
-        "sum(samples) / sum(step); of all ranks together: their samples / the greatest sum(step) of a rank; time "
-        "between epochs is not counted"
-    ),
-    "data_wait": "100 * sum(wait) / sum(step), where wait is the time blocked in next()",
-    "h2d": (
-        "100 * sum(h2d) / sum(step): time in which the feed's copies to the device ran (CUDA events on their stream); "
-        "they run beside the computation, so wait, h2d and compute may add up to more than the step"
-    ),
-    "compute": (
-        "100 * sum(compute) / sum(step), compute being the device's time from the batch's arrival to the end of the "
-        "work that was submitted before the following next() (CUDA events); without CUDA: "
-        "100 * (step - wait - h2d) / step"
-    ),
-    "queue": "mean number of batches that were ready when next() was called, weighted by steps",
-    "supply": "sum(samples) / sum(produce): samples a second of one executor while it works, never blocked, never idle",
-    "produce": "100 * executor seconds spent on making samples / (executors * seconds)",
-    "blocked": (
-        "100 * executor seconds without a slice while results wait to be sent, or work waits for memory, "
-        "/ (executors * seconds)"
-    ),
-    "idle": "100 * executor seconds in which nobody asked / (executors * seconds)",
-    "worker_cpu": "1000 * CPU seconds (user + system) of the executors / samples",
-    "bytes_per_sample": "payload bytes of the executors' results / samples",
-    "link": "100 * seconds in which a host's busiest connection was sending / seconds, mean over the hosts",
-    "server_cpu": (
-        "100 * CPU seconds (user + system) of a tf.data server between its records / seconds between them: 100 % is "
-        "one core; the time from a start to its first record is left out"
-    ),
-    "server_rss": "largest resident bytes of a tf.data server",
-    "server_sent": (
-        "bytes that a tf.data worker sent to trainers between its records / seconds between them; TCP's headers, and "
-        "the time from a start to its first count, are left out"
-    ),
-    "cpu": (
-        "100 * CPU seconds (user + system) of all processes of the group's hosts / (seconds * cores that these hosts "
-        "may use); 100 % means that all its own cores were busy"
-    ),
-    "others": (
-        "100 * CPU seconds of the cores that the group's hosts may use which went to programs that are none of the "
-        "run's, of this machine or (steal) of others of its hypervisor / (seconds * these cores)"
-    ),
-    "cpu_per_1000_samples": "1000 * CPU seconds a second of the group's hosts / samples a second",
-    "max_rss": "largest sum of resident bytes over the processes of one host of the group, whole run",
-    "memory": (
-        "largest 100 * bytes in use / bytes that the host may use, over the hosts and seconds of the whole run; in "
-        "use: private and shared memory in the host's control group, each page once, without the cache of files; "
-        "without a control group: the sum of resident bytes of its processes"
-    ),
-    "network_received": (
-        "growth of the bytes received by all network devices of a host but loopback / seconds, added over the hosts"
-    ),
-    "network_sent": "the same of the bytes sent",
-    "disk_read": (
-        "growth of the bytes that a host's processes had read from disks (not from the cache) / seconds, added over "
-        "the hosts; read_bytes of /proc/PID/io, of processes that ended too"
-    ),
-    "disk_written": "the same of the bytes for disks, counted when a page is changed (write_bytes)",
-    "gpu_use": (
-        "mean share of the time in which a kernel ran on a GPU (NVML), every GPU by itself, then over the GPUs; one "
-        "busy multiprocessor counts as much as all"
-    ),
-    "gpu_memory": "largest 100 * bytes in use / bytes of one GPU (NVML), over the GPUs and seconds of the whole run",
-    "gpu_power": "mean power of every GPU (NVML), added over the GPUs; one that hosts share counts for each",
-    "value_count": "values that a metric definition's regex found in the programs' lines, whole run",
-    "value_last": "the last of them",
-    "value_min": "the least of them",
-    "value_max": "the greatest of them",
-    "value_mean": "their sum / their count; spread: of the means of seconds",
-    "data_wait_of_worst": "data_wait of the rank (or of the ranks of the host) that waits most",
-    "data_wait_of_others": "data_wait of all other ranks together",
-    "compute_of_worst": (
-        "sum(compute) / sum(steps) of the slowest rank; without CUDA events compute = step - wait - h2d"
-    ),
-    "compute_of_others": "median of that figure over the other ranks",
-    "silence": "now, or the end of the run - end of the last record of any loader",
+    **{name: declared.formula for name, declared in FIGURES.items()},
     "verdict": "the rule that applied is `verdict.formula`; all rules in their order: the page verdicts of the docs",
     "confidence": (
         "95 % range of the true mean: value -+ t95(n_eff - 1) * error, where n_eff is the number of per-second values "
         "reduced for their lag-1 autocorrelation; the page verdicts of the docs has the whole of it"
     ),
-    "platform_cpu": "mean of the platform's minutes / number of CPUs: it adds them up; idle time is in them",
-    "platform_memory": "greatest of the platform's minutes",
-    "platform_gpu_use": "mean of the platform's minutes / number of GPUs: it adds them up",
-    "platform_gpu_memory": "greatest of the platform's minutes / number of GPUs",
-    "platform_disk": "greatest of the platform's minutes",
-    "billable_seconds": (
-        "seconds from instances_started to the release of the host, else to the end of the run, else to now; all "
-        "attempts; of a group: added over its hosts"
-    ),
-    "cost": "price * billable_seconds / 3600, added over the hosts; price is the list price of the named instance type",
-    "cost_per_hour": (
-        "sum over the hosts of price * seconds that the host ran within the training window / seconds of this window"
-    ),
-    "cost_per_step": "cost_per_hour * step_time / 3600; a step is one step of all ranks together",
-    "cost_per_1000_samples": "cost_per_hour * (1000 / samples_per_second) / 3600; time between epochs is not counted",
-    "cost_per_epoch": (
-        "mean over the epochs that have ended, the first one left out as warm-up when there are more, of cost_of_epoch"
-    ),
-    "cost_of_epoch": (
-        "price an hour of the hosts that ran, averaged from the first record of the epoch to its last, * sum(step) of "
-        "the epoch (the greatest of the ranks) / 3600; time between epochs is not counted"
-    ),
-    "cost_platform": (
-        "sum of the prices of all instances * BillableTimeInSeconds / 3600, where BillableTimeInSeconds is the time "
-        "from instances_started to the end of the run, rounded up to 1 s: the platform releases no instance early"
-    ),
-    "projected_per_hour": "sum over all instances of the list price of their type, while all of them run",
-    "projected_maximum": (
-        "projected_per_hour * max_run / 3600: every instance for all of max_run, no host released early; saving and "
-        "collecting after a stop come on top"
-    ),
-    "projected_budget_time": "max_cost / projected_per_hour * 3600: seconds that the budget lasts while all run",
     "spread": "10th to 90th percentile of the per-second values in the window",
     "window": (
         f"training window: the first {WARM_UP_RECORDS} metric record of every loader and rank (about one second) is "
@@ -211,9 +219,21 @@ class Figure(msgspec.Struct, frozen=True):
     confidence: Confidence | None = None
 
 
-def missing(name: str, unit: str, note: str) -> Figure:
-    """Returns a figure without a value, and why."""
-    return Figure(name, unit, None, note=note)
+def figure_of(
+    name: str,
+    value: float | None,
+    window: Window | None = None,
+    spread: Spread | None = None,
+    note: str = "",
+    confidence: Confidence | None = None,
+) -> Figure:
+    """Returns a figure of `FIGURES`, in its unit."""
+    return Figure(name, FIGURES[name].unit, value, window, spread, note, confidence)
+
+
+def missing(name: str, note: str, unit: str | None = None) -> Figure:
+    """Returns a figure without a value, and why. `unit`: of one that `FIGURES` does not have."""
+    return Figure(name, FIGURES[name].unit if unit is None else unit, None, note=note)
 
 
 def percentile(values: Sequence[float], percent: float) -> float:

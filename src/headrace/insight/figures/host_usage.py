@@ -16,7 +16,7 @@ import numpy as np
 
 from headrace.catalog.instance_types import shape
 from headrace.insight.figures.columns import Columns, Key, Table
-from headrace.insight.figures.figure import Figure, Window, missing, spread_of
+from headrace.insight.figures.figure import Figure, Window, figure_of, missing, spread_of
 from headrace.insight.figures.noise import as_noisy, confidence_of_ratio
 from headrace.insight.figures.quantities import (
     CORES_BUSY,
@@ -120,7 +120,7 @@ def usage_figures(hosts: Sequence[Host], window: Window | None, note: str = "") 
 
 def _cpu(hosts: Sequence[Table], window: Window | None, note: str) -> Figure:
     if not hosts or window is None:
-        return missing("cpu", "%", _NO_WINDOW if hosts else _NO_METRICS)
+        return missing("cpu", _NO_WINDOW if hosts else _NO_METRICS)
     inside = [host.within(window) for host in hosts]
     measured = all(len(CPU.rows(host).t) for host in inside)
     return CPU.figure(inside if measured else [], span(inside), _TOO_FEW, note)
@@ -133,33 +133,33 @@ def cpu_rate(host: Table, window: Window | None) -> float:
 
 def _others(hosts: Sequence[Host], window: Window | None, note: str) -> Figure:
     if not hosts or window is None:
-        return missing("others", "%", _NO_WINDOW if hosts else _NO_METRICS)
+        return missing("others", _NO_WINDOW if hosts else _NO_METRICS)
     taken = cores = 0.0
     inside = [host.rows.within(window).measured("busy") for host in hosts]
     for host, rows in zip(hosts, inside, strict=True):
         grown = rows.grown("cpu", "busy")
         if not len(grown):
             why = _TOO_FEW if len(rows) else "the host's records do not tell how busy its cores were"
-            return missing("others", "%", why)
+            return missing("others", why)
         busy = total([grown["busy"], -grown["cpu"]]) / total([grown["seconds"]])
         taken += max(0.0, busy - host.beside)
         cores += grown["cores"].tolist()[-1]
-    return Figure("others", "%", min(100.0, 100 * taken / cores), span(inside), note=note)
+    return figure_of("others", min(100.0, 100 * taken / cores), span(inside), note=note)
 
 
 def _rate(quantity: Quantity, hosts: Sequence[Table], window: Window | None, absent: str, note: str) -> Figure:
     """Growth of a counter a second, added over the hosts."""
     if not hosts or window is None:
-        return missing(quantity.name, quantity.unit, _NO_WINDOW if hosts else _NO_METRICS)
+        return missing(quantity.name, _NO_WINDOW if hosts else _NO_METRICS)
     inside = [host.within(window).measured(quantity.over) for host in hosts]
     rates = [quantity.of([rows]) for rows in inside]
     for host, rate in zip(hosts, rates, strict=True):
         if rate is None:
-            return missing(quantity.name, quantity.unit, _TOO_FEW if len(host.measured(quantity.over)) else absent)
+            return missing(quantity.name, _TOO_FEW if len(host.measured(quantity.over)) else absent)
     # Hosts are sampled once a second from about the same start: their n-th seconds belong together.
     seconds = [math.fsum(row) for row in zip(*(quantity.each(rows).over.tolist() for rows in inside), strict=False)]
     value = math.fsum(rate for rate in rates if rate is not None)
-    return Figure(quantity.name, quantity.unit, value, span(inside), spread_of(seconds), note)
+    return figure_of(quantity.name, value, span(inside), spread_of(seconds), note)
 
 
 def _of_gpus(
@@ -174,12 +174,12 @@ def _of_gpus(
     Every GPU has a mean of its own first: one that failed for some seconds does not count as idle in them.
     """
     if not gpus or window is None:
-        return missing(quantity.name, quantity.unit, _NO_WINDOW if gpus else _NO_GPU)
+        return missing(quantity.name, _NO_WINDOW if gpus else _NO_GPU)
     inside = [gpu.within(window) for gpu in gpus]
     rows = [values for gpu in inside if (values := quantity.each(gpu).over.tolist())]
     if not rows:
         why = "its GPUs do not tell it" if any(map(len, inside)) else "no GPU was measured in the training window"
-        return missing(quantity.name, quantity.unit, why)
+        return missing(quantity.name, why)
     value = together([math.fsum(values) / len(values) for values in rows])
     seconds = itertools.zip_longest(*rows)  # a GPU whose host ended sooner is absent from the last ones, not idle
     per_second = [together([value for value in row if value is not None]) for row in seconds]
@@ -311,7 +311,7 @@ def _host(key: Key, rows: Table, instance_type: str) -> PlatformUse:
         """A figure of the minutes, divided by the number of parts that its values are the sum of, if that is known."""
         name, measured = f"platform_{field}", rows.measured(field)
         if not len(measured):
-            return missing(name, "%", f"{key.source} has none of this host")
+            return missing(name, f"{key.source} has none of this host")
         unit = "%" if parts else "% of one"  # without the shape of its type, how many were added up is not known
         t, seconds, values = (measured[column].tolist() for column in ("t", "seconds", field))
         return Figure(name, unit, together(values) / (parts or 1), Window(t[0], t[-1] + seconds[-1]))

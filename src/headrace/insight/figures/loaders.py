@@ -10,7 +10,7 @@ from functools import cached_property
 import msgspec
 
 from headrace.insight.figures.columns import Table
-from headrace.insight.figures.figure import WARM_UP_RECORDS, Figure, Window, missing, spread_of
+from headrace.insight.figures.figure import WARM_UP_RECORDS, Figure, Window, figure_of, missing, spread_of
 from headrace.insight.figures.noise import added, as_noisy, confidence_of_ratio
 from headrace.insight.figures.quantities import (
     COMPUTE,
@@ -172,8 +172,8 @@ def loader_report(name: str, ranks: Ranks) -> LoaderReport:
         host=one.host,
         rank=one.name,
         ranks=len(ranks),
-        steps=Figure("steps", "1", steps, whole),
-        samples=missing("samples", "1", _NO_ROWS) if steps and not samples else Figure("samples", "1", samples, whole),
+        steps=figure_of("steps", steps, whole),
+        samples=missing("samples", _NO_ROWS) if steps and not samples else figure_of("samples", samples, whole),
         step_time=_step_time(kept, window),
         samples_per_second=_rate(kept, window),
         data_wait=DATA_WAIT.figure(rows, window, _ONLY_WARM_UP),
@@ -185,21 +185,21 @@ def loader_report(name: str, ranks: Ranks) -> LoaderReport:
 
 def _step_time(ranks: Ranks, window: Window | None) -> Figure:
     if not any(map(len, ranks.values())):
-        return missing("step_time", "ms", _ONLY_WARM_UP)
+        return missing("step_time", _ONLY_WARM_UP)
     slowest, seconds, steps = job_time(ranks)
     mine = STEP_TIME.rows(ranks[slowest])
     value, own = STEP_TIME.scale * seconds / steps, STEP_TIME.scale * seconds / total([mine.under])
     spread = spread_of((value / own * STEP_TIME.each(ranks[slowest]).over).tolist())
     known = confidence_of_ratio(mine.over.tolist(), mine.under.tolist(), scale=STEP_TIME.scale)
-    return Figure("step_time", "ms", value, window, spread, confidence=as_noisy(value, own, known))
+    return figure_of("step_time", value, window, spread, confidence=as_noisy(value, own, known))
 
 
 def _rate(ranks: Ranks, window: Window | None) -> Figure:
     if not ranks or not all(map(len, ranks.values())):
-        return missing("samples_per_second", "1/s", _ONLY_WARM_UP)
+        return missing("samples_per_second", _ONLY_WARM_UP)
     samples = total(rank["samples"] for rank in ranks.values())
     if not samples:
-        return missing("samples_per_second", "1/s", _NO_ROWS)
+        return missing("samples_per_second", _NO_ROWS)
     slowest, seconds, _ = job_time(ranks)
     value = samples / seconds
     rows = added(SAMPLES_PER_SECOND.each(rank).over.tolist() for rank in ranks.values())
@@ -212,4 +212,4 @@ def _rate(ranks: Ranks, window: Window | None) -> Figure:
     mine = SAMPLES_PER_SECOND.rows(ranks[slowest])
     known = confidence_of_ratio(mine.over.tolist(), mine.under.tolist())
     own = total([mine.over]) / seconds
-    return Figure("samples_per_second", "1/s", value, window, spread, confidence=as_noisy(value, own, known))
+    return figure_of("samples_per_second", value, window, spread, confidence=as_noisy(value, own, known))

@@ -14,11 +14,8 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from headrace.insight.figures.columns import Floats, Table
-from headrace.insight.figures.figure import Figure, Window, missing, spread_of
+from headrace.insight.figures.figure import FIGURES, Figure, Window, figure_of, missing, spread_of
 from headrace.insight.figures.noise import share_range
-
-AS_PRINTED = ""
-"""Unit of a value: what the program meant by it."""
 
 Number = TypeVar("Number", float, Floats)
 
@@ -35,7 +32,7 @@ class Quantity(NamedTuple):
     """scale * sum(over) / sum(under) of the rows that have both.
 
     Attributes:
-        name, unit: of its figures; `FORMULAS` has the words of each.
+        name: of its figures, as `FIGURES` declares them.
         over, under: columns, or products of columns as ``queue * steps``; `under` is ``one`` for a mean over the rows.
         scale: e.g. 100 for %.
         counter: `over` is a counter, of which the growth from row to row counts; `seconds` lie between two.
@@ -44,13 +41,17 @@ class Quantity(NamedTuple):
     """
 
     name: str
-    unit: str
     over: str
     under: str = "one"
     scale: int = 1
     counter: bool = False
     spread: bool = True
     noise: bool = False
+
+    @property
+    def unit(self) -> str:
+        """Of its figures."""
+        return FIGURES[self.name].unit
 
     @property
     def ratio(self) -> str:
@@ -99,11 +100,11 @@ class Quantity(NamedTuple):
         """
         value = self.of(tables)
         if value is None:
-            return missing(self.name, self.unit, absent)
+            return missing(self.name, absent)
         spread = spread_of(joined(self.each(table).over for table in tables)) if self.spread else None
         rows = [self.rows(table) for table in tables] if self.noise else []
         known = share_range([each.over.tolist() for each in rows], [each.under.tolist() for each in rows], value)
-        return Figure(self.name, self.unit, value, window, spread, note, known)
+        return figure_of(self.name, value, window, spread, note, known)
 
     def greatest(self, each: Iterable[Rows], window: Window | None, absent: str, note: str = "") -> Figure:
         """Returns the figure of its greatest value in a row.
@@ -114,9 +115,9 @@ class Quantity(NamedTuple):
         """
         values = joined(rows.over for rows in each)
         if not values:
-            return missing(self.name, self.unit, absent)
+            return missing(self.name, absent)
         spread = spread_of(values) if self.spread else None
-        return Figure(self.name, self.unit, _counted(self.unit, max(values)), window, spread, note)
+        return figure_of(self.name, _counted(self.unit, max(values)), window, spread, note)
 
 
 def _counted(unit: str, value: float) -> float:
@@ -152,33 +153,31 @@ def joined(columns: Iterable[Floats]) -> list[float]:
     return [value for column in columns for value in column.tolist()]
 
 
-STEP_TIME = Quantity("step_time", "ms", "step", "steps", 1000)
-SAMPLES_PER_SECOND = Quantity("samples_per_second", "1/s", "samples", "step")
-DATA_WAIT = Quantity("data_wait", "%", "wait", "step", 100, noise=True)
-H2D = Quantity("h2d", "%", "h2d", "step", 100)
-COMPUTE = Quantity("compute", "%", "compute", "step", 100)
+STEP_TIME = Quantity("step_time", "step", "steps", 1000)
+SAMPLES_PER_SECOND = Quantity("samples_per_second", "samples", "step")
+DATA_WAIT = Quantity("data_wait", "wait", "step", 100, noise=True)
+H2D = Quantity("h2d", "h2d", "step", 100)
+COMPUTE = Quantity("compute", "compute", "step", 100)
 COMPUTE_OR_REST = COMPUTE._replace(over="compute_or_rest")
-QUEUE = Quantity("queue", "1", "queue * steps", "steps")
-SUPPLY = Quantity("supply", "1/s", "samples", "produce")
-PRODUCE, BLOCKED, IDLE = (
-    Quantity(name, "%", name, "executors * seconds", 100) for name in ("produce", "blocked", "idle")
-)
-WORKER_CPU = Quantity("worker_cpu", "s", "cpu", "samples", 1000, spread=False)
-BYTES_PER_SAMPLE = Quantity("bytes_per_sample", "bytes", "bytes", "samples", spread=False)
-LINK = Quantity("link", "%", "sending", "seconds", 100)
-SERVER_CPU = Quantity("server_cpu", "%", "cpu", "seconds", 100, counter=True, spread=False)
-SERVER_RSS = Quantity("server_rss", "bytes", "rss", spread=False)
-SERVER_SENT = Quantity("server_sent", "bytes/s", "sent", "seconds", counter=True, spread=False)
-CPU = Quantity("cpu", "%", "cpu", "seconds * cores", 100, counter=True, noise=True)
-CORES_BUSY = Quantity("cores_busy", "cores", "cpu", "seconds", counter=True)
-MAX_RSS = Quantity("max_rss", "bytes", "rss")
-MEMORY = Quantity("memory", "%", "in_use", "memory", 100)
-NETWORK_RECEIVED = Quantity("network_received", "bytes/s", "received", "seconds", counter=True)
-NETWORK_SENT = Quantity("network_sent", "bytes/s", "sent", "seconds", counter=True)
-DISK_READ = Quantity("disk_read", "bytes/s", "read", "seconds", counter=True)
-DISK_WRITTEN = Quantity("disk_written", "bytes/s", "written", "seconds", counter=True)
-DISK = Quantity("disk", "%", "disk")
-GPU_USE = Quantity("gpu_use", "%", "use")
-GPU_MEMORY = Quantity("gpu_memory", "%", "memory", "memory_total", 100)
-GPU_POWER = Quantity("gpu_power", "W", "power")
-VALUE_MEAN = Quantity("value_mean", AS_PRINTED, "total", "count")
+QUEUE = Quantity("queue", "queue * steps", "steps")
+SUPPLY = Quantity("supply", "samples", "produce")
+PRODUCE, BLOCKED, IDLE = (Quantity(name, name, "executors * seconds", 100) for name in ("produce", "blocked", "idle"))
+WORKER_CPU = Quantity("worker_cpu", "cpu", "samples", 1000, spread=False)
+BYTES_PER_SAMPLE = Quantity("bytes_per_sample", "bytes", "samples", spread=False)
+LINK = Quantity("link", "sending", "seconds", 100)
+SERVER_CPU = Quantity("server_cpu", "cpu", "seconds", 100, counter=True, spread=False)
+SERVER_RSS = Quantity("server_rss", "rss", spread=False)
+SERVER_SENT = Quantity("server_sent", "sent", "seconds", counter=True, spread=False)
+CPU = Quantity("cpu", "cpu", "seconds * cores", 100, counter=True, noise=True)
+CORES_BUSY = Quantity("cores_busy", "cpu", "seconds", counter=True)
+MAX_RSS = Quantity("max_rss", "rss")
+MEMORY = Quantity("memory", "in_use", "memory", 100)
+NETWORK_RECEIVED = Quantity("network_received", "received", "seconds", counter=True)
+NETWORK_SENT = Quantity("network_sent", "sent", "seconds", counter=True)
+DISK_READ = Quantity("disk_read", "read", "seconds", counter=True)
+DISK_WRITTEN = Quantity("disk_written", "written", "seconds", counter=True)
+DISK = Quantity("disk", "disk")
+GPU_USE = Quantity("gpu_use", "use")
+GPU_MEMORY = Quantity("gpu_memory", "memory", "memory_total", 100)
+GPU_POWER = Quantity("gpu_power", "power")
+VALUE_MEAN = Quantity("value_mean", "total", "count")

@@ -7,61 +7,11 @@ import time
 from headrace.catalog.prices import Price
 from headrace.exit_status import short_exit_text
 from headrace.insight.cost.billing import amount
-from headrace.insight.figures.figure import Figure
+from headrace.insight.figures.figure import FIGURES, Figure
 from headrace.insight.reports.run_report import ProgramReport
 from headrace.runs import Status
 
 MISSING = "-"
-
-TITLES = {
-    "time_to_train": "time to train",
-    "steps": "steps",
-    "samples": "samples",
-    "step_time": "step time",
-    "samples_per_second": "samples/s",
-    "data_wait": "data wait",
-    "h2d": "copies to device",
-    "compute": "compute",
-    "queue": "queue",
-    "cpu": "CPU",
-    "others": "CPU of others",
-    "cpu_per_1000_samples": "CPU per 1,000 samples",
-    "gpu_use": "GPU",
-    "gpu": "GPU",
-    "max_rss": "max RSS",
-    "memory": "memory used",
-    "network_received": "network in",
-    "network_sent": "network out",
-    "disk_read": "disk read",
-    "disk_written": "disk written",
-    "server_cpu": "CPU of one core",
-    "server_rss": "max RSS",
-    "server_sent": "sent to trainers",
-    "value_count": "found",
-    "value_last": "last",
-    "value_min": "least",
-    "value_max": "greatest",
-    "value_mean": "mean",
-    "supply": "supply an executor",
-    "produce": "produce",
-    "blocked": "blocked",
-    "idle": "idle",
-    "worker_cpu": "CPU of 1,000 samples",
-    "bytes_per_sample": "a sample",
-    "link": "link",
-    "data_wait_of_worst": "data wait of the worst",
-    "data_wait_of_others": "data wait of the others",
-    "compute_of_worst": "compute of the slowest",
-    "compute_of_others": "compute of the others",
-    "silence": "without a step",
-    "cost": "cost to train",
-    "cost_per_hour": "price an hour",
-    "cost_per_step": "cost of a step",
-    "cost_per_1000_samples": "cost of 1,000 samples",
-    "cost_per_epoch": "cost of an epoch",
-    "cost_platform": "on the platform",
-}
-"""What figures are called where people read them; the others go by their name."""
 
 HOW = (
     "rates leave out the first second of every loader; [a .. b]: 10th to 90th percentile of the seconds; "
@@ -71,7 +21,8 @@ HOW = (
 
 def title(name: str, group: str = "") -> str:
     """Returns what a figure is called."""
-    return TITLES.get(name, name.replace("_", " ")) + (f" of {group}" if group else "")
+    known = FIGURES.get(name)
+    return (name.replace("_", " ") if known is None else known.title) + (f" of {group}" if group else "")
 
 
 def number(figure: Figure) -> str:

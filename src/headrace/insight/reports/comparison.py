@@ -8,7 +8,7 @@ import msgspec
 
 from headrace.errors import UsageError
 from headrace.insight.cost.billing import origin
-from headrace.insight.figures.figure import FORMULAS, Figure, missing
+from headrace.insight.figures.figure import FORMULAS, Figure, figure_of, missing
 from headrace.insight.figures.host_usage import GroupReport
 from headrace.insight.figures.noise import as_noisy, differ
 from headrace.insight.reports.run_report import Report
@@ -133,10 +133,8 @@ def compare(reports: Sequence[Report]) -> Comparison:
     )
 
 
-_OF_RUNS = {"time_to_train": "s", "step_time": "ms", "samples_per_second": "1/s", "data_wait": "%"}
-_OF_COSTS = {"cost_per_hour": "USD/hour", "cost_per_1000_samples": "USD", "cost_per_step": "USD", "cost": "USD"}
-_UNITS = {**_OF_RUNS, **_OF_COSTS, "cpu_per_1000_samples": "s"}
-"""Figures of a comparison and their units; all others are in %."""
+_OF_RUNS = ("time_to_train", "step_time", "samples_per_second", "data_wait")
+_OF_COSTS = ("cost_per_hour", "cost_per_1000_samples", "cost_per_step", "cost")
 
 _NOISE_OF = {"cost_per_1000_samples": "samples_per_second", "cost_per_step": "step_time"}
 """The figures of the training that bring the noise of costs."""
@@ -144,7 +142,7 @@ _NOISE_OF = {"cost_per_1000_samples": "samples_per_second", "cost_per_step": "st
 
 def _absent(name: str, group: str) -> Figure:
     why = "plan.json, which names the instance types, cannot be read" if name in _OF_COSTS else _NO_METRICS
-    return missing(name, _UNITS.get(name, "%"), "no such group in this run" if group else why)
+    return missing(name, "no such group in this run" if group else why)
 
 
 def _figures(report: Report) -> dict[tuple[str, str], Figure]:
@@ -164,10 +162,10 @@ def _figures(report: Report) -> dict[tuple[str, str], Figure]:
 
 def _cpu_of_samples(group: GroupReport, rate: float | None) -> Figure:
     """What a group's hosts spend on 1,000 samples: other programs make it no greater, however long they make a step."""
-    name, unit = "cpu_per_1000_samples", "s"
+    name = "cpu_per_1000_samples"
     if group.cpu.value is None or group.cores is None or not rate:
-        return missing(name, unit, group.cpu.note if group.cpu.value is None else _NO_METRICS)
-    return Figure(name, unit, 1000 * group.cpu.value / 100 * group.cores / rate, group.cpu.window)
+        return missing(name, group.cpu.note if group.cpu.value is None else _NO_METRICS)
+    return figure_of(name, 1000 * group.cpu.value / 100 * group.cores / rate, group.cpu.window)
 
 
 def _row(name: str, figures: list[Figure], group: str = "") -> Row:

@@ -11,10 +11,10 @@ import msgspec
 from headrace.insight.cost.cost_report import CostReport, cost_of
 from headrace.insight.figures.columns import Columns, Table, read_columns
 from headrace.insight.figures.data_workers import ServerReport, WorkersReport, server_reports, workers_reports
-from headrace.insight.figures.figure import FORMULAS, Figure, Window, missing
+from headrace.insight.figures.figure import FORMULAS, Figure, Window, figure_of, missing
 from headrace.insight.figures.host_usage import GroupReport, PlatformUse, cpu_rate, group_report, platform_uses
 from headrace.insight.figures.loaders import LoaderReport, Ranks, Training, loader_report, training_of, without_warm_up
-from headrace.insight.figures.quantities import AS_PRINTED, VALUE_MEAN, joined, span
+from headrace.insight.figures.quantities import VALUE_MEAN, joined, span
 from headrace.insight.figures.run_files import PlannedJob, absent, planned_job
 from headrace.insight.verdicts.decide import Verdict, long_warm_up, verdict, with_others, with_warm_up
 from headrace.insight.verdicts.evidence import (
@@ -251,14 +251,14 @@ def time_to_train(state: RunState, plan: PlannedJob) -> Figure:
     """Returns the seconds from job_started to the exit of the last completion program."""
     if not state.finished:
         return missing(
-            "time_to_train", "s", "the run has not started" if not_started(state) else "the run is still going on"
+            "time_to_train", "the run has not started" if not_started(state) else "the run is still going on"
         )
     if state.status is not Status.COMPLETED:
-        return missing("time_to_train", "s", f"the run did not complete: {state.status.value}")
+        return missing("time_to_train", f"the run did not complete: {state.status.value}")
     window = _run_window(state, plan)
     if window is None:
-        return missing("time_to_train", "s", "the events of the start or of the exits are missing")
-    return Figure("time_to_train", "s", window.seconds, window)
+        return missing("time_to_train", "the events of the start or of the exits are missing")
+    return figure_of("time_to_train", window.seconds, window)
 
 
 def _run_window(state: RunState, plan: PlannedJob) -> Window | None:
@@ -359,8 +359,8 @@ def _report(name: str, told: Sequence[tuple[Stream, Table]]) -> ValueReport:
     programs, tables = sorted({program for program, _ in told}), [table for _, table in told]
     if not tables:
         note = "no line of a program matched its regex"
-        figures = {what: missing(f"value_{what}", AS_PRINTED, note) for what in ("last", "min", "max", "mean")}
-        return ValueReport(name=name, programs=(), count=Figure("value_count", "1", 0, note=note), **figures)
+        figures = {what: missing(f"value_{what}", note) for what in ("last", "min", "max", "mean")}
+        return ValueReport(name=name, programs=(), count=figure_of("value_count", 0, note=note), **figures)
     count, low, high = (joined(table[field] for table in tables) for field in ("count", "low", "high"))
     window = span(tables)
     latest, newest = max(told, key=lambda one: one[1]["t"].max())
@@ -369,9 +369,9 @@ def _report(name: str, told: Sequence[tuple[Stream, Table]]) -> ValueReport:
     return ValueReport(
         name=name,
         programs=tuple(map(str, programs)),
-        count=Figure("value_count", "1", int(sum(count)), window),
-        last=Figure("value_last", AS_PRINTED, last, window, note=from_whom),
-        min=Figure("value_min", AS_PRINTED, min(low), window),
-        max=Figure("value_max", AS_PRINTED, max(high), window),
+        count=figure_of("value_count", int(sum(count)), window),
+        last=figure_of("value_last", last, window, note=from_whom),
+        min=figure_of("value_min", min(low), window),
+        max=figure_of("value_max", max(high), window),
         mean=VALUE_MEAN.figure(tables, window, ""),
     )

@@ -36,7 +36,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from headrace.insight.figures.columns import Table
-from headrace.insight.figures.figure import WARM_UP_RECORDS, Figure, Window, missing
+from headrace.insight.figures.figure import WARM_UP_RECORDS, Figure, Window, figure_of, missing
 from headrace.insight.figures.loaders import Ranks
 from headrace.insight.figures.quantities import COMPUTE, DATA_WAIT, H2D, STEP_TIME, Quantity, total
 from headrace.insight.verdicts.evidence import Silence, Usage, VerdictInputs
@@ -222,9 +222,9 @@ class _Facts:
         figures = [self.wait, *more, *(one for one in (self.h2d, self.compute) if one.value is not None)]
         if self.supply is not None:
             names = {"produce": self.supply.produce, "blocked": self.supply.blocked, "idle": self.supply.idle}
-            figures += [Figure(name, "%", value, self.window) for name, value in names.items()]
+            figures += [figure_of(name, value, self.window) for name, value in names.items()]
             if self.supply.link is not None:
-                figures.append(Figure("link", "%", self.supply.link, self.window))
+                figures.append(figure_of("link", self.supply.link, self.window))
         return tuple(figures)
 
     def waits(self) -> str:
@@ -283,9 +283,9 @@ def _stalled(silence: Silence, window: Window | None) -> Verdict | None:
     if not silence.cause and (silence.seconds is None or silence.seconds < limit):
         return None
     if silence.seconds is None:
-        evidence, seen = missing("silence", "s", "no step was ever seen"), "no step was ever seen"
+        evidence, seen = missing("silence", "no step was ever seen"), "no step was ever seen"
     else:
-        evidence = Figure("silence", "s", silence.seconds, window)
+        evidence = figure_of("silence", silence.seconds, window)
         seen = f"no step has ended for {silence.seconds:.0f} s; the longest so far took {silence.longest_step:.2f} s"
     where = f"; the quietest rank is {silence.rank}" if silence.rank else ""
     where += f"; the job waited for {silence.missing}" if silence.missing else ""
@@ -332,8 +332,8 @@ def _apart(facts: _Facts) -> Verdict | None:
                 band=band_of(waits[worst]),
                 rank=worst,
                 more=(
-                    Figure("data_wait_of_worst", "%", waits[worst], facts.window, note=worst),
-                    Figure("data_wait_of_others", "%", rest, facts.window),
+                    figure_of("data_wait_of_worst", waits[worst], facts.window, note=worst),
+                    figure_of("data_wait_of_others", rest, facts.window),
                 ),
             )
     return None
@@ -390,8 +390,8 @@ def _straggler(facts: _Facts) -> Verdict | None:
         f"data_wait < {NOT_BOUND:g} %, compute of {worst} >= {STRAGGLER:g} * the median of the others",
         rank=worst,
         more=(
-            Figure("compute_of_worst", "ms", 1000 * times[worst], facts.window, note=worst),
-            Figure("compute_of_others", "ms", 1000 * rest, facts.window),
+            figure_of("compute_of_worst", 1000 * times[worst], facts.window, note=worst),
+            figure_of("compute_of_others", 1000 * rest, facts.window),
         ),
     )
 
@@ -401,7 +401,7 @@ def _untold(facts: _Facts) -> Verdict | None:
     beside = facts.beside
     if beside is None or facts.compute.value is not None or beside.spare:
         return None
-    cpu = () if beside.cpu is None else (Figure("cpu", "%", beside.cpu, facts.window, note=beside.host),)
+    cpu = () if beside.cpu is None else (figure_of("cpu", beside.cpu, facts.window, note=beside.host),)
     if beside.cpu is None:
         use, rule = "whose CPU use is not known", "not measured"
     elif beside.short:
@@ -445,7 +445,7 @@ def _not_waiting(facts: _Facts) -> Verdict:
             f", and hardly compute on the CPU ({facts.beside.cpu:.1f} % of the cores of {facts.beside.host}): what "
             "they wait for is a device, a sleep or a lock"
         )
-        more = (Figure("cpu", "%", facts.beside.cpu, facts.window, note=facts.beside.host),)
+        more = (figure_of("cpu", facts.beside.cpu, facts.window, note=facts.beside.host),)
     if facts.compute.value is not None and facts.compute.value < 100 - HIGHLY_BOUND:
         notes.append(
             f"the device works only {facts.compute.value:.0f} % of the step: the rest is the loop's own, in Python, "
@@ -484,8 +484,8 @@ def _inferred(usage: Usage | None, window: Window | None) -> Verdict:
         NEXT[name],
         inferred=True,
         evidence=(
-            Figure("gpu_use", "%", usage.gpu, window),
-            Figure("cpu", "%", usage.cpu, window, note=usage.cpu_of),
+            figure_of("gpu_use", usage.gpu, window),
+            figure_of("cpu", usage.cpu, window, note=usage.cpu_of),
         ),
         window=window,
         formula=formula,

@@ -15,7 +15,7 @@ from headrace.insight.figures.data_workers import WorkersReport
 from headrace.insight.figures.figure import Figure, Window
 from headrace.insight.figures.host_usage import GroupReport
 from headrace.insight.figures.loaders import Ranks
-from headrace.insight.verdicts.thresholds import CPU_BUSY, CROWDED, OTHERS, RESTING
+from headrace.insight.verdicts.thresholds import CROWDED, RESTING, crowd_text
 from headrace.runs import Cause, CauseKind, Program, Status, Stream
 
 
@@ -188,15 +188,8 @@ def crowded(groups: Sequence[GroupReport]) -> str:
         for host in group.by_host
         if host.others.value is not None and host.cpu.value is not None
     }
-    full = {name: shares for name, shares in lost.items() if shares[0] >= OTHERS and sum(shares) >= CPU_BUSY}
-    if not full:
-        return ""
-    name = max(full, key=lambda host: full[host])
-    others, own = full[name]
-    return (
-        f"the machine was busy with something else: other programs had {others:.0f} % of the cores of {name}, "
-        f"its own {own:.0f} %"
-    )
+    words = ((shares, crowd_text(*shares, f"the cores of {name}", "its own")) for name, shares in lost.items())
+    return max((found for found in words if found[1]), key=lambda found: found[0], default=("", ""))[1]
 
 
 def short_of_cores(used: float, cores: int, ranks: int, *, gpus: bool) -> bool:

@@ -61,6 +61,20 @@ def band_of(wait: float) -> str:
     return "moderately" if wait < HIGHLY_BOUND else "highly"
 
 
+def crowd_text(others: float, own: float, cores: str, whose: str) -> str:
+    """Returns that programs which are none of a job's had a good part of its cores while all of these were busy; empty
+    where they had not.
+
+    Args:
+        others, own: % of the cores that they had, and that the job had.
+        cores, whose: these cores, and the job, in words.
+    """
+    if others < OTHERS or others + own < CPU_BUSY:
+        return ""
+    busy = "the machine was busy with something else: other programs had"
+    return f"{busy} {others:.0f} % of {cores}, {whose} {own:.0f} %"
+
+
 class VerdictName(str, Enum):
     """The verdicts."""
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import click
 
-from headrace.cli.commands.cloud import image, stacks
+from headrace.cli.commands.cloud.image import image
+from headrace.cli.commands.cloud.stacks import role, vpc
 
 
 @click.group("cloud", short_help="What SageMaker needs of your AWS account: network, role, image.")
-def command() -> None:
+def cloud() -> None:
     """Network, role and image for jobs on Amazon SageMaker: as files, or created in your account.
 
     Each is written to a folder (--to), to be read, changed and created by your own means; or it is created and
@@ -26,5 +27,5 @@ def command() -> None:
     """
 
 
-for _command in (stacks.vpc, stacks.role, image.command):
-    command.add_command(_command)
+for _command in (vpc, role, image):
+    cloud.add_command(_command)

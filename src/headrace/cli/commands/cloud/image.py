@@ -56,7 +56,7 @@ def image_options(command: F) -> F:
 @dry_run_option
 @output_option
 @click.pass_context
-def command(
+def image(
     context: click.Context,
     folder: Path | None,
     base: str | None,
@@ -91,7 +91,7 @@ def command(
         write(_files(image, requirements, python), folder, update=update, dry_run=dry_run, output=output, then=then)
 
 
-@command.command("create", short_help="Build it, send it to ECR, and print the line for the job file.")
+@image.command("create", short_help="Build it, send it to ECR, and print the line for the job file.")
 @name_option(NAME)
 @image_options
 @account_options
@@ -146,7 +146,7 @@ def create(
         click.echo(f"# the image in {aws.region}, account {where['account']}: {outcome}\nimage_uri: {image}")
 
 
-@command.command("show", short_help="Print the line for the job file again.")
+@image.command("show", short_help="Print the line for the job file again.")
 @click.argument("name", default=NAME)
 @account_options
 @output_option
@@ -173,7 +173,7 @@ def show(name: str, region: str | None, profile: str | None, output: str) -> Non
         click.echo(f"image_uri: {image}")
 
 
-@command.command("remove", short_help="Remove the repository with its images.")
+@image.command("remove", short_help="Remove the repository with its images.")
 @click.argument("name")
 @account_options
 @dry_run_option

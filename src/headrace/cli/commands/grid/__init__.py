@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import click
 
-from headrace.cli.commands.grid import copy, export, plan, run, step, submit
-from headrace.cli.commands.grid.report import best, grids, report
-from headrace.cli.commands.grid.status import logs, status
-from headrace.cli.commands.grid.stop import retry, stop
+from headrace.cli.commands.grid.batch import copy, export, step, submit
+from headrace.cli.commands.grid.report import best, grids, logs, report, status
+from headrace.cli.commands.grid.run import plan, retry, run, stop
 
 
 @click.group("grid", short_help="Job arrays: one job over many regions, data sets and settings.")
-def command() -> None:
+def grid() -> None:
     """One job over many regions, data sets and settings. ARRAY.yaml names a job file and where the lines come from.
 
     \b
@@ -28,19 +27,5 @@ def command() -> None:
     """
 
 
-for _each in (
-    plan.command,
-    run.command,
-    status,
-    logs,
-    retry,
-    stop,
-    report,
-    best,
-    grids,
-    export.command,
-    submit.command,
-    step.command,
-    copy.command,
-):
-    command.add_command(_each)
+for _each in (plan, run, status, logs, retry, stop, report, best, grids, export, submit, step, copy):
+    grid.add_command(_each)

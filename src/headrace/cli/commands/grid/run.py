@@ -1,4 +1,4 @@
-"""`headrace grid run`."""
+"""`headrace grid plan`, `run`, `stop` and `retry`: what would run where, and running it."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from headrace.grid.journal.grid_record import GridRecord, LineRecord
     from headrace.grid.load_grid import Grid
     from headrace.grid.plan_grid import GridPlan
+
 
 INTERRUPTED, TERMINATED = 130, 143
 
@@ -46,9 +47,7 @@ class _Terminated(KeyboardInterrupt):
 )
 @click.option("--again", is_flag=True, help="Lines that are over run again too, with the code and job of now.")
 @output_option
-def command(
-    file: str, yes: bool, digest: str, on_interrupt: str | None, measure: bool, again: bool, output: str
-) -> int:
+def run(file: str, yes: bool, digest: str, on_interrupt: str | None, measure: bool, again: bool, output: str) -> int:
     """Run the grid of ARRAY.yaml: place its lines, copy data, start each line's job, watch it, try again what may work.
 
     What is done is written down first. If this command ends, however it does, runs go on, and the same command goes on
@@ -169,3 +168,168 @@ def _asked() -> str:
         return str(answer)
     except click.Abort:
         return "leave"
+
+
+@click.command("plan", short_help="Every line: what runs where, why there, at what price; starts nothing.")
+@click.argument("file", metavar="ARRAY.yaml")
+@click.option("--lines", "shown", type=click.IntRange(0), default=20, show_default=True, help="Lines to show as text.")
+@click.option("--why", is_flag=True, help="Show for every line each other region, and what is against it.")
+@click.option("--measure", is_flag=True, help="List data of unknown size in S3, so that copies can be planned.")
+@click.option("--check", is_flag=True, help="Look whether all data and places for copies are there.")
+@output_option
+def plan(file: str, shown: int, why: bool, measure: bool, check: bool, output: str) -> None:
+    """Read the lines of ARRAY.yaml, check the job of each, and place it. Nothing is copied, sent or started.
+
+    A line that is wrong is named by its file and line number, all of them at once. Exit code 1 when a line can run
+    nowhere.
+
+    \b
+    Examples:
+      headrace grid plan array.yaml
+      headrace grid plan array.yaml --why --lines 3
+      headrace grid plan array.yaml --measure --check
+      headrace grid plan array.yaml --output json
+    """
+    from headrace.cli.options import answer
+    from headrace.cli.views.grid_tables import plan_document, plan_values
+    from headrace.grid.data_places import MeasuredPlaces, check_places, measure_places
+    from headrace.grid.load_grid import load_grid
+    from headrace.grid.plan_grid import check_budget, plan_grid
+
+    grid = load_grid(file)
+    measured = measure_places(grid) if measure else MeasuredPlaces()
+    planned = plan_grid(grid, measured.sizes)
+    check_budget(grid, planned)
+    if check:
+        check_places(grid, planned)
+    measured.check()
+    values = plan_values(planned) if output == "json" else None
+    answer(values, output, lambda: plan_document(planned, shown, why))
+    if planned.unplaced:
+        click.get_current_context().exit(1)
+
+
+@click.command("stop", short_help="Stop all lines of a grid, or some.")
+@click.argument("grid", metavar="GRID")
+@click.argument("lines", metavar="[LINE]...", nargs=-1)
+@output_option
+def stop(grid: str, lines: tuple[str, ...], output: str) -> int:
+    """Stop GRID, or these lines of it: what waits is not started, and every run is asked to stop, with time to save.
+
+    LINE is a line's place (array.txt:3) or its number (3; of a query or matrix from 1), its key, or the name of its
+    job. The other lines go on.
+
+    The process that controls the grid does it; where there is none, this command does, and waits for the end.
+    `headrace grid retry` lets lines go on that were stopped.
+
+    \b
+    Examples:
+      headrace grid stop campaigns
+      headrace grid stop campaigns array.txt:3 8c355a6b7188
+      headrace grid stop campaigns --output json
+    """
+    import time
+
+    from headrace import engines
+    from headrace.cli.views.grid_progress import GridProgress
+    from headrace.grid.controller.control_grid import stopping
+    from headrace.grid.journal.grid_record import LineState
+    from headrace.grid.journal.journal import Journal
+    from headrace.grid.journal.journal_file import GridInUse, has_controller, journal_path, require_own
+    from headrace.grid.journal.read_grid import lines_named, read_grid
+    from headrace.runs import Run
+
+    record = read_grid(grid)
+    path = journal_path(grid)
+    require_own(path)
+    chosen = lines_named(record, lines) if lines else record.lines
+    if all(line.state.over for line in chosen):
+        _show(record, False, output)
+        return 0
+    if not lines and not has_controller(path.parent):
+        try:
+            with GridProgress() as progress, stopping(grid, progress.line) as controller:
+                progress.begin(controller)
+                _show(controller.run(), False, output)
+                return 0
+        except GridInUse:
+            pass  # somebody has taken it meanwhile, and will be told
+    journal = Journal(path)
+    try:
+        journal.ask_stop(time.time(), [line.key for line in chosen] if lines else None)
+    finally:
+        journal.close()
+    controlled = has_controller(path.parent)
+    if not controlled:
+        for line in chosen:
+            if line.state is LineState.RUNNING:
+                engines.stop(Run.open(line.attempts[-1].run_id))
+    if output == "json":
+        _show(read_grid(grid), controlled, output)
+    elif not controlled:
+        click.echo(f"asked to stop; no process controls the grid: headrace grid run {record.file} goes on")
+    else:
+        what = ", ".join(line.place for line in chosen) if lines else grid
+        click.echo(f"{what}: being stopped by the process that controls {grid}")
+    return 0
+
+
+def _show(record: GridRecord, controlled: bool, output: str) -> None:
+    from headrace.cli.options import answer
+    from headrace.cli.views.grid_status_tables import end_document
+
+    answer({"controlled": controlled, "grid": record}, output, lambda: end_document(record))
+
+
+@click.command("retry", short_help="Let lines run again that failed or were stopped.")
+@click.argument("grid", metavar="GRID")
+@click.argument("lines", metavar="[LINE]...", nargs=-1)
+@output_option
+def retry(grid: str, lines: tuple[str, ...], output: str) -> int:
+    """Let lines of GRID run again, with one attempt more: those that are named, else all that failed or were stopped
+    (but not early, by the file's early_stop: these are named).
+
+    LINE is a line's place (array.txt:3) or its number (3; of a query or matrix from 1), its key, or the name of its
+    job. The process that controls the grid starts them; where there is none, `headrace grid run` does.
+
+    \b
+    Examples:
+      headrace grid retry campaigns
+      headrace grid retry campaigns array.txt:3 8c355a6b7188
+    """
+    import time
+
+    from headrace.errors import UsageError
+    from headrace.grid.journal.grid_record import LineState
+    from headrace.grid.journal.journal import Journal
+    from headrace.grid.journal.journal_file import has_controller, journal_path
+    from headrace.grid.journal.read_grid import lines_named, read_grid
+
+    record = read_grid(grid)
+    chosen = lines_named(record, lines) if lines else record.lines
+    states = (LineState.FAILED, LineState.STOPPED, *((LineState.STOPPED_EARLY,) if lines else ()))
+    again = [line for line in chosen if line.in_file and line.state in states]
+    others = [f"{line.place}: {line.state.value}" for line in chosen if lines and line not in again]
+    if others:
+        raise UsageError(f"only lines run again that failed or were stopped: {'; '.join(others)}")
+    path = journal_path(grid)
+    journal = Journal(path)
+    try:
+        count = journal.retry([line.key for line in again])
+    finally:
+        journal.close()
+    controlled = has_controller(path.parent)
+    if output == "json":
+        from headrace.cli.options import echo_json
+
+        echo_json({"controlled": controlled, "lines": [line.key for line in again], "grid": read_grid(grid)})
+        return 0
+    from headrace.cli.views.grid_status_tables import used_up
+    from headrace.grid.report.grid_report import counted
+
+    click.echo(f"{grid}: {counted(count)} may run again")
+    if count and not controlled:
+        click.echo(f"no process controls the grid: headrace grid run {record.file}")
+    if limit := used_up(record, time.time()) if count else "":
+        click.echo(f"{limit}they are started, else stopped at once")
+    return 0

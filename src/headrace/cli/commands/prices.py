@@ -1,4 +1,4 @@
-"""`headrace prices update`."""
+"""`headrace prices`: the list prices of instance types, and bringing newer ones."""
 
 from __future__ import annotations
 
@@ -8,20 +8,102 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.cli.options import output_option
+from headrace.cli.options import output_option, region_option
 
 if TYPE_CHECKING:
     from headrace.catalog.price_update import PriceChange
     from headrace.catalog.prices import Price
 
 
-@click.command("update", short_help="Bring newer prices, from a file or from AWS.")
+_HELP = ("--help", "-h")
+
+
+class _Prices(click.Group):
+    """Lists prices unless another command is named: `prices ml.c5.xlarge` is `prices list ml.c5.xlarge`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args or (args[0] not in self.commands and args[0] not in _HELP):
+            args = [NAME, *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group("prices", cls=_Prices, short_help="List prices of instance types, with source and date; `update` them.")
+def prices() -> None:
+    """Show the list prices of instance types: headrace's own, and over them those that `update` has brought.
+
+    Without a command it is `list`, with its options: --region, --service, --output.
+
+    \b
+    Examples:
+      headrace prices --region us-east-1
+      headrace prices ml.p4d.24xlarge ml.c5.18xlarge
+      headrace prices c5.18xlarge --service ec2 --output json
+      headrace prices update --region eu-west-1 --dry-run
+    """
+
+
+NAME = "list"
+
+
+@prices.command(NAME, short_help="List prices of instance types, with source and date. The default.")
+@click.argument("types", nargs=-1, metavar="[TYPE]...")
+@region_option
+@click.option("--service", type=click.Choice(["sagemaker", "ec2"]), default="sagemaker", show_default=True)
+@output_option
+def list_command(types: tuple[str, ...], region: str | None, service: str, output: str) -> None:
+    """Show the newest list price of every instance TYPE, or of all, in one region or in every region that is known.
+
+    A published price is stated by its source; a derived one follows from another price by the rule that is shown.
+
+    \b
+    Examples:
+      headrace prices --region us-east-1
+      headrace prices ml.p4d.24xlarge ml.c5.18xlarge
+      headrace prices c5.18xlarge --service ec2 --output json
+    """
+    from headrace.catalog import prices as known_prices
+    from headrace.cli.options import answer
+    from headrace.cli.views.cost_tables import prices_document
+    from headrace.errors import UsageError
+
+    known = list(dict.fromkeys(price.instance_type for price in known_prices.prices() if price.service == service))
+    for name in types:
+        if name not in known:
+            raise UsageError(
+                f"no price of {name!r} of the service {service} is known", hint=_hint(name, known, service)
+            )
+    regions = known_prices.regions(service) if region is None else (region,)
+    wanted = [
+        price
+        for name in types or known
+        for each in regions
+        if (price := known_prices.price_of(name, each, service=service)) is not None
+    ]
+    if not wanted:
+        elsewhere = {
+            price.region for price in known_prices.prices() if price.service == service and price.instance_type in types
+        }
+        what = " ".join(types) or service
+        raise UsageError(f"no price of {what} in {region} is known", hint=f"known: {', '.join(sorted(elsewhere))}")
+    answer(wanted, output, lambda: prices_document(wanted))
+
+
+def _hint(name: str, known: list[str], service: str) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(name, known, n=1)
+    if near:
+        return f"did you mean {near[0]!r}?"
+    return f"headrace prices --service {service} lists all"
+
+
+@prices.command("update", short_help="Bring newer prices, from a file or from AWS.")
 @click.argument("files", nargs=-1, metavar="[FILE]...", type=click.Path(path_type=Path))
 @click.option("--region", "regions", multiple=True, metavar="REGION", help="Only this region. May be repeated.")
 @click.option("--profile", metavar="NAME", help="Profile of the AWS configuration with which AWS is asked.")
 @click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
 @output_option
-def command(files: tuple[Path, ...], regions: tuple[str, ...], profile: str | None, dry_run: bool, output: str) -> None:
+def update(files: tuple[Path, ...], regions: tuple[str, ...], profile: str | None, dry_run: bool, output: str) -> None:
     """Bring prices of SageMaker training into your own list, $HEADRACE_HOME/prices.csv (~/.headrace/prices.csv).
 
     FILE is AWS's offer file of AmazonSageMaker in JSON, as it can be downloaded from AWS, or a table (CSV) with

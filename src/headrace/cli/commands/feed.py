@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import csv
+import dataclasses
+import importlib.util
 import json
 import os
 import re
 import socket
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from headrace.cli.commands.feed import bench
 from headrace.cli.options import output_option
 from headrace.errors import UsageError
 
 if TYPE_CHECKING:
     from headrace.feed.wire.endpoints import Endpoints
+    from headrace.measuring.windows import Summary
+
 
 FEED_VARIABLE = "HEADRACE_FEED"
 SECRET_VARIABLE = "HEADRACE_FEED_SECRET_FILE"
@@ -37,7 +42,7 @@ def size(text: str) -> int:
 
 
 @click.group("feed", short_help="Data workers by hand: serve, status, bench, index, secret.")
-def command() -> None:
+def feed() -> None:
     """Data workers on your own hosts, without a job.
 
     \b
@@ -50,10 +55,7 @@ def command() -> None:
     """
 
 
-command.add_command(bench.command)
-
-
-@command.command("secret", short_help="Make the secret that servers and trainers share.")
+@feed.command("secret", short_help="Make the secret that servers and trainers share.")
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 def secret(file: Path | None) -> None:
     """Write a new random secret to FILE, which only you may read (mode 0600), or print it.
@@ -81,7 +83,7 @@ def secret(file: Path | None) -> None:
         out.write(text)
 
 
-@command.command("index", short_help="Make the index of shards before a job needs it.")
+@feed.command("index", short_help="Make the index of shards before a job needs it.")
 @click.argument("source")
 @click.option("--pattern", help="Pattern of the shards' names, as the code gives it. Default: *.KIND.")
 @click.option(
@@ -108,7 +110,7 @@ def index(source: str, pattern: str | None, kind: str | None) -> None:
     click.echo(f"{len(rows)} rows in {source}")
 
 
-@command.command("serve", short_help="Serve data workers on this host.")
+@feed.command("serve", short_help="Serve data workers on this host.")
 @click.option("--bind", default="127.0.0.1:7070", show_default=True, metavar="IP:PORT", help="Where to listen.")
 @click.option(
     "--executors",
@@ -234,7 +236,7 @@ def _reachable(ip: str, host: str) -> str:
     return f"[{ip}]" if ":" in ip else ip
 
 
-@command.command("status", short_help="Ask feed servers what they are doing.")
+@feed.command("status", short_help="Ask feed servers what they are doing.")
 @click.argument("addresses", nargs=-1, metavar="[ADDRESS]...")
 @click.option(
     "--secret-file",
@@ -293,3 +295,84 @@ def _plain(value: object) -> object:
     if isinstance(value, msgspec.Struct):
         return {name: _plain(getattr(value, name)) for name in value.__struct_fields__}
     return [_plain(item) for item in value] if isinstance(value, list) else value
+
+
+FIGURES = (
+    "batches/s and GB/s are medians over the rounds, [low .. high] their range; CPU s/GB counts all processes;\n"
+    "x torch is the median of the ratios within a round; a small memcpy stays in the CPU's cache"
+)
+
+
+@feed.command("bench", short_help="Measure the feed here, beside torch's DataLoader and the machine's limits.")
+@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Windows for each contender.")
+@click.option("--seconds", type=click.FloatRange(0.05), default=1.0, show_default=True, help="Length of a window.")
+@click.option("--shape", "chosen", multiple=True, help="Only batches of this shape, e.g. '19 MB'; may be repeated.")
+@click.option(
+    "--output", type=click.Choice(["text", "json", "csv"]), default="text", help="csv: the windows, one a line."
+)
+def bench(rounds: int, seconds: float, chosen: tuple[str, ...], output: str) -> None:
+    """Measure how fast batches arrive: over shared memory, over TCP on loopback, from torch's DataLoader.
+
+    It takes about a minute and needs only torch. The rows "limit" show what the machine can do, without a loader.
+    Look at the ratios: other load on the machine slows all rows.
+
+    \b
+    Examples:
+      headrace feed bench
+      headrace feed bench --rounds 10 --shape '19 MB' --output csv > windows.csv
+    """
+    if importlib.util.find_spec("torch") is None:
+        raise UsageError("the feed's loader needs torch, which is not installed", hint="pip install torch")
+    from headrace.cli.options import echo_json
+    from headrace.cli.views.terminal import Terminal
+    from headrace.measuring.windows import SHAPES, machine, measure, summarise
+
+    unknown = sorted(set(chosen) - {shape.name for shape in SHAPES})
+    if unknown:
+        raise UsageError(f"no shape {unknown[0]!r}", hint=f"one of {', '.join(repr(shape.name) for shape in SHAPES)}")
+    facts = machine()
+    terminal = Terminal.standard(err=True)
+    try:
+        windows = measure(
+            [shape for shape in SHAPES if not chosen or shape.name in chosen], rounds, seconds, terminal.below
+        )
+    finally:
+        terminal.below("")
+        terminal.flush()
+    if output == "json":
+        summaries = [dataclasses.asdict(summary) for summary in summarise(windows)]
+        echo_json(
+            {"machine": facts, "summary": summaries, "windows": [dataclasses.asdict(window) for window in windows]}
+        )
+    elif output == "csv":
+        lines = csv.writer(sys.stdout, lineterminator="\n")
+        lines.writerow(field.name for field in dataclasses.fields(windows[0]))
+        lines.writerows(dataclasses.astuple(window) for window in windows)
+    else:
+        _show(summarise(windows), facts)
+
+
+def _show(summaries: list[Summary], facts: dict[str, object]) -> None:
+    from headrace.cli.views.table import show
+    from headrace.insight.render.document import document, section, sentences, table
+
+    measured = ("batches/s", "[low .. high]", "GB/s", "CPU s/GB", "x torch")
+    rows = (
+        (
+            each.shape,
+            each.contender,
+            f"{each.batches_per_second:.1f}",
+            f"[{each.low:.1f} .. {each.high:.1f}]",
+            f"{each.gigabytes_per_second:.3f}",
+            f"{each.cpu_seconds_per_gb:.3f}",
+            "" if each.against_torch is None else f"{each.against_torch:.2f}",
+        )
+        for each in summaries
+    )
+    facts_line = ", ".join(f"{name} {value}" for name, value in facts.items())
+    show(
+        document(
+            section(table(("batch", "contender", *measured), rows, measured)),
+            section(*sentences((FIGURES, facts_line))),
+        )
+    )
