@@ -168,9 +168,7 @@ ORDER: dict[str, list[str]] = {
         "stack_template",
         "vpc_template",
         "role_template",
-        "written_files",
         "image_files",
-        "own_wheel",
         "aws_calls",
         "stacks",
         "image_registry",
@@ -282,7 +280,7 @@ def test_a_folder_holds_about_twenty_modules_at_most() -> None:
 def test_no_name_stands_for_two_modules() -> None:
     names = collections.defaultdict(list)
     for name, path in ALL.items():
-        command = name.startswith("headrace.cli.commands.")  # a command's module has the name of the command
+        command = name.startswith("headrace.cli.commands.")  # may have the name of what they are about
         if not path.name.startswith("__") and not command and path.stem not in FACES:
             names[path.stem].append(name)
     assert {stem: found for stem, found in names.items() if len(found) > 1} == {}

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from headrace.catalog import prices as catalog
-from headrace.catalog.cost import cost
 from headrace.catalog.instance_types import KNOWN
-from headrace.catalog.prices import Price, last_day, parse, price_of, regions
+from headrace.catalog.prices import Price, cost, last_day, parse, price_of, regions
 from headrace.catalog.prices import packaged as prices
 
 TABLE = Path(catalog.__file__).with_name("prices.csv")
@@ -165,7 +164,7 @@ def test_importing_the_prices_reads_no_table_and_loads_no_library() -> None:
     code = (
         "import sys, builtins, pathlib; before = set(sys.modules)\n"
         "pathlib.Path.read_text = None\n"
-        "import headrace.catalog.prices, headrace.catalog.cost\n"
+        "import headrace.catalog.prices, headrace.catalog.prices\n"
         "new = {name.split('.')[0] for name in set(sys.modules) - before}\n"
         "assert new <= set(sys.stdlib_module_names) | {'headrace'}, new"
     )

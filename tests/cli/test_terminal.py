@@ -10,8 +10,7 @@ import pytest
 
 from headrace.cli.views import terminal
 from headrace.cli.views.plan_document import brief, work
-from headrace.cli.views.progress import Progress
-from headrace.cli.views.run_screen import RunScreen
+from headrace.cli.views.run_screen import Progress, RunScreen
 from headrace.cli.views.terminal import Terminal
 from headrace.insight.render import plain_text
 from headrace.instance import isolation_level

@@ -14,8 +14,7 @@ from aws_account import Account
 from test_cli_cloud import Typed, typed
 
 from headrace._version import __version__
-from headrace.cloud.image_files import ImageOptions, check_repository, content_tag, image_files, registries
-from headrace.cloud.own_wheel import own_wheel
+from headrace.cloud.image_files import ImageOptions, check_repository, content_tag, image_files, own_wheel, registries
 from headrace.errors import UsageError
 
 __all__ = ["typed"]

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from aws_account import Account
 
-from headrace.catalog import aws_actions
+from headrace.catalog import aws_facts
 from headrace.cloud.role_template import Prefix, RoleOptions, job_lines, read_prefix, role_stack
 from headrace.cloud.stacks import Outcome
 from headrace.engines.sagemaker.sagemaker_job import plan_sagemaker_job
@@ -25,8 +25,8 @@ LARGE = RoleOptions(
     (read_prefix("s3://mine/jobs"), read_prefix("other")), (read_prefix("data/imagenet/"),), (IMAGE,), (KEY,), vpc=True
 )
 FOR_ALL = {
-    *aws_actions.PUT_METRICS, *aws_actions.READ_METRICS, *aws_actions.ENTER_REGISTRY, *aws_actions.LIST_JOBS,
-    *aws_actions.USE_NETWORK,
+    *aws_facts.PUT_METRICS, *aws_facts.READ_METRICS, *aws_facts.ENTER_REGISTRY, *aws_facts.LIST_JOBS,
+    *aws_facts.USE_NETWORK,
 }  # fmt: skip
 
 
@@ -51,15 +51,15 @@ def objects(statements: list[dict[str, Any]], action: str) -> set[str]:
 @pytest.mark.promise("cloud-reference", "role and policy allow the actions of one list, each on no more than is named")
 def test_the_documents_are_the_one_list_of_actions() -> None:
     usual = {
-        *aws_actions.READ_OBJECTS, *aws_actions.WRITE_OBJECTS, *aws_actions.REMOVE_OBJECTS, *aws_actions.LIST_BUCKET,
+        *aws_facts.READ_OBJECTS, *aws_facts.WRITE_OBJECTS, *aws_facts.REMOVE_OBJECTS, *aws_facts.LIST_BUCKET,
     }  # fmt: skip
-    role = {*usual, *aws_actions.WRITE_LOGS, *aws_actions.PUT_METRICS, *aws_actions.PULL_IMAGE}
-    role |= set(aws_actions.ENTER_REGISTRY)
-    submit = {*usual, *aws_actions.CREATE_JOBS, *aws_actions.TAG_JOBS, *aws_actions.LIST_JOBS}
-    submit |= {*aws_actions.PASS_ROLE, *aws_actions.READ_LOGS, *aws_actions.READ_TAGS, *aws_actions.READ_METRICS}
+    role = {*usual, *aws_facts.WRITE_LOGS, *aws_facts.PUT_METRICS, *aws_facts.PULL_IMAGE}
+    role |= set(aws_facts.ENTER_REGISTRY)
+    submit = {*usual, *aws_facts.CREATE_JOBS, *aws_facts.TAG_JOBS, *aws_facts.LIST_JOBS}
+    submit |= {*aws_facts.PASS_ROLE, *aws_facts.READ_LOGS, *aws_facts.READ_TAGS, *aws_facts.READ_METRICS}
     assert tuple(map(actions, documents(SMALL))) == (role, submit)
-    role |= {*aws_actions.USE_NETWORK, *aws_actions.USE_KEYS}
-    submit |= set(aws_actions.USE_ENCRYPTED)
+    role |= {*aws_facts.USE_NETWORK, *aws_facts.USE_KEYS}
+    submit |= set(aws_facts.USE_ENCRYPTED)
     assert tuple(map(actions, documents(LARGE))) == (role, submit)
 
 

@@ -18,7 +18,7 @@ import pytest
 from effort import SOAK
 from wheels import wheel
 
-from headrace.cloud.own_wheel import own_wheel
+from headrace.cloud.image_files import own_wheel
 from headrace.hosting.isolation.needed_paths import environment_of
 
 LAUNCHERS = ("click", "pydantic", "numpy", "msgspec", "yaml")

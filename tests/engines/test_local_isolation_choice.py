@@ -13,7 +13,7 @@ from machine import Machine
 from stage import groups, text
 
 from headrace import engines
-from headrace.cli.views import isolation_table
+from headrace.cli.views import doctor_tables
 from headrace.cli.views.table import show
 from headrace.engines.local.isolation.choice import choose
 from headrace.errors import EngineRefused
@@ -342,9 +342,9 @@ def test_doctor_says_what_becomes_of_writes_to_channels(monkeypatch, capsys):
     ):
         found = Findings("", "", True, False, why)
         monkeypatch.setattr(probing, "examine", lambda found=found: found)
-        show(isolation_table.isolation_document(isolation_table.report("", ())))
+        show(doctor_tables.isolation_document(doctor_tables.machine_report("", ())))
         assert words in capsys.readouterr().out
-    show(isolation_table.isolation_document(isolation_table.MachineReport(Isolation(), True)))
+    show(doctor_tables.isolation_document(doctor_tables.MachineReport(Isolation(), True)))
     assert "changes your own folder" in capsys.readouterr().out
 
 

@@ -15,8 +15,7 @@ import pytest
 from recorded_runs import FEED, columns_of, feed, host, loader, record
 from recorded_runs import rank as recorded_rank
 
-from headrace.catalog.cost import cost
-from headrace.catalog.prices import Price, price_of
+from headrace.catalog.prices import Price, cost, price_of
 from headrace.cli.views.advise_tables import advice_document, milliseconds
 from headrace.cli.views.table import show
 from headrace.errors import UsageError

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from recorded_runs import HOSTS, START, columns_of, host, rank, record
 
-from headrace.cli.views.progress import Progress
+from headrace.cli.views.run_screen import Progress
 from headrace.insight import FORMULAS, cost_report, report
 from headrace.insight.advise.calibrate import measure
 from headrace.insight.figures import quantities

@@ -11,8 +11,7 @@ from datetime import date
 import pytest
 from recorded_runs import columns_of
 
-from headrace.catalog.cost import cost
-from headrace.catalog.prices import price_of
+from headrace.catalog.prices import cost, price_of
 from headrace.insight.cost.cost_report import CostReport, cost_of
 from headrace.insight.figures.loaders import training_of
 from headrace.insight.figures.run_files import PlannedGroup, PlannedJob

@@ -243,3 +243,22 @@ def last_day(as_of: str) -> date:
     year, month = parts
     next_month = date(year, month, 28) + timedelta(days=4)
     return next_month - timedelta(days=next_month.day)
+
+
+SECONDS_PER_HOUR = 3600
+
+
+def cost(price_per_hour: float, seconds: float) -> float:
+    """Returns what instances cost: ``price_per_hour * seconds / 3600``.
+
+    Args:
+        price_per_hour: of one instance, or of several that run for the same time, added up.
+        seconds: how long it runs; of several instances with one price, their seconds added up.
+
+    Returns:
+        Money in the currency of the price.
+
+    >>> cost(3.825, 1.19)  # a step of 1.19 s on one ml.p3.2xlarge: 0.126 cent
+    0.001264375
+    """
+    return price_per_hour * seconds / SECONDS_PER_HOUR

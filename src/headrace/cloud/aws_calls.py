@@ -7,14 +7,19 @@ a right names the action: it follows from the call, not from AWS's words.
 from __future__ import annotations
 
 import functools
+import json
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from headrace.catalog.aws_errors import AwsFault, fault_of
+from headrace.catalog.aws_facts import AwsFault, fault_of
+from headrace.catalog.price_update import OFFER, newest, product_rows
+from headrace.catalog.prices import Price
 from headrace.errors import CloudError, HeadraceError, UsageError
 from headrace.install_hint import install_hint
 
 if TYPE_CHECKING:
     from botocore.exceptions import ClientError  # type: ignore[import-untyped, unused-ignore]
+
 
 MISSING_OPTION = "--region, AWS_REGION, or `region` in a profile of ~/.aws/config"
 _NO_CLIENT = "--region is a name such as eu-west-1; AWS_ENDPOINT_URL, when it is set, begins with https://"
@@ -169,3 +174,38 @@ def _action(client: Client, operation: str) -> str:
 def _prefix(client: Client) -> str:
     """Returns the service as policies name it: that which signatures name, of all services that are used here."""
     return str(client.meta.service_model.signing_name)
+
+
+API_REGION = "us-east-1"
+"""The API is in few regions, and has the prices of all."""
+_TRAINING = {"Type": "CONTAINS", "Field": "usagetype", "Value": "Train:ml."}
+_PAGE = 100
+
+
+def asked_prices(client: Client, regions: Sequence[str], read_on: str) -> tuple[Price, ...]:
+    """Asks for the prices of training.
+
+    Args:
+        client: of ``pricing``.
+        regions: of which; none for all.
+        read_on: today, ISO 8601, which the source names.
+
+    Raises:
+        CloudError, UsageError: the API cannot be asked, or its answer is not a price list.
+    """
+    try:
+        rows = [row for region in regions or ("",) for each in _products(client, region) for row in product_rows(each)]
+        return newest(rows, read_on)
+    except ValueError as error:
+        raise CloudError(f"pricing:GetProducts: the answer cannot be read: {error}") from error
+
+
+def _products(client: Client, region: str) -> Iterator[Any]:
+    filters = [_TRAINING, *([{"Type": "EQUALS", "Field": "regionCode", "Value": region}] if region else [])]
+    asked: dict[str, Any] = {"ServiceCode": OFFER, "Filters": filters, "MaxResults": _PAGE}
+    while True:
+        page = call(client, "get_products", **asked)
+        yield from map(json.loads, page.get("PriceList", ()))
+        if not page.get("NextToken"):
+            return
+        asked["NextToken"] = page["NextToken"]

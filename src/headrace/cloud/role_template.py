@@ -1,6 +1,6 @@
 """The role under which jobs run on SageMaker, and the policy of who submits them: what they need, and no more.
 
-Which actions these are stands in `headrace.catalog.aws_actions`; here is on what they are allowed. Pure.
+Which actions these are stands in `headrace.catalog.aws_facts`; here is on what they are allowed. Pure.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from headrace.catalog import aws_actions as actions
-from headrace.catalog.bucket_names import why_no_bucket
+from headrace.catalog import aws_facts as actions
+from headrace.catalog.aws_facts import why_no_bucket
 from headrace.cloud.stack_template import KIND_TAG, Document, StackTemplate
 from headrace.errors import CloudError, UsageError
 

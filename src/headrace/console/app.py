@@ -10,7 +10,7 @@ Each JSON answer is the document that a command prints with ``--output json``:
     /api/runs/RUN/logs            the lines of headrace logs RUN, a page of them
                                   ?group, host, stream, text, limit, and one of t (with back), after, before
     /api/compare?run=A&run=B      headrace compare A B
-    /api/grids, /api/grids/GRID   see `headrace.console.grid_answers`
+    /api/grids, /api/grids/GRID   see `headrace.console.live`
     /api/unreadable               directories among the runs whose header cannot be read
 
 Of a run whose header cannot be read, status and report are ``{"run_id", "error", "hint", "damage"}``: what is wrong
@@ -38,11 +38,9 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from headrace import insight
-from headrace.console.grid_answers import GridAnswers
 from headrace.console.guard import Guard
-from headrace.console.live import News, event_stream
-from headrace.console.page_parts import Pages
-from headrace.console.request_numbers import count, number, stretch
+from headrace.console.live import GridAnswers, News, event_stream
+from headrace.console.page_parts import Pages, count, number, stretch
 from headrace.errors import HeadraceError, RunNotFound, UsageError
 from headrace.insight.figures.run_files import why_unread
 from headrace.insight.run_cache import RunCache, RunIndex

@@ -22,7 +22,7 @@ import msgspec
 from starlette.requests import Request
 
 from headrace import insight
-from headrace.console.request_numbers import number, stretch
+from headrace.errors import UsageError
 from headrace.grid.journal.grid_record import LineState
 from headrace.grid.report.grid_charts import lanes_of
 from headrace.grid.report.grid_documents import best_table, metric_names
@@ -43,7 +43,7 @@ from headrace.insight.render.run_documents import (
     verdict_badge,
 )
 from headrace.insight.render.svg import Axis, merged, plot
-from headrace.insight.run_cache import RunCache, RunIndex
+from headrace.insight.run_cache import MOST_SECONDS, SINCE, RunCache, RunIndex
 from headrace.runs import Run, Status
 from headrace.runs.describe import describe
 from headrace.runs.run_listing import RunLine
@@ -371,3 +371,36 @@ def _origin(report: Report) -> Source:
 def _spaced(words: str) -> str:
     """Returns ``MaxRuntimeExceeded`` as words."""
     return "".join(f" {letter}" if letter.isupper() and at else letter for at, letter in enumerate(words))
+
+
+DEFAULT_POINTS = 400
+_DIGITS = 15  # of a number that says how many
+
+
+def stretch(request: Request) -> tuple[float | None, float | None, int]:
+    """Returns start and end of what is asked for, seconds since the epoch, and in how many points."""
+    return number(request, "start"), number(request, "end"), count(request, "points") or DEFAULT_POINTS
+
+
+def count(request: Request, name: str) -> int | None:
+    """Returns a whole number; None where it is not named."""
+    text = request.query_params.get(name, "")
+    if not text:
+        return None
+    if not text.lstrip("-").isdecimal() or len(text) > _DIGITS:
+        raise UsageError(f"{name} is {text[:80]!r}, which is not a whole number", hint=f"for example {name}=100")
+    return int(text)
+
+
+def number(request: Request, name: str) -> float | None:
+    """Returns a number; None where it is not named."""
+    text = request.query_params.get(name)
+    if text is None or text == "":
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not abs(value) < MOST_SECONDS:
+        raise UsageError(f"{name} is {text!r}, which is not a number", hint=SINCE)
+    return value

@@ -194,25 +194,25 @@ def _engine(name: str, output: str) -> int:
     """Says what works in an engine. Returns 1 when it lacks something without which no job runs there, else 0."""
     from headrace import engines
     from headrace.cli.options import answer
-    from headrace.cli.views import capability_table
+    from headrace.cli.views.doctor_tables import capability_document, capability_values
 
     found = engines.capabilities(name)
-    answer(capability_table.values(name, found), output, lambda: capability_table.capability_document(name, found))
+    answer(capability_values(name, found), output, lambda: capability_document(name, found))
     return 1 if any(one.needed and not one.works for one in found) else 0
 
 
 def _machine(job: str, overrides: tuple[str, ...], output: str) -> int:
     """Says what this machine offers to the hosts of a job."""
     from headrace.cli.options import answer
-    from headrace.cli.views import isolation_table
+    from headrace.cli.views.doctor_tables import isolation_document, machine_report
     from headrace.errors import UsageError
 
     if overrides and not job:
         raise UsageError("--set changes a job file, and no job file was given", hint="give --job FILE too")
-    found = isolation_table.report(job, overrides)
+    found = machine_report(job, overrides)
     if not job:
         click.echo(NO_COMMAND, err=True)
-    answer(found, output, lambda: isolation_table.isolation_document(found))
+    answer(found, output, lambda: isolation_document(found))
     return 0
 
 

@@ -117,8 +117,7 @@ def plan(
     from headrace import engines
     from headrace.cli.options import answer
     from headrace.cli.views.cost_tables import projection_document
-    from headrace.cli.views.plan_document import view
-    from headrace.cli.views.plan_tables import plan_document
+    from headrace.cli.views.plan_document import plan_document, view
     from headrace.engines.planning.code_size import code_notes
     from headrace.engines.planning.engine_job import EngineJob
     from headrace.job import load_job

@@ -152,8 +152,7 @@ def update(files: tuple[Path, ...], regions: tuple[str, ...], profile: str | Non
 def _asked(regions: Sequence[str], profile: str | None, today: str) -> Sequence[Price]:
     from contextlib import closing
 
-    from headrace.cloud.aws_calls import Aws
-    from headrace.cloud.price_api import API_REGION, asked_prices
+    from headrace.cloud.aws_calls import API_REGION, Aws, asked_prices
 
     with closing(Aws(API_REGION, profile)) as aws:
         return asked_prices(aws.client("pricing"), regions, today)

@@ -1,13 +1,34 @@
-"""The report of a trial as a document. It shows values; it computes none."""
+"""What `headrace doctor` tells, as documents: a trial, how this machine isolates the hosts of a job, what works in an
+engine."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from headrace.engines.capability import Capability
 from headrace.insight.doctor.doctor_report import TRIAL_FIGURES, RankReport, TrialReport, advice_lines
 from headrace.insight.doctor.offload_decision import Advice
 from headrace.insight.figures.figure import Figure
-from headrace.insight.render.document import Document, Section, Sentence, Table, document, notes, section, sentences
+from headrace.insight.render.document import (
+    Document,
+    Heading,
+    Section,
+    Sentence,
+    Table,
+    document,
+    notes,
+    section,
+    sentences,
+    table,
+)
 from headrace.insight.render.plain_text import MISSING, number, spread
 from headrace.measuring.watch import STOPPED
+
+if TYPE_CHECKING:
+    from headrace.instance.isolation_level import Isolation
 
 
 def trial_document(report: TrialReport) -> Document:
@@ -81,3 +102,71 @@ def _transfer(report: TrialReport) -> Section:
     )
     title = "a batch over TCP (headrace's feed on loopback, both ends on this machine)"
     return section(Sentence(title, strong=True), Table("", (), rows, right=frozenset({1})), wire)
+
+
+class MachineReport(msgspec.Struct, frozen=True):
+    """What this machine offers to hosts.
+
+    Attributes:
+        isolation: what ``engines.local.isolation: auto`` gets here, or that of a job.
+        as_root: whether namespaces are made as root, without a user namespace.
+        channels_read_only: why hosts in namespaces can only read their channels; empty where each can write to a view
+            of its own.
+    """
+
+    isolation: Isolation
+    as_root: bool
+    channels_read_only: str = ""
+
+
+def machine_report(path: str, overrides: tuple[str, ...]) -> MachineReport:
+    """Looks at this machine, and at a job file when there is one. Raises what `load_job` and `choose` raise."""
+    from headrace.engines.local.isolation.choice import choose, found_here
+    from headrace.job import load_job
+
+    found = found_here()
+    wanted = "auto"
+    if path:
+        job = load_job(path, list(overrides))
+        job.check_files()
+        wanted = job.local.isolation
+    return MachineReport(choose(wanted), not found.user_namespace, found.overlay)
+
+
+def isolation_document(found: MachineReport) -> Document:
+    """Returns the report."""
+    isolation = found.isolation
+    if isolation.own_files:
+        own = "name, address, ports and processes" if isolation.own_network else "name and processes"
+        writes = "what a host writes to its input channels stays with it, and goes with the run"
+        if found.channels_read_only:
+            writes = f"hosts can only read their input channels: {found.channels_read_only}"
+        way = "hosts reach other machines" if isolation.outward else "hosts reach only each other"
+        lines = [
+            f"every host has its own /opt/ml, /tmp, {own}",
+            f"made {'as root' if found.as_root else 'without root, in a user namespace'}",
+            writes,
+            f"{way}{f': {isolation.why_not_outward}' if isolation.why_not_outward else ''}",
+        ]
+        if not isolation.own_network:
+            lines.append("they are addresses of this machine: a port on 0.0.0.0 can be had by one host")
+    else:
+        lines = [
+            "hosts are addresses of this machine: they share its name, files, processes and ports",
+            "what a host writes to an input channel changes your own folder, and what other hosts see",
+            "a port on 0.0.0.0 can be had by one host; names algo-N do not resolve; there is no /opt/ml",
+        ]
+    heading = Heading(f"isolation: {isolation.level} ({isolation.why})")
+    return document(section(heading, *(Sentence(line, detail=True) for line in lines)))
+
+
+def capability_values(engine: str, found: Sequence[Capability]) -> dict[str, object]:
+    """Returns what output as JSON holds."""
+    return {"engine": engine, "capabilities": [one._asdict() for one in found]}
+
+
+def capability_document(engine: str, found: Sequence[Capability]) -> Document:
+    """Returns what works, and what to do where something does not."""
+    rows = ((one.name, "yes" if one.works else "no", one.detail) for one in found)
+    missing = (f"for {one.name}: {one.hint}" for one in found if not one.works and one.hint)
+    return document(section(Heading(f"engine {engine}"), table(("", "works", ""), rows)), section(*sentences(missing)))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.catalog.bandwidth import parse_bandwidth
+from headrace.catalog.instance_types import parse_bandwidth
 from headrace.engines.local.checked_job import CheckedJob
 from headrace.engines.planning.named_paths import named_paths
 from headrace.engines.planning.plan_channels import stage_order

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from headrace.catalog.cost import cost
-from headrace.catalog.prices import price_of
+from headrace.catalog.prices import cost, price_of
 from headrace.engines.local.limits.assign import HostLimits, Machine, assign_limits
 from headrace.engines.planning.run_folders import in_run
 from headrace.errors import JobInvalid

@@ -1,6 +1,6 @@
 """What a job needs to be allowed: the actions of whoever submits it, and of the role under which it runs. Pure.
 
-Which actions these are stands in `headrace.catalog.aws_actions`, of which `headrace cloud role` makes its documents.
+Which actions these are stands in `headrace.catalog.aws_facts`, of which `headrace cloud role` makes its documents.
 `headrace plan` shows them with the resources of one job.
 """
 
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.catalog import aws_actions
-from headrace.catalog.aws_actions import partition_of
+from headrace.catalog import aws_facts
+from headrace.catalog.aws_facts import partition_of
 from headrace.engines.submission import Permission, Submission, Upload
 from headrace.instance.storage import split
 
@@ -45,22 +45,22 @@ def _submitter(planned: SageMakerJob) -> Iterator[Permission]:
     job, there = planned.job, partition_of(planned.region)
     jobs = (f"arn:{there}:sagemaker:{planned.region}:*:training-job/*",)
     once = planned.options.naming == "job"
-    tags = (*(aws_actions.TAG_JOBS if job.tags or once else ()), *(aws_actions.READ_TAGS if once else ()))
-    yield Permission((*aws_actions.SUBMIT_JOBS, *tags), jobs, "the training job")
-    yield Permission(aws_actions.STOP_JOBS, jobs, "`headrace stop`, and a budget that is used up", optional=True)
-    yield Permission(aws_actions.LIST_JOBS, ("*",), "`headrace doctor --engine sagemaker`", optional=True)
-    yield Permission(aws_actions.PASS_ROLE, (job.role or "",), "to give it its role")
+    tags = (*(aws_facts.TAG_JOBS if job.tags or once else ()), *(aws_facts.READ_TAGS if once else ()))
+    yield Permission((*aws_facts.SUBMIT_JOBS, *tags), jobs, "the training job")
+    yield Permission(aws_facts.STOP_JOBS, jobs, "`headrace stop`, and a budget that is used up", optional=True)
+    yield Permission(aws_facts.LIST_JOBS, ("*",), "`headrace doctor --engine sagemaker`", optional=True)
+    yield Permission(aws_facts.PASS_ROLE, (job.role or "",), "to give it its role")
     yield from _objects(there, "code and headrace", planned.base, read=True, write=True, remove=True)
     yield from _objects(there, "the record of the run", planned.job.record.uri if planned.job.record else "", read=True)
     yield from _objects(there, "model and output", job.output_path or "", read=True)
-    streams = (f"arn:{there}:logs:{planned.region}:*:log-group:{aws_actions.LOG_GROUP}:*",)
+    streams = (f"arn:{there}:logs:{planned.region}:*:log-group:{aws_facts.LOG_GROUP}:*",)
     yield Permission(
-        aws_actions.READ_LOGS, streams, "`headrace logs --platform`: what its containers print", optional=True
+        aws_facts.READ_LOGS, streams, "`headrace logs --platform`: what its containers print", optional=True
     )
     words = "what CloudWatch measured of hosts whose own record is lost"
-    yield Permission(aws_actions.READ_METRICS, ("*",), words, optional=True)
+    yield Permission(aws_facts.READ_METRICS, ("*",), words, optional=True)
     if job.output_kms_key:
-        yield Permission(aws_actions.USE_ENCRYPTED, _keys(planned, [job.output_kms_key]), "the key of its output")
+        yield Permission(aws_facts.USE_ENCRYPTED, _keys(planned, [job.output_kms_key]), "the key of its output")
 
 
 def _role(planned: SageMakerJob) -> Iterator[Permission]:
@@ -85,15 +85,15 @@ def _of_service(planned: SageMakerJob, there: str) -> Iterator[Permission]:
         yield from _objects(there, f"the channel {name}{objects}", channel.s3_data, read=True, folder=False)
     yield from _objects(there, "model and output", job.output_path or "", read=False, write=True)
     yield from _objects(there, "checkpoints", job.checkpoint_s3_uri or "", read=True, write=True, remove=True)
-    streams = (f"arn:{there}:logs:{planned.region}:*:log-group:{aws_actions.LOG_GROUP}:*",)
-    yield Permission(aws_actions.WRITE_LOGS, streams, "what its containers print")
-    yield Permission(aws_actions.PUT_METRICS, ("*",), "its metrics")
+    streams = (f"arn:{there}:logs:{planned.region}:*:log-group:{aws_facts.LOG_GROUP}:*",)
+    yield Permission(aws_facts.WRITE_LOGS, streams, "what its containers print")
+    yield Permission(aws_facts.PUT_METRICS, ("*",), "its metrics")
     yield from _images(planned, there)
     if job.subnets:
-        yield Permission(aws_actions.USE_NETWORK, ("*",), "its network")
+        yield Permission(aws_facts.USE_NETWORK, ("*",), "its network")
     keys = tuple(dict.fromkeys(key for key in (job.volume_kms_key, job.output_kms_key) if key))
     if keys:
-        yield Permission(aws_actions.USE_KEYS, _keys(planned, keys), "its keys")
+        yield Permission(aws_facts.USE_KEYS, _keys(planned, keys), "its keys")
 
 
 def _keys(planned: SageMakerJob, keys: Iterable[str]) -> tuple[str, ...]:
@@ -109,9 +109,9 @@ def _images(planned: SageMakerJob, partition: str) -> Iterator[Permission]:
     region = rest.partition(".")[0]
     repository = path.partition("@")[0].partition(":")[0]
     yield Permission(
-        aws_actions.PULL_IMAGE, (f"arn:{partition}:ecr:{region}:{account}:repository/{repository}",), "the image"
+        aws_facts.PULL_IMAGE, (f"arn:{partition}:ecr:{region}:{account}:repository/{repository}",), "the image"
     )
-    yield Permission(aws_actions.ENTER_REGISTRY, ("*",), "the image")
+    yield Permission(aws_facts.ENTER_REGISTRY, ("*",), "the image")
 
 
 def _objects(
@@ -130,15 +130,15 @@ def _objects(
     if not uri.startswith("s3://"):
         return
     bucket, key = split(uri)
-    wanted = [*(aws_actions.READ_OBJECTS if read else ()), *(aws_actions.PUT_OBJECTS if write else ())]
-    wanted += aws_actions.REMOVE_OBJECTS if remove else ()
+    wanted = [*(aws_facts.READ_OBJECTS if read else ()), *(aws_facts.PUT_OBJECTS if write else ())]
+    wanted += aws_facts.REMOVE_OBJECTS if remove else ()
     beginning = f"{key.rstrip('/')}/" if folder and key else key
     objects = (f"arn:{partition}:s3:::{bucket}/{beginning}*",)
     yield Permission(tuple(sorted(wanted)), objects, why, optional)
     if write:
-        yield Permission(aws_actions.ABORT_UPLOADS, objects, "to remove what an upload in parts left that failed", True)
+        yield Permission(aws_facts.ABORT_UPLOADS, objects, "to remove what an upload in parts left that failed", True)
     if listed:
-        yield Permission(aws_actions.LIST_BUCKET, (f"arn:{partition}:s3:::{bucket}",), why)
+        yield Permission(aws_facts.LIST_BUCKET, (f"arn:{partition}:s3:::{bucket}",), why)
 
 
 def _merged(permissions: Iterable[Permission]) -> tuple[Permission, ...]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headrace.catalog.aws_actions import partition_of
+from headrace.catalog.aws_facts import partition_of
 from headrace.engines.sagemaker.sagemaker_job import SageMakerJob
 from headrace.errors import UsageError
 from headrace.grid.batch_options import BatchOptions

@@ -11,8 +11,8 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from headrace.catalog import aws_actions as actions
-from headrace.catalog.aws_actions import partition_of
+from headrace.catalog import aws_facts as actions
+from headrace.catalog.aws_facts import partition_of
 from headrace.cloud.stack_template import KIND_TAG, Document, StackTemplate
 from headrace.engines.sagemaker.sagemaker_job import SageMakerJob
 from headrace.grid.batch.batch_names import BatchNames

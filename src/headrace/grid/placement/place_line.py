@@ -13,8 +13,7 @@ from datetime import date
 from enum import Enum
 from typing import NamedTuple
 
-from headrace.catalog.cost import cost
-from headrace.catalog.prices import DEFAULT_REGION, Price, price_of
+from headrace.catalog.prices import DEFAULT_REGION, Price, cost, price_of
 from headrace.grid.placement.placement_rules import DataSet, PlacementRules
 
 

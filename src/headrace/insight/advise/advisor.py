@@ -8,10 +8,8 @@ from datetime import datetime, timezone
 
 import msgspec
 
-from headrace.catalog.bandwidth import parse_bandwidth
-from headrace.catalog.cost import cost
-from headrace.catalog.instance_types import hint_for, shape
-from headrace.catalog.prices import CURRENCY, Price, price_of
+from headrace.catalog.instance_types import hint_for, parse_bandwidth, shape
+from headrace.catalog.prices import CURRENCY, Price, cost, price_of
 from headrace.errors import UsageError
 from headrace.insight.advise.advice_text import MISSED, Current, assumed, decide, explains, first_of_all, notes_of
 from headrace.insight.advise.calibrate import measure

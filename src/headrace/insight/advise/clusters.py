@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from headrace.catalog.cost import cost
 from headrace.catalog.instance_types import shape, speed
+from headrace.catalog.prices import cost
 from headrace.insight.advise.measured_inputs import GroupFacts, Measured, published_bandwidth
 from headrace.insight.performance_model import COMPUTE, NETWORK, Pool, Prediction, Range, predict
 from headrace.insight.verdicts.thresholds import NOT_BOUND

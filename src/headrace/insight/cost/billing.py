@@ -12,8 +12,7 @@ from datetime import date
 
 import msgspec
 
-from headrace.catalog.cost import cost
-from headrace.catalog.prices import Price, last_day, price_of, regions
+from headrace.catalog.prices import Price, cost, last_day, price_of, regions
 from headrace.insight.figures.figure import Figure, Spread, Window, figure_of, missing
 from headrace.insight.figures.loaders import LoaderReport
 from headrace.insight.figures.run_files import PlannedGroup

@@ -16,8 +16,7 @@ from datetime import date, datetime, timezone
 
 import msgspec
 
-from headrace.catalog.cost import cost
-from headrace.catalog.prices import CURRENCY, Price, price_of
+from headrace.catalog.prices import CURRENCY, Price, cost, price_of
 from headrace.insight.cost.billing import (
     BILLED_FORMULAS,
     Bill,

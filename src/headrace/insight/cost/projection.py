@@ -12,8 +12,7 @@ from datetime import date
 
 import msgspec
 
-from headrace.catalog.cost import SECONDS_PER_HOUR, cost
-from headrace.catalog.prices import CURRENCY, DEFAULT_REGION, Price, price_of
+from headrace.catalog.prices import CURRENCY, DEFAULT_REGION, SECONDS_PER_HOUR, Price, cost, price_of
 from headrace.insight.cost.billing import amount, unpriced
 from headrace.insight.figures.figure import FORMULAS, Figure, figure_of, missing
 from headrace.insight.figures.run_files import PlannedGroup

@@ -19,7 +19,7 @@ from pydantic_core import CoreSchema
 from pydantic_core.core_schema import no_info_before_validator_function
 
 from headrace.catalog import framework_images, instance_types, prices
-from headrace.catalog.bandwidth import parse_bandwidth
+from headrace.catalog.instance_types import parse_bandwidth
 from headrace.job.model.cpu_set import parse_cpu_set
 from headrace.job.problems.finding import broken, nearest, show
 from headrace.sagemaker_parameters import PREFIX, meaning

@@ -13,7 +13,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator
 
-from headrace.catalog.bucket_names import why_no_bucket
+from headrace.catalog.aws_facts import why_no_bucket
 from headrace.job.model.field_types import AsList, text_of
 from headrace.job.problems.finding import broken
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from headrace.catalog.bucket_names import why_no_bucket
+from headrace.catalog.aws_facts import why_no_bucket
 from headrace.catalog.prices import DEFAULT_REGION
 from headrace.job.model import path_types
 from headrace.job.problems.finding import Finding, Path, show

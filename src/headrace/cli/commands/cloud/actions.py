@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -9,6 +10,7 @@ from typing import TypeVar
 import click
 
 from headrace.cli.options import echo_json
+from headrace.errors import UsageError
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -72,7 +74,7 @@ def write(files: Mapping[str, bytes], folder: Path, *, update: bool, dry_run: bo
         update, dry_run, output: what the options say.
         then: the command that uses them.
     """
-    from headrace.cloud.written_files import write_files
+    from headrace.cli.commands.cloud.actions import write_files
 
     written = write_files(folder, files, update=update, dry_run=dry_run)
     if output == "json":
@@ -86,3 +88,40 @@ def write(files: Mapping[str, bytes], folder: Path, *, update: bool, dry_run: bo
 def progress(line: str) -> None:
     """Tells what happens, on standard error."""
     click.echo(line, err=True)
+
+
+def write_files(folder: Path, files: Mapping[str, bytes], *, update: bool, dry_run: bool = False) -> dict[str, bool]:
+    """Writes files into a folder, which is made if there is none.
+
+    Args:
+        folder: the folder.
+        files: content by name; a name may have folders in it.
+        update: files with another content may be replaced.
+        dry_run: write nothing.
+
+    Returns:
+        By path, whether the file was (or would be) written; not if it is there with the same content.
+
+    Raises:
+        UsageError: one is there with another content, and then none is written; or it cannot be written.
+    """
+    try:
+        there = {name: (folder / name).read_bytes() if (folder / name).exists() else None for name in files}
+        other = [name for name, content in there.items() if content is not None and content != files[name]]
+        if other and not update:
+            names = ", ".join(str(folder / name) for name in other)
+            raise UsageError(f"there already, and other: {names}", hint="--update replaces it, or name another folder")
+        new = {name: there[name] != content for name, content in files.items()}
+        if not dry_run:
+            folder.mkdir(parents=True, exist_ok=True)
+            for name in (name for name, is_new in new.items() if is_new):
+                path = folder / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                partial = path.with_name(f".{path.name}.{os.getpid()}")
+                partial.write_bytes(files[name])
+                partial.replace(path)
+    except OSError as error:
+        raise UsageError(
+            f"--to {folder}: {error.strerror or error}", hint="name a folder in which you may write"
+        ) from error
+    return {str(folder / name): is_new for name, is_new in new.items()}

@@ -227,7 +227,6 @@ def _region(named: str | None) -> str:
 
 
 def _files(base: str, requirements: Path | None, python: str) -> dict[str, bytes]:
-    from headrace.cloud.image_files import ImageOptions, image_files
-    from headrace.cloud.own_wheel import own_wheel
+    from headrace.cloud.image_files import ImageOptions, image_files, own_wheel
 
     return image_files(ImageOptions(base, own_wheel(), requirements.read_bytes() if requirements else b"", python))

@@ -38,7 +38,7 @@ def exported(file: str, queue: str | None, bundle: str | None, region: str | Non
         HeadraceError: it cannot run on AWS Batch.
     """
     from headrace.cloud.aws_calls import Aws
-    from headrace.cloud.own_wheel import own_wheel
+    from headrace.cloud.image_files import own_wheel
     from headrace.grid.batch.export_batch import export_batch
     from headrace.grid.load_grid import load_grid
     from headrace.grid.plan_grid import plan_grid

@@ -1,0 +1,127 @@
+"""Facts of AWS: the IAM actions that each thing needs, what its error codes mean, and what a bucket may be called.
+
+Two parties act: the job's *role*, under which the service and the job's programs work, and the *submitter*, who creates
+the job, looks at it and stops it. What only some jobs need has a list of its own. Services name the same error in
+several ways; here is the one table. The rules of buckets are those of AWS, read in October 2026. Pure.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+
+LOG_GROUP = "/aws/sagemaker/TrainingJobs"
+"""Of CloudWatch Logs, where SageMaker writes what containers print."""
+SERVICE = "sagemaker.amazonaws.com"
+"""Who takes the role."""
+
+READ_OBJECTS = ("s3:GetObject",)
+PUT_OBJECTS = ("s3:PutObject",)
+ABORT_UPLOADS = ("s3:AbortMultipartUpload",)
+WRITE_OBJECTS = (*ABORT_UPLOADS, *PUT_OBJECTS)
+REMOVE_OBJECTS = ("s3:DeleteObject",)
+LIST_BUCKET = ("s3:ListBucket",)
+
+WRITE_LOGS = ("logs:CreateLogGroup", "logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents")
+PUT_METRICS = ("cloudwatch:PutMetricData",)
+PULL_IMAGE = ("ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer")
+ENTER_REGISTRY = ("ecr:GetAuthorizationToken",)
+USE_NETWORK = (
+    "ec2:CreateNetworkInterface", "ec2:CreateNetworkInterfacePermission", "ec2:DeleteNetworkInterface",
+    "ec2:DeleteNetworkInterfacePermission", "ec2:DescribeDhcpOptions", "ec2:DescribeNetworkInterfaces",
+    "ec2:DescribeSecurityGroups", "ec2:DescribeSubnets", "ec2:DescribeVpcs",
+)  # fmt: skip
+USE_KEYS = ("kms:CreateGrant", "kms:Decrypt", "kms:DescribeKey", "kms:Encrypt", "kms:GenerateDataKey")
+
+SUBMIT_JOBS = ("sagemaker:CreateTrainingJob", "sagemaker:DescribeTrainingJob")
+STOP_JOBS = ("sagemaker:StopTrainingJob",)
+CREATE_JOBS = (*SUBMIT_JOBS, *STOP_JOBS)
+TAG_JOBS = ("sagemaker:AddTags",)
+READ_TAGS = ("sagemaker:ListTags",)
+LIST_JOBS = ("sagemaker:ListTrainingJobs",)
+PASS_ROLE = ("iam:PassRole",)
+READ_METRICS = ("cloudwatch:GetMetricStatistics",)
+READ_LOGS = ("logs:DescribeLogStreams", "logs:GetLogEvents")
+USE_ENCRYPTED = ("kms:Decrypt", "kms:GenerateDataKey")
+"""To put and get objects that a key encrypts."""
+
+
+def partition_of(region: str) -> str:
+    """Returns the partition of AWS that a region is in, as ARNs begin with it.
+
+    >>> partition_of("eu-west-1"), partition_of("cn-north-1")
+    ('aws', 'aws-cn')
+    """
+    return "aws-cn" if region.startswith("cn-") else "aws-us-gov" if region.startswith("us-gov-") else "aws"
+
+
+class AwsFault(enum.Enum):
+    """What an error code says."""
+
+    DENIED = "denied"
+    """The caller is known, and lacks a right."""
+    BAD_KEYS = "bad keys"
+    """AWS does not know the credentials, or the signature is wrong."""
+    EXPIRED = "expired"
+    """The credentials were good and have expired."""
+    LIMIT = "limit"
+    """A quota of the account is used up."""
+    BUSY = "busy"
+    """Too many calls: the same one may be accepted later."""
+    OTHER = "other"
+    """What is wrong with the call itself."""
+
+
+_CODES = {
+    AwsFault.DENIED: (
+        "AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "AuthorizationError",
+        "UnauthorizedException", "OptInRequired",
+    ),
+    AwsFault.BAD_KEYS: (
+        "InvalidClientTokenId", "UnrecognizedClientException", "SignatureDoesNotMatch", "InvalidSignatureException",
+        "AuthFailure", "IncompleteSignature", "InvalidAccessKeyId", "MissingAuthenticationToken",
+    ),
+    AwsFault.EXPIRED: ("ExpiredToken", "ExpiredTokenException", "RequestExpired"),
+    AwsFault.LIMIT: (
+        "LimitExceeded", "LimitExceededException", "QuotaExceeded", "ServiceQuotaExceededException",
+        "ResourceLimitExceeded",
+    ),
+    AwsFault.BUSY: (
+        "Throttling", "ThrottlingException", "RequestLimitExceeded", "TooManyRequestsException", "SlowDown",
+    ),
+}  # fmt: skip
+_FAULTS = {code: fault for fault, codes in _CODES.items() for code in codes}
+
+
+def fault_of(code: str) -> AwsFault:
+    """Returns what an error code of AWS says.
+
+    >>> fault_of("ThrottlingException"), fault_of("ValidationException")
+    (<AwsFault.BUSY: 'busy'>, <AwsFault.OTHER: 'other'>)
+    """
+    return _FAULTS.get(code, AwsFault.OTHER)
+
+
+RULE = "3 to 63 lowercase letters, digits, dots and hyphens; a letter or digit at both ends"
+_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_ADDRESS = re.compile(r"[0-9]+(?:\.[0-9]+){3}")
+_BEGINNINGS = ("xn--", "sthree-", "amzn-s3-demo-")
+_ENDINGS = ("-s3alias", "--ol-s3", ".mrap", "--x-s3", "--table-s3")
+
+
+def why_no_bucket(name: str) -> str:
+    """Returns why no bucket can have a name, as a predicate; empty when one can.
+
+    >>> why_no_bucket("my-bucket"), why_no_bucket("10.0.0.1")
+    ('', 'looks like an IP address')
+    """
+    if not _NAME.fullmatch(name):
+        return f"must be {RULE}"
+    if ".." in name or ".-" in name or "-." in name:
+        return "has a dot beside a dot or a hyphen"
+    if _ADDRESS.fullmatch(name):
+        return "looks like an IP address"
+    for text in (*_BEGINNINGS, *_ENDINGS):
+        if (name.startswith if text in _BEGINNINGS else name.endswith)(text):
+            return f"{'begins' if text in _BEGINNINGS else 'ends'} with {text!r}, which S3 keeps for itself"
+    return ""
