@@ -123,5 +123,6 @@ def _stamp(path: Path) -> str:
     for file in (path, path.with_name(f"{path.name}-wal")):
         with contextlib.suppress(FileNotFoundError):  # the log is there only while the journal is open
             status = file.stat()
-            found.append((status.st_mtime_ns, status.st_size))
+            if status.st_size:  # whoever reads a journal that nobody writes makes an empty log, and removes it
+                found.append((status.st_mtime_ns, status.st_size))
     return f"{hash(tuple(found)) & 0xFFFFFFFF:08x}"
