@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.feed.sources.shard_objects import ObjectPath, opened
+from headrace.feed.sources.shard_objects import ObjectBytes, ObjectPath
 
 Columns = Mapping[str, NDArray[Any]]
 ShardPath = Path | ObjectPath
@@ -97,8 +97,7 @@ class _FileBytes:
 def open_bytes(path: ShardPath) -> Iterator[ShardBytes]:
     """Opens a shard for a walk through it. Raises OSError, ShardError."""
     if isinstance(path, ObjectPath):
-        with opened(path) as found:
-            yield found
+        yield ObjectBytes(path)
         return
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -6,14 +6,13 @@ names it, never other bytes.
 
 from __future__ import annotations
 
-import contextlib
 import fnmatch
 import hashlib
 import io
 import os
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -189,10 +188,6 @@ class ObjectBytes:
         self._last = offset
         return self._held[at : at + max(0, end - offset)]
 
-    def close(self) -> None:
-        """Forgets what was read ahead."""
-        self._held = b""
-
 
 class ObjectFile(io.RawIOBase):
     """An object as a file that is open for reading, for libraries that take one."""
@@ -334,13 +329,3 @@ class ObjectRanges:
 
     def close(self) -> None:
         """Nothing is open."""
-
-
-@contextlib.contextmanager
-def opened(path: ObjectPath) -> Iterator[ObjectBytes]:
-    """Opens an object for a walk through it."""
-    found = ObjectBytes(path)
-    try:
-        yield found
-    finally:
-        found.close()

@@ -14,7 +14,7 @@ import msgspec
 from headrace.feed.streams.mixed_lane import MixedLane, OpenSource
 from headrace.feed.streams.open_lane import Lane, Restart
 from headrace.feed.streams.packing import Packable
-from headrace.feed.streams.steps import Kind, LeftOut, Stepped, Steps, StepsLane, outputs_of
+from headrace.feed.streams.steps import LeftOut, Stepped, Steps, StepsLane, outputs_of
 
 MIXED = b"lane mixed"
 
@@ -39,16 +39,8 @@ class MixedStream(Packable, Stepped):
     def __init__(self, parts: Sequence[Any], mixing: Any, steps: Steps = ()) -> None:
         self.parts, self.mixing, self.steps = tuple(parts), mixing, steps
 
-    def _then(self, kind: Kind, function: Callable[[Any], Any]) -> MixedStream:
-        return MixedStream(self.parts, self.mixing, (*self.steps, (kind, function)))
-
     def _documents(self) -> MixedStream:
         return self
-
-    @property
-    def counts(self) -> list[tuple[str, int]]:
-        """One shard without a count."""
-        return [("", -1)]
 
     @property
     def __shards__(self) -> Callable[[], list[tuple[str, int]]]:

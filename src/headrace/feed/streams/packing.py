@@ -16,7 +16,7 @@ import msgspec
 from headrace.feed.streams.open_lane import BEGINNING, Lane, Opener, Restart
 from headrace.feed.streams.packed_lane import BlocksLane, CutLane, PackedLane, Seed
 from headrace.feed.streams.sequences import Longer, Method, Packing, token_dtype
-from headrace.feed.streams.steps import Kind, LeftOut, Stepped, Steps, StepsLane
+from headrace.feed.streams.steps import LeftOut, Stepped, Steps, StepsLane
 
 SEQUENCE = b"lane sequence"
 
@@ -32,14 +32,6 @@ class Packed(Stepped):
 
     def __init__(self, documents: Any, packing: Packing, steps: Steps = ()) -> None:
         self.documents, self.packing, self.steps = documents, packing, steps
-
-    def _then(self, kind: Kind, function: Callable[[Any], Any]) -> Packed:
-        return Packed(self.documents, self.packing, (*self.steps, (kind, function)))
-
-    @property
-    def counts(self) -> list[tuple[str, int]]:
-        """One shard without a count."""
-        return [("", -1)]
 
     @property
     def __shards__(self) -> Callable[[], list[tuple[str, int]]]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -81,12 +81,24 @@ def gives_many(steps: Steps) -> bool:
     return any(kind == "flat_map" for kind, _ in steps)
 
 
-class Stepped(ABC):
-    """What steps can be put behind."""
+class Stepped:
+    """What steps can be put behind. It has no count: it is read in lanes.
 
-    @abstractmethod
+    Attributes:
+        steps: what is done with each output, in order.
+    """
+
+    steps: Steps
+
+    @property
+    def counts(self) -> list[tuple[str, int]]:
+        """One shard without a count."""
+        return [("", -1)]
+
     def _then(self: Self, kind: Kind, function: Callable[[Any], Any]) -> Self:
-        """Returns the same with one more step."""
+        more = copy.copy(self)
+        more.steps = (*self.steps, (kind, function))
+        return more
 
     def map(self: Self, function: Callable[[Any], Any]) -> Self:
         """Returns what a function makes of every output. It may draw random numbers.

@@ -16,7 +16,7 @@ import msgspec
 from headrace.errors import INTERRUPTIONS, PipelineError
 from headrace.feed.streams.open_lane import BEGINNING, Lane, Restart
 from headrace.feed.streams.packing import Packable
-from headrace.feed.streams.steps import Kind, LeftOut, Stepped, Steps, gives_many, left_out, outputs_of
+from headrace.feed.streams.steps import LeftOut, Stepped, Steps, gives_many, left_out, outputs_of
 
 _BLOCK = 1024  # places whose rows are found at a time
 
@@ -56,17 +56,14 @@ class Stream(Packable, Stepped):
     """
 
     def __init__(self, source: Rows, steps: Steps = ()) -> None:
-        self._source, self._steps = source, steps
-
-    def _then(self, kind: Kind, function: Callable[[Any], Any]) -> Stream:
-        return Stream(self._source, (*self._steps, (kind, function)))
+        self._source, self.steps = source, steps
 
     def _documents(self) -> Stream:
         return self
 
     def _only(self, keys: Collection[str]) -> Stream:
         """Returns the same over some of the shards."""
-        return Stream(self._source._only(keys), self._steps)
+        return Stream(self._source._only(keys), self.steps)
 
     def batch(self, rows: int) -> NoReturn:
         """Raises PipelineError: there are no consecutive rows any more; `Source.batch` has them."""
@@ -84,11 +81,6 @@ class Stream(Packable, Stepped):
     def mixing(self) -> Any:
         """What the source is a mixture of (`headrace.feed.wire.messages`); None for no mixture."""
         return getattr(self._source, "mixing", None)
-
-    @property
-    def counts(self) -> list[tuple[str, int]]:
-        """One shard without a count."""
-        return [("", -1)]
 
     @property
     def __shards__(self) -> Callable[[], list[tuple[str, int]]]:
@@ -126,7 +118,7 @@ class Stream(Packable, Stepped):
             skipped: takes rows that raise, and why, which are left out then; None to raise.
         """
         begin, end = order.places * number // lanes, order.places * (number + 1) // lanes
-        return LaneRows(self._source, self._steps, range(begin, end), order, start, skipped)
+        return LaneRows(self._source, self.steps, range(begin, end), order, start, skipped)
 
 
 class LaneRows(Lane):

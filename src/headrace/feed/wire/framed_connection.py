@@ -31,7 +31,7 @@ from headrace.feed.identifiers import NO_ROUTE, RouteNumber
 from headrace.feed.wire import messages
 from headrace.feed.wire.chunks import ChunkReader, ChunkWriter, Payload
 from headrace.feed.wire.frames import HEADER_BYTES, Frame, Header, Seal, check_begin, read_header, write_header
-from headrace.feed.wire.messages import Message
+from headrace.feed.wire.messages import Decode, Message
 from headrace.feed.wire.tls import ClientTls, ServerTls
 from headrace.feed.wire.transport import MAX_DESCRIPTORS, ByteStream, PlainStream, TlsStream
 
@@ -47,8 +47,6 @@ _EXPECT = 1024 << 10  # bytes of a chunk that the receiver is woken for at once
 class ConnectionClosed(Exception):
     """The peer has closed, or the connection broke."""
 
-
-Decode = Callable[[bytearray], Message]
 
 Sink = Callable[[Frame, int], Sequence[memoryview]]
 """Given a frame and its payload's length, names the memory to receive it into (sizes add up to the length)."""

@@ -17,7 +17,7 @@ they are in a slab, whose descriptor is passed along (Unix socket), or follow th
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -588,29 +588,11 @@ Message = (
     | Status | Fork | Forked | Exited
 )  # fmt: skip
 
-_encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
-_hellos: msgspec.msgpack.Decoder[Hello] = msgspec.msgpack.Decoder(Hello)
-_greetings: msgspec.msgpack.Decoder[Challenge | Welcome | Refused] = msgspec.msgpack.Decoder(
-    Challenge | Welcome | Refused
-)
+encode = msgspec.msgpack.Encoder().encode
 
-
-def encode(message: Message) -> bytes:
-    """Encodes a message."""
-    return _encoder.encode(message)
-
-
-def decode(data: bytes | bytearray | memoryview) -> Message:
-    """Decodes a message. Raises msgspec.DecodeError (ValidationError included)."""
-    return _decoder.decode(data)
-
-
-def decode_hello(data: bytes | bytearray | memoryview) -> Message:
-    """Decodes what a client may say before it has proved itself. Raises msgspec.DecodeError."""
-    return _hellos.decode(data)
-
-
-def decode_greeting(data: bytes | bytearray | memoryview) -> Message:
-    """Decodes what a server may say before it has proved itself. Raises msgspec.DecodeError."""
-    return _greetings.decode(data)
+# They raise msgspec.DecodeError (ValidationError included). Before a peer has proved itself, a client may say hello
+# only, and a server a greeting.
+Decode = Callable[[bytes | bytearray | memoryview], Message]
+decode: Decode = msgspec.msgpack.Decoder(Message).decode
+decode_hello: Decode = msgspec.msgpack.Decoder(Hello).decode
+decode_greeting: Decode = msgspec.msgpack.Decoder(Challenge | Welcome | Refused).decode
