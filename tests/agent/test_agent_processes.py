@@ -23,7 +23,7 @@ from patience import allowed
 
 
 def until(condition, seconds=10.0):
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + allowed(seconds)
     while not (value := condition()):
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -357,11 +357,7 @@ def test_what_a_program_that_saves_is_connected_with_by_pipes_ends_after_it(comm
         ["bash", "-c", command + "; :"], cwd=tmp_path, env={**os.environ, "PATH": path}, stdout=subprocess.DEVNULL
     )
 
-    def handles():
-        catching = [each.pid for each in descendants(shell.pid) if _catches(each.pid)]
-        return any(b"train.py" in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in catching)
-
-    until(handles)
+    until(lambda: any(_runs_and_catches(each.pid) for each in descendants(shell.pid)))
     ending = EndingTree(shell.pid)
     members = [*ending.signalled, *ending.later]
 
@@ -377,8 +373,10 @@ def test_what_a_program_that_saves_is_connected_with_by_pipes_ends_after_it(comm
     shell.wait()
 
 
-def _catches(pid):
+def _runs_and_catches(pid):
+    """Whether a process is train.py, not a part of the shell whose command names it, and has its handler by now."""
     with contextlib.suppress(OSError):
-        text = Path(f"/proc/{pid}/status").read_text()
-        return bool(int(text.partition("SigCgt:")[2].split()[0], 16) & 1 << (signal.SIGTERM - 1))
+        status, arguments = (Path(f"/proc/{pid}/{name}").read_text() for name in ("status", "cmdline"))
+        caught = int(status.partition("SigCgt:")[2].split()[0], 16)
+        return arguments.split("\0")[1:2] == ["train.py"] and caught & 1 << (signal.SIGTERM - 1)
     return False
