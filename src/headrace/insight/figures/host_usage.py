@@ -307,9 +307,9 @@ def _host(key: Key, rows: Table, instance_type: str) -> PlatformUse:
     known = shape(instance_type)
     cpus, gpus = (None, None) if known is None else (known.vcpus, known.gpus)
 
-    def figure(field: str, together: Callable[[list[float]], float], parts: int | None = 1) -> Figure:
+    def figure(field: str, together: Callable[[list[float]], float], parts: int | None = 1, name: str = "") -> Figure:
         """A figure of the minutes, divided by the number of parts that its values are the sum of, if that is known."""
-        name, measured = f"platform_{field}", rows.measured(field)
+        name, measured = f"platform_{name or field}", rows.measured(field)
         if not len(measured):
             return missing(name, f"{key.source} has none of this host")
         unit = "%" if parts else "% of one"  # without the shape of its type, how many were added up is not known
@@ -322,7 +322,7 @@ def _host(key: Key, rows: Table, instance_type: str) -> PlatformUse:
         source=key.source,
         cpu=figure("cpu", fmean, cpus),
         memory=figure("memory", max),
-        gpu_use=msgspec.structs.replace(figure("gpu", fmean, gpus), name="platform_gpu_use"),
+        gpu_use=figure("gpu", fmean, gpus, "gpu_use"),
         gpu_memory=figure("gpu_memory", max, gpus),
         disk=figure("disk", max),
     )
