@@ -167,7 +167,7 @@ class SimulatedPool(WorkerPool):
         self._missing.clear()
         staying = [worker for worker in self._workers.values() if not worker.leaves]
         if len(staying) > 1 and self.chance.random() < self.world.leave:
-            self.chance.choice(staying).dismiss()
+            self.dismiss(self.chance.choice(staying))
         return fresh
 
     def release(self, worker: Worker) -> None:

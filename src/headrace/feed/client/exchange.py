@@ -397,21 +397,18 @@ class Exchange:
         self._assembly.ledger.settle(request.slab)
         if isinstance(message, messages.Lost):
             self._worker_pool.note_lost(worker, message.reason)
-        self._follow(worker, request, request.answered(message, now), message, frame)
+        outcome = request.answered(message, now)
+        if isinstance(message, messages.Done) and outcome is Outcome.ROWS:
+            self._done(worker, request, message, frame)
+        else:
+            self._follow(worker, request, outcome, message)
 
     def _follow(
-        self,
-        worker: Worker,
-        request: Request,
-        outcome: Outcome,
-        answer: messages.Answer | None = None,
-        frame: Frame | None = None,
+        self, worker: Worker, request: Request, outcome: Outcome, answer: messages.Answer | None = None
     ) -> None:
-        """Does what follows from the end of a request; `answer` is None when its worker is gone."""
+        """Does what follows from the end of a request without rows; `answer` is None when its worker is gone."""
         slice_ = request.slice
-        if isinstance(answer, messages.Done) and frame is not None and outcome is Outcome.ROWS:
-            self._done(worker, request, answer, frame)
-        elif isinstance(answer, messages.Done) and outcome is Outcome.COMPARE and request.check is not None:
+        if isinstance(answer, messages.Done) and outcome is Outcome.COMPARE and request.check is not None:
             self._compare(worker, request.check, answer)
         elif outcome is Outcome.WHOLE:
             if request.message.check:

@@ -126,7 +126,7 @@ class LocalPool(WorkerPool):
         while self._missing and len(staying) + len(self._missing) > executors:
             self._missing.pop()
         for number in sorted(staying)[executors:]:
-            staying[number].dismiss()
+            self.dismiss(staying[number])
 
     def tuned(self, because: Because, figures: str) -> None:
         """Notes what the number of executors is based on."""

@@ -120,7 +120,7 @@ class RemotePool(WorkerPool):
         leaving = {endpoint.address for endpoint in endpoints if endpoint.state == "leaving"}
         for worker in self._workers.values() if leaving else ():
             if worker.endpoint is not None and worker.endpoint.address in leaving:
-                worker.dismiss()
+                self.dismiss(worker)
         welcomed, self._welcomed = self._welcomed, []
         self._judge(endpoints, now)
         return welcomed

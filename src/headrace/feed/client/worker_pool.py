@@ -89,11 +89,6 @@ class Worker:
         """Whether it is asked for slices."""
         return self.state is WorkerState.READY
 
-    def dismiss(self) -> None:
-        """It is to go as soon as it owes nothing."""
-        if self.state is not WorkerState.LEAVING:
-            self.state = WorkerState.DISMISSED
-
     @property
     def leaves(self) -> bool:
         """Whether it is to go."""
@@ -118,6 +113,7 @@ class WorkerPool(abc.ABC):
         self._workers: dict[WorkerNumber, Worker] = {}
         self._numbers = map(WorkerNumber, itertools.count(1))
         self.served = False  # whether any worker has answered
+        self._some_leave = False  # asked at every step, however many workers there are
 
     def _add(self, name: str, kind: Kind, link: Link) -> Worker:
         taken = {0, *(number & _ROUTES for number in self._workers)}
@@ -199,9 +195,17 @@ class WorkerPool(abc.ABC):
         """Has as many executors from now on. Raises FeedError where others decide that."""
         raise FeedError(f"{type(self).__name__} cannot have {executors} executors: feed servers have their own number")
 
+    def dismiss(self, worker: Worker) -> None:
+        """A worker is to go as soon as it owes nothing."""
+        self._some_leave = True
+        if worker.state is not WorkerState.LEAVING:
+            worker.state = WorkerState.DISMISSED
+
     def leaving(self) -> list[Worker]:
         """Returns the workers that are to go as soon as they owe nothing."""
-        return [worker for worker in self._workers.values() if worker.leaves]
+        found = [worker for worker in self._workers.values() if worker.leaves] if self._some_leave else []
+        self._some_leave = bool(found)
+        return found
 
     def release(self, worker: Worker) -> None:  # noqa: B027 - a feed server ends by itself
         """Lets a worker go that was leaving and owes nothing."""
