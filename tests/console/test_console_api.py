@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -22,6 +23,10 @@ from made_runs import DATA, DNN, lost_host, make_run, write_log
 from page_server import COMMAND, Ui, start_ui
 
 from headrace.cli.main import invoke
+from headrace.console.live import _stamp
+from headrace.grid.journal.grid_record import GridRecord
+from headrace.grid.journal.journal import Journal
+from headrace.grid.journal.journal_file import FILE
 from headrace.install_hint import install_hint
 from headrace.runs import EventWriter, HostSecond, LogWriter, MetricWriter, RunPaths, Status, Stream, adopt, create_run
 from headrace.runs.events import RunFinished
@@ -408,3 +413,21 @@ def test_the_answers_are_strict_json(ui: Ui, made: RunPaths) -> None:
     text = ui.client.get(ui.url(f"/api/runs/{made.id}/metrics")).content
     assert b"NaN" not in text
     msgspec.json.decode(text)
+
+
+def test_reading_a_journal_that_nobody_writes_is_no_news_of_its_grid(tmp_path: Path) -> None:
+    """A reader makes an empty log beside it, and removes it: the page of 10,000 lines was made anew for each."""
+    path = tmp_path / FILE
+    with contextlib.closing(Journal(path, create=True)) as journal:
+        journal.begin(GridRecord("quiet", "/nowhere/array.yaml", "d", 1.0, ()))
+    log = path.with_name(f"{path.name}-wal")
+    before = _stamp(path)
+    with contextlib.closing(sqlite3.connect(path)) as reader:
+        assert reader.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] > 0
+        assert log.exists(), "a reader makes a log"
+        assert _stamp(path) == before
+    assert not log.exists()
+    assert _stamp(path) == before
+    with contextlib.closing(Journal(path)) as journal:
+        journal.finish(2.0)
+        assert _stamp(path) != before
