@@ -340,6 +340,11 @@ def test_agents_and_supervisors_load_no_library_of_the_submitting_side(modules: 
     assert loaded_by(f"import {modules}").isdisjoint({"torch", "pydantic", "rich", "yaml", "click", "botocore"})
 
 
+def test_what_starts_a_job_loads_neither_what_reads_its_figures_nor_what_decides_it() -> None:
+    loaded = loaded_by("import headrace.cli.follow, headrace.cli.views.run_screen, headrace.engines.local.engine")
+    assert loaded.isdisjoint({"numpy", "asyncio", "headrace.agent.coordinator", "headrace.agent.control"})
+
+
 def test_what_shows_runs_loads_nothing_that_makes_jobs() -> None:
     views = "headrace.cli.views.run_tables, headrace.insight.render.run_documents, headrace.cli.views.cost_tables"
     loaded = loaded_by(f"import {views}, headrace.engines.served_runs, headrace.runs.describe")

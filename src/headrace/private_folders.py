@@ -7,16 +7,15 @@
 * A folder that its user names must not be one that somebody else has put into a place where everybody may write
   (`check_way`).
 
-All else that headrace makes lies in such folders. Standard library only.
+All else that headrace makes lies in such folders. Standard library only, and of it what is imported quickly: the first
+process of every host needs this.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import stat
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,6 +32,8 @@ def new_folder(prefix: str, within: Path | None = None) -> Path:
         prefix: how the name begins.
         within: where; the machine's folder for temporary files by default.
     """
+    import tempfile
+
     return Path(tempfile.mkdtemp(prefix=prefix, dir=within))
 
 
@@ -76,7 +77,7 @@ def open_private(path: Path | str) -> int:
 
 def write_private(path: Path, content: bytes) -> None:
     """Writes a file that only its owner can read; it appears complete or not at all. Raises OSError."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    partial = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -102,6 +103,8 @@ def is_private(path: Path | str) -> bool:
 
 def private_folders(prefix: str) -> Iterator[Path]:
     """Yields the folders among the machine's temporary files that are this user's alone and whose names begin so."""
+    import tempfile
+
     with os.scandir(tempfile.gettempdir()) as entries:
         names = sorted(entry.path for entry in entries if entry.name.startswith(prefix))
     yield from (Path(name) for name in names if is_private(name))

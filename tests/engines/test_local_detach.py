@@ -15,8 +15,8 @@ from run_places import flag
 from stage import agent_pid, kill, until
 
 from headrace import engines
-from headrace.engines.local.local_instances import is_of_run
 from headrace.errors import EngineRefused
+from headrace.hosting.supervision.cleanup import is_of_run
 from headrace.processes.process_table import pids
 from headrace.runs import Run, Status, read_header
 

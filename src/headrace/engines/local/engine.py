@@ -18,7 +18,6 @@ from headrace.engines.local.isolation.choice import choose
 from headrace.engines.local.isolation_plan import arrange
 from headrace.engines.local.limits.cgroups import RECORD, REMOVE_SECONDS, find_places, sweep
 from headrace.engines.local.limits.machine_capacity import look_at_machine
-from headrace.engines.local.local_instances import MODULE, is_of_run
 from headrace.engines.local.plan_hosts import make_plan
 from headrace.engines.local.ports import ChosenPorts, choose_ports
 from headrace.engines.new_run import check_name, new_run
@@ -28,7 +27,7 @@ from headrace.engines.planning.prepare_run import prepare
 from headrace.errors import EngineUnreachable
 from headrace.hosting.isolation.network_layout import INTERFACE
 from headrace.hosting.isolation.probing import network_here
-from headrace.hosting.supervision.cleanup import sweep_leftovers
+from headrace.hosting.supervision.cleanup import is_of_run, sweep_leftovers
 from headrace.hosting.supervision.start import SUPERVISOR_SECONDS, start_supervisor
 from headrace.hosting.supervision.supervisor_process import SupervisorProcess, stop_run
 from headrace.instance.launch_plan import LaunchPlan, plan_text
@@ -41,6 +40,8 @@ from headrace.job.rules.unsupported import IDLE_ON_OWN_HOSTS, Unused, idle
 from headrace.own_runs import started_here
 from headrace.processes.process_table import pids
 from headrace.runs import Run, RunPaths, Status, runs_dir, supervisor_alive
+
+PROVIDER = "headrace.engines.local.local_instances"  # not imported here: the coordinator comes with it
 
 
 class LocalHandle(Handle):
@@ -157,7 +158,7 @@ def _start(checked: CheckedJob, ports: ChosenPorts, detach: bool) -> Handle:
             views=placed.isolated,
             arrange=arrange_isolation,
         )
-        return LocalHandle(start_supervisor(paths, MODULE, ports.descriptors, detach))
+        return LocalHandle(start_supervisor(paths, PROVIDER, ports.descriptors, detach))
 
 
 def resume(run: Run) -> None:

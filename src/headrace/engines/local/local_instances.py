@@ -15,17 +15,17 @@ from collections.abc import Collection, Mapping
 from headrace.engines.local.isolation.start_agents import Starter, open_starter
 from headrace.engines.local.limits.cgroups import RECORD, REMOVE_SECONDS, RunGroups, find_places, sweep
 from headrace.hosting.supervision.attempt_end import AttemptEnd
+from headrace.hosting.supervision.cleanup import is_of_run
 from headrace.hosting.supervision.host_agents import HostAgents
 from headrace.hosting.supervision.instances import Outcome
 from headrace.instance.launch_plan import LaunchPlan
-from headrace.instance.lifeline import MACHINE_PYTHON, RUN_ID, StopJob
-from headrace.processes.process_table import is_running, look, read_proc, send
+from headrace.instance.lifeline import MACHINE_PYTHON, StopJob
+from headrace.processes.process_table import is_running, look, send
 from headrace.runs import Cause, CauseKind, EventWriter, Run, RunPaths
 from headrace.runs.events import HostStarted
 
 _log = logging.getLogger(__name__)
 
-MODULE = __name__
 AGENTS_SECONDS = 15.0  # for the agents to end, when the supervisor was killed
 
 
@@ -149,11 +149,3 @@ def _end_agents(run: Run, seconds: float) -> None:
             for agent in agents:
                 send(agent, signal.SIGKILL)
         time.sleep(0.02)
-
-
-def is_of_run(pid: int, run_id: str) -> bool:
-    """Tells whether a process of this machine has the mark of a run. One that has ended has none."""
-    try:
-        return f"{RUN_ID}={run_id}".encode() in read_proc(f"/proc/{pid}/environ").split(b"\0")
-    except OSError:
-        return False

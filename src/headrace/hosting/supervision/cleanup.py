@@ -10,7 +10,9 @@ from headrace.hosting.inputs import virtual_environments
 from headrace.hosting.inputs.channel_area import channel_area, remove_channels
 from headrace.hosting.inputs.requirements import ENVIRONMENTS, environments_dir
 from headrace.hosting.supervision.scratch_dir import remove_scratch, sweep_scratch
+from headrace.instance.lifeline import RUN_ID
 from headrace.own_runs import started_here
+from headrace.processes.process_table import read_proc
 from headrace.runs import RunPaths, list_runs
 
 
@@ -29,3 +31,11 @@ def sweep_leftovers() -> None:
     for run in list_runs():
         if channel_area(run.paths).is_dir() and started_here(run.paths.root) and not run.supervised:
             remove_leftovers(run.paths)
+
+
+def is_of_run(pid: int, run_id: str) -> bool:
+    """Tells whether a process of this machine has the mark of a run. One that has ended has none."""
+    try:
+        return f"{RUN_ID}={run_id}".encode() in read_proc(f"/proc/{pid}/environ").split(b"\0")
+    except OSError:
+        return False

@@ -9,18 +9,21 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from headrace.catalog.prices import Price, cost, last_day, price_of, regions
 from headrace.insight.figures.figure import Figure, Spread, Window, figure_of, missing
-from headrace.insight.figures.loaders import LoaderReport
 from headrace.insight.figures.run_files import PlannedGroup
 from headrace.runs import RunState
 from headrace.runs.describe import billed
 from headrace.runs.event_text import not_started
 from headrace.runs.events import AttemptBilled
 from headrace.runs.lifecycle import HostTime
+
+if TYPE_CHECKING:  # what shows a plan needs prices, and no numpy
+    from headrace.insight.figures.loaders import LoaderReport
 
 BILLED_FORMULAS = {
     "billable_seconds": "BillableTimeInSeconds of the service, all attempts; of a group: times its instances",

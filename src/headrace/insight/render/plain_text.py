@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 from headrace.catalog.prices import Price
 from headrace.exit_status import short_exit_text
 from headrace.insight.cost.billing import amount
 from headrace.insight.figures.figure import FIGURES, Figure
-from headrace.insight.reports.run_report import ProgramReport
 from headrace.runs import Status
+
+if TYPE_CHECKING:
+    from headrace.insight.reports.run_report import ProgramReport
 
 MISSING = "-"
 
