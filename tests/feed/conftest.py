@@ -12,6 +12,7 @@ import pytest
 from feed_servers import Pair, Server, leave_out_torch
 
 from headrace.feed import DataLoader
+from headrace.feed.client import remote_pool, shard_placement
 from headrace.feed.worker.executor_rules import RESTARTS
 
 _shared: list[Server] = []  # the servers of `pair`
@@ -56,6 +57,13 @@ def own_server(tmp_path: Path) -> Iterator[Callable[..., Server]]:
 @pytest.fixture
 def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     leave_out_torch(monkeypatch)
+
+
+@pytest.fixture
+def given_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lost host has one second to come back. That it has six is held by `test_feed_placing` with a played clock."""
+    for module in (remote_pool, shard_placement):
+        monkeypatch.setattr(module, "RECOVER_SECONDS", 1.0)
 
 
 @pytest.fixture

@@ -312,6 +312,7 @@ def test_of_two_hosts_that_hold_the_same_one_may_be_killed(standing: Hosts, host
 
 
 @pytest.mark.promise("feed-lanes-ranks", "data without a count: one of two hosts with the same shards may be killed")
+@pytest.mark.usefixtures("given_up_soon")
 def test_what_only_a_killed_host_held_is_named(standing: Hosts, hosts: HostsOf) -> None:
     [doomed] = hosts(doomed=("b1", "d0"))
     with served([doomed, standing["ac"]], prefetch_factor=1) as loader:
@@ -415,6 +416,7 @@ def test_ranks_share_the_lanes_of_all_hosts_and_another_number_of_them_goes_on(s
 EVERY_OF = {name: Counter({key: 1 for key in EVERY if key[0] in values}) for name, values in FILES.items()}
 
 
+@pytest.mark.usefixtures("given_up_soon")
 def test_a_host_that_computes_differently_is_left_out_and_the_data_that_it_alone_holds_are_not(
     standing: Hosts, documented: Hosts
 ) -> None:

@@ -142,6 +142,7 @@ def test_a_host_that_is_killed_is_not_missed_when_others_hold_its_files(
     "feed-workers", "shards that only some hosts hold: each sample once; what a dead host alone held is named"
 )
 @without_torch
+@pytest.mark.usefixtures("given_up_soon")
 def test_what_only_a_killed_host_held_is_named(apart: list[Server], hosts: Hosts) -> None:
     [doomed] = hosts("abd")
     with served([apart[0], doomed], prefetch_factor=1) as loader:
