@@ -94,6 +94,9 @@ class ByHand(WorkerPool):
             raise WorkersLost("no data worker is left")
         return new
 
+    def release(self, worker: Worker) -> None:
+        raise AssertionError("nobody leaves")
+
     def link_lost(self, link: Link, reason: str, now: float) -> list[Worker]:
         [worker] = [worker for worker in self._workers.values() if worker.link is link]
         self.down(worker, reason)

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 from feed_data import flat
-from feed_servers import Server, leave_out_torch
+from feed_servers import Server, ask, leave_out_torch, wait_until
 from feed_shards import as_it_is, fill, folder, in_lanes, listed, some
 
 from headrace.errors import PipelineError, WorkersLost
 from headrace.feed import DataLoader, stack_arrays
+from headrace.feed.client import remote_pool
 
 FILES = {"a": range(0, 10), "b": range(10, 33), "c": range(33, 40), "d": range(40, 64)}
 OPTIONS: dict[str, Any] = {"batch_size": 8, "shuffle": True, "seed": 3, "collate_fn": stack_arrays}
@@ -235,3 +236,27 @@ def test_ranks_that_see_other_shards_are_told(apart: list[Server]) -> None:
         next(iter(first))
         with pytest.raises(PipelineError, match="rank 1 and rank 0 have different plans"):
             next(iter(second))
+
+
+@without_torch
+def test_a_host_that_is_one_too_many_is_let_go_and_takes_the_place_of_one_that_is_killed(
+    hosts: Hosts, whole: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers = hosts("abcd", "abcd", "abcd")
+    monkeypatch.setattr(remote_pool, "MOST_HOSTS", 2)
+
+    def used() -> list[Server]:
+        return [server for server in servers if server.process.poll() is None and ask(server).clients]
+
+    with served(servers, prefetch_factor=1) as loader:
+        batches = itertools.chain.from_iterable(iter(loader) for _ in range(2))
+        taken = [flat(next(batches)) for _ in range(2)]
+        [session] = loader._sessions
+        wait_until(lambda: session.count_ready() >= 0 and len(used()) == 2, "the third host is let go")
+        killed, kept = used()
+        [spare] = set(servers) - {killed, kept}
+        killed.kill()
+        taken += [flat(batch) for batch in batches]
+        assert taken == whole
+        assert set(used()) == {kept, spare}
+        assert loader.stats()["workers_lost"] == 1

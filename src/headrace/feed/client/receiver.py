@@ -227,6 +227,9 @@ class Receiver:
             host = self._hosts.get(frame.route)
             if host is None:
                 return  # it went down while this was on its way; the rank has been sent Down
+            if isinstance(message, messages.Down):
+                self._down(host, message.reason)
+                return
             if isinstance(message, messages.SliceRequest):
                 host.requests[message.number] = message
                 message = msgspec.structs.replace(message, slab=NO_SLAB)

@@ -1,10 +1,18 @@
-"""Workers on hosts with feed servers: the own host is reached directly, all others through one receiver process."""
+"""Workers on hosts with feed servers: the own host is reached directly, all others through one receiver process.
+
+Of many hosts a rank uses `MOST_HOSTS`, the first of its own order of them, which is a pure function: so ranks spread
+over the hosts. In place of a host that is lost or fails it uses the next one, until that host serves again. Where hosts
+hold different data (`WorkerPool.all_needed`) it uses all of them. Placement is free: which hosts are used changes no
+batch.
+"""
 
 from __future__ import annotations
 
 import collections
+import hashlib
 import logging
 import os
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -29,6 +37,7 @@ from headrace.feed.worker.executor_rules import RestartBudget
 _log = logging.getLogger(__name__)
 
 LOGS_HINT = "see the logs of these hosts"
+MOST_HOSTS = 32  # that a rank uses
 RETRY_SECONDS, RETRY_LIMIT = 0.2, 1.0  # doubled with every failure; a refusal counts as many
 
 
@@ -41,6 +50,7 @@ class _Host:
         delay: until the time after that, seconds.
         refused: since when it refuses this client; None if it does not.
         unserved: whether what it refuses is the pipeline: it has welcomed this client.
+        failed: whether it failed, or cannot be used, since it served last: others are used in its place.
         problem: what was wrong lately.
     """
 
@@ -48,7 +58,18 @@ class _Host:
     delay: float = RETRY_SECONDS
     refused: float | None = None
     unserved: bool = False
+    failed: bool = False
     problem: str = ""
+
+
+def in_order_of(rank: str, endpoints: Iterable[Endpoint]) -> list[Endpoint]:
+    """Returns feed servers in the order in which a rank uses them: its own host's, then by a hash of both names."""
+
+    def place(endpoint: Endpoint) -> tuple[bool, bytes]:
+        pair = f"{rank} {endpoint.name}".encode()
+        return not endpoint.address.startswith("unix:"), hashlib.blake2b(pair, digest_size=8).digest()
+
+    return sorted(endpoints, key=place)
 
 
 class RemotePool(WorkerPool):
@@ -58,16 +79,19 @@ class RemotePool(WorkerPool):
         endpoints: where they are.
         client: name of this client, for their logs.
         rank, world_size: of this client.
+        job: what tells its ranks from those of others that share the hosts.
     """
 
-    def __init__(self, endpoints: Endpoints, client: str, rank: int, world_size: int) -> None:
+    def __init__(self, endpoints: Endpoints, client: str, rank: int, world_size: int, job: str = "") -> None:
         super().__init__()
         self._endpoints = endpoints
         self._identity = (client, rank, world_size)
+        self._name = f"{job} {rank}"
         self._receiver: ReceiverLink | None = None
         self._receiver_cpu = 0.0  # of those that have ended
         self._receivers = RestartBudget()
         self._hosts = collections.defaultdict[str, _Host](_Host)  # by address
+        self._ordered: tuple[tuple[Endpoint, ...], list[Endpoint]] = ((), [])  # as read, and in the rank's order
         self._looked = 0.0  # when `maintain` was called last
         self._welcomed: list[Worker] = []
         self._was_connected = False  # to any server that has accepted this client
@@ -90,6 +114,14 @@ class RemotePool(WorkerPool):
         }
         return [endpoint.name for endpoint in self._endpoints.current() if endpoint.address not in known]
 
+    @property
+    def hosts(self) -> int:
+        """See WorkerPool."""
+        return sum(
+            endpoint.state == "ready" and not self._hosts[endpoint.address].failed
+            for endpoint in self._endpoints.current()
+        )
+
     def starting(self) -> set[str]:
         """See WorkerPool."""
         return {endpoint.name for endpoint in self._endpoints.current() if endpoint.state == "starting"}
@@ -102,28 +134,48 @@ class RemotePool(WorkerPool):
     def refuse(self, worker: Worker, reason: str) -> None:
         """The host computes differently and is not used."""
         super().refuse(worker, reason)
-        if worker.endpoint is not None:
-            self._hosts[worker.endpoint.address].problem = reason
+        self._failed(worker, reason)
 
     def maintain(self, now: float) -> list[Worker]:
-        """Connects to what is not connected."""
+        """Connects to the hosts that are to be used, and dismisses those that are not."""
         self._looked = now
         endpoints = self._endpoints.current()
-        connected = {worker.endpoint.address for worker in self._workers.values() if worker.endpoint is not None}
-        for endpoint in endpoints:
-            if (
-                endpoint.state not in ("lost", "leaving")
-                and endpoint.address not in connected
-                and now >= self._hosts[endpoint.address].retry
-            ):
+        if endpoints is not self._ordered[0]:
+            self._ordered = endpoints, in_order_of(self._name, endpoints)
+            self._dismiss(endpoint for endpoint in endpoints if endpoint.state == "leaving")
+        most, used = len(endpoints) if self.all_needed else MOST_HOSTS, 0
+        connected = {
+            worker.endpoint.address: worker for worker in self._workers.values() if worker.endpoint is not None
+        }
+        for endpoint in self._ordered[1]:
+            worker, host = connected.get(endpoint.address), self._hosts[endpoint.address]
+            if worker is None and endpoint.state not in ("lost", "leaving") and now >= host.retry:
                 self._connect(endpoint, now)
-        leaving = {endpoint.address for endpoint in endpoints if endpoint.state == "leaving"}
-        for worker in self._workers.values() if leaving else ():
-            if worker.endpoint is not None and worker.endpoint.address in leaving:
-                self.dismiss(worker)
+                used += not host.failed
+            elif worker is not None and not worker.leaves:
+                used += not host.failed
+            if used >= most:
+                break
+        ready = [worker.endpoint for worker in connected.values() if worker.ready and worker.endpoint is not None]
+        if len(ready) > most:
+            self._dismiss(in_order_of(self._name, ready)[most:])
         welcomed, self._welcomed = self._welcomed, []
         self._judge(endpoints, now)
         return welcomed
+
+    def _dismiss(self, endpoints: Iterable[Endpoint]) -> None:
+        addresses = {endpoint.address for endpoint in endpoints}
+        for worker in self._workers.values() if addresses else ():
+            if worker.endpoint is not None and worker.endpoint.address in addresses:
+                self.dismiss(worker)
+
+    def release(self, worker: Worker) -> None:
+        """Ends the connection to a host; the receiver ends its own."""
+        self._workers.pop(worker.number, None)
+        if worker.link.shared:
+            worker.link.post(messages.Down("it is not needed"), worker.route)
+        else:
+            worker.link.close()
 
     def _judge(self, endpoints: tuple[Endpoint, ...], now: float) -> None:
         """Raises WorkersLost when no worker serves and the time allowed has passed."""
@@ -182,10 +234,10 @@ class RemotePool(WorkerPool):
                 self._receiver.channel.send(dial, route=worker.route)
                 worker.handshake = ClientHandshake(b"", client)
         except OSError as error:
-            host.problem = (error.strerror or str(error)).lower()
+            host.problem, host.failed = (error.strerror or str(error)).lower(), True
             _log.debug("%s: cannot connect to %s: %s", endpoint.name, endpoint.address, error)
         except ConnectionClosed as error:
-            host.problem = str(error)
+            host.problem, host.failed = str(error), True
 
     def receiver_cpu(self) -> float:
         """Returns the CPU seconds of receivers, those that have ended included."""
@@ -234,15 +286,19 @@ class RemotePool(WorkerPool):
         if refused:
             self._refuse(worker)
         self._welcomed = [other for other in self._welcomed if other is not worker]
+        self._failed(worker, reason)
+
+    def _failed(self, worker: Worker, reason: str) -> None:
         if worker.endpoint is not None:
-            self._hosts[worker.endpoint.address].problem = reason
+            host = self._hosts[worker.endpoint.address]
+            host.problem, host.failed = reason, True
 
     def opened(self, worker: Worker) -> None:
         """See WorkerPool."""
         super().opened(worker)
         if worker.endpoint is not None:
             host = self._hosts[worker.endpoint.address]
-            host.unserved, host.refused = False, None
+            host.unserved, host.refused, host.failed = False, None, False
 
     def _refuse(self, worker: Worker) -> None:
         if worker.endpoint is not None:

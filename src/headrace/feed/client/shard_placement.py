@@ -113,6 +113,7 @@ class ShardPlacement:
             return True
         if not self.begun:
             self.begun, self._since, self.whole = True, now, message.whole
+            self._worker_pool.all_needed = True
         if self._opening.lanes:
             return self._opened_lanes(worker, message)
         before = len(self.map.unknown)
@@ -187,9 +188,11 @@ class ShardPlacement:
             self._holdings.deal()
             self.length, self.data = -1, self._holdings.digest
             self._schedule.lanes.holdings = self._holdings if self._holdings.apart else None
+            self._worker_pool.all_needed = self._holdings.apart
             return True
         self.length, self.data = self.map.length, self.map.digest
         self._uniform = self.map.uniform
+        self._worker_pool.all_needed = not self._uniform
         self._schedule.placement = None if self._uniform else self
         return True
 

@@ -105,9 +105,11 @@ class WorkerPool(abc.ABC):
 
     Attributes:
         now: the clock, monotonic seconds.
+        all_needed: whether every host must be used, as none may hold what another one does.
     """
 
     now: Callable[[], float] = staticmethod(time.monotonic)
+    all_needed = False
 
     def __init__(self) -> None:
         self._workers: dict[WorkerNumber, Worker] = {}
@@ -207,7 +209,8 @@ class WorkerPool(abc.ABC):
         self._some_leave = bool(found)
         return found
 
-    def release(self, worker: Worker) -> None:  # noqa: B027 - a feed server ends by itself
+    @abc.abstractmethod
+    def release(self, worker: Worker) -> None:
         """Lets a worker go that was leaving and owes nothing."""
 
     def held(self, *, short: bool) -> None:  # noqa: B027 - of interest only where workers are measured
@@ -225,6 +228,11 @@ class WorkerPool(abc.ABC):
     def refused(self, now: float) -> set[str]:
         """Returns the names of hosts that have refused this client for a while, or shown it a wrong certificate."""
         return set()
+
+    @property
+    def hosts(self) -> int:
+        """Hosts that serve, as far as is known, whether they are used or not."""
+        return sum(worker.ready for worker in self._workers.values())
 
     @property
     def executors(self) -> int:

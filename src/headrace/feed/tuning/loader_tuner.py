@@ -185,7 +185,7 @@ class LoaderTuner:
             links = [made["link"] for name, made in self._stats.hosts.items() if name in names]
             link = sum(links) / max(1, len(links))
             self.desired = desired_hosts(
-                self.needed * self.ranks, sum(serving) / len(serving), len(serving), stall, link
+                self.needed * self.ranks, sum(serving) / len(serving), session.worker_pool.hosts, stall, link
             )
         self._meter.demand(self.needed, self.desired, link)
 

@@ -300,7 +300,10 @@ class Dial(_Message, frozen=True):
 
 
 class Down(_Message, frozen=True):
-    """Receiver to client: the frame's route has no connection (any more). `refused`: the server refuses this client."""
+    """Receiver to client: the frame's route has no connection (any more). `refused`: the server refuses this client.
+
+    Client to receiver: it is to have none any more.
+    """
 
     reason: str
     refused: bool = False
