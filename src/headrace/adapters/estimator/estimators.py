@@ -7,6 +7,7 @@ is called; all mistakes of a job come out at once, as `headrace.Job` reports the
 from __future__ import annotations
 
 import contextlib
+import copy
 import re
 import sys
 import time
@@ -14,12 +15,15 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 from headrace.adapters.estimator import arguments
-from headrace.adapters.estimator.local_bucket import local_places
+from headrace.adapters.estimator.arguments import region_of
+from headrace.adapters.estimator.local_bucket import with_local_places
 from headrace.adapters.estimator.sdk_session import Session, TrainingJob, not_available
 from headrace.child_python import runs_in
 from headrace.errors import JobInvalid, Problem, RunFailed, UsageError
 from headrace.job import Job
 from headrace.job.run_handle import CtrlC
+from headrace.job.sagemaker.field_map import CHANNELS, get, put
+from headrace.job.sagemaker.from_request import read_request
 
 _NAME_LENGTH = 63
 _STAMP = "%Y-%m-%d-%H-%M-%S"
@@ -101,7 +105,7 @@ class Estimator:
         }
         if "distributions" in given:
             given["distributions"] = _with_names(given["distributions"])
-        self._keys = arguments.job_keys(given)
+        self._arguments = arguments.checked(given)
         if hyperparameters is not None and not isinstance(hyperparameters, Mapping):
             problem = Problem("hyperparameters", "must be a mapping of names to values", repr(hyperparameters))
             raise JobInvalid((problem,))
@@ -109,7 +113,6 @@ class Estimator:
         self._base_job_name = base_job_name
         self._job_name = job_name
         self._engine = engine
-        self._given = given
         session = others.get("sagemaker_session")
         self.sagemaker_session = session if isinstance(session, Session) else Session()
         self.latest_training_job: TrainingJob | None = None
@@ -133,16 +136,16 @@ class Estimator:
         Raises:
             JobInvalid: with every problem of the job.
         """
-        keys = local_places(("output_path", "checkpoint_s3_uri"), self._keys)
+        engine = engine or self._engine
+        request, keys = arguments.request_of(self._arguments, engine)
+        if channels := arguments.channels(inputs_):
+            request[CHANNELS] = channels
         if self._hyperparameters:
             keys["hyperparameters"] = dict(self._hyperparameters)
-        channels = arguments.channels(inputs_)
-        if channels:
-            keys["inputs"] = channels
-        if (engine or self._engine) == arguments.SERVICE:
-            region = getattr(self._given.get("sagemaker_session"), "boto_region_name", None)
-            keys = arguments.service_keys(keys, self._given, self._framework(), str(region or ""))
-        return Job(job_name=job_name or self._job_name or self._generated_name(), **keys)  # type: ignore[arg-type]
+        if engine == arguments.SERVICE:
+            self._choose(keys)
+        data = with_local_places(read_request(request).data) | keys
+        return Job(job_name=job_name or self._job_name or self._generated_name(), **data)  # type: ignore[arg-type]
 
     def fit(
         self,
@@ -218,8 +221,14 @@ class Estimator:
                 _pythons_shown.add(once)
                 print(f"headrace: {runs_in(*once)}", file=sys.stderr, flush=True)
 
-    def _framework(self) -> str:
-        return "" if self._keys.get("image_uri") else self._FRAMEWORK
+    def _choose(self, keys: dict[str, object]) -> None:
+        """Adds the image's framework and the region of a job on SageMaker, unless its options name others."""
+        framework = "" if self._arguments.get("image_uri") else self._FRAMEWORK
+        keys["engines"] = copy.deepcopy(keys.get("engines", {}))
+        for name, value in (("framework", framework), ("region", region_of(self._arguments.get("sagemaker_session")))):
+            place = ("engines", arguments.SERVICE, name)
+            if value and get(keys, place) is None:
+                put(keys, place, value)
 
     def _own_hyperparameters(self, others: Mapping[str, object]) -> dict[str, object]:
         if others.get("model_dir") is not None:

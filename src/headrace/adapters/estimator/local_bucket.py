@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
+from typing import cast
 
 from headrace.errors import StorageError, UsageError
 from headrace.home import home_dir
@@ -20,6 +21,7 @@ from headrace.private_folders import make_closed
 
 NAME = LOCAL_BUCKET
 MANIFESTS = f"{NAME}.manifests"
+_WRITTEN = ("output_path", "checkpoint_s3_uri")
 
 
 def buckets_dir() -> Path:
@@ -42,19 +44,36 @@ def place_of(uri: str) -> str:
     return str(storage.inside(folder, key) if key else folder)
 
 
-def channel_of(uri: str) -> str | dict[str, str]:
-    """Returns the channel that a URI stands for: as `place_of`; of one file, a manifest that names it.
+def with_local_places(data: Mapping[str, object]) -> dict[str, object]:
+    """Returns a job's data with paths of this machine in place of the bucket's URIs.
+
+    Args:
+        data: keys of a job file, read from a request.
 
     Raises:
         StorageError: a key that cannot be a path.
-        UsageError: the bucket of this machine has nothing there.
+        UsageError: the bucket of this machine has nothing where a channel's data are to be.
     """
+    moved: dict[str, object] = {key: place_of(uri) for key in _WRITTEN if isinstance(uri := data.get(key), str)}
+    channels = cast("Mapping[str, Mapping[str, object]]", data.get("inputs", {}))
+    if channels:
+        moved["inputs"] = {name: {**channel, **_source_of(channel)} for name, channel in channels.items()}
+    return {**data, **moved}
+
+
+def _source_of(channel: Mapping[str, object]) -> dict[str, object]:
+    """Returns where a channel's data are: at a path; of one file, in a manifest that names it."""
+    uri = str(channel.get("s3_data", ""))
     place = place_of(uri)
-    if place != uri and not Path(place).exists():
-        there = f"the bucket of this machine, {buckets_dir() / NAME}, has nothing there"
-        raise UsageError(f"{uri}: {there}", "put the data there first: Session().upload_data(path, key_prefix=...)")
-    if place == uri or not Path(place).is_file():
-        return place
+    if place == uri:
+        return {}
+    if channel["s3_data_type"] != "S3Prefix":  # else the file says what the data are
+        return {"s3_data": place}
+    if not Path(place).exists():
+        words = f"the bucket of this machine, {buckets_dir() / NAME}, has nothing there"
+        raise UsageError(f"{uri}: {words}", "put the data there first: Session().upload_data(path, key_prefix=...)")
+    if not Path(place).is_file():
+        return {"s3_data": place}
     manifest = buckets_dir() / MANIFESTS / f"{hashlib.sha256(place.encode()).hexdigest()[:16]}.json"
     with Store() as store:
         store.write(json.dumps([{"prefix": f"{Path(place).parent}/"}, Path(place).name]).encode(), str(manifest))
@@ -86,9 +105,3 @@ def upload(path: str, bucket: str, key_prefix: str) -> str:
     with Store() as store:
         store.upload_all(pairs)
     return storage.join(uri, source.name) if source.is_file() else uri
-
-
-def local_places(keys: Iterable[str], data: dict[str, object]) -> dict[str, object]:
-    """Returns a job's data in which the places under some keys are those of this machine."""
-    moved = {key: place_of(value) for key in keys if isinstance(value := data.get(key), str)}
-    return data | moved

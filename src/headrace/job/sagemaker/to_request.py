@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 from pydantic import BaseModel
 
 from headrace.job.model import path_types
+from headrace.job.model.channels import TrainingInput
 from headrace.job.model.hyperparameters import decode, encode
 from headrace.job.problems.finding import Finding, Path
 from headrace.job.rules.raw_access import each_group_alone
@@ -110,6 +111,17 @@ def beyond_request(job: Job) -> dict[str, str]:
     return found
 
 
+def channel_member(name: str, channel: TrainingInput) -> dict[str, object]:
+    """Returns a channel as an item of the request."""
+    item: dict[str, object] = {"ChannelName": name}
+    for target, source in CHANNEL:
+        value = _explicit(channel, source)
+        if value not in (None, ()):
+            put(item, target, _plain(value))
+    put(item, ("DataSource", "S3DataSource", "S3DataType"), channel.s3_data_type)
+    return item
+
+
 def _explicit(part: object, path: Path) -> object:
     """Returns a value of a job, or of a part of it, that was given; None for a default."""
     for step in path:
@@ -188,15 +200,7 @@ def _strategies(job: Job) -> dict[str, object]:
 
 
 def _channels(job: Job, kept: object) -> list[object]:
-    built: dict[str, dict[str, object]] = {}
-    for name, channel in job.inputs.items():
-        item: dict[str, object] = {"ChannelName": name}
-        for target, source in CHANNEL:
-            value = _explicit(channel, source)
-            if value not in (None, ()):
-                put(item, target, _plain(value))
-        put(item, ("DataSource", "S3DataSource", "S3DataType"), channel.s3_data_type)
-        built[name] = item
+    built = {name: channel_member(name, channel) for name, channel in job.inputs.items()}
     result: list[object] = []
     for item in cast("list[dict[str, object]]", kept if isinstance(kept, list) else []):
         name = str(item.get("ChannelName"))
