@@ -25,7 +25,7 @@ from headrace.feed.client.links import Link
 from headrace.feed.client.scheduler import MAX_DEATHS, MAX_DEATHS_TOGETHER, Schedule
 from headrace.feed.client.worker_pool import Arrival, Kind, Worker, WorkerPool
 from headrace.feed.pipelines.fetch import Built, SampleAddresses, make_whole
-from headrace.feed.pipelines.seeds import preserved_generators
+from headrace.feed.pipelines.seeds import PreservedGenerators
 from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.wire import messages
 from headrace.feed.wire.frames import Frame
@@ -350,5 +350,5 @@ class Data:
 
 def plain(built: Built, plan: BatchPlan) -> Any:
     """The batch as one process makes it."""
-    with preserved_generators():
+    with PreservedGenerators():
         return make_whole(built, SampleAddresses(plan.epoch, plan.seed, plan.position, range(plan.rows), plan.keys))

@@ -28,7 +28,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from headrace import feed
 from headrace.errors import PipelineError, PositionError
 from headrace.feed import DataLoader
-from headrace.feed.pipelines.seeds import preserved_generators, set_generators, stream_key
+from headrace.feed.pipelines.seeds import PreservedGenerators, set_generators, stream_key
 from headrace.feed.plan.lane_draw import LaneCursor, LaneDraw, Lanes
 from headrace.feed.plan.lane_state import LaneToken
 from headrace.feed.worker import lane_reader
@@ -597,7 +597,7 @@ class Rarely(IterableDataset[tuple[int, float]]):
 
 def drawn_at(kind: str, number: int, epoch: int) -> float:
     """What an output draws whose generators are set from its own key."""
-    with preserved_generators():
+    with PreservedGenerators():
         set_generators(stream_key(7, epoch, number, b"lane output"))
         return DRAWS[kind]()
 

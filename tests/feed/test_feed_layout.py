@@ -18,7 +18,7 @@ from headrace.feed.batch.pytree import rebuild
 from headrace.feed.batch.row_layout import Layout, RowWriter, Table, Uneven, decode_layout, learn
 from headrace.feed.loader.data_loader import DataLoader
 from headrace.feed.pipelines.fetch import Built, RowBlock, SampleAddresses, make_rows
-from headrace.feed.pipelines.seeds import preserved_generators
+from headrace.feed.pipelines.seeds import PreservedGenerators
 
 with tempfile.TemporaryFile() as file:
     MAPPED = np.memmap(file, np.float32, "w+", shape=(16, 40))
@@ -198,7 +198,7 @@ def test_the_rows_of_a_slice_do_not_depend_on_how_the_batch_is_cut() -> None:
     built = Built(Random(), default_collate, True)
     keys = [5, 2, 9, 1]
     blocks = []
-    with preserved_generators():
+    with PreservedGenerators():
         for edges in ([0, 4], [0, 1, 4], [0, 2, 3, 4]):
             block = np.zeros(64, np.uint8)
             for first, last in itertools.pairwise(edges):

@@ -22,7 +22,7 @@ from torch import initial_seed
 from headrace import feed
 from headrace.feed import DataLoader
 from headrace.feed.pipelines import seeds
-from headrace.feed.pipelines.seeds import preserved_generators, set_generators, stream_key
+from headrace.feed.pipelines.seeds import PreservedGenerators, set_generators, stream_key
 
 ROWS, BATCH = 96, 8
 
@@ -114,7 +114,7 @@ def test_workers_the_trainer_and_a_resumed_pass_see_the_states_of_the_plan(name:
     rows = Rows((DRAWS | LOOKS)[name], first)
     dataset = rows if kind is Rows else Stream(rows)
     expected = []
-    with preserved_generators():
+    with PreservedGenerators():
         for index in range(ROWS):
             set_generators(stream_key(7, 0, index, b"sample" if kind is Rows else b"lane output"))
             expected.append(rows[index][1])
@@ -289,14 +289,14 @@ def test_generators_of_samples_are_not_those_of_other_samples_calls_or_the_proce
 
 
 def test_the_numbers_of_feed_rng_are_pinned_so_that_a_run_can_be_repeated_by_a_later_version() -> None:
-    with preserved_generators():
+    with PreservedGenerators():
         set_generators(stream_key(3, 1, 4))
         drawn = [feed.rng().integers(2**32), feed.rng("random").getrandbits(32), feed.rng("torch").initial_seed()]
     assert drawn == [3358181108, 118922172, 8378545802586754123]
 
 
 def test_outside_of_a_loader_feed_rng_gives_new_generators_and_other_kinds_are_refused() -> None:
-    with preserved_generators():
+    with PreservedGenerators():
         seeds._explicit.set(None)  # as in a new process: other tests simulate workers in this one
         list(DataLoader(feed_data.Explicit(), BATCH, seed=7))
         assert feed.rng() is not feed.rng()

@@ -13,7 +13,7 @@ import torch
 from effort import SOAK
 
 from headrace.feed.loader.data_loader import DataLoader
-from headrace.feed.pipelines.seeds import preserved_generators, rng, set_generators, stream_key
+from headrace.feed.pipelines.seeds import PreservedGenerators, rng, set_generators, stream_key
 
 ROWS, BATCH, QUIET = 1500, 300, 1211  # the first row that draws lies in the middle of a batch
 
@@ -55,7 +55,7 @@ def pairs(samples: list[Any]) -> Any:
 def with_own_seeds(dataset: Rows) -> list[Any]:
     """The batches, each sample made with all generators set for it."""
     rows = []
-    with preserved_generators():
+    with PreservedGenerators():
         for index in range(ROWS):
             set_generators(stream_key(3, 0, index))
             rows.append(dataset[index].tolist())

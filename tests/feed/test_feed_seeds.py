@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from headrace.feed.pipelines.seeds import SampleSeeds, collate_key, preserved_generators, set_generators, stream_key
+from headrace.feed.pipelines.seeds import PreservedGenerators, SampleSeeds, collate_key, set_generators, stream_key
 
 
 def draw() -> tuple[float, float, float]:
@@ -17,7 +17,7 @@ def draw() -> tuple[float, float, float]:
 
 
 def test_a_sample_s_numbers_do_not_depend_on_what_was_drawn_before() -> None:
-    with preserved_generators():
+    with PreservedGenerators():
         numbers = {}
         for position in range(20):
             set_generators(stream_key(3, 1, position))
@@ -41,7 +41,7 @@ def test_seed_epoch_position_and_purpose_all_matter() -> None:
 
 
 def test_any_whole_number_is_a_seed() -> None:
-    with preserved_generators():
+    with PreservedGenerators():
         for seed in (-1, 0, 2**63, 2**64 - 1, 2**64 + 5):
             set_generators(stream_key(seed, 0, 0))
             set_generators(collate_key(seed, 0, 0))
@@ -63,7 +63,7 @@ def test_the_generators_of_this_process_are_as_before() -> None:
     got = []
     for position in range(3):
         got.append(draw())
-        with preserved_generators():
+        with PreservedGenerators():
             set_generators(stream_key(3, 0, position))
             draw()
     assert got == expected
@@ -73,7 +73,7 @@ def test_the_generators_are_restored_when_the_dataset_raises() -> None:
     torch.manual_seed(1)
     before = torch.get_rng_state()
     try:
-        with preserved_generators():
+        with PreservedGenerators():
             set_generators(stream_key(3, 0, 0))
             raise KeyError
     except KeyError:
@@ -99,14 +99,14 @@ def test_second_numbers_of_normal_pairs_are_as_before(before: int, drawn_inside:
         return [*found, normals(), draw()]
 
     def drawing() -> None:
-        with preserved_generators():
-            with preserved_generators():
+        with PreservedGenerators():
+            with PreservedGenerators():
                 for _ in range(drawn_inside):
                     normals()
             for _ in range(drawn_inside):
                 normals()
 
-    with preserved_generators():
+    with PreservedGenerators():
         assert numbers(drawing) == numbers(lambda: None)
 
 
@@ -116,7 +116,7 @@ def test_a_generator_that_numpy_was_given_is_kept_too() -> None:
         for generator in (np.random.MT19937(3), np.random.MT19937(4)):
             np.random.set_bit_generator(generator)
             state = repr(generator.state)
-            with preserved_generators():
+            with PreservedGenerators():
                 np.random.rand(5)
                 np.random.randn()
             assert repr(generator.state) == state
@@ -139,7 +139,7 @@ def draws(kind: str, count: int) -> list[float]:
 @pytest.mark.parametrize("count", [0, 1, 311, 312, 624, 1248])
 @pytest.mark.parametrize("kind", ["python", "gauss", "numpy", "normal", "torch"])
 def test_a_draw_from_a_generator_that_was_not_set_is_noticed(kind: str, count: int) -> None:
-    with preserved_generators():
+    with PreservedGenerators():
         expected = {}
         for position in range(3):
             set_generators(stream_key(3, 1, position))

@@ -58,6 +58,7 @@ MAX_NODES = 1_000_000
 
 _DTYPE = re.compile(r"[<>|=][biufcSUmM][1-9]\d{0,9}(\[([1-9]\d{0,8})?[a-zA-Z]{1,7}\])?")  # what `dtype.str` gives
 
+_PLAIN = SCALARS | CONTAINERS
 INLINE = 512  # bytes of plain values that stand in the description; more lie in the block
 
 Node = list[Any]
@@ -630,14 +631,14 @@ def bytes_of(tree: Any) -> int:
         if types <= SCALARS:
             break
         below: list[Any] = []
-        if not types <= SCALARS | CONTAINERS:
+        if not types <= _PLAIN:
             for value in level:
-                kind = _kind_of(value)
-                if kind:
+                if is_tensor(value):
+                    size += 0 if value.layout is sys.modules["torch"].sparse_coo else int(value.nbytes)
+                elif isinstance(value, np.ndarray):
+                    size += value.nbytes
+                elif kind := _kind_of(value):
                     below += _CONTAINERS[kind].parts(value)[-1]
-                elif is_array(value):
-                    sparse = is_tensor(value) and value.layout is sys.modules["torch"].sparse_coo
-                    size += 0 if sparse else int(value.nbytes)
         else:  # there may be thousands
             below = [*plain_values.items_of(*plain_values.split(level, types))]
         level = below

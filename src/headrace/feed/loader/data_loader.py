@@ -42,7 +42,7 @@ from headrace.feed.pipelines.collate import stacks_rows, standard_collate
 from headrace.feed.pipelines.factory import Pipeline
 from headrace.feed.pipelines.fetch import Built
 from headrace.feed.pipelines.purity import PurityReport, check, spread
-from headrace.feed.pipelines.seeds import preserved_generators
+from headrace.feed.pipelines.seeds import PreservedGenerators
 from headrace.feed.plan.epoch import BatchPlan, EpochPlan, Shard
 from headrace.feed.plan.lane_planner import LanePlanner
 from headrace.feed.plan.loader_seeds import LoaderSeeds
@@ -231,7 +231,7 @@ class DataLoader(Places, KnownData, TorchHabits):
         self._planner.require_numbers()
         if samples < 1:
             raise ValueError(f"samples must be at least 1, got {samples}")
-        with preserved_generators():
+        with PreservedGenerators():
             dataset = self._made()
         return check(self._unbuilt(dataset), self._planner.worker_seed, spread(len(dataset), samples))
 

@@ -17,7 +17,7 @@ from headrace.feed.client.policy import SessionStats, Skipped
 from headrace.feed.loader.supply import Made
 from headrace.feed.pipelines.fetch import Built, RowFailed, collated
 from headrace.feed.pipelines.lane_datasets import one_rank_shown
-from headrace.feed.pipelines.seeds import preserved_generators
+from headrace.feed.pipelines.seeds import PreservedGenerators
 from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.plan.lane_draw import LaneDraw
 from headrace.feed.plan.lane_pass import LanePart, LanePass
@@ -115,10 +115,12 @@ class LaneBatches:
 
     def _batch(self, parts: list[LanePart]) -> Made:
         for draw, first, last, _ in parts:
-            assert draw.drawn is not None, "it has come"
-            self._stats.tokens += sum(draw.drawn.tokens[first:last])
-            self._stats.padding += sum(draw.drawn.padding[first:last])
-            self._stats.sources.update(draw.drawn.sources[first:last])
+            drawn = draw.drawn
+            assert drawn is not None, "it has come"
+            if drawn.tokens or drawn.padding or drawn.sources:
+                self._stats.tokens += sum(drawn.tokens[first:last])
+                self._stats.padding += sum(drawn.padding[first:last])
+                self._stats.sources.update(drawn.sources[first:last])
         rows = sum(part.last - part.first for part in parts)
         if self._draws.slots == 1:
             return parts[0].outputs, rows
@@ -127,7 +129,7 @@ class LaneBatches:
         try:
             if self._built.default_collate:
                 return collated(self._built, outputs, address), rows
-            with preserved_generators():
+            with PreservedGenerators():
                 return collated(self._built, outputs, address), rows
         except RowFailed as failed:
             error = failed.__cause__

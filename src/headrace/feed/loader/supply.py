@@ -14,7 +14,7 @@ from headrace.errors import INTERRUPTIONS
 from headrace.feed.client.policy import Skipped
 from headrace.feed.client.session import Session
 from headrace.feed.pipelines.fetch import Built, RowFailed, SampleAddresses, make_whole
-from headrace.feed.pipelines.seeds import preserved_generators
+from headrace.feed.pipelines.seeds import PreservedGenerators
 from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.plan.pass_progress import Progress
 from headrace.feed.wire.remote_errors import in_short, remote_error
@@ -176,7 +176,7 @@ class Inline(_PassSupply):
     def _take(self, number: int) -> Made | None:
         assert self._plan is not None, "it was waited for"
         try:
-            with preserved_generators():
+            with PreservedGenerators():
                 return self._make(self._plan)
         except StopIteration as error:  # it would end the user's loop as if the epoch were over
             raise RuntimeError("the dataset raised StopIteration") from error

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace.errors import INTERRUPTIONS, PipelineError, ProtocolError
 from headrace.feed.batch.plain_values import CONTAINERS
@@ -75,8 +75,7 @@ class Built:
         Built.__init__(self, *state)
 
 
-@dataclass(frozen=True)
-class SampleAddresses:
+class SampleAddresses(NamedTuple):
     """Rows of one batch.
 
     Attributes:
@@ -125,10 +124,24 @@ def make_whole(built: Built, addresses: SampleAddresses) -> Any:
     if built.batched and built.fetches:
         samples = fetched(built, addresses)
     else:
-        samples = built.seeds.made(lambda: list(samples_of(built, addresses)))
+        samples = built.seeds.made(lambda: _samples(built, addresses))
         if not built.batched:
             [samples] = samples
     return _collated(built, samples, (addresses.seed, addresses.epoch, addresses.position), addresses.keys)
+
+
+def _samples(built: Built, addresses: SampleAddresses) -> list[Any]:
+    """Loads the samples of a batch, as `samples_of` does."""
+    if not built.seeds.quiet:
+        return list(samples_of(built, addresses))
+    samples: list[Any] = []
+    try:
+        samples += map(partial(operator.getitem, built.dataset), addresses.keys)
+    except INTERRUPTIONS:
+        raise
+    except BaseException as error:
+        raise RowFailed(addresses.rows[len(samples)]) from error
+    return samples
 
 
 def fetched(built: Built, addresses: SampleAddresses) -> Any:

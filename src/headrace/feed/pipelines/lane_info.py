@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,22 +63,25 @@ def _worker_info() -> type:
     return LaneOfTorch
 
 
-@contextmanager
-def working_for(info: LaneInfo) -> Iterator[None]:
+class WorkingFor:
     """Lets the code inside see which lane it works for."""
-    _current.append(info)
-    try:
-        if "torch.utils.data" not in sys.modules:
-            yield
-            return
-        from torch.utils.data._utils import worker
 
-        before = worker._worker_info
-        told = {"id": info.number, "num_workers": info.num_workers, "seed": info.seed, "dataset": info.dataset}
-        worker._worker_info = _worker_info()(**told) if info.shown else None
-        try:
-            yield
-        finally:
-            worker._worker_info = before
-    finally:
+    def __init__(self, info: LaneInfo) -> None:
+        self._info = info
+        self._worker: Any = None
+        self._before: Any = None
+
+    def __enter__(self) -> None:
+        info = self._info
+        _current.append(info)
+        self._worker = sys.modules.get("torch.utils.data._utils.worker")
+        if self._worker is not None:
+            self._before, self._worker._worker_info = self._worker._worker_info, None
+            if info.shown:
+                told = {"id": info.number, "num_workers": info.num_workers, "seed": info.seed, "dataset": info.dataset}
+                self._worker._worker_info = _worker_info()(**told)
+
+    def __exit__(self, *raised: object) -> None:
+        if self._worker is not None:
+            self._worker._worker_info = self._before
         _current.pop()

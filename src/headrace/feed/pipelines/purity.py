@@ -15,7 +15,7 @@ from typing import Any
 from headrace.errors import PipelineError
 from headrace.feed.batch import pytree
 from headrace.feed.pipelines.fetch import Built, RowFailed, SampleAddresses, make_whole
-from headrace.feed.pipelines.seeds import preserved_generators, process_states, set_generators, stream_key
+from headrace.feed.pipelines.seeds import PreservedGenerators, process_states, set_generators, stream_key
 from headrace.feed.wire.remote_errors import in_short, remote_error
 
 SHOWN = 8
@@ -145,7 +145,7 @@ def check(built: Built, seed: int, keys: Sequence[Any]) -> PurityReport:
     Raises:
         PipelineError: a sample that cannot travel, or every sample raises.
     """
-    with preserved_generators():
+    with PreservedGenerators():
         checker = _Checker(built, seed, keys)
         pairs = checker.twice(checker.sample, range(len(keys)))
         differences: list[PurityDifference] = []

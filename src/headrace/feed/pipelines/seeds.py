@@ -29,8 +29,7 @@ import os
 import random
 import struct
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 
@@ -146,40 +145,36 @@ class _NumPy:
     def state(self) -> Any:
         return mtrand.get_bit_generator() is self._own, _flat(np.random.get_state(legacy=False))
 
-    @contextmanager
-    def preserved(self) -> Iterator[None]:
-        """Puts a copy in the place of the process's bit generator, and it back on exit, where it stood.
+    def keep(self) -> tuple[Any, Any, Any]:
+        """Puts a copy in the place of the process's bit generator. Returns what `put_back` takes.
 
         To copy its memory takes a fiftieth of reading `state`. No function tells whether a second number of a normal
         pair is kept beside it: a draw does, which moves the bit generator only if there is none.
         """
-        process, own = mtrand.get_bit_generator(), (self._own, self._resting, self._twin)
+        process, own, state = mtrand.get_bit_generator(), None, None
         if type(process) is not np.random.MT19937:
-            state: Any = np.random.get_state(legacy=False)
-            try:
-                yield
-            finally:
-                mtrand.set_bit_generator(process)
-                np.random.set_state(state)
-            return
-        if process in own:  # a loader in a sample of another one
+            return process, own, np.random.get_state(legacy=False)
+        if process in (self._own, self._resting, self._twin):  # a loader in a sample of another one
+            own = self._own, self._resting, self._twin
             self._own, self._resting = np.random.MT19937(0), self._twin
         address = process.ctypes.state_address
         memory = ctypes.string_at(address, _MT19937_BYTES)
-        second: float | None = mtrand.standard_normal()
-        if ctypes.string_at(address, _MT19937_BYTES) != memory:
-            second = None
-            ctypes.memmove(address, memory, _MT19937_BYTES)
+        second = mtrand.standard_normal()
+        if ctypes.string_at(address, _MT19937_BYTES) == memory:
+            state = {**process.state, "has_gauss": 1, "gauss": second}
+        ctypes.memmove(address, memory, _MT19937_BYTES)
         ctypes.memmove(self._own.ctypes.state_address, memory, _MT19937_BYTES)
         mtrand.set_bit_generator(self._own)
-        try:
-            yield
-        finally:
-            if process in own:
-                self._own, self._resting, self._twin = own
-            mtrand.set_bit_generator(process)
-            if second is not None:
-                np.random.set_state({**process.state, "has_gauss": 1, "gauss": second})
+        return process, own, state
+
+    def put_back(self, kept: tuple[Any, Any, Any]) -> None:
+        """Puts the process's bit generator back, where it stood."""
+        process, own, state = kept
+        if own is not None:
+            self._own, self._resting, self._twin = own
+        mtrand.set_bit_generator(process)
+        if state is not None:
+            np.random.set_state(state)
 
 
 def _flat(state: object) -> bytes:
@@ -304,21 +299,26 @@ def set_generators(key: bytes) -> None:
         generator.set(key)
 
 
-@contextmanager
-def preserved_generators() -> Iterator[None]:
+class PreservedGenerators:
     """Restores the generators of this process on exit: for loading inside the trainer's own process."""
-    torch = sys.modules.get("torch")
-    key, made, asked = _explicit.key, _explicit.made, _explicit.asked
-    python = random.getstate()
-    cpu = torch.default_generator.get_state() if torch is not None else None
-    try:
-        with _numpy.preserved():
-            yield
-    finally:
-        _explicit.key, _explicit.made, _explicit.asked = key, made, asked
-        random.setstate(python)
-        if torch is not None and cpu is not None:
-            torch.default_generator.set_state(cpu)
+
+    def __enter__(self) -> None:
+        torch = sys.modules.get("torch")
+        self._explicit = _explicit.key, _explicit.made, _explicit.asked
+        self._python = random.getstate()
+        self._torch = torch.default_generator.get_state() if torch is not None else None
+        self._numpy = _numpy.keep()
+
+    def __exit__(self, *raised: object) -> None:
+        _numpy.put_back(self._numpy)
+        _explicit.key, _explicit.made, _explicit.asked = self._explicit
+        random.setstate(self._python)
+        if self._torch is not None:
+            sys.modules["torch"].default_generator.set_state(self._torch)
+
+
+class DrewUnset(Exception):
+    """Samples were made with random numbers of a generator that was not set."""
 
 
 class SampleSeeds:
@@ -335,6 +335,29 @@ class SampleSeeds:
         self._trials = _TRIALS
         self._late = False
 
+    def __enter__(self) -> None:
+        """Samples are made within it, each with `call`."""
+        self._rest()
+
+    def __exit__(self, kind: type[BaseException] | None, *raised: object) -> None:
+        """Raises DrewUnset if they drew from a generator that was not set. From now on it is set."""
+        if kind is None or not issubclass(kind, INTERRUPTIONS):
+            missed, self._late = self._late, False
+            if not self._trials:
+                for generator in tuple(self._others):
+                    if generator.moved():
+                        self._need(generator)
+                        missed = True
+            if missed:
+                raise DrewUnset from None
+
+    def _rest(self) -> None:
+        """Puts to rest what is not drawn from, whatever was drawn before."""
+        if not self._trials:
+            self.quiet = not self._needed
+            for generator in self._others:
+                generator.rest()
+
     def made(self, make: Callable[[], T]) -> T:
         """Makes something of some samples; makes it again if they drew from a generator that was not set.
 
@@ -342,18 +365,11 @@ class SampleSeeds:
             make: loads them, each with `call`.
         """
         while True:
-            self.rest()
             try:
-                result = make()
-            except INTERRUPTIONS:
-                raise
-            except BaseException:
-                if self.missed():
-                    continue
-                raise
-            if not self.missed():
-                return result
-            del result
+                with self:
+                    return make()
+            except DrewUnset:  # each generator once
+                continue
 
     def call(self, key: bytes, function: Callable[[Any], T], argument: Any) -> T:
         """Calls the user's code with its generators set from the key of a sample or batch."""
@@ -385,26 +401,9 @@ class SampleSeeds:
                 self._late = self._late or state is None  # the sample imported torch: its generator was not set
                 self._need(generator)
         self._trials -= 1
-        self.rest()
+        self._rest()
 
     def _need(self, generator: _Generator) -> None:
         self._others.remove(generator)
         self._needed.append(generator)
         self.quiet = False
-
-    def rest(self) -> None:
-        """Puts to rest what is not drawn from, whatever was drawn before."""
-        if not self._trials:
-            self.quiet = not self._needed
-            for generator in self._others:
-                generator.rest()
-
-    def missed(self) -> bool:
-        """Whether a generator that was not set was drawn from since `rest`. From now on it is set."""
-        missed, self._late = self._late, False
-        if not self._trials:
-            for generator in tuple(self._others):
-                if generator.moved():
-                    self._need(generator)
-                    missed = True
-        return missed

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -26,9 +26,6 @@ from headrace.feed.plan.orders.window import Window
 
 if TYPE_CHECKING:
     from headrace.feed.plan.lane_draw import LaneDraw
-
-
-from typing import NamedTuple
 
 _BLOCK_ROWS = 4096
 
@@ -40,8 +37,7 @@ class Shard(NamedTuple):
     world_size: int
 
 
-@dataclass(frozen=True)
-class BatchPlan:
+class BatchPlan(NamedTuple):
     """One batch of one rank.
 
     Attributes:

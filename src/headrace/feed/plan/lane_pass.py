@@ -258,9 +258,8 @@ class LanePass(Followed, Iterator[BatchPlan]):
     def _fold(base: dict[int, _Taken], taken: _Taken) -> None:
         before = base[taken.lane]
         token = taken.token or (None if taken.ended else before.token)
-        base[taken.lane] = taken._replace(
-            taken=max(before.taken, taken.taken), ended=before.ended or taken.ended, token=token
-        )
+        reached, ended = max(before.taken, taken.taken), before.ended or taken.ended
+        base[taken.lane] = _Taken(taken.step, taken.lane, reached, ended, token)
 
     def position(self, beginning: Position, progress: Progress) -> Position:
         """See `Followed`."""

@@ -67,6 +67,9 @@ class Progress:
 
     def took(self, step: int) -> None:
         """Notes that a batch has left the loader."""
+        if step == self.step and not self.ahead:
+            self.step += 1
+            return
         ahead = self.ahead | {step}
         self.strayed |= step != self.step
         while self.step in ahead:

@@ -31,10 +31,12 @@ class DatasetLane(Lane):
         states = unpacked(start.place) if start.place else [None, None]
         if states[0] is not None:
             dataset.load_state_dict(states[0])
-        self._dataset, self._made = dataset, start.made
+        self._made = start.made
         self._iterator: Iterator[Any] = opened(dataset)
         if states[1] is not None:
             self._iterator.load_state_dict(states[1])  # type: ignore[attr-defined]
+        own = None if self._iterator is dataset else dataset
+        self._stateful: list[Any] = [thing if _is_stateful(thing) else None for thing in (own, self._iterator)]
         self._outputs = map(next, itertools.repeat(self._iterator))  # `iter` of this calls no `__iter__` of the user's
 
     def __next__(self) -> Any:
@@ -57,8 +59,10 @@ class DatasetLane(Lane):
         Raises:
             PipelineError: the state holds what cannot be kept; names its place.
         """
-        states = [None if self._iterator is self._dataset else _state(self._dataset), _state(self._iterator)]
-        return BEGINNING if states == [None, None] else Restart(packed(states), self._made)
+        if not any(self._stateful):
+            return BEGINNING
+        states = [thing.state_dict() if thing is not None else None for thing in self._stateful]
+        return Restart(packed(states), self._made)
 
 
 def packed(state: Any) -> bytes:
@@ -74,14 +78,12 @@ def unpacked(token: bytes) -> Any:
     return pytree.rebuild(node, whole, pytree.copied(whole))
 
 
-def _state(stateful: Any) -> Any:
-    """Returns the state of a dataset or iterator that follows torchdata's protocol `Stateful`; None of another.
+def _is_stateful(thing: Any) -> bool:
+    """Returns whether a dataset or iterator follows torchdata's protocol `Stateful`.
 
-    None too of a dataset of Hugging Face's that has a shuffle buffer: the buffer is not in its state.
+    A dataset of Hugging Face's that has a shuffle buffer does not: the buffer is not in its state.
     """
-    if hasattr(stateful, "state_dict") and hasattr(stateful, "load_state_dict") and not _has_buffer(stateful):
-        return stateful.state_dict()
-    return None
+    return hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict") and not _has_buffer(thing)
 
 
 def _has_buffer(dataset: Any) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 from headrace.errors import PipelineError
 from headrace.feed.pipelines import seeds
 from headrace.feed.pipelines.lane_datasets import own_copy
-from headrace.feed.pipelines.lane_info import LaneInfo, working_for
+from headrace.feed.pipelines.lane_info import LaneInfo, WorkingFor
 from headrace.feed.plan.orders.mixed_order import MixedOrder
 from headrace.feed.plan.orders.order import RowOrder
 from headrace.feed.plan.orders.weight_schedule import SLOTS, endless
@@ -133,7 +133,7 @@ class LaneOpening:
             PipelineError: a counted source has no rows here.
             Exception: whatever the dataset raises.
         """
-        with working_for(self.info):
+        with WorkingFor(self.info):
             seeds.set_generators(self._key)
             return self._open(self._dataset, start)
 
@@ -189,7 +189,7 @@ class _ShownLane(Lane):
         self._lane, self._opening, self._key = lane, opening, key
 
     def __next__(self) -> Any:
-        with working_for(self._opening.info):
+        with WorkingFor(self._opening.info):
             output = next(self._lane)
         self._opening.asking[self._key] = self._opening.info
         self.tokens, self.padding = self._lane.tokens, self._lane.padding

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import msgspec
 
 from headrace.errors import INTERRUPTIONS, PipelineError, text_of
-from headrace.feed.pipelines.lane_info import working_for
-from headrace.feed.pipelines.seeds import SampleSeeds
+from headrace.feed.pipelines.lane_info import WorkingFor
+from headrace.feed.pipelines.seeds import DrewUnset, SampleSeeds
 from headrace.feed.streams.open_lane import BEGINNING, Restart
 from headrace.feed.wire.messages import MAX_TOKEN, Draw, Drawn
 from headrace.feed.worker.dataset_lane import DatasetLane, packed, unpacked
@@ -42,10 +42,6 @@ class LaneFailed(Exception):
     def __init__(self, row: int, *, opening: bool) -> None:
         super().__init__(row)
         self.row, self.opening = row, opening
-
-
-class _Drawn(Exception):
-    """An output was made with random numbers of a generator that was not set. From now on it is."""
 
 
 class LaneReaders:
@@ -92,7 +88,7 @@ class LaneReaders:
         while True:
             try:
                 return self._draw(epoch, seed, draw, fresh=fresh)
-            except _Drawn:  # each generator once
+            except DrewUnset:  # each generator once
                 continue
 
     def _draw(self, epoch: int, seed: int, draw: Draw, *, fresh: bool) -> tuple[list[Any], Drawn]:
@@ -107,7 +103,7 @@ class LaneReaders:
         outputs: list[Any] = []
         end = time.monotonic() + REPLAY_SECONDS
         try:
-            with working_for(reader.opening.info), reader.seeded():
+            with WorkingFor(reader.opening.info), reader.seeds:
                 while reader.at < draw.first and not reader.ended:
                     reader.next()
                     if time.monotonic() > end:
@@ -118,7 +114,7 @@ class LaneReaders:
                 if reader.ended and draw.drop_last:
                     del outputs[len(outputs) - len(outputs) % (draw.part or draw.count) :]
                 at, token = (0, b"") if reader.ended else reader.token()
-        except (PipelineError, _Drawn):
+        except (PipelineError, DrewUnset):
             self._forget(draw.lane, reader)
             raise
         except INTERRUPTIONS:
@@ -150,17 +146,19 @@ class LaneReaders:
 
     def _reader(self, epoch: int, seed: int, draw: Draw) -> _Reader:
         """Returns the reader that stands nearest before what is asked for; opens one if the token is nearer."""
-        held = self._readers.setdefault(draw.lane, [])
-        held[:] = [each for each in held if each.address == _address(epoch, seed, draw)]
-        able = [each for each in held if draw.at <= each.at <= draw.first or (each.ended and each.at <= draw.first)]
-        if able:
-            found = max(able, key=lambda each: each.at)
-            held.remove(found)
+        address, held = _address(epoch, seed, draw), self._readers.setdefault(draw.lane, [])
+        held[:] = [reader for reader in held if reader.address == address]
+        nearest: _Reader | None = None
+        for reader in held:
+            if reader.at <= draw.first and (reader.ended or reader.at >= draw.at):
+                nearest = reader if nearest is None or reader.at > nearest.at else nearest
+        if nearest is None:
+            nearest = self._open(epoch, seed, draw)
         else:
-            found = self._open(epoch, seed, draw)
-        held.append(found)
+            held.remove(nearest)
+        held.append(nearest)
         del held[:-_READERS]
-        return found
+        return nearest
 
 
 def _next(iterator: Iterator[Any]) -> Any:
@@ -180,7 +178,7 @@ class _Reader:
         ended: whether there is none.
         address: what decides the lane's outputs, but for the dataset.
         opening: how it was opened.
-        seeds_itself: see `Lane`.
+        seeds: outputs are made within it.
         untried: whether it was opened at a token, and has made nothing since.
         tokens, padding, sources: of every output that was wanted, since these were set to []: see `Lane`.
         skipped: see `Drawn`, since this was set to [].
@@ -203,32 +201,14 @@ class _Reader:
         self.opening = LaneOpening(dataset, address, init, shown=shown)
         start = Restart(unpacked(draw.token), draw.at) if draw.token else BEGINNING
         self._iterator = self.opening.opened(start)
-        self.seeds_itself = self._iterator.seeds_itself
+        self.seeds: AbstractContextManager[None] = nullcontext() if self._iterator.seeds_itself else seeds
         self._left_out = self.opening.skipped.rows if self.opening.skipped is not None else []
         self._left_out.clear()  # before the place where it was opened: they were told
-
-    @contextmanager
-    def seeded(self) -> Iterator[None]:
-        """Outputs are made within it. Raises _Drawn, and nothing else, if they drew from what was not set."""
-        if self.seeds_itself:
-            yield
-            return
-        self._seeds.rest()
-        try:
-            yield
-        except INTERRUPTIONS:
-            raise
-        except BaseException:
-            if self._seeds.missed():
-                raise _Drawn from None
-            raise
-        if self._seeds.missed():
-            raise _Drawn
 
     def next(self, outputs: list[Any] | None = None) -> None:
         """Makes the next output, and puts it to the others if it is wanted."""
         iterator = self._iterator
-        if self.seeds_itself or self._seeds.quiet:
+        if self._iterator.seeds_itself or self._seeds.quiet:
             output = next(iterator, _END)
         else:
             output = self._seeds.call(self.opening.key(_OUTPUT, self.at), _next, iterator)
