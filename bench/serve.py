@@ -1,6 +1,6 @@
 """Measures `headrace serve` as a client sees it: the delay that it adds to a job, its CPU a poll, its S3, its memory.
 
-    python bench/serve.py [--pairs 5] [--polls 200] [--megabytes 1000] [--small 100] [--out FILE]
+    python bench/serve.py [--pairs 5] [--polls 200] [--megabytes 1000] [--small 100] [--crowd 10000] [--out FILE]
 
 hello   a job of three hosts that prints a line: bare by `headrace run`, and created by boto3 and described every 50 ms
         until it has ended. Pairs, one after the other, in turn; wall seconds
@@ -20,13 +20,16 @@ One server for all: a real `headrace serve` in a process of its own. Memory is t
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import io
 import json
 import os
 import platform
 import re
+import resource
 import shutil
+import socket
 import statistics
 import subprocess
 import sys
@@ -37,6 +40,7 @@ from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import boto3
 import psutil
@@ -44,6 +48,7 @@ from botocore.config import Config
 from isal import isal_zlib
 
 BUCKET = "headrace-local"
+FIGURES = ("up_cpu_seconds", "hashes_cpu_seconds", "write_cpu_seconds", "down_cpu_seconds", "small_cpu_seconds")
 SCRIPT = "print('hello')\n"
 GROUP = "/aws/sagemaker/TrainingJobs"
 JOB = """job_name: hello
@@ -193,12 +198,32 @@ def objects(server: Server, megabytes: int, small: int) -> dict[str, Any]:
     if subprocess.run(["cmp", str(source), str(back)], check=False).returncode:
         raise SystemExit("what came back is not what was sent")
     took = []
+    before = server.cpu()
     for at in range(small):
         began = time.monotonic()
         client.put_object(Bucket=BUCKET, Key=f"small/{at}", Body=b"x" * 100)
         took.append(time.monotonic() - began)
+    result["small_cpu_seconds"] = round(server.cpu() - before, 3)
     result |= {"small_ms_median": round(statistics.median(took) * 1000, 2), "small_ms_most": round(max(took) * 1000, 2)}
     print("  objects:", result, flush=True)
+    return result
+
+
+def crowd(server: Server, count: int) -> dict[str, Any]:
+    """Opens connections that send nothing, and asks behind them."""
+    address = urlsplit(server.url)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+    before = server.cpu()
+    with contextlib.ExitStack() as stack:
+        for _ in range(count):
+            connection = stack.enter_context(socket.socket())
+            connection.setblocking(False)
+            connection.connect_ex((address.hostname, address.port))
+        began = time.monotonic()
+        server.client("s3").list_buckets()
+        result = {"connections": count, "call_seconds": round(time.monotonic() - began, 3), "memory": server.memory()}
+    result["cpu_seconds"] = round(server.cpu() - before, 3)
+    print("  crowd:", result, flush=True)
     return result
 
 
@@ -240,6 +265,7 @@ def main() -> None:
     parser.add_argument("--polls", type=int, default=200)
     parser.add_argument("--megabytes", type=int, default=1000)
     parser.add_argument("--small", type=int, default=100)
+    parser.add_argument("--crowd", type=int, default=10_000, help="connections that send nothing")
     parser.add_argument("--repeat", type=int, default=3, help="how often the objects are sent and fetched")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
@@ -256,20 +282,16 @@ def main() -> None:
         result["hello"]["difference"] = summary(differences)
         result["polls"] = polls(server, args.polls)
         result["objects"] = [objects(server, args.megabytes, args.small) for _ in range(args.repeat)]
-        for name in ("up_cpu_seconds", "hashes_cpu_seconds", "write_cpu_seconds", "down_cpu_seconds"):
+        for name in FIGURES:
             result[name] = summary([each[name] for each in result["objects"]])
         result["memory"] = server.memory()
+        result["crowd"] = crowd(server, args.crowd)
     finally:
         server.end()
         shutil.rmtree(home, ignore_errors=True)
     result["load_after"] = os.getloadavg()
     print(
-        json.dumps(
-            {
-                name: result[name]
-                for name in ("up_cpu_seconds", "hashes_cpu_seconds", "write_cpu_seconds", "down_cpu_seconds", "memory")
-            }
-        ),
+        json.dumps({name: result[name] for name in (*FIGURES, "memory")}),
         flush=True,
     )
     if args.out:

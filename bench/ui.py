@@ -1,10 +1,14 @@
-"""How fast the page of `headrace ui` is with 100 runs, and with one of a million steps.
+"""How fast the page of `headrace ui` is with 100 runs, and with one of a million steps, and what it costs while idle.
 
     python bench/ui.py [--runs 100] [--hours 8.7] [--repeats 5] [--output FILE]
+    python bench/ui.py --idle 60 [--runs 1000] [--lines 10000] [--repeats 3] [--output FILE]
 
 Makes the runs (no job runs), starts `headrace ui` and asks it: each address once cold and then warm, and opens the
 two pages in a headless Chromium, until their content is there. Prints a table of milliseconds: cold, median of the warm
 ones, and bytes of the answer.
+
+With `--idle` a page stays open for so many seconds in which nothing changes: the list of runs, and a grid that goes on
+(ten lines run, half have ended). Printed are the CPU seconds of the server, and of Chromium, as a share of a core.
 """
 
 from __future__ import annotations
@@ -17,18 +21,28 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent / "tests" / "console"))
+sys.path[:0] = [str(HERE.parent / "tests" / "console"), str(HERE.parent / "tests")]
 sys.path.insert(0, str(HERE.parent / "src"))
 
 import httpx  # noqa: E402
+import psutil  # noqa: E402
 from made_runs import START, make_run  # noqa: E402
+from msgspec.structs import replace  # noqa: E402
 from page_server import CHROMIUM, Ui, start_ui  # noqa: E402
 
+from headrace.grid.journal.grid_record import AttemptRecord, AttemptState, GridRecord, LineRecord, LineState  # noqa: E402
+from headrace.grid.journal.journal import Journal  # noqa: E402
+from headrace.grid.journal.journal_file import FILE  # noqa: E402
+from headrace.runs import Status  # noqa: E402
+
 RANKS = 4  # of a made-up run
+FLAGS = ["--no-sandbox", "--disable-gpu"]  # of Chromium
+SETTLED = 20.0  # seconds after which a page that was opened is idle
 
 
 def main() -> None:
@@ -37,7 +51,11 @@ def main() -> None:
     asked.add_argument("--hours", type=float, default=8.7, help="of the long run; 8 steps a second of each of 4 ranks")
     asked.add_argument("--repeats", type=int, default=5)
     asked.add_argument("--output", type=Path)
+    asked.add_argument("--idle", type=float, default=0.0, help="seconds that a page stays open; 0: measure the speed")
+    asked.add_argument("--lines", type=int, default=10_000, help="of the grid")
     options = asked.parse_args()
+    if options.idle:
+        return write(idle(options.runs, options.lines, options.idle, options.repeats), options.output)
     with tempfile.TemporaryDirectory() as home:
         long = make(Path(home) / "runs", options.runs, int(options.hours * 3600))
         ui = start_ui(Path(home))
@@ -45,21 +63,105 @@ def main() -> None:
             rows = [*api(ui, long, options.repeats), *pages(ui, long, options.repeats)]
         finally:
             ui.stop()
-    found = {"runs": options.runs + 1, "load": os.getloadavg()[0], "cores": os.cpu_count(), "rows": rows}
     for row in rows:
         print(f"{row['what']:44} cold {row['cold']:8.0f} ms   warm {row['warm']:7.0f} ms   {row['bytes']:>9,} bytes")
-    if options.output:
-        options.output.write_text(json.dumps(found, indent=1) + "\n")
+    return write({"runs": options.runs + 1, "rows": rows}, options.output)
+
+
+def write(measured: dict[str, object], output: Path | None) -> None:
+    if output:
+        measured |= {"load_after": os.getloadavg(), "cores": os.cpu_count()}
+        output.write_text(json.dumps(measured, indent=1) + "\n")
+
+
+def idle(runs: int, lines: int, seconds: float, repeats: int) -> dict[str, object]:
+    """Returns the CPU, in percent of a core, of a page that is open and idle; the two pages in turn."""
+    from playwright.sync_api import sync_playwright
+
+    rows: list[dict[str, object]] = []
+    with tempfile.TemporaryDirectory() as home, sync_playwright() as playwright:
+        ids = make_runs(Path(home) / "runs", runs, most=30)
+        make_grid(Path(home) / "grids" / "campaigns" / FILE, lines, ids)
+        ui = start_ui(Path(home))
+        try:
+            for name, path in (("list of runs", "/"), ("grid", "/grids/campaigns")) * repeats:
+                browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+                page = browser.new_page(viewport={"width": 1600, "height": 900})
+                page.goto(ui.url(path))
+                page.locator("tbody tr").first.wait_for(timeout=120_000)
+                page.wait_for_timeout(1000 * SETTLED)
+                server, clients = [psutil.Process(ui.process.pid)], chromium_processes()
+                before, began = (cpu(server), cpu(clients)), time.monotonic()
+                page.wait_for_timeout(1000 * seconds)
+                took = time.monotonic() - began
+                shares = [100 * (cpu(of) - first) / took for of, first in zip((server, clients), before, strict=True)]
+                row = {
+                    "page": name,
+                    "seconds": round(took),
+                    "server": round(shares[0], 2),
+                    "browser": round(shares[1], 2),
+                }
+                rows.append(row)
+                print(row, flush=True)
+                browser.close()
+        finally:
+            ui.stop()
+    return {"runs": runs, "lines": lines, "rows": rows}
+
+
+def chromium_processes() -> list[psutil.Process]:
+    """Returns the processes of the browser that this one has started."""
+    return [child for child in psutil.Process().children(recursive=True) if "chrom" in child.name()]
+
+
+def cpu(processes: list[psutil.Process]) -> float:
+    return sum(times.user + times.system for times in (process.cpu_times() for process in processes))
+
+
+def make_grid(path: Path, count: int, runs: Sequence[str]) -> None:
+    """Makes the journal of a grid that goes on: half of its lines have ended, ten run; the runs of most are removed."""
+    path.parent.mkdir(parents=True)
+    began = time.time() - 3600
+    lines = tuple(
+        LineRecord(
+            index, f"k{index}", f"array.txt:{index + 1}", {"hyperparameters.lr": index / 10}, f"campaigns-k{index}",
+            "local", f"region-{index % 4}", 2.0, 600.0, LineState.WAITING,
+        )
+        for index in range(count)
+    )  # fmt: skip
+    with closing(Journal(path, create=True)) as journal:
+        journal.begin(GridRecord("campaigns", "/nowhere/array.yaml", "d", began, lines, budget=50_000.0))
+        for index in range(count // 2 + 10):
+            started = began + 0.3 * index
+            run = runs[index] if index < len(runs) else f"campaigns-k{index}-20261129-010203-{index:04x}"
+            attempt = AttemptRecord(
+                1, f"campaigns-k{index}", "local", f"region-{index % 4}", "d", AttemptState.INTENDED, started,
+                run, started,
+            )  # fmt: skip
+            journal.intend(f"k{index}", attempt)
+            journal.started(f"k{index}", 1, run, started)
+            if index < count // 2:
+                ended = replace(
+                    attempt, state=AttemptState.ENDED, ended=started + 600, cost=1.25, status=Status.COMPLETED
+                )
+                journal.ended(f"k{index}", ended, LineState.COMPLETED)
+
+
+def make_runs(runs: Path, count: int, most: int) -> list[str]:
+    """Makes short runs, of at most so many seconds; returns their ids."""
+    chance = random.Random(1)
+    return [
+        make_run(
+            runs, f"job-{index % 12}", created=START - 600 * index, seconds=chance.randint(most // 10, most),
+            data_hosts=index % 4, starved=index % 3 == 0, faults=False, seed=index,
+        ).id
+        for index in range(count)
+    ]  # fmt: skip
 
 
 def make(runs: Path, count: int, seconds: int) -> str:
     """Makes the runs; returns the id of the long one."""
-    chance = random.Random(1)
-    for index in range(count):
-        make_run(
-            runs, f"job-{index % 12}", created=START - 600 * index, seconds=chance.randint(30, 300),
-            data_hosts=index % 4, starved=index % 3 == 0, faults=False, seed=index,
-        )  # fmt: skip
+    make_runs(runs, count, most=300)
     begun = time.monotonic()
     long = make_run(runs, "million", created=START + 1, seconds=seconds, log_every=1.0)
     size = sum(path.stat().st_size for path in long.root.rglob("*") if path.is_file())
@@ -100,7 +202,7 @@ def pages(ui: Ui, long: str, repeats: int) -> Iterator[dict[str, object]]:
     """Yields the times of the pages, from the address to their content."""
     from playwright.sync_api import Page, sync_playwright
 
-    drawn = "() => document.querySelectorAll('.chart canvas').length > 5"
+    drawn = "() => document.querySelectorAll('.chart svg').length > 5"
 
     def list_page(page: Page) -> int:
         page.goto(ui.url("/"))
@@ -114,8 +216,7 @@ def pages(ui: Ui, long: str, repeats: int) -> Iterator[dict[str, object]]:
         return 0
 
     with sync_playwright() as playwright:
-        flags = ["--no-sandbox", "--disable-gpu"]
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         page = browser.new_page(viewport={"width": 1600, "height": 900})
         page.set_default_timeout(120_000)
         yield timed("page: list of runs, all rows", lambda: list_page(page), repeats)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import shutil
 import stat
 import subprocess
 import sys
@@ -161,10 +162,17 @@ def test_a_missing_run_is_answered_with_the_nearest_names(tmp_path: Path) -> Non
     assert "did you mean digits-heterogeneous" in caught.value.hint
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "../runs", "a/b"])
+STAMP = "-20261129-010203-abcd"
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "../runs", "a/b", f"../j{STAMP}", f".j{STAMP}", f"j\0{STAMP}", f"{'j' * 300}{STAMP}"]
+)
 def test_a_path_is_no_run(tmp_path: Path, name: str) -> None:
     runs = tmp_path / "runs"
-    create_run("j", runs=runs)
+    run = create_run("j", runs=runs)
+    for copy in (tmp_path / f"j{STAMP}", runs / f".j{STAMP}"):
+        shutil.copytree(run.root, copy)
     with pytest.raises(RunNotFound):
         Run.open(name, runs)
 

@@ -32,7 +32,7 @@ from headrace.runs.tail import Damage
 
 P = TypeVar("P")
 
-_ID = re.compile(r"(?P<name>.+)-\d{8}-\d{6}-[0-9a-f]{4}")
+_ID = re.compile(r"(?P<name>[^./\0][^/\0]*)-\d{8}-\d{6}-[0-9a-f]{4}")
 _TIME_OF_JOB = re.compile(r"-\d{4}(-\d\d){5}-\d{3}$")  # the end of a job name that an estimator makes
 
 
@@ -277,6 +277,12 @@ def unreadable_headers(runs: Path | None = None) -> list[Damage]:
     return found
 
 
+def run_of_id(run_id: str, runs: Path | None = None) -> RunPaths | None:
+    """Returns the run of that id; None if there is none. It looks at no other run."""
+    paths = RunPaths(_parent(runs) / run_id)
+    return paths if _ID.fullmatch(run_id) and os.path.isfile(paths.header) else None
+
+
 def find_run(name_or_id: str, runs: Path | None = None) -> RunPaths:
     """Returns the run of that id, else the newest run of the job of that name, else of a `base_job_name`.
 
@@ -284,9 +290,9 @@ def find_run(name_or_id: str, runs: Path | None = None) -> RunPaths:
         RunNotFound: if there is none; the hint holds the nearest names.
     """
     parent = _parent(runs)
-    ids = [name for name in _names(parent) if _ID.fullmatch(name) and RunPaths(parent / name).header.is_file()]
-    if name_or_id in ids:
-        return RunPaths(parent / name_or_id)
+    if paths := run_of_id(name_or_id, runs):
+        return paths
+    ids = [name for name in _names(parent) if run_of_id(name, runs)]
     mine = [run_id for run_id in ids if job_name_of(run_id) == name_or_id]
     mine = mine or [run_id for run_id in ids if _base_job_name(run_id) == name_or_id]
     newest = max(mine, key=lambda run_id: _created(parent / run_id), default=None)

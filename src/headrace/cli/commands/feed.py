@@ -41,6 +41,15 @@ def size(text: str) -> int:
     return int(float(match[1]) * _UNITS[match[2]])
 
 
+_secret_option = click.option(
+    "--secret-file",
+    envvar=SECRET_VARIABLE,
+    show_envvar=True,
+    type=click.Path(path_type=Path),
+    help="File with the secret that servers and trainers share.",
+)
+
+
 @click.group("feed", short_help="Data workers by hand: serve, status, bench, index, secret.")
 def feed() -> None:
     """Data workers on your own hosts, without a job.
@@ -117,13 +126,7 @@ def index(source: str, pattern: str | None, kind: str | None) -> None:
     type=click.IntRange(1),
     help="Worker processes. Default: one for each core that this process may use.",
 )
-@click.option(
-    "--secret-file",
-    envvar=SECRET_VARIABLE,
-    show_envvar=True,
-    type=click.Path(path_type=Path),
-    help="File with the secret; trainers need the same one.",
-)
+@_secret_option
 @click.option(
     "--code",
     multiple=True,
@@ -238,13 +241,7 @@ def _reachable(ip: str, host: str) -> str:
 
 @feed.command("status", short_help="Ask feed servers what they are doing.")
 @click.argument("addresses", nargs=-1, metavar="[ADDRESS]...")
-@click.option(
-    "--secret-file",
-    envvar=SECRET_VARIABLE,
-    show_envvar=True,
-    type=click.Path(path_type=Path),
-    help="File with the servers' secret.",
-)
+@_secret_option
 @click.option("--tls-ca", envvar=CA_VARIABLE, show_envvar=True, help="CA that signed the servers' certificates.")
 @click.option("--timeout", type=click.FloatRange(0.1), default=5.0, show_default=True, help="Seconds for each server.")
 @output_option

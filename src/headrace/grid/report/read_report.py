@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.errors import HeadraceError, RunNotFound, StorageError
+from headrace.errors import HeadraceError, StorageError
 from headrace.grid.controller.start_attempt import cost_so_far
 from headrace.grid.journal.grid_record import AttemptRecord, AttemptState, GridRecord, LineRecord, LineState
 from headrace.grid.journal.journal_file import has_controller, journal_path
@@ -24,6 +24,7 @@ from headrace.job.problems.finding import suggestion
 from headrace.own_runs import started_here
 from headrace.runs import Run
 from headrace.runs.describe import last_values
+from headrace.runs.store import run_of_id
 
 FOREIGN = "the grid was not started here by you: its journal is only read, and what it says is somebody else's word"
 
@@ -40,19 +41,24 @@ def _with_cost(line: LineRecord) -> LineRecord:
 
 
 def _cost_of(attempt: AttemptRecord) -> AttemptRecord:
+    paths = run_of_id(attempt.run_id)
     try:
-        cost, seconds = cost_so_far(Run.open(attempt.run_id), attempt.region)
-    except (RunNotFound, OSError, msgspec.DecodeError):
-        return attempt  # its record is on another machine, or gone: the cost stays unknown
+        if paths is None:
+            return attempt  # its record is on another machine, or gone: the cost stays unknown
+        cost, seconds = cost_so_far(Run(paths), attempt.region)
+    except (OSError, msgspec.DecodeError):
+        return attempt
     return msgspec.structs.replace(attempt, cost=cost, billable_seconds=seconds)
 
 
 def run_figures(attempt: AttemptRecord) -> RunFigures | None:
     """Returns the figures of an attempt's run; None when it has no record on this machine, or none that can be read."""
+    paths = run_of_id(attempt.run_id)
     try:
-        run = Run.open(attempt.run_id)
-        return RunFigures(last_values(run), cost_report(run, by_work=False).total.value)
-    except (RunNotFound, OSError, msgspec.DecodeError):
+        if paths is None:
+            return None
+        return RunFigures(last_values(Run(paths)), cost_report(Run(paths), by_work=False).total.value)
+    except (OSError, msgspec.DecodeError):
         return None
 
 

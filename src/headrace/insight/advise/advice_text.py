@@ -11,12 +11,12 @@ import msgspec
 
 from headrace.catalog.instance_types import shape, speed
 from headrace.insight.advise.calibrate import SATURATED
-from headrace.insight.advise.clusters import BALANCED, SAME, Candidate, by_cost, cores_per_vcpu, knee
+from headrace.insight.advise.clusters import SAME, Candidate, by_cost, cores_per_vcpu, knee
 from headrace.insight.advise.measured_inputs import Measured
 from headrace.insight.performance_model import Range
 from headrace.insight.render.plain_text import quantity
 from headrace.insight.verdicts.decide import Verdict
-from headrace.insight.verdicts.thresholds import NEXT_APART, VerdictName
+from headrace.insight.verdicts.thresholds import NEXT_APART, NOT_BOUND_SHARE, WORTH, VerdictName
 
 MISSED = 0.25
 """From this distance of the measured step from the predicted one of the same cluster on, the model does not explain
@@ -68,10 +68,6 @@ def likely(measured: Measured, step: float, predicted: float) -> str:
     )
 
 
-WORTH = 1.10
-"""A gain below this is within the noise of a short run."""
-
-
 _BLURRED = (
     "but batches are made on the hosts of the ranks, which have no cores to spare or were not measured: making them "
     f"may be what makes the step long. To find out, {NEXT_APART}."
@@ -118,9 +114,9 @@ def decide(
     """
     helpers = sum(group.hosts for group in measured.helpers)
     waits = f"ranks wait {100 * now.wait:.1f} % of a step of {_ms(now.step.value)} (measured)"
-    if now.wait < BALANCED and measured.blurred:
+    if now.wait < NOT_BOUND_SHARE and measured.blurred:
         return None, f"It cannot be told whether CPU hosts would help: {waits}, {_BLURRED}"
-    if now.wait < BALANCED:
+    if now.wait < NOT_BOUND_SHARE:
         fewer = _fewer(now, helpers, found) if trusted else None
         if fewer is None:
             return (
@@ -153,7 +149,7 @@ def decide(
             f"Do not add CPU hosts: {waits}, but no candidate is predicted to be {100 * (WORTH - 1):.0f} % faster: "
             f"{reason}."
         )
-    removing = [one for one in useful if one.wait < BALANCED]
+    removing = [one for one in useful if one.wait < NOT_BOUND_SHARE]
     best = min(removing, key=by_cost) if removing else (knee(useful) or min(useful, key=by_cost))
     many = best.data_hosts > 1
     end = f"remove{'' if many else 's'} the wait"
@@ -271,7 +267,7 @@ def notes_of(
             "bring more than is predicted"
         )
     busy = measured.trainer.busy
-    if not measured.workers_told and measured.wait >= BALANCED and busy is not None and busy < SATURATED:
+    if not measured.workers_told and measured.wait >= NOT_BOUND_SHARE and busy is not None and busy < SATURATED:
         notes.append(
             f"the trainer's cores were {100 * busy:.0f} % busy although ranks waited: its workers wait for something "
             "else (too few workers, a disk); `headrace doctor` tells, and more workers may be all it takes"

@@ -27,11 +27,12 @@ from headrace.insight.advise.clusters import (
 from headrace.insight.advise.measured_inputs import Measured, not_enough
 from headrace.insight.cost.cost_report import cost_of
 from headrace.insight.figures.columns import read_columns
-from headrace.insight.figures.figure import Figure, Window
+from headrace.insight.figures.figure import FIGURES, Figure, Window
 from headrace.insight.figures.run_files import PlannedJob, planned_job
 from headrace.insight.performance_model import RATE_FORMULA, Range, predict
 from headrace.insight.reports.run_report import Report, report, time_to_train
 from headrace.insight.verdicts.decide import Verdict
+from headrace.insight.verdicts.thresholds import LINK_BUSY
 from headrace.record_files import read_json
 from headrace.runs import Run
 from headrace.runs.event_text import not_started
@@ -60,9 +61,8 @@ ADVISE_FORMULAS: dict[str, str] = {
     ),
     "residual": "measured step / predicted step of the run's own cluster - 1",
     "bandwidth": (
-        "of a data host: bytes sent / seconds in which its busiest connection was sending, training window, where that "
-        "is at least 50 % of the time; another type in proportion to both published bandwidths; else the job's limit, "
-        "else as published"
+        f"{FIGURES['bandwidth'].formula}, training window, where that is at least {LINK_BUSY:g} % of the time; another "
+        "type in proportion to both published bandwidths; else the job's limit, else as published"
     ),
     "trusted": (
         f"|residual| < {MISSED:g}, or the predicted step of the run's own cluster lies between the 10th and the 90th "
@@ -71,7 +71,7 @@ ADVISE_FORMULAS: dict[str, str] = {
     "cost_per_1000_samples": "price_per_hour * step / 3600 * 1000 / samples of a step",
     "time_to_train": "predicted: steps * predicted step + (measured time to train - steps * measured step)",
     "cost": (
-        "measured: that of the run's report, price * billable_seconds / 3600 added over the hosts; predicted: "
+        f"measured: that of the run's report, {FIGURES['cost'].formula}; predicted: "
         "price_per_hour * (seconds from instances_started to the end of the run + steps * (predicted step - measured "
         "step)) / 3600: every host to the end of the run"
     ),

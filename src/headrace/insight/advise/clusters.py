@@ -15,10 +15,7 @@ from headrace.catalog.instance_types import shape, speed
 from headrace.catalog.prices import cost
 from headrace.insight.advise.measured_inputs import GroupFacts, Measured, published_bandwidth
 from headrace.insight.performance_model import COMPUTE, NETWORK, Pool, Prediction, Range, predict
-from headrace.insight.verdicts.thresholds import NOT_BOUND
-
-BALANCED = NOT_BOUND / 100
-"""Below this share of waiting a step is not input-bound, as for the verdict."""
+from headrace.insight.verdicts.thresholds import NOT_BOUND_SHARE
 
 SAME = 0.01
 """Steps that differ by less count as equally fast."""
@@ -182,7 +179,7 @@ def candidate(scenario: Scenario, instance_type: str, data_hosts: int) -> Candid
 
 def verdict_of(found: Prediction) -> str:
     """Returns the verdict that a prediction amounts to."""
-    if found.wait < BALANCED or found.limit == COMPUTE:
+    if found.wait < NOT_BOUND_SHARE or found.limit == COMPUTE:
         return "compute-bound"
     return "network-bound" if found.limit == NETWORK else "input-bound"
 

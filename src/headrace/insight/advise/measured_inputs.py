@@ -21,7 +21,7 @@ from headrace.catalog.instance_types import speed
 from headrace.errors import UsageError
 from headrace.insight.figures.columns import Key, Table
 from headrace.insight.figures.figure import Window
-from headrace.insight.figures.quantities import LINK, Quantity
+from headrace.insight.figures.quantities import BANDWIDTH, LINK
 from headrace.insight.figures.run_files import PlannedGroup
 from headrace.insight.performance_model import Range, Workload
 from headrace.insight.verdicts.thresholds import LINK_BUSY
@@ -121,8 +121,6 @@ FULL = 0.8
 """From this share of its known bandwidth on a link that is busy counts as full: headings, acknowledgements and the
 shaping of a link take the rest."""
 
-_WHILE_SENDING = Quantity("bandwidth", "sent", "sending")
-
 
 def published_bandwidth(instance_type: str) -> float | None:
     """Returns the bytes a second of a type's network, as published (baseline); None when unknown."""
@@ -139,7 +137,7 @@ def carried(group: str, told: Mapping[Key, Table]) -> float | None:
     """
     servers = [rows for key, rows in told.items() if key.stream.group == group and not key.name]
     busy = LINK.of(servers)
-    return _WHILE_SENDING.of(servers) or None if busy is not None and busy >= LINK_BUSY else None
+    return BANDWIDTH.of(servers) or None if busy is not None and busy >= LINK_BUSY else None
 
 
 def with_links(

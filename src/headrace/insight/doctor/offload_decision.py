@@ -18,12 +18,7 @@ from enum import Enum
 import msgspec
 
 from headrace.insight.performance_model import Pool, Workload, exactly, fewest_executors, predict, rate
-
-STALLED = 0.05
-"""A loop that waits for less than this part of a step does not stall."""
-
-WORTH = 1.10
-"""A gain below this is within the noise of a short trial."""
+from headrace.insight.verdicts.thresholds import NOT_BOUND_SHARE, WORTH
 
 HEADROOM = 1.10
 PROCESSES_PER_CORE = 8
@@ -137,7 +132,7 @@ def wall_of(case: Case) -> float | None:
         return max(case.sample_wall, case.sample_cpu or 0.0)
     if case.sample_cpu is None:
         return None
-    stalled = case.wait / case.step >= STALLED
+    stalled = case.wait / case.step >= NOT_BOUND_SHARE
     return max(case.sample_cpu, case.workers * case.step / case.rows if stalled else 0.0)
 
 
@@ -186,9 +181,9 @@ def _not_worth_it(case: Case) -> OffloadDecision | None:
     stall = case.wait / case.step
     working = case.rows / case.step * (case.sample_cpu or 0.0) + case.trainer_cores if case.workers else 0.0
     crowded = working >= BUSY * case.cores
-    if case.gain >= WORTH and (stall >= STALLED or crowded):
+    if case.gain >= WORTH and (stall >= NOT_BOUND_SHARE or crowded):
         return None
-    if stall < STALLED:
+    if stall < NOT_BOUND_SHARE:
         reason = f"the loop does not stall: it waits for {100 * stall:.1f} % of a step; the time goes into the step"
     else:
         reason = (

@@ -58,6 +58,8 @@ FIGURES: dict[str, Declared] = {
     "bytes_per_sample": Declared("bytes", "a sample", "payload bytes of the executors' results / samples"),
     "link": Declared("%", "link", "100 * seconds in which a host's busiest connection was sending / seconds, mean over "
         "the hosts"),
+    "bandwidth": Declared("bytes/s", "bandwidth", "bytes that a data host sent / seconds in which its busiest "
+        "connection was sending"),
     "server_cpu": Declared("%", "CPU of one core", "100 * CPU seconds (user + system) of a tf.data server between its "
         "records / seconds between them: 100 % is one core; the time from a start to its first record is left out"),
     "server_rss": Declared("bytes", "max RSS", "largest resident bytes of a tf.data server"),

@@ -165,6 +165,7 @@ PRODUCE, BLOCKED, IDLE = (Quantity(name, name, "executors * seconds", 100) for n
 WORKER_CPU = Quantity("worker_cpu", "cpu", "samples", 1000, spread=False)
 BYTES_PER_SAMPLE = Quantity("bytes_per_sample", "bytes", "samples", spread=False)
 LINK = Quantity("link", "sending", "seconds", 100)
+BANDWIDTH = Quantity("bandwidth", "sent", "sending")
 SERVER_CPU = Quantity("server_cpu", "cpu", "seconds", 100, counter=True, spread=False)
 SERVER_RSS = Quantity("server_rss", "rss", spread=False)
 SERVER_SENT = Quantity("server_sent", "sent", "seconds", counter=True, spread=False)

@@ -7,6 +7,9 @@ from enum import Enum
 NOT_BOUND = 5.0
 """% of the step time: below this a job is not input-bound. TensorFlow Profiler's lower band, which users know."""
 
+NOT_BOUND_SHARE = NOT_BOUND / 100
+"""The same as a part of the step time, 0 to 1."""
+
 HIGHLY_BOUND = 20.0
 """% of the step time: from here on a job is highly input-bound. TensorFlow Profiler's upper band."""
 
@@ -49,6 +52,9 @@ STALL_SECONDS = 60.0
 
 STALL_STEPS = 10.0
 """Steps (the longest so far) that must have had time to end before a job is called stalled."""
+
+WORTH = 1.10
+"""A gain (time before / time after) below this is within the noise of a short run, and of a trial."""
 
 LEAST_RECORDS = 3
 """Records (of about one second) after the warm-up below which waits are no measurement."""
