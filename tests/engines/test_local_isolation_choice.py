@@ -61,6 +61,36 @@ def test_a_way_out_that_connects_and_carries_no_data_is_none(dropped: str, step:
             probing.examine.cache_clear()
 
 
+@pytest.mark.namespaces
+@pytest.mark.needs("way out")
+def test_what_works_is_tried_once_until_something_changes_that_it_depends_on(tmp_path, monkeypatch) -> None:
+    def tries() -> int:
+        """Asks as a new process does. Returns how many instances were made for the answer."""
+        made.clear()
+        probing.examine.cache_clear()
+        findings.append(probing.examine())
+        return len(made)
+
+    made: list[bool] = []
+    findings: list[Findings] = []
+    try_one = probing._try
+    monkeypatch.setattr(probing, "_try", lambda *args, **more: made.append(True) or try_one(*args, **more))
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path))
+    try:
+        assert [tries(), tries()] == [1, 0]
+        (tmp_path / "programs").mkdir()
+        (tmp_path / "programs" / "nft").symlink_to(str(uplink.program("nft")))
+        monkeypatch.setenv("PATH", f"{tmp_path / 'programs'}{os.pathsep}{os.environ['PATH']}")
+        assert [tries(), tries()] == [1, 0]
+        (tmp_path / probing.TRIED).write_text("{")
+        assert [tries(), tries()] == [1, 0]
+        probing.forget()
+        assert [tries(), tries()] == [1, 0]
+        assert len(set(map(repr, findings))) == 1
+    finally:
+        probing.examine.cache_clear()
+
+
 @pytest.mark.parametrize(
     ("wanted", "findings", "level", "why"),
     [

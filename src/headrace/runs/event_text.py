@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from headrace.exit_status import short_exit_text
 from headrace.runs.events import (
@@ -40,7 +41,9 @@ from headrace.runs.events import (
     StatusChanged,
 )
 from headrace.runs.run_paths import RunPaths
-from headrace.runs.state import RunState
+
+if TYPE_CHECKING:
+    from headrace.runs.state import RunState
 
 _SEEN = frozenset({SecondaryStatus.TRAINING, SecondaryStatus.STOPPING})  # without being told
 _DISPATCHER = "tf-dispatcher"  # its stream; `headrace.instance.tfdata` names it, which this room may not import

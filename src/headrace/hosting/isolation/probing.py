@@ -1,4 +1,9 @@
-"""Which isolation this machine allows, by trying it."""
+"""Which isolation this machine allows, by trying it.
+
+That all works is kept in headrace's home until anything changes that it depends on, as far as that can be seen from
+here: the boot, this process's namespaces and rights, limits, programs, file systems. What does not work is tried again
+each time, and `headrace doctor` tries all. A run whose hosts then cannot be isolated fails: it never goes on with less.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +16,28 @@ from pathlib import Path
 
 import msgspec
 
+from headrace._version import __version__
 from headrace.child_python import module_command
+from headrace.home import home_dir
 from headrace.hosting.isolation import filesystem, network_layout, syscalls, uplink
+from headrace.private_folders import write_private
+from headrace.record_files import read_record
 from headrace.runs import runs_dir
 
 OVERLAY = "overlay: "  # what the probe says before why there can be none
 PROBE = "headrace.hosting.isolation.probe"
 SECONDS = 60.0
+TRIED = "isolation.json"
+"""File of a home: what worked, and where."""
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_STATUS = Path("/proc/self/status")
+_RIGHTS = ("Uid:", "CapEff:", "CapBnd:", "NoNewPrivs:", "Seccomp:")
+_LIMITS = {
+    "/proc/sys/user/max_user_namespaces": "0",
+    "/proc/sys/kernel/unprivileged_userns_clone": "0",
+    "/proc/sys/kernel/apparmor_restrict_unprivileged_userns": "1",
+}
+"""Settings of the kernel, with the value by which they forbid namespaces in a user namespace."""
 
 
 class Findings(msgspec.Struct, frozen=True):
@@ -40,11 +60,60 @@ class Findings(msgspec.Struct, frozen=True):
     shared_network: str = ""
 
 
+class _Tried(msgspec.Struct, frozen=True):
+    surroundings: tuple[str, ...]
+    findings: Findings
+
+
 @functools.cache
 def examine() -> Findings:
-    """Tries to make an instance, once a process: 0.2 s. Nothing is left of it."""
-    user_namespace = not syscalls.may_separate()
+    """Returns what this machine allows; tries to make an instance unless that is known, 0.2 s. Nothing is left."""
     connected = network_layout.has_default_route(_routes())
+    surroundings, file = _surroundings(connected), home_dir() / TRIED
+    try:
+        tried = msgspec.json.decode(read_record(file), type=_Tried)
+        if tried.surroundings == surroundings:
+            return tried.findings
+    except (OSError, ValueError):
+        pass  # nothing has worked yet, or the file is damaged: it is tried, and written anew
+    findings = _examine(connected)
+    if not (findings.namespace or findings.outward or findings.overlay) and os.path.isdir(file.parent):
+        write_private(file, msgspec.json.encode(_Tried(surroundings, findings)))
+    return findings
+
+
+def forget() -> None:
+    """Has `examine` try again. Raises OSError."""
+    examine.cache_clear()
+    (home_dir() / TRIED).unlink(missing_ok=True)
+
+
+def _surroundings(connected: bool) -> tuple[str, ...]:
+    """Returns what the findings depend on, as far as it can be seen."""
+    programs = [program for name in uplink.PROGRAMS if (program := uplink.program(name))]
+    stamps = [f"{program} {Path(program).stat().st_mtime_ns}" for program in programs]
+    limits = [f"{name} {_setting(name)}" for name in _LIMITS]
+    spaces = [str(Path(f"/proc/self/ns/{name}").readlink()) for name in ("mnt", "user", "net", "pid")]
+    rights = [line for line in _STATUS.read_text().splitlines() if line.startswith(_RIGHTS)]
+    place = _place_of_runs()
+    where = f"{place} {place.stat().st_dev}"
+    return (__version__, _BOOT.read_text().strip(), str(connected), where, *spaces, *rights, *limits, *stamps)
+
+
+def _place_of_runs() -> Path:
+    """Returns the folder that is there of those in which runs will be."""
+    return next(parent for parent in (runs_dir(), *runs_dir().parents) if os.path.isdir(parent))
+
+
+def _setting(path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:  # kernels differ in what they have
+        return ""
+
+
+def _examine(connected: bool) -> Findings:
+    user_namespace = not syscalls.may_separate()
     lacking = "; ".join(uplink.missing()) if connected else "this machine has no default route"
     outward, overlay = (lacking, "") if lacking else _try(user_namespace, outward=True)
     namespace = shared_network = ""
@@ -83,7 +152,7 @@ def _try(user_namespace: bool, *, outward: bool = False, own_network: bool = Tru
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-probe-")))
         try:  # where overlays will be; it may be another file system
-            place = next(parent for parent in (runs_dir(), *runs_dir().parents) if os.path.isdir(parent))
+            place = _place_of_runs()
             overlay = stack.enter_context(tempfile.TemporaryDirectory(prefix=".headrace-probe-", dir=place))
         except OSError as error:
             overlay, why_not = "", f"{place} cannot be written: {error.strerror}"
@@ -131,16 +200,9 @@ def likely_reason(user_namespace: bool) -> str:
     """
     if not filesystem.OPT.is_dir():
         return "there is no /opt to show /opt/ml in: mkdir /opt"
-    limits = {
-        "/proc/sys/user/max_user_namespaces": ("0", "user.max_user_namespaces is 0"),
-        "/proc/sys/kernel/unprivileged_userns_clone": ("0", "kernel.unprivileged_userns_clone is 0"),
-        "/proc/sys/kernel/apparmor_restrict_unprivileged_userns": (
-            "1",
-            "kernel.apparmor_restrict_unprivileged_userns is 1",
-        ),
-    }
     if user_namespace:
-        for path, (value, words) in limits.items():
-            if Path(path).exists() and Path(path).read_text().strip() == value:
-                return f"{words}: an administrator can change that with sysctl"
+        for path, value in _LIMITS.items():
+            if _setting(path) == value:
+                name = path.removeprefix("/proc/sys/").replace("/", ".")
+                return f"{name} is {value}: an administrator can change that with sysctl"
     return "in a container? it must be allowed to make namespaces and to mount /proc"
