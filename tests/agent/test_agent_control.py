@@ -430,3 +430,25 @@ def test_what_the_thread_raises_before_the_port_is_open_is_raised_where_it_was_s
     monkeypatch.setattr(control_transport, "tls_context", fail)
     with pytest.raises(RuntimeError, match="no room"):
         ControlServer(LEADER, print).start(address())
+
+
+def test_a_host_that_is_asked_for_again_has_another_agent_and_the_one_before_never_comes_back():
+    async def scene(server, desk, at):
+        async with agent(at) as old:
+            await old.send(Report(1, Hello("data")))
+            await old.receive()
+            server.forget({"algo-2"})
+            with pytest.raises(ConnectionError):
+                while True:
+                    await old.receive()
+        await raw(at, encode(Report(2, Hello("data"))))
+        async with agent(at, process=b"q" * 16) as new:
+            await new.send(Report(1, Hello("again")))
+            await new.receive()
+            await raw(at, encode(Report(3, Hello("data"))))
+            assert server.refused == 2
+            assert ("disconnected", "algo-2") not in desk.log
+            reports = [entry[1].message.group for entry in desk.log if entry[0] == "algo-2"]
+            assert reports == ["data", "again"]
+
+    play(scene)

@@ -9,42 +9,62 @@ from pathlib import Path
 from agent_plans import make_plan, scripts, workers
 from test_agent_coordinator import Play
 
-from headrace.agent.control.control_messages import Demand, FeedStopped, FeedUp, Heartbeat, Report
+from headrace.agent.control.control_messages import Demand, FeedDown, FeedUp, Heartbeat, HostEnded, Report
+from headrace.agent.coordinator.host_state import RETURNS
 from headrace.agent.coordinator.state_machine import Phase
 from headrace.agent.host.liveness import latest_demand
 from headrace.feed.tuning.executor_rule import desired_hosts
 from headrace.instance.launch_plan import Budget, FeedRange
-from headrace.runs.events import HostJoined, HostReleased, Status
+from headrace.runs import Cause, CauseKind
+from headrace.runs.events import DataWorkerLost, HostJoined, HostLost, HostReleased, Status
 
 DATA = ("algo-2", "algo-3", "algo-4", "algo-5")
 ALL = ("algo-1", *DATA)
 
 
 class Feeding(Play):
-    """A job of one trainer and four data hosts of two executors, of which one to `most` serve."""
+    """A job of one trainer and four data hosts of two executors, of which one to `most` are there. Also its engine."""
 
-    def __init__(self, most: int = 4, least: int = 1, **fields: object) -> None:
+    def __init__(self, most: int = 4, least: int = 1, came: tuple[str, ...] = DATA, **fields: object) -> None:
         reach = FeedRange(DATA, least, most, idle_after=10.0)
         super().__init__(make_plan(scripts("dnn", "algo-1"), workers("data", *DATA), feed_range=reach, **fields))
-        self.come(*ALL)
+        self.there: dict[str, int] = {}
+        self.able = came
+        self.come("algo-1")
+        self.engine()
 
     def needs(self, executors: float, seconds: float, stall: float = 0.5, link: float = 0.1) -> None:
         beat = Heartbeat(demands=(Demand(executors, stall, link),))
         for _ in range(round(seconds * 10)):
             self.take(self.core.report("algo-1", Report(0, beat), self.now))
-            self.wait(0.1, alive=[host for host in DATA if not self.core.orders(host).verdict])
-            for host in self.serving():
-                if self.state(host) == "starting":
-                    self.say(host, FeedUp(2))
-            for host in DATA:
-                if not self.core.orders(host).serve and self.state(host) == "leaving":
-                    self.say(host, FeedStopped())
+            self.wait(0.1, alive=[host for host in self.there if not self.core.orders(host).verdict])
+            self.engine()
+
+    def engine(self) -> None:
+        """Each host that is wanted has an instance with an agent that does what it is told; no other has."""
+        for host, number in self.core.wanted.items():
+            if host in self.able and self.there.get(host) != number:
+                self.there[host] = number
+                self.numbers[host] = 0
+                self.come(host)
+        for host in list(self.there):
+            orders = self.core.orders(host)
+            if orders.stop is not None:
+                assert orders.stop.leave or self.core.phase is not Phase.RUNNING
+                self.say(host, HostEnded())
+                del self.there[host]
+            elif orders.start and self.state(host) == "starting":
+                self.say(host, FeedUp(2))
 
     def serving(self) -> list[str]:
-        return [host for host in DATA if self.core.orders(host).serve]
+        return sorted(self.there)
 
     def state(self, host: str) -> str:
         return next((each.state for each in self.core.orders("algo-1").feed if each.host == host), "")
+
+    def lose(self, host: str) -> None:
+        del self.there[host]
+        self.take(self.core.host_gone(host, "agent killed by SIGKILL", self.now))
 
 
 def test_only_the_least_number_serves_until_more_are_needed_and_more_join_by_steps() -> None:
@@ -81,9 +101,9 @@ def test_one_that_is_not_needed_is_asked_for_nothing_more_and_stopped_a_moment_l
     assert play.serving() == list(DATA[:3])  # not yet
     play.needs(1.0, 4)
     assert play.state("algo-4") == "leaving"
-    assert play.core.orders("algo-4").serve
+    assert "algo-4" in play.core.wanted
     play.needs(1.0, 5)
-    assert not play.core.orders("algo-4").serve
+    assert "algo-4" not in play.core.wanted
     assert play.state("algo-4") == ""
     assert play.of(HostReleased)[-1].host == "algo-4"
     play.needs(1.0, 20)
@@ -91,19 +111,77 @@ def test_one_that_is_not_needed_is_asked_for_nothing_more_and_stopped_a_moment_l
     play.needs(5.0, 10)  # and back
     assert play.serving() == list(DATA[:3])
     assert play.core.phase is Phase.RUNNING
+    assert not play.of(HostLost)
+    assert not play.of(DataWorkerLost)
 
 
 def test_one_that_is_lost_is_replaced_and_the_job_goes_on_even_if_it_was_the_only_one() -> None:
     play = Feeding()
     play.needs(1.0, 2)
-    play.take(play.core.host_gone("algo-2", "agent killed by SIGKILL", play.now))
+    play.lose("algo-2")
     play.needs(1.0, 3)
     assert play.core.phase is Phase.RUNNING
     assert play.state("algo-3") == "ready"
+    assert play.serving() == ["algo-3"]
     play.exit("algo-1", "0", 0)
-    play.wait(0.2, alive=list(DATA))
-    play.end("algo-1", *DATA[1:])
+    play.wait(0.2, alive=["algo-1", "algo-3"])
+    play.end("algo-1", "algo-3")
     assert play.verdict.status is Status.COMPLETED
+
+
+def test_one_that_is_lost_is_asked_for_again_after_a_pause_and_its_old_agent_counts_no_more() -> None:
+    play = Feeding(least=4)
+    play.needs(1.0, 2)
+    assert play.serving() == list(DATA)
+    play.lose("algo-3")
+    play.needs(1.0, 1)
+    assert play.state("algo-3") == "lost"
+    assert [event.host for event in play.of(DataWorkerLost)] == ["algo-3"]
+    play.needs(1.0, 8)
+    assert play.serving() == ["algo-2", "algo-4", "algo-5"]
+    play.needs(1.0, 2)
+    assert play.serving() == list(DATA)
+    assert play.core.wanted["algo-3"] == 1
+    assert play.state("algo-3") == "ready"
+    play.lose("algo-3")  # soon after the first time: the pause is twice as long
+    play.needs(1.0, 18)
+    assert "algo-3" not in play.core.wanted
+    play.needs(1.0, 3)
+    assert play.core.wanted["algo-3"] == 2
+
+
+def test_one_that_does_not_come_in_time_is_given_up_without_harm_and_another_is_asked_for() -> None:
+    play = Feeding(came=("algo-2", "algo-4", "algo-5"), start_timeout=20.0)
+    play.needs(3.0, 4)
+    assert play.core.wanted.keys() == {"algo-1", "algo-2", "algo-3"}
+    play.needs(3.0, 22)
+    assert [(event.host, event.reason) for event in play.of(HostLost)] == [("algo-3", "did not come within 20 s")]
+    assert not play.of(DataWorkerLost)  # nothing served less than before
+    assert play.serving() == ["algo-2", "algo-4"]
+    assert [event.host for event in play.of(HostJoined)] == ["algo-4"]
+
+
+def test_a_job_ends_when_each_of_its_data_hosts_was_lost_again_and_again() -> None:
+    play = Feeding()
+    lost = 0
+    while play.core.phase is Phase.RUNNING and lost < 100:
+        play.needs(1.0, 1)
+        if play.there:
+            play.lose(next(iter(play.there)))
+            lost += 1
+    assert lost == len(DATA) * RETURNS
+    play.wait(10, alive=["algo-1"])
+    play.end("algo-1")
+    assert play.verdict.cause.kind is CauseKind.DATA_SERVICE_LOST
+
+
+def test_one_whose_feed_server_has_ended_for_good_goes_and_does_not_come_back() -> None:
+    play = Feeding(least=2)
+    play.needs(1.0, 2)
+    play.say("algo-3", FeedDown(Cause(CauseKind.SERVER_FAILED, "no such module"), True))
+    play.needs(1.0, 60)
+    assert play.serving() == ["algo-2", "algo-4"]
+    assert "algo-3" not in play.core.wanted
 
 
 def test_a_host_costs_by_the_time_that_it_is_there() -> None:
@@ -125,7 +203,7 @@ def test_without_a_range_all_serve() -> None:
     play = Play(make_plan(scripts("dnn", "algo-1"), workers("data", "algo-2", "algo-3")))
     play.come("algo-1", "algo-2", "algo-3")
     play.wait(3, alive=["algo-1", "algo-2", "algo-3"])
-    assert all(play.core.orders(host).serve for host in ("algo-2", "algo-3"))
+    assert play.core.wanted == dict.fromkeys(["algo-1", "algo-2", "algo-3"], 0)
     assert not play.of(HostReleased)
 
 

@@ -11,6 +11,7 @@ from stage import agent_pid, both_isolations_at_length, groups, kill, text, unti
 
 from headrace.errors import JobInvalid
 from headrace.job import Job
+from headrace.processes.process_table import look
 from headrace.runs import Status
 from headrace.runs.events import DataWorkerLost, FeedReady, HostJoined, HostReleased
 
@@ -83,9 +84,12 @@ def test_data_hosts_join_when_the_trainer_waits_and_leave_when_it_does_not_and_n
     until(lambda: hosts_of(handle, FeedReady)[:1] == ["algo-2"], 60)
     until(lambda: set(hosts_of(handle, HostJoined)) == {"algo-3", "algo-4"}, 60)
     until(lambda: set(hosts_of(handle, FeedReady)) == {"algo-2", "algo-3", "algo-4"}, 60)
-    kill(agent_pid(handle, "algo-3"))  # one that has joined is lost, while the number changes
+    kill(agent_pid(handle, "algo-3"))  # one that has joined is lost
+    until(lambda: hosts_of(handle, HostJoined).count("algo-3") == 2, 60)  # its place is taken by another of its name
+    until(lambda: hosts_of(handle, FeedReady).count("algo-3") == 2, 60)
     flag(handle, "slow")
-    until(lambda: hosts_of(handle, HostReleased)[2:3] == ["algo-4"], 60)
+    until(lambda: hosts_of(handle, HostReleased) == ["algo-3", "algo-4", "algo-3", "algo-4"], 60)
+    until(lambda: look(agent_pid(handle, "algo-4")) is None, 20)  # there is no instance of it any more
     flag(handle, "enough")
     assert handle.wait(60) is Status.COMPLETED
     stage.assert_nothing_left(handle)

@@ -24,7 +24,6 @@ import msgspec
 from headrace.agent.control.control_client import Client, CoordinatorLost
 from headrace.agent.control.control_messages import (
     Demand,
-    FeedStopped,
     Heartbeat,
     Hello,
     HostEnded,
@@ -205,9 +204,7 @@ class HostAgent:
         if orders.stop is not None:
             self.stop(orders.stop)
         elif orders.start and not self._started and self._stop is None:
-            self._start_programs(orders.serve)
-        elif self._started and self._stop is None:
-            self._serve(orders.serve)
+            self._start_programs()
         if self._mpi is not None:
             self._mpi.obey(orders)
         if orders.verdict is not None:
@@ -248,19 +245,9 @@ class HostAgent:
 
     # --- programs ------------------------------------------------------------------------------------------------
 
-    def _serve(self, wanted: bool) -> None:
-        ended = self._services.serve(wanted)
-        if not wanted and ended is not None:
-            self._task(self._stop_feed(ended))
-
-    async def _stop_feed(self, feed: Running) -> None:
-        limit = time.monotonic() + FEED_GRACE
-        await end_programs([feed], lambda: limit - time.monotonic(), self._stop_changed)
-        self._client.report(FeedStopped())
-
-    def _start_programs(self, serve: bool) -> None:
+    def _start_programs(self) -> None:
         self._started = True
-        self._services.start(serve)
+        self._services.start()
         for spec in programs_of(self.plan, self.me.name):
             if spec.is_service:
                 continue

@@ -223,11 +223,11 @@ class MetricDefinition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FeedRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Hosts of data workers that join and leave while the job runs, as its ranks need them.
+    """Hosts of data workers that come and go while the job runs, as its ranks need them.
 
     Attributes:
         hosts: those that may, the first ones first.
-        least, most: how many of them serve.
+        least, most: how many of them serve; the first `least` are there from the start.
         idle_after: seconds for which fewer must have done before one leaves.
     """
 
@@ -304,6 +304,10 @@ class LaunchPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def coordinator_address(self) -> str:
         """Where agents find the coordinator."""
         return self.coordinator or self.host(self.leader).address
+
+    def comes_later(self, host: str) -> bool:
+        """Tells whether a host is not there from the start: it comes when it is needed."""
+        return self.feed_range is not None and host in self.feed_range.hosts[self.feed_range.least :]
 
     def host(self, name: str) -> HostPlan:
         """Returns the host of that name. Raises KeyError."""

@@ -271,7 +271,7 @@ def _short(
     if isinstance(event, HostLost):
         return f"host lost: {event.reason}"
     if isinstance(event, HostReleased):
-        return "released: it has nothing more to do"
+        return "released: it costs no more"
     if isinstance(event, HostJoined):
         return f"joins: the ranks could use {counted(event.desired, 'data host')}"
     if isinstance(event, FailureWritten):

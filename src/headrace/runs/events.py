@@ -123,14 +123,14 @@ class HostLost(_Event, frozen=True, tag="host_lost"):
 
 
 class HostReleased(_Event, frozen=True, tag="host_released"):
-    """A host has nothing more to do, and costs no more; a data host that is not needed now, until it joins."""
+    """A host has nothing more to do, or is a data host that is gone until it joins: it costs no more."""
 
     group: str
     host: str
 
 
 class HostJoined(_Event, frozen=True, tag="host_joined"):
-    """A data host that was released is needed. `desired`: hosts that the ranks could use."""
+    """A data host that was asked for is there. `desired`: hosts that the ranks could use."""
 
     group: str
     host: str

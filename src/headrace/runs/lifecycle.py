@@ -131,8 +131,9 @@ class Lifecycle:
             for key in self._unbilled:
                 self._hosts[key] = replace(self._hosts[key], billed=(*self._hosts[key].billed, event.number))
             self._unbilled = set()
-        elif isinstance(event, HostJoined) and (key := (event.group, event.host)) in self._hosts:
-            self._hosts[key] = _resumed(self._hosts[key], event.t)
+        elif isinstance(event, HostJoined):
+            key = (event.group, event.host)
+            self._hosts[key] = _resumed(self._hosts[key], event.t) if key in self._hosts else HostTime(*key, event.t)
         elif isinstance(event, HostReleased) and (key := (event.group, event.host)) in self._hosts:
             self._hosts[key] = replace(self._hosts[key], ended=event.t, released=True)
 

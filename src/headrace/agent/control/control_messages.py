@@ -72,10 +72,6 @@ class FeedUp(_Message, frozen=True, tag="feed_up"):
     executors: int
 
 
-class FeedStopped(_Message, frozen=True, tag="feed_stopped"):
-    """The host's feed server has ended as it was told to."""
-
-
 class FeedDown(_Message, frozen=True, tag="feed_down"):
     """The host's feed server ended without being told to, because of `cause`. `gone`: it is not started again."""
 
@@ -197,7 +193,6 @@ Message = (
     | Heartbeat
     | Ready
     | FeedUp
-    | FeedStopped
     | FeedDown
     | ExecutorLost
     | ServerUp
@@ -261,7 +256,6 @@ class Orders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         feed: where the data workers are, by generation; empty when this connection has had it before.
         daemons: daemons of mpirun that this host must have started.
         daemon_ends: ends of those that this host had asked for.
-        serve: whether its feed server is to run, if it has one.
         stop: stop the programs.
         verdict: how the job ended; the agent may leave.
         failure: for output/failure of this host; empty for nothing.
@@ -273,7 +267,6 @@ class Orders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     feed: tuple[FeedHost, ...] = ()
     daemons: tuple[DaemonOrder, ...] = ()
     daemon_ends: tuple[DaemonEnd, ...] = ()
-    serve: bool = True
     stop: StopOrder | None = None
     verdict: Status | None = None
     failure: str = ""

@@ -7,8 +7,8 @@ one over which it reports and is answered. A command of an engine has one for it
 Both ends show a certificate of this run, or there is no connection: then nothing of a stranger is read, and nobody can
 listen, change or repeat. A client takes the leader's certificate alone. The server knows a host by its certificate; an
 agent's first frame says its attempt, because agents of another one may still run on a host that was cut off, and 16
-random bytes of its process, because a host has one agent in an attempt. Who is refused is closed and counted, and
-changes nothing. The size of a frame and the time for a handshake are bounded.
+random bytes of its process, because a host has one agent in an attempt, or one after another if it comes and goes. Who
+is refused is closed and counted, and changes nothing. The size of a frame and the time for a handshake are bounded.
 """
 
 from __future__ import annotations
@@ -269,6 +269,7 @@ class _Attempt:
     number: int
     agents: Agents
     processes: dict[str, bytes] = field(default_factory=dict)  # of each host's agent
+    replaced: set[bytes] = field(default_factory=set)  # processes of agents that count no more
     streams: dict[str, _AgentStream] = field(default_factory=dict)
     woken: set[str] = field(default_factory=set)  # hosts to which orders go at the end of this turn of the loop
 
@@ -365,6 +366,23 @@ class ControlServer:
         else:
             self._loop.call_soon_threadsafe(self._wake, attempt, hosts)
 
+    def forget(self, hosts: Collection[str]) -> None:
+        """The agents that these hosts have had count no more: another one of each may come. For any thread."""
+        attempt = self._attempt
+        if attempt is None or not hosts:
+            return
+        if threading.current_thread() is self._thread:
+            self._forget(attempt, hosts)
+        else:
+            self._loop.call_soon_threadsafe(self._forget, attempt, hosts)
+
+    def _forget(self, attempt: _Attempt, hosts: Collection[str]) -> None:
+        for host in hosts:
+            if (process := attempt.processes.pop(host, None)) is not None:
+                attempt.replaced.add(process)
+            if (agent := attempt.streams.pop(host, None)) is not None:
+                agent.stream.abort()
+
     def _wake(self, attempt: _Attempt, hosts: Collection[str]) -> None:
         if not attempt.woken:
             self._loop.call_soon(self._send_orders, attempt)
@@ -395,7 +413,7 @@ class ControlServer:
             raise ConnectionError("no attempt runs")  # the agent tries again
         if number != attempt.number:
             raise Refused(f"{host} is of attempt {number}, and this is attempt {attempt.number}")
-        if attempt.processes.setdefault(host, process) != process:
+        if process in attempt.replaced or attempt.processes.setdefault(host, process) != process:
             raise Refused(f"another process than the agent of {host}")
         return attempt
 

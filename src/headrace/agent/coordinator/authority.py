@@ -77,6 +77,12 @@ class Authority:
         with self._lock:  # its event is written before anybody acts on it
             return self._coordinator.verdict
 
+    @property
+    def wanted(self) -> dict[str, int]:
+        """See `Coordinator.wanted`."""
+        with self._lock:
+            return self._coordinator.wanted
+
     def start(self, listener: socket.socket | None = None) -> None:
         """Begins, at the control port of the leader's host by default. Raises HeadraceError."""
         if self._own_server:
@@ -142,6 +148,9 @@ class Authority:
                         self.released.add(event.host)
                     case HostLost():
                         self.lost.add(event.host)
+            for hosts in (self.registered, self.released, self.lost, self._connected):
+                hosts.difference_update(effects.renewed)
+        self._server.forget(effects.renewed)
         self._server.wake(effects.wake)
 
     def _now(self) -> float:

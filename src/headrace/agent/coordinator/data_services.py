@@ -144,8 +144,8 @@ class DataServices:
 
     def _feed_over(self, states: set[str]) -> Cause | None:
         host = self._down
-        if any(each.standby and not each.lost for each in self._hosts.values()):
-            return None  # it will join
+        if any(each.may_come for each in self._hosts.values()):
+            return None
         if host is None or not all(each.feed in {"", *states} for each in self._hosts.values()):
             return None
         reason = f"no data worker is left: {host.feed_reason}"

@@ -19,6 +19,7 @@ READY = "ready"
 LEAVING = "leaving"
 LOST = "lost"
 
+RETURNS = 3  # losses in a row after which a job does not wait for a data host
 QUIET = 2.0  # seconds without a report, after which a host may be lost; a heartbeat comes every second
 
 
@@ -67,8 +68,13 @@ class HostState:
         feed: state of its feed server: starting, ready, lost; empty without one.
         feed_reason: why that was down last.
         servers: its servers of tf.data.service by stream.
-        standby: its feed server is not to run now, see `data_hosts`.
-        leaving: since when it is asked for nothing more, because it is not needed; 0 when it is not.
+        comes_and_goes: it is a data host that may come and go, see `data_hosts`.
+        absent: it is not wanted now: its engine need not have an instance for it. It is one of these.
+        number: how often it was asked for. An agent of an earlier time counts no more.
+        asked: when it was asked for last, if it was not there from the start; else 0.
+        leaving: since when clients ask it for nothing more, because it is not needed; 0 when they may.
+        losses: how often in a row it was lost soon.
+        away_until: when it may be asked for again.
         demands: what its ranks need of data workers, as they told last.
     """
 
@@ -96,8 +102,13 @@ class HostState:
     feed: str = ""
     feed_reason: str = ""
     servers: dict[str, ServerState] = field(default_factory=dict)
-    standby: bool = False
+    comes_and_goes: bool = False
+    absent: bool = False
+    number: int = 0
+    asked: float = 0.0
     leaving: float = 0.0
+    losses: int = 0
+    away_until: float = 0.0
     demands: tuple[Demand, ...] = ()
 
     @property
@@ -123,6 +134,18 @@ class HostState:
         """Whether it may be lost: its connection is broken, or it is quiet for longer than it should be."""
         known = self.lost or self.ended or not self.registered
         return not known and (not self.connected or now - self.heard > QUIET)
+
+    @property
+    def may_come(self) -> bool:
+        """Whether it is not there and will be asked for when it is needed."""
+        return self.absent and (self.feed != LOST or self.lost) and self.losses < RETURNS
+
+    def come(self, now: float) -> None:
+        """It is asked for: what was known of it was of an earlier instance."""
+        came = HostState(self.name, self.group, self.address, self.streams, self.executors, heard=now)
+        came.comes_and_goes, came.number, came.asked, came.losses = True, self.number + 1, now, self.losses
+        came.started = now if self.started else 0.0
+        vars(self).update(vars(came))
 
     @property
     def unfinished(self) -> bool:
@@ -164,7 +187,7 @@ def cut_off_cause(hosts: Iterable[HostState], leader: str, cause: Cause) -> Caus
         leader: the host on whose machine the coordinator is.
         cause: the first cause so far.
     """
-    left = {host.name: host for host in hosts if not host.ended}
+    left = {host.name: host for host in hosts if not host.ended and (host.silent or not host.absent)}
     own = left.pop(leader, None)
     if own is None or cause.host not in left or not (cause.infrastructure and left[cause.host].silent):
         return cause
@@ -181,7 +204,9 @@ class Effects:
     Attributes:
         records: events of the job, in order.
         wake: hosts whose orders have changed.
+        renewed: hosts that were asked for: agents that they had before count no more.
     """
 
     records: list[Event] = field(default_factory=list)
     wake: set[str] = field(default_factory=set)
+    renewed: set[str] = field(default_factory=set)

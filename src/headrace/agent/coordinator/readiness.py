@@ -52,7 +52,7 @@ def is_waited_for(plan: LaunchPlan, group: str) -> bool:
 
 
 def _hosts_of(group: GroupPlan, hosts: Mapping[str, HostState]) -> list[HostState]:
-    return [hosts[name] for name in group.hosts]
+    return [hosts[name] for name in group.hosts if not hosts[name].absent]
 
 
 def _started(group: GroupPlan, hosts: Mapping[str, HostState]) -> bool:

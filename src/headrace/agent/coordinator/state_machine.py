@@ -28,7 +28,6 @@ from headrace.agent.control.control_messages import (
     ExecutorLost,
     Exited,
     FeedDown,
-    FeedStopped,
     FeedUp,
     Heartbeat,
     Hello,
@@ -76,7 +75,6 @@ from headrace.runs.events import (
     FeedReady,
     HostLost,
     HostRegistered,
-    HostReleased,
     JobFinished,
     JobStarted,
     JobStopping,
@@ -133,8 +131,13 @@ class Coordinator:
         self._look_pause = len(self._hosts) // 100 / 100
         self._peers = {group.name: mpi_peers(plan, group.hosts[0]) for group in plan.groups if group.hosts}
         self._services = DataServices(plan, self._hosts)
-        self._data_hosts = DataHosts(plan, self._hosts, self._services, self._limits)
+        self._data_hosts = DataHosts(plan, self._hosts, self._services, self._limits, now)
         self._services.list_feed(now)
+
+    @property
+    def wanted(self) -> dict[str, int]:
+        """Hosts that must have an instance now, with the number of times that they were asked for."""
+        return {host.name: host.number for host in self._hosts.values() if not host.absent}
 
     # --- what the hosts must do --------------------------------------------------------------------------------
 
@@ -151,7 +154,6 @@ class Coordinator:
             feed=self._services.feed if host.streams else (),
             daemons=self._daemons.orders_of(name),
             daemon_ends=self._daemons.ends_of(name),
-            serve=not host.standby,
             stop=stop,
             verdict=self.verdict.status if self.verdict else None,
             failure=self._failure() if name == self._plan.leader else "",
@@ -228,6 +230,9 @@ class Coordinator:
         for host in self._hosts.values():
             if host.registered and not host.ended and now - host.heard > SILENCE_LIMIT:
                 self._lose(host, host.silence, effects, now, silent=True)
+        self._data_hosts.begin(effects, now)
+        for host in self._data_hosts.late(now):
+            self._lose(host, f"did not come within {self._plan.start_timeout:g} s", effects, now)
         return self._advance(effects, now)
 
     # --- reports -------------------------------------------------------------------------------------------------
@@ -236,6 +241,7 @@ class Coordinator:
         match message:
             case Hello():
                 host.registered = True
+                self._data_hosts.came(host, effects, now)
                 effects.records.append(HostRegistered(t=now, group=host.group, host=host.name))
             case Exited():
                 host.exits[message.stream] = message
@@ -249,9 +255,7 @@ class Coordinator:
                 effects.wake.add(self._daemons.wanted(host.name, message))
             case DaemonEnded():
                 effects.wake.add(self._daemons.ended(host.name, message))
-            case FeedStopped():
-                self._data_hosts.stopped(host, effects, now)
-            case FeedUp() if not (host.standby or host.leaving):
+            case FeedUp() if not host.leaving:
                 host.executors = message.executors
                 self._services.feed_changed(host, READY)
                 effects.records.append(FeedReady(t=now, group=host.group, host=host.name, executors=message.executors))
@@ -275,8 +279,7 @@ class Coordinator:
                 self._leaves(host, message, effects, now)
             case HostEnded():
                 if host.release is not None:
-                    effects.records.append(HostReleased(t=now, group=host.group, host=host.name))
-                    self._limits.released(host.name, now)
+                    self._data_hosts.left(host, effects, now)
                 elif self._stop is None:  # the coordinator did not order it: the engine or the platform ends this host
                     self._lose(host, "its agent was told to end", effects, now)
                 host.programs_ended = host.ended = True
@@ -289,20 +292,30 @@ class Coordinator:
             cause = Cause(CauseKind.STOPPED, f"the agent of {host.name} was told to stop by {message.signal}")
             self._begin_stop(Status.FAILED, cause, self._failure_grace, effects, now)
 
-    def _feed_lost(self, host: HostState, reason: str, gone: bool, effects: Effects, now: float) -> None:
+    def _feed_lost(
+        self, host: HostState, reason: str, gone: bool, effects: Effects, now: float, *, recorded: bool = True
+    ) -> None:
         self._services.feed_changed(host, LOST if gone else STARTING, reason)
-        self._worker_lost(host, reason, not gone, effects, now)
+        self._worker_lost(host, reason, not gone, effects, now, recorded=recorded)
 
     def _server_lost(self, host: HostState, message: ServerDown, effects: Effects, now: float) -> None:
         self._services.server_down(host, message, now)
         self._worker_lost(host, f"{message.stream} {message.cause}", not message.gone, effects, now, message.stream)
 
     def _worker_lost(
-        self, host: HostState, reason: str, replaced: bool, effects: Effects, now: float, stream: str = ""
+        self,
+        host: HostState,
+        reason: str,
+        replaced: bool,
+        effects: Effects,
+        now: float,
+        stream: str = "",
+        *,
+        recorded: bool = True,
     ) -> None:
         """Records that a data worker was lost, and takes it for a suspect when the job cannot go on."""
         over = self._services.over() if any(each.unfinished for each in self._hosts.values()) else None
-        if self._stop is None:
+        if self._stop is None and recorded:
             recovered = replaced and over is None
             event = DataWorkerLost(host.group, host.name, reason, recovered, stream, over is not None, t=now)
             effects.records.append(event)
@@ -330,8 +343,11 @@ class Coordinator:
             )
             self._suspect(Suspect(SuspectKind.SILENT, at, cause), now)
         effects.wake |= self._daemons.lost(host.name, reason)
+        came = host.registered or not host.asked
+        if host.comes_and_goes:
+            self._data_hosts.left(host, effects, now)
         if host.feed:
-            self._feed_lost(host, f"host lost: {reason}", True, effects, now)
+            self._feed_lost(host, f"host lost: {reason}", True, effects, now, recorded=came)
         for name, server in host.servers.items():
             if server.state != LOST:
                 gone = Cause(CauseKind.HOST_LOST, f"host lost: {reason}")
@@ -371,7 +387,7 @@ class Coordinator:
         return effects
 
     def _wait(self, effects: Effects, now: float) -> None:
-        missing = [host for host in self._hosts.values() if not host.registered and not host.lost]
+        missing = [host for host in self._hosts.values() if not (host.registered or host.lost or host.absent)]
         if not missing:
             self.phase = Phase.RUNNING
             self._started = now

@@ -70,7 +70,6 @@ class HostServices:
         self._servers: dict[str, RestartedServer] = {}
         self._last_status: dict[str, _TfStatus] = {}
         self._metrics: dict[str, MetricWriter] = {}
-        self._serves = True
         for spec in programs_of(context.plan, context.host):
             if spec.is_feed:
                 self._servers[FEED] = self._feed_server()
@@ -78,25 +77,10 @@ class HostServices:
                 self._metrics[spec.stream] = MetricWriter(context.paths.metrics(context.stream(spec.stream)))
                 self._servers[spec.stream] = self._tf_server(spec.stream)
 
-    def start(self, feed: bool = True) -> None:
-        """Starts all of them; without `feed` no feed server."""
-        self._serves = feed
-        for stream, server in self._servers.items():
-            if feed or stream != FEED:
-                server.start()
-
-    def serve(self, wanted: bool) -> Running | None:
-        """Has a feed server run, or not. Returns the one that is to be ended now, None when there is none."""
-        if wanted == self._serves or FEED not in self._servers:
-            return None
-        self._serves = wanted
-        before = self._servers[FEED]
-        if not wanted:
-            before.stop()
-            return before.running
-        self._servers[FEED] = self._feed_server()
-        self._servers[FEED].start()
-        return None
+    def start(self) -> None:
+        """Starts all of them."""
+        for server in self._servers.values():
+            server.start()
 
     def stop(self) -> None:
         """Marks them as stopping: their ends are expected, and they are not started again."""

@@ -79,6 +79,7 @@ class HostVariables:
 
     def prepare(self) -> None:
         """Reads the host's tree; done while the other hosts are still coming. Raises what `Environment` raises."""
+        self._remove_files()  # of an agent that this host had before, and that was killed
         inherited = {name: value for name, value in os.environ.items() if name not in _OURS}
         user = self._plan.environment_of(self._me.group)
         environment = Environment(self._me.base_dir, environ=inherited | user)
@@ -214,10 +215,14 @@ class HostVariables:
     def _python_folder(self, scratch: Path) -> Path:
         return scratch.with_name(f"{FOLDER}{self._me.name}")
 
-    def remove_scratch(self) -> None:
-        """Removes the temporary files of the host's programs, and what they have installed."""
+    def _remove_files(self) -> None:
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
             shutil.rmtree(self._python_folder(self._scratch), ignore_errors=True)
+
+    def remove_scratch(self) -> None:
+        """Removes the temporary files of the host's programs, and what they have installed."""
+        self._remove_files()
+        if self._scratch is not None:
             with contextlib.suppress(OSError):  # other hosts still have theirs, or the supervisor was first
                 self._scratch.parent.rmdir()

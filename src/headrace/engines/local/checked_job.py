@@ -32,7 +32,7 @@ class CheckedJob(EngineJob):
         reach = self.plan.feed_range
         if reach is None:
             return limits
-        return (*limits, f"{reach.least} to {reach.most} of the {len(reach.hosts)} data hosts serve, as needed")
+        return (*limits, f"{reach.least} to {reach.most} of the {len(reach.hosts)} data hosts are there, as needed")
 
     @property
     def isolated(self) -> bool:

@@ -94,6 +94,11 @@ class AttemptEnd:
         return None if self._authority is None else self._authority.verdict
 
     @property
+    def wanted(self) -> dict[str, int] | None:
+        """Hosts that must have an instance now, see `Coordinator.wanted`; None where the coordinator is not."""
+        return None if self._authority is None else self._authority.wanted
+
+    @property
     def registered(self) -> set[str]:
         """Hosts from which the coordinator has heard in this attempt."""
         return set() if self._authority is None else self._authority.registered

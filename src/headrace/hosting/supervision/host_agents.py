@@ -4,6 +4,7 @@ all agents of the job (the local engine), or some. Their orders come from the co
 * When an agent dies, the coordinator is told. Where it is on another machine, `gone` says how they ended, and who asks
   passes it on.
 * A host that was released early is not lost: its agent ended with 0 while the job continued.
+* Hosts that come and go have an agent while the coordinator wants them, and never two.
 * Agents that do not end in time are killed. One that the coordinator has given up, because it was silent, has no longer
   than its programs have to save.
 
@@ -55,6 +56,7 @@ class _Agent:
     process: Started
     lifeline: int  # this end of it
     memory: RecentKills | None  # processes of the host that the kernel killed for memory
+    number: int  # of the times that the host was asked for
 
 
 @dataclass
@@ -103,6 +105,7 @@ class HostAgents:
         self._starter = starter
         self._groups = groups
         self._agents: dict[int, _Agent] = {}
+        self._numbers: dict[str, int] = {}  # of each host's last agent
         self._lost_kill_at = NEVER  # of agents that were given up, once there is a verdict
 
     @property
@@ -111,15 +114,33 @@ class HostAgents:
         return self._agents.keys()
 
     def start(self) -> None:
-        """Starts the agents of the hosts, side by side. Raises OSError, HeadraceError."""
-        begun = [self._begin(host) for host in self._hosts]
-        for host, each in zip(self._hosts, begun, strict=True):
+        """Starts the agents of the hosts that are wanted, side by side. Raises OSError, HeadraceError."""
+        wanted = self._end.wanted
+        self._start([host for host in self._hosts if wanted is None or host.name in wanted], wanted or {})
+
+    def _start(self, hosts: Sequence[HostPlan], wanted: Mapping[str, int]) -> None:
+        begun = [self._begin(host) for host in hosts]
+        for host, each in zip(hosts, begun, strict=True):
             process = self._started(each, host.name)
             memory = None if each.memory is None else RecentKills(each.memory)
-            agent = _Agent(host, process, each.lifeline, memory)
+            self._numbers[host.name] = number = wanted.get(host.name, 0)
+            agent = _Agent(host, process, each.lifeline, memory, number)
             self._agents[agent.process.pid] = agent
             _log.info("agent of %s: process %d", host.name, agent.process.pid)
             self._events.write(HostStarted(t=time.time(), group=host.group, host=host.name, pid=agent.process.pid))
+
+    def _add(self, wanted: Mapping[str, int]) -> None:
+        """Starts agents of hosts that are asked for. One that cannot be started is told as lost."""
+        running = {agent.host.name for agent in self._agents.values()}
+        for host in self._hosts:
+            number = wanted.get(host.name, 0)
+            if host.name in running or number <= self._numbers.get(host.name, 0):
+                continue
+            try:
+                self._start([host], wanted)
+            except (OSError, HeadraceError) as error:
+                self._numbers[host.name] = number
+                self._end.gone(AgentGone(host.name, f"could not be started: {error}"))
 
     def _started(self, begun: _Begun, host: str) -> Started:
         try:
@@ -177,6 +198,8 @@ class HostAgents:
         code = agent.process.returncode
         self.gone[agent.host.name] = (code, how)
         lines = self._last_words(agent.host.name)
+        if (self._end.wanted or {}).get(agent.host.name, agent.number) != agent.number:
+            return  # the host was asked for again: it has been told as lost before, or was released
         self._end.gone(AgentGone(agent.host.name, how, code == COORDINATOR_LOST, lines))
 
     def look_after(self) -> None:
@@ -184,6 +207,8 @@ class HostAgents:
         if self._lost_kill_at == NEVER and self._end.verdict is not None:
             self._end.end_within(AFTER_VERDICT)
             self._lost_kill_at = time.monotonic() + min(FAILURE_GRACE, self._plan.stop_grace) + LOST_AFTER_VERDICT
+        if self._end.verdict is None and self._end.asked is None and (wanted := self._end.wanted) is not None:
+            self._add(wanted)
         for agent in self._agents.values():
             if agent.memory is not None:
                 agent.memory.look()

@@ -132,7 +132,8 @@ class Supervisor(HostDuties):
     def _part(self, status: SecondaryStatus, message: str) -> None:
         if status in {SecondaryStatus.DOWNLOADING, SecondaryStatus.TRAINING} and not self._instances_run:
             self._instances_run = True
-            hosts = {group.name: group.hosts for group in self._plan.groups}
+            groups, later = self._plan.groups, self._plan.comes_later
+            hosts = {group.name: tuple(host for host in group.hosts if not later(host)) for group in groups}
             self._events.write(InstancesStarted(t=time.time(), hosts=hosts))
         _log.info("%s: %s", status.value, message)
         self._events.write(StatusChanged(t=time.time(), status=status, message=message))

@@ -138,6 +138,7 @@ class _Lane:
         elif isinstance(event, HostReleased):
             self.become("released", event.t)
         elif isinstance(event, HostJoined):
+            self.running.clear()
             self.become("starting", event.t)
         if is_fault(event):
             self.marks.append(Mark(event.t, getattr(event, "stream", ""), sentence(event)))
