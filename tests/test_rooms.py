@@ -34,8 +34,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ledger": set(),
     "catalog": set(),
     "sagemaker_parameters": set(),  # SageMaker's names of hyperparameters, which both ends of the contract use
+    "aws_errors": set(),  # what AWS's codes mean: hosts ask S3, too
     "job": {"catalog", "sagemaker_parameters"},
-    "instance": {"sagemaker_parameters"},
+    "instance": {"aws_errors", "sagemaker_parameters"},
     "feed_metrics": set(),  # the records that the feed writes and runs reads
     "feed": {"feed_metrics", "instance"},  # instance: the client of S3, for shards that are objects
     "runs": {"feed_metrics"},
@@ -44,6 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hosting": {"instance", "runs", "agent", "processes"},
     "engines": {
         *("job", "hosting", "instance", "runs", "catalog", "processes", "insight", "feed"),
+        "aws_errors",
         "sagemaker_parameters",
         "host_libraries",
     },
@@ -52,11 +54,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "measuring": {"feed"},
     "adapters": {"feed", "instance", "job", "runs", "sagemaker_parameters"},
     "console": {"job", "instance", "runs", "catalog", "engines", "insight", "agent", "feed", "grid"},
-    "grid": {"job", "engines", "runs", "insight", "catalog", "cloud", "instance", "ledger"},
+    "grid": {"job", "engines", "runs", "insight", "catalog", "cloud", "instance", "ledger", "aws_errors"},
     # instance: the client of S3, for copies
     # cloud: AWS Batch needs what `headrace cloud` has: calls of AWS, stacks of roles, images, headrace's own wheel
     "endpoint": {"job", "engines", "runs", "insight", "catalog", "ledger"},
-    "cloud": {"catalog", "instance", "host_libraries"},  # instance: the ports at which hosts meet
+    "cloud": {"aws_errors", "catalog", "instance", "host_libraries"},  # instance: the ports at which hosts meet
     "cli": {
         "job",
         "instance",

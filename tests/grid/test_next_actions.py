@@ -148,8 +148,10 @@ def test_a_line_waits_until_its_pause_is_over() -> None:
     assert next_actions(Situation(grid(paused), 10.0), Limits()).start == (paused.key,)
 
 
-class Throttled(EngineRefused):
-    code = "ResourceLimitExceeded"
+def refused(code: str) -> EngineRefused:
+    error = EngineRefused("no")
+    error.code = code
+    return error
 
 
 @pytest.mark.promise("grid-reference", "limits are kept, and another attempt follows only what it may help against")
@@ -164,7 +166,11 @@ def test_causes_decide_what_may_help() -> None:
     for own in (CauseKind.PROGRAM_EXITED, CauseKind.OUT_OF_MEMORY, CauseKind.MAX_RUN, CauseKind.STALLED):
         assert run(own) is None
     assert failure_of_start(EngineUnreachable("busy")) is RetryCause.THROTTLED
-    assert failure_of_start(Throttled("quota")) is RetryCause.CAPACITY
+    for code in ("ResourceLimitExceeded", "ServiceQuotaExceededException", "CapacityError"):
+        assert failure_of_start(refused(code)) is RetryCause.CAPACITY
+    assert failure_of_start(refused("SlowDown")) is RetryCause.THROTTLED
+    assert failure_of_start(refused("ServiceUnavailable")) is RetryCause.INTERNAL
+    assert failure_of_start(refused("AccessDenied")) is None
     assert failure_of_start(StorageError("disk")) is RetryCause.INTERNAL
     for own_error in (EngineRefused("no"), NameInUse("taken"), JobInvalid(())):
         assert failure_of_start(own_error) is None

@@ -1,13 +1,12 @@
-"""Facts of AWS: the IAM actions that each thing needs, what its error codes mean, and what a bucket may be called.
+"""Facts of AWS: the IAM actions that each thing needs, and what a bucket may be called.
 
 Two parties act: the job's *role*, under which the service and the job's programs work, and the *submitter*, who creates
-the job, looks at it and stops it. What only some jobs need has a list of its own. Services name the same error in
-several ways; here is the one table. The rules of buckets are those of AWS, read in October 2026. Pure.
+the job, looks at it and stops it. What only some jobs need has a list of its own. The rules of buckets
+are those of AWS, read in October 2026. Pure.
 """
 
 from __future__ import annotations
 
-import enum
 import re
 
 LOG_GROUP = "/aws/sagemaker/TrainingJobs"
@@ -53,53 +52,6 @@ def partition_of(region: str) -> str:
     ('aws', 'aws-cn')
     """
     return "aws-cn" if region.startswith("cn-") else "aws-us-gov" if region.startswith("us-gov-") else "aws"
-
-
-class AwsFault(enum.Enum):
-    """What an error code says."""
-
-    DENIED = "denied"
-    """The caller is known, and lacks a right."""
-    BAD_KEYS = "bad keys"
-    """AWS does not know the credentials, or the signature is wrong."""
-    EXPIRED = "expired"
-    """The credentials were good and have expired."""
-    LIMIT = "limit"
-    """A quota of the account is used up."""
-    BUSY = "busy"
-    """Too many calls: the same one may be accepted later."""
-    OTHER = "other"
-    """What is wrong with the call itself."""
-
-
-_CODES = {
-    AwsFault.DENIED: (
-        "AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "AuthorizationError",
-        "UnauthorizedException", "OptInRequired",
-    ),
-    AwsFault.BAD_KEYS: (
-        "InvalidClientTokenId", "UnrecognizedClientException", "SignatureDoesNotMatch", "InvalidSignatureException",
-        "AuthFailure", "IncompleteSignature", "InvalidAccessKeyId", "MissingAuthenticationToken",
-    ),
-    AwsFault.EXPIRED: ("ExpiredToken", "ExpiredTokenException", "RequestExpired"),
-    AwsFault.LIMIT: (
-        "LimitExceeded", "LimitExceededException", "QuotaExceeded", "ServiceQuotaExceededException",
-        "ResourceLimitExceeded",
-    ),
-    AwsFault.BUSY: (
-        "Throttling", "ThrottlingException", "RequestLimitExceeded", "TooManyRequestsException", "SlowDown",
-    ),
-}  # fmt: skip
-_FAULTS = {code: fault for fault, codes in _CODES.items() for code in codes}
-
-
-def fault_of(code: str) -> AwsFault:
-    """Returns what an error code of AWS says.
-
-    >>> fault_of("ThrottlingException"), fault_of("ValidationException")
-    (<AwsFault.BUSY: 'busy'>, <AwsFault.OTHER: 'other'>)
-    """
-    return _FAULTS.get(code, AwsFault.OTHER)
 
 
 RULE = "3 to 63 lowercase letters, digits, dots and hyphens; a letter or digit at both ends"

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from headrace.catalog.aws_facts import AwsFault, fault_of
+from headrace.aws_errors import AwsFault, fault_of
 from headrace.catalog.price_update import OFFER, newest, product_rows
 from headrace.catalog.prices import Price
 from headrace.errors import CloudError, HeadraceError, UsageError

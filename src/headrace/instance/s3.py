@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from headrace.aws_errors import AwsFault, fault_of
 from headrace.errors import HeadraceError, ObjectChanged, ObjectMissing, StorageError, StorageUnreachable, UsageError
 from headrace.install_hint import install_hint
 
@@ -35,8 +36,6 @@ _log = logging.getLogger(__name__)
 
 _MISSING = {"NoSuchBucket", "NoSuchKey", "NoSuchUpload", "404", "NotFound"}
 _CHANGED = {"PreconditionFailed", "412", "InvalidRange", "416"}
-DENIED = {"AccessDenied", "403", "Forbidden", "AllAccessDisabled", "AccountProblem"}
-CREDENTIALS = {"InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "TokenRefreshRequired"}
 _REGION = {"PermanentRedirect", "301", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
 _SET_CREDENTIALS = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
 
@@ -343,9 +342,9 @@ def _of_answer(response: dict[str, Any], uri: str, verb: str) -> HeadraceError:
         return ObjectMissing(f"{uri}: there is no such {what}", "check the name, and the account that it is asked of")
     if code in _CHANGED:
         return ObjectChanged(f"{uri} changed while it was read", "do not change data that a running job reads")
-    if code in CREDENTIALS:
+    if fault_of(code) in (AwsFault.BAD_KEYS, AwsFault.EXPIRED):
         return StorageError(told, f"the credentials are wrong or too old: {_SET_CREDENTIALS}")
-    if code in DENIED:
+    if fault_of(code) is AwsFault.DENIED:
         return StorageError(told, "these credentials may not do that: ask for s3:ListBucket, GetObject and PutObject")
     if code in _REGION:
         return StorageError(told, "the bucket is in another region: set AWS_REGION")

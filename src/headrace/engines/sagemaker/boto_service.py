@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from headrace.catalog.aws_facts import AwsFault, fault_of
+from headrace.aws_errors import AwsFault, fault_of
 from headrace.engines.sagemaker.service_calls import (
     MISSING_SECONDS,
     NAME_TAKEN,

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 
+from headrace.aws_errors import AwsFault, fault_of
 from headrace.engines.sagemaker.service_calls import Answer
 from headrace.runs import Cause, CauseKind, Status
 
-CAPACITY = frozenset({"CapacityError", "InsufficientCapacityError"})
 _WORD = re.compile(r"([A-Z][A-Za-z]+)(?::\s*|$)")
 _EXIT = re.compile(r"exit code:? ([0-9]{1,3})\b")
 _SIGNALS = 128  # a shell's exit code of a program that a signal has killed is this and its number
@@ -70,9 +70,10 @@ def _stopped(answer: Answer, asked: Cause | None) -> Cause:
 
 def _failed(failure_reason: str) -> Cause:
     word, detail = reason_word(failure_reason), failure_reason or "SageMaker gives no reason"
-    if word in CAPACITY or word == "ResourceLimitExceeded":
+    fault = fault_of(word)
+    if fault in (AwsFault.CAPACITY, AwsFault.LIMIT):
         return Cause(CauseKind.INSTANCE_NOT_STARTED, detail, infrastructure=True)
-    if word == "InternalServerError":
+    if fault is AwsFault.INTERNAL:
         return Cause(CauseKind.ENGINE_FAILED, detail, infrastructure=True)
     if word == "ClientError":  # an image, a channel or a permission: what surrounds the program
         return Cause(CauseKind.HELPER_FAILED, detail)

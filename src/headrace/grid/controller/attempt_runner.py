@@ -15,6 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from headrace import engines
+from headrace.aws_errors import AwsFault, fault_of
 from headrace.engines.asking import AskEngine
 from headrace.errors import (
     EngineRefused,
@@ -41,10 +42,11 @@ from headrace.grid.journal.journal import Instant, Journal, LineMove
 from headrace.job import Job
 from headrace.runs import Cause, CauseKind, MetricFollower, Run, Status
 
-_CAPACITY = frozenset(
-    {"CapacityError", "InsufficientCapacityError", "ResourceLimitExceeded", "ResourceLimitExceededException"}
-)
-_INTERNAL = frozenset({"InternalServerError", "InternalFailure", "ServiceUnavailable", "ServiceUnavailableException"})
+_CAUSES = {
+    **dict.fromkeys((AwsFault.CAPACITY, AwsFault.LIMIT), RetryCause.CAPACITY),
+    AwsFault.BUSY: RetryCause.THROTTLED,
+    AwsFault.INTERNAL: RetryCause.INTERNAL,
+}
 _INFRASTRUCTURE = frozenset(
     {CauseKind.ENGINE_FAILED, CauseKind.COORDINATOR_LOST, CauseKind.NETWORK_LOST, CauseKind.CALLER_DIED}
 )
@@ -81,10 +83,8 @@ def failure_of_start(error: Exception) -> RetryCause | None:
     """Returns why an attempt could not be started; None when another attempt would not help."""
     if any(isinstance(each, EngineUnreachable | StorageUnreachable) for each in (error, error.__cause__)):
         return RetryCause.THROTTLED
-    if isinstance(error, EngineRefused) and error.code in _CAPACITY:
-        return RetryCause.CAPACITY
-    if isinstance(error, EngineRefused) and error.code in _INTERNAL:
-        return RetryCause.INTERNAL
+    if isinstance(error, EngineRefused) and (cause := _CAUSES.get(fault_of(error.code))):
+        return cause
     return RetryCause.INTERNAL if isinstance(error, StorageError | OSError) else None
 
 

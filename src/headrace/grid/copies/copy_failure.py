@@ -5,8 +5,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any
 
+from headrace.aws_errors import AwsFault, fault_of
 from headrace.errors import HeadraceError, ObjectChanged, ObjectMissing, StorageError, UsageError
-from headrace.instance.s3 import CREDENTIALS, DENIED
 
 
 class CopyFailure(Enum):
@@ -31,10 +31,11 @@ class CopyFailure(Enum):
 PASSING = frozenset((CopyFailure.THROTTLED, CopyFailure.NO_ANSWER, CopyFailure.UPLOAD_LOST, CopyFailure.STOPPED))
 """What may go well another time though nobody changes anything."""
 
-_BUSY = frozenset(
-    ("SlowDown", "503", "ServiceUnavailable", "Throttling", "ThrottlingException", "RequestLimitExceeded",
-     "TooManyRequestsException", "InternalError", "500", "RequestTimeout", "OperationAborted")
-)  # fmt: skip
+_FAULTS = {
+    AwsFault.DENIED: CopyFailure.DENIED,
+    **dict.fromkeys((AwsFault.BAD_KEYS, AwsFault.EXPIRED), CopyFailure.CREDENTIALS),
+    **dict.fromkeys((AwsFault.BUSY, AwsFault.INTERNAL), CopyFailure.THROTTLED),
+}
 
 
 class CopyFailed(StorageError):
@@ -83,10 +84,6 @@ def _failure(error: HeadraceError, writing: bool) -> CopyFailure:
         return CopyFailure.TARGET_MISSING if writing else CopyFailure.SOURCE_MISSING
     if code == "InvalidObjectState":
         return CopyFailure.ARCHIVED
-    if code in DENIED:
-        return CopyFailure.DENIED
-    if code in CREDENTIALS:
-        return CopyFailure.CREDENTIALS
-    if code in _BUSY:
-        return CopyFailure.THROTTLED
-    return CopyFailure.OTHER if response is not None else CopyFailure.NO_ANSWER
+    if response is None:
+        return CopyFailure.NO_ANSWER
+    return _FAULTS.get(fault_of(code), CopyFailure.OTHER)
