@@ -132,7 +132,12 @@ def test_methods_of_torchs_generator_see_nothing_of_the_trainers() -> None:
     assert seen[0] == seen[1]
 
 
-def test_the_trainers_pending_normal_number_is_kept_also_when_it_sets_a_state_of_its_own() -> None:
+@pytest.mark.parametrize("copied", [True, False])
+def test_the_trainers_pending_normal_number_is_kept_also_when_it_sets_a_state_of_its_own(
+    copied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert seeds._memory_is_state()  # of this NumPy; of another, states are read and set by its functions
+    monkeypatch.setattr(seeds, "_memory_is_state", lambda: copied)
     plain = Rows(lambda: 0.0, ROWS)
     kinds: list[tuple[Callable[[], Any], Callable[[Any], None], Callable[[], float]]] = [
         (random.getstate, random.setstate, lambda: random.gauss(0, 1)),

@@ -11,8 +11,8 @@ Setting them takes some 20 microseconds, more than many samples. So only those a
 samples of a pipeline (`_TRIALS`) all are set, their states compared before and behind, and calls noted that read a
 state (as a profiler would, if there is none). From then on the others are at rest while a batch's samples are made:
 each is in a state that is known, so behind the batch it is seen whether anything was drawn. If it was, the batch is
-made again with that generator set, and it is set for good. What a sample holds is the same either way. Only public
-functions are used, and nothing is patched.
+made again with that generator set, and it is set for good. What a sample holds is the same either way. Nothing is
+patched, and only public functions are used, but for a copy of NumPy's state (see `_NumPy.keep`).
 
 Not noticed is a state that is read, or put back, by no sample but later ones, where nothing is drawn from it
 (`torch.initial_seed`, `random.getstate`, `fork_rng`; NumPy's by none). `feed.rng()` gives generators of the sample's
@@ -24,6 +24,7 @@ An output of a lane cannot be made again by itself: a lane that begins to draw i
 from __future__ import annotations
 
 import ctypes
+import functools
 import hashlib
 import os
 import random
@@ -148,11 +149,12 @@ class _NumPy:
     def keep(self) -> tuple[Any, Any, Any]:
         """Puts a copy in the place of the process's bit generator. Returns what `put_back` takes.
 
-        To copy its memory takes a fiftieth of reading `state`. No function tells whether a second number of a normal
-        pair is kept beside it: a draw does, which moves the bit generator only if there is none.
+        To copy its memory takes a fiftieth of reading `state`, and it is copied only where it is what `state` says. No
+        function tells whether a second number of a normal pair is kept beside it: a draw does, which moves the bit
+        generator only if there is none.
         """
         process, own, state = mtrand.get_bit_generator(), None, None
-        if type(process) is not np.random.MT19937:
+        if type(process) is not np.random.MT19937 or not _memory_is_state():
             return process, own, np.random.get_state(legacy=False)
         if process in (self._own, self._resting, self._twin):  # a loader in a sample of another one
             own = self._own, self._resting, self._twin
@@ -175,6 +177,15 @@ class _NumPy:
         mtrand.set_bit_generator(process)
         if state is not None:
             np.random.set_state(state)
+
+
+@functools.cache
+def _memory_is_state() -> bool:
+    """Whether the memory of NumPy's twister is its public state: the words, and the place of the next one."""
+    twister = np.random.MT19937(0)
+    state = twister.state["state"]
+    packed = state["key"].tobytes() + struct.pack("=i", state["pos"])
+    return len(packed) == _MT19937_BYTES and ctypes.string_at(twister.ctypes.state_address, _MT19937_BYTES) == packed
 
 
 def _flat(state: object) -> bytes:
