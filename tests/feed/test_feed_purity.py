@@ -103,7 +103,7 @@ def test_a_row_that_only_one_worker_could_make_is_named_with_what_the_other_one_
     bundle = Bundle((BatchPlan(2, 7, 0, list(range(46, 54)), 0),))
     request = Request(1, 1, Slice(bundle, 4, 6, whole=False), "rows", 0.0, 0.1)
     request.message = messages.SliceRequest(1, 1, 2, 0, (batch,), whole=False)
-    made = messages.Done(1, 0, 8, [], b"", 0.1, 0.1, executor=0, digests=[b"1", b"2"])
+    made = messages.Done(1, 8, [], b"", 0.1, 0.1, executor=0, digests=[b"1", b"2"])
     failure = messages.Failure(0, row, messages.RemoteError(kind, "away", ""))
     failed = msgspec.structs.replace(made, executor=1, digests=[], failures=(failure,))
     done, again = (made, failed) if first else (failed, made)
@@ -174,7 +174,7 @@ def test_slices_that_turn_out_to_be_made_whole_are_counted_when_they_are_asked_f
 def test_checks_of_what_takes_long_wait_until_they_are_a_small_part_of_the_work(share: float) -> None:
     verifier = Verifier(share)
     others = {number: WorkerLoad(str(number), 1) for number in (1, 2)}
-    done, asked = messages.Done(1, 0, 8, [], b"", 2.0, 2.0), 0
+    done, asked = messages.Done(1, 8, [], b"", 2.0, 2.0), 0
     for step in range(100):  # slices of 2 s
         bundle = Bundle((BatchPlan(0, step, 0, list(range(8)), 0),))
         request = Request(step, 1, Slice(bundle, 0, 8, whole=True), "rows", 0.0, 0.1)

@@ -10,7 +10,7 @@ from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.wire import messages
 
 ERROR = messages.RemoteError("builtins:ValueError", "no", "")
-DONE = messages.Done(7, 3, 64, [], b"layout", 0.01, 0.01)
+DONE = messages.Done(7, 64, [], b"layout", 0.01, 0.01)
 UNSTACKABLE, FAILED = messages.Unstackable(7), messages.Failed(7, ERROR)
 LOST, CANCELLED = messages.Lost(7, "killed by SIGKILL", True), messages.Cancelled(7)
 

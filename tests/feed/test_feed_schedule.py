@@ -15,7 +15,7 @@ from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.wire import messages
 from headrace.feed.worker.executor_rules import DEPTH
 
-DONE = messages.Done(1, 0, 0, [], b"", 0.0, 0.0)
+DONE = messages.Done(1, 0, [], b"", 0.0, 0.0)
 
 
 def plan(step: int, rows: int = 8, epoch: int = 0) -> BatchPlan:

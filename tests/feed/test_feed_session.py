@@ -64,7 +64,7 @@ class Hand:
             rows = slab.view()[start:].view("f4")
             rows[batch.first : batch.last] = batch.keys if value is None else value
             start += LAYOUT.size(batch.rows)
-        done = messages.Done(request.number, request.slab, slab.size, [], ENCODED, 0.01, 0.01, fresh)
+        done = messages.Done(request.number, slab.size, [], ENCODED, 0.01, 0.01, fresh)
         self.channel.send(done, descriptors=[slab.descriptor] if fresh else [])
         if fresh:
             slab.close()
@@ -217,7 +217,7 @@ def test_a_second_answer_is_dropped_and_counted(worker_pool: ByHand, session: Se
     [request, *_] = hand.asks
     hand.answer(request)
     session._exchange.step(0.01)
-    hand.channel.send(messages.Done(request.number, request.slab, 64, [], ENCODED, 0.1, 0.1))
+    hand.channel.send(messages.Done(request.number, 64, [], ENCODED, 0.1, 0.1))
     session._exchange.step(0.01)
     assert session.stats.duplicates_dropped == 1
     assert take(session, 1) == expected(1)
@@ -240,7 +240,7 @@ def test_a_worker_whose_answer_is_not_sound_is_left(
     a.read()
     b.read()
     [request, *_] = a.asks
-    done = {"request": request.number, "slab": request.slab, "size": 64, "nodes": [], "layout": ENCODED}
+    done = {"request": request.number, "size": 64, "nodes": [], "layout": ENCODED}
     a.channel.send(messages.Done(**(done | {"seconds": 0.1, "cpu": 0.1} | lie)))  # type: ignore[arg-type]
     session._exchange.step(0.01)
     for step in range(4, 10):

@@ -212,9 +212,9 @@ def a_slice() -> Slice:
 @pytest.mark.parametrize(
     "done",
     [
-        messages.Done(1, 0, GRANULE, [], b"\xff", 0, 0, True),
-        messages.Done(1, 0, 2**40, [["v", 1]], b"", 0, 0, True),
-        messages.Done(1, 0, 0, [], b"\x92\x91\xa1t\x90", 0, 0, True),
+        messages.Done(1, GRANULE, [], b"\xff", 0, 0, True),
+        messages.Done(1, 2**40, [["v", 1]], b"", 0, 0, True),
+        messages.Done(1, 0, [], b"\x92\x91\xa1t\x90", 0, 0, True),
     ],
 )
 def test_an_answer_that_is_not_sound_is_refused(done: messages.Done) -> None:
@@ -230,7 +230,7 @@ def test_an_answer_that_is_not_sound_is_refused(done: messages.Done) -> None:
 
 def test_an_answer_without_the_slab_that_it_speaks_of_is_refused() -> None:
     assembly = Assembly(1 << 20)
-    done = messages.Done(1, 0, GRANULE, [["v", 1]], b"", 0, 0, True)
+    done = messages.Done(1, GRANULE, [["v", 1]], b"", 0, 0, True)
     with pytest.raises(ProtocolError, match="with 0 descriptors"):
         assembly.arrived(a_slice(), 0, done, Frame(done))
 
@@ -243,7 +243,7 @@ def handed_over(assembly: Assembly, *lengths: int) -> list[Any]:
         size = align(size + 4 * length)
     slab = Slab.create(size)
     slab.view().view(np.float32)[:2] = [1, 2]
-    done = messages.Done(1, 0, slab.size, [["l", nodes]], b"", 0, 0, True)
+    done = messages.Done(1, slab.size, [["l", nodes]], b"", 0, 0, True)
     assembly.arrived(slice_, 0, done, Frame(done, 0, [os.dup(slab.descriptor)]))
     slab.close()
     [delivery] = assembly.hand_over(slice_.bundle)

@@ -441,7 +441,7 @@ def test_thousands_of_connections_do_not_stop_the_others(pair: Pair) -> None:
         messages.Welcome(b"", "", 1),
         Fork(0, 1),
         messages.Dial("tcp://h:1", b"", "c"),
-        messages.Done(1, 0, 0, [], b"", 0, 0),
+        messages.Done(1, 0, [], b"", 0, 0),
         messages.SlabOffer(1, 100),
     ],
 )
@@ -518,7 +518,7 @@ LIES: dict[str, tuple[Callable[[FramedConnection], None], str]] = {
         lambda channel: (channel.send(challenge()), channel.send(messages.Welcome(b"m" * 32, "liar", 2)))[0],
         "could not prove that it holds the secret",
     ),
-    "sends a batch at once": (lambda channel: channel.send(messages.Done(1, 0, 9, [], b"", 0, 0)), "cannot be decod"),
+    "sends a batch at once": (lambda channel: channel.send(messages.Done(1, 9, [], b"", 0, 0)), "cannot be decod"),
     "sends deep nesting": (lambda channel: channel.send(messages.Open(1, "", {"a": _deep()}, "", "", True)), "decoded"),
     "speaks http": (
         lambda channel: channel._stream._socket.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n"),

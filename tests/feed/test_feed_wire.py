@@ -36,7 +36,6 @@ from headrace.feed.wire.transport import TCP_INFO_BYTES, configure_tcp, has_vani
 ERROR = messages.RemoteError("builtins:KeyError", "'x'", "Traceback ...")
 DONE = messages.Done(
     7,
-    3,
     100,
     [["t", "float32", [1], 0], None],
     b"layout",

@@ -37,7 +37,7 @@ ERROR = messages.RemoteError("builtins:KeyError", "'x'", "Traceback ...")
 ROWS = messages.BatchRows(3, 24, 8, 0, 8, list(range(8)))
 REQUEST = messages.SliceRequest(1, 1, 0, 5, (ROWS, ROWS), False, 3, b"l")
 SAMPLES: list[messages.Message] = [
-    REQUEST, messages.Done(1, 3, 100, [["t", "float32", [1], 0]], b"layout", 0.5, 0.25, False),
+    REQUEST, messages.Done(1, 100, [["t", "float32", [1], 0]], b"layout", 0.5, 0.25, False),
     messages.Failed(1, ERROR),
     messages.Hello(messages.VERSION, b"n" * 32, b"m" * 32, "c", 1, 2), messages.Challenge(messages.VERSION, b"n" * 32),
     messages.Open(1, "m:f", {"a": [1, None, {"b": b"x"}]}, "", "", True, "train", "p"), messages.Cancel([1, 2]),
@@ -129,7 +129,7 @@ class Fuzz:
         others = [
             opening, messages.Open(1, "no:such", {"a": [[[]]]}, "", "", True), messages.Cancel(numbers),
             messages.SlabDrop(numbers[0]), messages.SlabOffer(numbers[0], numbers[1]), messages.Ping(),
-            messages.Done(numbers[0], numbers[1], numbers[2], ["x"], b"l", 0.0, 0.0), chance.choice(SAMPLES),
+            messages.Done(numbers[0], numbers[1], ["x"], b"l", 0.0, 0.0), chance.choice(SAMPLES),
         ]  # fmt: skip
         return chance.choice([request, request, *others])
 

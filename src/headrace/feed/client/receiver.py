@@ -27,14 +27,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-
 from headrace.errors import FeedError, ProtocolError
 from headrace.feed.batch.row_layout import Layout, decode_layout
 from headrace.feed.batch.slab import Slab
 from headrace.feed.client.keepalive import Keepalive
 from headrace.feed.descriptors import FULL, no_room
-from headrace.feed.identifiers import NO_SLAB, RequestNumber, RouteNumber, SlabNumber
+from headrace.feed.identifiers import RequestNumber, RouteNumber, SlabNumber
 from headrace.feed.wire import messages
 from headrace.feed.wire.endpoints import split_address
 from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
@@ -232,7 +230,6 @@ class Receiver:
                 return
             if isinstance(message, messages.SliceRequest):
                 host.requests[message.number] = message
-                message = msgspec.structs.replace(message, slab=NO_SLAB)
             self._forward(host, message)
 
     def _forward(self, host: HostLink, message: messages.Message) -> None:
@@ -328,26 +325,26 @@ class Receiver:
         if isinstance(message, messages.Refused):
             raise refusal(message)
         if isinstance(message, messages.Answer):
-            request = host.requests.pop(message.request, None)
-            if request is None:
+            if host.requests.pop(message.request, None) is None:
                 raise ProtocolError(f"it answered request {message.request}, which was not asked")
             if isinstance(message, messages.Done):
-                self._deliver(host, frame, message, request)
+                self._deliver(host, frame, message)
                 return
         self._rank.send(message, route=host.route)
 
-    def _deliver(self, host: HostLink, frame: Frame, done: messages.Done, request: messages.SliceRequest) -> None:
+    def _deliver(self, host: HostLink, frame: Frame, done: messages.Done) -> None:
         slab = host.fresh.pop(done.request, None)
         if frame.aborted:
             if slab is not None:
                 slab.close()
             self._rank.send(messages.Cancelled(done.request), route=host.route)
             return
+        done.fresh = slab is not None
         if slab is None:
-            self._rank.send(msgspec.structs.replace(done, slab=request.slab, fresh=False), route=host.route)
+            self._rank.send(done, route=host.route)
             return
-        fresh = msgspec.structs.replace(done, slab=NO_SLAB, fresh=True, size=slab.size)
-        self._rank.send(fresh, route=host.route, descriptors=[slab.descriptor])
+        done.size = slab.size
+        self._rank.send(done, route=host.route, descriptors=[slab.descriptor])
         slab.close()
 
     def _place(self, host: HostLink, frame: Frame, length: int) -> Sequence[memoryview]:

@@ -24,7 +24,7 @@ import msgspec
 
 from headrace.feed.identifiers import PipelineNumber, RequestNumber, SlabNumber
 
-VERSION = 6
+VERSION = 7
 MAX_SHARDS = 65_536  # of a worker
 MAX_KEY = 1024  # characters of a shard's key
 ShardKey = Annotated[str, msgspec.Meta(max_length=MAX_KEY)]
@@ -468,12 +468,13 @@ class Failure(msgspec.Struct, frozen=True, array_like=True):
     error: RemoteError
 
 
-class Done(_Message, frozen=True):
-    """The slice is made.
+class Done(msgspec.Struct, array_like=True, tag=True):
+    """The slice is made: it lies in the slab that was asked for, in a new one, or in the payload.
+
+    It is filled in on its way, by the executor, the feed server and the receiver: each has one of its own.
 
     Attributes:
         request: number of the `SliceRequest`.
-        slab: the slab that holds it; 0 when it is in the payload, or in the descriptor that comes along.
         size: bytes used in the slab, or size of the new slab or of the payload.
         nodes: description of every batch, when they were made whole; offsets count from the start of the slab. None
             for one that failed.
@@ -490,7 +491,6 @@ class Done(_Message, frozen=True):
     """
 
     request: RequestNumber
-    slab: SlabNumber
     size: int
     nodes: list[list[Any] | None]
     layout: bytes

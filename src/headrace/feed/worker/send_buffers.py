@@ -35,19 +35,17 @@ def check_request(request: messages.SliceRequest) -> None:
         raise ProtocolError(f"a request for batches of more than {MAX_PAYLOAD} bytes")
 
 
-def staged(request: messages.SliceRequest) -> messages.SliceRequest:
-    """Returns a request whose rows are a block of their own, not a part of their batch's."""
-    if not request.layout:
-        return request
-    batches = []
-    for batch in request.batches:
-        rows, position = batch.last - batch.first, batch.position + batch.first
-        batches.append(msgspec.structs.replace(batch, rows=rows, first=0, last=rows, position=position))
-    return msgspec.structs.replace(request, batches=tuple(batches))
+def own_blocks(request: messages.SliceRequest) -> tuple[messages.BatchRows, ...]:
+    """Returns the batches of a request with rows that are a block of their own, not a part of their batch's."""
+    [batch, *others] = request.batches
+    if others or not request.layout:
+        return request.batches  # several are whole
+    rows, position = batch.last - batch.first, batch.position + batch.first
+    return (msgspec.structs.replace(batch, rows=rows, first=0, last=rows, position=position),)
 
 
 def failures_in_batch(request: messages.SliceRequest, done: messages.Done) -> tuple[messages.Failure, ...]:
-    """Returns the failures of a `staged` request, with the numbers that their rows have in their batches."""
+    """Returns the failures of a request for `own_blocks`, with the numbers that their rows have in their batches."""
     if not request.layout:
         return done.failures
     return tuple(

@@ -20,7 +20,6 @@ from headrace.feed.batch import pytree
 from headrace.feed.batch.pytree import Bytes
 from headrace.feed.batch.row_layout import Layout, Uneven, columns_of, decode_layout, stack_rows
 from headrace.feed.batch.slab import Slab
-from headrace.feed.identifiers import NO_SLAB
 from headrace.feed.pipelines.fetch import (
     Built,
     RowBlock,
@@ -88,20 +87,18 @@ def make_slice(
     except BaseException:
         target.abandon()
         raise
-    if is_empty(request, answer):
+    empty = is_empty(request, answer)
+    if empty:
         target.abandon()
-    elif request.sums and target.slab is not None:
-        size = target.fresh.size if target.fresh is not None else answer.size
-        payload = payload_of(request, msgspec.structs.replace(answer, size=size), target.slab)
-        answer = msgspec.structs.replace(answer, sums=target.sums.complete(payload))
+    fresh, answer.executor = target.fresh, executor
+    if fresh is not None:
+        answer.fresh, answer.size = True, fresh.size
+    elif request.check == SUM:
+        answer.size = 0
+    if request.sums and target.slab is not None and not empty:
+        answer.sums = target.sums.complete(payload_of(request, answer, target.slab))
     cost = watch.read()
-    fresh = target.fresh
-    answer = msgspec.structs.replace(
-        answer,
-        slab=NO_SLAB if fresh is not None or request.check == SUM else request.slab,
-        size=0 if request.check == SUM else fresh.size if fresh is not None else answer.size,
-        seconds=cost.seconds, cpu=cost.cpu, fresh=fresh is not None, executor=executor,
-    )  # fmt: skip
+    answer.seconds, answer.cpu = cost.seconds, cost.cpu
     return answer, fresh
 
 
@@ -204,7 +201,7 @@ def _make_whole(built: Built, request: SliceRequest, target: _Target) -> Done:
             digests.append(_batch_digest(node, leaves))
         nodes.append(pytree.shifted(node, end) if end else node)
         end += pytree.align(size)
-    return Done(request.number, NO_SLAB, end, nodes, b"", 0.0, 0.0, failures=tuple(failures), digests=digests)
+    return Done(request.number, end, nodes, b"", 0.0, 0.0, failures=tuple(failures), digests=digests)
 
 
 def _make_draw(built: Built, lanes: LaneReaders, request: SliceRequest, target: _Target) -> Done:
@@ -212,7 +209,7 @@ def _make_draw(built: Built, lanes: LaneReaders, request: SliceRequest, target: 
     draw, [wanted] = request.draw, request.batches
     if draw is None:
         raise ProtocolError("samples by their keys are asked of a dataset without a count")
-    done = Done(request.number, NO_SLAB, 0, [None], b"", 0.0, 0.0)
+    done = Done(request.number, 0, [None], b"", 0.0, 0.0)
     try:
         outputs, drawn = lanes.draw(request.epoch, request.seed, draw, fresh=request.check == SUM)
         stacks = not draw.part and stacks_in_place(built, request)
@@ -221,15 +218,17 @@ def _make_draw(built: Built, lanes: LaneReaders, request: SliceRequest, target: 
         if outputs and not draw.part and written is None:
             batch = collated(built, outputs, (request.seed, request.epoch, wanted.position))
     except (LaneFailed, RowFailed) as failed:
-        return msgspec.structs.replace(done, failures=(_failure(0, failed),))
+        done.failures = (_failure(0, failed),)
+        return done
+    done.drawn = drawn
     if written is not None:
-        return msgspec.structs.replace(done, size=written.size, nodes=[written.node], drawn=drawn)
-    if not outputs:
-        return msgspec.structs.replace(done, drawn=drawn)
-    node, leaves, size = pytree.describe(batch)
-    target.write_leaves(leaves, 0, size, summed=request.sums)
-    digests = [_batch_digest(node, leaves)] if request.check else []
-    return msgspec.structs.replace(done, size=pytree.align(size), nodes=[node], digests=digests, drawn=drawn)
+        done.nodes, done.size = [written.node], written.size
+    elif outputs:
+        node, leaves, size = pytree.describe(batch)
+        target.write_leaves(leaves, 0, size, summed=request.sums)
+        done.nodes, done.size = [node], pytree.align(size)
+        done.digests = [_batch_digest(node, leaves)] if request.check else []
+    return done
 
 
 def _make_rows(built: Built, request: SliceRequest, target: _Target) -> Done:
@@ -262,7 +261,7 @@ def _make_rows(built: Built, request: SliceRequest, target: _Target) -> Done:
         start = end
     encoded = b"" if layout is None else request.layout if layout == expected else msgspec.msgpack.encode(layout)
     nodes: list[list[Any] | None] = []
-    return Done(request.number, NO_SLAB, end, nodes, encoded, 0.0, 0.0, failures=tuple(failures), digests=digests)
+    return Done(request.number, end, nodes, encoded, 0.0, 0.0, failures=tuple(failures), digests=digests)
 
 
 def _failure(number: int, failed: RowFailed | LaneFailed) -> Failure:

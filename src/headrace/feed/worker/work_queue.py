@@ -39,7 +39,7 @@ from headrace.feed.worker.send_buffers import (
     failures_in_batch,
     is_empty,
     made_bytes,
-    staged,
+    own_blocks,
 )
 
 MAX_OPEN_DEATHS = 2
@@ -294,7 +294,7 @@ class WorkQueue:
     def _answered(
         self, executor: ExecutorProcess, message: messages.Done | messages.Failed | messages.Unstackable, frame: Frame
     ) -> None:
-        if not executor.requests or executor.requests[0].number != message.request:
+        if not executor.requests or executor.requests[0].message.number != message.request:
             raise ProtocolError(
                 f"executor {executor.number} answered request {message.request}, which it does not work on"
             )
@@ -303,43 +303,37 @@ class WorkQueue:
             executor.requests[1].begun = time.monotonic()
         executor.hang.answered()
         self._work.answered(executor.number, message)
-        answer = msgspec.structs.replace(message, request=request.message.number)
-        if isinstance(answer, messages.Done):
+        if isinstance(message, messages.Done):
             executor.slices += 1
-            size = made_bytes(request.message, answer)
-            self.tally.add(time.monotonic(), size, answer.cpu)
-            self._queue.ended(request, size, answer.cpu)
+            size = made_bytes(request.message, message)
+            self.tally.add(time.monotonic(), size, message.cpu)
+            self._queue.ended(request, size, message.cpu)
         else:
             self._queue.ended(request, None)
-        if isinstance(answer, messages.Done) and not request.cancelled and not request.client.local:
-            if answer.failures:
-                answer = msgspec.structs.replace(answer, failures=failures_in_batch(request.message, answer))
-            self._send_payload(request, answer, frame)
-            executor.requests.popleft()
-            return
-        executor.requests.popleft()
-        if request.cancelled:
-            request.client.send(messages.Cancelled(request.message.number))
-        elif isinstance(answer, messages.Done):
-            answer = msgspec.structs.replace(answer, slab=NO_SLAB if answer.fresh else request.message.slab)
-            request.client.send(answer, descriptors=frame.descriptors)
+        if isinstance(message, messages.Done) and not request.cancelled and not request.client.local:
+            self._send_payload(request, message, frame)
         else:
-            request.client.send(answer)
-        self._unstage(request)
+            told = messages.Cancelled(message.request) if request.cancelled else message
+            request.client.send(told, descriptors=() if request.cancelled else frame.descriptors)
+            self._unstage(request)
+        executor.requests.popleft()
 
     def _send_payload(self, request: ServerRequest, answer: messages.Done, frame: Frame) -> None:
+        if answer.failures:
+            answer.failures = failures_in_batch(request.message, answer)
         if answer.fresh:
             self._unstage(request)
             fresh = Slab(frame.take_descriptor(), answer.size)
             request.staging = self._staging.adopt(fresh, request.client.job)
         if not request.staging or is_empty(request.message, answer):  # digests only, or nothing but failures
             self._unstage(request)
-            request.client.send(msgspec.structs.replace(answer, slab=NO_SLAB, size=0))
+            answer.size = 0
+            request.client.send(answer)
             return
         number = request.staging
         payload = self._staging.payload(number, request.message, request.pipeline, answer, summed=request.client.summed)
-        size, link = sum(part.nbytes for part in payload.pieces), self._work.links.share(time.monotonic())
-        answer = msgspec.structs.replace(answer, slab=NO_SLAB, fresh=False, size=size, link=link, sums=b"")
+        answer.size, answer.link = sum(part.nbytes for part in payload.pieces), self._work.links.share(time.monotonic())
+        answer.fresh, answer.sums = False, b""
 
         def sent() -> None:
             self._unsent -= 1
@@ -401,9 +395,8 @@ class WorkQueue:
                 executor.hang.overdue(now, deadline)
 
     def _prepare(self, executor: ExecutorProcess, request: ServerRequest) -> bool:
-        message = request.message
-        slab = NO_SLAB
-        if request.client.local:
+        message, local, slab = request.message, request.client.local, NO_SLAB
+        if local:
             slab = self._client_slabs.get((request.client, message.slab), NO_SLAB)
             if slab:
                 self._offer(executor, slab, self._slabs[slab])
@@ -414,14 +407,16 @@ class WorkQueue:
             if staging:
                 request.staging, slab = staging, SlabNumber(-staging)
                 self._offer(executor, slab, self._staging[staging])
-            message = msgspec.structs.replace(staged(message), sums=request.client.summed)
         self._introduce(executor, request.pipeline)
         if not executor.requests:
             request.begun = time.monotonic()
         executor.requests.append(request)
+        message = msgspec.structs.replace(
+            message, pipeline=request.pipeline, slab=slab, sums=not local and request.client.summed,
+            batches=message.batches if local else own_blocks(message),
+        )  # fmt: skip
         self._work.asked(executor.number, message)
-        given = msgspec.structs.replace(message, number=request.number, pipeline=request.pipeline, slab=slab)
-        self._give(executor, given)
+        self._give(executor, message)
         return True
 
     def _offer(self, executor: ExecutorProcess, number: SlabNumber, slab: Slab) -> None:
