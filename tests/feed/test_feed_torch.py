@@ -167,12 +167,15 @@ def test_what_is_no_dataset_is_refused_and_an_iterable_one_is_read_as_torch_does
 
 
 class Raising(Plain):
-    def __init__(self, error: BaseException) -> None:
+    def __init__(self, error: BaseException, bad: int = 5) -> None:
         super().__init__()
-        self.error = error
+        self.error, self.bad = error, bad
+
+    def __len__(self) -> int:
+        return self.bad + 20
 
     def __getitem__(self, index: int) -> Any:
-        if index == 5:
+        if index == self.bad:
             raise self.error
         return index
 
@@ -193,14 +196,18 @@ def test_an_error_keeps_its_type_and_message_and_ends_its_batch_only(error: Exce
     assert load(DataLoader) == load(TorchLoader)
 
 
-def test_stop_iteration_in_a_dataset_does_not_look_like_the_end_of_the_epoch() -> None:
-    for workers in (0, 1):
-        with DataLoader(Raising(StopIteration()), batch_size=4, num_workers=workers) as loader:
-            batches = iter(loader)
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    "bad", [5, 101], ids=["first", "quiet"]
+)  # a dataset that draws nothing is called more directly later
+def test_stop_iteration_in_a_dataset_does_not_look_like_the_end_of_the_epoch(bad: int, workers: int) -> None:
+    good = bad // 4
+    with DataLoader(Raising(StopIteration(), bad), batch_size=4, num_workers=workers) as loader:
+        batches = iter(loader)
+        assert [next(batches).tolist() for _ in range(good)] == [list(range(4 * n, 4 * n + 4)) for n in range(good)]
+        with pytest.raises(Exception, match="StopIteration") as error:
             next(batches)
-            with pytest.raises(Exception, match="StopIteration") as error:
-                next(batches)
-            assert not isinstance(error.value, StopIteration)
+    assert not isinstance(error.value, StopIteration)
 
 
 class Growing:

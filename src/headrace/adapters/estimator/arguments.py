@@ -95,11 +95,6 @@ def region_of(session: object) -> str:
     return region if isinstance(region, str) else ""
 
 
-def _region(_: str, session: object) -> object:
-    region = region_of(session)
-    return json.dumps(region) if region else None
-
-
 _IMAGE_CONFIG = ("AlgorithmSpecification", "TrainingImageConfig")
 _ARGUMENTS: dict[str, Member | Refused | None] = {
     **dict.fromkeys(JobFields.model_fields),
