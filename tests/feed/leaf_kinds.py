@@ -88,6 +88,9 @@ def _arrays() -> Iterator[tuple[str, Any]]:
         "strided": base[::2, 1::2], "backwards": base[::-1, ::-1], "transposed": base.T,
         "Fortran": np.asfortranarray(base),
         "spread": np.broadcast_to(np.float32(3), (2, 2)), "read-only": np.frombuffer(b"abcd", "u1"),
+        "of one, strided": np.arange(4)[::2][:1], "of one, backwards": np.arange(4)[2:1:-1],
+        "0-d swapped": np.array(1.5, ">f8"), "empty swapped": np.empty((2, 0), ">i4"),
+        "0-d time": np.array(1, "M8[ns]"),
     }  # fmt: skip
     yield from ((f"array {name}", array) for name, array in forms.items())
     yield from (("scalar empty text", np.str_("")), ("scalar text", np.str_("ä")), ("scalar bytes", np.bytes_(b"a\0")))
@@ -109,6 +112,8 @@ def _tensors() -> Iterator[tuple[str, Any]]:
         "0-d": torch.tensor(5), "empty": torch.empty(2, 0, 3), "strided": base[::2, 1::2], "transposed": base.t(),
         "spread": torch.tensor([1.0]).expand(2, 3), "conjugate": torch.tensor([1 + 2j]).conj(),
         "negative": torch.tensor([1 + 2j]).conj().imag, "of one": base[1:2, 1:2],
+        "0-d half": torch.tensor(1.5, dtype=torch.bfloat16), "empty half": torch.empty(0, dtype=torch.bfloat16),
+        "0-d complex": torch.tensor(1 + 2j), "empty bytes": torch.empty((2, 0, 4), dtype=torch.float8_e4m3fn),
     }  # fmt: skip
     yield from ((f"tensor {name}", tensor) for name, tensor in forms.items())
     yield "subclass of Tensor", _picture()

@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import functools
 import random
-import struct
 import sys
 import time
 import types
@@ -33,9 +32,7 @@ from headrace.feed.batch.pytree import (  # fmt: skip
     mapped,
     packed,
     rebuild,
-    rebuild_measured,
     rows_of,
-    shifted,
     write_leaves,
 )
 from headrace.feed.loader.data_loader import DataLoader
@@ -59,40 +56,8 @@ TORCH_DTYPES = [
 NUMPY_DTYPES = ["f2", "f4", "f8", "i1", "i8", "u2", "u8", "?", "c8", "c16", ">i4", ">f8", "S5", "U3", "M8[ns]", "m8[D]"]
 
 
-@pytest.mark.parametrize("dtype", TORCH_DTYPES)
-@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0, 4), (2, 3, 4)])
-def test_tensors_of_every_dtype_and_shape_travel_bit_for_bit(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-    count = int(np.prod(shape)) * torch.empty(0, dtype=dtype).element_size()
-    raw = torch.randint(0, 2, (max(1, count),), dtype=torch.uint8)[:count]
-    tensor = raw.view(dtype).reshape(shape) if count else torch.empty(shape, dtype=dtype)
-    assert flat(travel(tensor)) == flat(tensor)
-
-
-@pytest.mark.parametrize("dtype", NUMPY_DTYPES)
-@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0), (2, 3)])
-def test_arrays_of_every_dtype_and_shape_travel_bit_for_bit(dtype: str, shape: tuple[int, ...]) -> None:
-    array = np.zeros(shape, dtype)
-    if array.size:
-        array.reshape(-1)[:1] = np.ones(1, "i8").astype(dtype) if dtype[0] not in "Mm" else 1
-    got = travel(array)
-    assert (got.dtype, got.shape, got.tobytes()) == (array.dtype, array.shape, array.tobytes())
-
-
-def test_views_travel_as_what_they_show() -> None:
-    base = torch.arange(24.0).reshape(4, 6)
-    conjugate = torch.tensor([1 + 2j, 3 - 1j]).conj()
-    views = [base.t(), base[::2, 1::2], base.expand(2, 4, 6), conjugate, torch.tensor([1 + 2j]).conj().imag]
-    for view in views:
-        assert torch.equal(travel(view), view)
-    for array in (np.arange(24).reshape(4, 6)[::-1, ::2], np.arange(4)[::2][:1], np.arange(4)[2:1:-1]):
-        assert np.array_equal(travel(array), array)
+def test_a_tensor_that_belongs_to_a_graph_travels_as_its_values() -> None:
     assert torch.equal(travel(torch.ones(2, requires_grad=True)), torch.ones(2))
-
-
-@pytest.mark.parametrize("value", [1 + 2j, complex(-0.0, float("inf")), complex(float("nan"), -0.0)])
-def test_complex_numbers_travel_bit_by_bit(value: complex) -> None:
-    got = travel([value])[0]
-    assert (type(got), struct.pack("dd", got.real, got.imag)) == (complex, struct.pack("dd", value.real, value.imag))
 
 
 def test_leaves_are_aligned_and_writable_views_of_the_block() -> None:
@@ -163,11 +128,6 @@ def test_a_namedtuple_is_the_class_that_is_known_here_or_one_of_the_same_fields(
     assert (got.u, got.v, got._fields) == (1, "b", ("u", "v"))
 
 
-def test_an_ordered_dict_stays_one() -> None:
-    ordered = travel(OrderedDict(b=1, a=[torch.ones(2)]))
-    assert (type(ordered), list(ordered)) == (OrderedDict, ["b", "a"])
-
-
 @pytest.mark.parametrize("name", ["Text", "Missing", "Colour", "flat", "Point"])
 def test_a_subclass_that_is_not_known_here_is_replaced_by_an_equivalent(name: str) -> None:
     got = rebuild(["d", f"no_module:{name}", [["v", "a"]], [["b", f"no_module:{name}", [["v", 4]]]]], np.empty(0, "u1"))
@@ -181,11 +141,6 @@ def test_a_member_of_an_enum_that_is_not_known_here_is_an_error_that_says_so() -
             rebuild(["l", [["e", name, "RED"]]], np.empty(0, np.uint8))
     with pytest.raises(ProtocolError):
         rebuild(["e", f"{__name__}:Colour", "__class__"], np.empty(0, np.uint8))
-
-
-def test_ragged_lists_of_tensors_travel() -> None:
-    ragged = {"boxes": [torch.ones(n, 4) for n in (3, 0, 2)], "words": [["a"], [], ["b", "c"]]}
-    assert flat(travel(ragged)) == flat(ragged)
 
 
 @dataclasses.dataclass
@@ -524,20 +479,6 @@ def test_mutated_descriptions_never_do_more_than_raise_protocol_error() -> None:
             continue
 
 
-def tree_of_every_container() -> Any:
-    batch = Batch(torch.arange(3), [1])
-    inner = {"tuple": (torch.full((2,), 7.0), np.arange(2)), "point": Point(np.arange(4), None), "batch": batch}
-    return OrderedDict(first=[torch.zeros(1), 2**70, inner], last={np.int64(3): torch.eye(2)})
-
-
-def test_a_tree_that_was_shifted_is_the_same_behind_other_bytes() -> None:
-    tree = tree_of_every_container()
-    node, leaves, size = describe(tree)
-    block = np.full(128 + size, 0xAB, np.uint8)
-    write_leaves(leaves, block[128:])
-    assert flat(rebuild(shifted(node, 128), block)) == flat(rebuild(node, block[128:]))
-
-
 def test_rows_and_bytes_are_counted() -> None:
     batch = {"x": ["text", torch.ones(5, 2)], "y": np.ones(5)}
     assert rows_of(batch) == 5
@@ -547,45 +488,12 @@ def test_rows_and_bytes_are_counted() -> None:
     assert rows_of(["x", 3]) == rows_of([np.ones(0)]) == 0
 
 
-def test_rebuilding_tells_the_bytes_that_a_walk_would_find() -> None:
-    many = [1.0, 2, "three", None, True, 2**63]
-    tree = {"t": torch.ones(3, 2), "a": [np.ones(5, "f8")], "s": np.float32(1), "m": many * 3, "b": [b"x", *many] * 2}
-    node, leaves, size = describe(tree)
-    block = np.zeros(size, np.uint8)
-    write_leaves(leaves, block)
-    made, told = rebuild_measured(node, block)
-    assert told == bytes_of(made) == bytes_of(tree) == 24 + 40
-    assert [[type(each) for each in made[key]] for key in "mb"] == [[type(each) for each in tree[key]] for key in "mb"]
-
-
 def test_a_small_tree_can_travel_in_a_message() -> None:
     value = [np.int64(3), (1, "x"), torch.tensor([1, 2])]
     node, leaves, size = describe(value)
     block = np.frombuffer(bytearray(packed(leaves, size)), np.uint8)
     assert flat(rebuild(node, block)) == flat(value)
     assert packed([], 0) == b""
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        [f"naïve {i} 本" for i in range(100)],
-        tuple(range(-50, 50)),
-        [None, True, 1, 1.0, -0.0, "x", b"x", 2**63, -(2**63), float("inf")],
-        [["a"] * 20, tuple(["b"] * 20), {"c": [1.5] * 9}],
-        [[(float(k), k) for k in range(9)], {"x": (1, [2, (3,)]), 5: [()], None: {"y": [(), []]}}, 1j, ("a", 2**70)],
-        ((((),),),),
-        {"\ud800": 1, "a": ["\ud800", "ä"]},
-        {2**70: (1,)},
-        [2**63, 2**64, -(2**63), -(2**63) - 1, 10**50],
-    ],
-)
-def test_many_plain_values_travel_in_the_block_and_keep_their_types(values: Any) -> None:
-    node, leaves, size = describe([values] * 50)
-    block = np.zeros(size + 64, np.uint8)
-    write_leaves(leaves, block[64:])
-    got = rebuild(shifted(node, 64), block)
-    assert repr(got) == repr([values] * 50)
 
 
 def test_a_million_plain_values_are_one_leaf_and_other_values_in_such_numbers_are_refused_with_their_place(
