@@ -202,8 +202,6 @@ def pages(ui: Ui, long: str, repeats: int) -> Iterator[dict[str, object]]:
     """Yields the times of the pages, from the address to their content."""
     from playwright.sync_api import Page, sync_playwright
 
-    drawn = "() => document.querySelectorAll('.chart svg').length > 5"
-
     def list_page(page: Page) -> int:
         page.goto(ui.url("/"))
         page.locator("#runs tbody tr").nth(99).wait_for(state="attached")
@@ -211,7 +209,7 @@ def pages(ui: Ui, long: str, repeats: int) -> Iterator[dict[str, object]]:
 
     def job_page(page: Page) -> int:
         page.goto(ui.url(f"/runs/{long}"))
-        page.wait_for_function(drawn)
+        page.locator(".chart .plot").nth(5).wait_for()
         page.locator(".log-line").first.wait_for()
         return 0
 

@@ -124,6 +124,9 @@ def test_a_grid_that_goes_on_is_followed_to_its_end(page: Page, ui: Ui, journal:
     page.goto(ui.url("/grids/campaigns"))
     expect(page.locator("#lines tbody tr", has_text="campaigns-k2")).to_contain_text("running")
     expect(page.locator("#live")).to_have_text("live")
+    page.evaluate("for (const id of ['summary', 'notes']) document.getElementById(id).seen = true")
+    expect(page.locator("#summary")).not_to_have_js_property("seen", True)  # it tells how long the grid goes on
+    expect(page.locator("#notes")).to_have_js_property("seen", True)  # a part that has not changed stays
     _end(journal, 2, LineState.COMPLETED, Status.COMPLETED)
     expect(page.locator("#lines tbody tr", has_text="campaigns-k2")).to_contain_text("completed")
     journal.close_lines({f"k{index}": (LineState.STOPPED, "the budget is spent") for index in range(3, 6)})

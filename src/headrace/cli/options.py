@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -273,12 +272,11 @@ def deliver(
 
 
 def _write(text: str, path: Path) -> None:
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    from headrace.runs.record_pieces import replace_file
+
     try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
+        replace_file(path, text.encode())
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise UsageError(
             f"--file {path} cannot be written: {error.strerror or error}", hint="name a file in a folder that exists"
         ) from error

@@ -183,8 +183,11 @@ def take_piece(root: Path, piece: Piece, content: bytes | memoryview) -> int:
 def replace_file(path: Path, content: bytes | memoryview) -> None:
     """Writes a whole file, which is there at once. Raises OSError."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(content)
-    temporary.replace(path)
+    try:
+        temporary.write_bytes(content)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def digest_of(data: bytes) -> str:

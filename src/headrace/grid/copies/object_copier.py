@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import IO, Any, NamedTuple
 
+from headrace.catalog.aws_facts import partition_of
 from headrace.errors import ObjectMissing, StorageError
 from headrace.grid.copies.copied_object import ListedObject, of_aws
 from headrace.grid.copies.copy_failure import copy_failed
@@ -62,8 +63,7 @@ def _partition(s3: S3) -> str:
     """Returns the partition of AWS; empty for another service."""
     if not of_aws(s3):
         return ""
-    region = str(s3.client.meta.region_name)
-    return "aws-cn" if region.startswith("cn-") else "aws-us-gov" if region.startswith("us-gov-") else "aws"
+    return partition_of(str(s3.client.meta.region_name))
 
 
 @dataclass

@@ -24,6 +24,7 @@ from headrace.job.problems.finding import suggestion
 from headrace.own_runs import started_here
 from headrace.runs import Run
 from headrace.runs.describe import last_values
+from headrace.runs.run_paths import runs_dir
 from headrace.runs.store import run_of_id
 
 FOREIGN = "the grid was not started here by you: its journal is only read, and what it says is somebody else's word"
@@ -51,9 +52,14 @@ def _cost_of(attempt: AttemptRecord) -> AttemptRecord:
     return msgspec.structs.replace(attempt, cost=cost, billable_seconds=seconds)
 
 
-def run_figures(attempt: AttemptRecord) -> RunFigures | None:
-    """Returns the figures of an attempt's run; None when it has no record on this machine, or none that can be read."""
-    paths = run_of_id(attempt.run_id)
+def run_figures(attempt: AttemptRecord, runs: Path | None = None) -> RunFigures | None:
+    """Returns the figures of an attempt's run; None when it has no record on this machine, or none that can be read.
+
+    Args:
+        attempt: whose run.
+        runs: directory of all runs; None for the user's.
+    """
+    paths = run_of_id(attempt.run_id, runs)
     try:
         if paths is None:
             return None
@@ -63,9 +69,14 @@ def run_figures(attempt: AttemptRecord) -> RunFigures | None:
 
 
 class EndedRuns:
-    """Reads the figures of attempts, those of attempts that have ended only once. Threads may share it."""
+    """Reads the figures of attempts, those of attempts that have ended only once. Threads may share it.
+
+    Raises:
+        UsageError: see `headrace.home.home_dir`.
+    """
 
     def __init__(self) -> None:
+        self._runs = runs_dir()
         self._known: dict[str, RunFigures] = {}
 
     def figures(self, attempt: AttemptRecord) -> RunFigures | None:
@@ -73,7 +84,7 @@ class EndedRuns:
         known = self._known.get(attempt.run_id)
         if known is not None:
             return known
-        found = run_figures(attempt)
+        found = run_figures(attempt, self._runs)
         if found is not None and attempt.state is AttemptState.ENDED:
             self._known[attempt.run_id] = found
         return found
@@ -82,14 +93,14 @@ class EndedRuns:
 def read_report(
     name: str,
     objective: Objective | None = None,
-    figures: Callable[[AttemptRecord], RunFigures | None] = run_figures,
+    figures: Callable[[AttemptRecord], RunFigures | None] | None = None,
 ) -> GridReport:
     """Returns the report of a grid.
 
     Args:
         name: of the grid.
         objective: what it is run for; None: what its file says now.
-        figures: reads what the run of an attempt measured and cost; None when it has no record here.
+        figures: reads what the run of an attempt measured and cost, None when it has no record here; None: anew.
 
     Raises:
         UsageError: there is no such grid.
@@ -107,7 +118,7 @@ def read_report(
             notes.append(f"{record.file} cannot be read now: what the grid is run for is not known ({error.message})")
     if record.ended is None and not foreign and not has_controller(journal_path(name).parent):
         notes.append(f"no process controls the grid: nothing more begins until headrace grid run {record.file}")
-    found = report_grid(record, objective, figures, time.time())
+    found = report_grid(record, objective, figures or EndedRuns().figures, time.time())
     return msgspec.structs.replace(found, notes=(*notes, *found.notes))
 
 

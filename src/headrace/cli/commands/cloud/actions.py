@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -105,6 +104,8 @@ def write_files(folder: Path, files: Mapping[str, bytes], *, update: bool, dry_r
     Raises:
         UsageError: one is there with another content, and then none is written; or it cannot be written.
     """
+    from headrace.runs.record_pieces import replace_file
+
     try:
         there = {name: (folder / name).read_bytes() if (folder / name).exists() else None for name in files}
         other = [name for name, content in there.items() if content is not None and content != files[name]]
@@ -117,9 +118,7 @@ def write_files(folder: Path, files: Mapping[str, bytes], *, update: bool, dry_r
             for name in (name for name, is_new in new.items() if is_new):
                 path = folder / name
                 path.parent.mkdir(parents=True, exist_ok=True)
-                partial = path.with_name(f".{path.name}.{os.getpid()}")
-                partial.write_bytes(files[name])
-                partial.replace(path)
+                replace_file(path, files[name])
     except OSError as error:
         raise UsageError(
             f"--to {folder}: {error.strerror or error}", hint="name a folder in which you may write"

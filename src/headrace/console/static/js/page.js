@@ -16,13 +16,14 @@ export async function fragment(url) {
   return made;
 }
 
-/** Puts each element of an answer in the place of the one with its id, but where a reader has something open.
+/** Puts each element of an answer in the place of the one with its id, but where it is the same and where a reader has
+ * something open.
  * @param {() => boolean} wanted - whether the answer is still wanted when it comes. */
 export async function part(url, wanted = () => true) {
   const found = [...(await fragment(url)).body.children];
   for (const made of wanted() ? found : []) {
     const old = by(made.id);
-    if (!old || old.querySelector(":popover-open") || old.contains(document.activeElement?.closest("select"))) continue;
+    if (!old || old.isEqualNode(made) || old.querySelector(":popover-open") || old.contains(document.activeElement?.closest("select"))) continue;
     const again = same(document.activeElement, old, made);
     old.replaceWith(made);
     again?.focus();
