@@ -24,7 +24,6 @@ from simulator import Data
 from torch.utils.data import default_collate
 
 from headrace.feed.batch.slab import GRANULE, Slab, _Mapping
-from headrace.feed.client.links import Link
 from headrace.feed.client.policy import Policy, SessionStats
 from headrace.feed.client.remote_pool import RemotePool
 from headrace.feed.client.session import Session
@@ -34,6 +33,7 @@ from headrace.feed.plan.epoch import EpochPlan
 from headrace.feed.wire import messages
 from headrace.feed.wire.endpoints import Endpoints
 from headrace.feed.wire.frames import Frame
+from headrace.feed.wire.link import Link
 from headrace.feed.worker.slices import make_slice
 
 LAG, TICK, LIMIT = 2e-4, 0.2, 120.0  # seconds: one way; between looks of a session to which nothing comes; for a step

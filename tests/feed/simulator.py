@@ -21,7 +21,6 @@ import torch
 
 from headrace.feed.batch.row_layout import Uneven
 from headrace.feed.batch.slab import Slab
-from headrace.feed.client.links import Link
 from headrace.feed.client.scheduler import MAX_DEATHS, MAX_DEATHS_TOGETHER, Schedule
 from headrace.feed.client.worker_pool import Arrival, Kind, Worker, WorkerPool
 from headrace.feed.pipelines.fetch import Built, SampleAddresses, make_whole
@@ -29,6 +28,7 @@ from headrace.feed.pipelines.seeds import PreservedGenerators
 from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.wire import messages
 from headrace.feed.wire.frames import Frame
+from headrace.feed.wire.link import Link
 from headrace.feed.worker.lane_reader import LaneReaders
 from headrace.feed.worker.slices import make_slice
 
@@ -186,7 +186,7 @@ class SimulatedPool(WorkerPool):
         pace = 0.001 * self.world.spread ** self.chance.random()
         executors = 1 if kind == "executor" else self.world.executors
         peer = Peer(f"{kind} {next(self._names)}", kind, executors, pace, busy=[0.0] * executors)
-        peer.link = Link(Line(lambda message, fds: self._said(peer, message, fds)), False, set())  # type: ignore[arg-type]
+        peer.link = Link(Line(lambda message, fds: self._said(peer, message, fds)))  # type: ignore[arg-type]
         peer.worker = self._add(peer.name, kind, peer.link)
         peer.worker.executors = executors
         self.peers.append(peer)

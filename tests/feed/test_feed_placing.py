@@ -15,7 +15,7 @@ from feed_servers import write_secret
 
 from headrace.errors import WorkersLost
 from headrace.feed.client.assembly import Assembly
-from headrace.feed.client.links import ExecutorInputs, Link
+from headrace.feed.client.links import ExecutorInputs
 from headrace.feed.client.local_pool import LocalPool
 from headrace.feed.client.remote_pool import RemotePool
 from headrace.feed.client.scheduler import Schedule
@@ -27,6 +27,7 @@ from headrace.feed.plan.epoch import BatchPlan, EpochPlan
 from headrace.feed.wire import messages
 from headrace.feed.wire.endpoints import Endpoints
 from headrace.feed.wire.framed_connection import FramedConnection
+from headrace.feed.wire.link import Link
 
 HELD = {1: ["a", "b"], 2: ["b", "c"], 3: ["c", "a"]}
 SIZE = 20
@@ -190,7 +191,7 @@ def test_the_time_in_which_a_host_must_tell_its_shards_begins_when_its_job_has_s
         def opens(place: int, shard: str, now: float) -> None:
             ours, theirs = socket.socketpair()
             stack.enter_context(theirs)
-            worker = worker_pool._add(f"h{place + 1}", "remote", Link(FramedConnection(ours), False, set()))
+            worker = worker_pool._add(f"h{place + 1}", "remote", Link(FramedConnection(ours)))
             worker.endpoint, worker.state = endpoints.current()[place], WorkerState.READY
             assert placement.opened(worker, messages.Opened(1, SIZE, False, {}, [(shard, SIZE)]), now)
 
@@ -214,7 +215,7 @@ def test_a_host_that_feed_json_calls_ready_after_it_was_connected_to_is_not_abse
     worker_pool = RemotePool(endpoints, "test", 0, 1)
     ours, theirs = socket.socketpair()
     with theirs:
-        worker = worker_pool._add("h1", "remote", Link(FramedConnection(ours), False, set()))
+        worker = worker_pool._add("h1", "remote", Link(FramedConnection(ours)))
         worker.endpoint, worker.state = endpoints.current()[0], WorkerState.READY
         write_hosts(tmp_path, "ready")
         assert worker_pool.absent() == []
@@ -222,7 +223,7 @@ def test_a_host_that_feed_json_calls_ready_after_it_was_connected_to_is_not_abse
 
 
 def test_a_worker_s_number_is_never_used_again_and_its_route_is_that_of_no_other_worker() -> None:
-    worker_pool, link = LocalPool(0, None, ExecutorInputs({})), Link(None, True, set())  # type: ignore[arg-type]
+    worker_pool, link = LocalPool(0, None, ExecutorInputs({})), Link(None, shared=True)  # type: ignore[arg-type]
     staying = worker_pool._add("h1", "remote", link)
     assert (staying.number, staying.route) == (1, 1)
     worker_pool._numbers = map(WorkerNumber, itertools.count(0xFFFE))

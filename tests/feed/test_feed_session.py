@@ -16,13 +16,13 @@ from torch.utils.data import default_collate
 from headrace.errors import PipelineError, WorkerError, WorkersLost
 from headrace.feed.batch.row_layout import learn
 from headrace.feed.batch.slab import Slab
-from headrace.feed.client.links import Link
 from headrace.feed.client.policy import Policy, SessionStats
 from headrace.feed.client.session import Session
 from headrace.feed.client.worker_pool import Worker, WorkerPool
 from headrace.feed.plan.epoch import EpochPlan
 from headrace.feed.wire import messages
 from headrace.feed.wire.framed_connection import FramedConnection
+from headrace.feed.wire.link import Link
 
 LAYOUT = learn(torch.tensor(0.0), default_collate)
 ENCODED = msgspec.msgpack.encode(LAYOUT)
@@ -85,7 +85,7 @@ class ByHand(WorkerPool):
         for name in names:
             ours, theirs = socket.socketpair()
             self.hands[name] = Hand(theirs)
-            self._add(name, "server", Link(FramedConnection(ours), False, set()))
+            self._add(name, "server", Link(FramedConnection(ours)))
         self._new = self.workers()
 
     def maintain(self, now: float) -> list[Worker]:

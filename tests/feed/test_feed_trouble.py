@@ -263,7 +263,7 @@ def test_local_workers_are_hedged_too(factor: int | None, tmp_path: Path, at: Ma
 def test_a_signal_to_an_executor_that_has_ended_and_of_which_the_server_does_not_know_is_no_error() -> None:
     ended = subprocess.Popen([sys.executable, "-S", "-c", ""])
     ended.wait()
-    ExecutorProcess(0, cast(FramedConnection, None), pid=ended.pid).signal(signal.SIGKILL)
+    ExecutorProcess(cast(FramedConnection, None), 0, pid=ended.pid).signal(signal.SIGKILL)
 
 
 # The end of patience

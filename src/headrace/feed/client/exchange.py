@@ -15,7 +15,6 @@ from headrace.feed.batch import pytree
 from headrace.feed.batch.plain_values import is_broken
 from headrace.feed.client.assembly import Assembly
 from headrace.feed.client.idle_workers import IdleWorkers
-from headrace.feed.client.links import Link
 from headrace.feed.client.numerics import Numerics
 from headrace.feed.client.policy import BatchSkipped, Policy, PurityWarning, SessionStats
 from headrace.feed.client.scheduler import Schedule
@@ -24,10 +23,12 @@ from headrace.feed.client.verifier import Check, Verifier
 from headrace.feed.client.work_units import Bundle, Outcome, Request, Slice
 from headrace.feed.client.worker_pool import Arrival, Worker, WorkerPool, WorkerState
 from headrace.feed.identifiers import WorkerNumber
+from headrace.feed.pipelines.fingerprint import kind_of
 from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.plan.shard_map import ShardMap
 from headrace.feed.wire import messages
 from headrace.feed.wire.frames import Frame
+from headrace.feed.wire.link import Link
 from headrace.feed.wire.remote_errors import in_short, raise_remote, remade
 
 _PLAIN = {int, str, float, bool, bytes, type(None)}  # keys that a message holds as they are
@@ -227,7 +228,6 @@ class Exchange:
                 self._cancel(self._idle_workers.not_begun(worker.number))
             if not self.schedule.leave(worker.number):
                 self.schedule.remove_worker(worker.number)
-                self._numerics.gone(worker.number)
                 self._worker_pool.release(worker)
 
     def abandon(self, requests: Sequence[Request]) -> None:
@@ -254,9 +254,8 @@ class Exchange:
         if probe is not None:
             self._ask_layout(*probe, now)
         self._worker_pool.held(short=self.ask_slices())
-        kinds, holds = self._numerics.kinds, self.placement.holds
-        workers = self.schedule.workers
-        while (check := self._verifier.next(workers, kinds, self.schedule.requested, holds)) is not None:
+        workers, holds = self.schedule.workers, self.placement.holds
+        while (check := self._verifier.next(workers, self.schedule.requested, holds)) is not None:
             self._ask_check(*check, now)
 
     def ask_slices(self) -> bool:
@@ -360,7 +359,8 @@ class Exchange:
         if not self.placement.opened(worker, message, self._now()):
             return
         self.length = self.placement.length
-        admission = self._numerics.opened(worker.number, worker.name, message.numerics)
+        worker.numerics = kind_of(message.numerics)
+        admission = self._numerics.opened(worker.name, message.numerics)
         if admission.warning:
             self._warn(admission.warning, UserWarning)
         if admission.used:
@@ -383,8 +383,8 @@ class Exchange:
         comparison = self.placement.comparison()
         if comparison is not None:
             worker.link.post(comparison, worker.route)
-        shared = worker.kind == "server"
-        self.schedule.add_worker(worker.number, worker.name, worker.executors, self._now(), shared=shared)
+        shared, numerics = worker.kind == "server", worker.numerics
+        self.schedule.add_worker(worker.number, worker.name, worker.executors, self._now(), shared, numerics)
         self.placement.changed()
         self.opened()
 
@@ -479,8 +479,7 @@ class Exchange:
             self._stats.hedges_won += request.purpose == "hedge"
             self._cancel(others)
         if request.message.check and not message.failures and not bundle.failures:
-            kind = self._numerics.kinds.get(worker.number, b"")
-            self._verifier.add(Check(request, message, self.schedule.requested, kind))
+            self._verifier.add(Check(request, message, self.schedule.requested, worker.numerics))
         if skip:
             self._failed_rows.skip(bundle, message.failures)
             return
@@ -489,7 +488,6 @@ class Exchange:
 
     def _lost(self, worker: Worker, *, may_still_write: bool) -> None:
         self._stats.workers_lost += worker.ready
-        self._numerics.gone(worker.number)
         requests, now = self.schedule.remove_worker(worker.number), self._now()
         for request in requests:
             if may_still_write and request.slab:

@@ -31,10 +31,11 @@ from headrace.child_python import module_command
 from headrace.errors import FeedError, PipelineError
 from headrace.exit_status import exit_text, split_status
 from headrace.feed.descriptors import FULL, no_room
-from headrace.feed.identifiers import NO_ROUTE, PipelineNumber, RouteNumber, SlabNumber
+from headrace.feed.identifiers import PipelineNumber
 from headrace.feed.pipelines.fetch import Built
 from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
-from headrace.feed.wire.messages import Message, OpenFailed, RemoteError, decode_greeting
+from headrace.feed.wire.link import Link
+from headrace.feed.wire.messages import OpenFailed, RemoteError, decode_greeting
 from headrace.feed.wire.remote_errors import kind_of
 from headrace.feed.worker.executor import executor_main
 from headrace.feed.worker.executor_rules import Hang
@@ -42,36 +43,6 @@ from headrace.feed.worker.parent_death import watch_parent
 
 PICKLED_HINT = "with spawn and forkserver the dataset is pickled: define functions and classes at the top of a module"
 TELL_SECONDS = 5.0
-
-
-@dataclass(eq=False)
-class Link:
-    """A connection that carries one or more workers.
-
-    Attributes:
-        channel: the connection.
-        shared: whether frames are routed to several hosts (a receiver).
-        slabs: slabs that were offered on it.
-    """
-
-    channel: FramedConnection
-    shared: bool
-    slabs: set[SlabNumber]
-
-    def post(self, message: Message, route: RouteNumber = NO_ROUTE, descriptors: Sequence[int] = ()) -> None:
-        """Sends a message. When the connection is closed, the next poll reports it."""
-        try:
-            self.channel.send(message, route=route, descriptors=descriptors)
-        except ConnectionClosed:
-            return
-
-    def reason(self) -> str:
-        """Returns how the process behind the link ended."""
-        return "connection closed"
-
-    def close(self) -> None:
-        """Closes the connection and ends the process behind it."""
-        self.channel.close()
 
 
 def connect_unix(address: str) -> Link:
@@ -83,7 +54,7 @@ def connect_unix(address: str) -> Link:
     except OSError:
         connection.close()
         raise
-    return Link(FramedConnection(connection, handshake=decode_greeting), False, set())
+    return Link(FramedConnection(connection, handshake=decode_greeting))
 
 
 @dataclass(eq=False)
@@ -123,7 +94,7 @@ def start_receiver() -> ReceiverLink:
         command += ["--socket", str(theirs.fileno()), "--parent", str(os.getpid())]
         process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
         undo.pop_all()
-    return ReceiverLink(FramedConnection(ours), True, set(), process)
+    return ReceiverLink(FramedConnection(ours), process, shared=True)
 
 
 @dataclass(eq=False)
@@ -226,7 +197,7 @@ def start_executor(
     ours, theirs = socket.socketpair()
     forked = chosen.get_start_method() == "fork"
     close = [*foreign, ours.fileno()] if forked else []
-    link = ExecutorLink(FramedConnection(ours), False, set(), number, None)
+    link = ExecutorLink(FramedConnection(ours), number, None)
 
     def start() -> None:
         try:

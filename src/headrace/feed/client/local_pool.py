@@ -12,11 +12,12 @@ from contextlib import ExitStack
 from multiprocessing.context import BaseContext
 
 from headrace.errors import WorkersLost
-from headrace.feed.client.links import ExecutorInputs, ExecutorLink, Link, start_executor, start_method
+from headrace.feed.client.links import ExecutorInputs, ExecutorLink, start_executor, start_method
 from headrace.feed.client.worker_pool import Arrival, Worker, WorkerPool
 from headrace.feed.identifiers import NO_ROUTE, WorkerNumber
 from headrace.feed.metrics.metric_file import MetricFile
 from headrace.feed.metrics.worker_meter import WorkMeter
+from headrace.feed.wire.link import Link
 from headrace.feed.wire.messages import SliceRequest
 from headrace.feed.worker.executor_rules import RestartBudget
 from headrace.feed_metrics import Because

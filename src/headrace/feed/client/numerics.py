@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from headrace.feed.identifiers import WorkerNumber
-from headrace.feed.pipelines.fingerprint import differences, kind_of
+from headrace.feed.pipelines.fingerprint import differences
 
 NumericsPolicy = Literal["warn", "refuse"]
 
@@ -31,11 +30,9 @@ class Numerics:
         self._policy = policy
         self._reference: dict[str, str] | None = None
         self._warned = False
-        self.kinds: dict[WorkerNumber, bytes] = {}
 
-    def opened(self, number: WorkerNumber, name: str, numerics: dict[str, str]) -> Admission:
+    def opened(self, name: str, numerics: dict[str, str]) -> Admission:
         """A worker has opened the pipeline, and sent how it computes."""
-        self.kinds[number] = kind_of(numerics)
         if self._reference is None:
             self._reference = dict(numerics)
         different = differences(self._reference, numerics)
@@ -47,7 +44,3 @@ class Numerics:
         first, self._warned = not self._warned, True
         text = f"workers compute with different libraries or CPUs, batches may differ in the last bits: {different}"
         return Admission(used=True, warning=text if first else "")
-
-    def gone(self, number: WorkerNumber) -> None:
-        """A worker is gone."""
-        self.kinds.pop(number, None)

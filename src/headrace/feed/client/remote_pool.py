@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from headrace.errors import WorkersLost
 from headrace.feed.client.keepalive import Keepalive
-from headrace.feed.client.links import Link, ReceiverLink, connect_unix, start_receiver
+from headrace.feed.client.links import ReceiverLink, connect_unix, start_receiver
 from headrace.feed.client.worker_pool import (
     RECOVER_SECONDS,
     REFUSED_HINT,
@@ -32,6 +32,7 @@ from headrace.feed.wire import messages
 from headrace.feed.wire.endpoints import Endpoint, Endpoints
 from headrace.feed.wire.framed_connection import ConnectionClosed
 from headrace.feed.wire.handshake import HANDSHAKE_SECONDS, ClientHandshake, RefusedByServer
+from headrace.feed.wire.link import Link
 from headrace.feed.worker.executor_rules import RestartBudget
 
 _log = logging.getLogger(__name__)

@@ -124,9 +124,11 @@ class Schedule:
 
     # Workers
 
-    def add_worker(self, number: WorkerNumber, name: str, executors: int, now: float, *, shared: bool = False) -> None:
+    def add_worker(
+        self, number: WorkerNumber, name: str, executors: int, now: float, shared: bool = False, numerics: bytes = b""
+    ) -> None:
         """A worker is ready to be asked."""
-        self.workers[number] = WorkerLoad(name, max(1, executors), shared, since=now, lead=self._lead)
+        self.workers[number] = WorkerLoad(name, max(1, executors), shared, numerics, since=now, lead=self._lead)
 
     def remove_worker(self, number: WorkerNumber) -> list[Request]:
         """A worker is gone. Returns the requests whose answers it owed; their slices will be requested elsewhere."""

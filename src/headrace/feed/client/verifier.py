@@ -33,13 +33,13 @@ class Check:
         request: as it was requested.
         done: as it was answered.
         at: how many requests there had been.
-        kind: numerics of the maker; only equal ones are compared.
+        numerics: of the maker; only equal ones are compared.
     """
 
     request: Request
     done: messages.Done
     at: int
-    kind: bytes
+    numerics: bytes
 
     @property
     def seconds(self) -> float:
@@ -115,7 +115,6 @@ class Verifier:
     def next(
         self,
         workers: Mapping[WorkerNumber, WorkerLoad],
-        kinds: Mapping[WorkerNumber, bytes],
         requests: int,
         holds: Callable[[WorkerNumber, Request], bool],
     ) -> tuple[WorkerNumber, Check] | None:
@@ -123,7 +122,6 @@ class Verifier:
 
         Args:
             workers: those that can be asked.
-            kinds: numerics of each.
             requests: how many there have been.
             holds: returns whether a worker has the data that a slice was made of.
         """
@@ -134,7 +132,7 @@ class Verifier:
             others = [
                 number for number, load in workers.items()
                 if (load.executors > 1 or number != check.request.worker) and holds(number, check.request)
-                and kinds.get(number) == check.kind
+                and load.numerics == check.numerics
                 and (load.has_room or requests - check.at > PATIENCE)
             ]  # fmt: skip
             if others:

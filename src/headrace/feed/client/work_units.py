@@ -231,6 +231,7 @@ class WorkerLoad:
         name: for messages.
         executors: how many slices it makes at a time.
         shared: whether it works on the trainer's own host and takes CPU time from it.
+        numerics: how it computes; what is made is compared among equal ones.
         seconds_per_row: measured, of one executor; 0 until it has answered.
         outstanding: requests whose answers it owes, in the order asked; changed by `owe` and `answered` only.
         outstanding_rows: rows that it has been asked for.
@@ -242,6 +243,7 @@ class WorkerLoad:
     name: str
     executors: int
     shared: bool = False
+    numerics: bytes = b""
     seconds_per_row: float = 0.0
     outstanding: dict[RequestNumber, Request] = field(default_factory=dict)
     outstanding_rows: int = 0

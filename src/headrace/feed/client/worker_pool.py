@@ -19,13 +19,13 @@ from typing import Literal, NamedTuple
 from headrace.errors import FeedError, ProtocolError
 from headrace.feed.batch.slab_ledger import SlabLedger
 from headrace.feed.client.keepalive import Keepalive
-from headrace.feed.client.links import Link
 from headrace.feed.identifiers import NO_ROUTE, RouteNumber, SlabNumber, WorkerNumber
 from headrace.feed.wire import messages
 from headrace.feed.wire.endpoints import Endpoint
 from headrace.feed.wire.framed_connection import ConnectionClosed
 from headrace.feed.wire.frames import Frame
 from headrace.feed.wire.handshake import ClientHandshake
+from headrace.feed.wire.link import Link
 
 _log = logging.getLogger(__name__)
 
@@ -70,6 +70,7 @@ class Worker:
         link: the connection that carries it.
         executors: how many slices it makes at a time.
         reason: why it was lost.
+        numerics: how it computes, once it has said so.
     """
 
     number: WorkerNumber
@@ -79,6 +80,7 @@ class Worker:
     executors: int = 1
     state: WorkerState = WorkerState.OPENING
     reason: str = ""
+    numerics: bytes = b""
     handshake: ClientHandshake | None = None
     endpoint: Endpoint | None = None
     keepalive: Keepalive | None = None
@@ -185,13 +187,8 @@ class WorkerPool(abc.ABC):
         """Passes a slab on to a worker that has not got it, and has all workers let go of those that are gone."""
         for dropped in ledger.take_dropped():
             for link in self.links():
-                if dropped in link.slabs:
-                    link.slabs.discard(dropped)
-                    link.post(messages.SlabDrop(dropped))
-        if number not in worker.link.slabs:
-            worker.link.slabs.add(number)
-            slab = ledger[number]
-            worker.link.post(messages.SlabOffer(number, slab.size), descriptors=[slab.descriptor])
+                link.drop(dropped)
+        worker.link.offer(number, ledger[number])
 
     def resize(self, executors: int) -> None:
         """Has as many executors from now on. Raises FeedError where others decide that."""

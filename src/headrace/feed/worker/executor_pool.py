@@ -21,18 +21,19 @@ from pathlib import Path
 
 from headrace.child_python import module_command
 from headrace.exit_status import exit_text, split_status
-from headrace.feed.identifiers import PipelineNumber, SlabNumber
+from headrace.feed.identifiers import PipelineNumber
 from headrace.feed.metrics.metric_file import METRICS_VARIABLE
 from headrace.feed.wire import messages
 from headrace.feed.wire.framed_connection import FramedConnection
+from headrace.feed.wire.link import Link
 from headrace.feed.wire.messages import Fork
 from headrace.feed.worker.client_connection import ServerRequest
 from headrace.feed.worker.executor_rules import DEPTH, Hang
 from headrace.feed.worker.forkserver import THREAD_VARIABLES
 
 
-@dataclass
-class ExecutorProcess:
+@dataclass(eq=False)
+class ExecutorProcess(Link):
     """One executor.
 
     Attributes:
@@ -44,11 +45,9 @@ class ExecutorProcess:
     """
 
     number: int
-    channel: FramedConnection
     pid: int = 0
     opened: set[PipelineNumber] = field(default_factory=set)
     opening: set[PipelineNumber] = field(default_factory=set)
-    slabs: set[SlabNumber] = field(default_factory=set)
     requests: collections.deque[ServerRequest] = field(default_factory=collections.deque)
     dead: bool = False
     slices: int = 0
@@ -141,7 +140,7 @@ class ExecutorPool:
             undo.pop_all()
         before = self.executors.get(number)
         restarts = before.restarts + 1 if before is not None else 0
-        executor = ExecutorProcess(number, FramedConnection(ours), restarts=restarts)
+        executor = ExecutorProcess(FramedConnection(ours), number, restarts=restarts)
         self.executors[number] = executor
         return executor
 

@@ -24,7 +24,6 @@ from headrace.feed.descriptors import FULL, no_room
 from headrace.feed.identifiers import NO_SLAB, PipelineNumber, RequestNumber, SlabNumber
 from headrace.feed.metrics.worker_meter import WorkMeter
 from headrace.feed.wire import messages
-from headrace.feed.wire.framed_connection import ConnectionClosed
 from headrace.feed.wire.frames import Frame
 from headrace.feed.wire.messages import Exited, Forked, JobStatus
 from headrace.feed.wire.remote_errors import remote_error
@@ -145,8 +144,7 @@ class WorkQueue:
         self._queue = FairQueue()
         self._pipelines = OpenPipelines()
         self._plans = Plans()
-        self._client_slabs: dict[tuple[ClientConnection, SlabNumber], SlabNumber] = {}
-        self._slabs: dict[SlabNumber, Slab] = {}
+        self._client_slabs: dict[tuple[ClientConnection, SlabNumber], tuple[SlabNumber, Slab]] = {}
         self._restarts = RestartBudget()  # of executors that ended while they worked for nobody
         self._charged: dict[_Charge, RestartBudget] = {}
         self._refusals: dict[_Charge, str] = {}  # those that have used up theirs, and in which words
@@ -224,22 +222,18 @@ class WorkQueue:
         if (client, number) in self._client_slabs:
             slab.close()
             raise ProtocolError(f"slab {number} was offered twice")
-        own = SlabNumber(self._number())
-        self._client_slabs[client, number] = own
-        self._slabs[own] = slab
+        self._client_slabs[client, number] = SlabNumber(self._number()), slab
 
     def drop(self, client: ClientConnection, number: SlabNumber) -> None:
         """Lets a client's slab go."""
-        own = self._client_slabs.pop((client, number), None)
-        if own is not None:
-            self._slabs.pop(own).close()
+        if (client, number) in self._client_slabs:
+            own, slab = self._client_slabs.pop((client, number))
+            slab.close()
             self._forget_slab(own)
 
     def _forget_slab(self, own: SlabNumber) -> None:
         for executor in self._pool.alive():
-            if own in executor.slabs:
-                executor.slabs.discard(own)
-                self._give(executor, messages.SlabDrop(own))
+            executor.drop(own)
 
     def client_gone(self, client: ClientConnection) -> None:
         """Forgets a client."""
@@ -260,7 +254,7 @@ class WorkQueue:
             for executor in self._pool.alive():  # also one that could not open it: it keeps what it has built
                 executor.opened.discard(number)
                 executor.opening.discard(number)
-                self._give(executor, messages.Close(number))
+                executor.post(messages.Close(number))
 
     # What executors say
 
@@ -397,16 +391,16 @@ class WorkQueue:
     def _prepare(self, executor: ExecutorProcess, request: ServerRequest) -> bool:
         message, local, slab = request.message, request.client.local, NO_SLAB
         if local:
-            slab = self._client_slabs.get((request.client, message.slab), NO_SLAB)
-            if slab:
-                self._offer(executor, slab, self._slabs[slab])
+            if (request.client, message.slab) in self._client_slabs:
+                slab, memory = self._client_slabs[request.client, message.slab]
+                executor.offer(slab, memory)
         else:
             staging = self._staging.reserve(message, request.pipeline, request.client.job, len(self._queue.clients))
             if staging is None:
                 return False
             if staging:
                 request.staging, slab = staging, SlabNumber(-staging)
-                self._offer(executor, slab, self._staging[staging])
+                executor.offer(slab, self._staging[staging])
         self._introduce(executor, request.pipeline)
         if not executor.requests:
             request.begun = time.monotonic()
@@ -416,25 +410,14 @@ class WorkQueue:
             batches=message.batches if local else own_blocks(message),
         )  # fmt: skip
         self._work.asked(executor.number, message)
-        self._give(executor, message)
+        executor.post(message)
         return True
-
-    def _offer(self, executor: ExecutorProcess, number: SlabNumber, slab: Slab) -> None:
-        if number not in executor.slabs:
-            self._give(executor, messages.SlabOffer(number, slab.size), [slab.descriptor])
-            executor.slabs.add(number)
 
     def _introduce(self, executor: ExecutorProcess, pipeline: PipelineNumber) -> None:
         if pipeline not in executor.opened:
             executor.opened.add(pipeline)
             executor.opening.add(pipeline)
-            self._give(executor, self._pipelines[pipeline].message)
-
-    def _give(self, executor: ExecutorProcess, message: messages.Message, descriptors: Sequence[int] = ()) -> None:
-        try:
-            executor.channel.send(message, descriptors=descriptors)
-        except ConnectionClosed:
-            self._pool.discard(executor)  # the fork server reports its end
+            executor.post(self._pipelines[pipeline].message)
 
     # Executors that end
 
