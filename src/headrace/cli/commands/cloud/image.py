@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -58,17 +58,13 @@ def image_options(command: F) -> F:
 @click.pass_context
 def image(
     context: click.Context,
+    /,
     folder: Path | None,
-    base: str | None,
-    framework: str | None,
-    framework_version: str | None,
-    cpu: bool,
     region: str | None,
-    requirements: Path | None,
-    python: str,
     update: bool,
     dry_run: bool,
     output: str,
+    **chosen: Any,
 ) -> None:
     """An image that has this headrace and its libraries: by itself the definition in a folder; `create` builds it.
 
@@ -87,8 +83,8 @@ def image(
     if writes_files(context, folder):
         assert folder is not None
         then = f"docker build --platform linux/amd64 --tag headrace {folder}"
-        image = _base(base, framework, framework_version, cpu, lambda: _region(region))
-        write(_files(image, requirements, python), folder, update=update, dry_run=dry_run, output=output, then=then)
+        files = _files(lambda: _region(region), **chosen)
+        write(files, folder, update=update, dry_run=dry_run, output=output, then=then)
 
 
 @image.command("create", short_help="Build it, send it to ECR, and print the line for the job file.")
@@ -97,19 +93,7 @@ def image(
 @account_options
 @dry_run_option
 @output_option
-def create(
-    name: str,
-    base: str | None,
-    framework: str | None,
-    framework_version: str | None,
-    cpu: bool,
-    requirements: Path | None,
-    python: str,
-    region: str | None,
-    profile: str | None,
-    dry_run: bool,
-    output: str,
-) -> None:
+def create(name: str, region: str | None, profile: str | None, dry_run: bool, output: str, **chosen: Any) -> None:
     """Build the image with docker (or podman), send it to a repository in ECR, and print `image_uri`.
 
     The repository is made when there is none. The tag follows from the content, so an image that is there is not built
@@ -126,7 +110,7 @@ def create(
 
     check_repository(name)
     with closing(Aws(region, profile)) as aws:
-        files = _files(_base(base, framework, framework_version, cpu, lambda: aws.region), requirements, python)
+        files = _files(lambda: aws.region, **chosen)
         registry = ImageRegistry(aws, progress)
         where = {"kind": "image", "name": name, "region": aws.region, "account": aws.account, "dry_run": dry_run}
         if dry_run:
@@ -202,23 +186,6 @@ def remove(name: str, region: str | None, profile: str | None, dry_run: bool, ou
     click.echo(f"{what}: would be removed\nnothing was changed" if dry_run else f"{what}: removed")
 
 
-def _base(base: str | None, framework: str | None, version: str | None, cpu: bool, region: Callable[[], str]) -> str:
-    from headrace.cloud.image_files import framework_base
-    from headrace.errors import UsageError
-
-    if base is not None and framework is not None:
-        raise UsageError("--base and --framework: give one of them", hint="both name the image to begin with")
-    if framework is None and (version is not None or cpu):
-        option = "--cpu" if version is None else "--framework-version"
-        raise UsageError(f"{option} is possible with --framework only", hint="--framework pytorch")
-    if framework is not None:
-        return framework_base(framework, version, region, not cpu)
-    if base is None:
-        hint = "or --framework pytorch; `headrace plan job.yaml --engine sagemaker` names AWS's own image for a job"
-        raise UsageError("--base IMAGE is missing: the image to begin with", hint=hint)
-    return base
-
-
 def _region(named: str | None) -> str:
     from headrace.cloud.aws_calls import Aws
 
@@ -226,7 +193,27 @@ def _region(named: str | None) -> str:
         return aws.region
 
 
-def _files(base: str, requirements: Path | None, python: str) -> dict[str, bytes]:
-    from headrace.cloud.image_files import ImageOptions, image_files, own_wheel
+def _files(
+    region: Callable[[], str],
+    base: str | None,
+    framework: str | None,
+    framework_version: str | None,
+    cpu: bool,
+    requirements: Path | None,
+    python: str,
+) -> dict[str, bytes]:
+    """Returns the files of the definition, from the options of an image. `region`: tells whose registry is used."""
+    from headrace.cloud.image_files import ImageOptions, framework_base, image_files, own_wheel
+    from headrace.errors import UsageError
 
+    if base is not None and framework is not None:
+        raise UsageError("--base and --framework: give one of them", hint="both name the image to begin with")
+    if framework is None and (framework_version is not None or cpu):
+        option = "--cpu" if framework_version is None else "--framework-version"
+        raise UsageError(f"{option} is possible with --framework only", hint="--framework pytorch")
+    if framework is not None:
+        base = framework_base(framework, framework_version, region, not cpu)
+    if base is None:
+        hint = "or --framework pytorch; `headrace plan job.yaml --engine sagemaker` names AWS's own image for a job"
+        raise UsageError("--base IMAGE is missing: the image to begin with", hint=hint)
     return image_files(ImageOptions(base, own_wheel(), requirements.read_bytes() if requirements else b"", python))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -23,10 +23,11 @@ from headrace.cli.options import echo_json, output_option
 
 if TYPE_CHECKING:
     from headrace.cloud.stack_template import StackTemplate
-    from headrace.cloud.stacks import Stacks
+    from headrace.cloud.stacks import FoundStack, Stacks
 
     Where = dict[str, str]
 
+_SUBMIT_POLICY = "SubmitPolicy"
 F = TypeVar("F", bound=Callable[..., object])
 
 
@@ -252,38 +253,33 @@ def _create_stack(
     output: str,
     **chosen: Any,
 ) -> None:
-    from headrace.cli.views.cloud_tables import made_document, show_made
-
     stack = kind.template(**chosen)
     with _asked(kind, name, region, profile) as (stacks, where):
         if dry_run:
             plan = stacks.intend(stack, name, update=update)
-            document = made_document(where, plan.outcome, plan.found, kind.job_lines) | {
+            document = _made_document(where, plan.outcome, plan.found, kind.job_lines) | {
                 "dry_run": True,
                 "resources": stack.resources,
                 "differences": list(plan.differences),
             }
         else:
-            document = made_document(where, *stacks.create(stack, name, update=update), kind.job_lines)
-    echo_json(document) if output == "json" else show_made(document)
+            document = _made_document(where, *stacks.create(stack, name, update=update), kind.job_lines)
+    echo_json(document) if output == "json" else _show_made(document)
 
 
 def _show_stack(kind: StackKind, name: str, region: str | None, profile: str | None, output: str) -> None:
-    from headrace.cli.views.cloud_tables import made_document, show_made
-
     with _asked(kind, name, region, profile) as (stacks, where):
         found, resources = stacks.removable(name, kind.name)
-    document = made_document(where, found.status, found, kind.job_lines)
+    document = _made_document(where, found.status, found, kind.job_lines)
     if output == "json":
         echo_json(document | {"parameters": found.parameters, "resources": list(resources)})
     else:
-        show_made(document)
+        _show_made(document)
 
 
 def _remove_stack(
     kind: StackKind, name: str, region: str | None, profile: str | None, dry_run: bool, output: str
 ) -> None:
-    from headrace.cli.views.cloud_tables import show_removed
     from headrace.cloud.stacks import Outcome
 
     with _asked(kind, name, region, profile) as (stacks, where):
@@ -291,7 +287,63 @@ def _remove_stack(
         if not dry_run:
             stacks.remove(name, kind.name)
     document = where | {"outcome": Outcome.REMOVED.value, "dry_run": dry_run, "resources": list(resources)}
-    echo_json(document) if output == "json" else show_removed(document)
+    if output == "json":
+        echo_json(document)
+    elif dry_run:
+        _show_dry(document, "would be removed", resources)
+    else:
+        click.echo(f"{_stack(document)}: removed")
+
+
+def _made_document(
+    where: Mapping[str, str],
+    outcome: str,
+    found: FoundStack | None,
+    job_lines: Callable[[Mapping[str, str]], dict[str, object]],
+) -> dict[str, object]:
+    """Returns what became of a stack: `found`, None when it is not there yet, and the keys of the job file of it."""
+    outputs = {} if found is None else dict(found.outputs)
+    return {
+        **where,
+        "outcome": str(getattr(outcome, "value", outcome)),
+        "dry_run": False,
+        "stack_id": None if found is None else found.id,
+        "outputs": outputs,
+        "job": job_lines(outputs) if outputs else {},
+        "notes": [f"attach to who submits: {outputs[_SUBMIT_POLICY]}"] if _SUBMIT_POLICY in outputs else [],
+    }
+
+
+def _show_made(document: Mapping[str, Any]) -> None:
+    """Prints what became of a stack; without a dry run, what is printed is YAML for the job file."""
+    outcome = document["outcome"]
+    if document["dry_run"]:
+        created = document["resources"] if outcome == "created" else {}
+        words = "is there as asked for" if outcome == "unchanged" else f"would be {outcome}"
+        _show_dry(document, words, (*document["differences"], *_rows(created)))
+        return
+    import yaml
+
+    click.echo(f"# {_stack(document)}: {outcome}")
+    for note in document["notes"]:
+        click.echo(f"# {note}")
+    if document["job"]:  # lists stand on one line
+        click.echo(yaml.safe_dump(document["job"], sort_keys=False, default_flow_style=None, width=1000), nl=False)
+
+
+def _show_dry(document: Mapping[str, Any], words: str, rows: Iterable[str]) -> None:
+    click.echo(f"{_stack(document)}: {words}")
+    for row in rows:
+        click.echo(f"  {row}")
+    click.echo("nothing was changed")
+
+
+def _stack(document: Mapping[str, Any]) -> str:
+    return f"the stack {document['name']} in {document['region']}, account {document['account']}"
+
+
+def _rows(resources: Mapping[str, str]) -> list[str]:
+    return [f"{name}  {kind}" for name, kind in resources.items()]
 
 
 vpc = _stack_group(
