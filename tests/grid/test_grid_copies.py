@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -40,6 +41,11 @@ def far(s3: ObjectStore) -> ObjectStore:
 
 def planned(far: ObjectStore, near: ObjectStore, prefix: str = "data", **more: object) -> CopyAction:
     return plan_copy(far.uri(prefix), near.uri("copies"), price=0.02, **more)
+
+
+def kept_in(news: list[CopyProgress]) -> Callable[[CopyProgress], None]:
+    """Keeps each state of a progress, which counts on."""
+    return lambda progress: news.append(replace(progress))
 
 
 def contents(store: ObjectStore, place: str) -> dict[str, str]:
@@ -78,7 +84,7 @@ def test_a_job_finds_in_the_copy_the_files_that_it_would_find_in_the_data(
     with planned(far, s3, prefix) as action:
         assert not action.is_whole()
         told: list[CopyProgress] = []
-        done = action.run(progress=told.append)
+        done = action.run(progress=kept_in(told))
         assert action.is_whole()
         assert contents(s3, action.target) == contents(far, far.uri(prefix))
         assert done.target == action.target
@@ -102,7 +108,7 @@ def test_the_parts_of_an_object_are_those_of_its_source_so_that_etags_are_compar
         far.put("data/small", bytes([most]))
         told: list[CopyProgress] = []
         with planned(far, s3) as action:
-            done = action.run(progress=told.append)
+            done = action.run(progress=kept_in(told))
             assert done.compared == {Compared.ETAG: 3}
             assert [each.bytes_done for each in told] == sorted(each.bytes_done for each in told)
             assert told[-1].bytes_copied == done.bytes == 2 * PART + 20

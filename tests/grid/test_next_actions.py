@@ -237,7 +237,7 @@ def test_a_rate_is_kept_over_any_time_and_is_less_after_a_platform_has_asked_for
 def test_grids_with_different_names_have_lines_with_different_names_however_long(
     one: str, other: str, number: int
 ) -> None:
-    of = Line(0, "a:1", {}, "0123456789ab")
+    of = Line(0, "0123456789ab", "a:1", {})
     names = [attempt_name(job_name(grid_name, of), number) for grid_name in (one, other)]
     assert (names[0] == names[1]) == (one == other)
     assert all(len(name) <= 63 for name in names)

@@ -221,11 +221,10 @@ def _local(grid: Grid) -> Iterator[tuple[int, Problem]]:
 def _data(grid: Grid, plan: GridPlan, clients: PlaceClients, only_missing: bool) -> Iterator[tuple[int, Problem]]:
     rules = grid.file.placement
     reads: dict[tuple[str, str], list[Line]] = {}
-    for each, data in zip(plan.lines, grid.jobs, strict=True):
-        for place in demand_of(each.line, data, rules, grid.file.engine).places:
+    for line, placed in zip(plan.lines, plan.placed, strict=True):
+        for place in placed.demand.places:
             known = rules.data_of(place)
-            region = known.region if known else each.placed.chosen.region if each.placed.chosen else ""
-            reads.setdefault((place, region), []).append(each.line)
+            reads.setdefault((place, known.region if known else line.region), []).append(line)
 
     def look(read: tuple[str, str]) -> bool:
         place, region = read
@@ -246,14 +245,15 @@ def _data(grid: Grid, plan: GridPlan, clients: PlaceClients, only_missing: bool)
 def _copies(grid: Grid, plan: GridPlan, clients: PlaceClients, only_missing: bool) -> Iterator[tuple[int, Problem]]:
     rules = grid.file.placement
     targets: dict[tuple[str, str], str] = {}
+    readers = plan.readers
     for copy in plan.copies:
         if copy.region in rules.copy_to:
             target = rules.copy_to[copy.region]
             targets[split(target)[0], copy.region] = target
             continue
         hint = f"placement: {{copy_to: {{{copy.region}: s3://BUCKET/PREFIX}}}}"
-        line = plan.lines[copy.lines[0]].line
-        message = f"must name a place for the copy of {copy.copy.place} to {copy.region}"
+        line = readers[copy.place, copy.region][0]
+        message = f"must name a place for the copy of {copy.place} to {copy.region}"
         yield line.index, Problem("placement.copy_to", message, file=line.place, hint=hint)
     yield from ((-1, each) for each in _regions(targets, "placement.copy_to", clients, only_missing))
 

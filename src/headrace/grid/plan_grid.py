@@ -7,46 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.errors import JobInvalid, Problem
+from headrace.grid.journal.grid_record import CopyRecord, CopyState, LineRecord, LineState
 from headrace.grid.lines.line import REGION, SAGEMAKER, Line, engine_of
 from headrace.grid.lines.line_table import first_of
 from headrace.grid.load_grid import Grid
-from headrace.grid.placement.place_line import Copy, Demand, Placed, Placer, PlaceSize
+from headrace.grid.placement.place_line import Candidate, Copy, Demand, Placed, Placer, PlaceSize, Refusal
 from headrace.grid.placement.placement_rules import PlacementRules
 from headrace.job.model.field_types import JOB_NAME_CHARACTERS, MAX_RUN_DEFAULT, cut_name
 
 _PREFIX = "S3Prefix"
-
-
-@dataclass(frozen=True)
-class PlannedLine:
-    """One line.
-
-    Attributes:
-        line: as it was read.
-        job_name: of its job: the same as long as the line says the same.
-        placed: where it runs, and why.
-        hosts: of its job.
-    """
-
-    line: Line
-    job_name: str
-    placed: Placed
-    hosts: int
-
-
-@dataclass(frozen=True)
-class PlannedCopy:
-    """Data that are copied once, for all lines that need them.
-
-    Attributes:
-        copy: what, from where.
-        region: to which region.
-        lines: indices of the lines that wait for it.
-    """
-
-    copy: Copy
-    region: str
-    lines: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -77,7 +46,8 @@ class GridPlan:
     Attributes:
         name: of the grid.
         digest: of its lines.
-        lines: in their order.
+        lines: in their order, as a journal begins with them.
+        placed: why each runs where it does, and where else it may, in the same order.
         copies: each once, by region and place.
         regions: totals, by name.
         unknown: ``s3://`` places of which nobody said where the data are, with the first line that reads each.
@@ -85,15 +55,25 @@ class GridPlan:
 
     name: str
     digest: str
-    lines: tuple[PlannedLine, ...]
-    copies: tuple[PlannedCopy, ...]
+    lines: tuple[LineRecord, ...]
+    placed: tuple[Placed, ...]
+    copies: tuple[Copy, ...]
     regions: tuple[RegionTotal, ...]
     unknown: tuple[tuple[str, Line], ...] = ()
 
     @property
-    def unplaced(self) -> tuple[PlannedLine, ...]:
-        """Lines that can run nowhere."""
-        return tuple(each for each in self.lines if each.placed.chosen is None)
+    def unplaced(self) -> int:
+        """How many lines can run nowhere."""
+        return sum(line.state is LineState.UNPLACED for line in self.lines)
+
+    @property
+    def readers(self) -> dict[tuple[str, str], list[LineRecord]]:
+        """The lines that wait for each copy, by its place and region."""
+        readers: dict[tuple[str, str], list[LineRecord]] = {}
+        for line in self.lines:
+            for copy in line.waits_for:
+                readers.setdefault(copy, []).append(line)
+        return readers
 
     @property
     def cost(self) -> float:
@@ -110,19 +90,44 @@ def plan_grid(grid: Grid, measured: Mapping[str, PlaceSize] | None = None) -> Gr
     """
     rules = grid.file.placement
     placer = Placer(rules, measured or {})
-    demands = [demand_of(line, data, rules, grid.file.engine) for line, data in zip(grid.lines, grid.jobs, strict=True)]
-    lines = tuple(
-        PlannedLine(line, job_name(grid.file.name, line), placer.place(demand), sum(demand.hosts.values()))
-        for line, demand in zip(grid.lines, demands, strict=True)
-    )
+    jobs = zip(grid.lines, grid.jobs, strict=True)
+    placed = tuple(placer.place(demand_of(line, data, rules, grid.file.engine)) for line, data in jobs)
+    lines = tuple(_planned(line, where, grid) for line, where in zip(grid.lines, placed, strict=True))
     unknown: dict[str, Line] = {}
-    for line, demand in zip(grid.lines, demands, strict=True):
-        for place in demand.places:
+    for line, where in zip(lines, placed, strict=True):
+        for place in where.demand.places:
             if rules.data_of(place) is None:
                 unknown.setdefault(place, line)
-    copies = _copies(lines)
-    regions = tuple(_totals(lines, copies))
-    return GridPlan(grid.file.name, grid.digest, lines, copies, regions, tuple(unknown.items()))
+    needed = {(copy.region, copy.place): copy for where in placed if where.chosen for copy in where.chosen.copies}
+    copies = tuple(needed[each] for each in sorted(needed))
+    regions = tuple(_totals(placed, copies))
+    return GridPlan(grid.file.name, grid.digest, lines, placed, copies, regions, tuple(unknown.items()))
+
+
+def _planned(line: Line, placed: Placed, grid: Grid) -> LineRecord:
+    chosen = placed.chosen
+    unknown = any(each.refusal is Refusal.SIZE_UNKNOWN for other in placed.others for each in other.refused)
+    measure = "; --measure lists data of unknown size" if unknown else ""
+    nowhere = f"no region is left: `headrace grid plan --why` shows what is against each{measure}"
+    return LineRecord(
+        index=line.index,
+        key=line.key,
+        place=line.place,
+        fields=line.fields,
+        job_name=job_name(grid.file.name, line),
+        engine=engine_of(line, grid.file.engine),
+        region=chosen.region if chosen else "",
+        planned_cost=chosen.run_cost if chosen else None,
+        planned_seconds=chosen.seconds if chosen else None,
+        state=LineState.WAITING if chosen else LineState.UNPLACED,
+        reason="" if chosen else nowhere,
+        waits_for=tuple((copy.place, copy.region) for copy in chosen.copies) if chosen else (),
+    )
+
+
+def copy_record(copy: Copy) -> CopyRecord:
+    """Returns a copy as a journal begins with it."""
+    return CopyRecord(copy.place, copy.source, copy.region, "", CopyState.WAITING, copy.cost)
 
 
 def check_budget(grid: Grid, plan: GridPlan) -> None:
@@ -136,11 +141,11 @@ def check_budget(grid: Grid, plan: GridPlan) -> None:
         Problem(
             "budget",
             f"needs the price of every instance; none of {', '.join(chosen.unpriced)} is known",
-            *(chosen.region, planned.line.place),
+            *(chosen.region, line.place),
             hint=hint,
         )
-        for planned in plan.lines
-        if (chosen := planned.placed.chosen) is not None and chosen.run_cost is None
+        for line, placed in zip(plan.lines, plan.placed, strict=True)
+        if (chosen := placed.chosen) is not None and chosen.run_cost is None
     ]
     if grid.file.budget is not None and unpriced:
         raise JobInvalid(first_of(unpriced))
@@ -149,7 +154,7 @@ def check_budget(grid: Grid, plan: GridPlan) -> None:
 def job_name(grid: str, line: Line) -> str:
     """Returns the name of a line's job: the grid's name, cut where it must be, and the line's key.
 
-    >>> job_name("campaigns", Line(0, "a.txt:1", {}, "0123456789ab"))
+    >>> job_name("campaigns", Line(0, "0123456789ab", "a.txt:1", {}))
     'campaigns-0123456789ab'
     """
     return with_ending(grid, f"-{line.key}")
@@ -202,28 +207,19 @@ def hosts_of(data: Mapping[str, Any]) -> dict[str, int]:
     return found
 
 
-def _copies(lines: Iterable[PlannedLine]) -> tuple[PlannedCopy, ...]:
-    found: dict[tuple[str, str], tuple[Copy, list[int]]] = {}
-    for each in lines:
-        chosen = each.placed.chosen
-        for copy in chosen.copies if chosen else ():
-            assert chosen is not None
-            found.setdefault((chosen.region, copy.place), (copy, []))[1].append(each.line.index)
-    return tuple(PlannedCopy(copy, region, tuple(used)) for (region, _), (copy, used) in sorted(found.items()))
-
-
-def _totals(lines: Iterable[PlannedLine], copies: Iterable[PlannedCopy]) -> Iterable[RegionTotal]:
-    by_region: dict[str, list[PlannedLine]] = {}
-    for each in lines:
-        if each.placed.chosen is not None:
-            by_region.setdefault(each.placed.chosen.region, []).append(each)
-    for region, there in sorted(by_region.items()):
-        costs = [each.placed.chosen.run_cost for each in there if each.placed.chosen]
+def _totals(placed: Iterable[Placed], copies: Iterable[Copy]) -> Iterable[RegionTotal]:
+    by_region: dict[str, list[tuple[Candidate, int]]] = {}
+    for where in placed:
+        if where.chosen is not None:
+            hosts = sum(where.demand.hosts.values())
+            by_region.setdefault(where.chosen.region, []).append((where.chosen, hosts))
+    for region, chosen in sorted(by_region.items()):
+        costs = [candidate.run_cost for candidate, _ in chosen]
         yield RegionTotal(
             region=region,
-            lines=len(there),
-            hosts=sum(each.hosts for each in there),
+            lines=len(chosen),
+            hosts=sum(hosts for _, hosts in chosen),
             run_cost=sum(cost for cost in costs if cost is not None),
-            copy_cost=sum(each.copy.cost for each in copies if each.region == region),
+            copy_cost=sum(copy.cost for copy in copies if copy.region == region),
             unpriced=sum(cost is None for cost in costs),
         )

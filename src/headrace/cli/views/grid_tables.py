@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from headrace.catalog.prices import CURRENCY, Price
+from headrace.catalog.prices import CURRENCY
 from headrace.cli.views.cost_tables import sources
-from headrace.grid.lines.line import equal_lines, said_of
-from headrace.grid.placement.place_line import Candidate, Copy, Refused
-from headrace.grid.plan_grid import GridPlan, PlannedLine
+from headrace.grid.journal.grid_record import LineRecord
+from headrace.grid.lines.line import REGION, equal_lines, said_of
+from headrace.grid.placement.place_line import Candidate, Placed, Refused
+from headrace.grid.plan_grid import GridPlan
 from headrace.grid.report.grid_report import counted
 from headrace.insight.cost.billing import amount
 from headrace.insight.render.document import (
@@ -32,11 +33,13 @@ def plan_document(plan: GridPlan, shown: int, why: bool) -> Document:
     more = len(plan.lines) - shown
     unpriced = sum(region.unpriced for region in plan.regions)
     besides = f", and {counted(unpriced)} of unknown price" if unpriced else ""
-    longest = max((each.placed.chosen.seconds for each in plan.lines if each.placed.chosen), default=0.0)
+    longest = max((line.planned_seconds or 0.0 for line in plan.lines), default=0.0)
     long = f"{duration(longest)} at most, its max_run or placement.run_seconds"
     expected = f"when every job runs as long as is expected of it ({long})"
     names = ("line", "says", "job", "region", "why", "cost", "hours", "copies")
-    rows = (row for each in plan.lines[:shown] for row in _rows(each, why))
+    rows = (
+        row for line, placed in zip(plan.lines[:shown], plan.placed, strict=False) for row in _rows(line, placed, why)
+    )
     return document(
         section(Heading(f"{plan.name}: {counted(len(plan.lines))}")),
         section(
@@ -47,7 +50,7 @@ def plan_document(plan: GridPlan, shown: int, why: bool) -> Document:
         section(
             _totals(plan),
             Sentence(f"{amount(plan.cost)} {CURRENCY} {expected}{besides}"),
-            *sentences(sources(price for each in plan.lines for price in _prices(each))),
+            *sentences(sources(price for chosen in _chosen(plan) for price in chosen.prices)),
         ),
         notes(_notes(plan)),
     )
@@ -55,13 +58,14 @@ def plan_document(plan: GridPlan, shown: int, why: bool) -> Document:
 
 def _copies(plan: GridPlan, shown: int) -> Table:
     rows = []
+    readers = plan.readers
     for copy in plan.copies[:shown]:
-        used = ", ".join(plan.lines[index].line.place for index in copy.lines[:3])
-        used += f" and {len(copy.lines) - 3} more" if len(copy.lines) > 3 else ""
-        planned = copy.copy
-        count = MISSING if planned.objects is None else str(planned.objects)
-        numbers = (f"{planned.gigabytes:.4g}", count, amount(planned.cost), _hours(planned.seconds))
-        rows.append((planned.place, planned.source, copy.region, *numbers, used))
+        lines = readers[copy.place, copy.region]
+        used = ", ".join(line.place for line in lines[:3])
+        used += f" and {len(lines) - 3} more" if len(lines) > 3 else ""
+        count = MISSING if copy.objects is None else str(copy.objects)
+        numbers = (f"{copy.gigabytes:.4g}", count, amount(copy.cost), _hours(copy.seconds))
+        rows.append((copy.place, copy.source, copy.region, *numbers, used))
     return table(("copy", "from", "to", *_COPY_NUMBERS, "for lines"), rows, _COPY_NUMBERS)
 
 
@@ -77,29 +81,28 @@ def _totals(plan: GridPlan) -> Table:
     return table(names, rows, names[1:])
 
 
-def _rows(each: PlannedLine, why: bool) -> Iterator[tuple[str, ...]]:
-    best = each.placed.chosen
-    line = each.line.place, said_of(each.line.fields), each.job_name
+def _rows(line: LineRecord, placed: Placed, why: bool) -> Iterator[tuple[str, ...]]:
+    best = placed.chosen
+    cells = line.place, said_of(line.fields), line.job_name
     if best is None:
-        yield (*line, MISSING, "no region is left", "", "", "")
+        yield (*cells, MISSING, "no region is left", "", "", "")
     else:
-        yield (*line, best.region or MISSING, _reason(each), _cost(best), _hours(best.seconds), _copied(best))
-    for other in each.placed.others if why or best is None else ():
+        reason = "the line names it" if line.fields.get(REGION) else _reason(placed)
+        yield (*cells, best.region or MISSING, reason, _cost(best), _hours(best.seconds), _copied(best))
+    for other in placed.others if why or best is None else ():
         against = "; ".join(map(refused_text, other.refused)) or "possible"
         yield ("", "", "", other.region, against, _cost(other), _hours(other.seconds), _copied(other))
 
 
-def _reason(each: PlannedLine) -> str:
-    if each.line.fields.get("region"):
-        return "the line names it"
-    possible = [other.region for other in each.placed.others if not other.refused]
-    decided = each.placed.decided_by.replace("_", " ")
-    if not each.placed.others:
-        chosen = each.placed.chosen
-        return "the only one" if chosen and chosen.region else "its engine has no regions"
-    if not possible:
+def _reason(placed: Placed) -> str:
+    chosen, *others = placed.possible
+    decided = placed.decided_by.replace("_", " ")
+    if not placed.others:
+        return "the only one" if chosen.region else "its engine has no regions"
+    if not others:
         return "nothing else is left"
-    return f"{decided}, before {possible[0]}" if decided else f"as good as {possible[0]}, and first by name"
+    second = others[0].region
+    return f"{decided}, before {second}" if decided else f"as good as {second}, and first by name"
 
 
 def _cost(candidate: Candidate) -> str:
@@ -123,18 +126,18 @@ def refused_text(refused: Refused) -> str:
     return f"{words}: {refused.number:g}, the limit is {refused.limit:g}"
 
 
-def _prices(each: PlannedLine) -> tuple[Price, ...]:
-    return each.placed.chosen.prices if each.placed.chosen else ()
+def _chosen(plan: GridPlan) -> list[Candidate]:
+    return [placed.chosen for placed in plan.placed if placed.chosen]
 
 
 def _notes(plan: GridPlan) -> Iterator[str]:
-    for group in equal_lines(each.line for each in plan.lines):
+    for group in equal_lines(plan.lines):
         yield f"{' and '.join(line.place for line in group[:3])} say the same: they run {len(group)} times"
-    unpriced = sorted({kind for each in plan.lines if each.placed.chosen for kind in each.placed.chosen.unpriced})
+    chosen = _chosen(plan)
+    unpriced = sorted({kind for each in chosen for kind in each.unpriced})
     if unpriced:
         count = sum(region.unpriced for region in plan.regions)
         yield f"{counted(count)} where the price of {', '.join(unpriced)} is unknown: their cost is not counted"
-    chosen = [each.placed.chosen for each in plan.lines if each.placed.chosen]
     shares = sorted({(each.region, each.spot_share) for each in chosen if each.spot_share is not None})
     if shares:
         paid = ", ".join(f"{share:g} of it in {region}" for region, share in shares)
@@ -146,7 +149,7 @@ def _notes(plan: GridPlan) -> Iterator[str]:
             f"placement.data says nothing of {place} ({line.place}){others}: such data count as being in every region, "
             "under no law"
         )
-    measured = {copy.copy.place: copy.copy for copy in plan.copies if copy.copy.objects is not None}
+    measured = {copy.place: copy for copy in plan.copies if copy.objects is not None}
     if measured:
         place, copy = next(iter(measured.items()))
         yield (
@@ -154,33 +157,33 @@ def _notes(plan: GridPlan) -> Iterator[str]:
             f"{{region: {copy.source}, gigabytes: {copy.gigabytes:.4g}}}"
         )
     if plan.unplaced:
-        yield f"{counted(len(plan.unplaced))} can run nowhere: --why shows what is against each region"
+        yield f"{counted(plan.unplaced)} can run nowhere: --why shows what is against each region"
 
 
 def plan_values(plan: GridPlan) -> dict[str, object]:
     """Returns a plan as plain data: every line with all its candidates."""
+    readers = plan.readers
     return {
         "name": plan.name,
         "digest": plan.digest,
         "currency": CURRENCY,
         "cost": plan.cost,
-        "lines": [_line(each) for each in plan.lines],
+        "lines": [_line(line, placed) for line, placed in zip(plan.lines, plan.placed, strict=True)],
         "copies": [
-            {**_copy_fields(copy.copy), "region": copy.region, "lines": list(copy.lines)} for copy in plan.copies
+            {**vars(copy), "lines": [line.index for line in readers[copy.place, copy.region]]} for copy in plan.copies
         ],
         "regions": [vars(region) for region in plan.regions],
         "unknown": [{"place": place, "line": line.index} for place, line in plan.unknown],
     }
 
 
-def _line(each: PlannedLine) -> dict[str, object]:
-    placed = each.placed
+def _line(line: LineRecord, placed: Placed) -> dict[str, object]:
     return {
-        "index": each.line.index,
-        "place": each.line.place,
-        "key": each.line.key,
-        "job_name": each.job_name,
-        "fields": dict(each.line.fields),
+        "index": line.index,
+        "place": line.place,
+        "key": line.key,
+        "job_name": line.job_name,
+        "fields": dict(line.fields),
         "chosen": _candidate(placed.chosen) if placed.chosen else None,
         "decided_by": placed.decided_by,
         "others": [_candidate(other) for other in placed.others],
@@ -198,10 +201,6 @@ def _candidate(candidate: Candidate) -> dict[str, object]:
         "cost": candidate.cost,
         "seconds": candidate.seconds,
         "reserved": candidate.reserved,
-        "copies": [_copy_fields(copy) for copy in candidate.copies],
+        "copies": [{**vars(copy)} for copy in candidate.copies],
         "refused": [{**vars(each), "refusal": each.refusal.name.lower()} for each in candidate.refused],
     }
-
-
-def _copy_fields(copy: Copy) -> dict[str, object]:
-    return dict(vars(copy))

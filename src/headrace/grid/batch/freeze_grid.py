@@ -24,10 +24,10 @@ from headrace.errors import JobInvalid, Problem, UsageError
 from headrace.grid.batch.frozen_copies import copies_in, freeze_copies
 from headrace.grid.batch.grid_bundle import FrozenCopy, FrozenLine, bundle_files, content_digest
 from headrace.grid.controller.line_jobs import CODE, LineJobs
+from headrace.grid.journal.grid_record import LineRecord
 from headrace.grid.lines.line import REGION, SAGEMAKER, Line, engine_of
 from headrace.grid.load_grid import Grid
-from headrace.grid.placement.place_line import Candidate
-from headrace.grid.plan_grid import GridPlan, PlannedLine
+from headrace.grid.plan_grid import GridPlan
 from headrace.job import Job
 from headrace.job.model.path_types import is_remote
 from headrace.job.model.sagemaker_options import AUTO_WHEELS, NO_WHEELS
@@ -179,16 +179,15 @@ def freeze_grid(grid: Grid, plan: GridPlan) -> FrozenJobs:
     planned: list[SageMakerJob] = []
     problems: list[Problem] = []
     code, made = FrozenCode(grid.template.base), LineJobs(grid)
-    for each in plan.lines:
-        chosen = _chosen(each)
+    for each, placed in zip(plan.lines, plan.placed, strict=True):
         try:
-            job = made.job(each.line.key, each.job_name, chosen.region, SAGEMAKER, copies_in(copies, chosen.region))
+            job = made.job(each.key, each.job_name, each.region, SAGEMAKER, copies_in(copies, each.region))
             planned.append(plan_sagemaker_job(job, RunPaths(runs_dir() / job.job_name)))
         except JobInvalid as error:
-            problems += (replace(problem, file=each.line.place, line=0) for problem in error.problems)
+            problems += (replace(problem, file=each.place, line=0) for problem in error.problems)
             continue
         jobs.append(code.freed(job.model_dump(mode="json", exclude_unset=True)))
-        frozen.append(_frozen(each, chosen))
+        frozen.append(_frozen(each, placed.decided_by))
     if problems:
         raise JobInvalid(tuple(problems))
     array = array_file(grid.lines, [line.region for line in frozen])
@@ -197,7 +196,7 @@ def freeze_grid(grid: Grid, plan: GridPlan) -> FrozenJobs:
 
 
 def _check_lines(grid: Grid, plan: GridPlan) -> None:
-    nowhere = [each.line.place for each in plan.lines if each.placed.chosen is None or not each.placed.chosen.region]
+    nowhere = [line.place for line in plan.lines if not line.region]
     if nowhere:
         hint = "let the lines or `placement.regions` name one; `headrace grid plan --why` shows what is against each"
         raise UsageError(f"{len(nowhere)} lines have no region where they can run, {nowhere[0]} first", hint=hint)
@@ -207,26 +206,21 @@ def _check_lines(grid: Grid, plan: GridPlan) -> None:
         raise UsageError(message, hint=hint)
     # A grid that names no engine runs on this machine, which no child has.
     otherwise = grid.file.engine if "engine" in grid.file.model_fields_set else SAGEMAKER
-    for each in plan.lines:
-        engine = engine_of(each.line, otherwise)
+    for line in plan.lines:
+        engine = engine_of(line, otherwise)
         if engine != SAGEMAKER:
             hint = "leave `engine` out, or run the grid from this machine"
-            message = f"{each.line.place}: engine {engine}: a child of AWS Batch reaches sagemaker only"
+            message = f"{line.place}: engine {engine}: a child of AWS Batch reaches sagemaker only"
             raise UsageError(message, hint=hint)
 
 
-def _chosen(planned: PlannedLine) -> Candidate:
-    assert planned.placed.chosen is not None
-    return planned.placed.chosen
-
-
-def _frozen(each: PlannedLine, chosen: Candidate) -> FrozenLine:
+def _frozen(line: LineRecord, decided_by: str) -> FrozenLine:
     return FrozenLine(
-        index=each.line.index,
-        place=Path(each.line.place).name,  # the same for whoever exports it from elsewhere
-        key=each.line.key,
-        job_name=each.job_name,
+        index=line.index,
+        place=Path(line.place).name,  # the same for whoever exports it from elsewhere
+        key=line.key,
+        job_name=line.job_name,
         engine=SAGEMAKER,
-        region=chosen.region,
-        decided_by=each.placed.decided_by,
+        region=line.region,
+        decided_by=decided_by,
     )

@@ -30,9 +30,9 @@ def freeze_copies(grid: Grid, plan: GridPlan) -> tuple[FrozenCopy, ...]:
     rules, job, in_regions = grid.file.placement, grid.template.data, grid.file.in_regions
     found: list[FrozenCopy] = []
     for planned in plan.copies:
-        source, region = planned.copy.source, planned.region
+        source, region = planned.source, planned.region
         owner = f"{plan.name} on AWS Batch"
-        with plan_grid_copy(planned.copy.place, source, region, rules, job, in_regions, owner) as action:
+        with plan_grid_copy(planned.place, source, region, rules, job, in_regions, owner) as action:
             copy = FrozenCopy(
                 place=action.place,
                 region=region,

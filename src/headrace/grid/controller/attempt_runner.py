@@ -38,7 +38,7 @@ from headrace.grid.controller.start_attempt import (
 )
 from headrace.grid.grid_file import LONGEST_DELAY, Retry, RetryCause
 from headrace.grid.journal.grid_record import AttemptRecord, AttemptState, CopyRecord, LineRecord, LineState
-from headrace.grid.journal.journal import Instant, Journal, LineMove
+from headrace.grid.journal.journal import Instant, Journal
 from headrace.job import Job
 from headrace.runs import Cause, CauseKind, MetricFollower, Run, Status
 
@@ -344,8 +344,11 @@ class AttemptRunner:
             there = dict(self._regions(line.key))
             again = next_try(_with(line, ended), failure, self._retry, tuple(there), now)
             if again is not None:
-                move = None if again.region == line.region else LineMove(again.region, there[again.region])
-                self._journal.ended(line.key, ended, LineState.WAITING, not_before=again.not_before, move=move)
+                region = None if again.region == line.region else again.region
+                copies = () if region is None else there[region]
+                self._journal.ended(
+                    line.key, ended, LineState.WAITING, not_before=again.not_before, region=region, copies=copies
+                )
                 return
         state = LineState.STOPPED if stopping and state is LineState.FAILED else state
         if state is LineState.STOPPED and line.early_stop is not None:

@@ -5,12 +5,9 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 
-import msgspec
-
 from headrace.grid.controller.line_jobs import LineJobs
-from headrace.grid.journal.grid_record import CopyRecord, CopyState, GridRecord, LineRecord, LineState
-from headrace.grid.placement.place_line import Candidate, Copy, Refusal
-from headrace.grid.plan_grid import GridPlan, PlannedLine
+from headrace.grid.journal.grid_record import GridRecord, LineRecord
+from headrace.grid.plan_grid import GridPlan, copy_record
 
 
 @dataclass(frozen=True)
@@ -56,55 +53,11 @@ def grid_record(jobs: LineJobs, plan: GridPlan, path: str, now: float) -> GridRe
         digest=plan.digest,
         job_digest=jobs.digest,
         created=now,
-        lines=tuple(_line(each, jobs.engine_of(each.line)) for each in plan.lines),
-        copies=tuple(copy_record(copy.copy, copy.region) for copy in plan.copies),
+        lines=plan.lines,
+        copies=tuple(map(copy_record, plan.copies)),
         budget=None if file.budget is None else file.budget.usd,
         deadline=None if file.deadline is None else now + file.deadline,
     )
-
-
-def _line(planned: PlannedLine, engine: str) -> LineRecord:
-    line, chosen = planned.line, planned.placed.chosen
-    nowhere = chosen is None
-    record = LineRecord(
-        index=line.index,
-        key=line.key,
-        place=line.place,
-        fields=dict(line.fields),
-        job_name=planned.job_name,
-        engine=engine,
-        region="",
-        planned_cost=None,
-        planned_seconds=None,
-        state=LineState.UNPLACED if nowhere else LineState.WAITING,
-        reason=_nowhere(planned) if nowhere else "",
-    )
-    if chosen is None:
-        return record
-    return msgspec.structs.replace(
-        record,
-        region=chosen.region,
-        planned_cost=chosen.run_cost,
-        planned_seconds=chosen.seconds,
-        waits_for=tuple((copy.place, chosen.region) for copy in chosen.copies),
-    )
-
-
-def _nowhere(planned: PlannedLine) -> str:
-    unknown = any(each.refusal is Refusal.SIZE_UNKNOWN for other in planned.placed.others for each in other.refused)
-    measure = "; --measure lists data of unknown size" if unknown else ""
-    return f"no region is left: `headrace grid plan --why` shows what is against each{measure}"
-
-
-def copy_record(copy: Copy, region: str) -> CopyRecord:
-    """Returns a copy as a journal begins with it."""
-    return CopyRecord(copy.place, copy.source, region, "", CopyState.WAITING, copy.cost)
-
-
-def candidates_of(planned: PlannedLine) -> tuple[Candidate, ...]:
-    """Returns the regions in which a line may run, the first choice first."""
-    chosen = planned.placed.chosen
-    return () if chosen is None else (chosen, *(each for each in planned.placed.others if not each.refused))
 
 
 def changes_between(known: GridRecord, wanted: GridRecord) -> GridChanges:

@@ -17,14 +17,13 @@ from functools import partial
 import msgspec
 
 from headrace.grid.controller.attempt_runner import AttemptRunner
-from headrace.grid.controller.grid_changes import candidates_of, copy_record
 from headrace.grid.controller.grid_copying import GridCopying
 from headrace.grid.controller.line_jobs import LineJobs
 from headrace.grid.controller.next_actions import LOCAL, Actions, Situation, next_actions
 from headrace.grid.grid_file import Limits, Retry, RetryCause
 from headrace.grid.journal.grid_record import CopyRecord, CopyState, GridRecord, LineRecord, LineState
 from headrace.grid.journal.journal import Instant, Journal, nothing_happens
-from headrace.grid.plan_grid import GridPlan, PlannedLine
+from headrace.grid.plan_grid import GridPlan, copy_record
 
 BURST_SECONDS = 2.0
 """What was not used is kept for so long."""
@@ -106,7 +105,8 @@ class GridController:
         self._journal = journal
         self._jobs = jobs
         self._told = told
-        self._plan: dict[str, PlannedLine] = {each.line.key: each for each in plan.lines} if plan else {}
+        placed = zip(plan.lines, plan.placed, strict=True) if plan else ()
+        self._placed = {line.key: where for line, where in placed}
         self._limits = jobs.file.limits if jobs else Limits()
         self._retry = jobs.file.retry if jobs else Retry(attempts=0)
         self._runner = AttemptRunner(
@@ -126,7 +126,7 @@ class GridController:
         self._stops: dict[str, float] = {}
         self._rates: dict[tuple[str, str, str], RateLimit] = {}
         self._running_cost: dict[str, float] = {}
-        self._hosts = {key: planned.hosts for key, planned in self._plan.items()}
+        self._hosts = {key: sum(where.demand.hosts.values()) for key, where in self._placed.items()}
 
     def close(self) -> None:
         """Waits for what is being started; ends copies. Runs go on."""
@@ -306,12 +306,10 @@ class GridController:
         }
 
     def _regions_of(self, key: str) -> Sequence[tuple[str, tuple[CopyRecord, ...]]]:
-        planned = self._plan.get(key)
-        if planned is None:
-            return ()
+        placed = self._placed.get(key)
         return tuple(
-            (each.region, tuple(copy_record(copy, each.region) for copy in each.copies))
-            for each in candidates_of(planned)
+            (each.region, tuple(map(copy_record, each.copies)))
+            for each in (placed.possible if placed else ())
             if self._grid.budget is None or each.run_cost is not None  # what it costs there could not be watched
         )
 

@@ -87,13 +87,7 @@ class GridCopying:
 
             result = action.run(self._stop, progress)
         return msgspec.structs.replace(
-            there,
-            state=CopyState.DONE,
-            target=result.target,
-            bytes_done=result.bytes,
-            bytes_total=result.bytes,
-            ended=time.time(),
-            cost=result.cost,
+            there, state=CopyState.DONE, bytes_done=result.bytes, ended=time.time(), cost=result.cost
         )
 
     def _note(self, record: CopyRecord) -> None:

@@ -11,7 +11,7 @@ from headrace.engines.planning.prepare_run import digest_of_code
 from headrace.errors import JobInvalid, Problem, UsageError
 from headrace.grid.copies.grid_copy import read_from_copies
 from headrace.grid.grid_file import GridFile
-from headrace.grid.lines.line import ENGINE, SAGEMAKER, Line, engine_of
+from headrace.grid.lines.line import ENGINE, SAGEMAKER
 from headrace.grid.lines.line_job import Template, place_of
 from headrace.grid.load_grid import Grid
 from headrace.grid.plan_grid import with_ending
@@ -70,10 +70,6 @@ class LineJobs:
         """What tells the job of this grid, its code, and what is another in each region, from others."""
         given = [self._grid.template.data, self.file.engine, self.file.in_regions, self._code()]
         return hashlib.sha256(json.dumps(given, sort_keys=True, default=str).encode()).hexdigest()
-
-    def engine_of(self, line: Line) -> str:
-        """Returns the engine that runs a line."""
-        return engine_of(line, self.file.engine)
 
     def job(self, key: str, name: str, region: str, engine: str, copies: Mapping[str, str]) -> Job:
         """Returns the job of an attempt. Files are not looked for.

@@ -43,63 +43,30 @@ from headrace.instance.s3 import AS_ENVIRONMENT, S3, S3Access
 from headrace.instance.storage import split
 
 
-@dataclass(frozen=True)
-class CopyProgress:
-    """How far a copy has come.
-
-    Attributes:
-        objects_done, objects: that are there, of all.
-        bytes_done, bytes: likewise; the parts of an unfinished object count.
-        bytes_copied: that were not there before.
-    """
-
-    objects_done: int
-    objects: int
-    bytes_done: int
-    bytes: int
-    bytes_copied: int
-
-
 @dataclass
-class CopyCount:
-    """Counts, and tells of it.
+class CopyProgress:
+    """How far a copy has come. It counts on: who keeps it copies it.
 
     Attributes:
         objects, bytes: of the whole copy.
-        tell: is told after every object and part.
-        done, bytes_done: objects that are there.
-        copied: bytes of those that were not there before.
-        in_parts: bytes of the parts of an unfinished object.
+        tell: is told of it after every object and part.
+        objects_done, bytes_done: that are there; the parts of an unfinished object count.
+        bytes_copied: that were not there before.
     """
 
     objects: int
     bytes: int
     tell: Callable[[CopyProgress], object]
-    done: int = 0
+    objects_done: int = 0
     bytes_done: int = 0
-    copied: int = 0
-    in_parts: int = 0
+    bytes_copied: int = 0
 
-    def object(self, size: int, new: bool) -> None:
-        """Notes an object that is there, and was not before if it is `new`."""
-        self.done += 1
+    def count(self, size: int, *, copied: bool, objects: int = 1) -> None:
+        """Counts an object, or bytes of one, that were not there before if they are `copied`."""
+        self.objects_done += objects
         self.bytes_done += size
-        self.copied += size if new else 0
-        self._tell()
-
-    def part(self, size: int) -> None:
-        """Notes a part."""
-        self.in_parts += size
-        self._tell()
-
-    def whole_of_parts(self, size: int) -> None:
-        """Notes that the object is there whose parts were noted."""
-        self.in_parts = 0
-        self.object(size, True)
-
-    def _tell(self) -> None:
-        copied = self.copied + self.in_parts
-        self.tell(CopyProgress(self.done, self.objects, self.bytes_done + self.in_parts, self.bytes, copied))
+        self.bytes_copied += size if copied else 0
+        self.tell(self)
 
 
 PARALLEL = 16
@@ -203,7 +170,9 @@ class CopyAction:
         """
         marker = self._whole()
         if marker is not None:
-            progress(CopyProgress(len(self.objects), len(self.objects), self.bytes, self.bytes, 0))
+            CopyProgress(len(self.objects), self.bytes, progress).count(
+                self.bytes, copied=False, objects=len(self.objects)
+            )
             return self._result(0, {Compared(name): count for name, count in marker.compared.items()}, marker.owner)
         copied = self._copy(stop or threading.Event(), progress)
         counts, digest = self._verified()
@@ -222,7 +191,7 @@ class CopyAction:
         copier = ObjectCopier(
             self._source, self._target, dict(self._uploads()), same_service(self._source.s3, self._target.s3)
         )
-        count = CopyCount(len(self.objects), self.bytes, progress)
+        counted = CopyProgress(len(self.objects), self.bytes, progress)
 
         def one(entry: ListedObject) -> bool:
             if self._is_there(entry, there):
@@ -238,21 +207,21 @@ class CopyAction:
 
             def sent(piece: Piece, etag: str) -> None:
                 etags[piece.number] = etag
-                count.part(piece.size)
+                counted.count(piece.size, copied=True, objects=0)
 
             all_at_once(self.parallel, work, pieces, sent, stop)
             return [etags[piece.number] for piece in pieces]
 
         small = (entry for entry in self.objects if not large(entry))
-        all_at_once(self.parallel, one, small, lambda entry, new: count.object(entry.size, new), stop)
+        all_at_once(self.parallel, one, small, lambda entry, new: counted.count(entry.size, copied=new), stop)
         for entry in filter(large, self.objects):
             if self._is_there(entry, there):
-                count.object(entry.size, False)
+                counted.count(entry.size, copied=False)
             else:
                 self._take(entry, copier.copy(entry, self._key(entry), parts))
-                count.whole_of_parts(entry.size)
+                counted.count(0, copied=True)  # its parts were counted
         self._abort_uploads()
-        return count.copied
+        return counted.bytes_copied
 
     def _is_there(self, entry: ListedObject, there: Mapping[str, ListedObject]) -> bool:
         """Tells whether an earlier run has copied an object."""

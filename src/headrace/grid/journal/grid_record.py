@@ -6,12 +6,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from enum import Enum
-from typing import Any
 
 import msgspec
 
+from headrace.grid.lines.line import Line
 from headrace.record_files import Time
 from headrace.runs import Cause, Status
 
@@ -153,14 +152,10 @@ class Rung(msgspec.Struct, frozen=True):
         return f"{'stopped early: ' if self.stopped else ''}{self.rank}{ending} of {self.of} at step {self.step}"
 
 
-class LineFacts(msgspec.Struct, frozen=True):
+class LineFacts(Line, frozen=True):
     """What a line is from its plan to its report.
 
     Attributes:
-        index: position among the grid's lines, from 0; lines that its file has no more come last.
-        key: of its content.
-        place: where it was written, as messages say it.
-        fields: what it says: in what its job differs.
         job_name: of its first attempt's job; in a report of its newest one's.
         engine: that runs it.
         region: where it was placed; another attempt may be elsewhere, and a report has that of the newest one. Empty
@@ -172,10 +167,6 @@ class LineFacts(msgspec.Struct, frozen=True):
         reason: why it is unplaced or was stopped, for people; why an attempt failed is in the attempt.
     """
 
-    index: int
-    key: str
-    place: str
-    fields: Mapping[str, Any]
     job_name: str
     engine: str
     region: str
@@ -192,7 +183,7 @@ class LineFacts(msgspec.Struct, frozen=True):
 
 
 class LineRecord(LineFacts, frozen=True):
-    """One line, as the journal has it.
+    """One line, as a plan makes it and the journal has it.
 
     Attributes:
         waits_for: copies that it needs, as (place, region).

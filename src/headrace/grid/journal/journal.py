@@ -10,7 +10,6 @@ import contextlib
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
@@ -33,18 +32,6 @@ Instant = Callable[[str], None]
 
 
 GONE = "the grid's file has it no more"
-
-
-class LineMove(NamedTuple):
-    """Where the next attempt of a line runs.
-
-    Attributes:
-        region: its name.
-        copies: that it needs there; those that the journal has already are kept as they are.
-    """
-
-    region: str
-    copies: tuple[CopyRecord, ...] = ()
 
 
 class JournalConflict(HeadraceError):
@@ -184,7 +171,8 @@ class Journal:
         state: LineState,
         *,
         not_before: float = 0.0,
-        move: LineMove | None = None,
+        region: str | None = None,
+        copies: Sequence[CopyRecord] = (),
         reason: str = "",
     ) -> None:
         """Writes down how an attempt ended, and with it what becomes of its line.
@@ -194,7 +182,8 @@ class Journal:
             attempt: with its end; its run, when it is known only now.
             state: of the line from now on: completed, failed, stopped, or waiting for another attempt.
             not_before: when that may begin, seconds since the epoch.
-            move: where that runs; None for the same region.
+            region: where that runs; None for the same region.
+            copies: that it needs in another region; those that the journal has already are kept as they are.
             reason: why the grid stopped it; empty when it ended of itself.
 
         Raises:
@@ -210,10 +199,9 @@ class Journal:
             )  # fmt: skip
             begun = (LineState.STARTING, LineState.RUNNING)
             moved: dict[str, object] = {}
-            if move is not None:
-                self._put_copies(database, move.copies)
-                waits_for = tuple((copy.place, copy.region) for copy in move.copies)
-                moved = {"region": move.region, "waits_for": waits_for}
+            if region is not None:
+                self._put_copies(database, copies)
+                moved = {"region": region, "waits_for": tuple((copy.place, copy.region) for copy in copies)}
             self._change(database, key, begun, state=state, not_before=not_before, reason=reason, **moved)
 
     def reached(self, key: str, step: int, judge: Callable[[Sequence[float]], Rung]) -> Rung | None:

@@ -6,7 +6,9 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import msgspec
 
 REGION, ENGINE, IMAGE = "region", "engine", "image"
 SAGEMAKER = "sagemaker"
@@ -22,22 +24,24 @@ LONGEST_VALUE = 32
 """Characters of a value, where a line is told in few words."""
 
 
-@dataclass(frozen=True)
-class Line:
-    """See the module.
+class Line(msgspec.Struct, frozen=True):
+    """See the module. A plan, a journal and a report add to it what they know.
 
     Attributes:
-        index: position among the grid's lines, from 0.
-        place: where it was written, as messages say it: ``array.txt:3``, ``row 3 of the query``.
-        fields: path into the job (``hyperparameters.lr``), or one of `OF_LINES`, to value.
+        index: position among the grid's lines, from 0; lines that its file has no more come last.
         key: of this content, whatever stands before it or is put in between: 12 hexadecimal digits. Of lines with
             equal fields every one has its own.
+        place: where it was written, as messages say it: ``array.txt:3``, ``row 3 of the query``.
+        fields: path into the job (``hyperparameters.lr``), or one of `OF_LINES`, to value, as JSON can hold it.
     """
 
     index: int
+    key: str
     place: str
-    fields: Mapping[str, Plain]
-    key: str = ""
+    fields: Mapping[str, Any]
+
+
+AnyLine = TypeVar("AnyLine", bound=Line)
 
 
 def said_of(fields: Mapping[str, object], beside: Collection[str] = (REGION,)) -> str:
@@ -71,7 +75,7 @@ def keyed(lines: Iterable[Line]) -> tuple[Line, ...]:
         content = _canonical(line.fields)
         seen[content] += 1
         digest = hashlib.sha256(f"{content}#{seen[content]}".encode()).hexdigest()
-        result.append(replace(line, index=index, key=digest[:_KEY_CHARACTERS]))
+        result.append(msgspec.structs.replace(line, index=index, key=digest[:_KEY_CHARACTERS]))
     return tuple(result)
 
 
@@ -80,9 +84,9 @@ def digest_of(lines: Iterable[Line]) -> str:
     return hashlib.sha256("\n".join(sorted(line.key for line in lines)).encode()).hexdigest()
 
 
-def equal_lines(lines: Iterable[Line]) -> tuple[tuple[Line, ...], ...]:
+def equal_lines(lines: Iterable[AnyLine]) -> tuple[tuple[AnyLine, ...], ...]:
     """Returns the lines that say the same as another one, those that do together, in their order."""
-    groups: dict[str, list[Line]] = {}
+    groups: dict[str, list[AnyLine]] = {}
     for line in lines:
         groups.setdefault(_canonical(line.fields), []).append(line)
     return tuple(tuple(group) for group in groups.values() if len(group) > 1)

@@ -106,7 +106,7 @@ class LineTable:
         if not plain and len(self.problems) == before:
             self.refuse("line", "says nothing", **at)
         if len(self.problems) == before:
-            self.lines.append(Line(len(self.lines), place, plain))
+            self.lines.append(Line(len(self.lines), "", place, plain))
 
 
 def first_of(problems: Sequence[Problem]) -> tuple[Problem, ...]:

@@ -66,7 +66,7 @@ class Copy:
 
     Attributes:
         place: ``s3://`` place of the data.
-        source: region where they are.
+        source, region: where they are, and where they are needed.
         gigabytes: how much.
         cost: USD.
         seconds: that it takes.
@@ -75,6 +75,7 @@ class Copy:
 
     place: str
     source: str
+    region: str
     gigabytes: float
     cost: float
     seconds: float
@@ -126,15 +127,22 @@ class Placed:
     """Where a line runs.
 
     Attributes:
+        demand: what it needs.
         chosen: the region; None when every one is refused.
         others: all other candidates, the best ones first, refused ones last.
         decided_by: the first wish in which the chosen one is better than the best other one; empty when there is no
             other one that can be chosen, or nothing but the name tells them apart.
     """
 
+    demand: Demand
     chosen: Candidate | None
     others: tuple[Candidate, ...]
     decided_by: str = ""
+
+    @property
+    def possible(self) -> tuple[Candidate, ...]:
+        """The regions in which the line may run, the first choice first."""
+        return () if self.chosen is None else (self.chosen, *(each for each in self.others if not each.refused))
 
 
 _Merit = tuple[bool, float]
@@ -185,10 +193,10 @@ class Placer:
         possible = sorted((each for each in candidates if not each.refused), key=self._rank)
         refused = sorted((each for each in candidates if each.refused), key=lambda each: each.region)
         if not possible:
-            return Placed(None, tuple(refused))
+            return Placed(demand, None, tuple(refused))
         decided = self._decided_by(possible[0], possible[1]) if len(possible) > 1 else ""
         self._take(demand, possible[0].region)
-        return Placed(possible[0], (*possible[1:], *refused), decided)
+        return Placed(demand, possible[0], (*possible[1:], *refused), decided)
 
     def _known(self, place: str) -> DataSet | None:
         found, size = self.rules.data_of(place), self.measured.get(place)
@@ -244,7 +252,7 @@ class Placer:
             if found and found.region != region and found.gigabytes is not None:
                 size = found.gigabytes
                 objects = self.measured[place].objects if place in self.measured else None
-                yield Copy(place, found.region, size, size * transfer.price, size / transfer.speed, objects)
+                yield Copy(place, found.region, region, size, size * transfer.price, size / transfer.speed, objects)
 
     def _against(
         self,
