@@ -70,8 +70,10 @@ from headrace.instance.launch_plan import (
     HostPlan,
     LaunchPlan,
     Ports,
+    plan_text,
     read_plan,
     write_plan,
+    write_secret,
 )
 from headrace.runs import Cause, CauseKind, EventWriter, Status
 
@@ -383,7 +385,8 @@ def counted() -> Iterator[list[int]]:
 def prepare(plan: LaunchPlan, folder: Path) -> Mapping[str, Certificates]:
     """Writes what the authority reads. Returns the certificates of all hosts."""
     certificates = make_certificates(plan.run_id, [host.name for host in plan.hosts])
-    write_plan(plan, folder / "leader", "00" * 32)
+    write_plan(plan_text(plan), folder / "leader")
+    write_secret("00" * 32, folder / "leader")
     write_certificates(folder / "leader", certificates[plan.leader])
     return certificates
 

@@ -76,15 +76,21 @@ def open_private(path: Path | str) -> int:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Writes a file that only its owner can read; it appears complete or not at all. Raises OSError."""
+    """Writes a file that only its owner can read, as `write_atomically` does. Raises OSError."""
+    write_atomically(path, content, 0o600)
+
+
+def write_atomically(path: Path, content: bytes | memoryview, mode: int = 0o644) -> None:
+    """Writes a whole file: a reader sees the old content or the new, never a part. Raises OSError."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
         partial.replace(path)
-    finally:
+    except BaseException:
         partial.unlink(missing_ok=True)
+        raise
 
 
 def only_ours(status: os.stat_result) -> bool:

@@ -23,7 +23,8 @@ from feed_servers import Pair, Server, free_port, local_executors, open_descript
 from headrace.errors import WorkersLost
 from headrace.feed import DataLoader, stack_arrays
 from headrace.feed.client import keepalive, remote_pool
-from headrace.instance.launch_plan import FeedHost, FeedHosts, write_atomically
+from headrace.instance.launch_plan import FeedHost, FeedHosts
+from headrace.private_folders import write_atomically
 from patience import allowed
 
 Load = Callable[..., list[bytes]]

@@ -21,7 +21,8 @@ from headrace.errors import FeedError, PipelineError
 from headrace.feed import DataLoader, Pipeline
 from headrace.feed.pipelines.factory import encoded, function_name, load_factory, load_function
 from headrace.feed.wire.endpoints import Endpoints, find
-from headrace.instance.launch_plan import FeedHost, FeedHosts, write_atomically
+from headrace.instance.launch_plan import FeedHost, FeedHosts
+from headrace.private_folders import write_atomically
 
 HERE = Path(__file__).parent
 

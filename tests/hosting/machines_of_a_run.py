@@ -17,8 +17,9 @@ import msgspec
 import psutil
 
 from headrace.engines.remote_job import plan_remote_job, prepare_remote_run
-from headrace.instance.launch_plan import LaunchPlan, channel_dir, read_plan, write_atomically
+from headrace.instance.launch_plan import LaunchPlan, channel_dir, read_plan
 from headrace.job import Job
+from headrace.private_folders import write_atomically
 from headrace.runs import Run, RunPaths, create_run, give_to_engine
 from patience import allowed
 

@@ -17,7 +17,8 @@ from effort import SOAK
 from machines_of_a_run import Machines, groups, job, until
 
 from flaky_s3 import FlakyS3, flaky
-from headrace.instance.launch_plan import channel_dir, write_atomically
+from headrace.instance.launch_plan import channel_dir
+from headrace.private_folders import write_atomically
 from headrace.runs import CauseKind, Run, Status
 from headrace.runs.events import (
     FeedReady,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import click
 
 from headrace.errors import HeadraceError, JobInvalid, UsageError
+from headrace.private_folders import write_atomically
 
 if TYPE_CHECKING:
     from headrace.engines.asking import AskEngine
@@ -272,10 +273,8 @@ def deliver(
 
 
 def _write(text: str, path: Path) -> None:
-    from headrace.runs.record_pieces import replace_file
-
     try:
-        replace_file(path, text.encode())
+        write_atomically(path, text.encode(), 0o666)
     except OSError as error:
         raise UsageError(
             f"--file {path} cannot be written: {error.strerror or error}", hint="name a file in a folder that exists"

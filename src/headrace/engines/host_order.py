@@ -20,8 +20,9 @@ from headrace.hosting.inputs.source_code import bring_code
 from headrace.instance.channels.channel_links import link
 from headrace.instance.code_copy import copy_code
 from headrace.instance.isolation_level import NO_ISOLATION
-from headrace.instance.launch_plan import LaunchPlan, plan_text, write_atomically, write_plan
+from headrace.instance.launch_plan import LaunchPlan, plan_text, write_plan, write_secret
 from headrace.instance.paths import TreePaths
+from headrace.private_folders import write_atomically
 from headrace.runs import RunPaths
 
 ORDER = "host_order.json"  # below the run's engine directory
@@ -122,8 +123,10 @@ def make_host_ready(
         environment = environment_of(requirements, paths, (host.group,), variables=plan.environment_of(host.group))
         prepare_install({host.group: environment}, paths)
         plan = with_pythons(plan, {host.group: environment.python})
-    write_atomically(paths.plan, plan_text(plan).encode())
-    write_plan(plan, tree.base, secret)
+    text = plan_text(plan)
+    write_atomically(paths.plan, text.encode())
+    write_plan(text, tree.base)
+    write_secret(secret, tree.base)
     return plan
 
 

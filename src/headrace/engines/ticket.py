@@ -13,7 +13,7 @@ from typing import ClassVar, TypeVar
 
 import msgspec
 
-from headrace.instance.launch_plan import write_atomically
+from headrace.private_folders import write_atomically
 from headrace.record_files import read_json
 from headrace.runs import RunPaths, process_start_time
 

@@ -17,7 +17,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.instance.launch_plan import channel_dir, write_atomically
+from headrace.instance.launch_plan import channel_dir
+from headrace.private_folders import write_atomically
 
 CA_NAME = "ca.pem"
 CERTIFICATE_NAME = "tls.pem"

@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 
 from headrace.instance.isolation_level import Isolation
+from headrace.private_folders import write_atomically, write_private
 
 CHANNEL = "headrace"
 PLAN_NAME = "plan.json"
@@ -398,26 +399,21 @@ def channel_dir(base_dir: str | os.PathLike[str]) -> Path:
     return Path(base_dir) / "input" / "data" / CHANNEL
 
 
-def write_atomically(path: Path, data: bytes, mode: int = 0o644) -> None:
-    """Writes a file so that a reader sees the old content or the new, never a part."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-    temporary.replace(path)
-
-
 def plan_text(plan: LaunchPlan) -> str:
     """Returns plan.json."""
     return msgspec.json.format(msgspec.json.encode(plan)).decode() + "\n"
 
 
-def write_plan(plan: LaunchPlan, base_dir: str | os.PathLike[str], secret: str) -> None:
-    """Writes plan and secret into an instance's tree."""
+def write_plan(text: str, base_dir: str | os.PathLike[str]) -> None:
+    """Writes the plan, as `plan_text` has it, into an instance's tree. Raises OSError."""
     directory = channel_dir(base_dir)
     directory.mkdir(parents=True, exist_ok=True)
-    write_atomically(directory / PLAN_NAME, plan_text(plan).encode())
-    write_atomically(directory / SECRET_NAME, secret.encode(), mode=0o600)
+    write_atomically(directory / PLAN_NAME, text.encode())
+
+
+def write_secret(secret: str, base_dir: str | os.PathLike[str]) -> None:
+    """Writes the job's secret into an instance's tree. Raises OSError."""
+    write_private(channel_dir(base_dir) / SECRET_NAME, secret.encode())
 
 
 def read_plan(base_dir: str | os.PathLike[str]) -> LaunchPlan:

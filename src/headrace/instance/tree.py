@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -23,6 +23,8 @@ from headrace.instance import launch_plan, program_arguments, reserved_hyperpara
 from headrace.instance.channels.channel_links import link
 from headrace.instance.code_copy import copy_code
 from headrace.instance.paths import TreePaths
+from headrace.name_order import by_number
+from headrace.private_folders import write_atomically
 
 _CHANNEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
@@ -181,7 +183,7 @@ def resource_config(current_host: str, groups: Sequence[Group], network_interfac
         "current_group_name": own.name,
         "current_host": current_host,
         "current_instance_type": own.instance_type,
-        "hosts": _in_order(host for group in groups for host in group.hosts),
+        "hosts": sorted((host for group in groups for host in group.hosts), key=by_number),
         "instance_groups": [
             {"instance_group_name": group.name, "instance_type": group.instance_type, "hosts": list(group.hosts)}
             for group in groups
@@ -198,15 +200,6 @@ def _group_of(host: str, groups: Sequence[Group]) -> Group:
     raise ValueError(f"{host!r} is in none of the groups {[group.name for group in groups]}")
 
 
-def _in_order(hosts: Iterable[str]) -> list[str]:
-    """Hosts sorted by name, but their numbers as numbers."""
-
-    def key(host: str) -> list[tuple[int, str]]:
-        return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"([0-9]+)", host)]
-
-    return sorted(hosts, key=key)
-
-
 def _check_channel(name: str, channel: Channel) -> None:
     if not _CHANNEL_NAME.fullmatch(name) or name in {".", ".."}:
         raise UsageError(f"channel {name!r}: not a channel name", "use letters, digits, '.', '-' and '_', at most 64")
@@ -217,4 +210,4 @@ def _check_channel(name: str, channel: Channel) -> None:
 
 
 def _write(path: Path, content: Mapping[str, object]) -> None:
-    launch_plan.write_atomically(path, json.dumps(content, separators=(",", ":")).encode())
+    write_atomically(path, json.dumps(content, separators=(",", ":")).encode())

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from headrace.private_folders import write_atomically
 from headrace.record_files import open_record, read_record
 from headrace.runs.run_paths import RunPaths
 from headrace.runs.segments import EVENTS, GROWING, WHOLE, Piece
@@ -162,7 +163,7 @@ def take_piece(root: Path, piece: Piece, content: bytes | memoryview) -> int:
     """
     path = root / piece.path
     if piece.offset is None:
-        replace_file(path, content)
+        write_atomically(path, content)
         return 0
     path.parent.mkdir(parents=True, exist_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -178,16 +179,6 @@ def take_piece(root: Path, piece: Piece, content: bytes | memoryview) -> int:
         return added
     finally:
         os.close(descriptor)
-
-
-def replace_file(path: Path, content: bytes | memoryview) -> None:
-    """Writes a whole file, which is there at once. Raises OSError."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_bytes(content)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def digest_of(data: bytes) -> str:

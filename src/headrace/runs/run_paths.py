@@ -22,12 +22,12 @@ job name, which means the newest run of that name.
 from __future__ import annotations
 
 import functools
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote
 
 from headrace.home import RUNS, home_dir
+from headrace.name_order import by_number
 
 ENGINE = "engine"
 """Writer of the events of an engine's supervisor, and folder of what the engine itself keeps."""
@@ -55,16 +55,6 @@ def component(name: str) -> str:
 def decode(name: str) -> str:
     """Reverses `component`."""
     return unquote(name)
-
-
-def by_number(name: str) -> tuple[tuple[bool, int, str], ...]:
-    """Returns a key that sorts names with numbers in them as people do.
-
-    >>> sorted(["algo-10", "agent", "algo-9", "10", "9"], key=by_number)
-    ['9', '10', 'agent', 'algo-9', 'algo-10']
-    """
-    parts = (part for part in re.split(r"([0-9]+)", name) if part)
-    return tuple((False, int(part), "") if part.isdecimal() else (True, 0, part) for part in parts)
 
 
 @functools.total_ordering

@@ -24,9 +24,9 @@ import msgspec
 from headrace.errors import RecordDamaged, StorageError, UsageError
 from headrace.held_file import alone_in
 from headrace.own_runs import enter_run, require_started_here
-from headrace.private_folders import make_folders
+from headrace.private_folders import make_folders, write_atomically
 from headrace.record_files import read_json
-from headrace.runs.record_pieces import PieceMissing, replace_file, take_piece
+from headrace.runs.record_pieces import PieceMissing, take_piece
 from headrace.runs.run_paths import RunPaths
 from headrace.runs.segment_bundles import COUNT, bundles_place, in_bundles, segments_of
 from headrace.runs.segments import (
@@ -244,7 +244,7 @@ class RecordCopy:
         for segments in read_segments(self._store, folder, there, cursor.name):
             for name, data in segments:
                 self._take(copied, cursor, name, data, joined(folder, name))
-            replace_file(self.paths.root / COPIED, msgspec.json.encode(copied))
+            write_atomically(self.paths.root / COPIED, msgspec.json.encode(copied))
         if missing:
             raise RecordDamaged(
                 f"{joined(folder, segment_name(missing, '*'))} is missing: what was stored after it is not copied",

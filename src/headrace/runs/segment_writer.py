@@ -8,7 +8,6 @@ by one segment. A segment that could not be written is kept and tried again as i
 from __future__ import annotations
 
 import logging
-import os
 import secrets
 import time
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from headrace.errors import HeadraceError
+from headrace.private_folders import write_atomically
 from headrace.runs.record_pieces import Known, NewPieces
 from headrace.runs.run_paths import RunPaths
 from headrace.runs.segment_bundles import Bundler, bundles_place
@@ -158,10 +158,8 @@ class SegmentWriter:
         return stored
 
     def _remember(self, stored: Stored) -> None:
-        temporary = self._state.with_name(f".{self._state.name}.{os.getpid()}")
         try:
-            temporary.write_bytes(msgspec.json.encode(stored))
-            temporary.replace(self._state)
+            write_atomically(self._state, msgspec.json.encode(stored))
             self._state_error = ""
         except OSError as error:
             if str(error) != self._state_error:

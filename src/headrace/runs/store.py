@@ -25,7 +25,7 @@ from headrace._version import __version__
 from headrace.errors import RunNotFound
 from headrace.held_file import alone_in
 from headrace.own_runs import enter_run
-from headrace.private_folders import make_folders
+from headrace.private_folders import make_folders, write_atomically
 from headrace.record_files import Time, read_json
 from headrace.runs.run_paths import RunPaths, component, decode, runs_dir
 from headrace.runs.tail import Damage
@@ -207,9 +207,7 @@ def _signed(header: RunHeader) -> RunHeader:
 
 
 def _write_header(directory: Path, header: RunHeader) -> None:
-    temporary = directory / f".run.json.{os.getpid()}"
-    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(header)) + b"\n")
-    temporary.replace(directory / "run.json")
+    write_atomically(directory / "run.json", msgspec.json.format(msgspec.json.encode(header)) + b"\n")
 
 
 def read_header(paths: RunPaths) -> RunHeader:

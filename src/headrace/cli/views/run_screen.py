@@ -9,6 +9,7 @@ from headrace.cli.views.plan_document import brief
 from headrace.cli.views.terminal import Terminal
 from headrace.insight.render.plain_text import duration
 from headrace.instance.launch_plan import LaunchPlan
+from headrace.name_order import by_number
 from headrace.runs import ArtefactsStored, Event, LoaderSecond, LogLine, Metric, Run, Status, Stream, read_plan
 from headrace.runs.cause import in_words
 from headrace.runs.event_text import counted, files_left, losses, record_text, told
@@ -19,7 +20,7 @@ from headrace.runs.events import (
     SecondaryStatus,
     StatusChanged,
 )
-from headrace.runs.run_paths import AGENT, RunPaths, by_number
+from headrace.runs.run_paths import AGENT, RunPaths
 
 LAST_LINES = 10
 CLASHES = 10  # that are named

@@ -31,8 +31,9 @@ from headrace.engines.kubernetes.send_record import (
     is_output,
 )
 from headrace.errors import RecordDamaged
+from headrace.private_folders import write_atomically
 from headrace.runs import RunPaths
-from headrace.runs.record_pieces import BATCH_BYTES, Known, digest_of, replace_file, take_piece
+from headrace.runs.record_pieces import BATCH_BYTES, Known, digest_of, take_piece
 from headrace.runs.segments import GROWING, Piece, decode
 
 END = "end_of_record"  # below the run's engine directory
@@ -88,7 +89,7 @@ class RecordFetch:
             if header.last:
                 if not self._fetch_outputs(deadline):
                     return False
-                replace_file(self._paths.engine / END, answer)
+                write_atomically(self._paths.engine / END, answer)
                 return True
             take_all(self._paths, header.pieces, contents)
             if sum(piece.size for piece in header.pieces) < BATCH_BYTES or time.monotonic() > deadline:

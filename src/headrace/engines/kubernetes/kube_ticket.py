@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.engines.ticket import Ticket
-from headrace.instance.launch_plan import write_atomically
+from headrace.private_folders import write_atomically
 from headrace.runs import RunPaths
 
 LEADER = "leader_pod"

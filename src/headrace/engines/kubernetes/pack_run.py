@@ -24,7 +24,7 @@ from headrace.engines.planning.prepare_run import bring_job_code, write_job, wri
 from headrace.engines.remote_job import ranks_beside_workers
 from headrace.errors import EngineRefused
 from headrace.hosting.helpers.store_record import RecordOrder, write_order
-from headrace.instance.launch_plan import HostPlan, plan_text
+from headrace.instance.launch_plan import HostPlan
 from headrace.instance.storage import is_s3
 from headrace.runs import RunPaths, runs_dir
 
@@ -70,7 +70,6 @@ def prepare_kubernetes_run(planned: KubernetesJob, paths: RunPaths) -> Payload:
     write_job(job, paths)
     if not is_s3(job.source_dir):  # else every pod fetches it
         bring_job_code(job, paths)
-    paths.plan.write_text(plan_text(plan), encoding="utf-8")
     write_trees(job, plan, planned.orders, paths, code=None, interface="eth0", views=True)
     prepare_artefacts(job, plan, paths)
     prepare_channels(plan, planned.orders, paths)

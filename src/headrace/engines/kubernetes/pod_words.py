@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
+from headrace.private_folders import write_atomically
 from headrace.runs import Cause, RunPaths, Status
-from headrace.runs.record_pieces import replace_file
 
 LAST_WORD, ASKED, FETCHED = "last_word.json", "asked", "fetched"
 MOST_BYTES = 4096  # of a termination message
@@ -66,7 +66,7 @@ def write_last_word(paths: RunPaths, word: LastWord, termination_log: Path) -> N
     """Writes the last word of this pod to both places. Raises OSError."""
     data = encode_last_word(word)
     termination_log.write_bytes(data)
-    replace_file(paths.engine / LAST_WORD, data)
+    write_atomically(paths.engine / LAST_WORD, data)
 
 
 def is_whole(paths: RunPaths) -> bool:

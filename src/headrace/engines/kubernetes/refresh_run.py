@@ -22,7 +22,7 @@ from headrace.engines.kubernetes.pod_states import (
 from headrace.engines.kubernetes.reach_run import Reached, RunLook, explained, look_at_jobs
 from headrace.engines.platform_news import platform_news
 from headrace.engines.ticket import write_ticket
-from headrace.instance.launch_plan import write_atomically
+from headrace.private_folders import write_atomically
 from headrace.runs import Cause, CauseKind, Run, Status
 from headrace.runs.events import SecondaryStatus
 

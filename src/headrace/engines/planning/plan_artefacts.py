@@ -11,11 +11,12 @@ from headrace.errors import EngineRefused, ObjectMissing, StorageError, UsageErr
 from headrace.hosting.helpers.artefacts import COLLECT, EARLIER, RESTORE, SYNC, ArtefactPlan, HostArtefacts
 from headrace.instance import storage
 from headrace.instance.kept_files import CHECKPOINT_CONFIG
-from headrace.instance.launch_plan import LaunchPlan, write_atomically
+from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.paths import DEFAULT_BASE, TreePaths
 from headrace.instance.s3 import AS_ENVIRONMENT, S3Access
 from headrace.job import Job
 from headrace.log_setup import tell_user
+from headrace.private_folders import write_atomically
 from headrace.runs import RunPaths
 
 DEFAULT_CHECKPOINTS = PurePosixPath(DEFAULT_BASE, "checkpoints")

@@ -19,7 +19,7 @@ from headrace.hosting.inputs.source_code import bring_code, code_digest
 from headrace.instance import build_tree
 from headrace.instance.certificates import write_certificates
 from headrace.instance.channels.stage_orders import ChannelOrder
-from headrace.instance.launch_plan import HostPlan, LaunchPlan, plan_text, write_plan
+from headrace.instance.launch_plan import HostPlan, LaunchPlan, plan_text, write_plan, write_secret
 from headrace.instance.paths import DEFAULT_BASE
 from headrace.job import Job
 from headrace.job.model.path_types import is_archive
@@ -59,7 +59,6 @@ def prepare(
     prepare_install(environments, paths)
     if arrange is not None:
         plan = arrange(plan)
-    paths.plan.write_text(plan_text(plan), encoding="utf-8")
     code = None if plan.isolation.shared_code else paths.code
     write_trees(job, plan, orders, paths, code=code, interface=interface, views=views)
     prepare_artefacts(job, plan, paths)
@@ -113,7 +112,7 @@ def write_trees(
     interface: str,
     views: bool,
 ) -> None:
-    """Writes the tree of every host, with a new secret of the job and its certificates.
+    """Writes the plan, and the tree of every host with it, a new secret of the job and its certificates.
 
     Args:
         job: the job.
@@ -128,7 +127,8 @@ def write_trees(
         UsageError: a hyperparameter or channel that an instance cannot have.
         OSError: a tree cannot be written.
     """
-    secret = secrets.token_hex(32)
+    text, secret = plan_text(plan), secrets.token_hex(32)
+    paths.plan.write_text(text, encoding="utf-8")
     certificates = make_certificates(plan.run_id, [host.name for host in plan.hosts])
     for host in plan.hosts:
         tree = paths.host(host.name)  # host.base_dir is what the host itself sees
@@ -147,7 +147,8 @@ def write_trees(
             distributions=plan.distributions,
             network_interface_name=interface,
         )
-        write_plan(plan, tree, secret)
+        write_plan(text, tree)
+        write_secret(secret, tree)
         write_certificates(tree, certificates[host.name])
 
 

@@ -39,17 +39,12 @@ from headrace.hosting.supervision.attempts import LINKED_TREE
 from headrace.hosting.supervision.one_host import supervise_host
 from headrace.hosting.supervision.stop_orders import StopOrders
 from headrace.instance.certificates import CA_NAME, CERTIFICATE_NAME, KEY_NAME
-from headrace.instance.launch_plan import (
-    SECRET_NAME,
-    LaunchPlan,
-    Ports,
-    channel_dir,
-    write_atomically,
-)
+from headrace.instance.launch_plan import SECRET_NAME, LaunchPlan, Ports, channel_dir
 from headrace.instance.launch_plan import read_plan as read_plan_of_tree
 from headrace.instance.lifeline import StopJob
 from headrace.instance.paths import TreePaths, base_directory
 from headrace.log_setup import VARIABLE, log_to_stderr
+from headrace.private_folders import write_atomically
 from headrace.runs import CauseKind, EventWriter, LogFollower, Run, RunPaths, Selector, Status, read_plan
 from headrace.runs.events import AttemptStarted
 from headrace.runs.run_paths import AGENT, ENGINE

@@ -34,9 +34,9 @@ from headrace.engines.sagemaker.stage_channel import (
 from headrace.engines.sagemaker.stored_record import forget_copy, known_here
 from headrace.engines.ticket import by_this_process, read_ticket, write_ticket
 from headrace.errors import HeadraceError
-from headrace.instance.launch_plan import write_atomically
 from headrace.instance.storage import Store
 from headrace.job import Job
+from headrace.private_folders import write_atomically
 from headrace.runs import Run, RunPaths, give_to_engine
 
 _log = logging.getLogger(__name__)

@@ -35,7 +35,7 @@ from headrace.hosting.supervision.agent_starter import AgentStarter, Started
 from headrace.hosting.supervision.run_environment import supervisor_environment
 from headrace.hosting.supervision.scratch_dir import remove_scratch, scratch_dir, sweep_scratch
 from headrace.instance.isolation_level import BY_NODE, NO_ISOLATION, SHARED_NETWORK
-from headrace.instance.launch_plan import SECRET_NAME, HostPlan, LaunchPlan, channel_dir, write_plan
+from headrace.instance.launch_plan import HostPlan, LaunchPlan, plan_text, write_plan
 from headrace.instance.lifeline import MACHINE_PYTHON, RUN_ID, SCRATCH
 from headrace.instance.paths import BASE_VARIABLE, DEFAULT_BASE
 from headrace.processes.bootstrap import become_subreaper
@@ -148,8 +148,7 @@ def _start(starter: AgentStarter, host: str, words: Sequence[str], variables: Ma
 def _tell(plan: LaunchPlan, host: HostPlan, base_dir: str) -> None:
     """Writes the plan into the tree of a host as its agent gets it, which sees the tree in `base_dir`."""
     hosts = tuple(msgspec.structs.replace(each, base_dir=base_dir) if each is host else each for each in plan.hosts)
-    secret = (channel_dir(host.base_dir) / SECRET_NAME).read_text()
-    write_plan(msgspec.structs.replace(plan, hosts=hosts), host.base_dir, secret)
+    write_plan(plan_text(msgspec.structs.replace(plan, hosts=hosts)), host.base_dir)
 
 
 def agent_variables(plan: LaunchPlan, host: HostPlan) -> dict[str, str]:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import msgspec
 
 from headrace.engines.ticket import Ticket
-from headrace.instance.launch_plan import write_atomically
+from headrace.private_folders import write_atomically
 from headrace.runs import RunPaths
 
 NOT_KNOWN = 0  # no job of Slurm has this id

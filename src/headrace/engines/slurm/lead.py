@@ -51,17 +51,10 @@ from headrace.hosting.supervision.attempts import await_instances, clear
 from headrace.hosting.supervision.record_storing import store_rest
 from headrace.hosting.supervision.stop_orders import StopOrders, by_user
 from headrace.hosting.supervision.supervisor import Supervisor
-from headrace.instance.launch_plan import (
-    SECRET_NAME,
-    LaunchPlan,
-    Ports,
-    channel_dir,
-    plan_text,
-    write_atomically,
-    write_plan,
-)
+from headrace.instance.launch_plan import LaunchPlan, Ports, plan_text, write_plan
 from headrace.instance.lifeline import StopJob
 from headrace.log_setup import VARIABLE, log_to_stderr
+from headrace.private_folders import write_atomically
 from headrace.processes.bootstrap import become_subreaper
 from headrace.runs import Cause, CauseKind, EventWriter, Run, RunPaths, Status, read_plan
 from headrace.runs.events import AttemptStarted, SecondaryStatus, StatusChanged
@@ -203,10 +196,10 @@ def _place(paths: RunPaths, start: HostOrder, variables: Mapping[str, str]) -> L
     submitted = read_plan(paths, LaunchPlan)
     ports = ports_of(int(variables["SLURM_JOB_ID"])) if start.share_nodes else Ports()
     plan = placed(submitted, allocation, addresses_of(allocation.nodes), start.ranks, ports)
+    text = plan_text(plan)
     for host in plan.hosts:
-        secret = (channel_dir(host.base_dir) / SECRET_NAME).read_text()
-        write_plan(plan, host.base_dir, secret)
-    write_atomically(paths.plan, plan_text(plan).encode())
+        write_plan(text, host.base_dir)
+    write_atomically(paths.plan, text.encode())
     return plan
 
 

@@ -27,10 +27,9 @@ from headrace.grid.batch.grid_bundle import (
 from headrace.grid.controller.line_jobs import attempt_name
 from headrace.grid.controller.start_attempt import start_or_adopt
 from headrace.home import home_dir
-from headrace.instance.launch_plan import write_atomically
 from headrace.instance.storage import Store, join
 from headrace.job import Job
-from headrace.private_folders import make_folders
+from headrace.private_folders import make_folders, write_atomically
 from headrace.runs import Run, Status
 
 

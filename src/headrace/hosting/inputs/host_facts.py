@@ -11,8 +11,9 @@ import msgspec
 import psutil
 
 from headrace.errors import UsageError
-from headrace.instance.launch_plan import HostPlan, LaunchPlan, write_atomically
+from headrace.instance.launch_plan import HostPlan, LaunchPlan
 from headrace.instance.paths import TreePaths
+from headrace.private_folders import write_atomically
 
 
 def interface_of(address: str) -> str:

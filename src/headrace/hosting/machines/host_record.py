@@ -15,8 +15,9 @@ from pathlib import Path
 
 import msgspec
 
+from headrace.private_folders import write_atomically
 from headrace.runs import RunPaths
-from headrace.runs.record_pieces import Known, NewPieces, replace_file, take_piece
+from headrace.runs.record_pieces import Known, NewPieces, take_piece
 from headrace.runs.run_paths import ENGINE, component
 from headrace.runs.segments import EVENTS, GROWING, Piece, is_recorded
 from headrace.runs.tail import Tree
@@ -129,7 +130,7 @@ class RecordSender:
         if self.fresh or bases != self._bases:
             self._bases = dict(sizes) if self.fresh else bases
             self._paths.engine.mkdir(exist_ok=True)
-            replace_file(self._paths.engine / BASES, msgspec.json.encode(self._bases))
+            write_atomically(self._paths.engine / BASES, msgspec.json.encode(self._bases))
             self.fresh = False
         known = Known()
         for path in _files(self._paths):

@@ -16,8 +16,9 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from headrace.name_order import by_number
 from headrace.runs.events import LeftFolder
-from headrace.runs.run_paths import RunPaths, by_number, decode
+from headrace.runs.run_paths import RunPaths, decode
 
 CACHES = (
     *("__pycache__", "*.pyc", ".cache", ".nv", ".triton", "triton", ".*_cache", ".ipynb_checkpoints", ".X11-unix"),

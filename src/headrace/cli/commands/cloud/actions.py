@@ -10,6 +10,7 @@ import click
 
 from headrace.cli.options import echo_json
 from headrace.errors import UsageError
+from headrace.private_folders import write_atomically
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -104,7 +105,6 @@ def write_files(folder: Path, files: Mapping[str, bytes], *, update: bool, dry_r
     Raises:
         UsageError: one is there with another content, and then none is written; or it cannot be written.
     """
-    from headrace.runs.record_pieces import replace_file
 
     try:
         there = {name: (folder / name).read_bytes() if (folder / name).exists() else None for name in files}
@@ -118,7 +118,7 @@ def write_files(folder: Path, files: Mapping[str, bytes], *, update: bool, dry_r
             for name in (name for name, is_new in new.items() if is_new):
                 path = folder / name
                 path.parent.mkdir(parents=True, exist_ok=True)
-                replace_file(path, files[name])
+                write_atomically(path, files[name], 0o666)
     except OSError as error:
         raise UsageError(
             f"--to {folder}: {error.strerror or error}", hint="name a folder in which you may write"
