@@ -120,3 +120,13 @@ def test_the_report_of_a_run_whose_metrics_are_held_reads_only_what_is_new_of_th
     assert (found.training, found.groups) == (anew.training, anew.groups)
     assert found.training is not None
     assert growing.version().metrics == 60
+
+
+def test_a_page_whose_report_is_asked_for_first_reads_the_metrics_once_for_its_charts_too(tmp_path: Path) -> None:
+    run = record(tmp_path, "job", {rank(0): loader(0.4, seconds=20)}, ended=None)
+    page = RunCache(tmp_path).open("job", metrics=True)
+    assert page.report().training == report(run).training
+    assert opened(run.paths.root / "metrics", lambda: page.metrics(None, None, 10)) == []
+    listed = RunCache(tmp_path).open("job")  # a row of the list: nothing of its metrics stays in memory
+    listed.report()
+    assert opened(run.paths.root / "metrics", lambda: listed.metrics(None, None, 10)) != []

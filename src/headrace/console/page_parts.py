@@ -199,7 +199,7 @@ class Pages:
 
     def report(self, request: Request) -> str:
         """Returns the report of a run."""
-        index = self._index(request)
+        index = self._library.open(request.path_params["run"], metrics=True)  # its charts are beside it
         try:
             report = index.report()
         except (OSError, msgspec.DecodeError) as error:

@@ -83,6 +83,7 @@ class RunIndex:
     Attributes:
         paths: the run's directory.
         run: the run.
+        keeps_metrics: charts and report read the metrics once for both, until they are forgotten.
     """
 
     def __init__(self, paths: RunPaths, alive: Alive | None = None) -> None:
@@ -93,6 +94,7 @@ class RunIndex:
         self._events = EventFollower(paths, self.run.on_damage)
         self._metrics = MetricFollower(paths, self.run.on_damage)
         self._columns = Columns()
+        self.keeps_metrics = False
         self._facts: tuple[object, RunHeader, tuple[GroupLine, ...], bool] | None = None
         self._word = False
         self._state: tuple[tuple[int, bool], RunState] | None = None
@@ -104,6 +106,7 @@ class RunIndex:
         with self._lock:
             self._metrics = MetricFollower(self.paths, self.run.on_damage)
             self._columns = Columns()
+            self.keeps_metrics = False
 
     def state(self) -> RunState:
         """Returns what its events say by now."""
@@ -190,7 +193,7 @@ class RunIndex:
 
     def _judged(self) -> insight.Report:
         with self._lock:
-            if self._columns.records:  # they are held: only what is new is read
+            if self.keeps_metrics:
                 self._columns.take(self._metrics.poll())
                 return insight.report(self.run, self._columns)
         return insight.report(Run(self.paths, self._alive))
@@ -291,6 +294,7 @@ class RunCache:
             while len(self._held) > HELD_RUNS:
                 self._held.popitem(last=False)
             if metrics:
+                index.keeps_metrics = True
                 self._with_metrics[paths.id] = index
                 self._with_metrics.move_to_end(paths.id)
             old = []
