@@ -15,13 +15,15 @@ are upper bounds, because this process, which plays all hosts, shares the machin
     busy                    the same while each heartbeat tells of programs, and in each second one of a hundred hosts
                             loses an executor and one feed server is started again
     idle_beats, busy_beats  heartbeats a host and second that were answered
+    complete_s, _cpu_s      from the exit of all ranks with 0 until every host has the verdict
+    lost_s, _cpu_s          of a second job: from the death of ten data hosts until every rank has the list without them
+    stop_s, _cpu_s          from the exit of one rank with 1 until every host that lives has the order to stop
+    failure_s, _cpu_s       and until every one of them has the verdict
+    kilobytes_per_host      resident memory of the authority when all hosts are busy, beyond that without hosts
+    sent_kilobytes_per_host what each host gets from the start to the verdict, without TLS's own
 
 With `--slow 10` all clocks of the protocol run ten times slower, here and in the authority, so that its CPU seconds by
 heartbeat are those at full speed.
-    complete_s, _cpu_s      from the exit of all ranks with 0 until every host has the verdict
-    failure_s, _cpu_s       of a second job: from the exit of one rank with 1 until every host has the verdict
-    kilobytes_per_host      resident memory of the authority when all hosts are busy, beyond that without hosts
-    sent_kilobytes_per_host what each host gets from the start to the verdict, without TLS's own
 """
 
 from __future__ import annotations
@@ -80,6 +82,7 @@ from headrace.runs import Cause, CauseKind, EventWriter, Status
 LIMIT = 600.0  # seconds for what must happen
 TOGETHER = 25  # hosts that connect at one time: this process is the other end of all handshakes
 EXECUTORS = 4
+DYING = 10  # data hosts that die at once, of half of them at most
 TRAIN, DATA = "train", "data"
 
 
@@ -128,7 +131,7 @@ class SimulatedHost:
         self.busy = False
         self.answers = 0  # orders that came
         self.ready = 0  # feed servers that are ready, in the list that it has
-        self.started = self.stopping = self.ended = False
+        self.started = self.stopping = self.ended = self.dead = False
         self.verdict: Status | None = None
         self._serves = plan.group(host.group).feed_executors
         self._streams = expected_streams(plan, host.name)
@@ -144,10 +147,10 @@ class SimulatedHost:
         self.report = self._client.report
 
     async def run(self) -> None:
-        """Talks until the verdict."""
+        """Talks until the verdict, or until it is dead."""
         talking = asyncio.ensure_future(self._client.run())
         try:
-            while self.verdict is None:
+            while self.verdict is None and not self.dead:
                 if talking.done():
                     talking.result()
                 await asyncio.sleep(0.05)
@@ -355,14 +358,24 @@ async def complete(
 
 
 async def fail(plan: LaunchPlan, certificates: Mapping[str, Certificates], folder: Path) -> dict[str, float]:
-    """Plays a job whose last rank exits with 1. Returns its part of a row."""
+    """Plays a job in which data hosts die, and then its last rank exits with 1. Returns its part of a row."""
     async with job(plan, certificates, folder) as (authority, hosts, _):
+        trainers = [host for host in hosts if host.name in plan.group(TRAIN).hosts]
+        servers = [host for host in hosts if host not in trainers]
+        dying = servers[: min(DYING, len(servers) // 2)]
+        living = [host for host in hosts if host not in dying]
         clocks = Clocks(authority)
-        name = plan.group(TRAIN).hosts[-1]
-        next(host for host in hosts if host.name == name).exit(1)
-        await until(lambda: all(host.verdict is not None for host in hosts), [])
-        row = clocks.row("failure")
-    assert {host.verdict for host in hosts} == {Status.FAILED}
+        for host in dying:
+            host.dead = True
+        await until(lambda: all(host.ready == len(servers) - len(dying) for host in trainers), [])
+        row = clocks.row("lost")
+        clocks = Clocks(authority)
+        trainers[-1].exit(1)
+        await until(lambda: all(host.stopping for host in living), [])
+        row |= clocks.row("stop")
+        await until(lambda: all(host.verdict is not None for host in living), [])
+        row |= clocks.row("failure")
+    assert {host.verdict for host in living} == {Status.FAILED}
     return row
 
 
