@@ -17,12 +17,16 @@ def test_half_of_the_hosts_train_and_the_other_half_serves(tmp_path: Path) -> No
     assert (groups[TRAIN].feed_executors, groups[DATA].entry_point) == (0, False)
 
 
-def test_a_job_of_simulated_hosts_starts_on_the_real_authority_and_its_failure_reaches_all(tmp_path: Path) -> None:
+def test_a_job_of_simulated_hosts_starts_on_the_real_authority_and_loses_a_data_host_and_its_failure_reaches_all(
+    tmp_path: Path,
+) -> None:
     plan = make_plan(4, tmp_path)
     with counted() as received:
         row = asyncio.run(fail(plan, prepare(plan, tmp_path), tmp_path))
-    assert {"failure_s", "failure_cpu_s"} == row.keys()
+    assert row.keys() == {f"{what}{unit}" for what in ("lost", "stop", "failure") for unit in ("_s", "_cpu_s")}
+    assert row["stop_s"] <= row["failure_s"]
     assert received[0] > 0
     events = (tmp_path / "events" / "supervisor.jsonl").read_text()
     assert events.count('"host_registered"') == 4
     assert '"exit_code":1' in events
+    assert events.count('"host_lost"') == 1

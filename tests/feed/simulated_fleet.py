@@ -1,9 +1,9 @@
 """Many ranks and many data hosts in one simulated network, in one process and without a descriptor.
 
 Each rank is the real session over the real `RemotePool`. What is simulated is the clock, the receivers with their TCP
-connections, and the feed servers: first come, first served, by the executors of a host. A session has descriptors for
-slabs, two for each; here slabs are ordinary memory, which the simulated hosts write to. All ranks take a batch, compute
-for the same time, and take the next one, as in data-parallel training.
+connections, and the feed servers, which make the smallest step first. A session has descriptors for slabs, two for
+each; here slabs are ordinary memory, which the simulated hosts write to. All ranks take a batch, compute for the same
+time, and take the next one, as in data-parallel training.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -53,20 +54,21 @@ class Host:
     """A data host.
 
     Attributes:
-        busy: until when each executor is at work.
+        executors: how many; `idle`: of these.
+        queue: what waits, the smallest step first.
+        lives: how often it has died.
         clients: connections, by rank and route.
-        most: connections at one time.
         seconds: of work done.
-        sent: bytes.
     """
 
     name: str
-    busy: list[float]
+    executors: int
+    idle: int
     alive: bool = True
+    lives: int = 0
+    queue: list[tuple[int, int, tuple[int, int], messages.SliceRequest]] = field(default_factory=list)
     clients: set[tuple[int, int]] = field(default_factory=set)
-    most: int = 0
     seconds: float = 0.0
-    sent: int = 0
 
 
 class _Receiver(Link):
@@ -128,7 +130,7 @@ class Fleet:
         self.built = Built(Data(self.length, 16), default_collate, default_collate=True)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
-        self.hosts = {f"h{n}:7070": Host(f"h{n}:7070", [0.0] * executors) for n in range(hosts)}
+        self.hosts = {f"h{n}:7070": Host(f"h{n}:7070", executors, executors) for n in range(hosts)}
         (folder / "secret").touch(0o600)
         (folder / "secret").write_text("5e" * 32)
         endpoints = Endpoints(",".join(f"tcp://{name}" for name in self.hosts), str(folder / "secret"))
@@ -138,6 +140,7 @@ class Fleet:
         self.sessions: list[Session] = []
         self._heard: set[int] = set()
         self.waits: list[float] = []  # of the slowest rank, each step
+        self.spoken = 0  # bytes of messages, without the batches
         self.most = Counter[int]()  # hosts that a rank was connected to at one time
 
     # The network
@@ -146,6 +149,8 @@ class Fleet:
         heapq.heappush(self._events, (self.time + seconds, next(self._order), action))
 
     def _tell(self, rank: int, route: int, message: messages.Message) -> None:
+        self.spoken += len(messages.encode(message))
+
         def arrive() -> None:
             self.pools[rank].frames.append(Frame(message, route))  # type: ignore[arg-type]
             self._heard.add(rank)
@@ -155,6 +160,7 @@ class Fleet:
     def said(self, rank: int, route: int, message: messages.Message) -> None:
         """A rank speaks."""
         key = rank, route
+        self.spoken += len(messages.encode(message))
         if isinstance(message, messages.Dial):
             self._later(LAG, lambda: self._dialled(key, self.hosts[message.address.removeprefix("tcp://")]))
         elif isinstance(message, messages.Down):
@@ -165,6 +171,8 @@ class Fleet:
             self._tell(*key, messages.Opened(1, length, False, {"torch": "1"}, shards))
         elif isinstance(message, messages.SliceRequest) and key in self._routes:
             self._later(LAG, lambda: self._asked(key, message))
+        elif isinstance(message, messages.Cancel):
+            self._later(LAG, lambda: self._cancelled(key, set(message.requests)))
 
     def _dialled(self, key: tuple[int, int], host: Host) -> None:
         if not host.alive:
@@ -172,37 +180,52 @@ class Fleet:
             return
         host.clients.add(key)
         self._routes[key] = host
-        host.most = max(host.most, len(host.clients))
         self.most[key[0]] = max(self.most[key[0]], sum(rank == key[0] for rank, _ in self._routes_of(key[0])))
-        self._tell(*key, messages.Welcome(b"", host.name, len(host.busy)))
+        self._tell(*key, messages.Welcome(b"", host.name, host.executors))
 
     def _routes_of(self, rank: int) -> Iterator[tuple[int, int]]:
         return ((rank, worker.route) for worker in self.pools[rank].workers() if (rank, worker.route) in self._routes)
 
     def _asked(self, key: tuple[int, int], request: messages.SliceRequest) -> None:
         host = self._routes.get(key)
-        if host is None or not host.alive:
-            return
-        work = self._pace * sum(len(batch.keys) for batch in request.batches)
-        slot = min(range(len(host.busy)), key=host.busy.__getitem__)
-        host.busy[slot] = max(self.time, host.busy[slot]) + work
-        self._later(host.busy[slot] - self.time, lambda: self._made(key, host, request, slot, work))
+        if host is not None:
+            heapq.heappush(host.queue, (request.batches[0].step, next(self._order), key, request))
+            self._start(host)
 
-    def _made(self, key: tuple[int, int], host: Host, request: messages.SliceRequest, slot: int, work: float) -> None:
-        if self._routes.get(key) is not host:
-            return
-        slab = self.sessions[key[0]]._assembly.ledger[request.slab] if request.slab else None
-        done, fresh = make_slice(self.built, request, slab, slot)
-        assert fresh is None
-        host.seconds += work
-        host.sent += done.size
-        self._tell(*key, msgspec.structs.replace(done, seconds=work, cpu=work))
+    def _cancelled(self, key: tuple[int, int], numbers: set[int]) -> None:
+        host = self._routes.get(key)
+        given_back = [] if host is None else [at for at in host.queue if at[2] == key and at[3].number in numbers]
+        for at in given_back:
+            host.queue.remove(at)
+            self._tell(*key, messages.Cancelled(at[3].number))
+        if given_back:
+            heapq.heapify(host.queue)
+
+    def _start(self, host: Host) -> None:
+        while host.idle and host.queue:
+            host.idle -= 1
+            _, _, key, request = heapq.heappop(host.queue)
+            work = self._pace * sum(len(batch.keys) for batch in request.batches)
+            self._later(work, partial(self._made, key, host, request, work, host.lives))
+
+    def _made(self, key: tuple[int, int], host: Host, request: messages.SliceRequest, work: float, lives: int) -> None:
+        if host.lives != lives:
+            return  # it has died meanwhile
+        host.idle += 1
+        self._start(host)
+        if self._routes.get(key) is host:
+            slab = self.sessions[key[0]]._assembly.ledger[request.slab]
+            done, _ = make_slice(self.built, request, slab, 0)
+            host.seconds += work
+            self._tell(*key, msgspec.structs.replace(done, seconds=work, cpu=work))
 
     def kill(self, names: Sequence[str]) -> None:
         """Hosts die at once."""
         for name in names:
             host = self.hosts[name]
-            host.alive, clients, host.clients = False, host.clients, set()
+            host.alive, host.lives, host.idle = False, host.lives + 1, host.executors
+            host.queue.clear()
+            clients, host.clients = host.clients, set()
             for key in clients:
                 self._routes.pop(key)
                 self._tell(*key, messages.Down("connection reset by peer"))
@@ -210,7 +233,7 @@ class Fleet:
     def revive(self, names: Sequence[str]) -> None:
         """Hosts are there again."""
         for name in names:
-            self.hosts[name].alive, self.hosts[name].busy = True, [self.time] * len(self.hosts[name].busy)
+            self.hosts[name].alive = True
 
     # The ranks
 
@@ -221,9 +244,8 @@ class Fleet:
         opening = messages.Open(1, "m:f", {}, "", "", True)
         asked = messages.SliceRequest(0, 1, 0, 0, (messages.BatchRows(0, 0, 1, 0, 1, [0]),), False, 0)
         learned, scratch = make_slice(self.built, asked, None, 0)
-        assert scratch is not None
+        del scratch  # with its descriptors
         with ExitStack() as stack:
-            stack.callback(scratch.close)
             stack.enter_context(mock.patch.object(Slab, "create", MemorySlab))
             for pool, plan in zip(self.pools, self.plans, strict=True):
                 session = Session(pool, opening, policy, SessionStats(), _fail)
@@ -242,8 +264,9 @@ class Fleet:
             due = waiting if self.time >= look else waiting & self._heard
             look = self.time + TICK if self.time >= look else look
             for rank in sorted(due):
-                if self.sessions[rank].ready(0, number):
-                    taken = self.sessions[rank].take(0, number)
+                session = self.sessions[rank]
+                if session.ready(0, number) or session.ready(0, number):  # what follows from what came is asked next
+                    taken = session.take(0, number)
                     assert taken is not None
                     batches[rank] = taken[0]
                     waiting.discard(rank)
@@ -274,12 +297,10 @@ class Fleet:
         clients, seconds = [len(host.clients) for host in living], [host.seconds for host in living]
         return {
             "connections": sum(clients),
-            "least": min(clients),
-            "most": max(clients),
-            "of_a_rank": max(self.most.values()),
+            "host_least": min(clients),
+            "host_most": max(clients),
             "work_p5": statistics.quantiles(seconds, n=20)[0] / statistics.fmean(seconds),
             "work_p95": statistics.quantiles(seconds, n=20)[-1] / statistics.fmean(seconds),
-            "bytes": sum(host.sent for host in living),
         }
 
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from feed_servers import open_descriptors
 from simulated_fleet import Fleet
 from simulator import plain
 from test_feed_simulated import check
 
 from headrace.feed.client.remote_pool import MOST_HOSTS, in_order_of
 from headrace.feed.wire.endpoints import Endpoint
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from bench.fleet import measure
 
 HOSTS = [Endpoint(f"algo-{number}", f"tcp://10.0.0.1:{number}") for number in range(1, 1001)]
 
@@ -71,7 +77,7 @@ def test_hosts_that_die_in_tens_are_replaced_and_come_back_and_no_batch_changes(
             take(fleet, step)
         assert [fleet.used(rank) for rank in range(6)] == first
         assert fleet.summary()["connections"] == 6 * MOST_HOSTS
-        assert fleet.summary()["of_a_rank"] <= MOST_HOSTS + len(lost)
+        assert max(fleet.most.values()) <= MOST_HOSTS + len(lost)
 
 
 def test_a_fleet_of_at_most_32_hosts_is_used_whole(tmp_path: Path) -> None:
@@ -106,3 +112,11 @@ def test_all_hosts_are_asked_what_they_hold_and_all_are_used_where_they_hold_dif
         for rank in range(2):
             assert len(fleet.used(rank)) == (hosts if apart else MOST_HOSTS)
         assert fleet.summary()["connections"] == 2 * len(fleet.used(0))
+
+
+def test_the_measurement_of_a_fleet_loses_hosts_and_needs_no_descriptor() -> None:
+    before = open_descriptors()
+    row = measure(20, 100, steps=36, load=0.5, window=4)
+    assert (row["connections"], row["connections_after"], row["died"]) == (640, 640, 10)
+    assert row["descriptors"] == before
+    assert row["dying_wait_most_ms"] < 1000
