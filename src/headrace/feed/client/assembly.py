@@ -116,10 +116,10 @@ class Assembly:
         return slab
 
     def _size(self, slice_: Slice) -> int:
-        plans = slice_.bundle.plans
+        bundle = slice_.bundle
         if self._layout is not None and not slice_.whole:
-            return max(1, sum(self._layout.size(plan.rows) for plan in plans))
-        return pytree.align(self._batch_bytes) * len(plans)
+            return max(1, self._layout.size(bundle.plan.rows) * len(bundle.plans))
+        return pytree.align(self._batch_bytes) * len(bundle.plans)
 
     def arrived(self, slice_: Slice, slab: SlabNumber, done: messages.Done, frame: Frame) -> None:
         """Takes a worker's answer.
@@ -159,12 +159,10 @@ class Assembly:
             self._layout, self._encoded = layout, done.layout
         elif layout != self._layout:
             raise ProtocolError("the rows that came have another layout than those asked for")
-        nodes: list[list[Any] | None] = []
-        start = 0
-        for plan in bundle.plans:
-            nodes.append(layout.describe(plan.rows, start))
-            start += layout.size(plan.rows)
-        self._results[bundle] = _Result(nodes, start)
+        rows, batches = bundle.plan.rows, len(bundle.plans)
+        size = layout.size(rows)
+        nodes: list[list[Any] | None] = [layout.describe(rows, place * size) for place in range(batches)]
+        self._results[bundle] = _Result(nodes, batches * size)
 
     def _whole(self, bundle: Bundle, done: messages.Done, size: int) -> None:
         if len(done.nodes) != len(bundle.plans) and not done.failures:

@@ -217,7 +217,7 @@ class Exchange:
     def greet(self, now: float) -> None:
         """Starts, or connects to, the workers that are missing, and has the new ones open the pipeline."""
         for worker in self._worker_pool.maintain(now):
-            self._worker_pool.tell(worker, self._opening)
+            worker.link.post(self._opening, worker.route)
 
     def _dismiss(self) -> None:
         """Asks those that are to go for nothing more, and lets go of them when they owe nothing."""
@@ -396,7 +396,7 @@ class Exchange:
             return
         self._assembly.ledger.settle(request.slab)
         if isinstance(message, messages.Lost):
-            self._worker_pool.note_lost(worker, message.reason)
+            worker.reason = message.reason  # its host replaces the executor
         outcome = request.answered(message, now)
         if isinstance(message, messages.Done) and outcome is Outcome.ROWS:
             self._done(worker, request, message, frame)

@@ -94,7 +94,7 @@ class Schedule:
         return max(1, min(BUNDLE_BATCHES, int(affordable), limit // size))
 
     def push(self, plans: Sequence[BatchPlan]) -> None:
-        """Adds the next batches in plan order, which travel together. They are of one epoch."""
+        """Adds the next batches in plan order, which travel together: of one epoch and equally many rows."""
         bundle = Bundle(tuple(plans))
         self.bundles[bundle.plan.epoch, bundle.plan.step] = bundle
 

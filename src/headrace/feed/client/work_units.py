@@ -75,7 +75,7 @@ class Slice:
 
 @dataclass(eq=False)
 class Bundle:
-    """Consecutive batches on their way together; usually one.
+    """Consecutive batches on their way together, of one epoch and equally many rows; usually one.
 
     Attributes:
         plans: the batches.
@@ -101,7 +101,7 @@ class Bundle:
     @property
     def rows(self) -> int:
         """Rows of all batches."""
-        return sum(plan.rows for plan in self.plans)
+        return len(self.plans) * self.plan.rows
 
     @property
     def complete(self) -> bool:

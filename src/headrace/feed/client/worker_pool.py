@@ -175,10 +175,6 @@ class WorkerPool(abc.ABC):
         """Asks a worker for a slice."""
         worker.link.post(request, worker.route)
 
-    def tell(self, worker: Worker, opening: messages.Open) -> None:
-        """Has a worker open the pipeline."""
-        worker.link.post(opening, worker.route)
-
     def opened(self, worker: Worker) -> None:
         """The pipeline is open on a worker."""
         worker.state = WorkerState.READY
@@ -259,10 +255,6 @@ class WorkerPool(abc.ABC):
     def handshake(self, worker: Worker, message: messages.Message) -> None:
         """Takes a message of a server's handshake. Local executors have none."""
         raise ProtocolError(f"an unexpected {type(message).__name__} from {worker.name}")
-
-    def note_lost(self, worker: Worker, reason: str) -> None:
-        """One executor of a host died; the host replaces it."""
-        worker.reason = reason
 
     @abc.abstractmethod
     def describe(self) -> str:
