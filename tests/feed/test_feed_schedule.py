@@ -54,11 +54,6 @@ def finish(schedule: Schedule, number: int, request: Request, seconds: float = 0
     return slice_
 
 
-def test_nothing_is_asked_without_a_source_or_without_a_batch() -> None:
-    assert a_schedule(steps=2).next_slice() is None
-    assert a_schedule(("a", 1), steps=0).next_slice() is None
-
-
 def test_batches_are_asked_for_in_order_and_only_as_deep_as_the_executors_reach() -> None:
     asked = ask_all(a_schedule(("a", 2)))
     assert [slice_.bundle.plan.step for _, _, slice_ in asked] == list(range(2 * DEPTH))
@@ -164,31 +159,6 @@ def test_what_one_that_is_to_go_has_not_begun_is_known() -> None:
     assert schedule.workers[1].outstanding_rows == 0
 
 
-def test_an_answer_makes_room_for_the_next_batch() -> None:
-    schedule = a_schedule(("a", 1))
-    (_, first, slice_), _ = ask_all(schedule)
-    assert finish(schedule, 1, first) is slice_
-    assert slice_.bundle.complete
-    [(_, _, following)] = ask_all(schedule)
-    assert following.bundle.plan.step == 2
-    assert schedule.pop(0, 0) is slice_.bundle
-    assert (0, 0) not in schedule.bundles
-
-
-def test_a_second_answer_for_the_same_request_is_dropped() -> None:
-    schedule = a_schedule(("a", 1))
-    request = ask_all(schedule)[0][1]
-    assert finish(schedule, 1, request) is not None
-    assert answered(schedule, 1, request, 0.0) is None
-
-
-def test_an_answer_of_an_unknown_source_or_request_is_dropped() -> None:
-    schedule = a_schedule(("a", 1))
-    request = ask_all(schedule)[0][1]
-    assert answered(schedule, 2, request, 0.0) is None
-    assert schedule.answered(1, 999, 0.0) is None
-
-
 def test_the_parts_of_a_lost_source_are_asked_for_elsewhere_first_of_all() -> None:
     schedule = a_schedule(("a", 1), ("b", 1))
     asked = ask_all(schedule)
@@ -200,17 +170,6 @@ def test_the_parts_of_a_lost_source_are_asked_for_elsewhere_first_of_all() -> No
     again = ask_all(schedule)
     assert [slice_ for _, _, slice_ in again][: len(owed)] == [request.slice for request in owed]
     assert {number for number, _, _ in again} == {2}
-
-
-def test_an_answer_that_comes_after_its_source_was_removed_is_dropped() -> None:
-    schedule = a_schedule(("a", 1), ("b", 1))
-    asked = [each for each in ask_all(schedule) if each[0] == 1]
-    schedule.remove_worker(1)
-    assert answered(schedule, 1, asked[0][1], 0.0) is None
-
-
-def test_removing_an_unknown_source_owes_nothing() -> None:
-    assert a_schedule(("a", 1)).remove_worker(7) == []
 
 
 def died(schedule: Schedule, asked: tuple[int, Request, Slice]) -> bool:
@@ -295,19 +254,6 @@ def test_batches_that_are_not_stackable_are_never_cut() -> None:
     for number, request, _ in ask_all(schedule):
         finish(schedule, number, request, seconds=5.0)
     assert [(slice_.first, slice_.last) for _, _, slice_ in ask_all(schedule)] == [(0, 10)]
-
-
-def test_a_batch_is_complete_only_with_its_last_part() -> None:
-    schedule = a_schedule(("a", 8), rows=10, steps=1)
-    schedule.stackable = True
-    schedule._cost_per_row = 0.05
-    asked = ask_all(schedule)
-    assert len(asked) == 5
-    batch = asked[0][2].bundle
-    for number, request, _ in asked[::-1]:
-        assert not batch.complete
-        finish(schedule, number, request)
-    assert batch.complete
 
 
 def test_a_slow_source_gets_the_latest_part_and_one_at_a_time() -> None:
@@ -460,16 +406,6 @@ def test_at_most_one_in_twenty_requests_is_a_hedge() -> None:
     assert late(schedule, 100.0) is None
     schedule.requested = 100
     assert late(schedule, 100.0) is not None
-
-
-def test_without_hedging_nothing_is_asked_for_twice() -> None:
-    schedule = Schedule()
-    schedule.add_worker(1, "a", 1, 0.0)
-    schedule.push([plan(0)])
-    ask_all(schedule)
-    schedule.add_worker(2, "b", 1, 0.0)
-    assert IdleWorkers(schedule, hedge=False).work(1000.0).again is None
-    assert late(schedule, 1000.0) is not None
 
 
 def test_an_executor_that_works_on_one_part_for_too_long_is_stuck_and_an_answer_begins_the_time_anew() -> None:
