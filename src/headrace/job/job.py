@@ -145,8 +145,10 @@ class Job(Structure):
             problems += [finding for finding in missing if not told(finding)]
         if problems:
             raise JobInvalid(source.problems(problems))
-        job = cls(base_path=base_path, **data)  # type: ignore[arg-type]
-        job._source = source
+        job = cls.__new__(cls)
+        given = {key: value for key, value in data.items() if value is not None}
+        Structure.__init__(job, **given)  # type: ignore[arg-type]  # it was checked just now
+        job._base_path, job._source = base_path.absolute(), source
         return job
 
     @classmethod
