@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
+from headrace.catalog.aws_facts import why_no_bucket
 from headrace.errors import JobInvalid
 from headrace.job.model.field_types import AsMapping, Region, Seconds, one_line, one_of, text_of, whole
 from headrace.job.model.frozen_model import Part
@@ -17,13 +18,14 @@ from headrace.job.problems.pydantic_errors import examine
 BASE = "public.ecr.aws/docker/library/python:3.12-slim"
 """Docker's own image of Python, from AWS's registry, which needs no login."""
 
-_PLACE = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^*?$\s]*)?")
+_PLACE = re.compile(r"s3://(?P<bucket>[^/]+)(/[^*?$\s]*)?")
 _ROLE = re.compile(r"arn:aws[a-z-]*:iam::[0-9]{12}:role/[\w+=,.@/-]{1,512}", re.ASCII)
 
 
 def _place(value: object) -> str:
     uri = text_of(value)
-    if not _PLACE.fullmatch(uri):
+    match = _PLACE.fullmatch(uri)
+    if match is None or why_no_bucket(match["bucket"]):
         raise broken("must be a bucket or a prefix in one", hint="such as s3://my-bucket/grids")
     return uri.rstrip("/")
 

@@ -38,7 +38,7 @@ def status_document(grid: GridRecord, controlled: bool, foreign: bool, shown: in
         shown: how many lines are shown.
         told: what happened.
     """
-    regions = sorted({_region(line) for line in grid.lines})
+    regions = sorted({line.region_now for line in grid.lines})
     ordered = sorted(grid.lines, key=lambda line: (_ORDER.index(line.state), line.index))
     more = len(ordered) - shown
     states = tuple(state.value for state in _ORDER)
@@ -56,7 +56,7 @@ def status_document(grid: GridRecord, controlled: bool, foreign: bool, shown: in
 
 
 def _totals(grid: GridRecord, region: str) -> tuple[str, ...]:
-    lines = [line for line in grid.lines if _region(line) == region]
+    lines = [line for line in grid.lines if line.region_now == region]
     counts = (sum(line.state is state for line in lines) for state in _ORDER)
     return (region or MISSING, *(str(count or "") for count in counts), amount(sum(line.cost for line in lines)))
 
@@ -65,7 +65,7 @@ def _line(line: LineRecord) -> tuple[str, ...]:
     attempt = line.attempt
     run = "" if attempt is None else attempt.run_id or attempt.job_name
     tried, cost = (str(len(line.attempts)), amount(line.cost)) if line.attempts else ("", "")
-    where = _region(line) or MISSING
+    where = line.region_now or MISSING
     return line.written, line.state.value, where, line.engine, tried, run, cost, why_text(line)
 
 
@@ -135,11 +135,6 @@ def changes_text(changes: GridChanges, known: GridRecord, file: str, *, again: b
             before, now = ("none" if each is None else f"{each:g}{unit}" for each in pair)
             said.append(f"  its {what}: {before} before, {now} now")
     return "\n".join(said)
-
-
-def _region(line: LineRecord) -> str:
-    attempt = line.attempt
-    return attempt.region if attempt is not None and line.state is not LineState.WAITING else line.region
 
 
 def _who(grid: GridRecord, controlled: bool) -> str:

@@ -16,7 +16,6 @@ import errno
 import hashlib
 import json
 import os
-import re
 import secrets
 import stat
 import time
@@ -24,6 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from headrace.catalog.aws_facts import why_no_bucket
 from headrace.endpoint.http.http_message import CHUNK_BYTES
 from headrace.endpoint.s3.s3_errors import S3Error
 from headrace.errors import UsageError
@@ -37,7 +37,6 @@ OWN = ".headrace-s3"
 KEY_BYTES = 1024
 _NAME_BYTES = 255
 _BATCH = 500
-_BUCKET = re.compile(r"(?!\d+\.\d+\.\d+\.\d+$)(?!.*\.\.)[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 
 
 _SCHEMA = """
@@ -152,7 +151,7 @@ class ObjectStore:
     def bucket_names(self) -> list[str]:
         """Returns the buckets there are, in order."""
         with os.scandir(self.root) as entries:
-            return sorted(each.name for each in entries if _BUCKET.fullmatch(each.name) and each.is_dir())
+            return sorted(each.name for each in entries if not why_no_bucket(each.name) and each.is_dir())
 
     def bucket_path(self, bucket: str) -> Path:
         """Returns a bucket's folder.
@@ -161,7 +160,7 @@ class ObjectStore:
             S3Error: there is no such bucket.
         """
         path = self.root / bucket
-        if not _BUCKET.fullmatch(bucket) or not path.is_dir():
+        if why_no_bucket(bucket) or not path.is_dir():
             raise S3Error("NoSuchBucket", BucketName=bucket)
         return path
 
@@ -171,7 +170,7 @@ class ObjectStore:
         Raises:
             S3Error: a bucket cannot have that name.
         """
-        if not _BUCKET.fullmatch(bucket):
+        if why_no_bucket(bucket):
             raise S3Error("InvalidBucketName", BucketName=bucket)
         with self.lock:
             try:
@@ -218,7 +217,7 @@ class ObjectStore:
             if prefix:
                 self.create_bucket(bucket)
             path = self.path_of(bucket, prefix.encode()) if prefix else self.root / bucket
-            if path is None or not _BUCKET.fullmatch(bucket):
+            if path is None or why_no_bucket(bucket):
                 raise UsageError(f"s3://{bucket}/{prefix} cannot be a folder")
             if path.is_symlink() and path.resolve() == target:
                 return

@@ -140,7 +140,7 @@ def _within(situation: Situation, ready: list[LineRecord], limits: Limits) -> tu
     going = [line for line in situation.grid.lines if line.state in (LineState.STARTING, LineState.RUNNING)]
     going += [line for line in situation.grid.lines if line.state is LineState.WAITING and line.key in situation.busy]
     total = len(going)
-    regions = Counter(_region(line) for line in going)
+    regions = Counter(line.region_now for line in going)
     local = sum(situation.hosts.get(line.key, 1) for line in going if line.engine == LOCAL)
     found: list[str] = []
     held: list[Held] = []
@@ -164,11 +164,6 @@ def _within(situation: Situation, ready: list[LineRecord], limits: Limits) -> tu
         regions[line.region] += 1
         local += hosts
     return tuple(found), held[0] if held else None
-
-
-def _region(line: LineRecord) -> str:
-    attempt = line.attempt
-    return attempt.region if attempt is not None and line.state is not LineState.WAITING else line.region
 
 
 def _copies(situation: Situation, waiting: list[LineRecord]) -> tuple[tuple[str, str], ...]:

@@ -212,6 +212,12 @@ class LineRecord(LineFacts, frozen=True):
         return self.attempts[-1] if self.attempts else None
 
     @property
+    def region_now(self) -> str:
+        """The region of its newest attempt; of a line that waits, that of its next one."""
+        attempt = self.attempt
+        return attempt.region if attempt is not None and self.state is not LineState.WAITING else self.region
+
+    @property
     def cost(self) -> float:
         """USD of all its attempts, as far as they are known."""
         return sum(each.cost or 0.0 for each in self.attempts)

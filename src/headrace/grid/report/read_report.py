@@ -19,7 +19,6 @@ from headrace.grid.journal.read_grid import grid_names, read_grid
 from headrace.grid.load_grid import read_grid_file
 from headrace.grid.report.grid_report import GridReport, Objective, report_grid
 from headrace.grid.report.line_result import RunFigures
-from headrace.insight.cost.cost_report import cost_report
 from headrace.job.problems.finding import suggestion
 from headrace.own_runs import started_here
 from headrace.runs import Run
@@ -63,7 +62,9 @@ def run_figures(attempt: AttemptRecord, runs: Path | None = None) -> RunFigures 
     try:
         if paths is None:
             return None
-        return RunFigures(last_values(Run(paths)), cost_report(Run(paths), by_work=False).total.value)
+        run = Run(paths)
+        cost = cost_so_far(run, attempt.region)[0] if attempt.cost is None else attempt.cost
+        return RunFigures(last_values(run), cost)
     except (OSError, msgspec.DecodeError):
         return None
 
