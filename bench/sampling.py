@@ -30,7 +30,7 @@ from headrace.agent.metrics.activity import Activity
 from headrace.agent.metrics.sampler import HostSampler
 from headrace.instance.launch_plan import GroupPlan, HostPlan, LaunchPlan, MetricDefinition
 from headrace.processes.process_table import descendants
-from headrace.runs import RunPaths
+from headrace.runs import EventWriter, RunPaths
 
 CHILD = """
 import sys, threading, time
@@ -63,7 +63,10 @@ async def measured(row: str, folder: Path, seconds: float) -> float:
     measuring = None
     if row in ("sampling", "values"):
         definitions = DEFINITIONS if row == "values" else ()
-        measuring = HostSampler(plan(folder, definitions), "algo-1", RunPaths(folder), Activity())
+        paths = RunPaths(folder)
+        measuring = HostSampler(
+            plan(folder, definitions), "algo-1", paths, Activity(), EventWriter(paths.events("algo-1"))
+        )
         await asyncio.sleep(1.5)  # NVML begins in a thread of its own
     began = time.process_time()
     work: list[Awaitable[None]] = []

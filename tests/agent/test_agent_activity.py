@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from headrace.agent.metrics.activity import Activity
-from headrace.agent.metrics.tcp_sent import BytesSent
+from headrace.agent.tf_data_server import BytesSent
 from headrace.runs.metric_records import GpuUse, HostSecond
 
 

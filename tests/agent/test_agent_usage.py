@@ -15,7 +15,7 @@ from agent_plans import make_plan, scripts
 import headrace.processes.process_tree as family_module
 from headrace.agent.metrics.counters import DiskBytes, has_network, memory_file, network_bytes, used_memory
 from headrace.agent.metrics.gpus import Gpus
-from headrace.agent.metrics.usage import UsageSampler
+from headrace.agent.metrics.sampler import UsageSampler
 from headrace.instance.isolation_level import NAMESPACE, Isolation
 from headrace.instance.paths import BASE_VARIABLE
 from headrace.processes.oom import FD_VARIABLE

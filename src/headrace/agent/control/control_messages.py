@@ -238,15 +238,6 @@ class DaemonOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     variables: dict[str, str] = {}
 
 
-class DaemonEnd(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a daemon ended that this host had asked for; see `DaemonEnded`."""
-
-    number: int
-    exit_code: int | None = None
-    signal: int | None = None
-    reason: str = ""
-
-
 class Orders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All that the coordinator wants from one host.
 
@@ -266,7 +257,7 @@ class Orders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     feed_generation: int = 0
     feed: tuple[FeedHost, ...] = ()
     daemons: tuple[DaemonOrder, ...] = ()
-    daemon_ends: tuple[DaemonEnd, ...] = ()
+    daemon_ends: tuple[DaemonEnded, ...] = ()
     stop: StopOrder | None = None
     verdict: Status | None = None
     failure: str = ""

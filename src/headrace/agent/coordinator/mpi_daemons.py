@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from headrace.agent.control.control_messages import DaemonEnd, DaemonEnded, DaemonOrder, DaemonWanted, Exited
+from headrace.agent.control.control_messages import DaemonEnded, DaemonOrder, DaemonWanted, Exited
 from headrace.agent.coordinator.first_cause import Suspect, SuspectKind
 from headrace.agent.coordinator.host_state import HostState
 from headrace.agent.launchers.mpi_remote import check_daemon
@@ -25,7 +25,7 @@ LIMIT = 1000  # requests of one host; mpirun asks once for each of its hosts
 class _Daemon:
     host: str
     order: DaemonOrder
-    end: DaemonEnd | None = None
+    end: DaemonEnded | None = None
 
 
 class Daemons:
@@ -46,7 +46,7 @@ class Daemons:
         """Daemons that a host is to start."""
         return self._orders.get(host, ())
 
-    def ends_of(self, asker: str) -> tuple[DaemonEnd, ...]:
+    def ends_of(self, asker: str) -> tuple[DaemonEnded, ...]:
         """Ends of the daemons that a host had asked for."""
         if asker not in self._askers:
             return ()
@@ -61,7 +61,7 @@ class Daemons:
         refusal = self._refusal(asker, message) or self._lost.get(message.host, "")
         order = DaemonOrder(asker, message.number, message.argv, message.variables)
         if refusal:
-            end = DaemonEnd(message.number, exit_code=255, reason=refusal)
+            end = DaemonEnded(asker, message.number, exit_code=255, reason=refusal)
             self._daemons[key] = _Daemon("", order, end)
             return asker
         self._daemons[key] = _Daemon(message.host, order)
@@ -72,8 +72,7 @@ class Daemons:
         """A daemon of a host ended. Returns the host whose orders have changed."""
         daemon = self._daemons.get((message.asker, message.number))
         if daemon is not None and daemon.host == host and daemon.end is None:
-            end = DaemonEnd(message.number, message.exit_code, message.signal, message.reason)
-            self._daemons[message.asker, message.number] = replace(daemon, end=end)
+            self._daemons[message.asker, message.number] = replace(daemon, end=message)
         return message.asker
 
     def lost(self, host: str, reason: str) -> set[str]:
@@ -82,7 +81,7 @@ class Daemons:
         changed = set()
         for (asker, number), daemon in self._daemons.items():
             if daemon.host == host and daemon.end is None:
-                end = DaemonEnd(number, exit_code=255, reason=self._lost[host])
+                end = DaemonEnded(asker, number, exit_code=255, reason=self._lost[host])
                 self._daemons[asker, number] = replace(daemon, end=end)
                 changed.add(asker)
         return changed

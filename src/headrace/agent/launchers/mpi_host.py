@@ -28,7 +28,6 @@ from pathlib import Path, PurePath
 from typing import cast
 
 from headrace.agent.control.control_messages import (
-    DaemonEnd,
     DaemonEnded,
     DaemonOrder,
     DaemonWanted,
@@ -183,7 +182,7 @@ class MpiHost:
         self._programs.write_failure(f"{stream}: {cause}")
         self._report(Exited(stream, at, signal=signal.SIGKILL, cause=cause))
 
-    def _answer(self, caller: Caller, end: DaemonEnd) -> None:
+    def _answer(self, caller: Caller, end: DaemonEnded) -> None:
         if end.reason:
             caller.refuse(end.reason)
         else:
