@@ -8,13 +8,14 @@ import threading
 from pathlib import Path
 
 import pytest
-from recorded_runs import loader, rank, record
+from recorded_runs import FEED, feed, host, loader, rank, record
 
 from headrace.grid.controller.start_attempt import cost_so_far
 from headrace.insight import report, run_cache
+from headrace.insight.advise.advisor import advised
 from headrace.insight.cost.cost_report import cost_report
 from headrace.insight.run_cache import RunCache
-from headrace.runs import EventWriter, MetricWriter, Run, RunPaths, Status, adopt, create_run
+from headrace.runs import EventWriter, MetricWriter, Run, RunPaths, Status, Stream, adopt, create_run
 from headrace.runs.events import HostReleased, InstancesStarted, RunFinished, SecondaryStatus, StatusChanged
 
 START = 1_790_000_000.0
@@ -130,3 +131,11 @@ def test_a_page_whose_report_is_asked_for_first_reads_the_metrics_once_for_its_c
     listed = RunCache(tmp_path).open("job")  # a row of the list: nothing of its metrics stays in memory
     listed.report()
     assert opened(run.paths.root / "metrics", lambda: listed.metrics(None, None, 10)) != []
+
+
+def test_advice_reads_the_metrics_once_for_its_model_and_the_verdict(tmp_path: Path) -> None:
+    hosts = {Stream(one.group, one.host, "host"): host(0.5) for one in (rank(0), FEED)}
+    run = record(tmp_path, "job", {rank(0): loader(0.5), FEED: feed(0.9, 0.0), **hosts})
+    (run.paths.root / "job.json").write_text("{}")
+    files = opened(run.paths.root / "metrics", lambda: advised(run))
+    assert sorted(files) == sorted({str(run.paths.metrics(stream)) for stream in (rank(0), FEED, *hosts)})

@@ -26,7 +26,7 @@ from headrace.insight.advise.clusters import (
 )
 from headrace.insight.advise.measured_inputs import Measured, not_enough
 from headrace.insight.cost.cost_report import cost_of
-from headrace.insight.figures.columns import read_columns
+from headrace.insight.figures.columns import Columns, read_columns
 from headrace.insight.figures.figure import FIGURES, Figure, Window
 from headrace.insight.figures.run_files import PlannedJob, planned_job
 from headrace.insight.performance_model import RATE_FORMULA, Range, predict
@@ -213,13 +213,13 @@ def advised(
         )
     if waits := not_started(run.state()):
         raise UsageError(f"the run cannot be advised: {waits}", hint="`headrace advise` needs some seconds of training")
-    (plan, unread), job = _plan(run), _job(run)
-    measured = measured_of(run, plan=plan, job=job)
+    (plan, unread), job, columns = _plan(run), _job(run), read_columns(run)
+    measured = measured_of(run, plan=plan, job=job, columns=columns)
     where, unnamed = plan.priced_in(region)
     names = dict.fromkeys([*measured.instance_types, *types])
     on = datetime.fromtimestamp(run.header.created, timezone.utc).date()  # as the report does: one run, one price
     prices = [price for name in names if (price := price_of(name, where, on=on)) is not None]
-    state, judged = run.state(), report(run)
+    state, judged = run.state(), report(run, columns)
     trained = time_to_train(state, plan).value
     feed = job.data_service.feed
     found = judge_clusters(
@@ -253,21 +253,25 @@ def _other_step(measured: Measured, judged: Report) -> str:
 
 
 def measured_of(
-    run: Run, loader: str | None = None, plan: PlannedJob | None = None, job: _Job | None = None
+    run: Run,
+    loader: str | None = None,
+    plan: PlannedJob | None = None,
+    job: _Job | None = None,
+    columns: Columns | None = None,
 ) -> Measured:
     """Reads from a run what the model needs.
 
     Args:
         run: the run.
         loader: name of the loader; by default the training's main one.
-        plan, job: the run's, when they were read before.
+        plan, job, columns: the run's, when they were read before.
 
     Raises:
         UsageError: the run does not tell it.
     """
     limits = (job or _job(run)).limits if run.header.engine == "local" else {}
     groups = (plan or _plan(run)[0]).groups
-    return measure(groups, read_columns(run), loader, ready=_ready(run), limits=limits)
+    return measure(groups, read_columns(run) if columns is None else columns, loader, ready=_ready(run), limits=limits)
 
 
 def _ready(run: Run) -> float:
