@@ -173,6 +173,17 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A folder that other users reach. Not below `tmp_path`: any pytest that starts closes the way there again."""
+    with tempfile.TemporaryDirectory(prefix="public-") as name:
+        Path(name).chmod(0o755)
+        for above in Path(name).parents:
+            if above.stat().st_uid == os.geteuid() and not above.stat().st_mode & 0o001:
+                above.chmod(above.stat().st_mode | 0o011)
+        yield Path(name)
+
+
 @pytest.fixture(autouse=True)
 def leaves_nothing_behind() -> Iterator[None]:
     """Fails a test that leaves a thread, process, descriptor or shared memory behind, or ends the S3 server of all."""

@@ -7,8 +7,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,17 +25,6 @@ Way = Callable[[RunPaths], RunPaths]
 @pytest.fixture
 def own(tmp_path: Path) -> RunPaths:
     return create_run("mine", runs=tmp_path / "home" / "runs")
-
-
-@pytest.fixture
-def public() -> Iterator[Path]:
-    """A folder that other users reach. Not below `tmp_path`: any pytest that starts closes the way there again."""
-    with tempfile.TemporaryDirectory(prefix="public-") as name:
-        Path(name).chmod(0o755)
-        for above in Path(name).parents:
-            if above.stat().st_uid == os.geteuid() and not above.stat().st_mode & 0o001:
-                above.chmod(above.stat().st_mode | 0o011)
-        yield Path(name)
 
 
 def a_copy(run: RunPaths) -> RunPaths:

@@ -30,14 +30,11 @@ Plant = Callable[[Path, Path], None]
 
 
 @pytest.fixture
-def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def shared(public: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder as /tmp is: everybody may make something there."""
-    folder = tmp_path / "shared"
+    folder = public / "shared"
     folder.mkdir()
     folder.chmod(0o1777)
-    for above in tmp_path.parents:
-        if above.stat().st_uid == os.geteuid() and above != Path("/"):
-            above.chmod(above.stat().st_mode | 0o011)
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     return folder
 

@@ -43,11 +43,13 @@ Groups = tuple[dict[str, object], ...]
 
 
 @pytest.fixture
+def tmp_path(public: Path) -> Path:
+    return public  # users of pods read and write here
+
+
+@pytest.fixture
 def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Play]:
     """Starts the pods of a job with two hosts and a volume."""
-    for folder in (tmp_path, *tmp_path.parents):
-        if folder.stat().st_uid == os.getuid() and not folder.stat().st_mode & 0o001:
-            folder.chmod(folder.stat().st_mode | 0o011)
     monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "home"))
     code, data, pods = tmp_path / "code", tmp_path / "volume" / "train", tmp_path / "pods"
     for each in (code, data, pods):
@@ -98,7 +100,7 @@ def test_two_pods_make_one_run_whose_record_and_model_are_the_leaders(play: Play
     wait_for_word(pods, "algo-1")
     assert pods.started["algo-1"].poll() is None  # nobody has fetched the record
     run = Run(pods.run_of("algo-1"))
-    assert run.status is Status.COMPLETED
+    assert run.status is Status.COMPLETED, run.state().cause
     for host, group in (("algo-1", "data_group"), ("algo-2", "dnn_group")):
         log = (run.paths.root / "logs" / group / host / "0.log").read_text()
         assert f"I am {host} as {user} on lo with data of the volume" in log
