@@ -70,6 +70,18 @@ def face(root: Path) -> Iterator[tuple[Any, S3Face]]:
         client.close()
 
 
+@pytest.mark.parametrize("name", ["xn--data", "data-s3alias", "a.-b", "10.0.0.1"])
+def test_a_name_that_aws_refuses_is_no_bucket_also_where_a_folder_has_it(
+    face: tuple[Any, S3Face], root: Path, name: str
+) -> None:
+    client, _ = face
+    with pytest.raises(ClientError) as refused:
+        client.create_bucket(Bucket=name)
+    assert refused.value.response["Error"]["Code"] == "InvalidBucketName"
+    (root / name).mkdir()
+    assert [bucket["Name"] for bucket in client.list_buckets()["Buckets"]] == [BUCKET]
+
+
 def keys(client: Any, **asked: Any) -> list[str]:
     pages = client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, **asked)
     return [each["Key"] for page in pages for each in page.get("Contents", ())]

@@ -107,6 +107,26 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(journal: Journal) -> N
     journal.close()
 
 
+def test_a_line_that_moves_waits_for_its_copies_there_and_those_that_are_there_already_are_kept(
+    journal: Journal,
+) -> None:
+    key, west = KEYS[0], CopyRecord("s3://a/b", "us-east-1", "us-west-2", "", CopyState.WAITING, 0.5)
+    done = CopyRecord("s3://a/b", "us-east-1", "eu-west-1", "s3://c/b", CopyState.DONE, 0.25)
+    journal.copied(done)
+    for number, copies in ((1, (west,)), (2, (replace(done, state=CopyState.WAITING),))):
+        region = copies[0].region
+        journal.intend(key, an_attempt(key, number))
+        ended = replace(an_attempt(key, number), state=AttemptState.ENDED, ended=110.0, status=Status.FAILED)
+        journal.ended(key, ended, LineState.WAITING, region=region, copies=copies)
+        line = read_grid("big").lines[0]
+        assert (line.region, line.waits_for) == (region, (("s3://a/b", region),))
+    assert {copy.region: copy.state for copy in read_grid("big").copies} == {
+        "eu-west-1": CopyState.DONE,
+        "us-west-2": CopyState.WAITING,
+    }
+    journal.close()
+
+
 def test_a_changed_file_keeps_what_has_begun_and_stops_what_is_gone(journal: Journal) -> None:
     journal.intend(KEYS[0], an_attempt(KEYS[0], 1))
     new = "f" * 12
