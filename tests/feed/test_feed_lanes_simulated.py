@@ -10,7 +10,7 @@ import json
 import os
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -29,6 +29,7 @@ from headrace.feed.client.worker_pool import Kind, Worker
 from headrace.feed.loader.lane_batches import LaneBatches, LaneMaker
 from headrace.feed.loader.supply import Inline, Served
 from headrace.feed.pipelines.fetch import Built
+from headrace.feed.pipelines.seeds import PreservedGenerators
 from headrace.feed.plan.lane_draw import Lanes
 from headrace.feed.plan.lane_pass import LanePass
 from headrace.feed.plan.lane_state import LaneState
@@ -53,6 +54,13 @@ APART = World(
     ("remote",) * 4 + ("server",), executors=2, kill=0.03, hang=0.02, cut=0.03, duplicate=0.1, delay=0.05, spread=5.0
 )
 BEGINNING = Position(0, 0, 0, "lanes", shuffle=False, drop_last=False)
+
+
+@pytest.fixture(autouse=True)
+def _generators() -> Iterator[None]:
+    """Workers are simulated in this process: what they set is not left to other tests."""
+    with PreservedGenerators():
+        yield
 
 
 class LanePool(SimulatedPool):
