@@ -337,8 +337,9 @@ class DataLoader(Places, KnownData, TorchHabits):
     def _serve(self, begun: Begun, progress: Progress) -> Supply:
         endless, begins = begun.end_step is not None, progress.place != Place(0)
         session, epoch = self._sessions.take(self._make_session)
+        batches = self._pass(begun, progress, self._unbuilt(None))
         if not endless or epoch != progress.epoch or begins:
-            session.begin(begun.plans, begun.lanes.draws_of if begun.lanes is not None else int)
+            session.begin(begun.plans, batches.plans_for)
         follows, loads = progress.epoch + 1 if endless else None, self._planner.bookmark.loads
         keep = isinstance(self.dataset, Pipeline) or self.persistent_workers
 
@@ -347,8 +348,7 @@ class DataLoader(Places, KnownData, TorchHabits):
             self._sessions.give_back(session, follows if goes_on else None, keep=keep)
 
         window = 1 if self._options.in_order or not self._planner.counted else MAX_WINDOW
-        of = self._pass(begun, progress, self._unbuilt(None))
-        return Served(of, session, window, self.timeout or None, give_back)
+        return Served(batches, session, window, self.timeout or None, give_back)
 
 
 def _warn_of_whole_data(*, counted: bool) -> None:

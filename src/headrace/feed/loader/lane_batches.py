@@ -43,7 +43,7 @@ class LaneBatches:
         self.epoch, self.slots = draws.epoch, draws.slots
         self._number = 0  # of the next draw
         self._made = progress.step - draws.replay  # batches of the epoch that were made
-        self.lacking, self.held = draws.lacking, draws.held
+        self.lacking, self.held, self.plans_for = draws.lacking, draws.held, draws.plans_for
 
     def needed(self) -> int | None:
         """See `Pass`. What another rank's state had consumed is made and passed over."""

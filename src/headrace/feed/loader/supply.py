@@ -35,6 +35,9 @@ class Pass(Protocol):
     slots: int
     gives_what_came: bool
 
+    def plans_for(self, batches: int) -> int:
+        """Returns of how many requests some batches are made."""
+
     def needed(self) -> int | None:
         """Returns the number of the first request that must come before the next batch; None if none must."""
 
@@ -68,6 +71,11 @@ class CountedPass:
         self.epoch = progress.epoch
         self._progress, self._end_step = progress, end_step
         self._made: Made | None = None
+
+    @staticmethod
+    def plans_for(batches: int) -> int:
+        """See `Pass`. (It holds no pass: a session keeps it.)"""
+        return batches
 
     def needed(self) -> int | None:
         """See `Pass`: as long as no batch is there, which was not left out as a whole."""

@@ -175,7 +175,7 @@ class LanePass(Followed, Iterator[BatchPlan]):
         slot.asked += parts
         heapq.heappush(self._next, (slot.asked, slot.number))
 
-    def draws_of(self, batches: int) -> int:
+    def plans_for(self, batches: int) -> int:
         """Returns how many draws some batches are made of; of several slots, whole turns of them."""
         return batches if self.slots == 1 else -(-batches * self._part // self._turn) * self.slots
 
