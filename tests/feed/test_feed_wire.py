@@ -19,6 +19,7 @@ from feed_servers import open_descriptors
 
 from headrace.errors import ProtocolError
 from headrace.feed.batch.slab import Slab
+from headrace.feed.identifiers import SlabNumber
 from headrace.feed.wire import messages
 from headrace.feed.wire.chunks import ABORT, CHUNK, CHUNK_HEADER, DATA, HOT, Payload, checksum
 from headrace.feed.wire.framed_connection import (
@@ -30,6 +31,7 @@ from headrace.feed.wire.framed_connection import (
     FramedConnection,
 )
 from headrace.feed.wire.frames import CHECK, FIELDS, HEADER_BYTES, MAGIC, WIRE_VERSION, Frame
+from headrace.feed.wire.link import Link
 from headrace.feed.wire.messages import Exited, Fork, Forked
 from headrace.feed.wire.transport import TCP_INFO_BYTES, configure_tcp, has_vanished
 
@@ -608,3 +610,33 @@ def test_a_trickle_is_no_sign_of_life_a_frame_or_much_of_a_long_one_is(
     signs.append(channel.signs_of_life)
     assert signs[0] == signs[1] < signs[2]
     assert signs[3] >= signs[2] + 2
+
+
+def test_a_slab_is_offered_on_a_link_once_and_dropped_once(sockets: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = sockets
+    link, other, slab = Link(FramedConnection(ours)), FramedConnection(theirs), Slab.create(1)
+    first, second = SlabNumber(1), SlabNumber(2)
+    for _ in range(2):
+        link.offer(first, slab)
+    link.drop(second)
+    for _ in range(2):
+        link.drop(first)
+    link.offer(first, slab)
+    frames = other.receive()
+    offer = messages.SlabOffer(first, slab.size)
+    assert [frame.message for frame in frames] == [offer, messages.SlabDrop(first), offer]
+    assert [len(frame.descriptors) for frame in frames] == [1, 0, 1]
+    for frame in frames:
+        frame.discard()
+    slab.close()
+
+
+def test_what_is_posted_on_a_link_whose_peer_is_gone_is_reported_by_the_next_receive(
+    sockets: tuple[socket.socket, socket.socket],
+) -> None:
+    ours, theirs = sockets
+    link = Link(FramedConnection(ours))
+    theirs.close()
+    link.post(messages.Ping())
+    with pytest.raises(ConnectionClosed):
+        link.channel.receive()
