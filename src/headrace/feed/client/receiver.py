@@ -167,12 +167,15 @@ class Receiver:
         while True:
             self._watch_writes()
             for key, events in self._selector.select(timeout=0.5):
-                host: HostLink | Lookups | None = key.data
-                if host is None:
+                peer: HostLink | Lookups | None = key.data
+                if peer is None:
                     self._hear_rank(events)
-                elif isinstance(host, HostLink) and self._hosts.get(host.route) is host:
-                    self._hear_host(host, events)
-            self._connect_found()
+                elif isinstance(peer, Lookups):
+                    peer.clear()
+                elif self._hosts.get(peer.route) is peer:
+                    self._hear_host(peer, events)
+            if self._dials:
+                self._connect_found()
             now = time.monotonic()
             for host in list(self._hosts.values()):
                 if host.channel.amid_payload and now - host.looked > LOOK_SECONDS:
@@ -255,7 +258,6 @@ class Receiver:
 
     def _connect_found(self) -> None:
         """Connects to the hosts whose names have been looked up, and gives up those that took too long."""
-        self._lookups.clear()
         waiting, self._dials = self._dials, []
         for dialling in waiting:
             if dialling.lookup.done:
