@@ -75,7 +75,7 @@ class _Receiver(Link):
     """A rank's end of its receiver."""
 
     def __init__(self, send: Callable[..., None]) -> None:
-        super().__init__(mock.Mock(send=send, bytes_received=1), True, set())
+        super().__init__(mock.Mock(send=send, bytes_received=1), shared=True)
 
     def cpu_seconds(self) -> float:
         return 0.0

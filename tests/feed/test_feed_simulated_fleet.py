@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections import Counter
 from pathlib import Path
@@ -30,7 +31,7 @@ def take(fleet: Fleet, step: int) -> None:
 
 @pytest.mark.promise("scale", "a rank uses at most 32 data hosts, and ranks spread over all of them")
 def test_a_thousand_ranks_spread_over_a_thousand_hosts_also_when_hosts_die_in_tens() -> None:
-    orders = [in_order_of(f"run {rank}", HOSTS) for rank in range(1000)]
+    orders = [in_order_of("run", rank, HOSTS) for rank in range(1000)]
     lost = set[Endpoint]()
     for number in range(6):
         lost |= set(HOSTS[number * 100 : number * 100 + 10])
@@ -46,10 +47,16 @@ def test_a_thousand_ranks_spread_over_a_thousand_hosts_also_when_hosts_die_in_te
 def test_a_rank_uses_its_own_host_first_and_the_order_does_not_depend_on_the_list() -> None:
     own = Endpoint("algo-7", "unix:@feed")
     hosts = [*HOSTS[:6], *HOSTS[7:], own]
-    order = in_order_of("run 3", hosts)
+    order = in_order_of("run", 3, hosts)
     assert order[0] is own
-    assert order[1:] == [host for host in in_order_of("run 3", reversed(HOSTS)) if host.name != "algo-7"]
-    assert order != in_order_of("run 4", hosts)
+    assert order[1:] == [host for host in in_order_of("run", 3, HOSTS[::-1]) if host.name != "algo-7"]
+    assert order != in_order_of("run", 4, hosts)
+    assert order != in_order_of("another run", 3, hosts)
+
+
+def test_neighbours_have_a_host_in_common_that_compares_their_plans() -> None:
+    firsts = [{host.name for host in in_order_of("run", rank, HOSTS)[:2]} for rank in range(200)]
+    assert all(hosts & others for hosts, others in itertools.pairwise(firsts))
 
 
 @pytest.mark.promise("scale", "a rank uses at most 32 data hosts, and ranks spread over all of them")

@@ -12,9 +12,10 @@ import collections
 import hashlib
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 
 from headrace.errors import WorkersLost
 from headrace.feed.client.keepalive import Keepalive
@@ -63,14 +64,22 @@ class _Host:
     problem: str = ""
 
 
-def in_order_of(rank: str, endpoints: Iterable[Endpoint]) -> list[Endpoint]:
-    """Returns feed servers in the order in which a rank uses them: its own host's, then by a hash of both names."""
+def in_order_of(job: str, rank: int, endpoints: Sequence[Endpoint]) -> list[Endpoint]:
+    """Returns feed servers in the order in which a rank uses them: its own host's, then by a hash of rank and host.
 
-    def place(endpoint: Endpoint) -> tuple[bool, bytes]:
-        pair = f"{rank} {endpoint.name}".encode()
-        return not endpoint.address.startswith("unix:"), hashlib.blake2b(pair, digest_size=8).digest()
+    The first of the next rank's hash comes before the others: so neighbours have a server in common, which compares
+    their plans, and of ranks with different plans some neighbours have different ones.
+    """
 
-    return sorted(endpoints, key=place)
+    def place(of: int, endpoint: Endpoint) -> bytes:
+        return hashlib.blake2b(f"{job} {of} {endpoint.name}".encode(), digest_size=8).digest()
+
+    shared = {min(endpoints, key=partial(place, of)).name for of in (rank, rank + 1) if endpoints}
+
+    def key(endpoint: Endpoint) -> tuple[bool, bool, bytes]:
+        return not endpoint.address.startswith("unix:"), endpoint.name not in shared, place(rank, endpoint)
+
+    return sorted(endpoints, key=key)
 
 
 class RemotePool(WorkerPool):
@@ -87,7 +96,7 @@ class RemotePool(WorkerPool):
         super().__init__()
         self._endpoints = endpoints
         self._identity = (client, rank, world_size)
-        self._name = f"{job} {rank}"
+        self._job = job
         self._receiver: ReceiverLink | None = None
         self._receiver_cpu = 0.0  # of those that have ended
         self._receivers = RestartBudget()
@@ -142,7 +151,7 @@ class RemotePool(WorkerPool):
         self._looked = now
         endpoints = self._endpoints.current()
         if endpoints is not self._ordered[0]:
-            self._ordered = endpoints, in_order_of(self._name, endpoints)
+            self._ordered = endpoints, in_order_of(self._job, self._identity[1], endpoints)
             self._dismiss(endpoint for endpoint in endpoints if endpoint.state == "leaving")
         most, used = len(endpoints) if self.all_needed else MOST_HOSTS, 0
         connected = {
@@ -157,9 +166,9 @@ class RemotePool(WorkerPool):
                 used += not host.failed
             if used >= most:
                 break
-        ready = [worker.endpoint for worker in connected.values() if worker.ready and worker.endpoint is not None]
+        ready = {address for address, worker in connected.items() if worker.ready}
         if len(ready) > most:
-            self._dismiss(in_order_of(self._name, ready)[most:])
+            self._dismiss([endpoint for endpoint in self._ordered[1] if endpoint.address in ready][most:])
         welcomed, self._welcomed = self._welcomed, []
         self._judge(endpoints, now)
         return welcomed

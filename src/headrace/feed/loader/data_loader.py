@@ -306,7 +306,9 @@ class DataLoader(Places, KnownData, TorchHabits):
     def _worker_pool(self) -> WorkerPool:
         if self._endpoints is not None:
             rank, world = self._shard or Shard(0, 1)
-            job = f"{self._opening.job} {os.environ.get('RANK', '')}"  # without a plan of all ranks, each one is rank 0
+            job = self._opening.job
+            if self._shard is None:  # each rank is rank 0 of a world of its own
+                job += f" {os.environ.get('RANK', '')}"
             return RemotePool(self._endpoints, f"{self.name} loader of rank {rank}", rank, world, job)
         built = dataclasses.replace(self._local(), seed=self._planner.worker_seed)
         choice = self._tuner.choice if self._tuner is not None else None
