@@ -26,9 +26,11 @@ from torch.utils.data import (
     ConcatDataset,
     Dataset,
     DistributedSampler,
+    RandomSampler,
     SequentialSampler,
     StackDataset,
     Subset,
+    SubsetRandomSampler,
     TensorDataset,
     WeightedRandomSampler,
     default_collate,
@@ -68,6 +70,11 @@ class Table:
         return [self[index] | {"asked": len(indices)} for index in indices]
 
 
+class Bulks(Rows):
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [(self[index], len(indices)) for index in indices]
+
+
 class NoBatches(Rows):
     __getitems__ = None
 
@@ -94,12 +101,13 @@ def outcome(kind: type[Any], call: Callable[[], dict[str, Any]], epochs: int = 2
             if hasattr(loader.sampler, "set_epoch"):
                 loader.sampler.set_epoch(epoch)
             got += [flat(batch) for batch in loader] or ["nothing"]
+        got.append(len(loader))
     except Exception as error:  # noqa: BLE001 - whatever it is, both must raise it
         got.append(type(error))
-    return got
+    return [*got, torch.rand(2).tolist()]  # and torch's generator stands where torch leaves it
 
 
-TEN = list(range(10))
+TEN, LARGE = list(range(10)), range(5003)
 CASES: dict[str, Callable[[], dict[str, Any]]] = {
     "weighted": lambda: {"dataset": TEN, "batch_size": 3, "sampler": WeightedRandomSampler([0.1, 0.9, 0.4], 7)},
     "distributed": lambda: {"dataset": TEN, "batch_size": 2, "sampler": DistributedSampler(TEN, 3, 1, shuffle=True)},
@@ -132,6 +140,46 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
     "beyond the end": lambda: {"dataset": TEN, "batch_size": 2, "sampler": [1, 99]},
     "default_collate given": lambda: {"dataset": TEN, "batch_size": 4, "collate_fn": default_collate},
     "in any order": lambda: {"dataset": TEN, "batch_size": 4, "in_order": True},
+    "bulks of rows": lambda: {"dataset": Bulks(TEN), "batch_size": 3},
+    "text": lambda: {"dataset": "text", "batch_size": 3},
+    "all of a text": lambda: {"dataset": "text", "batch_size": None, "collate_fn": str},
+    "one of each": lambda: {"dataset": Table()},
+    "shuffled": lambda: {"dataset": TEN, "batch_size": 4, "shuffle": True},
+    "shuffled, dropping": lambda: {
+        "dataset": Table(),
+        "batch_size": 3,
+        "shuffle": True,
+        "drop_last": True,
+        "collate_fn": ragged,
+    },
+    "shuffled, not batched": lambda: {"dataset": Table(), "batch_size": None, "shuffle": True},
+    "not batched, sampler": lambda: {"dataset": Table(), "batch_size": None, "sampler": [4, 2]},
+    "generator": lambda: {
+        "dataset": TEN,
+        "batch_size": 4,
+        "shuffle": True,
+        "generator": torch.Generator().manual_seed(7),
+    },
+    "subset sampler": lambda: {"dataset": TEN, "batch_size": 4, "sampler": SubsetRandomSampler(range(3, 9))},
+    "numpy sampler": lambda: {"dataset": TEN, "batch_size": 4, "sampler": np.arange(9)[::-1].copy()},
+    "with replacement": lambda: {"dataset": TEN, "batch_size": 2, "sampler": RandomSampler(TEN, True, 9)},
+    "large": lambda: {"dataset": LARGE, "batch_size": 512, "shuffle": True},
+    "large, some": lambda: {
+        "dataset": range(5003),
+        "batch_size": 512,
+        "sampler": RandomSampler(range(5003), False, 2000),
+    },
+    "large, more": lambda: {
+        "dataset": range(5003),
+        "batch_size": 512,
+        "sampler": RandomSampler(range(5003), False, 5004),
+    },
+    "random batches": lambda: {"dataset": TEN, "batch_sampler": BatchSampler(RandomSampler(TEN), 4, False)},
+    "batches of three lengths": lambda: {
+        "dataset": TEN,
+        "batch_sampler": [[1, 2], [3], [], [4, 5, 6]],
+        "collate_fn": list,
+    },
 }
 Named = namedtuple("Named", ["a", "b"])
 SAMPLES: dict[str, list[Any]] = {
@@ -173,6 +221,8 @@ BY_WORKERS = {  # what goes another way where workers make it
     "weighted", "table, uneven", "__getitems__ alone", "no length", "tuples as keys", "empty", "beyond the end",
     "samples: ints beyond 64 bits", "samples: arrays of two types", "samples: uneven", "samples: nested",
     "samples, not batched: numpy strings", "samples, not batched: namedtuples",
+    "one of each", "shuffled, dropping", "generator", "numpy sampler", "random batches", "not batched, sampler",
+    "batches of all lengths", "bulks of rows", "subset", "samples: floats", "text",
 }  # fmt: skip
 
 
@@ -253,16 +303,6 @@ def test_a_collate_fn_may_be_set_later() -> None:
         assert [type(batch) for batch in loader] == [torch.Tensor] * 2
         loader.collate_fn = sum
         assert list(loader) == [10, 35]
-
-
-@pytest.mark.parametrize("context", [5, "nonsense", object()])
-def test_a_context_that_is_none_is_refused_as_by_torch(context: Any) -> None:
-    errors = []
-    for kind in (DataLoader, TorchLoader):
-        with pytest.raises((TypeError, ValueError)) as raised:
-            kind(TEN, num_workers=1, multiprocessing_context=context)
-        errors.append(raised.type)
-    assert errors[0] is errors[1]
 
 
 def test_a_context_reads_as_an_object() -> None:

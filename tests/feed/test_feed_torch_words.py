@@ -29,6 +29,8 @@ REFUSED: list[dict[str, Any]] = [
     {"multiprocessing_context": 5, "num_workers": 1},
     {"sampler": [1], "shuffle": True},
     {"batch_sampler": [[1]], "sampler": [1], "shuffle": True},
+    {"batch_sampler": [[1]], "shuffle": True},
+    {"batch_sampler": [[1]], "sampler": [1]},
     {"batch_sampler": [[1]], "batch_size": 2},
     {"batch_sampler": [[1]], "drop_last": True},
     {"batch_size": None, "drop_last": True},
