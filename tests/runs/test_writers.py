@@ -14,7 +14,7 @@ import pytest
 
 from headrace.runs import EventWriter, HostSecond, LogWriter, MetricWriter
 from headrace.runs.events import Event, HostRegistered, JobStarted
-from headrace.runs.writers import AppendFile
+from headrace.runs.writers import AppendFile, write_behind
 
 LINE = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z [oeh] .*")
 
@@ -170,6 +170,27 @@ def test_the_descriptor_is_append_only_and_not_inherited(tmp_path: Path) -> None
     assert fcntl.fcntl(mine, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
     file.close()
     assert _open_on(file.path) == []
+
+
+@pytest.mark.timeout(30)
+def test_what_a_writer_raises_behind_its_callers_is_raised_at_the_end_and_all_else_is_written(tmp_path: Path) -> None:
+    def report(path: Path, error: OSError) -> None:
+        raise RuntimeError(f"{path.name} cannot be told")
+
+    (tmp_path / "file").touch()
+    blocked, log = LogWriter(tmp_path / "file" / "0.log", on_error=report), LogWriter(tmp_path / "1.log")
+    threads = threading.active_count()
+
+    def write() -> None:
+        with write_behind():
+            assert blocked.write_line("o", b"lost")
+            assert log.write_line("o", b"kept")
+            log.close()
+
+    with pytest.raises(RuntimeError, match=r"0\.log cannot be told"):
+        write()
+    assert (tmp_path / "1.log").read_bytes()[30:] == b"kept\n"
+    assert threading.active_count() == threads
 
 
 def _open_on(path: Path) -> list[int]:

@@ -23,7 +23,7 @@ import os
 import signal
 import stat
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from headrace.processes.process_table import Process, is_running, look, scan, send
@@ -76,7 +76,9 @@ class EndingTree:
             while pid in parents:
                 above.add(pid)
                 pid = parents[pid]
-        self.later = _served_by_pipes(self._handlers, tree)
+        apart = 0 < len(self._handlers) < len(tree)  # else nothing serves them
+        pipes = {process.pid: _pipes(process.pid) for process in tree} if apart else {}
+        self.later = _served_by_pipes(self._handlers, tree, pipes) if apart else []
         waiting = {process.pid for process in self.later}
         for process in tree:
             if process.parent in waiting and process not in self._handlers and process.pid not in waiting:
@@ -84,7 +86,7 @@ class EndingTree:
                 self.later.append(process)
         shells = {pid for pid in waiting & above if _is_shell(_status(pid))}
         self.later = [process for process in self.later if process.pid not in shells]
-        self._hold_pipes(shells)
+        self._hold_pipes([pipes[pid] for pid in shells], pipes)
         asked = [process for process in tree if process.pid not in waiting - shells]
         self.signalled = [process for process in asked if send(process, signal.SIGTERM)]
 
@@ -107,13 +109,13 @@ class EndingTree:
         self.signalled += [process for process in due if send(process, signal.SIGTERM)]
         self._let_go()
 
-    def _hold_pipes(self, shells: Iterable[int]) -> None:
+    def _hold_pipes(self, shells: Iterable[tuple[_Pipes, _Pipes]], pipes: Mapping[int, tuple[_Pipes, _Pipes]]) -> None:
         """Opens once more what shells alone read of the programs' output, and what they write to the programs."""
-        programs = [_pipes(process.pid) for process in self._handlers]
-        read = set().union(*(_pipes(process.pid)[0] for process in self.later))
-        for reads, writes in map(_pipes, shells):
+        read = set().union(*(pipes[process.pid][0] for process in self.later))
+        for reads, writes in shells:
             self._outputs += _open_again({pipe: path for pipe, path in reads.items() if pipe not in read}, os.O_RDONLY)
-            fed = {pipe: path for pipe, path in writes.items() if any(pipe in inputs for inputs, _ in programs)}
+            inputs = [pipes[process.pid][0] for process in self._handlers]
+            fed = {pipe: path for pipe, path in writes.items() if any(pipe in each for each in inputs)}
             self._inputs += _open_again(fed, os.O_WRONLY)
 
     def _let_go(self) -> None:
@@ -136,11 +138,10 @@ def _any_runs(processes: Iterable[Process]) -> bool:
     return any(is_running(process.pid, process.start) for process in processes)
 
 
-def _served_by_pipes(programs: list[Process], tree: list[Process]) -> list[Process]:
+def _served_by_pipes(
+    programs: list[Process], tree: list[Process], pipes: Mapping[int, tuple[_Pipes, _Pipes]]
+) -> list[Process]:
     """Returns what reads the output of programs, directly or through others of these, and what writes their input."""
-    if not programs or len(programs) == len(tree):
-        return []
-    pipes = {process.pid: _pipes(process.pid) for process in tree}
     served: list[Process] = []
     for reading in (0, 1):
         ends = set().union(*(pipes[program.pid][1 - reading] for program in programs))

@@ -48,6 +48,7 @@ class _Queue:
 
     Attributes:
         active: the one that this process uses.
+        error: what a call has raised last, which is no error of the disk; the others are made all the same.
     """
 
     active: ClassVar[_Queue | None] = None
@@ -56,9 +57,14 @@ class _Queue:
         self._calls: deque[tuple[int, Callable[[], object]]] = deque()
         self._bytes = 0
         self._changed = threading.Condition()
+        self._ended = False
+        self.error: Exception | None = None
 
     def put(self, size: int, call: Callable[[], object]) -> bool:
         with self._changed:
+            if self._ended:
+                self._changed.wait_for(lambda: not self._calls)
+                return bool(call())
             self._changed.wait_for(lambda: self._bytes < BEHIND_BYTES)
             self._calls.append((size, call))
             self._bytes += size
@@ -68,30 +74,41 @@ class _Queue:
     def work(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._calls)
+                self._changed.wait_for(lambda: self._calls or self._ended)
+                if not self._calls:
+                    return
                 size, call = self._calls[0]
-            call()
+            try:
+                call()
+            except Exception as error:  # noqa: BLE001  (`write_behind` raises it)
+                self.error = error
             with self._changed:
                 self._calls.popleft()
                 self._bytes -= size
                 self._changed.notify_all()
 
-    def flush(self) -> None:
+    def end(self) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: not self._calls)
+            self._ended = True
+            self._changed.notify_all()
 
 
 @contextlib.contextmanager
 def write_behind() -> Iterator[None]:
     """All writers of this process only queue what they are given, up to `BEHIND_BYTES`: their callers do not wait for
-    the file system, and are told that a record is written when it is queued. At the end all is in the files."""
+    the file system, and are told that a record is written when it is queued. At the end all is in the files, and what
+    a writer has raised, which is no error of the disk, is raised."""
     queue = _Queue.active = _Queue()
-    threading.Thread(target=queue.work, name="headrace-record", daemon=True).start()
+    thread = threading.Thread(target=queue.work, name="headrace-record", daemon=True)
+    thread.start()
     try:
         yield
     finally:
-        queue.flush()
+        queue.end()
+        thread.join()
         _Queue.active = None
+    if queue.error is not None:
+        raise queue.error
 
 
 def _do(size: int, call: Callable[[], object]) -> bool:
