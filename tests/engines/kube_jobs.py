@@ -82,4 +82,10 @@ CASES: dict[str, KubernetesJob] = {
         retry={"attempts": 1},
         record={"uri": "s3://bucket/records"},
     ),
+    "data_hosts_come_and_go": planned(
+        {},
+        DATA,
+        DNN,
+        data_service={**FEED, "feed": {"enabled": True, "workers": {"min": 1, "max": 2}}},
+    ),
 }

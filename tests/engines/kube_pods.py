@@ -7,22 +7,30 @@ All pods share one network of their own, where a host has an address of the loop
 from __future__ import annotations
 
 import base64
+import ctypes
 import itertools
 import json
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from kube_server import Exec, KubeServer, run_process
 
+from headrace.engines.planning.host_certificates import make_certificates
+
 Object = dict[str, Any]
 PREFIX = "127.99.0"
+API, API_ADDRESS, API_PORT = "kubernetes", f"{PREFIX}.100", "6443"  # of the API server for pods, with `serve_api`
+NEW_NETWORK = 0x40000000  # CLONE_NEWNET
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 OWN = {"dev", "proc", "sys", "opt", "lost+found"}  # of the root: pods have their own
 
@@ -49,6 +57,7 @@ class Pod:
         for source in container.get("envFrom", ()):
             found = kubelet.server.objects["secrets", made["metadata"]["namespace"], source["secretRef"]["name"]]
             self.env |= {name: base64.b64decode(value).decode() for name, value in found["data"].items()}
+        self.env |= {"KUBERNETES_SERVICE_HOST": API, "KUBERNETES_SERVICE_PORT": API_PORT}
         self.env |= {each["name"]: each["value"] for each in container["env"]}
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
@@ -147,8 +156,9 @@ class Kubelet:
 
     def __enter__(self) -> Kubelet:
         names = [f"{PREFIX}.{number} algo-{number}" for number in range(1, 20)]
-        self.hosts.write_text("\n".join(["127.0.0.1 localhost", *names, ""]))
-        up = "ip link set lo up; " + "; ".join(f"ip addr add {PREFIX}.{number}/32 dev lo" for number in range(1, 20))
+        self.hosts.write_text("\n".join(["127.0.0.1 localhost", f"{API_ADDRESS} {API}", *names, ""]))
+        numbers = [*range(1, 20), 100]
+        up = "ip link set lo up; " + "; ".join(f"ip addr add {PREFIX}.{number}/32 dev lo" for number in numbers)
         self.network = subprocess.Popen(
             ["unshare", "-n", "sh", "-c", f"{up}; echo ready; exec sleep 1000000"], stdout=subprocess.PIPE
         )
@@ -156,6 +166,7 @@ class Kubelet:
         assert self.network.stdout.readline() == b"ready\n"
         self.server.created.append(self._created)
         self.server.deleted.append(self._deleted)
+        self.server.patched.append(self._patched)
         self.server.run = self._exec
         return self
 
@@ -163,12 +174,32 @@ class Kubelet:
         self.leaving = True
         self.server.created.remove(self._created)
         self.server.deleted.remove(self._deleted)
+        self.server.patched.remove(self._patched)
         for pod in list(self.pods.values()):
             pod.kill()
         for thread in [*self.ending, *(pod.thread for pod in self.pods.values())]:
             thread.join(30)
         self.network.kill()
         self.network.communicate()
+
+    @contextmanager
+    def serve_api(self) -> Iterator[None]:
+        """The API server is there for pods, too."""
+        certificates = make_certificates("cluster", [API])[API]
+        files = self.folder / "api.pem", self.folder / "api.key"
+        for file, data in zip(files, (certificates.certificate, certificates.key), strict=True):
+            file.write_bytes(data)
+        self.server.authority = certificates.ca
+
+        def listen() -> socket.socket:  # a thread's sockets are of its network
+            with Path(f"/proc/{self.network.pid}/ns/net").open() as network:
+                assert ctypes.CDLL(None).setns(network.fileno(), NEW_NETWORK) == 0
+            return socket.create_server((API_ADDRESS, int(API_PORT)))
+
+        with ThreadPoolExecutor(1) as thread:
+            listener = thread.submit(listen).result()
+        with listener, self.server.serve_tls(listener, *files):
+            yield
 
     def way_out(self, here: str, there: str) -> None:
         """Joins the pods' network with that of the test: two addresses of one link."""
@@ -186,6 +217,24 @@ class Kubelet:
         if made.get("kind") != "Job":
             self._begin()
             return
+        if made["spec"]["parallelism"]:
+            self._make_pod(made)
+
+    def _patched(self, job: Object) -> None:
+        """As many pods as a Job now wants: one or none."""
+        live = self._live(job)
+        if job["spec"]["parallelism"] and not live:
+            self._make_pod(job)
+        elif not job["spec"]["parallelism"]:
+            for pod in live:
+                self.server.remove("pods", pod["metadata"]["name"], pod["metadata"]["namespace"])
+
+    def _live(self, job: Object) -> list[Object]:
+        uid = job["metadata"]["uid"]
+        pods = [each for each in self.server.of("pods") if each["metadata"]["ownerReferences"][0]["uid"] == uid]
+        return [each for each in pods if each["status"]["phase"] in ("Pending", "Running")]
+
+    def _make_pod(self, made: Object) -> None:
         meta, template = made["metadata"], made["spec"]["template"]
         owner = {"kind": "Job", "name": meta["name"], "uid": meta["uid"]}
         pod = self.server.put("pods", {
@@ -224,6 +273,10 @@ class Kubelet:
             self._status(
                 pod.made, phase=phase, containerStatuses=[{"name": "host", "state": {"terminated": terminated}}]
             )
+            job = self.server.objects.get(("jobs", pod.made["metadata"]["namespace"], pod.name.rpartition("-")[0]))
+            goes_on = job is not None and job["spec"]["parallelism"] and job["spec"]["backoffLimit"] > 1000
+            if goes_on and terminated["exitCode"] and not self.leaving:  # what the controller does after a failure
+                self._patched(job)
 
     def _deleted(self, made: Object) -> None:
         pod = self.pods.get(made["metadata"]["name"]) if made.get("kind") == "Pod" else None

@@ -8,15 +8,17 @@ It keeps objects, deletes with them what they own, checks a role, answers `exec`
 from __future__ import annotations
 
 import asyncio
+import base64
 import copy
 import json
+import socket
 import subprocess
 import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,7 +36,8 @@ TOKEN = "tests-own"
 FAST = {"insecure-skip-tls-verify": True}  # no list of authorities is read for a server without TLS
 KIND_OF = {
     "configmaps": "ConfigMap", "secrets": "Secret", "services": "Service", "jobs": "Job", "pods": "Pod",
-    "events": "Event", "persistentvolumeclaims": "PersistentVolumeClaim",
+    "events": "Event", "persistentvolumeclaims": "PersistentVolumeClaim", "serviceaccounts": "ServiceAccount",
+    "roles": "Role", "rolebindings": "RoleBinding",
 }  # fmt: skip
 NOT_IN_ROLE = ("create", "pods")  # what the engine asks for, and does without
 RULES = {  # of the level restricted, for what pods of runs are: what a container must say, or its pod for it
@@ -43,7 +46,8 @@ RULES = {  # of the level restricted, for what pods of runs are: what a containe
     "runAsNonRoot != true": ("runAsNonRoot",), "seccompProfile": ("seccompProfile", "type"),
 }  # fmt: skip
 PASSES = (False, ["ALL"], True, "RuntimeDefault")
-VERBS = {"GET": "get", "POST": "create", "DELETE": "delete"}
+VERBS = {"GET": "get", "POST": "create", "DELETE": "delete", "PATCH": "patch"}
+OF_ACCOUNT = "kubernetes.io/service-account.name"
 
 
 @dataclass
@@ -89,7 +93,8 @@ class KubeServer:
         faults: what goes wrong next; each is used up.
         logs: pod to the text of its log.
         run: runs a command in a pod and returns its exit code.
-        created, deleted: called with each object, under the lock.
+        created, patched, deleted: called with each object, under the lock.
+        authority: certificate of the authority of `serve_tls`, for the tokens of service accounts.
         drops: field that it does not know: it warns of each object that is created.
         security: ``warn`` or ``enforce``: what the namespace does by the Pod Security level *restricted*.
     """
@@ -104,6 +109,8 @@ class KubeServer:
     quota: str = ""
     run: Callable[[Exec], Awaitable[int]] | None = None
     created: list[Callable[[Object], None]] = field(default_factory=list)
+    patched: list[Callable[[Object], None]] = field(default_factory=list)
+    authority: bytes = b""
     drops: str = ""
     security: str = ""
     deleted: list[Callable[[Object], None]] = field(default_factory=list)
@@ -123,8 +130,12 @@ class KubeServer:
             Route("/apis/scheduling.k8s.io/v1/{plural}/{name}", self._one),
             Route("/apis/node.k8s.io/v1/{plural}/{name}", self._one),
             Route("/apis/batch/v1/namespaces/{namespace}/{plural}", self._many, methods=["GET", "POST"]),
-            Route("/apis/batch/v1/namespaces/{namespace}/{plural}/{name}", self._one, methods=["GET", "DELETE"]),
+            Route("/apis/batch/v1/namespaces/{namespace}/{plural}/{name}", self._one,
+                  methods=["GET", "DELETE", "PATCH"]),
+            Route("/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/{plural}", self._many,
+                  methods=["GET", "POST"]),
         ])  # fmt: skip
+        self._app = app
         config = uvicorn.Config(
             app, port=0, log_level="critical", ws="wsproto", lifespan="off", timeout_graceful_shutdown=1
         )
@@ -135,8 +146,8 @@ class KubeServer:
         while not self._uvicorn.started:
             assert time.monotonic() < deadline, "the server does not start"
             time.sleep(0.01)
-        (socket,) = self._uvicorn.servers[0].sockets
-        self.port = socket.getsockname()[1]
+        (listener,) = self._uvicorn.servers[0].sockets
+        self.port = listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         return self
 
@@ -144,6 +155,21 @@ class KubeServer:
         self._uvicorn.should_exit = True
         self._thread.join(20)
         assert not self._thread.is_alive()
+
+    @contextmanager
+    def serve_tls(self, listener: socket.socket, certificate: Path, key: Path) -> Iterator[None]:
+        """Serves the same over TLS, at a socket that listens."""
+        config = uvicorn.Config(self._app, log_level="critical", lifespan="off", ssl_certfile=certificate,
+                                ssl_keyfile=key, timeout_graceful_shutdown=1)  # fmt: skip
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, args=([listener],), name="kube-server-tls")
+        thread.start()
+        try:
+            yield
+        finally:
+            server.should_exit = True
+            thread.join(20)
+            assert not thread.is_alive()
 
     def kubeconfig(self, name: str = "config", namespace: str = "train", **user: object) -> Path:
         """Writes a kubeconfig for this server and returns its file."""
@@ -173,6 +199,14 @@ class KubeServer:
             meta.setdefault("uid", str(uuid.uuid4()))
             meta.setdefault("creationTimestamp", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
             meta["namespace"], meta["resourceVersion"] = namespace, str(self._version)
+            account = meta.get("annotations", {}).get(OF_ACCOUNT)
+            if plural == "secrets" and account is not None:  # what the controller of tokens does
+                data = {
+                    "token": f"account {account}".encode(),
+                    "ca.crt": self.authority,
+                    "namespace": namespace.encode(),
+                }
+                made["data"] = {name: base64.b64encode(value).decode() for name, value in data.items()}
             self.objects[plural, namespace, meta["name"]] = made
             for told in self.created:
                 told(made)
@@ -215,7 +249,13 @@ class KubeServer:
 
     async def _stopped(self, request: Request, verb: str, resource: str) -> Response | None:
         """Returns what is answered instead of doing what was asked for."""
-        if request.headers.get("authorization") != f"Bearer {TOKEN}":
+        bearer = request.headers.get("authorization", "")
+        if bearer.startswith("Bearer account "):
+            name = request.path_params.get("name", "")
+            if self._granted(bearer.removeprefix("Bearer account "), verb, resource, name):
+                return None
+            return failure(403, "Forbidden", f'{resource} "{name}" is forbidden')
+        if bearer != f"Bearer {TOKEN}":
             return failure(401, "Unauthorized", "Unauthorized")
         fault = self._fault(verb, resource, "dryRun" in request.query_params)
         if fault is not None and not str(fault.how).startswith("after"):
@@ -226,6 +266,15 @@ class KubeServer:
             self.asked[verb, resource] += 1
         request.state.after = fault
         return None
+
+    def _granted(self, account: str, verb: str, resource: str, name: str) -> bool:
+        """Whether a role that is bound to a service account names just this."""
+        with self.lock:
+            bound = [each["roleRef"]["name"] for each in self.of("rolebindings")
+                     if any(subject["name"] == account for subject in each["subjects"])]  # fmt: skip
+            rules = [rule for each in self.of("roles") if each["metadata"]["name"] in bound for rule in each["rules"]]
+        return any(verb in rule["verbs"] and resource in rule["resources"] and name in rule["resourceNames"]
+                   for rule in rules)  # fmt: skip
 
     async def _many(self, request: Request) -> Response:
         plural, namespace = request.path_params["plural"], request.path_params["namespace"]
@@ -288,6 +337,7 @@ class KubeServer:
         verb = VERBS[request.method]
         if (stopped := await self._stopped(request, verb, plural)) is not None:
             return stopped
+        changes = await request.json() if verb == "patch" else {}
         with self.lock:
             found = copy.deepcopy(self.objects.get((plural, namespace, name)))
             if found is None:
@@ -295,6 +345,12 @@ class KubeServer:
             if verb == "delete":
                 assert request.query_params["propagationPolicy"] == "Background"
                 self.remove(plural, name, namespace)
+            if verb == "patch":
+                assert request.headers["content-type"] == "application/merge-patch+json"
+                found["spec"] |= changes["spec"]
+                self.change(plural, name, namespace, spec=found["spec"])
+                for told in self.patched:
+                    told(found)
         return JSONResponse(found)
 
     async def _get_version(self, request: Request) -> Response:

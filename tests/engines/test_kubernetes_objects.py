@@ -59,7 +59,8 @@ def test_servers_of_each_version_take_all_objects(version: str) -> None:
                 del known["spec"][key]
         kubernetes_validate.validate(known, version, strict=True)
         kinds.add(made["kind"])
-    assert kinds == {"ConfigMap", "Secret", "Service", "Job"}
+    of_range = {"ServiceAccount", "Role", "RoleBinding"}
+    assert kinds == {"ConfigMap", "Secret", "Service", "Job", *of_range}
 
 
 def test_the_check_of_the_objects_sees_a_wrong_key_and_a_wrong_value() -> None:

@@ -14,7 +14,7 @@ from kube_server import KubeServer
 
 from headrace import engines
 from headrace.engines.kubernetes import lightkube_cluster
-from headrace.engines.kubernetes.cluster import ROLE, ROLE_OF_SET, Rule
+from headrace.engines.kubernetes.cluster import ROLE, ROLE_OF_RANGE, ROLE_OF_SET, Rule
 from headrace.job import Job, load_job
 from headrace.runs import Run, Status
 from headrace.runs.events import HostRegistered
@@ -50,14 +50,17 @@ def hello(folder: Path, **options: object) -> Job:
     return load_job(file)
 
 
-def test_the_role_of_the_documentation_is_the_one_that_is_asked_for() -> None:
-    text = (ROOT / "docs" / "kubernetes.md").read_text()
+@pytest.mark.parametrize(
+    ("page", "rules"), [("kubernetes", (*ROLE, *ROLE_OF_SET)), ("kubernetes-reference", ROLE_OF_RANGE)]
+)
+def test_the_role_of_the_documentation_is_the_one_that_is_asked_for(page: str, rules: tuple[Rule, ...]) -> None:
+    text = (ROOT / "docs" / f"{page}.md").read_text()
     role = yaml.safe_load(text[text.index("apiVersion: rbac") : text.index("```", text.index("apiVersion: rbac"))])
     written = {
         Rule(group, resource, tuple(sorted(rule["verbs"])))
         for rule in role["rules"] for group in rule["apiGroups"] for resource in rule["resources"]
     }  # fmt: skip
-    assert written == {*ROLE, *ROLE_OF_SET}
+    assert written == {*rules}
 
 
 @pytest.mark.promise("engines", "instances, on kubernetes")

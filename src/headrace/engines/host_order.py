@@ -48,6 +48,7 @@ class HostOrder(msgspec.Struct, frozen=True, omit_defaults=True):
         step_options: of the program that starts them, by group.
         share_nodes: other jobs may run on the hosts' machines, so this one takes ports of its own.
         isolation: level that is wanted there.
+        jobs: Jobs of Kubernetes that make the pods of hosts that come and go, by host; for the leader's host alone.
         named_paths: paths that the job names, which hosts with a /tmp of their own must see all the same.
     """
 
@@ -67,6 +68,7 @@ class HostOrder(msgspec.Struct, frozen=True, omit_defaults=True):
     step_options: dict[str, tuple[str, ...]] = {}
     share_nodes: bool = False
     isolation: str = NO_ISOLATION
+    jobs: dict[str, str] = {}
     named_paths: tuple[str, ...] = ()
 
 

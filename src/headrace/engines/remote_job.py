@@ -96,7 +96,13 @@ def plan_remote_job(job: Job, address_of: Callable[[str], str] = str, python: st
 
 
 def remote_plan(
-    job: Job, paths: RunPaths, python: str, address_of: Callable[[str], str] = str, own_trees: bool = False
+    job: Job,
+    paths: RunPaths,
+    python: str,
+    address_of: Callable[[str], str] = str,
+    own_trees: bool = False,
+    *,
+    with_range: bool = False,
 ) -> LaunchPlan:
     """Returns the launch plan of a job on hosts that are no part of this machine. Pure.
 
@@ -106,6 +112,7 @@ def remote_plan(
         python: interpreter of the user's programs; that of their agent if empty.
         address_of: see `plan_remote_job`.
         own_trees: whether every host has a file system of its own, and its tree in /opt/ml.
+        with_range: whether data hosts may come and go; else the platform keeps, and bills, all of them.
     """
     # The CPUs, memory and addresses of the local engine are those of another machine.
     anywhere = job.model_copy(update={"engines": job.engines.model_copy(update={"local": LocalOptions()})})
@@ -122,7 +129,7 @@ def remote_plan(
         )
         for host in plan.hosts
     )
-    return msgspec.structs.replace(plan, hosts=hosts, feed_range=None)  # the platform keeps, and bills, all of them
+    return msgspec.structs.replace(plan, hosts=hosts, feed_range=plan.feed_range if with_range else None)
 
 
 def ranks_beside_workers(job: Job) -> dict[str, int]:

@@ -306,6 +306,10 @@ class LaunchPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Where agents find the coordinator."""
         return self.coordinator or self.host(self.leader).address
 
+    def comes_and_goes(self, host: str) -> bool:
+        """Tells whether a host has an instance only while the coordinator wants it."""
+        return self.feed_range is not None and host in self.feed_range.hosts
+
     def comes_later(self, host: str) -> bool:
         """Tells whether a host is not there from the start: it comes when it is needed."""
         return self.feed_range is not None and host in self.feed_range.hosts[self.feed_range.least :]

@@ -87,6 +87,15 @@ ROLE_OF_SET: tuple[Rule, ...] = (Rule("jobset.x-k8s.io", "jobsets", ("create", "
 """What it does besides for a job with `queue` or `gang`."""
 
 
+ROLE_OF_RANGE: tuple[Rule, ...] = (
+    Rule("", "serviceaccounts", ("create",)),
+    Rule("batch", "jobs", ("patch",)),
+    Rule("rbac.authorization.k8s.io", "rolebindings", ("create",)),
+    Rule("rbac.authorization.k8s.io", "roles", ("create",)),
+)
+"""What it does besides where data hosts come and go. Who makes a role must have the rights that are in it."""
+
+
 class Kind(NamedTuple):
     """Where objects of a kind are in the API.
 
@@ -111,9 +120,12 @@ KINDS: dict[str, Kind] = {
     "PersistentVolumeClaim": Kind("", "v1", "persistentvolumeclaims"),
     "Pod": Kind("", "v1", "pods"),
     "PriorityClass": Kind("scheduling.k8s.io", "v1", "priorityclasses", everywhere=True),
+    "Role": Kind("rbac.authorization.k8s.io", "v1", "roles"),
+    "RoleBinding": Kind("rbac.authorization.k8s.io", "v1", "rolebindings"),
     "RuntimeClass": Kind("node.k8s.io", "v1", "runtimeclasses", everywhere=True),
     "Secret": Kind("", "v1", "secrets"),
     "Service": Kind("", "v1", "services"),
+    "ServiceAccount": Kind("", "v1", "serviceaccounts"),
 }
 
 

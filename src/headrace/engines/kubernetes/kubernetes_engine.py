@@ -30,8 +30,8 @@ from headrace.job import Job
 from headrace.job.model.kubernetes_options import KubernetesOptions
 from headrace.job.problems.finding import Finding
 from headrace.job.rules.kubernetes_rules import kubernetes_rules
-from headrace.job.rules.raw_access import Data
-from headrace.job.rules.unsupported import IDLE_ON_OWN_HOSTS, NO_RANGE
+from headrace.job.rules.raw_access import Data, mapping
+from headrace.job.rules.unsupported import IDLE_ON_OWN_HOSTS, NO_RANGE, Unused, idle
 from headrace.runs import Cause, CauseKind, Run, RunPaths, Status, runs_dir
 
 _log = logging.getLogger(__name__)
@@ -45,7 +45,6 @@ LOG_LINES = 10_000  # of one pod, for `logs`
 
 UNUSED: dict[str, str] = {
     **{name: why for name, why in IDLE_ON_OWN_HOSTS.items() if name != "image_uri"},
-    **NO_RANGE,
     "framework_version": "the image is what it is",
     "py_version": "the image is what it is",
     "role": "pods have the rights of engines.kubernetes.service_account",
@@ -73,6 +72,13 @@ class KubernetesEngine(PlatformEngine[KubernetesJob, KubeTicket]):
         """See `PlatformEngine.rules`: also what pods cannot have, and what no pod can reach."""
         yield from super().rules(data)
         yield from kubernetes_rules(data)
+
+    def without_effect(self, data: Data) -> Iterable[Unused]:
+        """See `PlatformEngine.without_effect`: a JobSet has all of its pods from beginning to end."""
+        yield from super().without_effect(data)
+        options = mapping(data, "engines", "kubernetes")
+        if options.get("gang") or options.get("queue"):
+            yield from idle({"data_service": mapping(data, "data_service")}, NO_RANGE)
 
     def plan(self, job: Job) -> KubernetesJob:
         """See `PlatformEngine.plan`. Also raises EngineRefused for code that is too large to travel with the job."""

@@ -17,7 +17,7 @@ import msgspec
 
 from headrace.catalog import instance_types
 from headrace.engines.local.plan_hosts import number_of
-from headrace.engines.planning.engine_job import EngineJob
+from headrace.engines.planning.engine_job import EngineJob, range_sentences
 from headrace.engines.planning.plan_artefacts import check_checkpoint_folder
 from headrace.engines.planning.plan_channels import orders_of
 from headrace.engines.remote_job import check_remote_job, ranks_beside_workers, remote_plan
@@ -71,7 +71,7 @@ class KubernetesJob(EngineJob):
             text = f"{group.name}: {count} pod{'' if count == 1 else 's'}, image {self.image_of(group.name)}"
             nodes = [f"on nodes with {key}={value}" for key, value in pods.node_selector.items()]
             found.append(", ".join([text, *self._asked(group.name), *nodes]))
-        return tuple(found)
+        return (*found, *range_sentences(self.plan))
 
     @property
     def python(self) -> str:
@@ -133,6 +133,15 @@ def name_of(run_id: str) -> str:
     return f"r-{text[: LONGEST_NAME - _DIGEST - 3].strip('-')}-{digest}"
 
 
+def jobs_that_come_and_go(planned: KubernetesJob) -> dict[str, str]:
+    """Returns the Jobs of data hosts that come and go, by host."""
+    return {
+        host.name: f"{planned.name}-{host.name}"
+        for host in planned.plan.hosts
+        if planned.plan.comes_and_goes(host.name)
+    }
+
+
 def part_of_set(plan: LaunchPlan, group: str) -> str:
     """Returns what a JobSet calls the Job of a group: g1, g2 ... in the job's order."""
     return f"g{[each.name for each in plan.groups].index(group) + 1}"
@@ -152,7 +161,7 @@ def plan_kubernetes_job(job: Job, paths: RunPaths) -> KubernetesJob:
     job.check_engine("kubernetes")
     check_checkpoint_folder(job, False)
     options = job.kubernetes
-    plan = remote_plan(job, paths, "", own_trees=True)
+    plan = remote_plan(job, paths, "", own_trees=True, with_range=not options.is_jobset)
     plan = msgspec.structs.replace(
         plan, stop_grace=options.stop_grace, start_timeout=max(plan.start_timeout, options.start_timeout)
     )

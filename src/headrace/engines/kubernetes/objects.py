@@ -2,6 +2,8 @@
 
     Job NAME-algo-N           the leader's, which owns all others: when it is deleted, by whomever, nothing is left
     Service NAME              gives pods their names in DNS, algo-N
+    ServiceAccount, Role, RoleBinding NAME, Secret NAME-token
+                              where data hosts come and go: the leader's pod may change the Jobs of these hosts
     ConfigMap NAME-headrace   headrace's package
     Secret NAME               job, plan, code
     Secret NAME-algo-N        what is one host's alone, the leader's first
@@ -21,9 +23,17 @@ from typing import Any
 import yaml
 
 from headrace.engines.documents import Document
-from headrace.engines.kubernetes.kubernetes_job import KubernetesJob, part_of_set
+from headrace.engines.kubernetes.kubernetes_job import KubernetesJob, jobs_that_come_and_go, part_of_set
 from headrace.engines.kubernetes.pack_run import PACKAGE, SHARED, Payload
-from headrace.engines.kubernetes.pod_spec import CONTAINER, STAYING, Object, package_name, pod_spec, secret_name
+from headrace.engines.kubernetes.pod_spec import (
+    CONTAINER,
+    STAYING,
+    Object,
+    package_name,
+    pod_spec,
+    secret_name,
+    token_name,
+)
 from headrace.engines.remote_job import plan_document
 from headrace.instance.launch_plan import GroupPlan
 from headrace.job.model.field_types import text_of
@@ -33,6 +43,8 @@ RUN_ID, JOB_NAME, DATA = "headrace/run-id", "headrace/job-name", "headrace/data"
 QUEUE = "kueue.x-k8s.io/queue-name"
 INDEX = "batch.kubernetes.io/job-completion-index"
 FAILED = 1  # exit code of a pod that could say how its host ended: another one would not do better
+OFTEN = {"backoffLimit": 1_000_000, "podReplacementPolicy": "Failed"}
+"""Of the Job of a data host that comes and goes: the leader's pod says when it has a pod."""
 LEFT_OUT = "left out here: it holds a secret, or is made when the job is submitted"
 MANIFESTS = "objects.yaml"
 
@@ -50,7 +62,7 @@ def objects(planned: KubernetesJob, payload: Payload | None = None) -> tuple[Obj
     hosts = [(group, host) for group in planned.plan.groups for host in group.hosts]
     hosts.sort(key=lambda each: each[1] != planned.plan.leader)
     owner, *jobs = (_job(planned, group, host) for group, host in hosts)
-    return (owner, _service(planned), *mounted, *jobs, _complete(planned))
+    return (owner, _service(planned), *_rights(planned), *mounted, *jobs, _complete(planned))
 
 
 def pods_of(planned: KubernetesJob) -> tuple[Object, ...]:
@@ -158,15 +170,43 @@ def _service(planned: KubernetesJob) -> Object:
     return {"apiVersion": "v1", "kind": "Service", "metadata": _meta(planned, planned.name), "spec": spec}
 
 
+def _rights(planned: KubernetesJob) -> Iterator[Object]:
+    """Yields what lets the leader's pod have data hosts come and go, and do nothing else."""
+    jobs = jobs_that_come_and_go(planned)
+    if not jobs:
+        return
+    name, group = planned.name, "rbac.authorization.k8s.io"
+    rules = [{"apiGroups": ["batch"], "resources": ["jobs"], "resourceNames": [*jobs.values()], "verbs": ["patch"]}]
+    subject = {"kind": "ServiceAccount", "name": name, "namespace": planned.options.namespace}
+    token = _meta(planned, token_name(planned))
+    token["annotations"] |= {"kubernetes.io/service-account.name": name}
+    yield {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": _meta(planned, name),
+        "automountServiceAccountToken": False,
+    }
+    yield {"apiVersion": f"{group}/v1", "kind": "Role", "metadata": _meta(planned, name), "rules": rules}
+    yield {
+        "apiVersion": f"{group}/v1",
+        "kind": "RoleBinding",
+        "metadata": _meta(planned, name),
+        "roleRef": {"apiGroup": group, "kind": "Role", "name": name},
+        "subjects": [subject],
+    }
+    yield {"apiVersion": "v1", "kind": "Secret", "metadata": token, "type": "kubernetes.io/service-account-token"}
+
+
 def _job(planned: KubernetesJob, group: GroupPlan, host: str) -> Object:
     labels = {GROUP: group_label(group.name), HOST: host}
     limit = planned.plan.retry.attempts
     if host == planned.plan.leader and planned.job.record is None:
         limit = 0  # its record is gone with it
+    comes = planned.plan.comes_and_goes(host)
     spec: Object = {
         "completions": 1,
-        "parallelism": 1,
-        **_replaced(limit),
+        "parallelism": 0 if planned.plan.comes_later(host) else 1,
+        **(OFTEN if comes else _replaced(limit)),
         **({"ttlSecondsAfterFinished": planned.options.ttl} if host == planned.plan.leader else {}),
         "template": _template(planned, group, labels, host),
     }

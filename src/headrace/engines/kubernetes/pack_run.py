@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.engines.host_order import ORDER, HostOrder, order_text
-from headrace.engines.kubernetes.kubernetes_job import KubernetesJob
+from headrace.engines.kubernetes.kubernetes_job import KubernetesJob, jobs_that_come_and_go
 from headrace.engines.planning.pack_files import files_below, packed
 from headrace.engines.planning.pack_files import package_zip as package
 from headrace.engines.planning.plan_artefacts import prepare_artefacts
@@ -145,6 +145,7 @@ def _order(planned: KubernetesJob, host: HostPlan) -> HostOrder:
         linger=planned.options.linger if host.name == planned.plan.leader else 0.0,
         kept=job.record is not None and job.output_path is not None,
         named=planned.options.is_jobset,
+        jobs=jobs_that_come_and_go(planned) if host.name == planned.plan.leader else {},
         quiet=planned.options.is_jobset and host.name != planned.plan.leader,
     )
 

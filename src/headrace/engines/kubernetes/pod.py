@@ -26,6 +26,7 @@ from pathlib import Path
 import msgspec
 
 from headrace.engines.host_order import HostOrder, make_host_ready, read_host_order
+from headrace.engines.kubernetes.data_pods import DataPods
 from headrace.engines.kubernetes.pod_words import ASKED, FETCHED, LastWord, write_last_word
 from headrace.errors import HeadraceError
 from headrace.hosting.helpers.store_record import NAME as STORE_RECORD
@@ -41,6 +42,7 @@ from headrace.runs.run_paths import ENGINE
 
 _log = logging.getLogger("headrace.engines.kubernetes.pod")  # this module runs as __main__
 
+INPUT = "/headrace/in"  # see `pod_spec`
 POLL = 0.2
 HOSTS = Path("/etc/hosts")
 NAMES_POLL = 0.5
@@ -64,7 +66,8 @@ def main() -> int:
         plan = read_plan(paths, LaunchPlan)
         replaced = _may_be_replaced(paths, plan, name)
         make_ready(paths, plan, plan.host(name), order)
-        status = supervise_host(paths, name)
+        keep = DataPods(order.jobs, Path(INPUT)).keep if order.jobs else None
+        status = supervise_host(paths, name, keep=keep)
         if status is Status.IN_PROGRESS:
             return REPLACED
         word = last_word(paths, status, name == plan.leader)
@@ -86,7 +89,9 @@ def main() -> int:
 
 def _may_be_replaced(paths: RunPaths, plan: LaunchPlan, host: str) -> bool:
     """Returns whether the run may go on with another pod of a host: the leader's needs the record that is stored."""
-    return plan.retry.attempts > 0 and (host != plan.leader or is_wanted(paths, STORE_RECORD))
+    if host == plan.leader:
+        return plan.retry.attempts > 0 and is_wanted(paths, STORE_RECORD)
+    return plan.retry.attempts > 0 or plan.comes_and_goes(host)
 
 
 def _ended(*_: object) -> None:

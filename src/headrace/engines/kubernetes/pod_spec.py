@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from headrace import host_libraries
+from headrace.engines.kubernetes.data_pods import AUTHORITY, NAMESPACE, TOKEN
 from headrace.engines.kubernetes.kubernetes_job import KubernetesJob
 from headrace.engines.kubernetes.pack_run import PACKAGE, SHARED
 from headrace.hosting.supervision.host_duties import LAST_SYNC_SECONDS
@@ -160,6 +161,8 @@ def _own_volumes(planned: KubernetesJob, group: GroupPlan, host: str, pods: Kube
         {"secret": {"name": planned.name, "items": _items([SHARED])}},
         {"secret": {"name": secret_name(planned, group, host), "items": _items(keys)}},
     ]
+    if host == planned.plan.leader and planned.plan.feed_range is not None:
+        sources.append({"secret": {"name": token_name(planned), "items": _items([TOKEN, AUTHORITY, NAMESPACE])}})
     return [
         {"name": "run", "emptyDir": {}},
         {"name": "headrace", "emptyDir": {}},
@@ -172,6 +175,11 @@ def _own_volumes(planned: KubernetesJob, group: GroupPlan, host: str, pods: Kube
 def package_name(planned: KubernetesJob) -> str:
     """Returns the name of the ConfigMap with headrace's package."""
     return f"{planned.name}-headrace"
+
+
+def token_name(planned: KubernetesJob) -> str:
+    """Returns the name of the Secret with which the leader's pod speaks to the cluster."""
+    return f"{planned.name}-token"
 
 
 def secret_name(planned: KubernetesJob, group: GroupPlan, host: str) -> str:

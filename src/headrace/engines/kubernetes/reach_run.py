@@ -25,6 +25,7 @@ from headrace.engines.kubernetes.pod_states import (
 )
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.runs import Run, read_plan
+from headrace.runs.events import JobStarted
 
 ASK = "headrace.agent.ask"
 ASK_SECONDS = 60.0
@@ -144,7 +145,11 @@ class Reached:
     def look(self) -> RunLook:
         """Asks for the pods of the run. Raises KubernetesUnreachable, ClusterRefused."""
         plan = read_plan(self.run.paths, LaunchPlan)
-        return look_at(self.cluster, self.ticket, plan.leader, {host.name: host.group for host in plan.hosts})
+        # data hosts that come and go while it trains are the leader's business: nobody waits for them
+        trains = plan.feed_range is not None and any(isinstance(event, JobStarted) for event in self.run.events())
+        left_out = plan.comes_and_goes if trains else plan.comes_later
+        hosts = {host.name: host.group for host in plan.hosts if not left_out(host.name)}
+        return look_at(self.cluster, self.ticket, plan.leader, hosts)
 
     def ask(self, leader: PodState, command: Sequence[str]) -> None:
         """Gives the run's coordinator a command, in the leader's pod.

@@ -13,6 +13,7 @@ from headrace.engines.kubernetes import end_of_run
 from headrace.engines.kubernetes.cluster import (
     ROLE,
     ROLE_HINT,
+    ROLE_OF_RANGE,
     ROLE_OF_SET,
     Cluster,
     ClusterRefused,
@@ -42,11 +43,13 @@ def check_cluster(planned: KubernetesJob, cluster: Cluster) -> None:
         EngineRefused: the job could not be submitted.
     """
     wanted = [*ROLE, *(ROLE_OF_SET if planned.options.is_jobset else ())]
+    wanted += ROLE_OF_RANGE if planned.plan.feed_range is not None else ()
     if missing := missing_rules(cluster, wanted):
         what = "; ".join(rule.told for rule in missing)
         raise EngineRefused(f"this user may not, in the namespace {cluster.namespace}: {what}", ROLE_HINT)
     warned: dict[str, str] = {}
-    for made in (*objects(planned), *(pods_of(planned) if cluster.may("create", MAKE_PODS) else ())):
+    checked = [made for made in objects(planned) if made["kind"] != "RoleBinding"]  # its role is not there yet
+    for made in (*checked, *(pods_of(planned) if cluster.may("create", MAKE_PODS) else ())):
         try:
             _create(cluster, made, dry_run=True)
             texts = cluster.warnings

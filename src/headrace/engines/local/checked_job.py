@@ -8,7 +8,7 @@ from headrace.engines.local.checks import missing_mpirun
 from headrace.engines.local.limits.assign import Machine
 from headrace.engines.local.limits.cgroups import Places
 from headrace.engines.local.limits.explain import explain_limits
-from headrace.engines.planning.engine_job import EngineJob
+from headrace.engines.planning.engine_job import EngineJob, range_sentences
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,7 @@ class CheckedJob(EngineJob):
     def limits(self) -> tuple[str, ...]:
         """What its instances may use of this machine, what cannot be limited here, and what it lacks, in sentences."""
         limits = explain_limits(self.job, self.machine, self.places) + missing_mpirun(self.job, self.plan)
-        reach = self.plan.feed_range
-        if reach is None:
-            return limits
-        return (*limits, f"{reach.least} to {reach.most} of the {len(reach.hosts)} data hosts are there, as needed")
+        return (*limits, *range_sentences(self.plan))
 
     @property
     def isolated(self) -> bool:

@@ -52,3 +52,13 @@ class EngineJob:
     def in_run(self: P, paths: RunPaths) -> P:
         """Returns the same for a run that exists now."""
         return replace(self, plan=in_run(self.plan, paths))
+
+
+def range_sentences(plan: LaunchPlan) -> tuple[str, ...]:
+    """Returns how many data hosts there are, where they come and go, in a sentence."""
+    reach = plan.feed_range
+    return (
+        ()
+        if reach is None
+        else (f"{reach.least} to {reach.most} of the {len(reach.hosts)} data hosts are there, as needed",)
+    )

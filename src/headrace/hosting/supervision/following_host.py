@@ -4,7 +4,7 @@ It prepares, runs and finishes its own host, as the leader's supervisor tells it
 decides nothing about the job. Meanwhile it sends what grows of the host's record, and at the end what the host made.
 
 * Without another attempt to come, a host whose agent has ended is finished at once, so that its machine can be given
-  back: a data host that is released early ends before the job.
+  back: a data host that is released early ends before the job. One that comes and goes is ended by its platform.
 * A signal is the platform's doing: the host ends, its programs get SIGTERM and `stop_grace`, and the job judges.
 * A leader that is lost is waited for as long as another one may take its place, and no longer.
 """
@@ -74,6 +74,7 @@ class FollowingHost(HostDuties):
         super().__init__(paths, 0, plan, instances, platform_ends(host) if orders is None else orders)
         self._collected = collected
         self._may_go_on = bool(plan.retry.attempts or interruptions)
+        self._may_come_again = self._may_go_on or plan.comes_and_goes(host)
         self._me = plan.host(host)
         self._client = MachineClient(
             plan.leader,
@@ -116,7 +117,7 @@ class FollowingHost(HostDuties):
             self._instances.remove()
             self._client.close()
             self._events.close()
-        if self._wishes and self._may_go_on and not self._is_last_order():
+        if self._wishes and self._may_come_again and not self._is_last_order():
             return Status.IN_PROGRESS
         return Status.COMPLETED if done else Status.FAILED
 
@@ -131,7 +132,7 @@ class FollowingHost(HostDuties):
                 self._prepare(order.attempt)
             elif order is not None and order.phase is Phase.RUN and self._may_run(order.attempt):
                 self._attempt(order)
-                if not self._may_go_on:
+                if not self._may_come_again:
                     return
             else:
                 self._step()

@@ -12,14 +12,19 @@ write and make, so that one record and one artefact of each kind come of all hos
   the run to the one that will take its place; else the run has failed.
 * A person stops the job with `python -m headrace.agent.ask stop`, at any time.
 * One that takes the place of a leader that was lost begins the attempt after the last one.
+* Of hosts that come and go it has the platform make and end the machines, as the coordinator wants them. One that comes
+  while the attempt runs is prepared and takes part; what goes wrong there ends no attempt.
 """
 
 from __future__ import annotations
 
+import logging
 import signal
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+
+import msgspec
 
 from headrace.agent.control.control_transport import ControlServer
 from headrace.hosting.helpers.store_record import NAME as STORE_RECORD
@@ -40,9 +45,14 @@ from headrace.instance.lifeline import COORDINATOR_LOST, AgentGone, Command, Sto
 from headrace.runs import Cause, CauseKind, EventWriter, Run, RunPaths, Status
 from headrace.runs.events import HostLost, HostNotCollected
 
+_log = logging.getLogger(__name__)
+
 LAST_WORDS_SECONDS = 10.0  # for the end of the record to be stored, when another process goes on with it
 AT_ONCE_SECONDS = 3.0  # for the others to send the end of their records, when a person wants the job to stop at once
 SIGNALS_SECONDS = 15.0  # between the signals to the machines of a run, when its platform takes all of them away
+KEEP_AGAIN_SECONDS = 10.0  # before the platform is asked again that has not done what it was asked for
+Keep = Callable[[str, bool], None]
+"""Has a platform keep a machine for a host, or none. Raises OSError."""
 BEGUN = b""
 """Of an order that `OtherHosts.order` signs."""
 
@@ -68,6 +78,7 @@ class LeadingHost(Supervisor):
         orders: what signals mean; an infrastructure failure by default.
         interruptions: how often the run goes on after its platform took its machines away, whatever `retry` says.
         anew: another attempt follows what happened before this process, whatever `retry` says.
+        keep: for hosts that come and go; None without any.
     """
 
     _instances: PlainHost
@@ -81,6 +92,7 @@ class LeadingHost(Supervisor):
         interruptions: int = 0,
         *,
         anew: bool = False,
+        keep: Keep | None = None,
     ) -> None:
         self._commands: deque[Command] = deque()
         self._others = OtherHosts(plan, paths, self._wake_up)
@@ -96,6 +108,13 @@ class LeadingHost(Supervisor):
         self._ran: dict[str, bytes] = {}  # the supervisors with which the attempt has begun
         self._told_gone: set[str] = set()
         self._prepared_since = time.monotonic()
+        self._keep = keep
+        # of hosts that come and go: whether the platform keeps a machine, and which time asked for has begun
+        later = {} if earlier.begun else {host: not plan.comes_later(host) for host in self._others.hosts}
+        self._kept: dict[str, bool] = later
+        self._keep_at = 0.0
+        self._times: dict[str, int] = {}
+        self._variables: dict[str, str] = {}
 
     def _commanded(self, command: Command) -> None:
         self._commands.append(command)
@@ -165,6 +184,8 @@ class LeadingHost(Supervisor):
         hosts = self._others.hosts.values()
         self._ran = {host.name: host.report.process for host in hosts if host.report is not None}
         self._told_gone.clear()
+        self._times.clear()
+        self._variables = variables
         self._order(Phase.RUN, variables)
         super()._start_agents(variables)
 
@@ -199,7 +220,8 @@ class LeadingHost(Supervisor):
             used_up = self._spent.cause("preparing the hosts")
             if used_up is not None:
                 return Status.STOPPED, used_up
-            hosts = self._others.hosts.values()
+            self._keep_machines(None)
+            hosts = [host for host in self._others.hosts.values() if not self._plan.comes_later(host.name)]
             begun = max((host.report.begun for host in hosts if host.report is not None), default=0)
             if begun >= self._number:  # the leader before this process could not store that it had begun it
                 self._number = begun
@@ -242,6 +264,8 @@ class LeadingHost(Supervisor):
         limit = self._plan.stop_grace + self._patience(LAST_SYNC_SECONDS)
         self._until(self._is_over, limit, lambda: self._order(Phase.END))
         for host in self._others.hosts.values():
+            if self._plan.comes_and_goes(host.name):
+                continue
             trouble = None if host.report is None else host.report.trouble
             if trouble is not None and host.report is not None and host.report.trouble_in == self._number:
                 return outcome if outcome[0] is Status.FAILED else (Status.FAILED, trouble)
@@ -272,8 +296,55 @@ class LeadingHost(Supervisor):
             if isinstance(command := self._commands.popleft(), StopJob):
                 self._stop(command)
         if self._running:
+            wanted = self._instances.wanted
+            self._keep_machines(wanted)
             for host in self._others.hosts.values():
-                self._look_at(host)
+                if self._plan.comes_and_goes(host.name) and wanted.get(host.name, 0) > self._times.get(host.name, 0):
+                    self._bring(host, wanted[host.name])
+                else:
+                    self._look_at(host)
+
+    def _keep_machines(self, wanted: Mapping[str, int] | None) -> None:
+        """Has the platform keep a machine for each host that is wanted, and for no other one that comes and goes.
+
+        Args:
+            wanted: hosts, by the coordinator; None before it begins: those that are there from the start.
+        """
+        if self._keep is None or time.monotonic() < self._keep_at:
+            return
+        for name in self._others.hosts:
+            if not self._plan.comes_and_goes(name):
+                continue
+            kept = not self._plan.comes_later(name) if wanted is None else name in wanted
+            if self._kept.get(name) is kept:
+                continue
+            try:
+                self._keep(name, kept)
+            except OSError as error:
+                self._keep_at = time.monotonic() + KEEP_AGAIN_SECONDS
+                what = "made" if kept else "ended"
+                _log.warning("the machine of %s is not %s, it is tried again: %s", name, what, error)
+                return
+            self._kept[name] = kept
+
+    def _bring(self, host: OtherHost, time_asked: int) -> None:
+        """Has a host take part that was asked for while the attempt runs, once its supervisor has come."""
+        report = host.report
+        if report is None or host.silent or report.process == self._ran.get(host.name):
+            return
+        order = LeaderOrder(BEGUN, Phase.PREPARE, self._number, {}, self._at_once())
+        if report.trouble is not None and report.trouble_in == self._number:
+            self._times[host.name] = time_asked
+            self._ran[host.name] = report.process
+            self._gone(AgentGone(host.name, str(report.trouble)))
+        elif self._is_prepared(host):
+            self._times[host.name] = time_asked
+            self._ran[host.name] = report.process
+            self._told_gone.discard(host.name)
+            run = msgspec.structs.replace(order, phase=Phase.RUN, variables=self._variables)
+            self._others.order({host.name: run})
+        elif host.order is None or host.order.phase is not Phase.PREPARE:
+            self._others.order({host.name: order})
 
     def _look_at(self, host: OtherHost) -> None:
         """Tells the coordinator what the supervisor of a host knows before its agent's silence does."""
@@ -284,8 +355,11 @@ class LeadingHost(Supervisor):
             self._gone(AgentGone(host.name, "its machine was replaced"))
         elif report.begun == self._number and report.agent is not None:
             self._gone(AgentGone(host.name, report.agent.how, report.agent.code == COORDINATOR_LOST))
-        elif report.trouble is not None and report.trouble_in == self._number and self._broken is None:
-            self._break(report.trouble)
+        elif report.trouble is not None and report.trouble_in == self._number:
+            if self._plan.comes_and_goes(host.name):
+                self._gone(AgentGone(host.name, str(report.trouble)))
+            elif self._broken is None:
+                self._break(report.trouble)
 
     def _gone(self, gone: AgentGone) -> None:
         self._told_gone.add(gone.host)

@@ -38,7 +38,7 @@ from headrace.hosting.helpers.helper_main import error_line
 from headrace.hosting.helpers.own_orders import keep_own_orders
 from headrace.hosting.machines.earlier_record import bring_record, what_happened
 from headrace.hosting.supervision.following_host import FollowingHost
-from headrace.hosting.supervision.leading_host import LeadingHost
+from headrace.hosting.supervision.leading_host import Keep, LeadingHost
 from headrace.hosting.supervision.run_environment import supervisor_environment
 from headrace.hosting.supervision.stop_orders import StopOrders
 from headrace.instance.launch_plan import LaunchPlan
@@ -57,6 +57,7 @@ def supervise_host(
     collected: bool = True,
     interruptions: int = 0,
     anew: bool = False,
+    keep: Keep | None = None,
 ) -> Status:
     """Prepares, runs and finishes a host, and on the leader's host leads the run. For the main thread of a process.
 
@@ -69,6 +70,7 @@ def supervise_host(
             a platform that starts other machines by itself.
         anew: a process for the leader is started only when the platform wants the run to go on, whatever its record
             says: what an attempt had made that has ended is lost.
+        keep: has the platform make or end the machines of hosts that come and go, on the leader's host.
 
     Returns:
         How the run ended, on the leader's host; on others Completed when the host has done its duty, else Failed. On
@@ -91,7 +93,7 @@ def supervise_host(
     if earlier.end is not None and not anew:
         _log.info("the run has ended already: %s", earlier.end.status.value)
         return earlier.end.status
-    return LeadingHost(paths, plan, earlier, orders, interruptions, anew=anew).run()
+    return LeadingHost(paths, plan, earlier, orders, interruptions, anew=anew, keep=keep).run()
 
 
 def main() -> int:

@@ -63,6 +63,11 @@ class PlainHost:
         return self._end.decided(running=bool(self.pids))
 
     @property
+    def wanted(self) -> dict[str, int]:
+        """Hosts of the run that must have an instance now, see `Coordinator.wanted`; none without a coordinator."""
+        return self._end.wanted or {}
+
+    @property
     def gone(self) -> tuple[int, str]:
         """How the agent ended in this attempt: exit code (negative: signal) and words."""
         assert self._agents is not None
