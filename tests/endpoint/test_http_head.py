@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headrace.endpoint.http.http_limits import HttpLimits
 from headrace.endpoint.http.http_message import HttpProblem
-from headrace.endpoint.http.request_head import parse_head
+from headrace.endpoint.http.request_stream import parse_head
 
 LIMITS = HttpLimits(headers=10, target_bytes=100, head_bytes=1000, body_bytes=500)
 

@@ -10,18 +10,17 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
 
 from headrace.errors import StorageError, UsageError
 from headrace.home import home_dir
 from headrace.instance import storage
 from headrace.instance.storage import Store
 from headrace.job.model.path_types import LOCAL_BUCKET
+from headrace.job.sagemaker.from_request import with_places
 from headrace.private_folders import make_closed
 
 NAME = LOCAL_BUCKET
 MANIFESTS = f"{NAME}.manifests"
-_WRITTEN = ("output_path", "checkpoint_s3_uri")
 
 
 def buckets_dir() -> Path:
@@ -54,11 +53,7 @@ def with_local_places(data: Mapping[str, object]) -> dict[str, object]:
         StorageError: a key that cannot be a path.
         UsageError: the bucket of this machine has nothing where a channel's data are to be.
     """
-    moved: dict[str, object] = {key: place_of(uri) for key in _WRITTEN if isinstance(uri := data.get(key), str)}
-    channels = cast("Mapping[str, Mapping[str, object]]", data.get("inputs", {}))
-    if channels:
-        moved["inputs"] = {name: {**channel, **_source_of(channel)} for name, channel in channels.items()}
-    return {**data, **moved}
+    return with_places(data, place_of, _source_of)
 
 
 def _source_of(channel: Mapping[str, object]) -> dict[str, object]:

@@ -23,8 +23,7 @@ from headrace.endpoint.http.http_message import (
     HttpRequest,
 )
 from headrace.endpoint.http.reply_stream import CONTINUE, ReplyStream, discard, handshake
-from headrace.endpoint.http.request_head import RequestHead, parse_head
-from headrace.endpoint.http.request_stream import RequestStream, StreamBody
+from headrace.endpoint.http.request_stream import RequestHead, RequestStream, StreamBody, parse_head
 
 _log = logging.getLogger(__name__)
 

@@ -1,9 +1,8 @@
 """Training jobs as the service has them: created once, queued, run by an engine, described from the run's record.
 
 job_store        the jobs of an endpoint, in SQLite
-local_uris       s3:// addresses of the endpoint's own buckets, as paths of this machine
 images           which Python stands for an image
-job_of_request   a request becomes a job, or is refused in the service's words
+job_of_request   a request becomes a job, with paths for the endpoint's own buckets, or is refused
 job_runs         the run of a job: started, followed, ended; its logs
 job_queue        starts what is queued, notices what has ended
 description      DescribeTrainingJob, and the line of a list

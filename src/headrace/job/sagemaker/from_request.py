@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import get_args
 
@@ -33,7 +33,8 @@ from headrace.job.sagemaker.field_map import (
 )
 from headrace.sagemaker_parameters import GROUPS, PROGRAM, STRATEGIES, SUBMIT_DIRECTORY
 
-_PLACES = ("s3_data", "output_path", "checkpoint_s3_uri")  # keys whose values the service wants in S3
+_WRITTEN = ("output_path", "checkpoint_s3_uri")
+_PLACES = ("s3_data", *_WRITTEN)  # keys whose values the service wants in S3
 _DATA_TYPES = get_args(get_args(field_types.DataType)[0])
 
 
@@ -66,6 +67,28 @@ def read_request(request: Mapping[str, object]) -> Translated:
     if rest:
         result.data["request_extras"] = rest
     result.names[("request_extras",)] = ()
+    return result
+
+
+def with_places(
+    data: Mapping[str, object],
+    written: Callable[[str], str],
+    source: Callable[[Mapping[str, object]], Mapping[str, object]],
+) -> dict[str, object]:
+    """Returns a job's data with the places of whoever runs it in place of those that the request names.
+
+    Args:
+        data: keys of a job file, read from a request.
+        written: returns the place of what a job writes, by its URI.
+        source: returns what is another of a channel, e.g. its `s3_data`.
+    """
+    result = dict(data)
+    for key in _WRITTEN:
+        if isinstance(uri := result.get(key), str):
+            result[key] = written(uri)
+    channels = result.get("inputs")
+    if isinstance(channels, Mapping):
+        result["inputs"] = {name: {**channel, **source(channel)} for name, channel in channels.items()}
     return result
 
 
