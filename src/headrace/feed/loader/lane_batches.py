@@ -42,12 +42,11 @@ class LaneBatches:
         self._stats = stats
         self.epoch, self.slots = draws.epoch, draws.slots
         self._number = 0  # of the next draw
-        self._made = progress.step - draws.replay  # batches of the epoch that were made
         self.lacking, self.held, self.plans_for = draws.lacking, draws.held, draws.plans_for
 
     def needed(self) -> int | None:
         """See `Pass`. What another rank's state had consumed is made and passed over."""
-        while self._steps is None or self._made < self._steps:
+        while self._steps is None or self._draws.step < self._steps:
             if self._draws.lacking():
                 return self._number
             if not self._draws.replay or self._parts() is None:
@@ -61,7 +60,7 @@ class LaneBatches:
         self._number = number + 1
         passed = self._draws.keep(number, made[0] if made is not None else None)
         if passed and draw.drawn is not None and not self._draws.replay:
-            self._list(LanePart(draw, 0, 0, ()), self._made)
+            self._list(LanePart(draw, 0, 0, ()), self._draws.step)
 
     def failed(self, number: int) -> bool:
         """See `Pass`: the lane has ended."""
@@ -83,27 +82,26 @@ class LaneBatches:
             parts = self._parts()
         if parts is None:
             return None
-        self._progress.step = self._made
+        self._progress.step = self._draws.step
         for part in parts:
-            self._list(part, self._made - 1)
+            self._list(part, self._draws.step - 1)
         return self._batch(parts)
 
     def _parts(self) -> list[LanePart] | None:
         """Takes what the next batch is made of; None at the end."""
         draws, steps = self._draws, self._steps
-        if steps is not None and self._made >= steps:
+        if steps is not None and draws.step >= steps:
             return None
         ended = draws.ended()
         if ended and steps is not None:
             raise PipelineError(
-                f"this rank has {self._made} batches, and steps_per_epoch is {steps}",
+                f"this rank has {draws.step} batches, and steps_per_epoch is {steps}",
                 hint="set steps_per_epoch to what every rank has, or fewer. With global_batch_size= a batch takes "
                 "of all slots of lanes, so the slot with the fewest outputs decides",
             )
         if ended == draws.slots or (ended and draws.drop_last):
             return None
-        self._made += 1
-        return draws.take(self._made)
+        return draws.take()
 
     def _list(self, part: LanePart, step: int) -> None:
         """Lists the rows that were left out before some outputs of a draw, and behind its last one."""

@@ -87,6 +87,7 @@ class LanePass(Followed, Iterator[BatchPlan]):
     Attributes:
         draws: those that were asked for and have not come, by their numbers.
         epoch, seed: of the pass.
+        step: batches of the epoch that were taken, those that were passed over too.
         steps: as above.
         slots: the rank's; 1 where a batch comes from one lane.
         drop_last: whether batches that are not whole are left out.
@@ -134,7 +135,7 @@ class LanePass(Followed, Iterator[BatchPlan]):
         self._number = 0
         self.replay, self._before = begins.step if replays else 0, begins
         self._log: deque[_Taken] = deque()
-        self._step = step
+        self.step = step
         self.draws: dict[int, LaneDraw] = {}
 
     def __next__(self) -> BatchPlan:
@@ -199,7 +200,7 @@ class LanePass(Followed, Iterator[BatchPlan]):
         if draw.rows or slot.held:
             slot.held.append((draw, outputs))
             return False
-        self._pass_over(draw, self._step)
+        self._pass_over(draw, self.step)
         return True
 
     def _pass_over(self, draw: LaneDraw, step: int) -> None:
@@ -221,12 +222,12 @@ class LanePass(Followed, Iterator[BatchPlan]):
         ]
         return min(parts, default=0)
 
-    def take(self, step: int) -> list[LanePart]:
-        """Takes a part of every slot that has one: the batch after which the pass has given `step` batches.
+    def take(self) -> list[LanePart]:
+        """Takes a part of every slot that has one: the next batch.
 
         Behind the last part of a draw come those that were empty behind it, as parts without outputs.
         """
-        parts: list[LanePart] = []
+        step, parts = self.step + 1, list[LanePart]()
         for slot in self._slots.values():
             if not slot.held:
                 continue
@@ -245,7 +246,7 @@ class LanePass(Followed, Iterator[BatchPlan]):
                 self._pass_over(empty, step)
                 if empty.drawn is not None:
                     parts.append(LanePart(empty, 0, 0, ()))
-        self._step = step
+        self.step = step
         while self._log and self._log[0].step <= step - KEPT_STEPS:
             self._fold(self._base, self._log.popleft())
         return parts
@@ -278,15 +279,15 @@ class LanePass(Followed, Iterator[BatchPlan]):
             return self._before
         lanes = self._state(step)
         if lanes is None:
-            raise PositionError(f"the place at step {step} is not known: the pass is at step {self._step}")
+            raise PositionError(f"the place at step {step} is not known: the pass is at step {self.step}")
         return msgspec.structs.replace(beginning, epoch=self.epoch, step=step, lanes=lanes)
 
     def _state(self, step: int) -> LaneState | None:
         oldest = max((base.step for base in self._base.values()), default=0)
-        if not oldest <= step <= self._step:
+        if not oldest <= step <= self.step:
             return None
         found = self._latest
-        if step < self._step:
+        if step < self.step:
             found = dict(self._base)
             for taken in self._log:
                 if taken.step <= step:
