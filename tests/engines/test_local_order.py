@@ -157,27 +157,30 @@ while True:
 """
 
 
+SHELLS = {
+    "algo-1": "python {child}; echo next",
+    "algo-2": "trap 'echo trapped' TERM; python {child}",
+    "algo-3": "(python {child} & wait)",
+}
+
+
 @pytest.mark.promise("running", "SIGTERM reaches the script, also behind a shell, with time to save; then SIGKILL")
-@pytest.mark.parametrize(
-    "shell",
-    ["python {child}; echo next", "trap 'echo trapped' TERM; python {child}", "(python {child} & wait)"],
-    ids=["plain", "with a trap", "in the background of a subshell"],
-)
 @pytest.mark.promise("sagemaker-differences", "absent here: SIGTERM does not reach the script")
-def test_sigterm_reaches_the_script_behind_a_shell_and_it_has_time_to_save(stage, shell):
+def test_sigterm_reaches_the_script_behind_a_shell_and_it_has_time_to_save(stage):
     script = f"""
     import os, sys
     open("child.py", "w").write({CHILD!r})
-    shell = {shell!r}.format(child="child.py").replace("python ", sys.executable + " ")
+    shell = {SHELLS!r}[os.environ["SM_CURRENT_HOST"]].format(child="child.py").replace("python ", sys.executable + " ")
     os.execvp("bash", ["bash", "-c", shell])
     """
-    handle = stage.start(script, local={"stop_grace": 10})
-    until(said(handle, "running"))
+    handle = stage.start(script, instance_groups=groups(dnn=3), local={"stop_grace": 10})
+    until(lambda: text(handle).count("running") == 3)
     began = time.monotonic()
     handle.stop()
     assert handle.wait(20) is Status.STOPPED
     assert time.monotonic() - began < allowed(6)
-    assert (code(handle) / "saved").read_text() == "weights"
+    for host, shell in SHELLS.items():
+        assert (code(handle, host) / "saved").read_text() == "weights", shell
     assert "next" not in text(handle)
     stage.assert_nothing_left(handle)
 
