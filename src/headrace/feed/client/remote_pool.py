@@ -108,6 +108,9 @@ class RemotePool(WorkerPool):
         self._alone_since: float | None = None
         self._owner = os.getpid()
 
+    def _host(self, worker: Worker) -> _Host:
+        return self._hosts[worker.endpoint.address]
+
     def links(self) -> list[Link]:
         """Returns the connections; the receiver's also while no host is connected."""
         found = super().links()
@@ -120,7 +123,7 @@ class RemotePool(WorkerPool):
         known = {
             worker.endpoint.address
             for worker in self._workers.values()
-            if worker.state in (WorkerState.READY, WorkerState.LEFT_OUT) and worker.endpoint is not None
+            if worker.state in (WorkerState.READY, WorkerState.LEFT_OUT)
         }
         return [endpoint.name for endpoint in self._endpoints.current() if endpoint.address not in known]
 
@@ -154,9 +157,7 @@ class RemotePool(WorkerPool):
             self._ordered = endpoints, in_order_of(self._job, self._identity[1], endpoints)
             self._dismiss(endpoint for endpoint in endpoints if endpoint.state == "leaving")
         most, used = len(endpoints) if self.all_needed else MOST_HOSTS, 0
-        connected = {
-            worker.endpoint.address: worker for worker in self._workers.values() if worker.endpoint is not None
-        }
+        connected = {worker.endpoint.address: worker for worker in self._workers.values()}
         for endpoint in self._ordered[1]:
             worker, host = connected.get(endpoint.address), self._hosts[endpoint.address]
             if worker is None and endpoint.state not in ("lost", "leaving") and now >= host.retry:
@@ -176,7 +177,7 @@ class RemotePool(WorkerPool):
     def _dismiss(self, endpoints: Iterable[Endpoint]) -> None:
         addresses = {endpoint.address for endpoint in endpoints}
         for worker in self._workers.values() if addresses else ():
-            if worker.endpoint is not None and worker.endpoint.address in addresses:
+            if worker.endpoint.address in addresses:
                 self.dismiss(worker)
 
     def release(self, worker: Worker) -> None:
@@ -190,10 +191,10 @@ class RemotePool(WorkerPool):
     def _judge(self, endpoints: tuple[Endpoint, ...], now: float) -> None:
         """Raises WorkersLost when no worker serves and the time allowed has passed."""
         serving = [
-            worker for worker in self._workers.values()
-            if worker.state is not WorkerState.LEFT_OUT
-            and (worker.endpoint is None or not self._hosts[worker.endpoint.address].unserved)
-        ]  # fmt: skip
+            worker
+            for worker in self._workers.values()
+            if worker.state is not WorkerState.LEFT_OUT and not self._host(worker).unserved
+        ]
         if any(worker.handshake is not None and worker.handshake.welcome for worker in serving):
             self._was_connected, self._alone_since = True, None
             return
@@ -203,11 +204,8 @@ class RemotePool(WorkerPool):
         self._alone_since = self._alone_since or now
         begins = self._receiver is not None and not self._receiver.channel.bytes_received
         allowed = RECOVER_SECONDS if self._was_connected and not begins else START_SECONDS
-        unused = {
-            worker.endpoint.address
-            for worker in self._workers.values()
-            if worker.state is WorkerState.LEFT_OUT and worker.endpoint is not None
-        }
+        workers = self._workers.values()
+        unused = {worker.endpoint.address for worker in workers if worker.state is WorkerState.LEFT_OUT}
         refused = {address for address, host in self._hosts.items() if host.refused is not None}
         if all(endpoint.state == "lost" or endpoint.address in refused | unused for endpoint in endpoints):
             allowed = REFUSED_SECONDS
@@ -223,15 +221,13 @@ class RemotePool(WorkerPool):
         client, rank, world_size = self._identity
         try:
             if endpoint.address.startswith("unix:"):
-                worker = self._add(endpoint.name, "server", connect_unix(endpoint.address))
-                worker.endpoint = endpoint
+                worker = self._add(endpoint.name, "server", connect_unix(endpoint.address), endpoint)
                 worker.handshake = ClientHandshake(self._endpoints.secret, client, rank, world_size)
                 worker.deadline, worker.keepalive = now + HANDSHAKE_SECONDS, Keepalive(now)
             else:
                 if self._receiver is None:
                     self._receiver = start_receiver()
-                worker = self._add(endpoint.name, "remote", self._receiver)
-                worker.endpoint = endpoint
+                worker = self._add(endpoint.name, "remote", self._receiver, endpoint)
                 dial = messages.Dial(
                     endpoint.address,
                     self._endpoints.secret,
@@ -265,9 +261,8 @@ class RemotePool(WorkerPool):
                 self._refuse(worker)
                 raise
         if worker.handshake.welcome is not None:
-            if worker.endpoint is not None:
-                host = self._hosts[worker.endpoint.address]
-                host.delay, host.refused = RETRY_SECONDS, host.refused if host.unserved else None
+            host = self._host(worker)
+            host.delay, host.refused = RETRY_SECONDS, host.refused if host.unserved else None
             worker.executors = worker.handshake.welcome.executors
             worker.name = f"{worker.handshake.welcome.host}"
             self._welcomed.append(worker)
@@ -299,23 +294,20 @@ class RemotePool(WorkerPool):
         self._failed(worker, reason)
 
     def _failed(self, worker: Worker, reason: str) -> None:
-        if worker.endpoint is not None:
-            host = self._hosts[worker.endpoint.address]
-            host.problem, host.failed = reason, True
+        host = self._host(worker)
+        host.problem, host.failed = reason, True
 
     def opened(self, worker: Worker) -> None:
         """See WorkerPool."""
         super().opened(worker)
-        if worker.endpoint is not None:
-            host = self._hosts[worker.endpoint.address]
-            host.unserved, host.refused, host.failed = False, None, False
+        host = self._host(worker)
+        host.unserved, host.refused, host.failed = False, None, False
 
     def _refuse(self, worker: Worker) -> None:
-        if worker.endpoint is not None:
-            host, greeted = self._hosts[worker.endpoint.address], worker.handshake
-            host.unserved = host.unserved or (greeted is not None and greeted.welcome is not None)
-            host.refused = self._looked if host.refused is None else host.refused
-            host.delay = RETRY_LIMIT
+        host, greeted = self._host(worker), worker.handshake
+        host.unserved = host.unserved or (greeted is not None and greeted.welcome is not None)
+        host.refused = self._looked if host.refused is None else host.refused
+        host.delay = RETRY_LIMIT
 
     def silent(self, now: float) -> list[tuple[Link, str]]:
         """Asks the own host's feed server for a sign of life; the receiver does so with the others."""

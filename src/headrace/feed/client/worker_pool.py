@@ -21,7 +21,7 @@ from headrace.feed.batch.slab_ledger import SlabLedger
 from headrace.feed.client.keepalive import Keepalive
 from headrace.feed.identifiers import NO_ROUTE, RouteNumber, SlabNumber, WorkerNumber
 from headrace.feed.wire import messages
-from headrace.feed.wire.endpoints import Endpoint
+from headrace.feed.wire.endpoints import NOWHERE, Endpoint
 from headrace.feed.wire.framed_connection import ConnectionClosed
 from headrace.feed.wire.frames import Frame
 from headrace.feed.wire.handshake import ClientHandshake
@@ -82,7 +82,7 @@ class Worker:
     reason: str = ""
     numerics: bytes = b""
     handshake: ClientHandshake | None = None
-    endpoint: Endpoint | None = None
+    endpoint: Endpoint = NOWHERE
     keepalive: Keepalive | None = None
     deadline: float = 0.0
 
@@ -119,10 +119,10 @@ class WorkerPool(abc.ABC):
         self.served = False  # whether any worker has answered
         self._some_leave = False  # asked at every step, however many workers there are
 
-    def _add(self, name: str, kind: Kind, link: Link) -> Worker:
+    def _add(self, name: str, kind: Kind, link: Link, endpoint: Endpoint = NOWHERE) -> Worker:
         taken = {0, *(number & _ROUTES for number in self._workers)}
         number = next(number for number in self._numbers if number & _ROUTES not in taken)
-        worker = self._workers[number] = Worker(number, name, kind, link)
+        worker = self._workers[number] = Worker(number, name, kind, link, endpoint=endpoint)
         return worker
 
     def workers(self) -> list[Worker]:

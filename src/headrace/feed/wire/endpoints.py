@@ -41,6 +41,9 @@ class Endpoint:
     certified: str = ""
 
 
+NOWHERE = Endpoint("", "")  # of workers that are no feed servers
+
+
 class _FileHost(msgspec.Struct):
     host: str
     group: str
