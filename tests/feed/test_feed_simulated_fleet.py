@@ -8,12 +8,14 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from feed_servers import open_descriptors
+from feed_data import noise
+from feed_servers import open_descriptors, write_secret
 from simulated_fleet import Fleet
 from simulator import plain
 from test_feed_simulated import check
 
-from headrace.feed.client.remote_pool import MOST_HOSTS, in_order_of
+from headrace.feed import DataLoader
+from headrace.feed.client.remote_pool import MOST_HOSTS, RemotePool, in_order_of
 from headrace.feed.wire.endpoints import Endpoint
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -52,6 +54,25 @@ def test_a_rank_uses_its_own_host_first_and_the_order_does_not_depend_on_the_lis
     assert order[1:] == [host for host in in_order_of("run", 3, HOSTS[::-1]) if host.name != "algo-7"]
     assert order != in_order_of("run", 4, hosts)
     assert order != in_order_of("another run", 3, hosts)
+
+
+@pytest.mark.parametrize("divided", [False, True])
+def test_ranks_of_a_job_have_orders_of_their_own_whether_data_are_divided_among_them_or_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, divided: bool
+) -> None:
+    write_secret(tmp_path / "secret")
+    orders = []
+    for job, rank in (("1", 0), ("1", 1), ("2", 0)):
+        for name, setting in {"MASTER_ADDR": "h", "MASTER_PORT": job, "RANK": str(rank), "WORLD_SIZE": "2"}.items():
+            monkeypatch.setenv(name, setting)
+        part = {"rank": rank, "world_size": 2, "seed": 1} if divided else {}
+        options = {"workers": "tcp://127.0.0.1:1", "secret_file": str(tmp_path / "secret"), **part}
+        with DataLoader(noise(), batch_size=4, **options) as loader:
+            pool = loader._worker_pool()
+        assert isinstance(pool, RemotePool)
+        orders.append(in_order_of(pool._job, pool._identity[1], HOSTS)[:MOST_HOSTS])
+    assert all(set(one) != set(other) for one, other in itertools.combinations(orders, 2))
+    assert bool(set(orders[0][:2]) & set(orders[1][:2])) is divided, "those that have a plan compare it"
 
 
 def test_neighbours_have_a_host_in_common_that_compares_their_plans() -> None:

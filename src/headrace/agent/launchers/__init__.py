@@ -20,8 +20,8 @@ own, and its exit code or signal is known, whatever mpirun reports.
     mpi_variables      the variables of a rank: its host's, and those that mpirun gives it (pure)
     mpi_host           the agent's part
 
-The coordinator's part is `coordinator.mpi_daemons` (which host asked for which daemon, and how it ended) and
-`coordinator.mpi_daemons` (what the end of mpirun means).
+The coordinator's part is `coordinator.mpi_daemons`: which host asked for which daemon, how it ended, and what the end
+of mpirun means.
 
 This package imports nothing when it is imported.
 """
