@@ -96,7 +96,7 @@ def milliseconds(seconds: float | None) -> int | None:
     return None if seconds is None else max(1, round(seconds * 1000))
 
 
-def start_server(given: argparse.Namespace) -> tuple[str, Callable[[], dict[str, int]]]:
+def start_server(options: argparse.Namespace) -> tuple[str, Callable[[], dict[str, int]]]:
     """Starts the server. Returns TensorFlow's version, and a function that returns its load.
 
     Raises:
@@ -113,31 +113,33 @@ def start_server(given: argparse.Namespace) -> tuple[str, Callable[[], dict[str,
         ) from None
     from headrace.feed.worker.forkserver import lower_priority
 
-    if given.nice:  # only now: beside busy ranks the import would take six times as long
-        lower_priority(given.nice)
-    check_port(given.port)  # again: the import takes seconds, and another job may have come
+    if options.nice:  # only now: beside busy ranks the import would take six times as long
+        lower_priority(options.nice)
+    check_port(options.port)  # again: the import takes seconds, and another job may have come
     service = tf.data.experimental.service
     server: Any
-    if given.dispatcher:
-        config = service.WorkerConfig(given.dispatcher, worker_address=given.address, port=given.port, protocol="grpc")
+    if options.dispatcher:
+        config = service.WorkerConfig(
+            options.dispatcher, worker_address=options.address, port=options.port, protocol="grpc"
+        )
         server = service.WorkerServer(config)
         name, count = "tasks", getattr(server, "_num_tasks", None)
     else:
-        if given.work_dir:
-            make_folders(Path(given.work_dir))
+        if options.work_dir:
+            make_folders(Path(options.work_dir))
         config = service.DispatcherConfig(
-            port=given.port,
+            port=options.port,
             protocol="grpc",
-            work_dir=given.work_dir or None,
-            fault_tolerant_mode=bool(given.work_dir),
-            worker_timeout_ms=milliseconds(given.worker_timeout),
-            job_gc_timeout_ms=milliseconds(given.job_gc_timeout),
-            job_gc_check_interval_ms=milliseconds(given.job_gc_check_interval),
+            work_dir=options.work_dir or None,
+            fault_tolerant_mode=bool(options.work_dir),
+            worker_timeout_ms=milliseconds(options.worker_timeout),
+            job_gc_timeout_ms=milliseconds(options.job_gc_timeout),
+            job_gc_check_interval_ms=milliseconds(options.job_gc_check_interval),
         )
         server = service.DispatchServer(config)
         name, count = "workers", getattr(server, "_num_workers", None)
 
-    sent = BytesSent(given.port) if given.dispatcher else None
+    sent = BytesSent(options.port) if options.dispatcher else None
 
     def load(keep: Any = server) -> dict[str, int]:  # the server ends with the last reference to it
         bytes_sent = {} if sent is None else {"sent": sent.look()}
@@ -146,11 +148,11 @@ def start_server(given: argparse.Namespace) -> tuple[str, Callable[[], dict[str,
     return str(tf.__version__), load
 
 
-def run(given: argparse.Namespace, tell: Callable[[dict[str, object]], None]) -> None:
+def run(options: argparse.Namespace, tell: Callable[[dict[str, object]], None]) -> None:
     """Serves until SIGTERM. Raises CannotRun."""
-    check_port(given.port)  # before the import
+    check_port(options.port)  # before the import
     # Until it serves SIGTERM ends it as any process: a worker waits for its dispatcher where no handler in Python runs.
-    version, load = start_server(given)
+    version, load = start_server(options)
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     tell({"event": "ready", "version": version})
     never = threading.Event()
@@ -178,18 +180,18 @@ def _arguments() -> argparse.Namespace:
 
 def main() -> int:
     """Entry point of the module. Returns the exit code."""
-    given = _arguments()
+    options = _arguments()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the agent handles Ctrl-C in a terminal
-    if given.status_fd is not None:
-        os.set_inheritable(given.status_fd, False)
+    if options.status_fd is not None:
+        os.set_inheritable(options.status_fd, False)
 
     def tell(status: dict[str, object]) -> None:
-        if given.status_fd is not None:
+        if options.status_fd is not None:
             with contextlib.suppress(BrokenPipeError):  # the agent is gone, and this process follows it
-                os.write(given.status_fd, json.dumps(status).encode() + b"\n")
+                os.write(options.status_fd, json.dumps(status).encode() + b"\n")
 
     try:
-        run(given, tell)
+        run(options, tell)
     except CannotRun as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         tell({"event": "failed", "reason": str(error)})

@@ -109,7 +109,7 @@ class Client:
                 ) as connection:
                     pause = RETRY
                     work = (self._receive(connection), self._look(), self._send(connection))
-                    receiving, looking, _ = tasks = [asyncio.ensure_future(each) for each in work]
+                    receiving, looking, _ = tasks = [asyncio.ensure_future(coroutine) for coroutine in work]
                     try:
                         await asyncio.wait({receiving, looking}, return_when=asyncio.FIRST_COMPLETED)
                         (receiving if receiving.done() else looking).result()

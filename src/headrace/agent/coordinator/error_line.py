@@ -64,32 +64,32 @@ def error_line(last_lines: Sequence[str], exit_code: int | None, number: int | N
     lines = [_RANK.sub("", clean(line)).rstrip() for line in last_lines]
     lines = [_GROUP.sub("", line) for line in lines if not _BORDER.match(line)]
     lines = [line for line in lines if line]
-    found = _raised(lines, anywhere=exit_code == 1) or _in_words(lines[-_WORDS_WITHIN:], exit_code)
-    return found if len(found) <= CHARACTERS else found[: CHARACTERS - 3] + "..."
+    text = _raised(lines, anywhere=exit_code == 1) or _in_words(lines[-_WORDS_WITHIN:], exit_code)
+    return text if len(text) <= CHARACTERS else text[: CHARACTERS - 3] + "..."
 
 
 def _raised(lines: Sequence[str], anywhere: bool) -> str:
     """Returns the text of the last exception whose traceback was printed."""
-    found, at, inside, ignored = "", -1, False, False
+    text, at, inside, ignored = "", -1, False, False
     for index, line in enumerate(lines):
         if line in _HEADINGS:
             inside, ignored = True, index > 0 and lines[index - 1].startswith(_IGNORED)
-        elif _FRAME.match(line) and not found:  # a traceback whose first line is no longer kept; later ones have theirs
+        elif _FRAME.match(line) and not text:  # a traceback whose first line is no longer kept; later ones have theirs
             inside = True
         elif inside and not line.startswith((" ", "\t")):
             inside = False
             if not ignored and _EXCEPTION.match(line):
                 # torchrun's own exception says only that a rank failed, whose exception stands right before it
-                of_a_rank = _OF_TORCHRUN in line and found and _few(lines[at + 1 : index])
-                found, at = found if of_a_rank else line, index
+                of_a_rank = _OF_TORCHRUN in line and text and _few(lines[at + 1 : index])
+                text, at = text if of_a_rank else line, index
             ignored = False
-    if not found:
+    if not text:
         return ""
-    if found == lines[at] and found.endswith(":") and at + 1 < len(lines):  # the message begins in the next line
+    if text == lines[at] and text.endswith(":") and at + 1 < len(lines):  # the message begins in the next line
         at += 1
-        found = f"{found} {lines[at].strip()}"
+        text = f"{text} {lines[at].strip()}"
     after = lines[at + 1 :]
-    return found if not after or (anywhere and _few(after)) else ""
+    return text if not after or (anywhere and _few(after)) else ""
 
 
 def _few(lines: Sequence[str]) -> bool:

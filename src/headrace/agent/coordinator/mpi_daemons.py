@@ -50,7 +50,9 @@ class Daemons:
         """Ends of the daemons that a host had asked for."""
         if asker not in self._askers:
             return ()
-        return tuple(each.end for (who, _), each in self._daemons.items() if who == asker and each.end is not None)
+        return tuple(
+            daemon.end for (who, _), daemon in self._daemons.items() if who == asker and daemon.end is not None
+        )
 
     def wanted(self, asker: str, message: DaemonWanted) -> str:
         """A host asks for a daemon. Returns the host whose orders have changed."""
@@ -120,7 +122,7 @@ def unfinished_worlds(plan: LaunchPlan, hosts: Mapping[str, HostState], now: flo
     """Yields a suspect for each world whose mpirun ended some time ago while ranks are missing."""
     for host in hosts.values():
         if host.mpirun_ended and now > host.mpirun_ended + AFTER:
-            missing = missing_ranks(plan, host.name, {each.name: each.exits for each in hosts.values()})
+            missing = missing_ranks(plan, host.name, {other.name: other.exits for other in hosts.values()})
             if missing:
                 cause = Cause(CauseKind.RANKS_MISSING, incomplete(missing), host.group, host.name, MPIRUN)
                 yield Suspect(SuspectKind.LAUNCHER, now, cause)

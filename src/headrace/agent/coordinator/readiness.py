@@ -48,7 +48,7 @@ def never_ready(plan: LaunchPlan, hosts: Mapping[str, HostState], now: float) ->
 
 def is_waited_for(plan: LaunchPlan, group: str) -> bool:
     """Tells whether another group starts only when this one is ready."""
-    return any(group in each.depends_on for each in plan.groups)
+    return any(group in other.depends_on for other in plan.groups)
 
 
 def _hosts_of(group: GroupPlan, hosts: Mapping[str, HostState]) -> list[HostState]:
@@ -61,7 +61,7 @@ def _started(group: GroupPlan, hosts: Mapping[str, HostState]) -> bool:
 
 def _waits_for(plan: LaunchPlan, group: GroupPlan, hosts: Mapping[str, HostState]) -> list[GroupPlan]:
     needed = [plan.group(name) for name in group.depends_on]
-    return [each for each in needed if not all(_ready(host) for host in _hosts_of(each, hosts))]
+    return [other for other in needed if not all(_ready(host) for host in _hosts_of(other, hosts))]
 
 
 def _ready(host: HostState) -> bool:

@@ -139,5 +139,5 @@ class ElasticHost:
             connections = psutil.Process(pid).net_connections("tcp")
         except psutil.Error as error:
             return str(error)
-        ports = {end.port for each in connections for end in (each.laddr, each.raddr) if end}
+        ports = {end.port for connection in connections for end in (connection.laddr, connection.raddr) if end}
         return "" if port in ports else f"it has no connection to port {port}"

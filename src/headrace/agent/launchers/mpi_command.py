@@ -74,7 +74,7 @@ def plain_command(hosts: Sequence[Slots], program: Sequence[str], options: Seque
 
 
 def _where(hosts: Sequence[Slots]) -> list[str]:
-    return ["--host", ",".join(map(str, hosts)), "-np", str(sum(each.count for each in hosts))]
+    return ["--host", ",".join(map(str, hosts)), "-np", str(sum(host.count for host in hosts))]
 
 
 def parse_version(text: str) -> tuple[int, int, int] | None:
@@ -83,8 +83,8 @@ def parse_version(text: str) -> tuple[int, int, int] | None:
     Args:
         text: what ``mpirun --version`` printed.
     """
-    found = _VERSION.search(text)
-    return (int(found[1]), int(found[2]), int(found[3])) if found else None
+    match = _VERSION.search(text)
+    return (int(match[1]), int(match[2]), int(match[3])) if match else None
 
 
 def split_options(options: Sequence[str]) -> tuple[list[str], str]:
@@ -142,8 +142,8 @@ def mpirun_command(
     """
     custom, nccl_debug = split_options(options)
     if version[0] not in KNOWN:
-        known = " and ".join(str(major) for major in KNOWN)
-        raise ValueError(f"Open MPI {'.'.join(map(str, version))} is not known here; known are {known}")
+        majors = " and ".join(str(major) for major in KNOWN)
+        raise ValueError(f"Open MPI {'.'.join(map(str, version))} is not known here; known are {majors}")
     if version[0] == 5 and interface == LOOPBACK:
         raise ValueError(
             "Open MPI 5 does not work over the loopback interface: use Open MPI 4, or `isolation: namespace`, "

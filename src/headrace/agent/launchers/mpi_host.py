@@ -157,7 +157,7 @@ class MpiHost:
         asyncio.get_running_loop().call_later(self._plan.stop_grace, running.kill)
 
     def _want_daemon(self, caller: Caller, host: str, command: list[str]) -> None:
-        target = next((each.name for each in self._plan.hosts if host in (each.name, each.address)), host)
+        target = next((other.name for other in self._plan.hosts if host in (other.name, other.address)), host)
         argv, variables = parse_daemon(command)
         self._number += 1
         self._wanted[self._number] = caller

@@ -66,10 +66,10 @@ def rank_variables(host: Mapping[str, str], launcher: Mapping[str, str], seen: M
         launcher: those that mpirun or its daemon got on this host.
         seen: those that reached what it started.
     """
-    given = {name: value for name, value in seen.items() if launcher.get(name) != value and not _of_host(name)}
-    if "PATH" in given and "VIRTUAL_ENV" in host:
-        given["PATH"] = path_here(given["PATH"], host["VIRTUAL_ENV"])
-    return {**host, **given}
+    variables = {name: value for name, value in seen.items() if launcher.get(name) != value and not _of_host(name)}
+    if "PATH" in variables and "VIRTUAL_ENV" in host:
+        variables["PATH"] = path_here(variables["PATH"], host["VIRTUAL_ENV"])
+    return {**host, **variables}
 
 
 def _of_host(name: str) -> bool:

@@ -84,11 +84,11 @@ class DiskBytes:
 def disk_share(folder: Path) -> float | None:
     """Returns how much of the file system of a folder is in use, 0 to 100, as `df` has it; None if nobody knows."""
     try:
-        found = os.statvfs(folder)
+        status = os.statvfs(folder)
     except OSError:
         return None
-    used = found.f_blocks - found.f_bfree
-    whole = used + found.f_bavail
+    used = status.f_blocks - status.f_bfree
+    whole = used + status.f_bavail
     return round(100 * used / whole, 2) if whole else None
 
 

@@ -92,8 +92,8 @@ class Gpus:
             self._log_once("nvml", f"no GPU figures: NVML: {error}")
             return
         while True:
-            found = [self._ask(pynvml, index, device) for index, device in devices.items()]
-            self._reading = (time.monotonic(), tuple(use for use in found if use is not None))
+            uses = [self._ask(pynvml, index, device) for index, device in devices.items()]
+            self._reading = (time.monotonic(), tuple(use for use in uses if use is not None))
             if not devices or self._done.wait(self._interval):
                 break
         with contextlib.suppress(pynvml.NVMLError):
@@ -105,14 +105,14 @@ class Gpus:
         names = list(map(str, range(count))) if self._names is None else self._names
         if not names:
             self._log_once("nvml", "no GPU figures: NVML finds no device")
-        found: dict[int, object] = {}
+        handles: dict[int, object] = {}
         for name in names:
             try:
                 index = int(name) if name.isdecimal() else _number_of(nvml, name, count)
-                found[index] = nvml.nvmlDeviceGetHandleByIndex(index)
+                handles[index] = nvml.nvmlDeviceGetHandleByIndex(index)
             except (nvml.NVMLError, LookupError) as error:
                 self._log_once(name, f"no figures of GPU {name}: {error}")
-        return found
+        return handles
 
     def _ask(self, nvml: ModuleType, index: int, device: object) -> GpuUse | None:
         try:

@@ -78,7 +78,7 @@ class LogValues:
         clock: Callable[[], float] = time.time,
         spent: Callable[[], float] = time.thread_time,
     ) -> None:
-        self._rules = [_Rule(each.name, re.compile(each.regex)) for each in definitions]
+        self._rules = [_Rule(definition.name, re.compile(definition.regex)) for definition in definitions]
         self._writer = writer
         self._events = events
         self._where = {"group": group, "host": host}
@@ -111,17 +111,17 @@ class LogValues:
     def flush(self) -> None:
         """Writes what was found since the last flush; called once a second."""
         now = self._clock()
-        for (name, stream), each in self._sums.items():
+        for (name, stream), summed in self._sums.items():
             self._writer.write(
                 ValueSecond(
                     t=now,
                     name=name,
                     stream=stream,
-                    count=each.count,
-                    last=each.last,
-                    low=each.low,
-                    high=each.high,
-                    total=each.total,
+                    count=summed.count,
+                    last=summed.last,
+                    low=summed.low,
+                    high=summed.high,
+                    total=summed.total,
                 )
             )
         for (name, stream), (count, text) in self._not_finite.items():
@@ -151,13 +151,13 @@ class LogValues:
             for rule in list(self._rules):
                 try:
                     self._searching = True
-                    found = rule.regex.search(text)
+                    match = rule.regex.search(text)
                     self._searching = False
                 except _Interrupted:
                     self._strike(rule)
                     continue
-                if found is not None and found[1] is not None:
-                    self._add(rule.name, stream, found[1])
+                if match is not None and match[1] is not None:
+                    self._add(rule.name, stream, match[1])
         finally:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
 
@@ -184,15 +184,15 @@ class LogValues:
             self._not_finite[name, stream] = count + 1, text[:_SHOWN]
             return
         self._not_finite.pop((name, stream), None)
-        known = self._sums.get((name, stream))
-        if known is None:
+        summed = self._sums.get((name, stream))
+        if summed is None:
             self._sums[name, stream] = _Sum(1, value, value, value, value)
             return
-        known.count += 1
-        known.last = value
-        known.low = min(known.low, value)
-        known.high = max(known.high, value)
-        known.total += value
+        summed.count += 1
+        summed.last = value
+        summed.low = min(summed.low, value)
+        summed.high = max(summed.high, value)
+        summed.total += value
 
     def _leave_out(self, what: LeftOut, limit: float, name: str = "", count: int = 1, example: str = "") -> None:
         if (what, name, limit) not in self._left_out:
