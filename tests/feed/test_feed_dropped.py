@@ -7,14 +7,13 @@ import itertools
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import feed_data
 import psutil
 import pytest
 from effort import SOAK
-from feed_servers import Server, ask, wait_until
-from source_data import fill_tars, noted
+from feed_servers import wait_until
+from source_data import fill_tars
 
 from headrace import feed
 from headrace.feed import DataLoader
@@ -66,23 +65,3 @@ def test_a_pass_keeps_its_loader() -> None:
     batches = iter(DataLoader(feed_data.noise(), 8, num_workers=1, shuffle=True, seed=1))
     gc.collect()
     assert len(list(batches)) == 12
-
-
-@pytest.mark.usefixtures("without_torch")
-def test_the_next_loader_on_a_feed_server_finds_the_data_as_they_are(
-    own_server: Callable[..., Server], tmp_path: Path
-) -> None:
-    folder, server = fill_tars(tmp_path / "data", {"a": 10}), own_server(executors=1)
-
-    def keys() -> int:
-        where: dict[str, Any] = {"workers": server.tcp, "secret_file": str(server.secret)}
-        loader = DataLoader(
-            noted(str(folder), str(tmp_path / "notes")), 4, seed=1, collate_fn=feed.stack_arrays, **where
-        )
-        return sum(len(batch["key"]) for batch in loader)
-
-    assert keys() == 10
-    gc.collect()
-    fill_tars(folder, {"b": 5})
-    wait_until(lambda: not ask(server).clients, "the end of the connection")
-    assert keys() == 15
