@@ -11,13 +11,12 @@ from click.testing import CliRunner, Result
 from flaky_s3 import flaky
 from headrace.cli.main import cli
 from headrace.errors import UsageError
-from headrace.grid.copies import copied_object
 from headrace.grid.copies.copy_action import plan_copy
 from headrace.grid.copies.copy_failure import CopyFailed, CopyFailure
 from headrace.grid.data_places import check_places
 from headrace.grid.load_grid import load_grid
 from headrace.grid.plan_grid import plan_grid
-from headrace.instance.s3 import S3Access
+from headrace.instance.s3 import S3, S3Access
 from objectstore import ObjectStore
 
 JOB = """
@@ -113,7 +112,7 @@ def test_all_that_is_not_there_is_told_at_once_before_anything_starts(folder: Pa
 def test_a_bucket_in_another_region_than_was_said_is_an_error(
     folder: Path, s3: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copied_object, "of_aws", lambda _: True)
+    monkeypatch.setattr(S3, "of_aws", True)
     (folder / "a.csv").write_text(f"inputs.train.path\n{s3.uri('fra/1')}\n")
     s3.put("fra/1/a", b"1")
     wrong = said(folder, "--check")

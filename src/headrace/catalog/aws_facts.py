@@ -54,6 +54,15 @@ def partition_of(region: str) -> str:
     return "aws-cn" if region.startswith("cn-") else "aws-us-gov" if region.startswith("us-gov-") else "aws"
 
 
+def registry_of(account: str, region: str) -> str:
+    """Returns the registry of images of an account.
+
+    >>> registry_of("123456789012", "cn-north-1")
+    '123456789012.dkr.ecr.cn-north-1.amazonaws.com.cn'
+    """
+    return f"{account}.dkr.ecr.{region}.amazonaws.com{'.cn' if partition_of(region) == 'aws-cn' else ''}"
+
+
 RULE = "3 to 63 lowercase letters, digits, dots and hyphens; a letter or digit at both ends"
 _NAME = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _ADDRESS = re.compile(r"[0-9]+(?:\.[0-9]+){3}")

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from headrace.catalog.aws_facts import registry_of
+
 SOURCE = "the table of the SageMaker Python SDK 2.257.7, read on 2026-11-22"
 
 VERSIONS: dict[str, dict[str, str]] = {
@@ -93,9 +95,8 @@ class FrameworkImage(NamedTuple):
             KeyError: no account is known for the region.
         """
         account = MAIN_ACCOUNT if region in MAIN_REGIONS else OTHER_ACCOUNTS[region]
-        domain = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
         kind = "gpu" if gpus else "cpu"
-        return f"{account}.dkr.ecr.{region}.{domain}/{self.framework}-training:{self.version}-{kind}-{self.python}"
+        return f"{registry_of(account, region)}/{self.framework}-training:{self.version}-{kind}-{self.python}"
 
 
 def has_gpus(instance_type: str) -> bool:

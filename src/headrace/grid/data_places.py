@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeGuard, TypeVar
 
 from headrace.errors import HeadraceError, JobInvalid, ObjectMissing, Problem, StorageError, UsageError
-from headrace.grid.copies.copied_object import bucket_region, list_objects
+from headrace.grid.copies.copied_object import BYTES_OF_GIGABYTE, bucket_region, list_objects
 from headrace.grid.copies.copy_failure import CopyFailure, copy_failed
 from headrace.grid.copies.copy_workers import all_at_once
 from headrace.grid.copies.grid_copy import access_in
@@ -123,9 +123,6 @@ def problem_at(line: Line, others: int, field: str, error: HeadraceError) -> Pro
     """
     more = f", and {others} lines more" if others else ""
     return Problem(field, error.message, file=f"{line.place}{more}", hint=error.hint)
-
-
-BYTES_OF_GIGABYTE = 10**9
 
 
 def unknown_sizes(grid: Grid) -> dict[str, tuple[str, list[Line]]]:

@@ -126,11 +126,16 @@ class S3:
             frozen = found.get_frozen_credentials()
             return frozen.access_key, frozen.secret_key, frozen.token
 
+    @property
+    def of_aws(self) -> bool:
+        """Whether AWS answers, whose regions are those of the price list, and not a server of somebody else."""
+        return (urlsplit(self.endpoint).hostname or "").endswith((".amazonaws.com", ".amazonaws.com.cn"))
+
     def place_of(self, bucket: str) -> tuple[str, str]:
         """Returns the endpoint that was set ("": AWS's own) and the region of a bucket. Raises as `list`."""
         region = self.client.meta.region_name or ""
         region = "us-east-1" if region in ("", "aws-global") else region
-        if not (urlsplit(self.endpoint).hostname or "").endswith((".amazonaws.com", ".amazonaws.com.cn")):
+        if not self.of_aws:
             return self.endpoint, region
         with self.told(f"s3://{bucket}"):
             try:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headrace.catalog.aws_facts import partition_of
+from headrace.catalog.aws_facts import partition_of, registry_of
 from headrace.engines.sagemaker.sagemaker_job import SageMakerJob
 from headrace.errors import UsageError
 from headrace.grid.batch_options import BatchOptions
@@ -100,15 +100,14 @@ def batch_names(
         if not value:
             raise UsageError(f"batch.{name} is missing in the grid's file", hint=f"batch: {{{hint}}}")
     account = options.account or _account(planned)
-    partition, host = partition_of(region), "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
-    roles = f"arn:{partition}:iam::{account}:role/{cut_name(grid, _LONGEST_ROLE)}"
+    roles = f"arn:{partition_of(region)}:iam::{account}:role/{cut_name(grid, _LONGEST_ROLE)}"
     return BatchNames(
         grid=grid,
         tag=tag,
         region=region,
         account=account,
         queue=options.queue or "",
-        image=options.image or f"{account}.dkr.ecr.{region}.{host}/{REPOSITORY}:{image_tag}",
+        image=options.image or f"{registry_of(account, region)}/{REPOSITORY}:{image_tag}",
         bundles=options.bundle or "",
         job_role=options.job_role or f"{roles}-batch-job",
         execution_role=options.execution_role or f"{roles}-batch-execution",

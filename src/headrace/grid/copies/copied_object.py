@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated, Any
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -24,6 +23,7 @@ from headrace.instance.s3 import S3
 
 MARKER = "headrace-copy.json"
 OBJECTS = "objects/"
+BYTES_OF_GIGABYTE = 10**9
 _VERSION = 1
 
 
@@ -143,16 +143,11 @@ def list_objects(s3: S3, bucket: str, prefix: str) -> tuple[ListedObject, ...]:
     return tuple(sorted(found, key=lambda each: each.key.encode()))
 
 
-def of_aws(s3: S3) -> bool:
-    """Tells whether AWS answers, whose regions are those of the price list, and not a server of somebody else."""
-    return (urlsplit(s3.endpoint).hostname or "").endswith((".amazonaws.com", ".amazonaws.com.cn"))
-
-
 def bucket_region(s3: S3, bucket: str) -> str:
     """Returns the region of a bucket; empty where a server of somebody else has it. Raises StorageError."""
     with s3.told(f"s3://{bucket}"):
         answer = s3.client.head_bucket(Bucket=bucket)
-    return str(answer.get("BucketRegion", "")) if of_aws(s3) else ""
+    return str(answer.get("BucketRegion", "")) if s3.of_aws else ""
 
 
 def look_at(s3: S3, bucket: str, key: str) -> Look:

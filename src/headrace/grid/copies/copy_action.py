@@ -24,6 +24,7 @@ from types import TracebackType
 from headrace.errors import HeadraceError, ObjectMissing
 from headrace.grid.copies.copied_object import (
     ARCHIVES,
+    BYTES_OF_GIGABYTE,
     OBJECTS,
     Compared,
     CopyMarker,
@@ -73,7 +74,6 @@ PARALLEL = 16
 MANY_PARTS = 16
 """An object of more parts is copied by itself, its parts side by side."""
 TIMEOUT, ATTEMPTS = 60.0, 8
-BYTES_OF_GIGABYTE = 10**9
 _NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
 

@@ -15,7 +15,7 @@ from typing import IO, Any, NamedTuple
 
 from headrace.catalog.aws_facts import partition_of
 from headrace.errors import ObjectMissing, StorageError
-from headrace.grid.copies.copied_object import ListedObject, of_aws
+from headrace.grid.copies.copied_object import ListedObject
 from headrace.grid.copies.copy_failure import copy_failed
 from headrace.instance.s3 import S3
 
@@ -55,15 +55,9 @@ Through = Callable[[Callable[[Piece], str], Sequence[Piece]], Iterable[str]]
 
 def same_service(one: S3, other: S3) -> bool:
     """Tells whether S3 can copy between what two clients reach: all regions of AWS in one partition are one service."""
-    partitions = _partition(one), _partition(other)
-    return partitions[0] == partitions[1] if all(partitions) else one.endpoint == other.endpoint
-
-
-def _partition(s3: S3) -> str:
-    """Returns the partition of AWS; empty for another service."""
-    if not of_aws(s3):
-        return ""
-    return partition_of(str(s3.client.meta.region_name))
+    if one.of_aws and other.of_aws:
+        return partition_of(str(one.client.meta.region_name)) == partition_of(str(other.client.meta.region_name))
+    return one.endpoint == other.endpoint
 
 
 @dataclass
