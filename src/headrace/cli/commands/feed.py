@@ -20,7 +20,6 @@ from headrace.errors import UsageError
 
 if TYPE_CHECKING:
     from headrace.feed.wire.endpoints import Endpoints
-    from headrace.measuring.windows import Summary
 
 
 FEED_VARIABLE = "HEADRACE_FEED"
@@ -294,12 +293,6 @@ def _plain(value: object) -> object:
     return [_plain(item) for item in value] if isinstance(value, list) else value
 
 
-FIGURES = (
-    "batches/s and GB/s are medians over the rounds, [low .. high] their range; CPU s/GB counts all processes;\n"
-    "x torch is the median of the ratios within a round; a small memcpy stays in the CPU's cache"
-)
-
-
 @feed.command("bench", short_help="Measure the feed here, beside torch's DataLoader and the machine's limits.")
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Windows for each contender.")
 @click.option("--seconds", type=click.FloatRange(0.05), default=1.0, show_default=True, help="Length of a window.")
@@ -320,7 +313,8 @@ def bench(rounds: int, seconds: float, chosen: tuple[str, ...], output: str) -> 
     """
     if importlib.util.find_spec("torch") is None:
         raise UsageError("the feed's loader needs torch, which is not installed", hint="pip install torch")
-    from headrace.cli.options import echo_json
+    from headrace.cli.options import answer
+    from headrace.cli.views.feed_tables import bench_document
     from headrace.cli.views.terminal import Terminal
     from headrace.measuring.windows import SHAPES, machine, measure, summarise
 
@@ -336,40 +330,13 @@ def bench(rounds: int, seconds: float, chosen: tuple[str, ...], output: str) -> 
     finally:
         terminal.below("")
         terminal.flush()
-    if output == "json":
-        summaries = [dataclasses.asdict(summary) for summary in summarise(windows)]
-        echo_json(
-            {"machine": facts, "summary": summaries, "windows": [dataclasses.asdict(window) for window in windows]}
-        )
-    elif output == "csv":
+    if output == "csv":
         lines = csv.writer(sys.stdout, lineterminator="\n")
         lines.writerow(field.name for field in dataclasses.fields(windows[0]))
-        lines.writerows(dataclasses.astuple(window) for window in windows)
-    else:
-        _show(summarise(windows), facts)
-
-
-def _show(summaries: list[Summary], facts: dict[str, object]) -> None:
-    from headrace.cli.views.table import show
-    from headrace.insight.render.document import document, section, sentences, table
-
-    measured = ("batches/s", "[low .. high]", "GB/s", "CPU s/GB", "x torch")
-    rows = (
-        (
-            each.shape,
-            each.contender,
-            f"{each.batches_per_second:.1f}",
-            f"[{each.low:.1f} .. {each.high:.1f}]",
-            f"{each.gigabytes_per_second:.3f}",
-            f"{each.cpu_seconds_per_gb:.3f}",
-            "" if each.against_torch is None else f"{each.against_torch:.2f}",
-        )
-        for each in summaries
-    )
-    facts_line = ", ".join(f"{name} {value}" for name, value in facts.items())
-    show(
-        document(
-            section(table(("batch", "contender", *measured), rows, measured)),
-            section(*sentences((FIGURES, facts_line))),
-        )
+        lines.writerows(map(dataclasses.astuple, windows))
+        return
+    summaries = summarise(windows)
+    values = {"machine": facts, "summary": list(map(dataclasses.asdict, summaries))}
+    answer(
+        values | {"windows": list(map(dataclasses.asdict, windows))}, output, lambda: bench_document(summaries, facts)
     )

@@ -1,14 +1,23 @@
-"""`headrace feed status` as a document. It shows values; it computes none."""
+"""`headrace feed status` and `bench` as documents. They show values; they compute none."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from headrace.feed.client.server_status import Answer
 from headrace.feed.pipelines.fingerprint import differences
 from headrace.feed.wire.messages import Status
 from headrace.insight.render.document import Document, document, section, sentences, table
 from headrace.insight.render.plain_text import duration
+
+if TYPE_CHECKING:
+    from headrace.measuring.windows import Summary
+
+_MEDIANS = (
+    "batches/s and GB/s are medians over the rounds, [low .. high] their range; CPU s/GB counts all processes;\n"
+    "x torch is the median of the ratios within a round; a small memcpy stays in the CPU's cache"
+)
 
 
 def _megabytes(value: float) -> str:
@@ -92,3 +101,29 @@ def _server(address: str, status: Status) -> list[str]:
         f"{status.cpu_seconds:.1f}",
         _megabytes(status.staging_bytes),
     ]
+
+
+def bench_document(summaries: Sequence[Summary], facts: Mapping[str, object]) -> Document:
+    """Returns what `headrace feed bench` has measured, and on which machine.
+
+    Args:
+        summaries: a row each.
+        facts: of the machine, by name.
+    """
+    measured = ("batches/s", "[low .. high]", "GB/s", "CPU s/GB", "x torch")
+    rows = (
+        (
+            each.shape,
+            each.contender,
+            f"{each.batches_per_second:.1f}",
+            f"[{each.low:.1f} .. {each.high:.1f}]",
+            f"{each.gigabytes_per_second:.3f}",
+            f"{each.cpu_seconds_per_gb:.3f}",
+            "" if each.against_torch is None else f"{each.against_torch:.2f}",
+        )
+        for each in summaries
+    )
+    machine = ", ".join(f"{name} {value}" for name, value in facts.items())
+    return document(
+        section(table(("batch", "contender", *measured), rows, measured)), section(*sentences((_MEDIANS, machine)))
+    )
