@@ -204,7 +204,7 @@ def test_another_region_comes_first_then_a_pause_that_doubles_and_only_what_is_a
     stays = next_try(line(0, attempts=1), RetryCause.SPOT, Retry(elsewhere=False), REGIONS, 0.0)
     assert stays is not None
     assert stays.region == west
-    assert next_try(line(0, attempts=1), RetryCause.SPOT, Retry(on=("CapacityError",)), REGIONS, 0.0) is None
+    assert next_try(line(0, attempts=1), RetryCause.SPOT, Retry(on=(RetryCause.CAPACITY,)), REGIONS, 0.0) is None
     assert next_try(line(0, attempts=1), None, rules, REGIONS, 0.0) is None
 
 

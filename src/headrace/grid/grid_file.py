@@ -68,9 +68,7 @@ class Retry(Part):
     """
 
     attempts: Again = 3
-    on: Annotated[
-        tuple[Literal["CapacityError", "SpotInterruption", "Throttling", "InternalServerError"], ...], AsList
-    ] = ("CapacityError", "SpotInterruption", "Throttling", "InternalServerError")
+    on: Annotated[tuple[RetryCause, ...], AsList] = tuple(RetryCause)
     delay: Number = 10.0
     elsewhere: bool = True
 

@@ -115,7 +115,7 @@ def next_try(
         now: seconds since the epoch.
     """
     counted = sum(not lost_at_start(each) for each in line.attempts)
-    if failure is None or failure.value not in rules.on or counted > rules.attempts + line.extra_attempts:
+    if failure is None or failure not in rules.on or counted > rules.attempts + line.extra_attempts:
         return None
     here = line.attempts[-1].region
     if failure in _MOVES and rules.elsewhere and len(regions) > 1 and here in regions:
