@@ -65,12 +65,11 @@ def schema(request: bool) -> None:
       # first line of a job file, for editors with a YAML language server:
       # yaml-language-server: $schema=headrace.schema.json
     """
-    import json
-
+    from headrace.cli.options import echo_json
     from headrace.job.file.json_schema import job_schema
     from headrace.job.sagemaker.request_schema import request_schema
 
-    click.echo(json.dumps(request_schema() if request else job_schema(), indent=2, ensure_ascii=False))
+    echo_json(request_schema() if request else job_schema())
 
 
 @click.command("plan", short_help="Show what a job would run where; starts nothing.")
