@@ -171,7 +171,7 @@ def _simulate(
 ) -> SessionStats:
     draws, progress = _draws(None, 0, seed, rows, lanes), Progress(3)
     make = LaneMaker(built, readers, _fail, shared=False)
-    inline = Inline(LaneBatches(built, draws, progress, SessionStats()), draws, make)
+    inline = Inline(LaneBatches(built, draws, progress, SessionStats(), make), draws)
     expected, consumed = [], [_lanes_of(draws, 0)]
     while (made := inline.fetch()) is not None:
         expected.append(flat(made[0]))
@@ -194,7 +194,7 @@ def _simulate(
         pool.doomed = lambda number, schedule=schedule: would_be_given_up(schedule, number)  # type: ignore[misc]
         try:
             session.begin(draws)
-            lane_batches = LaneBatches(built, draws, progress, session.stats)
+            lane_batches = LaneBatches(built, draws, progress, session.stats, make)
             served = Served(lane_batches, session, 1, None, lambda *_: None)
             while progress.step < last:
                 made = served.fetch()

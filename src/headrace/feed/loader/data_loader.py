@@ -13,7 +13,6 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -35,7 +34,7 @@ from headrace.feed.loader.open_sessions import OpenSessions
 from headrace.feed.loader.places import Places
 from headrace.feed.loader.serving import PIPELINE, job_of, opening_by_name, opening_here
 from headrace.feed.loader.stats import LoaderStats, loader_stats
-from headrace.feed.loader.supply import CountedPass, Inline, Made, Pass, Served, Supply, make_counted
+from headrace.feed.loader.supply import CountedPass, Inline, Pass, Served, Supply
 from headrace.feed.loader.torch_interface import TorchHabits, pinned
 from headrace.feed.metrics.step_meter import StepMeter
 from headrace.feed.pipelines.collate import stacks_rows, standard_collate
@@ -43,7 +42,7 @@ from headrace.feed.pipelines.factory import Pipeline
 from headrace.feed.pipelines.fetch import Built
 from headrace.feed.pipelines.purity import PurityReport, check, spread
 from headrace.feed.pipelines.seeds import PreservedGenerators
-from headrace.feed.plan.epoch import BatchPlan, EpochPlan, Shard
+from headrace.feed.plan.epoch import EpochPlan, Shard
 from headrace.feed.plan.lane_planner import LanePlanner
 from headrace.feed.plan.loader_seeds import LoaderSeeds
 from headrace.feed.plan.orders.length_buckets import Buckets
@@ -324,17 +323,15 @@ class DataLoader(Places, KnownData, TorchHabits):
         return Session(self._worker_pool(), self._opening, policy, self._stats, warn_user, self._tuner)
 
     def _pass(self, begun: Begun, progress: Progress, built: Built) -> Pass:
-        if begun.lanes is not None:
-            return LaneBatches(built, begun.lanes, progress, self._stats)
-        return CountedPass(progress, begun.end_step)
+        if begun.lanes is None:
+            skipped = self._stats.skipped if self._options.policy.on_error == "skip" else None
+            return CountedPass(built, progress, begun.end_step, skipped)
+        readers = LaneReaders(built.dataset, self.worker_init_fn, shown=self._options.num_shards is not None)
+        make = LaneMaker(built, readers, warn_user, shared=self._planner.world_size > 1)
+        return LaneBatches(built, begun.lanes, progress, self._stats, make)
 
     def _load(self, begun: Begun, progress: Progress) -> Supply:
-        built, skipped = self._local(), self._stats.skipped if self._options.policy.on_error == "skip" else None
-        make: Callable[[BatchPlan], Made | None] = partial(make_counted, built, skipped)
-        if begun.lanes is not None:
-            readers = LaneReaders(built.dataset, self.worker_init_fn, shown=self._options.num_shards is not None)
-            make = LaneMaker(built, readers, warn_user, shared=self._planner.world_size > 1)
-        return Inline(self._pass(begun, progress, built), begun.plans, make)
+        return Inline(self._pass(begun, progress, self._local()), begun.plans)
 
     def _serve(self, begun: Begun, progress: Progress) -> Supply:
         endless, begins = begun.end_step is not None, progress.place != Place(0)

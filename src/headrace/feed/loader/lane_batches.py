@@ -33,11 +33,15 @@ class LaneBatches:
         draws: of the pass.
         progress: of the pass; kept here.
         stats: counters to add to.
+        make: makes in this process what is asked of lanes.
     """
 
     gives_what_came = False
 
-    def __init__(self, built: Built, draws: LanePass, progress: Progress, stats: SessionStats) -> None:
+    def __init__(
+        self, built: Built, draws: LanePass, progress: Progress, stats: SessionStats, make: Callable[[BatchPlan], Made]
+    ) -> None:
+        self.make = make
         self._built, self._draws, self._progress, self._steps = built, draws, progress, draws.steps
         self._stats = stats
         self.epoch, self.slots = draws.epoch, draws.slots

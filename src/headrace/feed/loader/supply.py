@@ -23,7 +23,7 @@ Made = tuple[Any, int]  # a batch, or what came of a draw, and its rows
 
 
 class Pass(Protocol):
-    """What a pass needs next, and the batches that it makes of what came.
+    """What a pass needs next, how that is made in this process, and the batches that it makes of what came.
 
     Attributes:
         epoch: its number.
@@ -40,6 +40,9 @@ class Pass(Protocol):
 
     def needed(self) -> int | None:
         """Returns the number of the first request that must come before the next batch; None if none must."""
+
+    def make(self, plan: BatchPlan) -> Made | None:
+        """Makes in this process what is asked for; None if all rows were left out. Raises what the dataset raised."""
 
     def lacking(self) -> int:
         """Returns how many requests must come before the next batch, at least."""
@@ -61,15 +64,17 @@ class CountedPass:
     """A pass whose batches are what is asked for.
 
     Args:
+        built: the pipeline, where batches are made here.
         progress: of the pass; kept here.
         end_step: number of the step after the epoch's last; None where the plan ends with it.
+        skipped: where samples that raise are listed, which are then left out of their batches; None to raise.
     """
 
     slots, gives_what_came = 1, True
 
-    def __init__(self, progress: Progress, end_step: int | None) -> None:
+    def __init__(self, built: Built, progress: Progress, end_step: int | None, skipped: list[Skipped] | None) -> None:
         self.epoch = progress.epoch
-        self._progress, self._end_step = progress, end_step
+        self._built, self._progress, self._end_step, self._skipped = built, progress, end_step, skipped
         self._made: Made | None = None
 
     @staticmethod
@@ -81,6 +86,32 @@ class CountedPass:
         """See `Pass`: as long as no batch is there, which was not left out as a whole."""
         step = self._progress.step
         return None if self._made is not None or step == self._end_step else step
+
+    def make(self, plan: BatchPlan) -> Made | None:
+        """See `Pass`."""
+        rows: Sequence[int] = range(plan.rows)
+        left_out: dict[int, str] = {}
+        made: Made | BaseException | None = None
+        while made is None and len(left_out) < max(1, plan.rows):
+            keys = [plan.keys[row] for row in rows] if left_out else plan.keys
+            addresses = SampleAddresses(plan.epoch, plan.seed, plan.position, rows, keys)
+            try:
+                made = make_whole(self._built, addresses), len(rows)
+            except RowFailed as failed:
+                error, row = failed.__cause__, failed.row
+                assert error is not None
+                if self._skipped is None or not rows:
+                    made = error
+                else:
+                    left_out |= dict.fromkeys([row] if row >= 0 else rows, in_short(remote_error(error)))
+                    rows = [row for row in rows if row not in left_out]
+        if self._skipped is not None and left_out:
+            self._skipped += [
+                Skipped(plan.epoch, plan.step, plan.keys[row], reason) for row, reason in sorted(left_out.items())
+            ]
+        if isinstance(made, BaseException):
+            raise made
+        return made
 
     def lacking(self) -> int:
         """See `Pass`."""
@@ -169,12 +200,11 @@ class Inline(_PassSupply):
     Args:
         of: the pass.
         plans: what is asked for; may go on with later epochs.
-        make: makes one.
     """
 
-    def __init__(self, of: Pass, plans: Iterator[BatchPlan], make: Callable[[BatchPlan], Made | None]) -> None:
+    def __init__(self, of: Pass, plans: Iterator[BatchPlan]) -> None:
         super().__init__(of)
-        self._plans, self._make = plans, make
+        self._plans = plans
         self._plan: BatchPlan | None = None
 
     def _wait(self, needed: int) -> int | None:
@@ -185,7 +215,7 @@ class Inline(_PassSupply):
         assert self._plan is not None, "it was waited for"
         try:
             with PreservedGenerators():
-                return self._make(self._plan)
+                return self._pass.make(self._plan)
         except StopIteration as error:  # it would end the user's loop as if the epoch were over
             raise RuntimeError("the dataset raised StopIteration") from error
 
@@ -263,37 +293,3 @@ class Served(_PassSupply):
         session, self._session = self._session, None
         if session is not None:
             self._give_back(session, complete)
-
-
-def make_counted(built: Built, skipped: list[Skipped] | None, plan: BatchPlan) -> Made | None:
-    """Makes a batch here, of samples by number. Raises what the dataset raised.
-
-    Args:
-        built: the pipeline.
-        skipped: where samples that raise are listed, which are then left out of their batches; None to raise.
-        plan: of the batch.
-
-    Returns:
-        The batch and its rows; None when every row was left out.
-    """
-    rows: Sequence[int] = range(plan.rows)
-    left_out: dict[int, str] = {}
-    made: Made | BaseException | None = None
-    while made is None and len(left_out) < max(1, plan.rows):
-        keys = [plan.keys[row] for row in rows] if left_out else plan.keys
-        addresses = SampleAddresses(plan.epoch, plan.seed, plan.position, rows, keys)
-        try:
-            made = make_whole(built, addresses), len(rows)
-        except RowFailed as failed:
-            error, row = failed.__cause__, failed.row
-            assert error is not None
-            if skipped is None or not rows:
-                made = error
-            else:
-                left_out |= dict.fromkeys([row] if row >= 0 else rows, in_short(remote_error(error)))
-                rows = [row for row in rows if row not in left_out]
-    if skipped is not None and left_out:
-        skipped += [Skipped(plan.epoch, plan.step, plan.keys[row], reason) for row, reason in sorted(left_out.items())]
-    if isinstance(made, BaseException):
-        raise made
-    return made
