@@ -66,11 +66,6 @@ class Assembly:
         self._batch_bytes = 0  # the largest that a batch made whole has needed
 
     @property
-    def stackable(self) -> bool:
-        """Whether the layout is known, so that slices of a batch can be asked for."""
-        return self._layout is not None
-
-    @property
     def bundle_limit(self) -> int:
         """Bytes that a bundle of several batches may have."""
         return min(_BUNDLE_BYTES, self._memory // _BUNDLE_SHARE)

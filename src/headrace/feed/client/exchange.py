@@ -472,7 +472,7 @@ class Exchange:
         skip = bool(message.failures) and self._policy.on_error == "skip"
         if not skip and len(bundle.failures) + len(message.failures) < len(bundle.plans):
             self._assembly.arrived(slice_, request.slab, message, frame)
-            self.schedule.stackable = self._assembly.stackable
+            self.schedule.stackable |= bool(message.layout)
         self._verifier.made(message.seconds)
         others = self.schedule.done(request, message.seconds, message.cpu)
         if others:

@@ -370,7 +370,7 @@ class LayoutProbe:
         self.request = None
         if isinstance(answer, messages.Done) and answer.layout:
             self._assembly.learn(answer.layout)
-            self._schedule.stackable = self._assembly.stackable
+            self._schedule.stackable = True
             self._tried.clear()
         elif isinstance(answer, messages.Unstackable):
             self._schedule.make_whole(row.bundle)
