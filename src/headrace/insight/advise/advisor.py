@@ -214,7 +214,7 @@ def advised(
     if waits := not_started(run.state()):
         raise UsageError(f"the run cannot be advised: {waits}", hint="`headrace advise` needs some seconds of training")
     (plan, unread), job, columns = _plan(run), _job(run), read_columns(run)
-    measured = measured_of(run, plan=plan, job=job, columns=columns)
+    measured = _measured(run, None, plan, job, columns)
     where, unnamed = plan.priced_in(region)
     names = dict.fromkeys([*measured.instance_types, *types])
     on = datetime.fromtimestamp(run.header.created, timezone.utc).date()  # as the report does: one run, one price
@@ -252,26 +252,22 @@ def _other_step(measured: Measured, judged: Report) -> str:
     )
 
 
-def measured_of(
-    run: Run,
-    loader: str | None = None,
-    plan: PlannedJob | None = None,
-    job: _Job | None = None,
-    columns: Columns | None = None,
-) -> Measured:
+def measured_of(run: Run, loader: str | None = None) -> Measured:
     """Reads from a run what the model needs.
 
     Args:
         run: the run.
         loader: name of the loader; by default the training's main one.
-        plan, job, columns: the run's, when they were read before.
 
     Raises:
         UsageError: the run does not tell it.
     """
-    limits = (job or _job(run)).limits if run.header.engine == "local" else {}
-    groups = (plan or _plan(run)[0]).groups
-    return measure(groups, read_columns(run) if columns is None else columns, loader, ready=_ready(run), limits=limits)
+    return _measured(run, loader, _plan(run)[0], _job(run), read_columns(run))
+
+
+def _measured(run: Run, loader: str | None, plan: PlannedJob, job: _Job, columns: Columns) -> Measured:
+    limits = job.limits if run.header.engine == "local" else {}
+    return measure(plan.groups, columns, loader, ready=_ready(run), limits=limits)
 
 
 def _ready(run: Run) -> float:
