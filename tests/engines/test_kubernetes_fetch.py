@@ -21,7 +21,7 @@ from kube_server import Exec, Fault, KubeServer, run_process
 
 from headrace.engines.kubernetes import lightkube_cluster
 from headrace.engines.kubernetes.cluster import ExecFailed, KubernetesUnreachable
-from headrace.engines.kubernetes.fetch_record import FetchTrouble, RecordFetch, has_end, known_here, take_end
+from headrace.engines.kubernetes.fetch_record import FetchTrouble, RecordFetch, has_end, take_end
 from headrace.engines.kubernetes.lightkube_cluster import LightkubeCluster
 from headrace.engines.kubernetes.pod_words import ASKED, FETCHED, LastWord, write_last_word
 from headrace.engines.kubernetes.send_record import OUTPUT_BYTES, decode_known, encode_known
@@ -29,7 +29,7 @@ from headrace.engines.one_refresher import alone
 from headrace.engines.platform_news import platform_news
 from headrace.runs import EventWriter, Run, RunPaths, Status, create_run, give_to_engine
 from headrace.runs.events import RunFinished, SecondaryStatus, StatusChanged
-from headrace.runs.record_pieces import BATCH_BYTES, PIECE_BYTES, Known
+from headrace.runs.record_pieces import BATCH_BYTES, PIECE_BYTES, Known, known_here
 
 FILES = ("logs/dnn/algo-1/0.log", "logs/data%20x/algo-2/feed.log", "metrics/dnn/algo-1/host.jsonl", "engine/agent.log")
 

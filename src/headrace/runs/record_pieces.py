@@ -7,11 +7,12 @@ bounded by one batch of pieces.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import stat
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -48,6 +49,29 @@ class Known(msgspec.Struct, omit_defaults=True):
                 self.digests[piece.path] = piece.digest
             else:
                 self.sent[piece.path] = max(self.sent.get(piece.path, 0), piece.offset + piece.size)
+
+
+def known_here(
+    paths: RunPaths, whole: Collection[str] = WHOLE, left_out: Collection[str] = (), before: Mapping[str, int] = {}
+) -> Known:
+    """Returns how much of a record is in a run's directory, for one who sends what is new (`NewPieces`).
+
+    Args:
+        paths: the run's directory.
+        whole: the files that are sent as a whole.
+        left_out: append-only files that are not sent.
+        before: bytes of append-only files that are no part of the record that is sent.
+    """
+    known = Known()
+    for folder, depth, ending in GROWING:
+        for path in Tree(paths.root / folder, depth, ending).new():
+            name = str(path.relative_to(paths.root))
+            if name not in left_out:
+                known.sent[name] = path.stat().st_size - before.get(name, 0)
+    for name in whole:
+        with contextlib.suppress(FileNotFoundError):
+            known.digests[name] = digest_of((paths.root / name).read_bytes())
+    return known
 
 
 class NewPieces:

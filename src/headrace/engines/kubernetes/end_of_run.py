@@ -12,7 +12,7 @@ import shutil
 import time
 
 from headrace.engines.kubernetes.cluster import Cluster, ClusterRefused, ExecFailed, KubernetesUnreachable
-from headrace.engines.kubernetes.fetch_record import RecordFetch, known_here, take_all, take_end
+from headrace.engines.kubernetes.fetch_record import RecordFetch, take_all, take_end
 from headrace.engines.kubernetes.kube_ticket import KubeTicket
 from headrace.engines.kubernetes.pod_states import PodState, end_of_pod
 from headrace.engines.kubernetes.reach_run import why_gone
@@ -23,7 +23,7 @@ from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.storage import Store
 from headrace.runs import Cause, CauseKind, Run, RunPaths, Status, read_plan
 from headrace.runs.events import ArtefactsStored, HostNotCollected
-from headrace.runs.record_pieces import NewPieces
+from headrace.runs.record_pieces import NewPieces, known_here
 from headrace.runs.segment_reader import RecordCopy, open_copy
 from headrace.runs.segments import find_record
 
@@ -152,7 +152,7 @@ def from_store(paths: RunPaths, uri: str) -> bool:
         RecordCopy(store, copy).update()
     pieces = NewPieces(copy, SENT_WHOLE, NOT_SENT)
     while True:
-        known = known_here(paths)
+        known = known_here(paths, SENT_WHOLE, NOT_SENT)
         new, more = pieces.next(known, last=True)
         take_all(paths, [piece for piece, _ in new], [memoryview(data) for _, data in new])
         if not more:

@@ -33,8 +33,8 @@ from headrace.engines.kubernetes.send_record import (
 from headrace.errors import RecordDamaged
 from headrace.private_folders import write_atomically
 from headrace.runs import RunPaths
-from headrace.runs.record_pieces import BATCH_BYTES, Known, digest_of, take_piece
-from headrace.runs.segments import GROWING, Piece, decode
+from headrace.runs.record_pieces import BATCH_BYTES, known_here, take_piece
+from headrace.runs.segments import Piece, decode
 
 END = "end_of_record"  # below the run's engine directory
 PART = ".part"  # ending of a file of output/ that is not whole yet
@@ -79,7 +79,7 @@ class RecordFetch:
         """
         deadline = time.monotonic() + seconds
         while True:
-            answer = self._answer("pieces", encode_known(known_here(self._paths)))
+            answer = self._answer("pieces", encode_known(known_here(self._paths, SENT_WHOLE, NOT_SENT)))
             try:
                 header, contents = decode(answer, f"the answer of the pod {self._pod}")
             except RecordDamaged as error:  # it broke off without a sign
@@ -101,7 +101,7 @@ class RecordFetch:
         A file that does not begin as it does here is fetched anew, and what the other pod's run had made is not mixed
         with what this one's makes. Raises as `fetch` does.
         """
-        known = known_here(self._paths)
+        known = known_here(self._paths, SENT_WHOLE, NOT_SENT)
         here = digests(self._paths.root, known.sent)
         try:
             there = _DIGESTS.decode(self._answer("digests", encode_known(known)))
@@ -161,20 +161,6 @@ class RecordFetch:
         if end.exit_code:
             words = end.stderr.strip().splitlines() or [f"exit code {end.exit_code}"]
             raise FetchTrouble(f"the pod {self._pod} cannot send the record: {words[-1]}")
-
-
-def known_here(paths: RunPaths) -> Known:
-    """Returns how much of a run's record is on this machine."""
-    known = Known()
-    for folder, depth, ending in GROWING:
-        for path in (paths.root / folder).glob("/".join(["*"] * depth)):
-            name = str(path.relative_to(paths.root))
-            if path.name.endswith(ending) and name not in NOT_SENT:
-                known.sent[name] = path.stat().st_size
-    for name in SENT_WHOLE:
-        with contextlib.suppress(FileNotFoundError):
-            known.digests[name] = digest_of((paths.root / name).read_bytes())
-    return known
 
 
 def take_all(paths: RunPaths, pieces: Sequence[Piece], contents: Sequence[memoryview]) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Mapping
 
 import msgspec
 
@@ -22,9 +21,9 @@ from headrace.record_files import decode_record
 from headrace.runs import Run, RunPaths
 from headrace.runs.events import RunFinished
 from headrace.runs.lifecycle import last_word
-from headrace.runs.record_pieces import Known, NewPieces, digest_of, take_piece
+from headrace.runs.record_pieces import NewPieces, known_here, take_piece
 from headrace.runs.segment_reader import RecordCopy, open_copy
-from headrace.runs.segments import EVENTS, GROWING, Piece, joined, writers_place
+from headrace.runs.segments import EVENTS, Piece, joined, writers_place
 
 FOLDER = "stored"  # below the run's engine directory: the copy of what is stored
 PLAN = "plan.json"  # the leader knows which hosts the service has assigned to which group
@@ -58,7 +57,7 @@ def bring_stored(paths: RunPaths, ticket: ServiceTicket, store: Store, *, end: b
     limit = None if end or word is None else _place_of_end(copy)
     new = NewPieces(copy, (PLAN,), NOT_TAKEN)
     while True:
-        known = known_here(paths, ticket.before)
+        known = known_here(paths, (PLAN,), NOT_TAKEN, ticket.before)
         batch, more = new.next(known, last=end and word is not None)
         kept = [each for piece, data in batch if (each := _up_to(piece, data, limit)) is not None]
         for piece, data in kept:
@@ -71,24 +70,6 @@ def bring_stored(paths: RunPaths, ticket: ServiceTicket, store: Store, *, end: b
 def forget_copy(paths: RunPaths) -> None:
     """Removes the copy: everything of it is in the run's record."""
     shutil.rmtree(paths.engine / FOLDER, ignore_errors=True)
-
-
-def known_here(paths: RunPaths, before: Mapping[str, int]) -> Known:
-    """Returns how much of an attempt's record is on this machine.
-
-    Args:
-        paths: the run.
-        before: what is here of the attempts before it, in bytes by file.
-    """
-    known = Known()
-    for folder, depth, ending in GROWING:
-        for path in (paths.root / folder).glob("/".join(["*"] * depth)):
-            if path.name.endswith(ending):
-                name = str(path.relative_to(paths.root))
-                known.sent[name] = path.stat().st_size - before.get(name, 0)
-    with contextlib.suppress(FileNotFoundError):
-        known.digests[PLAN] = digest_of(paths.plan.read_bytes())
-    return known
 
 
 def _up_to(piece: Piece, data: bytes, limit: int | None) -> tuple[Piece, bytes] | None:

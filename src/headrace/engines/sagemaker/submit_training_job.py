@@ -31,13 +31,14 @@ from headrace.engines.sagemaker.stage_channel import (
     shared_content,
     stage_channel,
 )
-from headrace.engines.sagemaker.stored_record import forget_copy, known_here
+from headrace.engines.sagemaker.stored_record import forget_copy
 from headrace.engines.ticket import by_this_process, read_ticket, write_ticket
 from headrace.errors import HeadraceError
 from headrace.instance.storage import Store
 from headrace.job import Job
 from headrace.private_folders import write_atomically
 from headrace.runs import Run, RunPaths, give_to_engine
+from headrace.runs.record_pieces import known_here
 
 _log = logging.getLogger(__name__)
 
@@ -178,7 +179,7 @@ def submit_attempt(planned: SageMakerJob, paths: RunPaths, kept: bool = False, s
     """
     state = Run(paths).state()
     number = max(planned.attempt, state.attempt + bool(state.instances_started))
-    before = known_here(paths, {}).sent if planned.attempt > 1 else {}
+    before = known_here(paths).sent if planned.attempt > 1 else {}
     spent = planned.plan.budget.before if planned.plan.budget is not None else 0.0
     ticket = msgspec.structs.replace(ticket_of(planned), before=before, spent=spent)
     write_ticket(paths, ticket)

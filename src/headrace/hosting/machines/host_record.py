@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 
 import msgspec
 
 from headrace.private_folders import write_atomically
 from headrace.runs import RunPaths
-from headrace.runs.record_pieces import Known, NewPieces, take_piece
+from headrace.runs.record_pieces import Known, NewPieces, known_here, take_piece
 from headrace.runs.run_paths import ENGINE, component
-from headrace.runs.segments import EVENTS, GROWING, Piece, is_recorded
-from headrace.runs.tail import Tree
+from headrace.runs.segments import EVENTS, Piece, is_recorded
 
 BASES = "sent.json"
 _NO_BATCH: tuple[tuple[Piece, bytes], ...] = ()
@@ -71,16 +69,7 @@ def take(paths: RunPaths, host: str, piece: Piece, data: bytes) -> None:
 
 def sizes_of(paths: RunPaths, host: str) -> dict[str, int]:
     """Returns how much of a host's record the leader has, by file."""
-    sizes = {}
-    for path in _files(paths):
-        name = str(path.relative_to(paths.root))
-        if is_of_host(name, host):
-            sizes[name] = path.stat().st_size
-    return sizes
-
-
-def _files(paths: RunPaths) -> list[Path]:
-    return [path for folder, depth, ending in GROWING for path in Tree(paths.root / folder, depth, ending).new()]
+    return {name: size for name, size in known_here(paths, ()).sent.items() if is_of_host(name, host)}
 
 
 def end_lines(paths: RunPaths, host: str) -> None:
@@ -133,8 +122,7 @@ class RecordSender:
             write_atomically(self._paths.engine / BASES, msgspec.json.encode(self._bases))
             self.fresh = False
         known = Known()
-        for path in _files(self._paths):
-            name = str(path.relative_to(self._paths.root))
+        for name in known_here(self._paths, ()).sent:
             there = name_at_leader(name, self._host)
             known.sent[name] = max(0, sizes.get(there, 0) - self._bases.get(there, 0))
         self._known = known
