@@ -38,7 +38,7 @@ def client_of(job: str, rank: int = 0) -> ClientConnection:
 def request_of(client: ClientConnection, number: int, step: int = 0, epoch: int = 0) -> ServerRequest:
     batch = messages.BatchRows(step, 0, 1, 0, 1, [0])
     message = messages.SliceRequest(RequestNumber(number), PIPELINE, epoch, 0, (batch,), whole=False)
-    return ServerRequest(client, message, RequestNumber(number), PIPELINE)
+    return ServerRequest(client, message, number, PIPELINE)
 
 
 def serve(queue: FairQueue, sizes: dict[str, int], turns: int) -> dict[str, int]:
@@ -81,7 +81,7 @@ def test_inside_a_job_the_smallest_epoch_and_step_is_first() -> None:
     queue.pass_over(first)
     second = queue.first(())
     assert second is not None
-    assert (first.number, second.number) == (2, 1)
+    assert (first.arrival, second.arrival) == (2, 1)
     queue.restore()
     assert queue.first(()) is first
     assert queue.first({"one"}) is None

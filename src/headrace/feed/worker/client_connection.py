@@ -70,12 +70,12 @@ class ClientConnection:
 class ServerRequest:
     """A client's request on its way through the server.
 
-    `number` is this server's own for it; the message holds the client's. `charged`: bytes, see `fair_queue`.
+    `arrival` counts the requests of all clients; its number is the client's. `charged`: bytes, see `fair_queue`.
     """
 
     client: ClientConnection
     message: messages.SliceRequest
-    number: RequestNumber
+    arrival: int
     pipeline: PipelineNumber
     staging: SlabNumber = NO_SLAB
     cancelled: bool = False

@@ -67,7 +67,7 @@ class FairQueue:
         job = self.jobs.setdefault(request.client.job, JobWork())
         if not job.busy:
             job.charge = max(job.charge, min((other.charge for other in self.jobs.values() if other.busy), default=0.0))
-        heapq.heappush(job.waiting, (request.message.epoch, request.message.batches[0].step, request.number, request))
+        heapq.heappush(job.waiting, (request.message.epoch, request.message.batches[0].step, request.arrival, request))
 
     def first(self, left_out: Collection[str]) -> ServerRequest | None:
         """Returns the slice whose turn it is, but for those of some jobs; None when nothing else waits."""
@@ -88,7 +88,7 @@ class FairQueue:
         """The slice, the first of its job, is given to an executor."""
         job = self.jobs[request.client.job]
         heapq.heappop(job.waiting)
-        job.at_work.add(request.number)
+        job.at_work.add(request.arrival)
         request.charged = job.mean
         job.charge += job.mean
 
@@ -101,9 +101,9 @@ class FairQueue:
             cpu: seconds that it took.
         """
         job = self.jobs.get(request.client.job)
-        if job is None or request.number not in job.at_work:
+        if job is None or request.arrival not in job.at_work:
             return  # the job has gone, and come again
-        job.at_work.discard(request.number)
+        job.at_work.discard(request.arrival)
         job.charge += (size or 0) - request.charged
         if size is not None:
             job.mean += (size - job.mean) * (_SMOOTHING if job.slices else 1.0)

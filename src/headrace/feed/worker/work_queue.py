@@ -21,7 +21,7 @@ import msgspec
 from headrace.errors import HeadraceError, PipelineError, ProtocolError, WorkerError
 from headrace.feed.batch.slab import Slab
 from headrace.feed.descriptors import FULL, no_room
-from headrace.feed.identifiers import NO_SLAB, PipelineNumber, RequestNumber, SlabNumber
+from headrace.feed.identifiers import NO_SLAB, PipelineNumber, SlabNumber
 from headrace.feed.metrics.worker_meter import WorkMeter
 from headrace.feed.wire import messages
 from headrace.feed.wire.frames import Frame
@@ -200,7 +200,7 @@ class WorkQueue:
         if number is None:
             raise ProtocolError(f"a request for pipeline {message.pipeline}, which is not open")
         check_request(message)
-        self._queue.push(ServerRequest(client, message, RequestNumber(self._number()), number))
+        self._queue.push(ServerRequest(client, message, self._number(), number))
 
     def cancel(self, client: ClientConnection, message: messages.Cancel) -> None:
         """Forgets slices that are still queued and stops those on their way.
