@@ -67,19 +67,18 @@ class _Host:
 def in_order_of(job: str, rank: int, endpoints: Sequence[Endpoint]) -> list[Endpoint]:
     """Returns feed servers in the order in which a rank uses them: its own host's, then by a hash of rank and host.
 
-    The first of the next rank's hash comes before the others: so neighbours have a server in common, which compares
-    their plans, and of ranks with different plans some neighbours have different ones.
+    The first of the next rank's hash is among those that are used: so neighbours have a server in common, which
+    compares their plans, and of ranks with different plans some neighbours have different ones.
     """
 
     def place(of: int, endpoint: Endpoint) -> bytes:
         return hashlib.blake2b(f"{job} {of} {endpoint.name}".encode(), digest_size=8).digest()
 
-    shared = {min(endpoints, key=partial(place, of)).name for of in (rank, rank + 1) if endpoints}
-
-    def key(endpoint: Endpoint) -> tuple[bool, bool, bytes]:
-        return not endpoint.address.startswith("unix:"), endpoint.name not in shared, place(rank, endpoint)
-
-    return sorted(endpoints, key=key)
+    order = sorted(endpoints, key=lambda endpoint: (not endpoint.address.startswith("unix:"), place(rank, endpoint)))
+    shared = order.index(min(order, key=partial(place, rank + 1))) if order else 0
+    if shared >= MOST_HOSTS:
+        order.insert(MOST_HOSTS - 1, order.pop(shared))
+    return order
 
 
 class RemotePool(WorkerPool):
