@@ -161,6 +161,20 @@ def test_one_that_does_not_come_in_time_is_given_up_without_harm_and_another_is_
     assert [event.host for event in play.of(HostJoined)] == ["algo-4"]
 
 
+def test_one_for_which_the_engine_gets_no_instance_is_lost_without_harm_and_asked_for_later() -> None:
+    play = Feeding(most=2, came=("algo-2",))
+    play.needs(3.0, 4)
+    assert "algo-3" in play.core.wanted
+    play.take(play.core.host_gone("algo-3", "it gets no node: sbatch refused the job", play.now))
+    assert "algo-3" not in play.core.wanted
+    play.able = DATA
+    play.needs(3.0, 4)
+    assert play.serving() == ["algo-2", "algo-4"]  # the next one
+    assert play.core.phase is Phase.RUNNING
+    assert not play.of(DataWorkerLost)
+    assert [event.host for event in play.of(HostReleased)] == ["algo-3", "algo-4", "algo-5"]  # as in the beginning
+
+
 def test_a_job_ends_when_each_of_its_data_hosts_was_lost_again_and_again() -> None:
     play = Feeding()
     lost = 0

@@ -74,7 +74,7 @@ def test_without_a_range_and_in_a_set_nobody_gets_a_role() -> None:
 
 @pytest.mark.namespaces
 @pytest.mark.timeout(200)
-@pytest.mark.promise("kubernetes", "data hosts come and go with the need, and one that is lost is replaced")
+@pytest.mark.promise("job-file", "data hosts come and go with the need, and one that is lost is replaced")
 def test_pods_of_data_hosts_come_and_go_and_one_that_is_lost_is_replaced_with_each_batch_once(
     cluster: Kubelet, tmp_path: Path
 ) -> None:

@@ -77,6 +77,7 @@ def hosts_of(handle, kind):  # type: ignore[no-untyped-def]
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.promise("job-file", "data hosts come and go with the need, and one that is lost is replaced")
 @both_isolations_at_length
 def test_data_hosts_join_when_the_trainer_waits_and_leave_when_it_does_not_and_no_batch_is_lost(stage) -> None:  # type: ignore[no-untyped-def]
     handle = start(stage)

@@ -144,7 +144,7 @@ class HostAgent:
         if self._lifeline:
             self._watch_lifeline()
         self._task(self._talk())
-        self._client.report(Hello(self.group.name))
+        self._client.report(Hello(self.group.name, self.me.address))
         self._task(self._sampler.run())
         self._task(self._context.memory.watch())
         self._task(self._services.watch())

@@ -33,9 +33,10 @@ class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Hello(_Message, frozen=True, tag="hello"):
-    """The agent has started."""
+    """The agent has started. `address`: where others reach its host; empty for where the coordinator knows."""
 
     group: str
+    address: str = ""
 
 
 class Demand(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

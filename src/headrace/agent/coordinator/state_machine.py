@@ -241,6 +241,7 @@ class Coordinator:
         match message:
             case Hello():
                 host.registered = True
+                host.address = message.address or host.address
                 self._data_hosts.came(host, effects, now)
                 effects.records.append(HostRegistered(t=now, group=host.group, host=host.name))
             case Exited():

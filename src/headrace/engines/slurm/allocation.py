@@ -85,8 +85,28 @@ def placed(
         raise EngineRefused(f"the job has {len(hosts)} hosts and got the nodes {nodes}", hint)
     node_of = dict(zip((host.name for host in hosts), allocation.nodes, strict=True))
     cpus = dict(zip((group.name for group in components(plan)), allocation.cpus, strict=True))
-    moved = tuple(msgspec.structs.replace(host, address=addresses[node_of[host.name]]) for host in plan.hosts)
-    return msgspec.structs.replace(with_data_workers(plan, cpus, executors_left), hosts=moved, ports=ports)
+    moved = tuple(
+        msgspec.structs.replace(host, address=addresses[node_of[host.name]]) if host.name in node_of else host
+        for host in plan.hosts
+    )
+    ranks = {name: count for name, count in executors_left.items() if name in cpus}
+    return msgspec.structs.replace(with_data_workers(plan, cpus, ranks), hosts=moved, ports=ports)
+
+
+def on_own_node(plan: LaunchPlan, name: str, cpus: int, executors_left: Mapping[str, int]) -> LaunchPlan:
+    """Returns the plan for a host whose node is not part of the allocation, and which runs this.
+
+    Args:
+        plan: as the lead has placed it.
+        name: of the host.
+        cpus: of the node.
+        executors_left: see `placed`.
+    """
+    address = _source_address(plan.coordinator_address)
+    hosts = tuple(msgspec.structs.replace(host, address=address) if host.name == name else host for host in plan.hosts)
+    group = plan.host(name).group
+    ranks = {key: count for key, count in executors_left.items() if key == group}
+    return msgspec.structs.replace(with_data_workers(plan, {group: cpus}, ranks), hosts=hosts)
 
 
 def ports_of(job_id: int) -> Ports:

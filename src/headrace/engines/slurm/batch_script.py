@@ -18,6 +18,7 @@ from headrace.job.model.slurm_options import SlurmNodes
 from headrace.processes.spawn import UTF8
 
 LEAD = "headrace.engines.slurm.lead"
+OWN_NODE = "headrace.engines.slurm.own_node"
 SIGNAL_MARGIN = 60  # Slurm looks at its time limits once a minute
 LONGEST_WARNING = 65535  # what sbatch takes
 
@@ -54,6 +55,32 @@ def batch_script(job: Job, plan: LaunchPlan, places: Places, longest: int = 0) -
     return "\n".join([*_lines(job, plan, places, longest), ""])
 
 
+def host_script(job: Job, plan: LaunchPlan, places: Places, host: str, longest: int = 0) -> str:
+    """Returns the script of a data host that comes and goes; its argument is the number of the attempt.
+
+    Args:
+        job, plan, places, longest: see `batch_script`, which also says what is raised.
+        host: name of the host.
+    """
+    group = plan.host(host).group
+    log = f"{places.run}/engine/agent-{host}.log".replace("%", "%%")
+    words = module_command(OWN_NODE, places.run, group, host, options=UTF8, python=places.python)
+    lines = (
+        "#!/bin/bash",
+        _sbatch(f"--job-name={plan.job_name}-{host}", f"--output={log}", "--open-mode=append", "--export=NIL"),
+        _sbatch("--nodes=1", "--ntasks-per-node=1", "--no-requeue"),
+        _sbatch(f"--time={_minutes(job, plan, longest)}", *(("--exclusive", "--mem=0") if job.slurm.exclusive else ())),
+        *map(_sbatch, _asked(job.slurm.nodes_of(group))),
+        _package(places),
+        f'exec {shlex.join(words)} "$1"',
+    )
+    return "\n".join([*lines, ""])
+
+
+def _package(places: Places) -> str:
+    return f"export PYTHONPATH={shlex.quote(places.package)} {PACKAGE_ENTRY}={shlex.quote(places.package)}"
+
+
 def _lines(job: Job, plan: LaunchPlan, places: Places, longest: int) -> Iterator[str]:
     log = f"{places.run}/engine/slurm.log".replace("%", "%%")
     warning = min(LONGEST_WARNING, math.ceil(plan.stop_grace) + SIGNAL_MARGIN)
@@ -71,7 +98,7 @@ def _lines(job: Job, plan: LaunchPlan, places: Places, longest: int) -> Iterator
         )
         yield from map(_sbatch, _asked(job.slurm.nodes_of(group.name)))
     yield "trap '' USR1 USR2 INT  # until the lead takes them"
-    yield f"export PYTHONPATH={shlex.quote(places.package)} {PACKAGE_ENTRY}={shlex.quote(places.package)}"
+    yield _package(places)
     yield f"exec {shlex.join(module_command(LEAD, places.run, options=UTF8, python=places.python))}"
 
 

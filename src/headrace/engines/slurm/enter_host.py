@@ -1,9 +1,10 @@
 """Runs the agent of a host, and stays until it has ended: what one task on every node runs.
 
-    python -m headrace.engines.slurm.enter_host RUN_DIR GROUP
+    python -m headrace.engines.slurm.enter_host RUN_DIR GROUP [HOST]
 
-SLURM_PROCID says which host of its group this node is. What only the node knows is filled in: its network interface,
-its memory, a folder for temporary files, the level of isolation that works here. What Slurm sets in the environment
+SLURM_PROCID says which host of its group this node is, unless it is given: on a node of its own (see `own_node`). What
+only the node knows is filled in: its network interface, its memory, a folder for temporary files, the level of
+isolation that works here. What Slurm sets in the environment
 stays for the user's scripts.
 
 An agent removes the temporary files of its host and ends its programs. One that was killed cannot: this process does.
@@ -26,6 +27,7 @@ import msgspec
 from headrace.child_python import module_command
 from headrace.control_group import memory_limit, open_kills
 from headrace.engines.host_order import HostOrder, read_host_order
+from headrace.engines.slurm.allocation import on_own_node
 from headrace.engines.slurm.node_isolation import SAYS_SO, scratch_key, starter_on_node
 from headrace.errors import HeadraceError, UsageError
 from headrace.hosting.inputs.host_facts import name_own_interface, with_memory
@@ -55,7 +57,10 @@ def main() -> int:
     """Entry point. Returns the agent's exit code."""
     paths = RunPaths(Path(sys.argv[1]))
     plan = read_plan(paths, LaunchPlan)
-    host = plan.host(plan.group(sys.argv[2]).hosts[int(os.environ["SLURM_PROCID"])])
+    group, *named = sys.argv[2:]
+    if named:
+        plan = on_own_node(plan, named[0], int(os.environ["SLURM_CPUS_ON_NODE"]), read_host_order(paths).ranks)
+    host = plan.host(named[0] if named else plan.group(group).hosts[int(os.environ["SLURM_PROCID"])])
     try:
         name_own_interface(host.base_dir, host)
     except UsageError as error:

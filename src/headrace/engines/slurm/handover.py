@@ -20,6 +20,7 @@ from headrace.runs import RunPaths
 NOT_KNOWN = 0  # no job of Slurm has this id
 ENVIRONMENT, STOP = "environment.json", "stop.json"
 PLACEMENT = "placement.json"
+HOST_SCRIPT = "{}.sbatch"  # below the run's engine directory: of a host that comes and goes
 # What belongs to the machine or the terminal from which a job is submitted.
 _OF_THERE = ("SLURM_", "SBATCH_", "SALLOC_", "SRUN_", "SSH_", "XDG_", "DBUS_")
 _OF_THERE_NAMES = {"DISPLAY", "HOSTNAME", "OLDPWD", "PWD", "SHLVL", "TERM", "TMPDIR", "WINDOWID", "_"}

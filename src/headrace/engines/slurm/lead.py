@@ -136,7 +136,7 @@ def main() -> int:
         cause = Cause(CauseKind.INSTANCE_NOT_STARTED, str(error), infrastructure=True)
     if cause:
         return _fail(paths, cause)
-    if not plan.retry.attempts:
+    if not plan.retry.attempts and plan.feed_range is None:
         forget_variables(paths)
     _without_caller()
     signals = LeadSignals(paths, job_id, plan.stop_grace)

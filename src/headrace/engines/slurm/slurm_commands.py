@@ -98,8 +98,12 @@ def check_programs() -> None:
         raise EngineRefused(f"{words}, and headrace asks the cluster that the job names, or this machine's own", hint)
 
 
-def submit(script: Path) -> int:
+def submit(script: Path, *arguments: str) -> int:
     """Submits a batch script. Returns the job's id.
+
+    Args:
+        script: its file.
+        arguments: of the script.
 
     Raises:
         EngineRefused: Slurm refuses the job.
@@ -110,7 +114,7 @@ def submit(script: Path) -> int:
     if dropped:
         _log.warning("%s not passed on to sbatch: what a job asks for stands in engines.slurm", ", ".join(dropped))
     try:
-        done = _run(["sbatch", "--parsable", str(script)], SECONDS)
+        done = _run(["sbatch", "--parsable", str(script), *arguments], SECONDS)
     except SlurmUnreachable as error:
         if not isinstance(error.__cause__, subprocess.TimeoutExpired):
             raise

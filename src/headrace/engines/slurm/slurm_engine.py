@@ -25,6 +25,7 @@ from headrace.engines.remote_job import plan_document, prepare_remote_run, ranks
 from headrace.engines.slurm import slurm_commands
 from headrace.engines.slurm.handover import (
     ENVIRONMENT,
+    HOST_SCRIPT,
     NOT_KNOWN,
     SlurmTicket,
     StopRequest,
@@ -55,7 +56,7 @@ from headrace.hosting.supervision.run_environment import supervisor_environment
 from headrace.job import Job
 from headrace.job.problems.finding import Finding, Path, show
 from headrace.job.rules.raw_access import Data, mapping, pick
-from headrace.job.rules.unsupported import IDLE_ON_OWN_HOSTS, NO_RANGE
+from headrace.job.rules.unsupported import IDLE_ON_OWN_HOSTS
 from headrace.log_setup import tell_user
 from headrace.runs import Cause, CauseKind, Run, RunPaths, Status, give_to_engine, runs_dir
 from headrace.runs.events import SecondaryStatus, StatusChanged
@@ -75,7 +76,6 @@ _seen: dict[str, tuple[float, tuple[Component, ...]]] = {}  # by the cluster tha
 
 UNUSED: dict[str, str] = {
     **IDLE_ON_OWN_HOSTS,
-    **NO_RANGE,
     "image_uri": "programs run in the Python that runs headrace; a container is named in engines.slurm.launcher",
     "volume_size": "the run's folder is on the file system that the nodes share",
     "volume_kms_key": "the run's folder is on the file system that the nodes share",
@@ -114,10 +114,11 @@ class SlurmEngine(PlatformEngine[SlurmJob, SlurmTicket]):
         return super().check(job)
 
     def render(self, job: Job) -> tuple[Document, ...]:
-        """Returns the batch script and the launch plan."""
-        planned = self.plan(job)
-        script = planned.script(RunPaths(runs_dir() / job.job_name), sys.executable)
-        return (Document(SCRIPT, script), plan_document(planned))
+        """Returns the batch script, those of hosts that come and go, and the launch plan."""
+        planned, paths = self.plan(job), RunPaths(runs_dir() / job.job_name)
+        hosts = planned.host_scripts(paths, sys.executable).items()
+        scripts = [Document(HOST_SCRIPT.format(host), script) for host, script in hosts]
+        return (Document(SCRIPT, planned.script(paths, sys.executable)), *scripts, plan_document(planned))
 
     def submit(self, planned: SlurmJob, paths: RunPaths) -> bool:
         """See `PlatformEngine.submit`. Where Slurm may have taken the job and did not say so, the run is there: `bring`
@@ -223,6 +224,8 @@ def _submit(checked: SlurmJob, paths: RunPaths) -> bool:
     for doubt in checked.doubts():
         tell_user(doubt)
     script.write_text(checked.script(paths, sys.executable, longest), encoding="utf-8")
+    for host, text in checked.host_scripts(paths, sys.executable, longest).items():
+        (paths.engine / HOST_SCRIPT.format(host)).write_text(text, encoding="utf-8")
     give_to_engine(paths)
     with _held_interrupt() as interrupted:
         try:

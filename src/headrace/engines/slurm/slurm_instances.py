@@ -4,6 +4,8 @@
 * srun ends when the task of every node has ended. Of a node that is gone it learns only after SlurmdTimeout, and its
   exit code is no verdict: so some time after the coordinator's verdict the step is ended.
 * A component whose hosts have all been released gives its nodes back at once.
+* A data host that is asked for while the job runs gets a job of its own, which ends with it or is cancelled. Where
+  Slurm takes none, the coordinator is told, and the run goes on without it.
 * Slurm itself may end the job (scancel, preemption, a node): then the cause is what Slurm says, and never "stopped".
 * Another attempt takes the same nodes if all of them are there; else the job is queued again (see `lead`).
 """
@@ -19,20 +21,21 @@ import time
 from collections.abc import Collection, Mapping
 
 from headrace.child_python import module_command
-from headrace.engines.host_order import read_host_order
+from headrace.engines.host_order import HostOrder, read_host_order
 from headrace.engines.slurm import slurm_commands
 from headrace.engines.slurm.components import components
-from headrace.engines.slurm.handover import read_placement, restarts
+from headrace.engines.slurm.handover import HOST_SCRIPT, read_placement, restarts
 from headrace.engines.slurm.node_isolation import scratch_key
 from headrace.engines.slurm.slurm_commands import SlurmUnreachable
 from headrace.engines.slurm.slurm_complaints import is_launch_failed, why_no_agents
 from headrace.engines.slurm.slurm_state import Termination, said_by_slurm, why_terminated
+from headrace.errors import HeadraceError
 from headrace.exit_status import exit_text
 from headrace.hosting.supervision.attempt_end import AttemptEnd
 from headrace.hosting.supervision.instances import Outcome, cause_of
 from headrace.hosting.supervision.scratch_dir import remove_scratch
 from headrace.instance.launch_plan import LaunchPlan
-from headrace.instance.lifeline import StopJob
+from headrace.instance.lifeline import ATTEMPT, AgentGone, StopJob
 from headrace.processes.process_table import describe_exit
 from headrace.processes.spawn import UTF8, spawn
 from headrace.runs import Cause, CauseKind, EventWriter, Run, RunPaths, Status
@@ -52,6 +55,26 @@ NODE_LOG = "agent-{}.log"  # there too: of what a node printed before its agent 
 def open_instances(plan: LaunchPlan, paths: RunPaths, events: EventWriter) -> SlurmInstances:
     """Returns the instances of a run. See `headrace.hosting.supervision.instances.Provider`."""
     return SlurmInstances(plan, paths, events)
+
+
+def step_words(paths: RunPaths, start: HostOrder, group: str, host: str = "") -> list[str]:
+    """Returns the srun that starts agents.
+
+    Args:
+        paths: the run's directory.
+        start: how.
+        group: of the hosts.
+        host: the one of a node of its own; empty for all of a component.
+    """
+    named = [host] if host else []
+    return [
+        *("srun", "--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--mpi=none", "--export=ALL"),
+        f"--output={str(paths.engine).replace('%', '%%')}/{NODE_LOG.format('%N')}",
+        *("--open-mode=append", "--unbuffered"),
+        *start.step_options.get(group, ()),
+        *start.launcher,
+        *module_command(ENTER, str(paths.root), group, *named, options=UTF8, python=start.python),
+    ]
 
 
 def clean_up(run: Run) -> None:
@@ -74,6 +97,7 @@ class SlurmInstances:
         self._end = AttemptEnd(plan, paths, events)
         self._components = components(plan)
         self._job_id = int(os.environ["SLURM_JOB_ID"])
+        self._jobs: dict[str, tuple[int, int]] = {}  # of hosts with one of their own: which time asked for, and its id
         self._new_attempt()
 
     def _new_attempt(self) -> None:
@@ -84,6 +108,7 @@ class SlurmInstances:
         self._launch_failed = False
         self._termination: Termination | None = None
         self._unanswered: StopJob | None = None  # the stop by Slurm of which Slurm has not said why
+        self._asked_for: dict[str, int] = {}  # hosts, with the last time for which a job was submitted
         self._begun = time.monotonic()
         self._killed_at = float("inf")
         self._look_at = 0.0
@@ -115,7 +140,9 @@ class SlurmInstances:
 
     def start(self, used: Mapping[str, str]) -> None:
         """Starts the agents of all nodes, one step for each component."""
+        self._end_jobs(self._jobs)
         self._new_attempt()
+        self._attempt = used.get(ATTEMPT) or "1"
         self._printed_before = {file.name: file.stat().st_size for file in self._paths.engine.glob("*.log")}
         self._end.begin(used)
         with (self._paths.engine / SRUN_LOG).open("ab") as log:
@@ -135,15 +162,8 @@ class SlurmInstances:
                 _log.info("component %d: %s", number, words)
 
     def _srun(self, number: int, group: str) -> list[str]:
-        return [
-            *("srun", *([f"--het-group={number}"] if len(self._components) > 1 else [])),
-            *("--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--mpi=none", "--export=ALL"),
-            f"--output={str(self._paths.engine).replace('%', '%%')}/{NODE_LOG.format('%N')}",
-            *("--open-mode=append", "--unbuffered"),
-            *self._start.step_options.get(group, ()),
-            *self._start.launcher,
-            *module_command(ENTER, str(self._paths.root), group, options=UTF8, python=self._start.python),
-        ]
+        srun, *words = step_words(self._paths, self._start, group)
+        return [srun, *([f"--het-group={number}"] if len(self._components) > 1 else []), *words]
 
     def stop(self, command: StopJob) -> None:
         """Has the coordinator stop the job, or stop it faster. Of a stop by Slurm the cause is asked for afterwards."""
@@ -209,17 +229,42 @@ class SlurmInstances:
             return
         self._given_back.add(number)
 
+    def _keep_jobs(self, wanted: Mapping[str, int]) -> None:
+        """Has Slurm keep a node for each host that was asked for, and for no other one that has a job of its own."""
+        self._end_jobs([name for name, (number, _) in self._jobs.items() if wanted.get(name) != number])
+        for name, number in wanted.items():
+            if number <= self._asked_for.get(name, 0):
+                continue
+            self._asked_for[name] = number
+            script = self._paths.engine / HOST_SCRIPT.format(name)
+            try:
+                self._jobs[name] = (number, slurm_commands.submit(script, self._attempt))
+            except HeadraceError as error:
+                _log.warning("%s gets no node: %s", name, error.message)
+                self._end.gone(AgentGone(name, f"it gets no node: {error.message}"))
+
+    def _end_jobs(self, hosts: Collection[str]) -> None:
+        for name in list(hosts):
+            _, job_id = self._jobs.pop(name)
+            try:
+                slurm_commands.cancel(job_id)
+            except SlurmUnreachable as error:  # it ends with its agent, or does nothing when it gets its node
+                _log.warning("the job %d of %s was not cancelled: %s", job_id, name, error.message)
+
     def look_after(self) -> None:
         """Ends the steps when their time is over."""
         now = time.monotonic()
         if not self._steps or now < self._look_at:
             return
         self._look_at = now + LOOK
+        if self._end.verdict is None and self._end.asked is None:
+            self._keep_jobs(self._end.wanted or {})
         if self._end.verdict is not None:
             self._end.end_within(AFTER_VERDICT)
         if not self._end.registered and now - self._begun > self._plan.start_timeout:
             self._end.end_within(0)
-        missing = len(self._end.registered) < len(self._plan.hosts)
+        first = {host for each in self._components for host in each.hosts} - self._asked_for.keys()
+        missing = not self._end.registered >= first
         if missing and not self._launch_failed and is_launch_failed(self._printed(SRUN_LOG)):
             self._launch_failed = True  # that host will never come, and the others would wait for it
             self._end.end_within(0)
@@ -289,8 +334,9 @@ class SlurmInstances:
             return False
 
     def close(self) -> None:
-        """Ends the coordinator."""
+        """Ends the coordinator, and what hosts have jobs of their own."""
         self._end.close()
+        self._end_jobs(self._jobs)
 
     def remove(self) -> None:
         """Removes temporary files on this node; the agents have removed those of their nodes."""

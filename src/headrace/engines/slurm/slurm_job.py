@@ -11,10 +11,10 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.engines.planning.engine_job import EngineJob
+from headrace.engines.planning.engine_job import EngineJob, range_sentences
 from headrace.engines.remote_job import remote_plan
 from headrace.engines.slurm import slurm_commands
-from headrace.engines.slurm.batch_script import Places, batch_script
+from headrace.engines.slurm.batch_script import Places, batch_script, host_script
 from headrace.engines.slurm.node_isolation import isolation_of_nodes
 from headrace.engines.slurm.partition_rules import doubts
 from headrace.engines.slurm.slurm_commands import SlurmUnreachable
@@ -46,7 +46,7 @@ class SlurmJob(EngineJob):
             count = group.instance_count
             text = f"{group.instance_group_name}: {count} Slurm node{'' if count == 1 else 's'}"
             found.append(", ".join([text, *words]))
-        return tuple(found)
+        return (*found, *range_sentences(self.plan))
 
     def doubts(self) -> tuple[str, ...]:
         """See `EngineJob`: what the partitions do not allow, and nodes that do not reach each other."""
@@ -82,6 +82,12 @@ class SlurmJob(EngineJob):
         """
         return batch_script(self.job, self.plan, Places(str(paths.root), paths.id, python, PACKAGE), longest)
 
+    def host_scripts(self, paths: RunPaths, python: str, longest: int = 0) -> dict[str, str]:
+        """Returns the batch script of each host that comes and goes, by host. Arguments as for `script`."""
+        places = Places(str(paths.root), paths.id, python, PACKAGE)
+        hosts = [host.name for host in self.plan.hosts if self.plan.comes_and_goes(host.name)]
+        return {host: host_script(self.job, self.plan, places, host, longest) for host in hosts}
+
 
 def plan_slurm_job(job: Job, orders: tuple[ChannelOrder, ...], paths: RunPaths, python: str) -> SlurmJob:
     """Returns the job with its launch plan. Pure.
@@ -92,7 +98,7 @@ def plan_slurm_job(job: Job, orders: tuple[ChannelOrder, ...], paths: RunPaths, 
         paths: the run's directory; it need not exist.
         python: interpreter of the user's programs.
     """
-    plan, options = remote_plan(job, paths, python), job.slurm
+    plan, options = remote_plan(job, paths, python, with_range=True), job.slurm
     plan = msgspec.structs.replace(
         plan,
         stop_grace=options.stop_grace,
