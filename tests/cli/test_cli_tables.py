@@ -20,7 +20,7 @@ from headrace.cli.main import invoke
 from headrace.cli.views.table import Columns, console
 from headrace.cli.views.table import show as show_document
 from headrace.cli.views.timeseries_tables import metrics_document
-from headrace.insight.render.document import Table, table
+from headrace.insight.render.document import Sentence, Table, document, section, table
 from headrace.insight.timeseries.chart_data import Chart, Line, Metrics
 from headrace.runs import Damage, EventWriter, event_text
 from headrace.runs.events import LeftOut, MetricsLeftOut
@@ -155,6 +155,15 @@ def test_a_wide_table_folds_words_and_else_becomes_blocks(monkeypatch: pytest.Mo
         "run-a   400",
         "run-b   380",
     ]
+
+
+def test_a_sentence_of_detail_goes_on_below_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = _Screen()
+    monkeypatch.setenv("COLUMNS", "30")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stdout", out)
+    show_document(document(section(Sentence("next: make batches faster, or make fewer", detail=True))))
+    assert _plain(out).splitlines() == ["  next: make batches faster,", "  or make fewer"]
 
 
 def _words(chance: random.Random, length: int) -> str:

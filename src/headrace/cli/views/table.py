@@ -73,7 +73,9 @@ def _section(part: Section, out: Console, before: bool) -> bool:
         else:
             indent = "  " if isinstance(block, Sentence) and block.detail else ""
             bold = isinstance(block, Heading) or block.strong
-            out.print(Text(indent + block.text, style="bold" if bold else ""))
+            for row in Text(block.text, style="bold" if bold else "").wrap(out, out.width - len(indent)):
+                row.rstrip()
+                out.print(Text(indent) + row)
     return bool(blocks)
 
 
