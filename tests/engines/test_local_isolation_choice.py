@@ -15,7 +15,7 @@ from stage import groups, text
 from headrace import engines
 from headrace.cli.views import doctor_tables
 from headrace.cli.views.table import show
-from headrace.engines.local.isolation.choice import choose
+from headrace.engines.local.isolation.choice import choose, found_here
 from headrace.errors import EngineRefused
 from headrace.hosting.isolation import network_layout, probing, uplink
 from headrace.hosting.isolation.network_layout import (
@@ -84,8 +84,12 @@ def test_what_works_is_tried_once_until_something_changes_that_it_depends_on(tmp
         assert [tries(), tries()] == [1, 0]
         (tmp_path / probing.TRIED).write_text("{")
         assert [tries(), tries()] == [1, 0]
-        probing.forget()
-        assert [tries(), tries()] == [1, 0]
+        found_here()
+        assert not made, "this process knows"
+        probing.examine.cache_clear()
+        findings.append(found_here())
+        assert made, "as `headrace doctor` asks"
+        assert tries() == 0
         assert len(set(map(repr, findings))) == 1
     finally:
         probing.examine.cache_clear()

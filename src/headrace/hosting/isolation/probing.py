@@ -83,8 +83,7 @@ def examine() -> Findings:
 
 
 def forget() -> None:
-    """Has `examine` try again. Raises OSError."""
-    examine.cache_clear()
+    """Has a process that has not examined this machine yet try it. Raises OSError."""
     (home_dir() / TRIED).unlink(missing_ok=True)
 
 
