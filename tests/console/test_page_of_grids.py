@@ -124,8 +124,10 @@ def test_a_grid_that_goes_on_is_followed_to_its_end(page: Page, ui: Ui, journal:
     page.goto(ui.url("/grids/campaigns"))
     expect(page.locator("#lines tbody tr", has_text="campaigns-k2")).to_contain_text("running")
     expect(page.locator("#live")).to_have_text("live")
-    page.evaluate("for (const id of ['summary', 'notes']) document.getElementById(id).seen = true")
-    expect(page.locator("#summary")).not_to_have_js_property("seen", True)  # it tells how long the grid goes on
+    page.evaluate("for (const id of ['lines', 'notes']) document.getElementById(id).seen = true")
+    page.get_by_label("Line, job, region").fill("campaigns-k2")
+    expect(page.locator("#lines tbody tr")).to_have_count(1)
+    expect(page.locator("#lines")).not_to_have_js_property("seen", True)
     expect(page.locator("#notes")).to_have_js_property("seen", True)  # a part that has not changed stays
     _end(journal, 2, LineState.COMPLETED, Status.COMPLETED)
     expect(page.locator("#lines tbody tr", has_text="campaigns-k2")).to_contain_text("completed")
