@@ -408,6 +408,16 @@ def test_at_most_one_in_twenty_requests_is_a_hedge() -> None:
     assert late(schedule, 100.0) is not None
 
 
+def test_without_hedging_nothing_is_asked_for_twice() -> None:
+    schedule = Schedule()
+    schedule.add_worker(1, "a", 1, 0.0)
+    schedule.push([plan(0)])
+    ask_all(schedule)
+    schedule.add_worker(2, "b", 1, 0.0)
+    assert IdleWorkers(schedule, hedge=False).work(1000.0).again is None
+    assert late(schedule, 1000.0) is not None
+
+
 def test_an_executor_that_works_on_one_part_for_too_long_is_stuck_and_an_answer_begins_the_time_anew() -> None:
     schedule = a_schedule(("a", 1), ("host", 4))
     (_, request, _), *_ = [each for each in ask_all(schedule) if each[0] == 1]
