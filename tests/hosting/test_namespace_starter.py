@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
+import pytest
+
+from headrace.hosting.isolation.probing import TRIED
 from patience import allowed
 
 STAYS = """
@@ -35,7 +39,12 @@ remove_scratch("run")
 """
 
 
-def test_a_process_that_made_a_host_and_stays_is_an_error_and_is_ended_with_the_host() -> None:
+def test_a_process_that_made_a_host_and_stays_is_an_error_and_is_ended_with_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path))
+    worked_before = tmp_path / TRIED
+    worked_before.write_text("{}")
     done = subprocess.run(
         [sys.executable, "-c", STAYS], capture_output=True, text=True, timeout=allowed(30), check=False
     )
@@ -44,3 +53,4 @@ def test_a_process_that_made_a_host_and_stays_is_an_error_and_is_ended_with_the_
         "`isolation: none` among the options of the engine does without",
         "nothing is left",
     ], done.stderr
+    assert not worked_before.exists(), "the next run tries anew what works on this machine"

@@ -5,6 +5,7 @@ An agent in namespaces is a child of this process too, so this process must be a
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -69,7 +70,7 @@ class NamespaceStarter(AgentStarter):
             why = report.error or silent
             process.kill()
             process.wait()
-            raise HeadraceError(f"{start.host} could not be isolated: {why}", hint=_HINT)
+            raise not_isolated(f"{start.host} could not be isolated: {why}", hint=_HINT)
         try:
             process.wait(HOSTS_SECONDS)
         except subprocess.TimeoutExpired:
@@ -78,8 +79,17 @@ class NamespaceStarter(AgentStarter):
             process.wait()
             os.waitpid(report.pid, 0)
             late = f"the process that made its namespaces did not end within {HOSTS_SECONDS:g} s"
-            raise HeadraceError(f"{start.host} could not be isolated: {late}", hint=_HINT) from None
+            raise not_isolated(f"{start.host} could not be isolated: {late}", hint=_HINT) from None
         return Started(report.pid)
+
+
+def not_isolated(message: str, hint: str = "") -> HeadraceError:
+    """Returns the error of what has worked on this machine before, if it was tried: the next run tries it anew."""
+    from headrace.hosting.isolation.probing import forget
+
+    with contextlib.suppress(OSError):  # the error counts, and `headrace doctor` tries anew, too
+        forget()
+    return HeadraceError(message, hint=hint)
 
 
 def _read(descriptor: int, deadline: float) -> str:

@@ -2,7 +2,8 @@
 
 That all works is kept in headrace's home until anything changes that it depends on, as far as that can be seen from
 here: the boot, this process's namespaces and rights, limits, programs, file systems. What does not work is tried again
-each time, and `headrace doctor` tries all. A run whose hosts then cannot be isolated fails: it never goes on with less.
+each time, and `headrace doctor` tries all. A run whose hosts then cannot be isolated fails, and the next one tries
+anew: a run never goes on with less.
 """
 
 from __future__ import annotations

@@ -18,9 +18,8 @@ import os
 import socket
 
 from headrace.child_python import module_command
-from headrace.errors import HeadraceError
 from headrace.exit_status import exit_text
-from headrace.hosting.isolation.namespace_starter import NamespaceStarter
+from headrace.hosting.isolation.namespace_starter import NamespaceStarter, not_isolated
 from headrace.hosting.isolation.network_layout import CLOSED, FILE, LINKS, Layout
 from headrace.hosting.supervision.agent_starter import AgentStarter
 from headrace.processes.process_table import describe_exit
@@ -103,10 +102,10 @@ class NetworkStarter(NamespaceStarter, Starter):
         try:
             data, descriptors, _, _ = socket.recv_fds(self._caller, 1 << 16, 3)
         except TimeoutError:
-            raise HeadraceError(f"the job's network was not there within {NETWORK_SECONDS:g} s") from None
+            raise not_isolated(f"the job's network was not there within {NETWORK_SECONDS:g} s") from None
         answer: dict[str, object] = json.loads(data or b'{"error": "it ended without a message"}')
         if "error" in answer:
-            raise HeadraceError(f"the job's network could not be made: {answer['error']}")
+            raise not_isolated(f"the job's network could not be made: {answer['error']}")
         if descriptors:
             self._net, self._user, listening = descriptors
             self._listener = socket.socket(fileno=listening)
