@@ -33,7 +33,7 @@ from patience import allowed
 ENGINE = "kubernetes"
 NODES = (1, 2, 3, 4)
 RUN, HOST = "headrace/run", "headrace/host"
-OBJECTS = "pods,jobs,services,secrets,configmaps"
+OBJECTS = "pods,jobs,services,secrets,configmaps,serviceaccounts,roles,rolebindings"
 KUBEPODS = Path("/sys/fs/cgroup/memory")
 ROOM = 100 << 20  # bytes that a host may take besides what it has
 # What programs of Debian need of the node: MPI its settings, and commands that are links to /etc/alternatives.

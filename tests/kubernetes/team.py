@@ -1,4 +1,4 @@
-"""The namespace of a team on the cluster: its user has the rights of `headrace.engines.kubernetes.cluster.ROLE`."""
+"""The namespace of a team on the cluster: its user has the rights that `headrace.engines.kubernetes.cluster` names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from headrace.engines.kubernetes.cluster import ROLE
+from headrace.engines.kubernetes.cluster import ROLE, ROLE_OF_RANGE
 
 NAMESPACE = "team"
 FOLDER = Path(os.environ.get("KUBERNETES_CLUSTER", "."))
@@ -44,7 +44,7 @@ def make_team(without: str = "") -> str:
     """
     rules = [
         {"apiGroups": [rule.group], "resources": [rule.resource], "verbs": list(rule.verbs)}
-        for rule in ROLE
+        for rule in (*ROLE, *ROLE_OF_RANGE)
         if rule.resource != without
     ]
     rbac = "rbac.authorization.k8s.io"
