@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pty
@@ -15,6 +16,7 @@ from command_line import Cli
 
 from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket
 from headrace.engines.ticket import write_ticket
+from headrace.private_folders import new_folder
 from headrace.runs import (
     Cause,
     CauseKind,
@@ -333,3 +335,20 @@ def test_runs_that_have_ended_are_removed_by_id_or_by_a_rule_and_others_stay(cli
     assert sorted(path.name for path in cli.runs.iterdir()) == sorted([left, going.id])
     assert cli("rm", left).stdout.startswith(f"removed {left}, ")
     assert [path.name for path in cli.runs.iterdir()] == [going.id]
+
+
+@pytest.mark.promise("running", "a run is removed with all that is in it and nothing outside, never while it goes on")
+def test_what_a_killed_run_has_left_among_the_temporary_files_goes_with_it(cli: Cli, tmp_path: Path) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    cli.env["TMPDIR"] = str(temporary)
+    killed, kept = make(cli, "killed"), temporary / "headrace-of-somebody"
+    left = [new_folder(f"headrace-{number:08x}-", temporary) for number in range(2)]
+    kept.mkdir()
+    held = os.open(left[1], os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_SH)  # of a run that goes on
+    try:
+        cli("rm", killed.id)
+    finally:
+        os.close(held)
+    assert sorted(temporary.iterdir()) == sorted([left[1], kept])

@@ -158,7 +158,7 @@ def test_every_wrong_line_is_named_by_file_and_number_all_at_once(tmp_path: Path
     )
     assert problems_of(tmp_path, "{file: a.txt}") == [
         "a.txt:2: region: must be a region",
-        "a.txt:3: line: must have 2 cells: region, inputs.train.path (got 1 cells)",
+        "a.txt:3: line: must have 2 cells: region, inputs.train.path (got 1 cell)",
         "a.txt:4: region: must be a region (got 'US')",
         "a.txt:5: line: has empty cells only",
         "a.txt:6: line: must have 2 cells: region, inputs.train.path (got 3 cells)",

@@ -271,6 +271,7 @@ def _tell(words: str) -> None:
 def remove(chosen: list[Ended], output: str, *, dry_run: bool) -> None:
     """Removes runs, and grids with theirs, and says what that brings. Raises UsageError and OSError."""
     from headrace.cli.options import echo_json
+    from headrace.engines.local.engine import sweep_killed_runs
     from headrace.grid.retention import remove_ended
     from headrace.insight.render.plain_text import size_text
     from headrace.runs.disk.remove_runs import size_of
@@ -278,6 +279,8 @@ def remove(chosen: list[Ended], output: str, *, dry_run: bool) -> None:
 
     listed: list[dict[str, object]] = []
     said = "would remove" if dry_run else "removed"
+    if not dry_run:
+        sweep_killed_runs()  # temporary files and mounts of theirs are not in their directories
     for entry in chosen:
         sizes = {paths.id: size_of(paths) for paths in entry.runs}
         if not dry_run:

@@ -125,6 +125,13 @@ def render(job: Job) -> tuple[Document, ...]:
     return (Document("plan.json", plan_text(plan(job).plan)),)
 
 
+def sweep_killed_runs() -> None:
+    """Removes what runs have left here whose supervisor and caller were killed together, perhaps a moment ago."""
+    left = [record for record in runs_dir().glob(f"*/{RECORD}") if started_here(record.parents[1])]
+    sweep(find_places(), left, REMOVE_SECONDS)
+    sweep_leftovers()
+
+
 def start(job: Job, detach: bool = False) -> Handle:
     """Starts a run, which lives without this process when it is detached.
 
@@ -132,10 +139,7 @@ def start(job: Job, detach: bool = False) -> Handle:
         JobInvalid, EngineRefused: then nothing is left.
     """
     checked = _check(job)
-    # Of runs whose supervisor and caller were killed together, perhaps a moment ago.
-    left = [record for record in runs_dir().glob(f"*/{RECORD}") if started_here(record.parents[1])]
-    sweep(find_places(), left, REMOVE_SECONDS)
-    sweep_leftovers()
+    sweep_killed_runs()
     with _choose_ports(checked) as ports:
         ports.check()
         return _start(replace(checked, plan=ports.plan), ports, detach)

@@ -143,9 +143,9 @@ def read_secret(path: str | Path) -> bytes:
             secret, status = bytes.fromhex(file.read()), os.fstat(file.fileno())
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "it does not hold hexadecimal digits"
-        raise FeedError(
-            f"cannot read the feed's secret from {path}: {why}", hint=f"make one: headrace feed secret {path}"
-        ) from error
+        missing = isinstance(error, FileNotFoundError)
+        hint = f"make one: headrace feed secret {path}" if missing else "name a file that headrace feed secret has made"
+        raise FeedError(f"cannot read the feed's secret from {path}: {why}", hint=hint) from error
     if len(secret) < MIN_SECRET:
         raise FeedError(
             f"the feed's secret in {path} has {len(secret)} bytes, at least {MIN_SECRET} are needed",

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from headrace.catalog.prices import is_region
 from headrace.grid.lines.line import REGION
 from headrace.grid.lines.line_table import MAX_LINES, LineTable
+from headrace.runs.event_text import counted
 
 MAX_BYTES = 64 << 20
 """A larger file is not read."""
@@ -140,8 +141,8 @@ def _read_csv(
             if _too_many(table, number):
                 return
             if len(cells) != len(fields):
-                message = f"must have {len(fields)} cells: {', '.join(fields)}"
-                table.refuse("line", message, line=number, seen=f"{len(cells)} cells", hint=assumed)
+                message = f"must have {counted(len(fields), 'cell')}: {', '.join(fields)}"
+                table.refuse("line", message, line=number, seen=counted(len(cells), "cell"), hint=assumed)
                 continue
             values = {field: _value(cell, field) for field, cell in zip(fields, cells, strict=True)}
             table.add(values, f"{table.source}:{number}", number)
