@@ -39,7 +39,14 @@ from headrace.errors import EngineRefused, StorageError
 from headrace.instance.storage import Store
 from headrace.job import Job, load_job
 from headrace.runs import Cause, CauseKind, EventWriter, Run, RunPaths, Status, list_runs
-from headrace.runs.events import ArtefactsStored, HostNotCollected, RunFinished, StatusChanged
+from headrace.runs.events import (
+    ArtefactsStored,
+    AttemptStarted,
+    HostNotCollected,
+    HostRegistered,
+    RunFinished,
+    StatusChanged,
+)
 from headrace.runs.segment_writer import SegmentWriter
 from objectstore import ObjectStore
 
@@ -495,6 +502,21 @@ def test_a_host_without_a_pod_says_what_the_events_of_its_job_say(play: Play, mo
                                "type": "Warning", "reason": "FailedCreate", "message": words})  # fmt: skip
     engines.refresh(run)
     assert pending(run) == f"algo-1: its pod is starting; algo-2: FailedCreate: {words}"
+
+
+def test_a_host_that_has_come_is_not_waited_for_though_the_cluster_still_says_that_its_pod_starts(play: Play) -> None:
+    run = play.start()
+    play.running(run)
+    play.pod(run, "algo-2", phase="Pending")
+    with EventWriter(play.there.events("engine")) as events:
+        for host in ("algo-1", "algo-2"):
+            events.write(HostRegistered(t=time.time(), group="dnn", host=host))
+    engines.refresh(run)
+    assert not [event for event in run.events() if isinstance(event, StatusChanged) and "starting" in event.message]
+    with EventWriter(play.there.events("engine")) as events:
+        events.write(AttemptStarted(t=time.time(), number=2))
+    engines.refresh(run)
+    assert pending(run) == "algo-2: its pod is starting on n1"
 
 
 def test_a_run_that_waits_for_too_long_has_failed_and_leaves_nothing(play: Play) -> None:

@@ -24,7 +24,7 @@ from headrace.engines.platform_news import platform_news
 from headrace.engines.ticket import write_ticket
 from headrace.private_folders import write_atomically
 from headrace.runs import Cause, CauseKind, Run, Status
-from headrace.runs.events import SecondaryStatus
+from headrace.runs.events import AttemptStarted, HostRegistered, SecondaryStatus
 
 FETCH_SECONDS = 5.0  # of one `refresh`; the next one goes on
 WAITS_FOR = "waits_for"  # below the run's engine directory
@@ -115,8 +115,19 @@ def _fetch(reached: Reached, look: RunLook, leader: PodState) -> None:
         if reached.look().leader_pod(leader.uid).phase is PodPhase.RUNNING:
             raise
         return  # its pod has ended since it was looked at: the next look tells
-    if look.waiting:
+    if _misses_one(reached.run, look):
         _tell_waiting(reached, look, look_at_jobs(reached.cluster, reached.ticket), leader)
+
+
+def _misses_one(run: Run, look: RunLook) -> bool:
+    """Returns whether a pod waits whose host has not come in this attempt: what the cluster says lags behind."""
+    came: set[str] = set()
+    for event in run.events() if look.waiting else ():
+        if isinstance(event, AttemptStarted):
+            came.clear()
+        elif isinstance(event, HostRegistered):
+            came.add(event.host)
+    return any(pod.host not in came for pod in look.waiting)
 
 
 def _tell_waiting(reached: Reached, look: RunLook, jobs: dict[str, JobState], leader: PodState | None = None) -> None:

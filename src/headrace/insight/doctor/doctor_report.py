@@ -401,11 +401,12 @@ def _trainer_cores(trial: LoaderTrial) -> float:
 def _cost(trial: LoaderTrial) -> tuple[float | None, float | None, str]:
     """Returns wall and CPU seconds of a sample, and why they are not known."""
     steps = _measured(trial)
-    phase = trial.phases.get(name := _measured_phase(trial))
     rows = sum(step.rows for step in steps)
-    if phase is not None and phase.worker_cpu and rows:
-        made = sum(step.rows for step in trial.steps[name])
-        return None, phase.worker_cpu / made, "headrace's loader tells CPU seconds only"
+    for names in ([_measured_phase(trial)], [*trial.phases]):  # all, if a short script's batches were made before
+        cpu = sum(trial.phases[name].worker_cpu or 0.0 for name in names if name in trial.phases)
+        if cpu and rows:
+            made = sum(step.rows for name in names for step in trial.steps.get(name, []))
+            return None, cpu / made, "headrace's loader tells CPU seconds only"
     if trial.loader.workers == 0 and not trial.loader.remote and rows:
         return sum(step.wait for step in steps) / rows, sum(step.cpu for step in steps) / rows, ""
     if trial.loader.start_method == "forkserver":
