@@ -23,7 +23,8 @@ from made_runs import DATA, DNN, lost_host, make_run, write_log
 from page_server import COMMAND, Ui, start_ui
 
 from headrace.cli.main import invoke
-from headrace.console.live import _stamp
+from headrace.console import live
+from headrace.console.live import FRESH, news_of
 from headrace.grid.journal.grid_record import GridRecord
 from headrace.grid.journal.journal import Journal
 from headrace.grid.journal.journal_file import FILE
@@ -421,13 +422,34 @@ def test_reading_a_journal_that_nobody_writes_is_no_news_of_its_grid(tmp_path: P
     with contextlib.closing(Journal(path, create=True)) as journal:
         journal.begin(GridRecord("quiet", "/nowhere/array.yaml", "d", 1.0, ()))
     log = path.with_name(f"{path.name}-wal")
-    before = _stamp(path)
+    before = live._stamp(path)[0]
     with contextlib.closing(sqlite3.connect(path)) as reader:
         assert reader.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] > 0
         assert log.exists(), "a reader makes a log"
-        assert _stamp(path) == before
+        assert live._stamp(path)[0] == before
     assert not log.exists()
-    assert _stamp(path) == before
+    assert live._stamp(path)[0] == before
     with contextlib.closing(Journal(path)) as journal:
         journal.finish(2.0)
-        assert _stamp(path) != before
+        assert live._stamp(path)[0] != before
+
+
+def test_a_write_in_the_same_tick_as_the_one_before_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log of SQLite's that begins anew keeps its size: then neither size nor time tells that a grid has ended."""
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path))
+    path = tmp_path / "grids" / "quick" / FILE
+    path.parent.mkdir(parents=True)
+    look = news_of(path)
+    with contextlib.closing(Journal(path, create=True)) as journal:
+        journal.begin(GridRecord("quick", "/nowhere/array.yaml", "d", 1.0, ()))
+        monkeypatch.setattr(live, "_stamp", lambda path, told=live._stamp: ("the same", told(path)[1]))
+        before = look()
+        assert look() == before
+        assert not before.last
+        journal.finish(2.0)
+        after = look()
+        assert after.last
+        assert after.id != before.id
+    long_ago = time.time() - 2 * FRESH
+    os.utime(path, (long_ago, long_ago))
+    assert not live._stamp(path)[1], "it is read no more while nobody writes"

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
+import zlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +27,7 @@ from headrace.grid.report.read_report import EndedRuns, list_grids, read_report
 
 TICK = 0.5  # seconds between two looks at the files
 HEARTBEAT = 10.0
+FRESH = 2.0  # seconds after a write in which a journal is read at each look
 RETRY_MS = 2000
 
 
@@ -101,26 +104,34 @@ class GridAnswers:
         """
         path = journal_path(request.path_params["grid"])
         await run_in_threadpool(read_grid, path.parent.name)
-        news: dict[str, News] = {}
-
-        def look() -> News:
-            stamp = _stamp(path)
-            if stamp not in news:
-                record = read_grid(path.parent.name)
-                states = {state.value: count for state, count in record.counts.items()}
-                news.clear()
-                news[stamp] = News(stamp, states, last=record.ended is not None)
-            return news[stamp]
-
-        return event_stream(look, request.headers.get("last-event-id", ""), self._stopping)
+        return event_stream(news_of(path), request.headers.get("last-event-id", ""), self._stopping)
 
 
-def _stamp(path: Path) -> str:
-    """Returns what is another after each write: time and size of the journal and of its log."""
+def news_of(path: Path) -> Callable[[], News]:
+    """Returns what looks at the journal of a grid, and reads it when it may have changed."""
+    news: dict[str, News] = {}
+
+    def look() -> News:
+        stamp, fresh = _stamp(path)
+        if fresh or stamp not in news:
+            record = read_grid(path.parent.name)
+            states, ended = {state.value: count for state, count in record.counts.items()}, record.ended is not None
+            news.clear()
+            number = zlib.crc32(msgspec.json.encode((states, ended)))
+            news[stamp] = News(f"{stamp}{number:08x}", states, last=ended)
+        return news[stamp]
+
+    return look
+
+
+def _stamp(path: Path) -> tuple[str, bool]:
+    """Returns what is another after each write, time and size of the journal and of its log; and whether one more write
+    could leave it as it is: times are counted in ticks, and a log that begins anew keeps its size."""
     found: list[tuple[int, int]] = []
     for file in (path, path.with_name(f"{path.name}-wal")):
         with contextlib.suppress(FileNotFoundError):  # the log is there only while the journal is open
             status = file.stat()
             if status.st_size:  # whoever reads a journal that nobody writes makes an empty log, and removes it
                 found.append((status.st_mtime_ns, status.st_size))
-    return f"{hash(tuple(found)) & 0xFFFFFFFF:08x}"
+    fresh = any(0 <= time.time() - written / 1e9 < FRESH for written, _ in found)
+    return f"{hash(tuple(found)) & 0xFFFFFFFF:08x}", fresh

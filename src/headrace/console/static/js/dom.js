@@ -50,12 +50,13 @@ export function throttle(work, milliseconds) {
   };
 }
 
-/** Repeats work while it is wanted and the page is seen, with so much rest that it has at most a fortieth of the time. */
+/** Repeats work while it is wanted and the page is seen, with so much rest that it has at most a fortieth of the time, and
+ * at most 20 s. */
 export function regularly(work, wanted, milliseconds) {
   const next = async () => {
     const began = performance.now();
     if (wanted() && !document.hidden) await work();
-    setTimeout(next, Math.max(milliseconds, 40 * (performance.now() - began)));
+    setTimeout(next, Math.max(milliseconds, Math.min(20000, 40 * (performance.now() - began))));
   };
   setTimeout(next, milliseconds);
 }
