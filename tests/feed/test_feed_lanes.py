@@ -112,6 +112,34 @@ def test_it_goes_on_at_every_step_and_tokens_only_save_time(kind: str) -> None:
     assert [flat(batch) for batch in resumed] == whole[5:]
 
 
+class StatefulAndOdd(StatefulRows):
+    """Its length is nobody's business, as that of many an IterableDataset; `state` tells whether it has one."""
+
+    state = True
+
+    def __len__(self) -> int:
+        raise TypeError("it has none")
+
+    def state_dict(self) -> Any:
+        return super().state_dict() if self.state else None
+
+
+@pytest.mark.parametrize("state", [True, False])
+def test_a_state_is_what_the_dataset_gives_whatever_it_says_of_its_length_and_none_is_none(state: bool) -> None:
+    def made() -> StatefulAndOdd:
+        dataset = StatefulAndOdd(101)
+        dataset.state = state
+        return dataset
+
+    whole = _all(made())
+    loader = DataLoader(made(), **OPTIONS)
+    list(itertools.islice(loader, 7))
+    assert bool(loader.state_dict()["lanes"].get("tokens")) is state
+    resumed = DataLoader(made(), **OPTIONS)
+    resumed.load_state_dict(loader.state_dict())
+    assert [flat(batch) for batch in resumed] == whole[7:]
+
+
 def test_a_draw_takes_the_nearest_token_that_is_not_behind_it() -> None:
     cursor = LaneCursor(2, 0, tokens=[LaneToken(4, b"four"), LaneToken(8, b"eight"), LaneToken(12, b"twelve")])
     taken = {first: LaneDraw(cursor, Lanes(3), first, 4).request() for first in (0, 4, 11, 12, 99)}

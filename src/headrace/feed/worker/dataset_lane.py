@@ -59,10 +59,8 @@ class DatasetLane(Lane):
         Raises:
             PipelineError: the state holds what cannot be kept; names its place.
         """
-        if not any(self._stateful):
-            return BEGINNING
         states = [thing.state_dict() if thing is not None else None for thing in self._stateful]
-        return Restart(packed(states), self._made)
+        return BEGINNING if all(state is None for state in states) else Restart(packed(states), self._made)
 
 
 def packed(state: Any) -> bytes:
