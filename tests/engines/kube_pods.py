@@ -23,9 +23,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
 from kube_server import Exec, KubeServer, run_process
 
+from headrace.engines.kubernetes import lightkube_cluster
 from headrace.engines.planning.host_certificates import make_certificates
+from needs import require
 
 Object = dict[str, Any]
 PREFIX = "127.99.0"
@@ -296,3 +299,17 @@ class Kubelet:
         while any(pod.process.poll() is None for pod in self.pods.values()):
             assert time.monotonic() < deadline, json.dumps([pod.name for pod in self.pods.values()])
             time.sleep(0.05)
+
+
+@contextmanager
+def played_cluster(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kubelet]:
+    """A cluster with pods, which headrace uses within it, with a home of its own. It needs root."""
+    require("root", "nsenter")
+    monkeypatch.setenv("HEADRACE_HOME", str(folder / "home"))
+    pods = folder / "pods"
+    pods.mkdir()
+    with KubeServer(folder) as server:
+        monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig()))
+        with Kubelet(server, pods) as kubelet:
+            yield kubelet
+        lightkube_cluster.disconnect()

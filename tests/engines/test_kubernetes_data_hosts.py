@@ -10,35 +10,25 @@ from pathlib import Path
 import pytest
 from kube_jobs import DATA as DATA_GROUP
 from kube_jobs import DNN, FEED, planned
-from kube_pods import Kubelet
-from kube_server import KubeServer
+from kube_pods import Kubelet, played_cluster
 from stage import until
 from test_local_data_hosts import DATA, TRAIN
 
 from headrace import engines
-from headrace.engines.kubernetes import lightkube_cluster
 from headrace.engines.kubernetes.cluster import ROLE, ROLE_OF_RANGE
 from headrace.engines.kubernetes.data_pods import HOST, PORT, DataPods
 from headrace.engines.kubernetes.objects import objects
 from headrace.job import Job
 from headrace.runs import Run, Status
 from headrace.runs.events import DataWorkerLost, FeedReady, HostJoined, HostReleased
-from needs import require
 
 RANGE = {"min": 1, "max": 2, "idle_after": 1.0}
 
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kubelet]:
-    require("root", "nsenter")
-    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "home"))
-    pods = tmp_path / "pods"
-    pods.mkdir()
-    with KubeServer(tmp_path) as server:
-        monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig()))
-        with Kubelet(server, pods) as kubelet, kubelet.serve_api():
-            yield kubelet
-        lightkube_cluster.disconnect()
+    with played_cluster(tmp_path, monkeypatch) as kubelet, kubelet.serve_api():
+        yield kubelet
 
 
 def ranged(**options: object) -> object:

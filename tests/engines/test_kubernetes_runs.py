@@ -10,16 +10,13 @@ from pathlib import Path
 import pytest
 import yaml
 from effort import SOAK
-from kube_pods import Kubelet
-from kube_server import KubeServer
+from kube_pods import Kubelet, played_cluster
 
 from headrace import engines
-from headrace.engines.kubernetes import lightkube_cluster
 from headrace.engines.kubernetes.cluster import ROLE, ROLE_OF_RANGE, ROLE_OF_SET, Rule
 from headrace.job import Job, load_job
 from headrace.runs import Run, Status
 from headrace.runs.events import HostRegistered
-from needs import require
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "hello"
@@ -27,15 +24,8 @@ EXAMPLE = ROOT / "examples" / "hello"
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kubelet]:
-    require("root", "nsenter")
-    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "home"))
-    pods = tmp_path / "pods"
-    pods.mkdir()
-    with KubeServer(tmp_path) as server:
-        monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig()))
-        with Kubelet(server, pods) as kubelet:
-            yield kubelet
-        lightkube_cluster.disconnect()
+    with played_cluster(tmp_path, monkeypatch) as kubelet:
+        yield kubelet
 
 
 OPTIONS = {"namespace": "train", "image": "local/host:1", "python": sys.executable, "stop_grace": 5, "linger": 30}

@@ -358,23 +358,20 @@ class ControlServer:
 
     def wake(self, hosts: Collection[str]) -> None:
         """Sends the agents of these hosts their orders, when what has come by now is read. For any thread."""
-        attempt = self._attempt
-        if attempt is None or not hosts:
-            return
-        if threading.current_thread() is self._thread:
-            self._wake(attempt, hosts)
-        else:
-            self._loop.call_soon_threadsafe(self._wake, attempt, hosts)
+        self._for_agents(self._wake, hosts)
 
     def forget(self, hosts: Collection[str]) -> None:
         """The agents that these hosts have had count no more: another one of each may come. For any thread."""
+        self._for_agents(self._forget, hosts)
+
+    def _for_agents(self, act: Callable[[_Attempt, Collection[str]], None], hosts: Collection[str]) -> None:
         attempt = self._attempt
         if attempt is None or not hosts:
             return
         if threading.current_thread() is self._thread:
-            self._forget(attempt, hosts)
+            act(attempt, hosts)
         else:
-            self._loop.call_soon_threadsafe(self._forget, attempt, hosts)
+            self._loop.call_soon_threadsafe(act, attempt, hosts)
 
     def _forget(self, attempt: _Attempt, hosts: Collection[str]) -> None:
         for host in hosts:

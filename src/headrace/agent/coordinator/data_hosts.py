@@ -76,7 +76,9 @@ class DataHosts:
             if (host.leaving and now - host.leaving >= LEAVE_SECONDS) or (host.feed == LOST and not host.lost):
                 self._release(host, effects, now)
         serving = [host for host in self._hosts if not (host.absent or host.leaving or host.release)]
-        free = sorted((host for host in self._hosts if _is_free(host, now)), key=lambda host: host.losses)
+        free = sorted(
+            (host for host in self._hosts if host.may_be_asked and now >= host.away_until), key=lambda host: host.losses
+        )
         desired = self._desired(serving)
         wanted = max(self._range.least, min(desired, self._range.most))
         self._more_since = (self._more_since or now) if wanted > len(serving) else 0.0
@@ -134,8 +136,3 @@ class DataHosts:
             effects.wake.add(host.name)
             if not host.registered:
                 self.left(host, effects, now)
-
-
-def _is_free(host: HostState, now: float) -> bool:
-    """Tells whether a host can be asked for now; never again one whose feed server has ended for good."""
-    return host.absent and (host.feed != LOST or host.lost) and now >= host.away_until

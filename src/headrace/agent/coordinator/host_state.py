@@ -136,9 +136,14 @@ class HostState:
         return not known and (not self.connected or now - self.heard > QUIET)
 
     @property
+    def may_be_asked(self) -> bool:
+        """Whether it is not there and can be asked for; never again one whose feed server has ended for good."""
+        return self.absent and (self.feed != LOST or self.lost)
+
+    @property
     def may_come(self) -> bool:
         """Whether it is not there and will be asked for when it is needed."""
-        return self.absent and (self.feed != LOST or self.lost) and self.losses < RETURNS
+        return self.may_be_asked and self.losses < RETURNS
 
     def come(self, now: float) -> None:
         """It is asked for: what was known of it was of an earlier instance."""
