@@ -81,9 +81,9 @@ INSTANCE_LIBRARIES = {*LIBRARIES, "torch"}
 OPTIONAL_LIBRARIES = {  # extras; nothing else needs them
     "agent/metrics/gpus.py": {"pynvml"},
     "feed/prometheus.py": {"prometheus_client"},
-    "feed/sources/arrow_rows.py": {"pyarrow"},
+    "feed/sources/arrow_shards.py": {"pyarrow"},
     "feed/sources/parquet_shards.py": {"pyarrow"},
-    "feed/sources/hugging_face.py": {"datasets"},
+    "feed/sources/open_source.py": {"datasets"},
     "feed/sources/object_stores.py": {"obstore"},
     "instance/s3.py": {"botocore"},
     "agent/tf_data_server.py": {"tensorflow"},

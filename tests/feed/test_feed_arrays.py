@@ -18,7 +18,7 @@ from torch.utils.data import default_collate
 from headrace.errors import PositionError
 from headrace.feed import DataLoader, stack_arrays
 from headrace.feed.batch.row_layout import Uneven, learn
-from headrace.feed.pipelines.collate import stacks_rows
+from headrace.feed.pipelines.fetch import stacks_rows
 
 HERE = Path(__file__).parent
 

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader as TorchLoader
 
 from headrace.errors import HeadraceError, PipelineError, WorkerError, text_of
 from headrace.feed import DataLoader, mix, pipeline, stack_arrays
-from headrace.feed.pipelines.collate import uneven_field
+from headrace.feed.pipelines.fetch import uneven_field
 from headrace.feed.wire.remote_errors import raise_remote, remote_error
 
 Pair = namedtuple("Pair", ["left", "right"])

@@ -17,10 +17,10 @@ from source_data import fill_tars
 from headrace import feed
 from headrace.errors import ShardError
 from headrace.feed.sources import index_parts, shard_index
+from headrace.feed.sources.byte_ranges import stamp_of
 from headrace.feed.sources.index_parts import IndexParts
 from headrace.feed.sources.index_program import Outcome, index_one
 from headrace.feed.sources.index_shards import FOLDER
-from headrace.feed.sources.shard_format import stamp_of
 from headrace.feed.sources.shard_index import IndexedShard, ShardIndex
 from needs import require
 

@@ -24,7 +24,7 @@ from headrace.feed import DataLoader
 from headrace.feed.client.lane_homes import Holdings, LaneHomes, deal
 from headrace.feed.client.work_units import WorkerLoad
 from headrace.feed.identifiers import WorkerNumber
-from headrace.feed.plan.lane_draw import LaneCursor, LaneDraw, Lanes
+from headrace.feed.plan.lane_pass import LaneCursor, LaneDraw, Lanes
 from patience import allowed
 
 pytestmark = pytest.mark.usefixtures("without_torch")

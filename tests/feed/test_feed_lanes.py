@@ -29,8 +29,8 @@ from headrace import feed
 from headrace.errors import PipelineError, PositionError
 from headrace.feed import DataLoader
 from headrace.feed.pipelines.seeds import PreservedGenerators, set_generators, stream_key
-from headrace.feed.plan.lane_draw import LaneCursor, LaneDraw, Lanes
-from headrace.feed.plan.lane_state import LaneToken
+from headrace.feed.plan.lane_pass import LaneCursor, LaneDraw, Lanes
+from headrace.feed.plan.state_dict import LaneToken
 from headrace.feed.worker import lane_reader
 
 OPTIONS: dict[str, Any] = {"batch_size": 4, "num_shards": 3, "seed": 5}

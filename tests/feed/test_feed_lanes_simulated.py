@@ -30,11 +30,9 @@ from headrace.feed.loader.lane_batches import LaneBatches, LaneMaker
 from headrace.feed.loader.supply import Inline, Served
 from headrace.feed.pipelines.fetch import Built
 from headrace.feed.pipelines.seeds import PreservedGenerators
-from headrace.feed.plan.lane_draw import Lanes
-from headrace.feed.plan.lane_pass import LanePass
-from headrace.feed.plan.lane_state import LaneState
+from headrace.feed.plan.lane_pass import LanePass, Lanes
 from headrace.feed.plan.pass_progress import Progress
-from headrace.feed.plan.state_dict import Position
+from headrace.feed.plan.state_dict import LaneState, Position
 from headrace.feed.sources.source import Source
 from headrace.feed.streams.stream import Stream
 from headrace.feed.wire import messages

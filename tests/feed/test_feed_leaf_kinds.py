@@ -16,7 +16,7 @@ from headrace.errors import PipelineError
 from headrace.feed import DataLoader, stack_arrays
 from headrace.feed.batch import pytree, row_layout
 from headrace.feed.loader.device import PlainDevice, _mapped
-from headrace.feed.pipelines.collate import collate_as_torch
+from headrace.feed.pipelines.fetch import collate_as_torch
 
 ROUNDS = 3
 

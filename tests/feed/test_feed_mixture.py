@@ -25,8 +25,7 @@ from headrace import feed
 from headrace.errors import PipelineError, PositionError
 from headrace.feed import DataLoader, Window, mix
 from headrace.feed.plan.epoch import EpochPlan
-from headrace.feed.plan.orders.apportion import Apportion
-from headrace.feed.plan.orders.mixed_order import MixedOrder
+from headrace.feed.plan.orders.mixed_order import Apportion, MixedOrder
 from headrace.feed.wire.messages import Mixing
 
 NAMES = tuple(sorted(ROWS))

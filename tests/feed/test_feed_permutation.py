@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from headrace.feed.plan.orders.permutation import permute
+from headrace.feed.plan.orders.order import permute
 from patience import allowed
 
 

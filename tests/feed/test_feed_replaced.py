@@ -25,7 +25,7 @@ from source_data import fill_tars, tar_rows, tars, write_tar
 from headrace import feed
 from headrace.errors import PipelineError, PositionError, ShardError
 from headrace.feed.sources import index_program, index_shards
-from headrace.feed.sources.shard_format import stamp_of
+from headrace.feed.sources.byte_ranges import stamp_of
 
 COUNTS = {"a": 20, "c": 12}
 OPTIONS: dict[str, Any] = {"batch_size": 8, "seed": 3, "shuffle": True}

@@ -32,8 +32,8 @@ from source_data import count_reads, fill_tars, tar_rows, write_tar
 from headrace import errors, feed
 from headrace.errors import PipelineError, ShardError
 from headrace.feed.sources import byte_ranges, index_shards
-from headrace.feed.sources.shard_files import OPEN_SHARDS
-from headrace.feed.sources.shard_format import Counted, pack, sample_of, stamp_of, unpack
+from headrace.feed.sources.byte_ranges import Counted, pack, sample_of, stamp_of, unpack
+from headrace.feed.sources.open_source import OPEN_SHARDS
 from headrace.feed.sources.shard_index import ShardIndex
 from needs import require
 

@@ -14,7 +14,7 @@ from torch.utils.data import default_collate
 from torch.utils.data._utils import collate
 
 from headrace.feed import DataLoader
-from headrace.feed.pipelines.collate import collate_as_torch
+from headrace.feed.pipelines.fetch import collate_as_torch
 
 Point = collections.namedtuple("Point", ["x", "y"])
 GRID = np.arange(24, dtype=np.float32).reshape(4, 6)

@@ -36,7 +36,7 @@ from headrace.feed.batch.pytree import (  # fmt: skip
     write_leaves,
 )
 from headrace.feed.loader.data_loader import DataLoader
-from headrace.feed.pipelines.collate import stack_arrays
+from headrace.feed.pipelines.fetch import stack_arrays
 
 
 def travel(tree: Any, *, copy: bool = False) -> Any:

@@ -8,7 +8,7 @@ import torch
 
 from headrace.insight.doctor.doctor_report import float_note, gain_note
 from headrace.insight.doctor.probe_records import Batch
-from headrace.measuring.batches import describe
+from headrace.measuring.facts import describe
 
 
 def test_a_gain_beyond_the_data_wait_is_explained() -> None:

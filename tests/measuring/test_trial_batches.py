@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from headrace.measuring.batches import Uncopyable, bytes_of, describe, hand_out, keep, rows_of
+from headrace.measuring.facts import Uncopyable, bytes_of, describe, hand_out, keep, rows_of
 from headrace.measuring.transfer import make
 
 Pair = namedtuple("Pair", ["a", "b"])

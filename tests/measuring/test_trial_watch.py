@@ -18,8 +18,7 @@ from headrace.insight.doctor.doctor_report import ChosenWorkers, advice_lines, j
 from headrace.insight.doctor.offload_decision import Advice, OffloadDecision
 from headrace.insight.doctor.probe_records import LoaderTrial, read_trial
 from headrace.measuring.facts import facts
-from headrace.measuring.spool import Spec, Spool
-from headrace.measuring.watch import CACHE_STEPS, SETTLE_STEPS, STOPPED, Stopped, Trial
+from headrace.measuring.watch import CACHE_STEPS, SETTLE_STEPS, STOPPED, Spec, Spool, Stopped, Trial
 
 STEPS, WARMUP = 5, 2
 BEFORE_REPLAY = WARMUP + STEPS + 1 + CACHE_STEPS

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from keyed_order import keyed_order
 
 from headrace.feed.plan.epoch import EpochPlan
-from headrace.feed.plan.orders.permutation import permute
+from headrace.feed.plan.orders.order import permute
 
 HINT = (
     "the order of a (seed, epoch) has changed: positions saved by older versions would resume at other samples. "

@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader as TorchLoader
 from headrace import feed
 from headrace.errors import FeedError, PositionError
 from headrace.feed.pipelines.lane_datasets import is_uncounted
-from headrace.feed.plan.plan_samplers import PlanBatchSampler
+from headrace.feed.plan.epoch import PlanBatchSampler
 
 _END = object()
 

@@ -54,13 +54,13 @@ _EXPORTS = {
     "ShardError": "headrace.errors",
     "Skipped": "headrace.feed.client.policy",
     "Source": "headrace.feed.sources.source",
-    "Window": "headrace.feed.plan.orders.window",
+    "Window": "headrace.feed.plan.orders.order",
     "WorkerError": "headrace.errors",
     "WorkersLost": "headrace.errors",
     "arrow": "headrace.feed.sources.open_source",
     "channel": "headrace.feed.pipelines.factory",
-    "lane": "headrace.feed.pipelines.lane_info",
-    "merge_states": "headrace.feed.plan.lane_state",
+    "lane": "headrace.feed.pipelines.lane_datasets",
+    "merge_states": "headrace.feed.plan.state_dict",
     "hf": "headrace.feed.sources.open_source",
     "mix": "headrace.feed.pipelines.mixture",
     "jsonl": "headrace.feed.sources.open_source",
@@ -68,7 +68,7 @@ _EXPORTS = {
     "parquet": "headrace.feed.sources.open_source",
     "pipeline": "headrace.feed.pipelines.factory",
     "rng": "headrace.feed.pipelines.seeds",
-    "stack_arrays": "headrace.feed.pipelines.collate",
+    "stack_arrays": "headrace.feed.pipelines.fetch",
     "tar": "headrace.feed.sources.open_source",
     "track": "headrace.feed.metrics.track",
 }
@@ -110,15 +110,15 @@ if TYPE_CHECKING:
     from headrace.feed.client.policy import PurityWarning, Skipped
     from headrace.feed.loader.data_loader import DataLoader
     from headrace.feed.metrics.track import track
-    from headrace.feed.pipelines.collate import stack_arrays
     from headrace.feed.pipelines.factory import Pipeline, channel, pipeline
-    from headrace.feed.pipelines.lane_info import lane
+    from headrace.feed.pipelines.fetch import stack_arrays
+    from headrace.feed.pipelines.lane_datasets import lane
     from headrace.feed.pipelines.mixture import mix
     from headrace.feed.pipelines.purity import PurityReport
     from headrace.feed.pipelines.seeds import rng
-    from headrace.feed.plan.lane_state import merge_states
     from headrace.feed.plan.orders.length_buckets import Buckets
-    from headrace.feed.plan.orders.window import Window
+    from headrace.feed.plan.orders.order import Window
+    from headrace.feed.plan.state_dict import merge_states
     from headrace.feed.sources.open_source import arrow, hf, jsonl, parquet, tar
     from headrace.feed.sources.source import Source
     from headrace.feed.streams.packing import Packed, pack

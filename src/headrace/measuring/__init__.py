@@ -8,8 +8,8 @@ the machine can do. The rest is the trial, which measures the data loading of a 
 files. They use the standard library, what the script has imported (torch, numpy), and of headrace only two files that
 are loaded the same way (what a step is, how many cores there are), so the script's environment need not have headrace.
 
-    run_profiled -- PYTHONPATH, HEADRACE_TRIAL --> sitecustomize -> hooks -> watch -> batches
-         <------- one file of JSON lines a process, in a private folder <- spool <-'
+    run_profiled -- PYTHONPATH, HEADRACE_TRIAL --> sitecustomize -> watch -> facts
+         <------- one file of JSON lines a process, in a private folder <-----'
 
 Until the replay begins, the script gets the same batches and random numbers as without the probe. A figure that cannot
 be written is lost; the script goes on.

@@ -20,7 +20,7 @@ from typing import IO
 import psutil
 
 from headrace.feed.worker.parent_death import die_with_parent
-from headrace.measuring import spool
+from headrace.measuring import watch
 
 BOOTSTRAP = Path(__file__).parent / "bootstrap"
 UNWIND_SECONDS = 120.0
@@ -41,14 +41,14 @@ class Command:
         OSError: it cannot be started.
     """
 
-    def __init__(self, argv: Sequence[str], folder: Path, spec: spool.Spec, stdout: int | IO[str] | None) -> None:
+    def __init__(self, argv: Sequence[str], folder: Path, spec: watch.Spec, stdout: int | IO[str] | None) -> None:
         self.folder = folder
         self._full = spec.full
         (folder / "trial.json").write_text(json.dumps(spec._asdict()))
         path = os.environ.get("PYTHONPATH", "")
         env = os.environ | {
             "PYTHONPATH": f"{BOOTSTRAP}{os.pathsep}{path}" if path else str(BOOTSTRAP),
-            spool.FOLDER_VARIABLE: str(folder),
+            watch.FOLDER_VARIABLE: str(folder),
         }
         me = os.getpid()
         self._process = subprocess.Popen(
@@ -102,7 +102,7 @@ class Command:
         self.signal(signal.SIGKILL)
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
-                if process.environ().get(spool.FOLDER_VARIABLE) == str(self.folder) and process.pid != os.getpid():
+                if process.environ().get(watch.FOLDER_VARIABLE) == str(self.folder) and process.pid != os.getpid():
                     process.kill()
         self._process.wait()
 

@@ -27,7 +27,7 @@ import numpy as np
 import psutil
 
 from headrace.feed.pipelines.factory import Pipeline, pipeline
-from headrace.measuring.batches import bytes_of
+from headrace.measuring.facts import bytes_of
 from headrace.measuring.loopback import cpu_seconds, feed_server
 
 WARM_UP = 4

@@ -11,31 +11,115 @@ keeps its length in every phase, so schedules that count steps stay right, and e
 steps in every phase, whatever its batches are, so collectives meet. The first replay that is complete ends the trial.
 
 At the borders of what is timed the CUDA device is waited for, so that a phase holds the work that was begun in it.
+
+What is measured goes into the folder between the command line and the probe. `trial.json` in it holds the `Spec`. Every
+process writes a file of JSON lines: a record is one line, written at once with O_APPEND, and has a `kind`;
+`headrace.insight.doctor.probe_records` reads them. The file `over` says that the trial has ended: nothing is written
+after it. A record that cannot be written is dropped: the script must not fail because of it.
+
+A finder in front of `sys.meta_path` waits for a few modules and patches each when it has been executed. Nothing is
+imported that the script does not import. Patched are `__iter__` of the loader classes, which then returns a measured
+pass, and `fetch` of torch's fetchers, which tells in a worker process what a batch costs there: wall seconds, CPU
+seconds and samples. No other attribute of the script's objects is changed.
 """
 
 from __future__ import annotations
 
+import atexit
+import functools
+import json
 import os
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any, NamedTuple
 
 from headrace.feed.metrics.step_timing import Step, StepTiming
-from headrace.measuring.batches import Uncopyable, bytes_of, describe, hand_out, keep, rows_of
 from headrace.measuring.facts import (
+    Uncopyable,
+    bytes_of,
     cuda,
+    describe,
     facts,
+    hand_out,
     is_data_worker,
+    keep,
     own_stats,
     rank,
+    rows_of,
     sizes,
     synchronize,
     training,
     wait_until_children_are_quiet,
 )
-from headrace.measuring.spool import Spec, Spool
+
+FOLDER_VARIABLE = "HEADRACE_TRIAL"
+
+
+class Spec(NamedTuple):
+    """What to measure.
+
+    Attributes:
+        steps: steps to measure, and steps to replay.
+        warmup: steps before, which do not count.
+        cache_bytes: limit of the batches that are kept for the replay.
+        full: let the script go on after the trial.
+        parent: pid of the command line; when it is gone the trial is over.
+    """
+
+    steps: int
+    warmup: int
+    cache_bytes: int
+    full: bool
+    parent: int
+
+
+class Spool:
+    """The folder, seen from one process.
+
+    Args:
+        folder: an existing folder.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self._owner = 0
+        self._path = ""
+
+    def spec(self) -> Spec:
+        """Reads what to measure. Raises OSError when the folder is gone."""
+        with open(os.path.join(self.folder, "trial.json"), encoding="utf-8") as file:  # noqa: PTH118, PTH123
+            return Spec(**json.load(file))
+
+    @property
+    def over(self) -> bool:
+        """Whether the trial has ended, in whichever process."""
+        return os.path.exists(os.path.join(self.folder, "over"))  # noqa: PTH118  (called for every batch)
+
+    def write(self, kind: str, **fields: object) -> None:
+        """Appends one record."""
+        if self._owner != os.getpid():  # a forked child has a file of its own
+            self._owner = os.getpid()
+            self._path = os.path.join(self.folder, f"{self._owner}-{os.urandom(4).hex()}.jsonl")  # noqa: PTH118
+        try:
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            try:
+                os.write(descriptor, json.dumps({"kind": kind, "pid": self._owner, **fields}).encode() + b"\n")
+            finally:
+                os.close(descriptor)
+        except OSError:
+            return
+
+    def end(self) -> None:
+        """Says that the trial has ended."""
+        try:
+            os.close(os.open(os.path.join(self.folder, "over"), os.O_WRONLY | os.O_CREAT, 0o600))  # noqa: PTH118
+        except OSError:
+            return
+
 
 LOADER_VARIABLE = "HEADRACE_TRIAL_LOADER"
 CACHE_STEPS = 8
@@ -348,3 +432,97 @@ class Pass(Iterator[Any]):
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._source(), name)
+
+
+LOADERS = {
+    "torch.utils.data.dataloader": "DataLoader",
+    "torchdata.stateful_dataloader.stateful_dataloader": "StatefulDataLoader",
+    "headrace.feed.loader.data_loader": "DataLoader",
+}
+FETCHERS = "torch.utils.data._utils.fetch"
+
+
+def install() -> None:
+    """Begins the trial in this process, unless the trial has ended."""
+    folder = os.environ.get(FOLDER_VARIABLE, "")
+    spool = Spool(folder)
+    try:
+        spec = spool.spec()
+    except OSError:
+        return  # a daemon that has outlived its trial
+    if spool.over:
+        return
+    spool.write("python")
+    trial = Trial(spec, spool)
+    os.register_at_fork(after_in_child=trial.forked)
+    atexit.register(trial.close)
+    sys.meta_path.insert(0, _Finder(trial))
+
+
+class _Finder:
+    """Finds a few modules as the others do, and patches them when they have been executed."""
+
+    def __init__(self, trial: Trial) -> None:
+        self._trial = trial
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Called by the import system."""
+        if name not in LOADERS and name != FETCHERS:
+            return None
+        for finder in sys.meta_path:
+            find = None if finder is self else getattr(finder, "find_spec", None)
+            spec: ModuleSpec | None = find(name, path, target) if find is not None else None
+            if spec is not None:
+                self._patch_afterwards(spec, name)
+                return spec
+        return None
+
+    def _patch_afterwards(self, spec: ModuleSpec, name: str) -> None:
+        loader: Any = spec.loader
+        execute = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            del loader.exec_module  # the class's own again
+            execute(module)
+            if name == FETCHERS:
+                for kind in ("_MapDatasetFetcher", "_IterableDatasetFetcher"):
+                    _patch_fetch(getattr(module, kind, None), self._trial.spool)
+            else:
+                _patch_loader(getattr(module, LOADERS[name]), self._trial)
+                self._trial.spool.write("imported", module=name)
+
+        loader.exec_module = exec_module
+
+
+def _patch_loader(kind: Any, trial: Trial) -> None:
+    own_iter: Callable[[Any], Any] = kind.__iter__
+
+    @functools.wraps(own_iter)
+    def __iter__(self: Any) -> Any:
+        return trial.watch(self, functools.partial(own_iter, self))
+
+    kind.__iter__ = __iter__
+
+
+def _patch_fetch(kind: Any, spool: Spool) -> None:
+    """Measures in workers. The fetchers are internal to torch: where they are missing, costs are unknown."""
+    own_fetch = getattr(kind, "fetch", None)
+    if own_fetch is None:
+        return
+
+    @functools.wraps(own_fetch)
+    def fetch(self: Any, index: Any) -> Any:
+        loader = os.environ.get(LOADER_VARIABLE)
+        if loader is None or not is_data_worker() or spool.over:
+            return own_fetch(self, index)
+        wall, cpu = time.perf_counter(), time.process_time()
+        data = own_fetch(self, index)
+        spool.write(
+            "fetch", loader=loader, wall=time.perf_counter() - wall, cpu=time.process_time() - cpu,
+            rows=len(index) if isinstance(index, (list, tuple)) else 1,
+        )  # fmt: skip
+        return data
+
+    kind.fetch = fetch

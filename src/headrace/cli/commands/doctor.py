@@ -110,7 +110,7 @@ def doctor(
     from headrace.insight.doctor.doctor_report import report
     from headrace.insight.doctor.probe_records import read_trial
     from headrace.measuring.run_profiled import Command
-    from headrace.measuring.spool import Spec
+    from headrace.measuring.watch import Spec
 
     if engine and (script or job or overrides):
         raise UsageError("--engine is for doctor alone", hint="leave out --job, --set and the command, or --engine")

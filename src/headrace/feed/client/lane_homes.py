@@ -24,8 +24,8 @@ import numpy as np
 from headrace.errors import PipelineError
 from headrace.feed.client.work_units import WorkerLoad
 from headrace.feed.identifiers import WorkerNumber
-from headrace.feed.plan.lane_draw import LaneDraw
-from headrace.feed.plan.orders.apportion import Apportion
+from headrace.feed.plan.lane_pass import LaneDraw
+from headrace.feed.plan.orders.mixed_order import Apportion
 from headrace.feed.plan.shard_map import Shards, data_digest
 from headrace.feed.wire.messages import Draw
 

@@ -32,7 +32,7 @@ from headrace.feed.worker.executor_rules import DEPTH
 
 if TYPE_CHECKING:
     from headrace.feed.client.verifier import Check
-    from headrace.feed.plan.lane_draw import LaneDraw
+    from headrace.feed.plan.lane_pass import LaneDraw
 
 
 @dataclass(eq=False)

@@ -37,19 +37,17 @@ from headrace.feed.loader.stats import LoaderStats, loader_stats
 from headrace.feed.loader.supply import CountedPass, Inline, Pass, Served, Supply
 from headrace.feed.loader.torch_interface import TorchHabits, pinned
 from headrace.feed.metrics.step_meter import StepMeter
-from headrace.feed.pipelines.collate import stacks_rows, standard_collate
 from headrace.feed.pipelines.factory import Pipeline
-from headrace.feed.pipelines.fetch import Built
+from headrace.feed.pipelines.fetch import Built, stacks_rows, standard_collate
 from headrace.feed.pipelines.purity import PurityReport, check, spread
 from headrace.feed.pipelines.seeds import PreservedGenerators
 from headrace.feed.plan.epoch import EpochPlan, Shard
-from headrace.feed.plan.lane_planner import LanePlanner
-from headrace.feed.plan.loader_seeds import LoaderSeeds
 from headrace.feed.plan.orders.length_buckets import Buckets
-from headrace.feed.plan.orders.window import Window
-from headrace.feed.plan.pass_progress import MAX_WINDOW, Begun, Place, Progress
-from headrace.feed.plan.planner import CountedPlanner, Planner
-from headrace.feed.plan.torch_samplers import source_of
+from headrace.feed.plan.orders.order import Window
+from headrace.feed.plan.pass_progress import Begun, Place, Progress
+from headrace.feed.plan.planner import CountedPlanner, LanePlanner, Planner
+from headrace.feed.plan.state_dict import MAX_WINDOW
+from headrace.feed.plan.torch_samplers import LoaderSeeds, source_of
 from headrace.feed.torch_ranks import ranks_of_torch
 from headrace.feed.tuning.auto import Auto
 from headrace.feed.tuning.loader_tuner import LoaderTuner

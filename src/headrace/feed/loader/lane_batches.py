@@ -19,8 +19,7 @@ from headrace.feed.pipelines.fetch import Built, RowFailed, collated
 from headrace.feed.pipelines.lane_datasets import one_rank_shown
 from headrace.feed.pipelines.seeds import PreservedGenerators
 from headrace.feed.plan.epoch import BatchPlan
-from headrace.feed.plan.lane_draw import LaneDraw
-from headrace.feed.plan.lane_pass import LanePart, LanePass
+from headrace.feed.plan.lane_pass import LaneDraw, LanePart, LanePass
 from headrace.feed.plan.pass_progress import Progress
 from headrace.feed.worker.lane_reader import LaneFailed, LaneReaders
 

@@ -18,7 +18,7 @@ from headrace.feed.pipelines.lane_datasets import is_uncounted, leaves_of, requi
 from headrace.feed.pipelines.mixture import Mixture
 from headrace.feed.plan.epoch import Shard
 from headrace.feed.plan.orders.length_buckets import Buckets
-from headrace.feed.plan.orders.window import Window
+from headrace.feed.plan.orders.order import Window
 from headrace.feed.plan.torch_samplers import batched, torch_samplers
 from headrace.feed.streams.stream import Stream
 from headrace.feed.torch_ranks import ranks_of_torch, this_rank

@@ -10,9 +10,8 @@ from typing import Any
 
 from headrace.feed.identifiers import PipelineNumber
 from headrace.feed.pipelines import factory
-from headrace.feed.pipelines.collate import stack_arrays
 from headrace.feed.pipelines.factory import Pipeline
-from headrace.feed.pipelines.fetch import Built
+from headrace.feed.pipelines.fetch import Built, stack_arrays
 from headrace.feed.wire import messages
 
 JOB_VARIABLE = "HEADRACE_FEED_JOB"

@@ -12,8 +12,7 @@ from headrace.feed.batch import pytree
 from headrace.feed.client.policy import SessionStats, Skipped
 from headrace.feed.loader.open_sessions import OpenSessions
 from headrace.feed.metrics.step_meter import StepMeter
-from headrace.feed.plan.epoch import EpochPlan
-from headrace.feed.plan.plan_samplers import PlanBatchSampler, PlanSampler, in_sequence
+from headrace.feed.plan.epoch import EpochPlan, PlanBatchSampler, PlanSampler, in_sequence
 from headrace.feed.plan.planner import Planner
 
 H = TypeVar("H", bound="TorchHabits")

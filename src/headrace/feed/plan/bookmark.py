@@ -17,8 +17,8 @@ from typing import Any
 import msgspec
 
 from headrace.errors import PositionError
-from headrace.feed.plan.pass_progress import Followed, Place, Progress, packed_steps
-from headrace.feed.plan.state_dict import Position, TakenAhead
+from headrace.feed.plan.pass_progress import Followed, Place, Progress
+from headrace.feed.plan.state_dict import Position, TakenAhead, packed_steps
 from headrace.feed.plan.torch_samplers import SamplerSource, waiting_state
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,8 +15,6 @@ from headrace.feed.plan.epoch import BatchPlan, EpochPlan
 if TYPE_CHECKING:
     from headrace.feed.plan.lane_pass import LanePass
     from headrace.feed.plan.state_dict import Position
-
-MAX_WINDOW = 256  # batches, of which the first that is there is taken; which of them were taken must fit into a state
 
 
 class Place(NamedTuple):
@@ -181,16 +179,3 @@ def without(plans: Iterator[BatchPlan], epoch: int, taken: frozenset[int]) -> It
         held = plan
     if held is not None:
         yield held
-
-
-def packed_steps(step: int, ahead: Iterable[int]) -> str:
-    """Returns the batches behind a step as a hexadecimal number: bit i stands for batch step + 1 + i."""
-    return format(sum(1 << (number - step - 1) for number in ahead), "x")
-
-
-def unpacked_steps(step: int, packed: str) -> frozenset[int]:
-    """Returns the batches of `packed_steps`. Raises ValueError if it is none."""
-    bits = int(packed, 16)
-    if not 0 < bits < 1 << MAX_WINDOW:
-        raise ValueError(f"batches that were taken before their turn must be a number of at most {MAX_WINDOW} bits")
-    return frozenset(step + 1 + i for i in range(bits.bit_length()) if bits >> i & 1)

@@ -11,20 +11,139 @@ error that names it. The dictionary holds numbers, strings and None only: for JS
 
 from __future__ import annotations
 
+import base64
 import hashlib
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from headrace.errors import PositionError
 from headrace.feed.identifiers import require_count
 from headrace.feed.pipelines.factory import Pipeline, encoded
-from headrace.feed.plan.lane_state import LaneState
-from headrace.feed.plan.orders.weight_schedule import Segment
-from headrace.feed.plan.pass_progress import unpacked_steps
+from headrace.feed.plan.orders.mixed_order import Segment
+
+
+class LaneToken(NamedTuple):
+    """Where a reader of a lane can be opened: before its output `at`, see `wire.draws`."""
+
+    at: int
+    token: bytes
+
+
+class LaneState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Where the lanes of a rank are, as plain data: the part of a loader's state that only lanes have.
+
+    It says how many outputs of each lane were consumed; that is all that a resume needs. Which lanes have ended, and
+    the tokens, save the replay of what was consumed. Each rank knows its own lanes: `merge_states` puts the states of
+    all ranks together, for another number of ranks.
+
+    Attributes:
+        count: lanes of the loader, over all ranks.
+        taken: lane and outputs of it that were consumed.
+        ended: lanes that have none left.
+        tokens: lane, `LaneToken.at`, and its token in base 64.
+        slots: that every global batch takes a part of, see `lane_pass`; 0 where a batch comes from one lane.
+        marks: of states that an earlier headrace wrote; they are read, and mean nothing.
+    """
+
+    count: int
+    taken: list[tuple[int, int]] = []
+    ended: list[int] = []
+    tokens: list[tuple[int, int, str]] = []
+    slots: int = 0
+    marks: list[tuple[int, int, str]] = []
+
+    def __post_init__(self) -> None:
+        require_count("slots", self.slots)
+        for lane, taken in self.taken:
+            require_count(f"taken of lane {lane}", taken)
+        unknown = next(
+            (lane for lane in (*(lane for lane, _ in self.taken), *self.ended) if not 0 <= lane < self.count), None
+        )
+        if unknown is not None:
+            raise ValueError(f"lanes lie in [0, {self.count}), got {unknown}")
+
+    @classmethod
+    def of(
+        cls,
+        count: int,
+        taken: Mapping[int, int],
+        ended: Sequence[int],
+        tokens: Mapping[int, LaneToken],
+        slots: int,
+    ) -> LaneState:
+        """Makes the record of dicts by lane."""
+        written = [(lane, at, base64.b64encode(token).decode()) for lane, (at, token) in sorted(tokens.items())]
+        return cls(count, sorted(taken.items()), sorted(ended), written, slots)
+
+    def by_lane(self) -> dict[int, LaneToken]:
+        """Returns the tokens by lane. Raises PositionError if one is damaged."""
+        try:
+            return {lane: LaneToken(at, base64.b64decode(token, validate=True)) for lane, at, token in self.tokens}
+        except ValueError as error:
+            raise PositionError(f"the state of the loader is damaged: {error}") from error
+
+    def missing(self, own: Sequence[int]) -> list[int]:
+        """Returns those of some lanes that it does not know."""
+        return sorted(set(own) - {lane for lane, _ in self.taken})
+
+
+def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Puts the states of all ranks together, for `DataLoader.load_state_dict` with another number of ranks.
+
+    Args:
+        states: what `DataLoader.state_dict()` returned on every rank, after the same number of steps.
+
+    Raises:
+        PositionError: they are not of one loader, or not of one step.
+    """
+    if not states or any(not isinstance(state, Mapping) or "order" not in state for state in states):
+        given = "none" if not states else "something else"
+        raise PositionError(
+            f"merge_states takes a list of what loader.state_dict() returned on every rank; it was given {given}",
+            hint="save loader.state_dict() on every rank, and pass all of them: feed.merge_states([state0, state1])",
+        )
+    if any(not state.get("lanes") for state in states):
+        raise PositionError(
+            "merge_states takes the states of a loader with lanes, one of every rank",
+            hint="state_dict() of a counted loader is the same on all ranks: load any of them",
+        )
+    first = dict(states[0])
+    try:
+        found = [msgspec.convert(state["lanes"], LaneState) for state in states]
+    except msgspec.ValidationError as error:
+        raise PositionError(
+            f"a state of the loader is damaged: {error}", hint="merge what loader.state_dict() returned, as it was"
+        ) from error
+    for state, lanes in zip(states, found, strict=True):
+        for name in ("epoch", "step", "seed", "world_size"):
+            if state.get(name) != first.get(name):
+                raise PositionError(
+                    f"the states have {name}={first.get(name)!r} and {name}={state.get(name)!r}",
+                    hint="merge the states of all ranks of one step; where only some ranks have ended their epoch "
+                    "(uneven=True) there is none",
+                )
+        if (lanes.count, lanes.slots) != (found[0].count, found[0].slots):
+            raise PositionError(
+                f"the states are of {found[0].count} lanes in {found[0].slots} slots, and of {lanes.count} lanes in "
+                f"{lanes.slots} slots",
+                hint="merge the states of the ranks of one loader",
+            )
+    merged = LaneState(
+        found[0].count,
+        sorted({lane: rows for lanes in found for lane, rows in lanes.taken}.items()),
+        sorted({lane for lanes in found for lane in lanes.ended}),
+        sorted(token for lanes in found for token in lanes.tokens),
+        found[0].slots,
+    )
+    if merged.taken and (lost := merged.missing(range(merged.count))):
+        raise PositionError(f"no state knows lane {lost[0]}", "merge the states of all ranks")
+    return first | {"lanes": msgspec.to_builtins(merged)}
+
 
 VERSION = 1
+MAX_WINDOW = 256  # batches, of which the first that is there is taken; which of them were taken must fit into a state
 _NAME_LIMIT = 120
 
 _HINTS = {
@@ -102,11 +221,11 @@ class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
         pipeline: name and hash of the pipeline; empty for a dataset object.
         sampler: see `SamplerState`.
         window: rows of a run and runs of a window of a shuffle by windows; None for another order.
-        num_shards, lanes: of a dataset without a count; see `lane_state`.
+        num_shards, lanes: of a dataset without a count; see `LaneState`.
         shards: digest of the shards' names, rows, sizes and some of their bytes; empty when it is not known.
         ahead: batches after `step` that this rank was given already; None when there are none.
         mixture: names and weights of a mixture, as the user gave them; empty without one, or when it is not known.
-        weights: what the rows before the position follow from, where weights change; see `weight_schedule`.
+        weights: what the rows before the position follow from, where weights change; see `WeightSchedule`.
         buckets, lengths: what the windows of `buckets` are, and a digest of the lengths; empty without.
         bucket_rows: rows of the global batches that the epoch is bucketed by.
         version: of this record.
@@ -233,3 +352,16 @@ def pipeline_name(dataset: object) -> str:
         return ""
     digest = hashlib.blake2b(encoded(dataset).encode(), digest_size=8, person=b"pipeline").hexdigest()
     return f"{dataset.factory[-_NAME_LIMIT:]} {digest}"
+
+
+def packed_steps(step: int, ahead: Iterable[int]) -> str:
+    """Returns the batches behind a step as a hexadecimal number: bit i stands for batch step + 1 + i."""
+    return format(sum(1 << (number - step - 1) for number in ahead), "x")
+
+
+def unpacked_steps(step: int, packed: str) -> frozenset[int]:
+    """Returns the batches of `packed_steps`. Raises ValueError if it is none."""
+    bits = int(packed, 16)
+    if not 0 < bits < 1 << MAX_WINDOW:
+        raise ValueError(f"batches that were taken before their turn must be a number of at most {MAX_WINDOW} bits")
+    return frozenset(step + 1 + i for i in range(bits.bit_length()) if bits >> i & 1)

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from headrace.errors import ShardError
 from headrace.feed.sources import shard_index
+from headrace.feed.sources.byte_ranges import Stamp
 from headrace.feed.sources.index_program import Outcome
-from headrace.feed.sources.shard_format import Stamp
 from headrace.feed.sources.shard_index import IndexedShard, ShardIndex
 from headrace.feed.sources.shard_objects import ObjectFolder
 

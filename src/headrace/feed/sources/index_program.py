@@ -15,7 +15,7 @@ import msgspec
 
 from headrace.errors import ShardError
 from headrace.feed.sources import arrow_shards, json_lines, parquet_shards, tar_shards
-from headrace.feed.sources.shard_format import (
+from headrace.feed.sources.byte_ranges import (
     Counted,
     ShardPath,
     Stamp,

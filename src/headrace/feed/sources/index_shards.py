@@ -27,9 +27,9 @@ import msgspec
 from headrace.child_python import module_command
 from headrace.errors import ShardError
 from headrace.feed.sources import index_program, shard_index
+from headrace.feed.sources.byte_ranges import Stamp, stamp_of
 from headrace.feed.sources.index_parts import IndexParts
 from headrace.feed.sources.index_program import Outcome, index_one
-from headrace.feed.sources.shard_format import Stamp, stamp_of
 from headrace.feed.sources.shard_index import IndexedShard, ShardIndex
 from headrace.feed.sources.shard_objects import ObjectFolder
 from headrace.private_folders import check_way, make_folders, only_ours

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ShardError
-from headrace.feed.sources.byte_ranges import ByteRanges, open_ranges
-from headrace.feed.sources.shard_format import Columns, Counted, ShardPath, open_bytes
+from headrace.feed.sources.byte_ranges import ByteRanges, Columns, Counted, ShardPath, open_bytes, open_ranges
 from headrace.feed.sources.shard_objects import ObjectRanges
 
 _CHUNK = 4 << 20
@@ -25,7 +24,7 @@ _COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ")
 
 
 def index(path: ShardPath) -> tuple[int, Columns]:
-    """See `shard_format`. Column `begin`: offsets of the rows, and the end of the file."""
+    """See `byte_ranges`. Column `begin`: offsets of the rows, and the end of the file."""
     begins: list[NDArray[np.int64]] = []
     at, line, filled = 0, 0, False  # of the chunk, of the line; whether something stands in the line before the chunk
     with open_bytes(path) as file:
@@ -59,7 +58,7 @@ class JsonLinesFormat:
     """Rows of JSON lines: the decoded values."""
 
     def open(self, path: ShardPath, counted: Counted, columns: Columns) -> _LinesReader:
-        """See `shard_format.Format`."""
+        """See `byte_ranges.Format`."""
         return _LinesReader(open_ranges(path, counted), columns)
 
     def lengths(self, columns: Columns) -> NDArray[np.uint64]:

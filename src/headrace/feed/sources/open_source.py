@@ -7,20 +7,208 @@ def train(channel: str = "training") -> feed.Source:
 
 from __future__ import annotations
 
+import fnmatch
+import hashlib
 import os
+from collections import OrderedDict
 from collections.abc import Sequence
+from pathlib import Path, PurePath
 from typing import Any
 
-from headrace.errors import ShardError
-from headrace.feed.sources.arrow_rows import require_pyarrow
-from headrace.feed.sources.arrow_shards import ArrowFormat
-from headrace.feed.sources.hugging_face import HuggingFaceRows
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import PipelineError, ShardError
+from headrace.feed.sources.arrow_shards import ArrowFormat, require_pyarrow
+from headrace.feed.sources.byte_ranges import Format, Reader
+from headrace.feed.sources.index_shards import FOLDER, find_index
 from headrace.feed.sources.json_lines import JsonLinesFormat
 from headrace.feed.sources.object_stores import SCHEMES
 from headrace.feed.sources.parquet_shards import ParquetFormat
-from headrace.feed.sources.shard_files import ShardFiles
+from headrace.feed.sources.shard_objects import ObjectFolder, is_hidden
 from headrace.feed.sources.source import Source
 from headrace.feed.sources.tar_shards import TarFormat
+from headrace.install_hint import install_hint
+
+OPEN_SHARDS = 128
+
+
+class ShardFiles(Source):
+    """A folder of shards as a source. Readers of shards stay open, a bounded number of them in every process.
+
+    Args:
+        folder: of the shards, or ``s3://bucket/prefix/``; likewise ``gs``, ``az``, ``https``.
+        pattern: that their names match, as in a shell.
+        kind: one of `index_program.KINDS`.
+        form: reads them.
+
+    Raises:
+        ShardError: no shard is there, or one is broken.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], pattern: str, kind: str, form: Format) -> None:
+        if not isinstance(folder, (str, os.PathLike)) or not isinstance(pattern, str):
+            raise TypeError(
+                f"shards are opened by their folder, a path or 's3://bucket/prefix/', and a pattern of their names, "
+                f"got {folder!r} and {pattern!r}"
+            )
+        self._folder = _opened(folder)
+        found = self._folder
+        names = found.names(pattern) if isinstance(found, ObjectFolder) else _names(found, pattern)
+        self._index = find_index(kind, self._folder, pattern, names)
+        self._form = form
+        self._names = names
+        self._readers: OrderedDict[int, Reader] = OrderedDict()
+        entries = [self._index.entries[name] for name in names]
+        counts = [(name, entry.rows) for name, entry in zip(names, entries, strict=True)]
+        super().__init__(counts, declared=True, digests=[entry.digest for entry in entries])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Open shards stay here."""
+        return vars(self) | {"_readers": OrderedDict()}
+
+    def read(self, shard: int, row: int) -> Any:
+        """See `Source.read`."""
+        reader = self._readers.get(shard)
+        if reader is None:
+            reader = self._open(shard)
+        elif len(self._readers) == OPEN_SHARDS:
+            self._readers.move_to_end(shard)
+        return reader.row(row)
+
+    def lengths(self) -> NDArray[np.int64]:
+        """See `Source.lengths`."""
+        measure = getattr(self._form, "lengths", None)
+        if measure is None:
+            return super().lengths()
+        return np.concatenate([measure(self._index.columns(name)) for name in self._names]).astype(np.int64)
+
+    def _open(self, shard: int) -> Reader:
+        if len(self._readers) >= OPEN_SHARDS:
+            self._readers.popitem(last=False)[1].close()
+        name = self._names[shard]
+        reader = self._form.open(self._folder / name, self._index.entries[name].counted, self._index.columns(name))
+        self._readers[shard] = reader
+        return reader
+
+
+def _opened(folder: str | os.PathLike[str]) -> Path | ObjectFolder:
+    given = os.fspath(folder)
+    if given.startswith(SCHEMES):
+        return ObjectFolder(given)
+    if given.lower().startswith(tuple(scheme[:-1] for scheme in SCHEMES)):
+        raise ShardError(f"{given} is no folder", hint="write objects as text, not as a Path: 's3://bucket/prefix/'")
+    if "://" in given:
+        raise ShardError(
+            f"{given} is not a folder of this host",
+            hint=f"pass a folder, {', '.join(SCHEMES[:4])}, or the input channel of a job: feed.channel(name)",
+        )
+    path = Path(given)
+    if path.is_file():
+        hint = f"pass its folder, and its name as the pattern: {str(path.parent)!r}, {path.name!r}"
+        raise ShardError(f"{path} is a file, not a folder of shards", hint)
+    if not path.is_dir():
+        raise ShardError(f"there is no folder {path}", "pass the folder of the shards, and a pattern of their names")
+    return path
+
+
+def _names(folder: Path, pattern: str) -> list[str]:
+    names: list[str] = []
+    for path in folder.glob(pattern):
+        name = path.relative_to(folder).as_posix()
+        if name.startswith(FOLDER) or is_hidden(name, pattern):
+            continue
+        if path.is_file():
+            names.append(name)
+        elif not path.is_dir():
+            what = "a link to a file that is not there" if path.is_symlink() else "no ordinary file"
+            raise ShardError(
+                f"{path} is {what}", "put the shard there, or take this name away: it is never passed over"
+            )
+        elif "." in PurePath(pattern).name:  # not a folder that `*` or `**` goes through
+            raise ShardError(
+                f"{path} matches {pattern!r} and is a folder, not a shard",
+                hint="pass that folder, or a pattern that leads into it, or give it another name",
+            )
+    names.sort()
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise ShardError(
+                f"the name of the shard {os.fsencode(name)!r} in {folder} is not UTF-8", "give it another name"
+            ) from None
+    if not names:
+        there = sorted(path.name for path in folder.iterdir() if path.name != FOLDER)
+        shown = ", ".join(there[:5]) + (", ..." if len(there) > 5 else "")
+        if any(fnmatch.fnmatch(name, f"{pattern}.*") for name in there):
+            hint = "compressed shards cannot be read from the middle: decompress them, once"
+        else:
+            hint = "give the pattern of the shards' names; `**/` goes through folders"
+        raise ShardError(f"no file in {folder} matches {pattern!r}; there is: {shown or 'nothing'}", hint)
+    return names
+
+
+def require_datasets() -> Any:
+    """Returns the module datasets. Raises PipelineError if it is not installed."""
+    try:
+        import datasets
+    except ModuleNotFoundError as error:
+        raise PipelineError("feed.hf needs the library datasets", hint=install_hint("datasets")) from error
+    return datasets
+
+
+class HuggingFaceRows(Source):
+    """Rows of a dataset of the library `datasets`, as its own features and format give them. It has a count.
+
+    Args:
+        dataset: a `datasets.Dataset`, or the folder that `save_to_disk` wrote.
+
+    Raises:
+        PipelineError: it is something else, or the library is not installed.
+        ShardError: the folder holds no dataset.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        datasets = require_datasets()
+        folder = None
+        if isinstance(dataset, (str, os.PathLike)):
+            folder = Path(dataset)
+            try:
+                dataset = datasets.load_from_disk(folder)
+            except (OSError, ValueError) as error:
+                hint = "write one with dataset.save_to_disk(folder), or pass the dataset itself"
+                raise ShardError(f"{folder} holds no dataset of save_to_disk: {error}", hint) from error
+        if isinstance(dataset, dict):
+            names = ", ".join(map(str, dataset))
+            first = next(iter(dataset), "train")
+            one = repr(str(folder / str(first))) if folder is not None else f"dataset[{first!r}]"
+            raise PipelineError(f"this is a dict of the splits {names}", hint=f"pass one: {one}")
+        if not isinstance(dataset, datasets.Dataset):
+            raise PipelineError(
+                f"feed.hf takes a datasets.Dataset, got one of type {type(dataset).__name__}: "
+                "a plan needs the number of rows",
+                hint="load it without streaming=True, and save it with save_to_disk; or give it to the loader as it "
+                "is, with num_shards=",
+            )
+        self._dataset = dataset
+        digest = _digest_of(dataset)
+        super().__init__([("", len(dataset))], declared=False, digests=[digest])  # every host has all of it
+
+    def read(self, shard: int, row: int) -> Any:
+        """See `Source.read`."""
+        del shard
+        return self._dataset[row]
+
+
+def _digest_of(dataset: Any) -> str:
+    """Returns a digest of the columns, and of the first, middle and last row as they are stored."""
+    stored, rows = dataset.with_format("arrow"), len(dataset)
+    digest = hashlib.blake2b(repr(dataset.features).encode(), digest_size=8, person=b"shard")
+    for row in sorted({0, rows // 2, rows - 1}) if rows else ():
+        digest.update(repr(stored[row].to_pylist()).encode())
+    return digest.hexdigest()
+
 
 Folder = str | os.PathLike[str]
 _MEMORY = 256 << 20

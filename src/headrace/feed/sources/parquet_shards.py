@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 
 from headrace.errors import ShardError
-from headrace.feed.sources.arrow_rows import RowsOfBatch, require_pyarrow
-from headrace.feed.sources.byte_ranges import CountedFile
-from headrace.feed.sources.shard_format import Columns, Counted, ShardPath
+from headrace.feed.sources.arrow_shards import RowsOfBatch, require_pyarrow
+from headrace.feed.sources.byte_ranges import Columns, Counted, CountedFile, ShardPath
 from headrace.feed.sources.shard_objects import LastUsed, ObjectFile, ObjectPath
 
 
@@ -31,7 +30,7 @@ def _opened(path: ShardPath) -> Any:
 
 
 def index(path: ShardPath) -> tuple[int, Columns]:
-    """See `shard_format`. Column `begin`: first row of every row group, and the number of rows."""
+    """See `byte_ranges`. Column `begin`: first row of every row group, and the number of rows."""
     with _opened(path) as file:
         counts = [file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups)]
     begin = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.uint64)
@@ -63,7 +62,7 @@ class ParquetFormat:
         ParquetFormat.__init__(self, *state)
 
     def open(self, path: ShardPath, counted: Counted, columns: Columns) -> _ParquetReader:
-        """See `shard_format.Format`."""
+        """See `byte_ranges.Format`."""
         watched = None if isinstance(path, ObjectPath) else CountedFile(path, counted)
         file = _opened(path)
         if watched is not None:

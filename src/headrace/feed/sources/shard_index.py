@@ -27,7 +27,7 @@ from pathlib import Path
 import msgspec
 
 from headrace.errors import ShardError
-from headrace.feed.sources.shard_format import (
+from headrace.feed.sources.byte_ranges import (
     Columns,
     Counted,
     ShardPath,

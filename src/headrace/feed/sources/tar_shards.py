@@ -22,8 +22,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ShardError
-from headrace.feed.sources.byte_ranges import ByteRanges, open_ranges
-from headrace.feed.sources.shard_format import Columns, Counted, ShardBytes, ShardPath, open_bytes
+from headrace.feed.sources.byte_ranges import (
+    ByteRanges,
+    Columns,
+    Counted,
+    ShardBytes,
+    ShardPath,
+    open_bytes,
+    open_ranges,
+)
 from headrace.feed.sources.shard_objects import ObjectRanges
 
 BLOCK = 512
@@ -210,7 +217,7 @@ def _broken(path: ShardPath, at: int, what: str, hint: str = "pack this shard ag
 
 
 def index(path: ShardPath) -> tuple[int, Columns]:
-    """See `shard_format`.
+    """See `byte_ranges`.
 
     Columns: of members `offset`, `size` and `field`; of rows `first` (its first member; one more than there are rows)
     and `key` (end of its key in `keys`); `keys` and `fields` are text, the latter with NUL between.
@@ -414,7 +421,7 @@ class TarFormat:
     """Rows of tar files: dicts of field to bytes, with the row's key as `__key__`."""
 
     def open(self, path: ShardPath, counted: Counted, columns: Columns) -> _TarReader:
-        """See `shard_format.Format`."""
+        """See `byte_ranges.Format`."""
         return _TarReader(open_ranges(path, counted), columns)
 
     def lengths(self, columns: Columns) -> NDArray[np.uint64]:

@@ -1,4 +1,4 @@
-"""Steps: what `.map`, `.filter` and `.flat_map` make of rows, or of the outputs of a lane, one after the other."""
+"""Lanes that are open, and steps: what `.map`, `.filter` and `.flat_map` make of rows or a lane's outputs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,43 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from headrace.errors import INTERRUPTIONS, HeadraceError, text_of
-from headrace.feed.streams.open_lane import BEGINNING, Lane, Opener, Restart
+
+
+class Restart(NamedTuple):
+    """Where a lane can be opened again.
+
+    Attributes:
+        place: plain data; None for the lane's beginning.
+        made: outputs of the lane that lie before it.
+    """
+
+    place: Any
+    made: int
+
+
+class Lane(Iterator[Any]):
+    """A lane that is open.
+
+    Attributes:
+        restart: where it can be opened again. It may lie some outputs before the next one: they are made again then.
+        tokens, padding: of the packed sequence whose first output is the latest one; 0 where there is none.
+        source: of a mixture of streams, that the latest output came of; empty where there is none.
+        seeds_itself: whether it sets the generators before anything that it makes an output of.
+    """
+
+    restart: Restart
+    seeds_itself = False
+    source = ""
+    tokens = 0
+    padding = 0
+
+
+Opener = Callable[[Restart], Lane]
+BEGINNING = Restart(None, 0)
+
 
 Kind = Literal["map", "filter", "flat_map"]
 Steps = tuple[tuple[Kind, Callable[[Any], Any]], ...]

@@ -14,9 +14,18 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 import msgspec
 
 from headrace.errors import INTERRUPTIONS, PipelineError
-from headrace.feed.streams.open_lane import BEGINNING, Lane, Restart
 from headrace.feed.streams.packing import Packable
-from headrace.feed.streams.steps import LeftOut, Stepped, Steps, gives_many, left_out, outputs_of
+from headrace.feed.streams.steps import (
+    BEGINNING,
+    Lane,
+    LeftOut,
+    Restart,
+    Stepped,
+    Steps,
+    gives_many,
+    left_out,
+    outputs_of,
+)
 
 _BLOCK = 1024  # places whose rows are found at a time
 

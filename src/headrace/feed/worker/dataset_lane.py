@@ -16,7 +16,7 @@ import numpy as np
 
 from headrace.feed.batch import pytree
 from headrace.feed.pipelines.lane_datasets import opened
-from headrace.feed.streams.open_lane import BEGINNING, Lane, Restart
+from headrace.feed.streams.steps import BEGINNING, Lane, Restart
 
 
 class DatasetLane(Lane):

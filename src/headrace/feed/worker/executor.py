@@ -27,9 +27,8 @@ from headrace.feed.batch.row_layout import Uneven
 from headrace.feed.batch.slab import Slab
 from headrace.feed.descriptors import explained
 from headrace.feed.identifiers import PipelineNumber, RequestNumber, SlabNumber
-from headrace.feed.pipelines.collate import stack_in_ordinary_memory, stacks_rows, standard_collate
 from headrace.feed.pipelines.factory import load_factory, load_function
-from headrace.feed.pipelines.fetch import Built
+from headrace.feed.pipelines.fetch import Built, stack_in_ordinary_memory, stacks_rows, standard_collate
 from headrace.feed.pipelines.fingerprint import numerics
 from headrace.feed.pipelines.lane_datasets import is_uncounted, refuse_own_ranks, require_openable, show_one_rank
 from headrace.feed.pipelines.seeds import seed_worker

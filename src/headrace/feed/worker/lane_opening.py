@@ -13,18 +13,13 @@ import numpy as np
 
 from headrace.errors import PipelineError
 from headrace.feed.pipelines import seeds
-from headrace.feed.pipelines.lane_datasets import own_copy
-from headrace.feed.pipelines.lane_info import LaneInfo, WorkingFor
-from headrace.feed.plan.orders.mixed_order import MixedOrder
-from headrace.feed.plan.orders.order import RowOrder
-from headrace.feed.plan.orders.weight_schedule import SLOTS, endless
-from headrace.feed.plan.orders.window import Window
+from headrace.feed.pipelines.lane_datasets import LaneInfo, WorkingFor, own_copy
+from headrace.feed.plan.orders.mixed_order import SLOTS, MixedOrder, endless
+from headrace.feed.plan.orders.order import RowOrder, Window
 from headrace.feed.plan.shard_map import Shards, declared
-from headrace.feed.streams.mixed_lane import SOURCE, OpenedSource, OpenSource
-from headrace.feed.streams.mixed_stream import MixedStream
-from headrace.feed.streams.open_lane import Lane, Restart
+from headrace.feed.streams.mixed_stream import SOURCE, MixedStream, OpenedSource, OpenSource
 from headrace.feed.streams.packing import Packed
-from headrace.feed.streams.steps import LeftOut, Stepped
+from headrace.feed.streams.steps import Lane, LeftOut, Restart, Stepped
 from headrace.feed.streams.stream import Order, Stream
 from headrace.feed.wire.messages import Draw, Mixing
 from headrace.feed.worker.dataset_lane import DatasetLane

@@ -18,9 +18,9 @@ from typing import Any
 import msgspec
 
 from headrace.errors import INTERRUPTIONS, PipelineError, text_of
-from headrace.feed.pipelines.lane_info import WorkingFor
+from headrace.feed.pipelines.lane_datasets import WorkingFor
 from headrace.feed.pipelines.seeds import DrewUnset, SampleSeeds
-from headrace.feed.streams.open_lane import BEGINNING, Restart
+from headrace.feed.streams.steps import BEGINNING, Restart
 from headrace.feed.wire.messages import MAX_TOKEN, Draw, Drawn
 from headrace.feed.worker.dataset_lane import DatasetLane, packed, unpacked
 from headrace.feed.worker.lane_opening import LaneAddress, LaneOpening

@@ -123,7 +123,7 @@ class Phase(_Record, frozen=True, tag="phase"):
 
 
 class Batch(_Record, frozen=True, tag="batch"):
-    """What a batch is made of; `tree` as `headrace.measuring.batches.describe` gives it."""
+    """What a batch is made of; `tree` as `headrace.measuring.facts.describe` gives it."""
 
     loader: int
     bytes: int

@@ -20,7 +20,7 @@ _SHARED = (
     "feed/torch_ranks",
     "control_group",
 )  # the probe uses them too
-_PROBE = tuple(f"measuring/{module}" for module in ("spool", "facts", "batches", "watch", "hooks"))
+_PROBE = tuple(f"measuring/{module}" for module in ("facts", "watch"))
 
 
 def _name(path: str) -> str:
@@ -38,7 +38,7 @@ def _load_probe() -> None:
         spec.loader.exec_module(module)
     for path in _SHARED:
         del sys.modules[_name(path)]  # a headrace that the script imports finds its own
-    sys.modules["headrace.measuring.hooks"].install()
+    sys.modules["headrace.measuring.watch"].install()
 
 
 def _run_the_one_behind() -> None:

@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import PositionError
 from headrace.feed.plan.orders.mixed_order import MixedOrder
-from headrace.feed.plan.orders.order import Order, RowOrder
-from headrace.feed.plan.orders.permutation import permute
+from headrace.feed.plan.orders.order import Order, RowOrder, permute
 from headrace.feed.plan.state_dict import Position
 
 _KEPT = 2  # windows
