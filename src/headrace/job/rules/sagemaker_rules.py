@@ -19,7 +19,7 @@ _NAME = re.compile(r"[A-Za-z0-9_+=,.@-]{1,64}")  # of a role
 
 def sagemaker_rules(data: Data) -> Iterator[Finding]:
     """Yields what the engine refuses of a job that is given as plain data."""
-    yield from _program(data)
+    yield from _sagemaker_program(data)
     yield from _channels(data)
     yield from _role(data)
     yield from _network(data)
@@ -28,7 +28,7 @@ def sagemaker_rules(data: Data) -> Iterator[Finding]:
     yield from _budget(data)
 
 
-def _program(data: Data) -> Iterator[Finding]:
+def _sagemaker_program(data: Data) -> Iterator[Finding]:
     """headrace's agent starts the programs, so it must know them."""
     if mapping(data, "request_extras", "AlgorithmSpecification").get("AlgorithmName"):
         path = ("request_extras", "AlgorithmSpecification", "AlgorithmName")

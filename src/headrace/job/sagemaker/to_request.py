@@ -63,10 +63,10 @@ def write_request(job: Job, submit_directory: str) -> dict[str, object]:
         if items:
             put(built, target, [{theirs: getattr(item, ours) for theirs, ours in members} for item in items])
     extras = copy.deepcopy(cast("dict[str, object]", job.request_extras))
-    _command(job, built, extras)
+    _write_command(job, built, extras)
     texts = _texts(job, submit_directory, _mapping(extras.pop(HYPERPARAMETERS, None)))
-    channels = _channels(job, extras.pop(CHANNELS, None))
-    _preferences(built, extras)
+    channels = _write_channels(job, extras.pop(CHANNELS, None))
+    _drop_preferences(built, extras)
     result = _merged(extras, built)
     if texts:
         result[HYPERPARAMETERS] = texts
@@ -137,7 +137,7 @@ def _plain(value: object) -> object:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _command(job: Job, built: dict[str, object], extras: dict[str, object]) -> None:
+def _write_command(job: Job, built: dict[str, object], extras: dict[str, object]) -> None:
     """Divides the command as the request did that the job was made of; otherwise all of it is the entrypoint."""
     kept = _mapping(extras.get(ALGORITHM))
     arguments = kept.get(ARGUMENTS[1])
@@ -155,7 +155,7 @@ def _command(job: Job, built: dict[str, object], extras: dict[str, object]) -> N
     put(built, ENTRYPOINT, command)
 
 
-def _preferences(built: dict[str, object], extras: dict[str, object]) -> None:
+def _drop_preferences(built: dict[str, object], extras: dict[str, object]) -> None:
     """The instances of a list of preferences are not named a second time."""
     preferences = _mapping(extras.get(PREFERENCES[0])).get(PREFERENCES[1])
     if isinstance(preferences, list):
@@ -199,7 +199,7 @@ def _strategies(job: Job) -> dict[str, object]:
     return result
 
 
-def _channels(job: Job, kept: object) -> list[object]:
+def _write_channels(job: Job, kept: object) -> list[object]:
     built = {name: channel_member(name, channel) for name, channel in job.inputs.items()}
     result: list[object] = []
     for item in cast("list[dict[str, object]]", kept if isinstance(kept, list) else []):
