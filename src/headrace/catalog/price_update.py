@@ -75,14 +75,14 @@ def newest(rows: Iterable[Mapping[str, str]], read_on: str) -> tuple[Price, ...]
         match = _USAGE.fullmatch(row["usage"])
         if match is None or not row["region"] or not row["amount"]:  # another product, or another currency
             continue
-        price = _price(match[1], row, read_on)
+        price = _offered_price(match[1], row, read_on)
         before = found.get((price.instance_type, price.region))
         if price.price > 0 and (before is None or before.as_of <= price.as_of):
             found[price.instance_type, price.region] = price
     return tuple(found[key] for key in sorted(found))
 
 
-def _price(instance_type: str, row: Mapping[str, str], read_on: str) -> Price:
+def _offered_price(instance_type: str, row: Mapping[str, str], read_on: str) -> Price:
     what = f"{row['usage']} in {row['region']}"
     since, published = row["since"][:10], row["published"][:10]
     if not _DATE.fullmatch(since):
