@@ -64,16 +64,18 @@ from headrace.agent.coordinator import authority, host_state, state_machine
 from headrace.agent.coordinator.authority import Authority
 from headrace.agent.program_specs import expected_streams
 from headrace.engines.planning.host_certificates import make_certificates
-from headrace.instance.certificates import Certificates, read_certificates, write_certificates
 from headrace.instance.launch_plan import (
     TORCH_DISTRIBUTED,
+    Certificates,
     DistributionPlan,
     GroupPlan,
     HostPlan,
     LaunchPlan,
     Ports,
     plan_text,
+    read_certificates,
     read_plan,
+    write_certificates,
     write_plan,
     write_secret,
 )

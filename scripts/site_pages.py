@@ -82,7 +82,7 @@ def contributing() -> Iterator[str]:
 
 def job_keys() -> Iterator[str]:
     """Yields a Markdown table a model, the job itself first."""
-    from headrace.job.file.json_schema import job_schema
+    from headrace.job.json_schema import job_schema
 
     schema = job_schema()
     models = {

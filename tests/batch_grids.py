@@ -9,7 +9,7 @@ from typing import Any
 from headrace.grid.batch.export_batch import BatchExport, export_batch
 from headrace.grid.load_grid import load_grid
 from headrace.grid.plan_grid import plan_grid
-from headrace.job.file import yaml_document
+from headrace.job import job_document
 
 SEED = """\
 us-east-1,s3://ragab-ml/imagenet2012/tf-imagenet/resized
@@ -44,14 +44,14 @@ def write_grid(folder: Path, lines: str | Mapping[str, Any] = SEED, **other: Any
     """
     (folder / "code").mkdir(parents=True, exist_ok=True)
     (folder / "code" / "train.py").write_text("print('trained')\n")
-    (folder / "job.yaml").write_text(yaml_document.write({**JOB, **other.pop("job", {})}))
+    (folder / "job.yaml").write_text(job_document.write({**JOB, **other.pop("job", {})}))
     source = lines
     if isinstance(lines, str):
         (folder / "sage_array.txt").write_text(lines)
         source = {"file": "sage_array.txt"}
     file = folder / "array.yaml"
     grid = {"name": "imagenet", "job": "job.yaml", "lines": source, "batch": BATCH, **other}
-    file.write_text(yaml_document.write(grid))
+    file.write_text(job_document.write(grid))
     return file
 
 

@@ -19,7 +19,7 @@ OTHERS = {
     "engines/sagemaker/container_start.py",  # in a container
     "hosting/inputs/virtual_environments.py",  # pip of the job's Python
     "instance/entry_command.py",  # the job's own module
-    "instance/torchrun.py",
+    "instance/frameworks.py",
 }
 """Modules with ``-m`` in a command of another kind."""
 MARK = "open({!r}, 'a').close()\n"

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from effort import SOAK
 
-from headrace.job.load import load_job
+from headrace.job.job import load_job
 from test_rooms import MAY_IMPORT, ORDER
 
 ROOT = Path(__file__).parent.parent

@@ -13,8 +13,7 @@ from headrace.agent.control.control_messages import Heartbeat, HostLeaving, Orde
 from headrace.agent.host.programs import HostPrograms
 from headrace.agent.host_agent import HostAgent
 from headrace.engines.planning.host_certificates import make_certificates
-from headrace.instance.certificates import write_certificates
-from headrace.instance.launch_plan import TfDataPlan
+from headrace.instance.launch_plan import TfDataPlan, write_certificates
 from headrace.instance.lifeline import OF_PLATFORM
 from headrace.runs.metric_records import HostSecond
 

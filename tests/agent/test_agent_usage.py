@@ -12,15 +12,14 @@ from pathlib import Path
 import pytest
 from agent_plans import make_plan, scripts
 
-import headrace.processes.process_tree as family_module
+import headrace.processes.process_table as family_module
 from headrace.agent.metrics.counters import DiskBytes, has_network, memory_file, network_bytes, used_memory
 from headrace.agent.metrics.gpus import Gpus
 from headrace.agent.metrics.sampler import UsageSampler
-from headrace.instance.isolation_level import NAMESPACE, Isolation
+from headrace.instance.launch_plan import NAMESPACE, Isolation
 from headrace.instance.paths import BASE_VARIABLE
 from headrace.processes.oom import FD_VARIABLE
-from headrace.processes.process_table import Process, descendants, look
-from headrace.processes.process_tree import ProcessTree
+from headrace.processes.process_table import Process, ProcessTree, descendants, look
 from headrace.runs import HostSecond, MetricWriter
 
 TREE = r"""

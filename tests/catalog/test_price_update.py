@@ -11,16 +11,17 @@ import pytest
 from price_lists import PUBLISHED, json_offer, products
 
 from headrace.catalog import prices
-from headrace.catalog.price_update import (
+from headrace.catalog.prices import (
     changes,
     newest,
     offer_prices,
+    price_of,
     product_rows,
     read_price_file,
+    regions,
     updated,
     write_list,
 )
-from headrace.catalog.prices import price_of, regions
 from headrace.cli.main import invoke
 from headrace.errors import UsageError
 from headrace.insight import project

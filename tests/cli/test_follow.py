@@ -13,7 +13,7 @@ from headrace.cli.follow import follow
 from headrace.cli.main import invoke
 from headrace.engines.handle import Handle
 from headrace.errors import EngineRefused
-from headrace.job.stop_thread import RunLeft
+from headrace.job.run_handle import RunLeft
 from headrace.runs import EventWriter, Run, RunPaths, Status, create_run
 from headrace.runs.events import RunFinished
 

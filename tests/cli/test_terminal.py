@@ -13,7 +13,7 @@ from headrace.cli.views.plan_document import brief, work
 from headrace.cli.views.run_screen import Progress, RunScreen
 from headrace.cli.views.terminal import Terminal
 from headrace.insight.render import plain_text
-from headrace.instance import isolation_level
+from headrace.instance import launch_plan
 from headrace.instance.launch_plan import GroupPlan, HostPlan, LaunchPlan
 from headrace.runs import (
     Cause,
@@ -39,7 +39,7 @@ def second(t: float, loader: str = "train", steps: int = 10, samples: int = 100,
     )
 
 
-@pytest.mark.parametrize("module", [isolation_level, plain_text, terminal])
+@pytest.mark.parametrize("module", [launch_plan, plain_text, terminal])
 def test_the_examples_in_the_docstrings_are_true(module: object) -> None:
     result = doctest.testmod(module)  # type: ignore[arg-type]
     assert result.attempted > 0

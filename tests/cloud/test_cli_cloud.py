@@ -13,7 +13,7 @@ from aws_account import Account
 
 from headrace.cli.main import invoke
 from headrace.cloud import stacks
-from headrace.job.load import load_job
+from headrace.job.job import load_job
 
 Typed = Callable[..., tuple[int, str, str]]
 

@@ -21,6 +21,7 @@ from headrace.cloud.vpc_template import (
     vpc_stack,
 )
 from headrace.errors import CloudError, UsageError
+from headrace.instance.frameworks import tf_data_servers
 from headrace.instance.launch_plan import (
     TORCH_DISTRIBUTED,
     DistributionPlan,
@@ -30,7 +31,6 @@ from headrace.instance.launch_plan import (
     Ports,
     TfDataPlan,
 )
-from headrace.instance.tfdata import tf_data_servers
 
 CHOICES = [
     VpcOptions(),

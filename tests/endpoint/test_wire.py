@@ -20,7 +20,7 @@ from headrace.endpoint.wire.answers import error_answer, query_answer, rest_answ
 from headrace.endpoint.wire.models import FILE, OperationModel, service_model
 from headrace.endpoint.wire.protocols import Protocol, ServiceError
 from headrace.endpoint.wire.requests import of_form, read_form, read_rest, read_xml
-from headrace.job.sagemaker.shapes import Shape
+from headrace.job.sagemaker.check import Shape
 
 SCRIPT = Path(__file__).parent.parent.parent / "scripts" / "wire_shapes.py"
 S3 = service_model("s3").operations

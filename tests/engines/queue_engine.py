@@ -26,8 +26,7 @@ from headrace.engines.platform_news import platform_news
 from headrace.engines.remote_handle import RemoteHandle
 from headrace.engines.remote_job import plan_document, prepare_remote_run
 from headrace.errors import HeadraceError
-from headrace.instance.certificates import read_certificates
-from headrace.instance.launch_plan import LaunchPlan
+from headrace.instance.launch_plan import LaunchPlan, read_certificates
 from headrace.instance.paths import BASE_VARIABLE
 from headrace.runs import (
     Cause,

@@ -14,7 +14,7 @@ from headrace.cli.main import invoke
 from headrace.engines.kubernetes.kubernetes_job import KubernetesJob, check_kubernetes_job, plan_kubernetes_job
 from headrace.errors import EngineRefused, JobInvalid
 from headrace.job import Job, load_job
-from headrace.job.model.kubernetes_values import amount_of
+from headrace.job.model.kubernetes_options import amount_of
 from headrace.runs import RunPaths, runs_dir
 
 PODS = "engines.kubernetes"

@@ -19,7 +19,7 @@ from stage import assert_failed, groups, kill, said, text, until
 from headrace.engines.local import isolation_plan
 from headrace.hosting.isolation.probing import examine
 from headrace.hosting.supervision.scratch_dir import remove_scratch
-from headrace.instance.channels import isolated_links
+from headrace.instance.channels import channel_links
 from headrace.processes.process_table import scan
 from headrace.runs import Status, list_runs
 from needs import require
@@ -292,14 +292,14 @@ def test_only_links_that_would_lead_elsewhere_are_redirected(tmp_path) -> None:
         "in": "victim",
         "sub/in": "../victim",
     }
-    assert dict(isolated_links.redirected(str(data))) == expected
+    assert dict(channel_links.redirected(str(data))) == expected
     layer = tmp_path / "layer"
-    assert isolated_links.redirect(str(data), layer)
+    assert channel_links.redirect(str(data), layer)
     assert {str(path.relative_to(layer)): str(path.readlink()) for path in layer.rglob("*") if path.is_symlink()} == (
         expected
     )
     assert (layer / "sub").stat().st_mode == (data / "sub").stat().st_mode, "the uppermost folder's mode is seen"
-    assert not isolated_links.redirect(str(make(tmp_path / "plain")), tmp_path / "none")
+    assert not channel_links.redirect(str(make(tmp_path / "plain")), tmp_path / "none")
     assert not (tmp_path / "none").exists()
 
 
@@ -309,10 +309,10 @@ def test_files_are_found_below_the_folder_that_holds_all_of_them(tmp_path) -> No
     data = make(tmp_path / "snapshots" / "data")
     (data / "linked").symlink_to("../../blobs/1")
     (tmp_path / "other").symlink_to(data)
-    found = isolated_links.places([f"{tmp_path}/other/victim", f"{data}/sub/inner"])
+    found = channel_links.places([f"{tmp_path}/other/victim", f"{data}/sub/inner"])
     assert found.root == str(data)
     assert found.below("/there", f"{tmp_path}/other/victim") == "/there/victim"
-    found = isolated_links.places([f"{data}/victim", f"{data}/linked"])
+    found = channel_links.places([f"{data}/victim", f"{data}/linked"])
     assert found.root == str(tmp_path)
     assert found.below("/there", f"{data}/linked") == "/there/blobs/1"
-    assert isolated_links.places([]).root == ""
+    assert channel_links.places([]).root == ""

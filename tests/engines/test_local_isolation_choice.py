@@ -27,7 +27,7 @@ from headrace.hosting.isolation.network_layout import (
     shown_below_tmp,
 )
 from headrace.hosting.isolation.probing import Findings
-from headrace.instance.isolation_level import NAMESPACE, NO_ISOLATION, SHARED_NETWORK, Isolation
+from headrace.instance.launch_plan import NAMESPACE, NO_ISOLATION, SHARED_NETWORK, Isolation
 from headrace.runs import Status, runs_dir
 
 ROUTES = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"

@@ -11,8 +11,7 @@ from headrace.engines.planning.code_size import code_notes
 from headrace.engines.planning.prepare_run import bring_job_code, digest_of_code, moved_paths
 from headrace.errors import JobInvalid, UsageError
 from headrace.hosting.inputs.source_code import code_digest, snapshot
-from headrace.instance.isolation_level import NAMESPACE, Isolation
-from headrace.instance.launch_plan import Readiness, Retry
+from headrace.instance.launch_plan import NAMESPACE, Isolation, Readiness, Retry
 from headrace.job import Job
 from headrace.runs import RunPaths
 from headrace.runs.describe import job_arn

@@ -18,8 +18,7 @@ from headrace.engines.local.limits.assign import Machine
 from headrace.engines.local.plan_hosts import make_plan
 from headrace.engines.local.ports import ANY, ChosenPorts, NeededPort, choose_ports
 from headrace.errors import EngineRefused, JobInvalid, UsageError
-from headrace.instance.isolation_level import NAMESPACE, NO_ISOLATION, Isolation
-from headrace.instance.launch_plan import Ports, read_plan
+from headrace.instance.launch_plan import NAMESPACE, NO_ISOLATION, Isolation, Ports, read_plan
 from headrace.runs import RunPaths, Status, list_runs, runs_dir
 from stranger import as_stranger
 
@@ -284,7 +283,7 @@ def test_code_that_cannot_be_copied_leaves_no_run(stage, monkeypatch):
     def fail(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("headrace.instance.code_copy.shutil.copyfile", fail)
+    monkeypatch.setattr("headrace.instance.tree.shutil.copyfile", fail)
     with pytest.raises(EngineRefused, match="No space left"):
         engines.start(stage.job(SLEEP))
     assert_nothing_was_created()

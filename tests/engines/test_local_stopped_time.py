@@ -12,7 +12,7 @@ from effort import SOAK
 from stage import groups, text, until
 
 from headrace.agent.control.control_messages import SILENCE_LIMIT
-from headrace.processes.stopped_time import Idling, RunningClock
+from headrace.processes.process_table import Idling, RunningClock
 from headrace.runs import Status, Stream
 from observer import processes_of
 

@@ -17,7 +17,7 @@ from stage import groups, said, text, until
 from headrace.agent.control.control_messages import Hello, Report
 from headrace.agent.control.control_transport import connect
 from headrace.engines.planning.host_certificates import make_certificates
-from headrace.instance.certificates import certificate_files, read_certificates
+from headrace.instance.launch_plan import certificate_files, read_certificates
 from headrace.runs import Status
 from headrace.runs.events import FeedReady
 

@@ -13,7 +13,7 @@ from stage import both_isolations_at_length, groups, text
 
 from headrace import engines
 from headrace.errors import JobInvalid
-from headrace.instance.tfconfig import worker_ports
+from headrace.instance.frameworks import worker_ports
 from headrace.job import Job
 from headrace.runs import Status
 

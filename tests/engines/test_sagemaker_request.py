@@ -10,7 +10,7 @@ import pytest
 from botocore.validate import ParamValidator
 from sagemaker_jobs import RUN, planned
 
-from headrace.catalog.framework_images import VERSIONS, find_image, known_regions
+from headrace.catalog.aws_facts import VERSIONS, find_image, known_regions
 from headrace.engines.sagemaker.sagemaker_job import plan_sagemaker_job
 from headrace.engines.sagemaker.sagemaker_ticket import training_job_name
 from headrace.engines.sagemaker.service_request import Carrier

@@ -22,7 +22,7 @@ from headrace.grid.copies.copy_action import CopyAction, CopyProgress, plan_copy
 from headrace.grid.copies.copy_failure import CopyFailed, CopyFailure
 from headrace.grid.copies.grid_copy import access_in, plan_grid_copy, read_from_copies
 from headrace.grid.placement.placement_rules import PlacementRules
-from headrace.instance.channels.object_paths import name_of
+from headrace.instance.channels.object_listing import name_of
 from headrace.instance.s3 import S3Access
 from headrace.instance.storage import Store, split
 from objectstore import ObjectStore

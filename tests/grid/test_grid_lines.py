@@ -14,7 +14,7 @@ from headrace.errors import JobInvalid, UsageError
 from headrace.grid.batch.freeze_grid import array_file
 from headrace.grid.lines.line import equal_lines
 from headrace.grid.plan_grid import check_budget, plan_grid
-from headrace.instance.program_arguments import decode, hyperparameter_arguments
+from headrace.instance.entry_command import decode, hyperparameter_arguments
 
 SEED = """us-east-1,s3://ragab-ml/imagenet2012/tf-imagenet/resized
 us-west-2,s3://ragab-ml-pdx/imagenet2012/tf-imagenet/resized

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from headrace.catalog.prices import price_of, regions
 from headrace.grid.placement.place_line import Demand, Placer, Refusal
 from headrace.grid.placement.placement_rules import PlacementRules
-from headrace.job.problems.pydantic_errors import examine
+from headrace.job.problems.finding import examine
 
 M5 = "ml.m5.xlarge"
 SF, FRANKFURT = "s3://campaigns-sf/2026", "s3://campaigns-fra/2026"

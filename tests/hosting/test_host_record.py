@@ -16,7 +16,7 @@ from headrace.hosting.machines.earlier_record import bring_record
 from headrace.hosting.machines.host_record import RecordSender, end_lines, sizes_of, take
 from headrace.hosting.machines.machine_client import MachineClient
 from headrace.hosting.machines.other_hosts import OtherHosts
-from headrace.instance.certificates import read_certificates
+from headrace.instance.launch_plan import read_certificates
 from headrace.instance.storage import Store
 from headrace.runs import RunPaths
 from headrace.runs.record_pieces import PieceMissing

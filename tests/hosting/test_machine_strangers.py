@@ -18,7 +18,7 @@ from headrace.agent.control.control_transport import ControlServer, open_stream
 from headrace.engines.planning.host_certificates import make_certificates
 from headrace.hosting.machines.machine_messages import HostReport, TreePiece, decode_order, encode
 from headrace.hosting.machines.other_hosts import OtherHosts
-from headrace.instance.certificates import Certificates, read_certificates
+from headrace.instance.launch_plan import Certificates, read_certificates
 from headrace.runs.segments import Piece
 
 

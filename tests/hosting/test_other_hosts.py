@@ -19,7 +19,7 @@ from headrace.agent.control.control_messages import encode as encode_opening
 from headrace.agent.control.control_transport import ControlServer, open_stream
 from headrace.hosting.machines.machine_messages import HostReport, decode_order, encode
 from headrace.hosting.machines.other_hosts import OtherHosts
-from headrace.instance.certificates import read_certificates
+from headrace.instance.launch_plan import read_certificates
 
 
 def serve(made: Machines, wake: Callable[[], object]) -> ControlServer:

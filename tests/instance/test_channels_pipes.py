@@ -16,9 +16,8 @@ import pytest
 from channel_store import FakeStore
 
 from headrace.errors import HeadraceError, ObjectChanged, StorageError
-from headrace.instance.channels import object_listing, pipe_bytes
-from headrace.instance.channels.pipe_bytes import Epochs
-from headrace.instance.channels.pipes import Pipe
+from headrace.instance.channels import object_listing, pipes
+from headrace.instance.channels.pipes import Epochs, Pipe
 from headrace.instance.channels.stage_orders import ChannelOrder
 
 
@@ -71,21 +70,19 @@ def test_every_object_is_a_record(store, pool) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "size", [0, 1, pipe_bytes.PART - 1, pipe_bytes.PART, pipe_bytes.PART + 1, 9 * pipe_bytes.PART + 5]
-)
+@pytest.mark.parametrize("size", [0, 1, pipes.PART - 1, pipes.PART, pipes.PART + 1, 9 * pipes.PART + 5])
 def test_large_objects_come_in_parts_and_in_order(store, pool, size) -> None:
     data = os.urandom(size)
     store.objects = {"s3://b/train/x": data, "s3://b/train/y": b"end"}
     assert content(channel(), store, pool) == data + b"end"
-    assert max((length for _, _, length in store.reads), default=0) <= pipe_bytes.PART
+    assert max((length for _, _, length in store.reads), default=0) <= pipes.PART
     assert records(content(channel(record_wrapping="RecordIO"), store, pool)) == [data, b"end"]
 
 
 @pytest.mark.parametrize("wrapping", ["None", "RecordIO"])
 def test_gzip_is_decompressed_object_by_object_several_members_too(store, pool, wrapping, monkeypatch) -> None:
-    monkeypatch.setattr(pipe_bytes, "PART", 1000)
-    monkeypatch.setattr(pipe_bytes, "SPOOLED", 5000)
+    monkeypatch.setattr(pipes, "PART", 1000)
+    monkeypatch.setattr(pipes, "SPOOLED", 5000)
     first, second = os.urandom(20_000) + bytes(300_000), b"two"
     store.objects = {
         "s3://b/train/1.gz": gzip.compress(first[:10], mtime=0) + gzip.compress(first[10:], mtime=0),
@@ -109,7 +106,7 @@ def test_what_is_not_gzip_is_named(store, pool, data) -> None:
 
 
 def test_a_record_that_is_too_large_is_named(store, pool, monkeypatch) -> None:
-    monkeypatch.setattr("headrace.instance.channels.recordio.MAX_LENGTH", 4)
+    monkeypatch.setattr("headrace.instance.channels.pipes.MAX_RECORD", 4)
     with pytest.raises(StorageError, match="s3://b/train/a is larger than a RecordIO record"):
         content(channel(record_wrapping="RecordIO"), store, pool)
     store.objects = {"s3://b/train/a": gzip.compress(b"12345", mtime=0)}

@@ -12,10 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import UsageError
-from headrace.instance.channels import recordio
-from headrace.instance.channels.manifest import Ref, parse_augmented, parse_manifest
-from headrace.instance.channels.object_paths import check_names, name_of
-from headrace.instance.channels.shares import share, shuffled
+from headrace.instance.channels import pipes
+from headrace.instance.channels.object_listing import Ref, check_names, name_of, parse_augmented, parse_manifest
+from headrace.instance.channels.pipes import share, shuffled
 from headrace.instance.channels.stage_orders import ChannelOrder, StageOrder, read_order, write_orders
 
 
@@ -95,13 +94,13 @@ def test_a_shuffled_sharded_channel_deals_again_every_epoch() -> None:
 
 def test_a_record_is_what_dmlc_says() -> None:
     for data in (b"", b"a", b"abcd", b"abcde"):
-        record = recordio.header(len(data)) + data + recordio.padding(len(data))
+        record = pipes.record_header(len(data)) + data + pipes.record_padding(len(data))
         assert len(record) % 4 == 0
         magic, length = struct.unpack("<II", record[:8])
         assert (magic, length) == (0xCED7230A, len(data))
         assert record[8 + len(data) :] == b"\0" * (-len(data) % 4)
     with pytest.raises(ValueError, match="more than"):
-        recordio.header(1 << 29)
+        pipes.record_header(1 << 29)
 
 
 def test_a_manifest_appends_its_entries_to_the_prefix() -> None:

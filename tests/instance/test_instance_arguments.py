@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import UsageError
 from headrace.instance import hyperparameter_arguments
-from headrace.instance.program_arguments import decode, encode
+from headrace.instance.entry_command import decode, encode
 
 text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
 json_values = st.recursive(

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.instance import global_ranks, torch_distributed_variables
+from headrace.instance.frameworks import world_size
 from headrace.instance.launch_plan import TORCH_DISTRIBUTED, DistributionPlan, GroupPlan, HostPlan, LaunchPlan
-from headrace.instance.ranks import world_size
 
 
 def test_the_variables_of_one_rank(make_plan) -> None:

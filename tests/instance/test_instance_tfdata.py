@@ -2,6 +2,7 @@
 
 import pytest
 
+from headrace.instance.frameworks import is_tf_data, service_address, tf_data_servers
 from headrace.instance.launch_plan import (
     TORCH_DISTRIBUTED,
     DistributionPlan,
@@ -11,7 +12,6 @@ from headrace.instance.launch_plan import (
     Ports,
     TfDataPlan,
 )
-from headrace.instance.tfdata import is_tf_data, service_address, tf_data_servers
 
 
 def plan(prefix, *named, workers=1, ports=None, **fields):

@@ -7,9 +7,8 @@ import json
 import msgspec
 import pytest
 
+from headrace.instance.frameworks import tf_config, torchrun_command, torchrun_variables, worker_ports
 from headrace.instance.launch_plan import MULTI_WORKER_MIRRORED, TORCH_DISTRIBUTED, DistributionPlan, Elastic
-from headrace.instance.tfconfig import tf_config, worker_ports
-from headrace.instance.torchrun import torchrun_command, torchrun_variables
 
 
 def elastic_plan(make_plan):

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.instance import Environment, program_variables
+from headrace.instance.environment import format_name, format_value
 from headrace.instance.toolkit import SEARCH_PATH
-from headrace.instance.toolkit_variables import format_name, format_value
 from headrace.instance.variables import LEFT_OUT
 
 json_values = st.recursive(

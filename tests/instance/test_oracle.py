@@ -19,10 +19,10 @@ import pytest
 from oracle_cases import CASES, EVERY_TYPE, build, build_sdk_local_mode, random_hyperparameters
 
 from headrace.instance import Environment, hyperparameter_arguments, program_variables
+from headrace.instance.entry_command import decode, encode
+from headrace.instance.environment import format_name, format_value
 from headrace.instance.launch_plan import LaunchPlan
-from headrace.instance.program_arguments import decode, encode
 from headrace.instance.toolkit import SEARCH_PATH
-from headrace.instance.toolkit_variables import format_name, format_value
 from needs import require
 
 pytestmark = pytest.mark.oracle

@@ -9,7 +9,7 @@ from snippets import ONE, TWO
 
 from headrace.errors import Problem
 from headrace.job import Job
-from headrace.job.file.json_schema import job_schema
+from headrace.job.json_schema import job_schema
 
 Problems = Callable[..., tuple[Problem, ...]]
 

@@ -13,7 +13,7 @@ from snippets import TWO
 from headrace.engines.local.limits.cpu_shares import apportion, assign_cpus
 from headrace.errors import JobInvalid
 from headrace.job import InstanceGroup, Job, load_job
-from headrace.job.model.cpu_set import format_cpu_set, parse_cpu_set
+from headrace.job.model.field_types import format_cpu_set, parse_cpu_set
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from headrace.catalog import instance_types
-from headrace.job.sagemaker.check import check_request
-from headrace.job.sagemaker.shapes import FILE, Shape, create_training_job
+from headrace.job.sagemaker.check import FILE, Shape, check_request, create_training_job
 
 SCRIPT = Path(__file__).parent.parent.parent / "scripts" / "request_shapes.py"
 Place = tuple[str | int, ...]

@@ -11,12 +11,10 @@ from runpy import run_path
 import pytest
 from snippets import ONE, TWO
 
-from headrace.job import Job
-from headrace.job.file import yaml_document
-from headrace.job.file.json_schema import job_schema
+from headrace.job import Job, job_document
+from headrace.job.json_schema import job_schema, request_schema
 from headrace.job.model.fields import JobFields
-from headrace.job.problems.pydantic_errors import known_keys
-from headrace.job.sagemaker.request_schema import request_schema
+from headrace.job.problems.finding import known_keys
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -79,7 +77,7 @@ def test_both_schemas_are_valid_and_agree_with_the_rules(load: Callable[..., Job
         jsonschema.Draft202012Validator.check_schema(schema)
     validator = jsonschema.Draft202012Validator(job_schema())
     for text in (ONE, TWO + "distribution:\n  - {mpi: {enabled: true}, instance_groups: [dnn]}\ninputs: {a: data}\n"):
-        validator.validate(yaml_document.read(text).data)
+        validator.validate(job_document.read(text).data)
         validator.validate(json.loads(load(text).to_json()))
     for text in (
         ONE + "hyperparams: {}",
@@ -88,4 +86,4 @@ def test_both_schemas_are_valid_and_agree_with_the_rules(load: Callable[..., Job
         ONE.replace("ml.c5.xlarge", "c5.xlarge"),
         TWO.replace("name: dnn", "title: dnn"),
     ):
-        assert not validator.is_valid(yaml_document.read(text).data), text
+        assert not validator.is_valid(job_document.read(text).data), text

@@ -15,8 +15,7 @@ import asyncio
 import sys
 
 from headrace.agent.control.control_transport import send_command
-from headrace.instance.certificates import read_certificates
-from headrace.instance.launch_plan import read_plan
+from headrace.instance.launch_plan import read_certificates, read_plan
 from headrace.instance.lifeline import StopJob
 from headrace.instance.paths import base_directory
 from headrace.runs import CauseKind

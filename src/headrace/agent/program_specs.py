@@ -22,10 +22,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.instance import global_ranks
-from headrace.instance.certificates import certificate_files
 from headrace.instance.entry_command import entry_command
-from headrace.instance.launch_plan import MPI, SECRET_NAME, DistributionPlan, HostPlan, LaunchPlan, channel_dir
-from headrace.instance.tfdata import is_tf_data, tf_data_servers
+from headrace.instance.frameworks import is_tf_data, tf_data_servers
+from headrace.instance.launch_plan import (
+    MPI,
+    SECRET_NAME,
+    DistributionPlan,
+    HostPlan,
+    LaunchPlan,
+    certificate_files,
+    channel_dir,
+)
 
 FEED = "feed"
 TORCHRUN = "torchrun"

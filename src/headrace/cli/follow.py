@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING
 
-from headrace.job.stop_thread import RunLeft, StopThread
+from headrace.job.run_handle import RunLeft, StopThread
 from headrace.runs import EndOfRun, EventFollower, LogFollower, MetricFollower, Run, Selector, Status
 from headrace.runs.reader import POLL_SECONDS
 

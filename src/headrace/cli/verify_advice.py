@@ -20,7 +20,7 @@ from headrace.errors import HeadraceError, UsageError
 from headrace.insight.advise.advisor import Advised, Verified, verified
 from headrace.insight.advise.clusters import Candidate, by_cost, cores_per_vcpu
 from headrace.job import Job
-from headrace.job.model.cpu_set import format_cpu_set
+from headrace.job.model.field_types import format_cpu_set
 from headrace.job.problems.finding import JobSource
 from headrace.job.with_data_hosts import data_group_name, data_groups, with_data_hosts
 from headrace.own_runs import require_started_here

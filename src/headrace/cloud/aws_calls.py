@@ -12,8 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.aws_errors import AwsFault, fault_of
-from headrace.catalog.price_update import OFFER, newest, product_rows
-from headrace.catalog.prices import Price
+from headrace.catalog.prices import OFFER, Price, newest, product_rows
 from headrace.errors import CloudError, HeadraceError, UsageError
 from headrace.install_hint import install_hint
 

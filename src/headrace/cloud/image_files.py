@@ -19,7 +19,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import headrace
-from headrace.catalog.framework_images import SOURCE, VERSIONS, find_image, known_regions
+from headrace.catalog.aws_facts import SOURCE, VERSIONS, find_image, known_regions
 from headrace.errors import UsageError
 from headrace.host_libraries import LIBRARIES
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from headrace.engines.handle import Handle
     from headrace.instance.launch_plan import LaunchPlan
     from headrace.job import Job
-    from headrace.job.rules.unsupported import Unused
+    from headrace.job.rules.engine_rules import Unused
     from headrace.runs import Run
 
 __all__ = [

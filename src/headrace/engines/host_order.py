@@ -18,10 +18,9 @@ from headrace.hosting.inputs.host_facts import with_data_workers, with_memory, w
 from headrace.hosting.inputs.requirements import DEFAULT, environment_of, prepare_install
 from headrace.hosting.inputs.source_code import bring_code
 from headrace.instance.channels.channel_links import link
-from headrace.instance.code_copy import copy_code
-from headrace.instance.isolation_level import NO_ISOLATION
-from headrace.instance.launch_plan import LaunchPlan, plan_text, write_plan, write_secret
+from headrace.instance.launch_plan import NO_ISOLATION, LaunchPlan, plan_text, write_plan, write_secret
 from headrace.instance.paths import TreePaths
+from headrace.instance.tree import copy_code
 from headrace.private_folders import write_atomically
 from headrace.runs import RunPaths
 

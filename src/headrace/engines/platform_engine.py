@@ -37,9 +37,8 @@ from headrace.errors import EngineRefused, EngineUnreachable
 from headrace.job import Job
 from headrace.job.model.frozen_model import Part
 from headrace.job.problems.finding import Finding
-from headrace.job.rules.engine_rules import options_rules, own_hosts
+from headrace.job.rules.engine_rules import IDLE_ON_OWN_HOSTS, NO_RANGE, Unused, idle, options_rules, own_hosts
 from headrace.job.rules.raw_access import Data
-from headrace.job.rules.unsupported import IDLE_ON_OWN_HOSTS, NO_RANGE, Unused, idle
 from headrace.runs import Run, RunPaths
 
 

@@ -32,7 +32,7 @@ from headrace.instance.paths import DEFAULT_BASE
 from headrace.instance.s3 import AS_ENVIRONMENT, S3Access
 from headrace.job import Job, LocalOptions
 from headrace.job.problems.finding import Path
-from headrace.job.rules.unsupported import Unused
+from headrace.job.rules.engine_rules import Unused
 from headrace.runs import RunPaths, runs_dir
 
 

@@ -12,8 +12,7 @@ from headrace.catalog.aws_facts import why_no_bucket
 from headrace.errors import JobInvalid
 from headrace.job.model.field_types import AsMapping, Region, Seconds, one_line, one_of, text_of, whole
 from headrace.job.model.frozen_model import Part
-from headrace.job.problems.finding import JobSource, broken
-from headrace.job.problems.pydantic_errors import examine
+from headrace.job.problems.finding import JobSource, broken, examine
 
 BASE = "public.ecr.aws/docker/library/python:3.12-slim"
 """Docker's own image of Python, from AWS's registry, which needs no login."""

@@ -15,12 +15,11 @@ from headrace.grid.grid_file import GridFile, nearly_named
 from headrace.grid.lines.line import ENGINE, Line, digest_of
 from headrace.grid.lines.line_job import Template
 from headrace.grid.lines.read_lines import read_lines
-from headrace.job.file import yaml_document
+from headrace.job import job_document
 from headrace.job.find_engine import engine_names
-from headrace.job.load import load_job
+from headrace.job.job import load_job
 from headrace.job.model.fields import JobFields
-from headrace.job.problems.finding import JobSource, show, suggestion
-from headrace.job.problems.pydantic_errors import examine
+from headrace.job.problems.finding import JobSource, examine, show, suggestion
 
 Written = TypeVar("Written", bound=BaseModel)
 
@@ -118,10 +117,10 @@ def read_file(path: Path, model: type[Written], what: str) -> Written:
     """
     name = os.fspath(path)
     try:
-        text = path.read_bytes()[: yaml_document.MAX_BYTES + 1].decode("utf-8-sig")
+        text = path.read_bytes()[: job_document.MAX_BYTES + 1].decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise JobInvalid((Problem(what, f"cannot be read: {error}", file=name),)) from None
-    document = yaml_document.read(text)
+    document = job_document.read(text)
     findings = document.findings or examine(model, document.data)
     if findings:
         raise JobInvalid(JobSource(name, document.lines).problems(findings))

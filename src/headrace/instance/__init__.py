@@ -4,19 +4,13 @@ An engine (or SageMaker) writes the /opt/ml tree of a host; the agent turns it i
 user's programs; the programs read it through `Environment`.
 
     paths              where things lie below the base directory
-    tree               `build_tree`: writes the tree of one host
-    code_copy          its code directory, a copy of its own
-    environment        `Environment`: reads it, under the names of SageMaker's training toolkit
-    toolkit_variables  the SM_* variables that the toolkit sets
+    tree               `build_tree`: writes the tree of one host, with a copy of the code
+    environment        `Environment`: reads it, under the names of SageMaker's training toolkit, and its SM_* variables
     variables          `program_variables`: those, and headrace's own
-    reserved_hyperparameters  hyperparameters that the SDK adds
-    program_arguments  `hyperparameter_arguments`: hyperparameters as a program's argv
-    entry_command      the command line of an entry point
-    ranks              `torch_distributed_variables`: what torchrun tells a rank
-    torchrun, tfconfig, tfdata   what torchrun, MultiWorkerMirroredStrategy and tf.data.service are started with
+    entry_command      the command line of an entry point; `hyperparameter_arguments`: hyperparameters as its arguments
+    frameworks         what torch.distributed, torchrun, TensorFlow and tf.data.service are started with
     kept_files         what leaves a host, as the host sees it; `write_failure`, `read_failure`: output/failure
-    launch_plan        the launch plan, which goes beyond SageMaker's own files
-    isolation_level    a part of it: how hosts are kept apart
+    launch_plan        the launch plan, which goes beyond SageMaker's own files, and the run's secrets beside it
     lifeline           what an engine tells agents and coordinator
     machine            CPUs, GPUs and Neuron cores of this instance
     storage            folders and S3 buckets, with one interface (`files` and `s3` behind it)
@@ -36,11 +30,11 @@ _EXPORTS = {
     "TreePaths": "paths",
     "UnknownChannel": "environment",
     "build_tree": "tree",
-    "global_ranks": "ranks",
-    "hyperparameter_arguments": "program_arguments",
+    "global_ranks": "frameworks",
+    "hyperparameter_arguments": "entry_command",
     "program_variables": "variables",
     "read_failure": "kept_files",
-    "torch_distributed_variables": "ranks",
+    "torch_distributed_variables": "frameworks",
     "write_failure": "kept_files",
 }
 
@@ -59,11 +53,11 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from headrace.instance.entry_command import hyperparameter_arguments
     from headrace.instance.environment import Environment, UnknownChannel
+    from headrace.instance.frameworks import global_ranks, torch_distributed_variables
     from headrace.instance.kept_files import read_failure, write_failure
     from headrace.instance.paths import TreePaths
-    from headrace.instance.program_arguments import hyperparameter_arguments
-    from headrace.instance.ranks import global_ranks, torch_distributed_variables
     from headrace.instance.tree import Channel, build_tree
     from headrace.instance.variables import program_variables
 

@@ -10,6 +10,11 @@ Where it differs from the toolkit (each difference is in the table of tests/inst
 * `num_cpus` counts the CPUs that this process may use;
 * `distribution_hosts` follow the order in which the distribution names its groups, which is the order of the ranks;
 * `job_name` is also known without TRAINING_JOB_NAME.
+
+The SM_* variables that SageMaker's training toolkit sets, in its format. Pure.
+
+``SM_`` and the name in upper case (hyphens stay), a string as it is, None as the empty string, all else as compact JSON
+with sorted keys.
 """
 
 from __future__ import annotations
@@ -22,9 +27,8 @@ from typing import NoReturn, cast
 
 from headrace.errors import UsageError
 from headrace.instance import machine
+from headrace.instance.entry_command import decode, hyperparameter_arguments
 from headrace.instance.paths import BASE_VARIABLE, TreePaths, base_directory
-from headrace.instance.program_arguments import decode, hyperparameter_arguments
-from headrace.instance.toolkit_variables import toolkit_variables
 from headrace.sagemaker_parameters import (
     ABOUT_THE_JOB,
     GROUPS,
@@ -386,3 +390,75 @@ def _read(path: Path) -> dict[str, object]:
     if not isinstance(content, dict):
         raise UsageError(f"{path} holds no JSON object", "it is written by the engine, not by hand")
     return content
+
+
+# Properties of `Environment` that are variables under their own name.
+_SAME_NAME = (
+    "current_host",
+    "current_instance_group",
+    "current_instance_group_hosts",
+    "current_instance_type",
+    "distribution_instance_groups",
+    "framework_module",
+    "hosts",
+    "input_config_dir",
+    "input_data_config",
+    "input_dir",
+    "instance_groups",
+    "instance_groups_dict",
+    "is_hetero",
+    "log_level",
+    "model_dir",
+    "module_dir",
+    "module_name",
+    "network_interface_name",
+    "num_cpus",
+    "num_gpus",
+    "num_neurons",
+    "output_data_dir",
+    "output_dir",
+    "output_intermediate_dir",
+    "resource_config",
+    "user_entry_point",
+)
+
+
+def format_value(value: object) -> str:
+    """Returns a value as the toolkit writes it into a variable.
+
+    >>> format_value("a b"), format_value(None), format_value({"b": [1, True], "a": None})
+    ('a b', '', '{"a":null,"b":[1,true]}')
+    """
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def format_name(name: str) -> str:
+    """Returns the variable of a name: ``format_name("hp_batch-size") == "SM_HP_BATCH-SIZE"``."""
+    return f"SM_{name}".upper()
+
+
+def toolkit_variables(env: Environment, **instead: object) -> dict[str, str]:
+    """Returns the SM_* variables that SageMaker's training toolkit would set on this instance.
+
+    Args:
+        env: the instance.
+        **instead: properties that have another value than in `env`.
+    """
+    values = {**env, **instead}
+    named: dict[str, object] = {name: values[name] for name in _SAME_NAME}
+    named |= {
+        "hps": values["hyperparameters"],
+        "framework_params": values["additional_framework_parameters"],
+        "channels": sorted(env.channel_input_dirs),
+        "training_env": values,
+        "user_args": hyperparameter_arguments(env.hyperparameters),
+    }
+    if env.topology:
+        named["topology"] = env.topology
+    named |= {f"channel_{name}": path for name, path in env.channel_input_dirs.items()}
+    named |= {f"hp_{name}": value for name, value in env.hyperparameters.items()}
+    return {format_name(name): format_value(value) for name, value in named.items()}

@@ -10,17 +10,83 @@ travels as one more input channel:
     secret      32 random bytes as hex, mode 0600: the key of the job's control and feed connections
 
 `feed.json`, written by the agent for the training processes of its host, is described in `FeedHosts`.
+
+Certificates of a run's hosts, where they lie in an instance's tree.
+
+They travel with the plan and the secret, in headrace's own channel:
+
+    ca.pem     the run's certificate authority; it signed the certificates of this run's hosts and nothing else
+    tls.pem    certificate of this host, for its name in the run
+    tls.key    its private key, mode 0600
+
+Control connections are always under TLS, and both ends show a certificate. Where the job asks for it, feed connections
+are, too; there the server shows one, and the client proves with the secret who it is. The authority's own key is not
+kept.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from headrace.instance.isolation_level import Isolation
 from headrace.private_folders import write_atomically, write_private
+
+NAMESPACE = "namespace"
+SHARED_NETWORK = "shared_network"
+NO_ISOLATION = "none"
+BY_NODE = "auto"
+
+
+class Isolation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the hosts of one machine are kept apart.
+
+    Attributes:
+        level: ``none``: they share the machine's files, processes and network; ``shared_network``: its network only;
+            ``namespace``: nothing; ``auto``: every machine takes the best that works there.
+        why: why this level, in words.
+        outward: whether they reach other machines than the job's hosts.
+        why_not_outward: why not; empty if they do.
+        shared_code: whether each sees the run's one snapshot of the code, and has only what it changes for itself.
+    """
+
+    level: str = NO_ISOLATION
+    why: str = ""
+    outward: bool = True
+    why_not_outward: str = ""
+    shared_code: bool = False
+
+    @property
+    def own_files(self) -> bool:
+        """Whether every host has its own /opt/ml, /tmp, name, processes, and the hosts' names in its /etc/hosts."""
+        return self.level in {SHARED_NETWORK, NAMESPACE}
+
+    @property
+    def own_network(self) -> bool:
+        """Whether every host has a network of its own: its addresses, its ports, and a limit of its bandwidth."""
+        return self.level == NAMESPACE
+
+    def words(self) -> str:
+        """Returns in one line how hosts are isolated, why, and what they cannot reach.
+
+        >>> Isolation("none", "engines.local.isolation says so").words()
+        'isolation: none (engines.local.isolation says so)'
+        """
+        why = f" ({self.why})" if self.why else ""
+        alone = "" if self.outward else f"; hosts reach only each other: {self.why_not_outward}"
+        return f"isolation: {self.level}{why}{alone}"
+
+
+def is_loopback(address: str) -> bool:
+    """Tells whether a host is a loopback address of a machine, which it then shares with others; False for a name."""
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:  # a name, as on SageMaker
+        return False
+
 
 CHANNEL = "headrace"
 PLAN_NAME = "plan.json"
@@ -41,8 +107,8 @@ class Ports(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         control: coordinator, and the supervisor of the leader, on its host only.
         feed: feed server, on every host that runs data workers.
         master: MASTER_PORT of torch.distributed, on the first host of the distribution.
-        tf_data: dispatcher of tf.data.service; its workers have the ports after it, see `headrace.instance.tfdata`.
-        tf_config: workers of MultiWorkerMirroredStrategy, see `headrace.instance.tfconfig`.
+        tf_data: dispatcher of tf.data.service; its workers have the ports after it, see `headrace.instance.frameworks`.
+        tf_config: workers of MultiWorkerMirroredStrategy, see `headrace.instance.frameworks`.
     """
 
     control: int = CONTROL_PORT
@@ -428,3 +494,46 @@ def read_plan(base_dir: str | os.PathLike[str]) -> LaunchPlan:
 def read_secret(base_dir: str | os.PathLike[str]) -> bytes:
     """Reads the job's secret: 32 bytes. Raises OSError or ValueError."""
     return bytes.fromhex((channel_dir(base_dir) / SECRET_NAME).read_text())
+
+
+CA_NAME = "ca.pem"
+CERTIFICATE_NAME = "tls.pem"
+KEY_NAME = "tls.key"
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """What one host has, each as PEM."""
+
+    ca: bytes
+    certificate: bytes
+    key: bytes
+
+
+@dataclass(frozen=True)
+class CertificateFiles:
+    """Where it has them."""
+
+    ca: Path
+    certificate: Path
+    key: Path
+
+
+def certificate_files(base_dir: str | os.PathLike[str]) -> CertificateFiles:
+    """Returns where a host's certificates are."""
+    folder = channel_dir(base_dir)
+    return CertificateFiles(folder / CA_NAME, folder / CERTIFICATE_NAME, folder / KEY_NAME)
+
+
+def write_certificates(base_dir: str | os.PathLike[str], certificates: Certificates) -> None:
+    """Writes them into a tree that has the plan already. Raises OSError."""
+    files = certificate_files(base_dir)
+    write_atomically(files.ca, certificates.ca)
+    write_atomically(files.certificate, certificates.certificate)
+    write_atomically(files.key, certificates.key, mode=0o600)
+
+
+def read_certificates(base_dir: str | os.PathLike[str]) -> Certificates:
+    """Reads them. Raises OSError."""
+    files = certificate_files(base_dir)
+    return Certificates(files.ca.read_bytes(), files.certificate.read_bytes(), files.key.read_bytes())

@@ -6,25 +6,165 @@ that hold JSON; the reserved ones are in `reserved`. SageMaker's own training to
 
 Code is copied: every host has its own. Input data is not. A channel is a symlink to the user's directory, or a
 directory with a symlink to his file. Channels of another kind come later, see `headrace.instance.channels`.
+
+The reserved hyperparameters: what the SageMaker SDK writes beside the user's own. Pure.
+
+A job that was made of a CreateTrainingJob request gets none of them: what its hyperparameters are, the request says.
+
+Those that mean something outside AWS, for every host of the job:
+
+    sagemaker_program                                  the entry point of the host's group, if it has one
+    sagemaker_job_name                                 the job's name
+    sagemaker_container_log_level                      20, unless the user says otherwise
+    sagemaker_region                                   only when the job runs in one
+
+and with a distribution:
+
+    sagemaker_torch_distributed_enabled                torch_distributed
+    sagemaker_mpi_enabled                              mpi, and horovod, which is mpi
+    sagemaker_mpi_num_of_processes_per_host
+    sagemaker_mpi_custom_mpi_options                   the user's options as one line
+    sagemaker_multi_worker_mirrored_strategy_enabled   multi_worker_mirrored_strategy
+    sagemaker_distribution_instance_groups             its groups, in rank order
+
+A job may have several distributions, which a request to SageMaker cannot express. A host of one of them finds that one,
+as it would in a job of its own. A host of none finds the groups of all.
+
+There is no sagemaker_submit_directory: the code is in place already, which SageMaker's training toolkit sees.
+
+The code directory of one instance: a copy of its own of what the user has sent, as a container gets one.
+
+What a program writes into its working directory is then seen by no other instance, and what was sent stays as it was.
+Where the file system can, a copy shares the blocks of its original until one of them is written to (reflink).
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
+import shlex
+import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from headrace.errors import UsageError
-from headrace.instance import launch_plan, program_arguments, reserved_hyperparameters
+from headrace.instance import entry_command, launch_plan
 from headrace.instance.channels.channel_links import link
-from headrace.instance.code_copy import copy_code
 from headrace.instance.paths import TreePaths
 from headrace.name_order import by_number
 from headrace.private_folders import write_atomically
+from headrace.sagemaker_parameters import GROUPS, JOB_NAME, LOG_LEVEL, NAMES, PROGRAM, REGION
+
+_FICLONE = 0x40049409  # of linux/fs.h
+
+
+def shares_blocks(folder: Path) -> bool:
+    """Tells whether files of a folder can share their blocks, by trying it. Raises OSError: it cannot be written."""
+    with tempfile.TemporaryFile(dir=folder) as file, tempfile.TemporaryFile(dir=folder) as copy:
+        file.write(b"x")
+        file.flush()
+        return _clone(file.fileno(), copy.fileno())
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Copies a file, or that to which a link leads, with mode and times. Raises OSError; there must be no target."""
+    with source.open("rb") as file, target.open("xb") as copy:
+        cloned = _clone(file.fileno(), copy.fileno())
+    if not cloned:
+        shutil.copyfile(source, target)
+    shutil.copystat(source, target)
+
+
+def _clone(source: int, target: int) -> bool:
+    try:
+        fcntl.ioctl(target, _FICLONE, source)
+    except OSError:  # another file system, or one that cannot: whoever copies then is told what is wrong
+        return False
+    return True
+
+
+def copy_code(source: Path, target: Path) -> None:
+    """Copies a directory of code: files with mode and times, symlinks as they are.
+
+    What is there already is left when it is the same; so a tree may be built twice.
+
+    Args:
+        source: the code: directories, files and symlinks, nothing else.
+        target: the instance's directory; its parent exists.
+
+    Raises:
+        FileExistsError: something else is there already; nothing of it is changed.
+        OSError: something cannot be read or written.
+    """
+    target.mkdir(exist_ok=True)
+    there = {entry.name for entry in target.iterdir()}
+    with os.scandir(source) as entries:
+        for entry in entries:
+            path, copy = Path(entry.path), target / entry.name
+            if entry.is_dir(follow_symlinks=False):
+                copy_code(path, copy)
+            elif entry.name in there:
+                if not _same(path, copy):
+                    raise FileExistsError(f"{copy} is there already, and is not {path}")
+            elif entry.is_symlink():
+                shutil.copy2(path, copy, follow_symlinks=False)
+            else:
+                copy_file(path, copy)
+    shutil.copymode(source, target)
+
+
+def _same(path: Path, copy: Path) -> bool:
+    if path.is_symlink() or copy.is_symlink():
+        return path.is_symlink() and copy.is_symlink() and path.readlink() == copy.readlink()
+    return copy.is_file() and path.read_bytes() == copy.read_bytes()
+
+
+_INFO = 20  # logging.INFO
+
+
+def job_parameters(job_name: str, entry_point: str, region: str = "") -> dict[str, object]:
+    """Returns those of every job, as values."""
+    parameters: dict[str, object] = {JOB_NAME: job_name}
+    if entry_point:
+        parameters[PROGRAM] = entry_point
+    return parameters | ({REGION: region} if region else {})
+
+
+def default_parameters() -> dict[str, object]:
+    """Returns those that the user may set himself."""
+    return {LOG_LEVEL: _INFO}
+
+
+def distribution_parameters(
+    worlds: Sequence[launch_plan.DistributionPlan], group: str, processes: Mapping[str, int]
+) -> dict[str, object]:
+    """Returns those of the distributions, as values.
+
+    Args:
+        worlds: all distributions of the job.
+        group: the host's group.
+        processes: group to its ranks on each host; of a group outside of MPI it is not read.
+
+    Raises:
+        KeyError: a kind of distribution that does not exist.
+    """
+    own = [world for world in worlds if group in world.groups] or list(worlds)
+    parameters: dict[str, object] = {}
+    for world in own:
+        parameters[NAMES[world.kind, "enabled"]] = True
+        if world.kind == launch_plan.MPI:
+            counted = group if group in world.groups else world.groups[0]
+            parameters[NAMES["mpi", "processes_per_host"]] = processes[counted]
+            parameters[NAMES["mpi", "custom_mpi_options"]] = shlex.join(world.options)
+    if own:
+        parameters[GROUPS] = [name for world in own for name in world.groups]
+    return parameters
+
 
 _CHANNEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
@@ -132,11 +272,11 @@ def build_tree(
     encoded = dict(texts or {})
     if not verbatim:
         processes = {group.name: group.processes_per_host for group in groups}
-        added = program_arguments.encode(
-            reserved_hyperparameters.default_parameters()
+        added = entry_command.encode(
+            default_parameters()
             | dict(hyperparameters or {})
-            | reserved_hyperparameters.job_parameters(job_name, entry_point, region)
-            | reserved_hyperparameters.distribution_parameters(distributions, own, processes)
+            | job_parameters(job_name, entry_point, region)
+            | distribution_parameters(distributions, own, processes)
         )
         encoded = added | encoded
     resources = resource_config(current_host, groups, network_interface_name)

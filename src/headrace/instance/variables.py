@@ -19,13 +19,12 @@ from pathlib import Path
 
 from headrace.instance import toolkit
 from headrace.instance.entry_command import search_path
-from headrace.instance.environment import TF_DATA_SERVICE, Environment
+from headrace.instance.environment import TF_DATA_SERVICE, Environment, format_name, format_value, toolkit_variables
+from headrace.instance.frameworks import service_address
 from headrace.instance.launch_plan import MASTER_PORT, LaunchPlan
 from headrace.instance.lifeline import PACKAGE_ENTRY
 from headrace.instance.machine import VISIBLE_GPUS
 from headrace.instance.paths import BASE_VARIABLE
-from headrace.instance.tfdata import service_address
-from headrace.instance.toolkit_variables import format_name, format_value, toolkit_variables
 
 LEFT_OUT = "HEADRACE_LEFT_OUT"
 MAX_VARIABLE_BYTES = 131_071  # Linux: 32 pages for NAME=value with its final NUL (MAX_ARG_STRLEN in binfmts.h)

@@ -6,8 +6,7 @@
 Both raise `headrace.errors.JobInvalid` with all problems at once. Pure data: nothing is started here.
 """
 
-from headrace.job.job import Job
-from headrace.job.load import load_job
+from headrace.job.job import Job, load_job
 from headrace.job.model.fields import InstanceGroup, LocalOptions, TrainingInput
 from headrace.job.run_handle import RunHandle
 

@@ -7,30 +7,37 @@ does not change, and only `check_files` and `fit` look at the machine.
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, cast
 
 from pydantic import PrivateAttr
 
 from headrace.errors import EngineRefused, JobInvalid, Problem
-from headrace.job.file import yaml_document
-from headrace.job.file.plain_data import dump, plain
+from headrace.job import job_document
 from headrace.job.find_engine import find_engine
+from headrace.job.job_document import MAX_BYTES, apply, dump, plain
+from headrace.job.model.field_types import JOB_NAME_CHARACTERS, cut_name
 from headrace.job.model.fields import InstanceGroup, JobFields, TrainingInput
 from headrace.job.model.job_topology import Structure
 from headrace.job.problems import finding as findings
-from headrace.job.problems.pydantic_errors import examine
+from headrace.job.problems.finding import JobSource, examine
 from headrace.job.rules import job_rules, local_files
-from headrace.job.rules.engine_rules import service_rules
+from headrace.job.rules.engine_rules import Unused, service_rules
 from headrace.job.rules.kubernetes_rules import in_volumes
-from headrace.job.rules.unsupported import Unused
 from headrace.job.run_handle import CtrlC, RunHandle, wait_for_success
-from headrace.job.sagemaker.check import check_request
-from headrace.job.sagemaker.field_map import HYPERPARAMETERS
-from headrace.job.sagemaker.from_request import read_request, with_local_places
-from headrace.job.sagemaker.to_request import beyond_request, unfit, write_request
+from headrace.job.sagemaker.check import check_request, is_request
+from headrace.job.sagemaker.translation import (
+    HYPERPARAMETERS,
+    Translated,
+    beyond_request,
+    read_request,
+    unfit,
+    with_local_places,
+    write_request,
+)
 
 
 class _Engine(Protocol):
@@ -305,11 +312,11 @@ class Job(Structure):
 
     def to_yaml(self) -> str:
         """Returns a job file for this job. Relative paths stay as they are."""
-        return yaml_document.write(self.to_data())
+        return job_document.write(self.to_data())
 
     def to_json(self) -> str:
         """Returns the job as JSON, with the keys of the job file; it is a job file as well."""
-        return yaml_document.write_json(self.to_data())
+        return job_document.write_json(self.to_data())
 
     def fit(
         self,
@@ -385,3 +392,76 @@ def _within(path: findings.Path, places: set[findings.Path]) -> bool:
 def find_problems(data: Mapping[str, object]) -> list[findings.Finding]:
     """Returns every broken rule of a job that is given as plain data. Pure: no file is looked for."""
     return examine(JobFields, job_rules.shortened(data)) + job_rules.check(data)
+
+
+_PROGRAMS = (".py", ".sh", ".ipynb")
+
+
+def load_job(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Job:
+    """Reads a job file, applies overrides and checks everything, the files that it names included.
+
+    Args:
+        path: the job file, or a file with a CreateTrainingJob request; the keys tell which it is. Relative paths in it
+            are relative to its folder.
+        overrides: ``a.b.c=value`` each, as after ``--set``.
+
+    Returns:
+        The job. Without `job_name` it is named after the file.
+
+    Raises:
+        JobInvalid: with all problems, in the order of the file, those of overrides last.
+    """
+    file = Path(path)
+    name = os.fspath(path)
+    written = job_document.read(_text(file, name))
+    if written.findings and not written.data:  # nothing was read: overrides of nothing say nothing
+        raise JobInvalid(JobSource(name, written.lines, {}).problems(written.findings))
+    read = read_request(written.data) if is_request(written.data) else Translated(written.data)
+    final = apply(read.data, overrides)
+    source = JobSource(name, written.lines, final.texts, read.names)
+    wrong = written.findings + final.findings
+    if read.names:
+        replaced = {place for key, place in read.names.items() if any(key[: len(path)] == path for path in final.texts)}
+        refused = (finding for finding in check_request(written.data) if finding.path not in replaced)
+        wrong += with_local_places(refused, read)
+    if wrong and not final.data:
+        raise JobInvalid(source.problems(wrong))
+    data = {key: value for key, value in final.data.items() if value is not None}
+    stem = file.name.rpartition(".")[0] or file.name  # pathlib has another one of "....yaml" since Python 3.14
+    return Job.from_source({"job_name": job_name_of(stem), **data}, source, file.absolute().parent, wrong)
+
+
+def job_name_of(stem: str) -> str:
+    """Makes a job name of a file's name: every run of other characters than letters and digits becomes a hyphen.
+
+    >>> job_name_of("my_job v2")
+    'my-job-v2'
+    """
+    return cut_name(re.sub(r"[^a-zA-Z0-9]+", "-", stem).strip("-"), JOB_NAME_CHARACTERS) or "job"
+
+
+def _text(file: Path, name: str) -> str:
+    try:
+        with file.open("rb") as opened:
+            raw = opened.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise _unreadable(name, "does not exist", hint="give the path of a job file") from None
+    except IsADirectoryError:
+        raise _unreadable(name, "is a folder", hint="give the path of a job file, e.g. job.yaml in it") from None
+    except OSError as error:
+        raise _unreadable(name, f"cannot be read: {error.strerror}") from None
+    if file.suffix in _PROGRAMS:
+        hint = f"`headrace init {file}` writes a job file for it"
+        raise _unreadable(name, "is a program, not a job file", hint=hint)
+    if len(raw) > MAX_BYTES:
+        hint = "put data into a channel, and code into source_dir"
+        raise _unreadable(name, f"must have at most {MAX_BYTES // 1_000_000} MB", hint=hint)
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise _unreadable(name, "must be UTF-8 text", line=line) from None
+
+
+def _unreadable(name: str, message: str, line: int = 0, hint: str = "") -> JobInvalid:
+    return JobInvalid((Problem("job file", message, file=name, line=line, hint=hint),))

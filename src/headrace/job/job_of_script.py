@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeGuard
 
 from headrace.errors import UsageError
-from headrace.job.load import job_name_of
+from headrace.job.job import job_name_of
 
 _CHANNEL = "SM_CHANNEL_"
 _OUTPUT = re.compile(r"out|sav|log|ckpt|checkpoint|model|result|tmp|temp|cache|work", re.IGNORECASE)

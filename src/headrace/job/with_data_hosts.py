@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from headrace.job.file.plain_data import dump
 from headrace.job.job import Job
+from headrace.job.job_document import dump
 
 DATA_GROUP = "data_group"
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from headrace.runs.state import RunState
 
 _SEEN = frozenset({SecondaryStatus.TRAINING, SecondaryStatus.STOPPING})  # without being told
-_DISPATCHER = "tf-dispatcher"  # its stream; `headrace.instance.tfdata` names it, which this room may not import
+_DISPATCHER = "tf-dispatcher"  # its stream; `headrace.instance.frameworks` names it, which this room may not import
 
 
 def counted(number: int, what: str) -> str:

@@ -23,9 +23,16 @@ from headrace.errors import UsageError
 from headrace.job import TrainingInput
 from headrace.job.model.fields import JobFields
 from headrace.job.problems.finding import Path
-from headrace.job.sagemaker.field_map import ARGUMENTS, CHANNELS, ENTRYPOINT, HYPERPARAMETERS, VALUES, put
-from headrace.job.sagemaker.from_request import read_request
-from headrace.job.sagemaker.to_request import channel_member
+from headrace.job.sagemaker.translation import (
+    ARGUMENTS,
+    CHANNELS,
+    ENTRYPOINT,
+    HYPERPARAMETERS,
+    VALUES,
+    channel_member,
+    put,
+    read_request,
+)
 from headrace.sagemaker_parameters import LOG_LEVEL, REGION
 
 SERVICE = "sagemaker"

@@ -22,8 +22,7 @@ from headrace.child_python import runs_in
 from headrace.errors import JobInvalid, Problem, RunFailed, UsageError
 from headrace.job import Job
 from headrace.job.run_handle import CtrlC
-from headrace.job.sagemaker.field_map import CHANNELS, get, put
-from headrace.job.sagemaker.from_request import read_request
+from headrace.job.sagemaker.translation import CHANNELS, get, put, read_request
 
 _NAME_LENGTH = 63
 _STAMP = "%Y-%m-%d-%H-%M-%S"

@@ -16,7 +16,7 @@ from headrace.home import home_dir
 from headrace.instance import storage
 from headrace.instance.storage import Store
 from headrace.job.model.path_types import LOCAL_BUCKET
-from headrace.job.sagemaker.from_request import with_places
+from headrace.job.sagemaker.translation import with_places
 from headrace.private_folders import make_closed
 
 NAME = LOCAL_BUCKET

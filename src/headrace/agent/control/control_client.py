@@ -24,9 +24,8 @@ from headrace.agent.control.control_messages import (
     Report,
 )
 from headrace.agent.control.control_transport import HANDSHAKE_SECONDS, Connection, connect
-from headrace.instance.certificates import Certificates
-from headrace.instance.launch_plan import HostPlan
-from headrace.processes.stopped_time import RunningClock
+from headrace.instance.launch_plan import Certificates, HostPlan
+from headrace.processes.process_table import RunningClock
 
 _log = logging.getLogger(__name__)
 

@@ -44,7 +44,7 @@ from headrace.agent.control.control_messages import (
     encode,
 )
 from headrace.errors import HeadraceError
-from headrace.instance.certificates import Certificates
+from headrace.instance.launch_plan import Certificates
 from headrace.instance.lifeline import Command
 
 _log = logging.getLogger(__name__)

@@ -17,8 +17,7 @@ from headrace.agent.control.control_transport import ControlServer
 from headrace.agent.coordinator.budget_limits import NOTHING, Used
 from headrace.agent.coordinator.host_state import Effects
 from headrace.agent.coordinator.state_machine import Coordinator
-from headrace.instance.certificates import Certificates
-from headrace.instance.launch_plan import LaunchPlan
+from headrace.instance.launch_plan import Certificates, LaunchPlan
 from headrace.instance.lifeline import AgentGone, Command, StopJob
 from headrace.runs import Cause, CauseKind, EventWriter, Status
 from headrace.runs.events import HostLost, HostRegistered, HostReleased, JobFinished

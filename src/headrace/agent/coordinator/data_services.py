@@ -27,8 +27,8 @@ import msgspec
 from headrace.agent.control.control_messages import ServerDown, ServerUp
 from headrace.agent.coordinator.host_state import LOST, READY, STARTING, HostState, ServerState
 from headrace.agent.coordinator.stall import Missing
+from headrace.instance.frameworks import DISPATCHER
 from headrace.instance.launch_plan import FeedHost, LaunchPlan
-from headrace.instance.tfdata import DISPATCHER
 from headrace.runs.cause import Cause, CauseKind
 from headrace.runs.events import ServerReady
 

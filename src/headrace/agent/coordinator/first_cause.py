@@ -29,8 +29,8 @@ import msgspec
 from headrace.agent.control.control_messages import SHOWN_LINES, Exited
 from headrace.agent.coordinator.error_line import error_line
 from headrace.agent.program_specs import is_launcher
+from headrace.instance.frameworks import world_size
 from headrace.instance.launch_plan import LaunchPlan
-from headrace.instance.ranks import world_size
 from headrace.runs.cause import Cause, CauseKind
 from headrace.runs.run_paths import AGENT
 

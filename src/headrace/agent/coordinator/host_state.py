@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from headrace.agent.control.control_messages import SILENCE_LIMIT, Demand, Exited, Heartbeat, StopOrder
 from headrace.agent.program_specs import expected_streams, is_of_mpirun
+from headrace.instance.frameworks import tf_data_servers
 from headrace.instance.launch_plan import LaunchPlan
-from headrace.instance.tfdata import tf_data_servers
 from headrace.runs.cause import Cause, CauseKind
 from headrace.runs.events import Event
 from headrace.runs.run_paths import AGENT

@@ -14,8 +14,8 @@ from headrace.agent.coordinator.first_cause import Suspect, SuspectKind
 from headrace.agent.coordinator.host_state import HostState
 from headrace.agent.launchers.mpi_remote import check_daemon
 from headrace.agent.program_specs import MPIRUN
+from headrace.instance.frameworks import world_size
 from headrace.instance.launch_plan import MPI, LaunchPlan
-from headrace.instance.ranks import world_size
 from headrace.runs.cause import Cause, CauseKind
 
 LIMIT = 1000  # requests of one host; mpirun asks once for each of its hosts

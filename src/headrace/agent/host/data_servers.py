@@ -15,8 +15,8 @@ from headrace.agent.host.programs import HostPrograms
 from headrace.agent.host.restarted_server import RestartedServer
 from headrace.agent.program_specs import FEED, feed_socket, programs_of, service_argv
 from headrace.exit_status import split_status
+from headrace.instance.frameworks import DISPATCHER
 from headrace.instance.launch_plan import FEED_NAME, SECRET_NAME, FeedHosts, LaunchPlan, channel_dir
-from headrace.instance.tfdata import DISPATCHER
 from headrace.private_folders import write_atomically
 from headrace.processes.process_table import TICKS, look
 from headrace.record_files import decode_record

@@ -18,15 +18,12 @@ from headrace.agent.host.host_python import FOLDER, python_on_top, variables_of
 from headrace.agent.program_specs import ProgramSpec, feed_hosts, program_argv
 from headrace.feed.metrics.metric_file import METRICS_VARIABLE
 from headrace.instance import Environment, hyperparameter_arguments, program_variables, torch_distributed_variables
-from headrace.instance.certificates import certificate_files
 from headrace.instance.entry_command import make_executable
 from headrace.instance.environment import TF_DATA_SERVICE
-from headrace.instance.launch_plan import FEED_NAME, MULTI_WORKER_MIRRORED, LaunchPlan, channel_dir
+from headrace.instance.frameworks import is_tf_data, tf_config, torchrun_command, torchrun_variables
+from headrace.instance.launch_plan import FEED_NAME, MULTI_WORKER_MIRRORED, LaunchPlan, certificate_files, channel_dir
 from headrace.instance.lifeline import ATTEMPT, COST, MACHINE_PYTHON, OF_PLATFORM, RUN_ID, SCRATCH, SPENT
 from headrace.instance.machine import VISIBLE_GPUS
-from headrace.instance.tfconfig import tf_config
-from headrace.instance.tfdata import is_tf_data
-from headrace.instance.torchrun import torchrun_command, torchrun_variables
 from headrace.processes.oom import FD_VARIABLE
 from headrace.runs.disk.unkept_files import clock_of
 

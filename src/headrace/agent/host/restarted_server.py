@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 
 from headrace.agent.host.process import Running
-from headrace.processes.stopped_time import Idling, RunningClock
+from headrace.processes.process_table import Idling, RunningClock
 from headrace.runs.cause import Cause, CauseKind
 
 _log = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from headrace.agent.host.programs import HostPrograms, exit_of
 from headrace.agent.launchers.launched_ranks import END_REQUESTS, HostRanks
 from headrace.agent.launchers.mpi_variables import rank_variables
 from headrace.agent.program_specs import TORCHRUN, ProgramSpec
-from headrace.processes.stopped_time import is_stopped
+from headrace.processes.process_table import is_stopped
 
 # What torchrun changes when it starts the ranks again, after a failure or with other hosts.
 _GENERATION = ("TORCHELASTIC_RESTART_COUNT", "WORLD_SIZE", "GROUP_RANK", "MASTER_PORT")

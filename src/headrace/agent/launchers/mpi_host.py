@@ -43,10 +43,10 @@ from headrace.agent.launchers.launched_ranks import END_REQUESTS, HostRanks
 from headrace.agent.launchers.mpi_remote import check_daemon, daemon_name, expand, parse_daemon
 from headrace.agent.program_specs import MPIRUN, ProgramSpec
 from headrace.child_python import module_command
+from headrace.instance.frameworks import world_size
 from headrace.instance.launch_plan import DistributionPlan
-from headrace.instance.ranks import world_size
+from headrace.processes.process_table import is_stopped
 from headrace.processes.spawn import UTF8
-from headrace.processes.stopped_time import is_stopped
 from headrace.runs import Cause, CauseKind
 
 _log = logging.getLogger(__name__)

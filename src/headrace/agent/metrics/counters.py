@@ -8,8 +8,7 @@ import os
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from headrace.instance.isolation_level import is_loopback
-from headrace.instance.launch_plan import LaunchPlan
+from headrace.instance.launch_plan import LaunchPlan, is_loopback
 from headrace.processes.oom import FD_VARIABLE
 from headrace.processes.process_table import TICKS, Process, read_proc
 

@@ -33,8 +33,7 @@ from headrace.agent.metrics.gpus import Gpus, gpus_of
 from headrace.agent.metrics.log_metrics import LogValues
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.paths import base_directory
-from headrace.processes.process_table import PAGE, TICKS
-from headrace.processes.process_tree import ProcessTree
+from headrace.processes.process_table import PAGE, TICKS, ProcessTree
 from headrace.runs import EventWriter, MetricWriter, RunPaths, Stream
 from headrace.runs.metric_records import HostSecond
 from headrace.runs.run_paths import HOST, VALUES

@@ -66,8 +66,7 @@ def schema(request: bool) -> None:
       # yaml-language-server: $schema=headrace.schema.json
     """
     from headrace.cli.options import echo_json
-    from headrace.job.file.json_schema import job_schema
-    from headrace.job.sagemaker.request_schema import request_schema
+    from headrace.job.json_schema import job_schema, request_schema
 
     echo_json(request_schema() if request else job_schema())
 

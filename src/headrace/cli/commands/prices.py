@@ -11,8 +11,7 @@ import click
 from headrace.cli.options import output_option, region_option
 
 if TYPE_CHECKING:
-    from headrace.catalog.price_update import PriceChange
-    from headrace.catalog.prices import Price
+    from headrace.catalog.prices import Price, PriceChange
 
 
 _HELP = ("--help", "-h")
@@ -126,7 +125,7 @@ def update(files: tuple[Path, ...], regions: tuple[str, ...], profile: str | Non
     """
     from datetime import datetime, timezone
 
-    from headrace.catalog import price_update
+    from headrace.catalog import prices
     from headrace.catalog.prices import own_list
     from headrace.errors import UsageError
 
@@ -135,7 +134,7 @@ def update(files: tuple[Path, ...], regions: tuple[str, ...], profile: str | Non
     today = datetime.now(timezone.utc).date().isoformat()
     found: list[Price] = []
     for file in files:
-        found += price_update.read_price_file(file, today)
+        found += prices.read_price_file(file, today)
     if not files:
         found += _asked(regions, profile, today)
     new = [price for price in found if not regions or price.region in regions]
@@ -143,9 +142,9 @@ def update(files: tuple[Path, ...], regions: tuple[str, ...], profile: str | Non
     if not new or lacking:
         where = f" in {', '.join(lacking)}" if lacking else ""
         raise UsageError(f"no price of training{where} was found", hint="is the region's name right? e.g. eu-west-1")
-    changes = price_update.changes(new)
-    rows = price_update.updated(new)
-    path = own_list() if dry_run else price_update.write_list(rows, today)
+    changes = prices.changes(new)
+    rows = prices.updated(new)
+    path = own_list() if dry_run else prices.write_list(rows, today)
     _show(path, new, changes, dry_run, output)
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 
-from headrace.catalog.price_update import PriceChange
-from headrace.catalog.prices import Price
+from headrace.catalog.prices import Price, PriceChange
 from headrace.insight import CostReport, Projection
 from headrace.insight.cost.billing import age_text, amount, origin
 from headrace.insight.render.document import (

@@ -28,7 +28,7 @@ from headrace.insight.render.plain_text import MISSING, number, spread
 from headrace.measuring.watch import STOPPED
 
 if TYPE_CHECKING:
-    from headrace.instance.isolation_level import Isolation
+    from headrace.instance.launch_plan import Isolation
 
 
 def trial_document(report: TrialReport) -> Document:

@@ -28,27 +28,26 @@ from headrace.insight.cost.projection import Projection, project
 from headrace.insight.figures.run_files import PlannedGroup
 from headrace.insight.render.document import Document, Heading, Section, Sentence, document, section, sentences, table
 from headrace.instance import Environment
-from headrace.instance.isolation_level import Isolation
+from headrace.instance.entry_command import hyperparameter_arguments
+from headrace.instance.frameworks import tf_data_servers, torchrun_command
 from headrace.instance.launch_plan import (
     MPI,
     DistributionPlan,
     GroupPlan,
     HostPlan,
+    Isolation,
     LaunchPlan,
     Ports,
     Retry,
     TfDataPlan,
 )
-from headrace.instance.program_arguments import hyperparameter_arguments
-from headrace.instance.tfdata import tf_data_servers
-from headrace.instance.torchrun import torchrun_command
 from headrace.instance.tree import resource_config
-from headrace.job.model.cpu_set import format_cpu_set
+from headrace.job.model.field_types import format_cpu_set
 from headrace.runs.event_text import counted
 
 if TYPE_CHECKING:
     from headrace.job import Job
-    from headrace.job.rules.unsupported import Unused
+    from headrace.job.rules.engine_rules import Unused
 
 
 class ProgramView(msgspec.Struct, frozen=True):

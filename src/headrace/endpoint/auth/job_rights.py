@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from headrace.job.sagemaker.field_map import CHANNELS, get
+from headrace.job.sagemaker.translation import CHANNELS, get
 
 Place = tuple[str, bytes]
 """A bucket, and what a key there begins with."""

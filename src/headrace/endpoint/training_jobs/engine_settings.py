@@ -11,7 +11,7 @@ from pathlib import Path
 
 from headrace.errors import JobInvalid, UsageError
 from headrace.job import Job
-from headrace.job.file.overrides import apply, parse_path
+from headrace.job.job_document import apply, parse_path
 from headrace.job.problems.finding import JobSource
 
 GROUPS = "groups"

@@ -20,8 +20,7 @@ from headrace.endpoint.wire.requests import refusal
 from headrace.errors import EngineRefused, JobInvalid
 from headrace.job import Job
 from headrace.job.problems.finding import JobSource
-from headrace.job.sagemaker.field_map import CHANNELS, WORLD_GROUPS, get
-from headrace.job.sagemaker.from_request import read_request, with_places
+from headrace.job.sagemaker.translation import CHANNELS, WORLD_GROUPS, get, read_request, with_places
 from headrace.runs.event_text import worlds_text
 
 FindPath = Callable[[str, str], "Path | None"]

@@ -14,7 +14,7 @@ from headrace.endpoint.http.http_message import FileSlice, HttpReply
 from headrace.endpoint.wire.models import OperationModel
 from headrace.endpoint.wire.protocols import JSON_TYPE, Protocol, ServiceError
 from headrace.endpoint.wire.requests import Members
-from headrace.job.sagemaker.shapes import Shape
+from headrace.job.sagemaker.check import Shape
 
 _SPECIAL = re.compile('[\x00-\x08\x0a-\x1f&<>"\x7f\ufffe\uffff]')
 _ILLEGAL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")  # in no document of XML

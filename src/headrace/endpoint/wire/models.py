@@ -12,7 +12,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from headrace.job.sagemaker.shapes import Shape, read_shape
+from headrace.job.sagemaker.check import Shape, read_shape
 
 FILE = Path(__file__).with_name("operations.json")
 

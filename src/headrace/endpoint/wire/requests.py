@@ -14,8 +14,7 @@ from headrace.endpoint.http.http_message import Headers
 from headrace.endpoint.wire.protocols import ServiceError
 from headrace.errors import Broken, Problem
 from headrace.job.problems.finding import JobSource
-from headrace.job.sagemaker.check import CLIENT, check_shape
-from headrace.job.sagemaker.shapes import Shape
+from headrace.job.sagemaker.check import CLIENT, Shape, check_shape
 
 Members = Mapping[str, Any]
 _MOST_FIELDS = 5000

@@ -29,9 +29,9 @@ from headrace.errors import EngineRefused
 from headrace.job import Job
 from headrace.job.model.kubernetes_options import KubernetesOptions
 from headrace.job.problems.finding import Finding
+from headrace.job.rules.engine_rules import IDLE_ON_OWN_HOSTS, NO_RANGE, Unused, idle
 from headrace.job.rules.kubernetes_rules import kubernetes_rules
 from headrace.job.rules.raw_access import Data, mapping
-from headrace.job.rules.unsupported import IDLE_ON_OWN_HOSTS, NO_RANGE, Unused, idle
 from headrace.runs import Cause, CauseKind, Run, RunPaths, Status, runs_dir
 
 _log = logging.getLogger(__name__)

@@ -25,8 +25,7 @@ from headrace.errors import EngineRefused
 from headrace.hosting.inputs.host_facts import with_data_workers
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.job import Job
-from headrace.job.model.kubernetes_options import KubernetesOptions, KubernetesPods
-from headrace.job.model.kubernetes_values import amount_of
+from headrace.job.model.kubernetes_options import KubernetesOptions, KubernetesPods, amount_of
 from headrace.job.problems.finding import Path
 from headrace.job.rules.kubernetes_rules import in_volumes, is_in_volume
 from headrace.runs import RunPaths

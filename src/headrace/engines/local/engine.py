@@ -33,10 +33,9 @@ from headrace.hosting.supervision.supervisor_process import SupervisorProcess, s
 from headrace.instance.launch_plan import LaunchPlan, plan_text
 from headrace.job import Job
 from headrace.job.problems.finding import Finding
-from headrace.job.rules.engine_rules import own_hosts
+from headrace.job.rules.engine_rules import IDLE_ON_OWN_HOSTS, Unused, idle, own_hosts
 from headrace.job.rules.job_rules import hosts
 from headrace.job.rules.raw_access import Data
-from headrace.job.rules.unsupported import IDLE_ON_OWN_HOSTS, Unused, idle
 from headrace.own_runs import started_here
 from headrace.processes.process_table import pids
 from headrace.runs import Run, RunPaths, Status, runs_dir, supervisor_alive

@@ -17,10 +17,10 @@ from headrace.hosting.isolation import network_layout, syscalls
 from headrace.hosting.isolation.needed_paths import needed_paths
 from headrace.hosting.isolation.network_layout import View
 from headrace.hosting.isolation.probing import examine
-from headrace.instance.channels import download, isolated_links
+from headrace.instance.channels import channel_links, download
 from headrace.instance.channels.stage_orders import FAST_FILE, ChannelOrder
-from headrace.instance.code_copy import shares_blocks
 from headrace.instance.launch_plan import LaunchPlan
+from headrace.instance.tree import shares_blocks
 from headrace.runs import RunPaths
 
 SHARED_BLOCKS = 2048  # of 512 bytes: code that takes less is copied for every host
@@ -112,7 +112,7 @@ def views_of(plan: LaunchPlan, orders: Sequence[ChannelOrder], paths: RunPaths, 
             continue
         staged = stage_order(plan, orders, paths).area(order.name)
         share = staged / download.DATA / str(order.place(host))
-        found.append(View(order.name, str(share), own, root_file=str(staged / isolated_links.ROOT)))
+        found.append(View(order.name, str(share), own, root_file=str(staged / channel_links.ROOT)))
     return tuple(found)
 
 
@@ -120,4 +120,4 @@ def redirect_links(orders: Sequence[ChannelOrder], paths: RunPaths) -> None:
     """Mends the links in channels that are folders of this machine, for views of them. Raises OSError."""
     for order in orders:
         if order.is_link:
-            isolated_links.redirect(os.path.realpath(order.uri), channel_area(paths) / LINKS / order.name)
+            channel_links.redirect(os.path.realpath(order.uri), channel_area(paths) / LINKS / order.name)

@@ -9,7 +9,7 @@ from headrace.engines.local.limits.assign import HostLimits, Machine, assign_lim
 from headrace.engines.planning.run_folders import in_run
 from headrace.errors import JobInvalid
 from headrace.hosting.isolation.network_layout import address_of
-from headrace.instance.isolation_level import Isolation
+from headrace.instance.frameworks import tf_data_servers
 from headrace.instance.launch_plan import (
     Budget,
     DistributionPlan,
@@ -17,6 +17,7 @@ from headrace.instance.launch_plan import (
     FeedRange,
     GroupPlan,
     HostPlan,
+    Isolation,
     LaunchPlan,
     MetricDefinition,
     Ports,
@@ -25,7 +26,6 @@ from headrace.instance.launch_plan import (
     TfDataPlan,
 )
 from headrace.instance.paths import DEFAULT_BASE
-from headrace.instance.tfdata import tf_data_servers
 from headrace.job import Job
 from headrace.job.with_data_hosts import data_groups
 from headrace.runs import RunPaths

@@ -27,9 +27,8 @@ import msgspec
 from headrace.errors import EngineRefused
 from headrace.held_file import hold
 from headrace.home import home_dir
+from headrace.instance.frameworks import tf_data_servers, worker_ports
 from headrace.instance.launch_plan import TORCH_DISTRIBUTED, LaunchPlan, Ports
-from headrace.instance.tfconfig import worker_ports
-from headrace.instance.tfdata import tf_data_servers
 from headrace.private_folders import make_folders
 
 ANY = "0.0.0.0"

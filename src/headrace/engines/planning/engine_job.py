@@ -9,7 +9,7 @@ from headrace.engines.planning.run_folders import in_run
 from headrace.instance.channels.stage_orders import ChannelOrder
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.job import Job
-from headrace.job.rules.unsupported import Unused
+from headrace.job.rules.engine_rules import Unused
 from headrace.runs import RunPaths
 
 P = TypeVar("P", bound="EngineJob")

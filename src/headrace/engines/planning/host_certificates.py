@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from headrace.instance.certificates import Certificates
+from headrace.instance.launch_plan import Certificates
 
 if TYPE_CHECKING:
     from cryptography import x509

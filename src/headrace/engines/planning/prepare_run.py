@@ -17,9 +17,8 @@ from headrace.hosting.inputs.host_facts import with_pythons
 from headrace.hosting.inputs.requirements import prepare_install
 from headrace.hosting.inputs.source_code import bring_code, code_digest
 from headrace.instance import build_tree
-from headrace.instance.certificates import write_certificates
 from headrace.instance.channels.stage_orders import ChannelOrder
-from headrace.instance.launch_plan import HostPlan, LaunchPlan, plan_text, write_plan, write_secret
+from headrace.instance.launch_plan import HostPlan, LaunchPlan, plan_text, write_certificates, write_plan, write_secret
 from headrace.instance.paths import DEFAULT_BASE
 from headrace.job import Job
 from headrace.job.model.path_types import is_archive

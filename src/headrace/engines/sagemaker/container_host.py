@@ -38,8 +38,15 @@ from headrace.hosting.machines.earlier_record import bring_record
 from headrace.hosting.supervision.attempts import LINKED_TREE
 from headrace.hosting.supervision.one_host import supervise_host
 from headrace.hosting.supervision.stop_orders import StopOrders
-from headrace.instance.certificates import CA_NAME, CERTIFICATE_NAME, KEY_NAME
-from headrace.instance.launch_plan import SECRET_NAME, LaunchPlan, Ports, channel_dir
+from headrace.instance.launch_plan import (
+    CA_NAME,
+    CERTIFICATE_NAME,
+    KEY_NAME,
+    SECRET_NAME,
+    LaunchPlan,
+    Ports,
+    channel_dir,
+)
 from headrace.instance.launch_plan import read_plan as read_plan_of_tree
 from headrace.instance.lifeline import StopJob
 from headrace.instance.paths import TreePaths, base_directory

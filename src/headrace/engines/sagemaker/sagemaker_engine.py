@@ -26,10 +26,8 @@ from headrace.errors import EngineRefused
 from headrace.job import Job
 from headrace.job.model.sagemaker_options import SageMakerOptions
 from headrace.job.problems.finding import Finding
-from headrace.job.rules.engine_rules import service_rules
+from headrace.job.rules.engine_rules import NO_RANGE, Unused, idle, sagemaker_rules, service_rules
 from headrace.job.rules.raw_access import Data, mapping
-from headrace.job.rules.sagemaker_rules import sagemaker_rules
-from headrace.job.rules.unsupported import NO_RANGE, Unused, idle
 from headrace.runs import Run, RunPaths, runs_dir
 
 

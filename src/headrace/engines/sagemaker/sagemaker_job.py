@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from headrace.catalog import instance_types
-from headrace.catalog.framework_images import SOURCE, VERSIONS, find_image, has_gpus, is_neuron, known_regions
+from headrace.catalog.aws_facts import SOURCE, VERSIONS, find_image, has_gpus, is_neuron, known_regions
 from headrace.engines.planning.engine_job import EngineJob
 from headrace.engines.planning.library_wheels import pythons_of
 from headrace.engines.planning.plan_artefacts import check_checkpoint_folder
@@ -30,10 +30,8 @@ from headrace.instance.s3 import S3Access
 from headrace.job import Job
 from headrace.job.job import find_problems
 from headrace.job.model.fields import Record
-from headrace.job.model.platform_options import Tag
-from headrace.job.model.sagemaker_options import AUTO_WHEELS, SageMakerOptions
-from headrace.job.rules.engine_rules import TOOLKIT_ONLY
-from headrace.job.rules.sagemaker_rules import OPTIONS
+from headrace.job.model.sagemaker_options import AUTO_WHEELS, SageMakerOptions, Tag
+from headrace.job.rules.engine_rules import OPTIONS, TOOLKIT_ONLY
 from headrace.runs import RunPaths
 from headrace.runs.segments import attempt_place, joined
 

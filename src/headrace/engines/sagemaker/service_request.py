@@ -15,10 +15,17 @@ from headrace.errors import JobInvalid
 from headrace.job import Job
 from headrace.job.problems.finding import Finding
 from headrace.job.rules.engine_rules import service_rules
-from headrace.job.sagemaker.check import check_request, check_shape
-from headrace.job.sagemaker.field_map import ALGORITHM, ARGUMENTS, CHANNELS, ENTRYPOINT, HYPERPARAMETERS, put
-from headrace.job.sagemaker.shapes import create_training_job
-from headrace.job.sagemaker.to_request import unfit, write_request
+from headrace.job.sagemaker.check import check_request, check_shape, create_training_job
+from headrace.job.sagemaker.translation import (
+    ALGORITHM,
+    ARGUMENTS,
+    CHANNELS,
+    ENTRYPOINT,
+    HYPERPARAMETERS,
+    put,
+    unfit,
+    write_request,
+)
 
 Request = dict[str, object]
 CHANNEL = "headrace-job"

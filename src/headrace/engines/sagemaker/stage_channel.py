@@ -31,8 +31,7 @@ from headrace.engines.sagemaker.container_start import LIBRARIES, PACKAGE, RUN, 
 from headrace.engines.sagemaker.sagemaker_job import SageMakerJob
 from headrace.engines.sagemaker.service_request import own_hyperparameters
 from headrace.hosting.helpers.store_record import RecordOrder, write_order
-from headrace.instance.certificates import CA_NAME, CERTIFICATE_NAME, KEY_NAME
-from headrace.instance.launch_plan import SECRET_NAME, LaunchPlan, plan_text
+from headrace.instance.launch_plan import CA_NAME, CERTIFICATE_NAME, KEY_NAME, SECRET_NAME, LaunchPlan, plan_text
 from headrace.instance.storage import is_s3, join
 from headrace.job.model.sagemaker_options import AUTO_WHEELS, NO_WHEELS
 from headrace.runs import RunPaths

@@ -14,7 +14,7 @@ from headrace.errors import EngineRefused
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.lifeline import PACKAGE_ENTRY
 from headrace.job import Job
-from headrace.job.model.slurm_options import SlurmNodes
+from headrace.job.model.engine_options import SlurmNodes
 from headrace.processes.spawn import UTF8
 
 LEAD = "headrace.engines.slurm.lead"

@@ -36,8 +36,15 @@ from headrace.hosting.isolation.syscalls import may_separate
 from headrace.hosting.supervision.agent_starter import AgentStarter, Started
 from headrace.hosting.supervision.run_environment import supervisor_environment
 from headrace.hosting.supervision.scratch_dir import remove_scratch, scratch_dir, sweep_scratch
-from headrace.instance.isolation_level import BY_NODE, NO_ISOLATION, SHARED_NETWORK
-from headrace.instance.launch_plan import HostPlan, LaunchPlan, plan_text, write_plan
+from headrace.instance.launch_plan import (
+    BY_NODE,
+    NO_ISOLATION,
+    SHARED_NETWORK,
+    HostPlan,
+    LaunchPlan,
+    plan_text,
+    write_plan,
+)
 from headrace.instance.lifeline import MACHINE_PYTHON, RUN_ID, SCRATCH
 from headrace.instance.paths import BASE_VARIABLE, DEFAULT_BASE
 from headrace.processes.bootstrap import become_subreaper

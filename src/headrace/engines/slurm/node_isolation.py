@@ -23,8 +23,7 @@ from headrace.hosting.isolation.network_layout import (
     shown_below_tmp,
 )
 from headrace.hosting.supervision.scratch_dir import scratch_dir
-from headrace.instance.isolation_level import BY_NODE, NO_ISOLATION, SHARED_NETWORK, Isolation
-from headrace.instance.launch_plan import LaunchPlan
+from headrace.instance.launch_plan import BY_NODE, NO_ISOLATION, SHARED_NETWORK, Isolation, LaunchPlan
 from headrace.private_folders import open_private
 from headrace.runs import RunPaths
 

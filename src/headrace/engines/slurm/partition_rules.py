@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from headrace.engines.slurm.slurm_state import seconds_of, values_of
-from headrace.job.model.slurm_options import SlurmNodes
+from headrace.job.model.engine_options import SlurmNodes
 
 _OPTIONS = ("-p", "--part")  # of sbatch, which takes a name's beginning too
 

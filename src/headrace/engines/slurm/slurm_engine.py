@@ -55,8 +55,8 @@ from headrace.hosting.isolation.probing import why_no_shared_network
 from headrace.hosting.supervision.run_environment import supervisor_environment
 from headrace.job import Job
 from headrace.job.problems.finding import Finding, Path, show
+from headrace.job.rules.engine_rules import IDLE_ON_OWN_HOSTS
 from headrace.job.rules.raw_access import Data, mapping, pick
-from headrace.job.rules.unsupported import IDLE_ON_OWN_HOSTS
 from headrace.log_setup import tell_user
 from headrace.runs import Cause, CauseKind, Run, RunPaths, Status, give_to_engine, runs_dir
 from headrace.runs.events import SecondaryStatus, StatusChanged

@@ -16,9 +16,9 @@ from headrace.grid.lines.line_job import Template, place_of
 from headrace.grid.load_grid import Grid
 from headrace.grid.plan_grid import with_ending
 from headrace.job import Job
-from headrace.job.file.overrides import apply_values
 from headrace.job.find_engine import engine_names
 from headrace.job.job import find_problems
+from headrace.job.job_document import apply_values
 from headrace.job.problems.finding import JobSource, show, suggestion
 
 CODE = ("source_dir", "entry_point", "dependencies")

@@ -22,7 +22,7 @@ from headrace.errors import NameInUse
 from headrace.grid.journal.grid_record import AttemptRecord, AttemptState
 from headrace.insight.cost.cost_report import cost_report
 from headrace.job import Job
-from headrace.job.model.platform_options import Tag
+from headrace.job.model.sagemaker_options import Tag
 from headrace.own_runs import started_here
 from headrace.record_files import read_json
 from headrace.runs import Cause, CauseKind, Run, RunPaths, Status

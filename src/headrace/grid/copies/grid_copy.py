@@ -13,7 +13,7 @@ from headrace.grid.copies.copy_failure import CopyFailed, CopyFailure
 from headrace.grid.lines.line_job import place_of
 from headrace.grid.placement.placement_rules import PlacementRules
 from headrace.instance.s3 import S3Access
-from headrace.job.file.overrides import apply_values
+from headrace.job.job_document import apply_values
 
 
 def read_from_copies(job: Mapping[str, Any], copies: Mapping[str, str]) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from pathlib import Path
 from headrace.errors import JobInvalid, Problem
 from headrace.grid.lines.line import IMAGE, OF_LINES, Line
 from headrace.grid.lines.line_table import first_of
-from headrace.job.file.overrides import Overridden, apply_values, parse_place
 from headrace.job.job import Job, find_problems
+from headrace.job.job_document import Overridden, apply_values, parse_place
 from headrace.job.problems.finding import Finding, JobSource
 from headrace.job.problems.finding import Path as FieldPath
 

@@ -22,10 +22,8 @@ from headrace.errors import HeadraceError
 from headrace.hosting.helpers.helper_main import report_failure
 from headrace.hosting.helpers.stage import MANIFEST
 from headrace.instance.channels import channel_links, mounts, object_listing
-from headrace.instance.channels.manifest import Line, parse_augmented
-from headrace.instance.channels.pipe_bytes import Epochs
-from headrace.instance.channels.pipes import Pipe
-from headrace.instance.channels.shares import share
+from headrace.instance.channels.object_listing import Line, parse_augmented
+from headrace.instance.channels.pipes import Epochs, Pipe, share
 from headrace.instance.channels.stage_orders import AUGMENTED, SERVE, ChannelOrder, StageOrder, read_order
 from headrace.instance.paths import TreePaths
 from headrace.instance.storage import Store
@@ -87,7 +85,7 @@ class Server:
 
     def _serve_mount(self, channels: list[ChannelOrder]) -> None:
         # Only here: the library and libfuse are an extra.
-        from headrace.instance.channels import blocks, fastfile
+        from headrace.instance.channels import fastfile
 
         shares = {}
         for channel in channels:
@@ -102,7 +100,7 @@ class Server:
                 channel_links.place(self._order, channel, point / channel.name)
             ChildReport(ready=True).send()
 
-        system = fastfile.FileSystem(shares, blocks.Blocks(self._store, self._pool), ready, self._failed)
+        system = fastfile.FileSystem(shares, fastfile.Blocks(self._store, self._pool), ready, self._failed)
         fastfile.mount(system, point, self._order.run_id)
 
     def _failed(self, error: BaseException) -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 from headrace.errors import UsageError
 from headrace.hosting.inputs.archive import unpack
 from headrace.instance import storage
-from headrace.instance.code_copy import copy_file
 from headrace.instance.storage import Store
+from headrace.instance.tree import copy_file
 
 SKIPPED = (".git", "__pycache__", ".venv*", ".headrace")
 Ignored = Callable[[str, bool], bool]

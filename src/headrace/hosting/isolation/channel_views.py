@@ -33,7 +33,7 @@ from headrace.hosting.isolation.syscalls import (
     bind,
     mount,
 )
-from headrace.instance.channels.mountinfo import read_mounts
+from headrace.instance.channels.mounts import read_mounts
 
 DATA, SOURCES = (
     "input/data",

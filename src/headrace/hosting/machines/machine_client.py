@@ -28,7 +28,7 @@ from headrace.hosting.machines.machine_messages import (
     decode_order,
     encode,
 )
-from headrace.instance.certificates import Certificates
+from headrace.instance.launch_plan import Certificates
 
 _log = logging.getLogger(__name__)
 

@@ -15,8 +15,7 @@ from headrace.agent.control.control_transport import ControlServer
 from headrace.agent.coordinator.authority import Authority
 from headrace.agent.coordinator.budget_limits import used_before
 from headrace.hosting.supervision.instances import Outcome, cause_of
-from headrace.instance.certificates import read_certificates
-from headrace.instance.launch_plan import LaunchPlan
+from headrace.instance.launch_plan import LaunchPlan, read_certificates
 from headrace.instance.lifeline import ATTEMPT, AgentGone, StopJob
 from headrace.runs import Cause, EventWriter, RunPaths, Status
 from headrace.runs.events import JobFinished

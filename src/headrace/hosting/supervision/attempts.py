@@ -9,9 +9,9 @@ from pathlib import Path
 from headrace.errors import FAILURE_CHARACTERS, HeadraceError
 from headrace.hosting.inputs.channel_area import remove_views
 from headrace.instance import read_failure
-from headrace.instance.code_copy import copy_code
 from headrace.instance.launch_plan import FEED_NAME, LaunchPlan, Retry, channel_dir
 from headrace.instance.paths import TreePaths
+from headrace.instance.tree import copy_code
 from headrace.runs import Cause, EventWriter, Run, RunPaths, Status
 from headrace.runs.events import AttemptStarted, FailureWritten, SecondaryStatus, StatusChanged
 

@@ -31,8 +31,7 @@ from headrace.hosting.supervision.plain_host import PlainHost
 from headrace.hosting.supervision.scratch_dir import remove_scratch
 from headrace.hosting.supervision.stop_orders import StopOrders
 from headrace.hosting.supervision.supervisor import BEFORE
-from headrace.instance.certificates import read_certificates
-from headrace.instance.launch_plan import LaunchPlan
+from headrace.instance.launch_plan import LaunchPlan, read_certificates
 from headrace.instance.lifeline import ATTEMPT, COORDINATOR_LOST, OF_PLATFORM, StopJob
 from headrace.instance.paths import TreePaths
 from headrace.runs import Cause, CauseKind, EventWriter, RunPaths, Status

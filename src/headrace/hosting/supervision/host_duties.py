@@ -26,8 +26,7 @@ from headrace.hosting.supervision.record_storing import RecordStoring
 from headrace.hosting.supervision.stop_orders import StopOrders
 from headrace.instance.launch_plan import LaunchPlan
 from headrace.instance.lifeline import StopJob
-from headrace.processes.process_table import descendants, kill_descendants, reap, send
-from headrace.processes.stopped_time import Idling
+from headrace.processes.process_table import Idling, descendants, kill_descendants, reap, send
 from headrace.runs import Cause, CauseKind, RunPaths, Status
 
 _log = logging.getLogger(__name__)

@@ -39,8 +39,7 @@ from headrace.hosting.supervision.plain_host import PlainHost
 from headrace.hosting.supervision.record_storing import store_rest
 from headrace.hosting.supervision.stop_orders import StopOrders
 from headrace.hosting.supervision.supervisor import COLLECT_SECONDS, Supervisor
-from headrace.instance.certificates import read_certificates
-from headrace.instance.launch_plan import LaunchPlan, Retry
+from headrace.instance.launch_plan import LaunchPlan, Retry, read_certificates
 from headrace.instance.lifeline import COORDINATOR_LOST, AgentGone, Command, StopJob
 from headrace.runs import Cause, CauseKind, EventWriter, Run, RunPaths, Status
 from headrace.runs.events import HostLost, HostNotCollected

@@ -17,8 +17,8 @@ from headrace.errors import EngineRefused
 from headrace.exit_status import exit_text, split_status
 from headrace.hosting.supervision.run_environment import supervisor_environment
 from headrace.hosting.supervision.supervisor_process import SupervisorProcess
+from headrace.processes.process_table import Idling
 from headrace.processes.spawn import UTF8
-from headrace.processes.stopped_time import Idling
 from headrace.runs import Run, RunPaths, read_header
 from headrace.runs.run_paths import ENGINE
 from headrace.runs.store import ASK_ENGINE

@@ -23,7 +23,7 @@ from typing import Protocol
 import msgspec
 
 from headrace.errors import HeadraceError, StorageError
-from headrace.instance.channels import isolated_links, object_listing
+from headrace.instance.channels import channel_links, object_listing
 from headrace.instance.channels.object_listing import Item, list_items
 from headrace.instance.channels.stage_orders import ChannelOrder
 from headrace.instance.storage import Object, is_s3, is_temporary
@@ -105,10 +105,10 @@ def fill(
             (incoming / str(place)).mkdir(parents=True, exist_ok=True)
         object_listing.save(items, area)
         real = (
-            isolated_links.places(item.source.uri for item in wanted if not is_s3(item.source.uri)) if sources else None
+            channel_links.places(item.source.uri for item in wanted if not is_s3(item.source.uri)) if sources else None
         )
         if real is not None and real.root:
-            (area / isolated_links.ROOT).write_text(real.root)
+            (area / channel_links.ROOT).write_text(real.root)
         missing: list[tuple[Object, Path]] = []
         for item in wanted:
             path = paths[item.name]

@@ -2,6 +2,8 @@
 
 Limits are those of the CreateTrainingJob request (botocore's service model), and of the machine where it has none.
 A number written as text, or the other way round, is refused: nothing is converted in silence.
+
+Hyperparameters of a job in a request: from text to value and back, so that a request comes back as it was.
 """
 
 from __future__ import annotations
@@ -11,18 +13,57 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
-from typing import Annotated, Literal, get_args
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Literal, cast, get_args
 
 from pydantic import BeforeValidator, GetCoreSchemaHandler, JsonValue, WithJsonSchema
 from pydantic_core import CoreSchema
 from pydantic_core.core_schema import no_info_before_validator_function
 
-from headrace.catalog import framework_images, instance_types, prices
+from headrace import sagemaker_parameters
+from headrace.catalog import aws_facts, instance_types, prices
 from headrace.catalog.instance_types import parse_bandwidth
-from headrace.job.model.cpu_set import parse_cpu_set
 from headrace.job.problems.finding import broken, nearest, show
-from headrace.sagemaker_parameters import PREFIX, meaning
+from headrace.sagemaker_parameters import GROUPS, PREFIX, PROGRAM, STRATEGIES, SUBMIT_DIRECTORY, meaning
+
+_RANGE = re.compile(r"\s*([0-9]{1,5})\s*(?:-\s*([0-9]{1,5})\s*)?", re.ASCII)
+
+
+def parse_cpu_set(text: str) -> tuple[int, ...]:
+    """Reads CPU ids and ranges, as the kernel writes them.
+
+    >>> parse_cpu_set("0-3,5")
+    (0, 1, 2, 3, 5)
+
+    Raises:
+        ValueError: empty, not of that form, or a range that runs backwards.
+    """
+    ids: set[int] = set()
+    for part in text.split(","):
+        match = _RANGE.fullmatch(part)
+        if not match:
+            raise ValueError(f"not a CPU id or range: {part!r}")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first:
+            raise ValueError(f"a range that runs backwards: {part!r}")
+        ids.update(range(first, last + 1))
+    return tuple(sorted(ids))
+
+
+def format_cpu_set(ids: Sequence[int]) -> str:
+    """Writes CPU ids in the form that `parse_cpu_set` reads.
+
+    >>> format_cpu_set((0, 1, 2, 3, 5))
+    '0-3,5'
+    """
+    runs: list[list[int]] = []
+    for cpu in sorted(set(ids)):
+        if runs and runs[-1][-1] == cpu - 1:
+            runs[-1].append(cpu)
+        else:
+            runs.append([cpu])
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+
 
 THIS_MACHINE = ("local", "local_gpu")
 """What SageMaker's local mode calls the instance type; not for jobs that run elsewhere."""
@@ -244,7 +285,7 @@ def _region(value: object) -> str:
 @functools.cache
 def known_regions() -> tuple[str, ...]:
     """Returns the regions of AWS that headrace knows: those with a price, and those with images for training."""
-    return tuple(sorted({*prices.regions(), *framework_images.known_regions()}))
+    return tuple(sorted({*prices.regions(), *aws_facts.known_regions()}))
 
 
 def _one_of_regions(value: object, known: tuple[str, ...], what: str) -> str:
@@ -418,3 +459,47 @@ Limits = Annotated[Literal["auto", "none"], _OneOf()]
 Bandwidth = Annotated[str, BeforeValidator(_bandwidth)]
 AddressPrefix = Annotated[str, BeforeValidator(_address_prefix)]
 Port = Annotated[int, BeforeValidator(whole(1, 65535))]
+
+
+KNOWN = frozenset({PROGRAM, SUBMIT_DIRECTORY, GROUPS, *STRATEGIES})
+"""Reserved hyperparameters that a job has keys for."""
+
+
+def is_reserved(name: str) -> bool:
+    """Tells whether a hyperparameter of a request is not the user's: SageMaker reserves it, or a key holds it."""
+    return sagemaker_parameters.is_reserved(name) or name in STRATEGIES
+
+
+def decode(text: str) -> JsonValue:
+    """Returns what a program gets for a hyperparameter's text: the JSON value that it is, else the text itself.
+
+    A value that a job cannot have, such as NaN, stays text.
+    """
+    value = sagemaker_parameters.decode(text)
+    try:
+        json_form(value)
+    except (ValueError, RecursionError):
+        return text
+    return cast(JsonValue, value)
+
+
+def encode(value: object, raw: object = None) -> str:
+    """Returns a hyperparameter as a request carries it.
+
+    Args:
+        value: the value.
+        raw: how a request wrote it; that is kept when it still means the same.
+    """
+    if isinstance(raw, str) and same(decode(raw), value):
+        return raw
+    return json.dumps(value, allow_nan=False)
+
+
+def same(one: object, other: object) -> bool:
+    """Tells whether two values are the same in JSON, where 1, 1.0 and true are three things."""
+    return json.dumps(one) == json.dumps(other)
+
+
+def encoded(values: Mapping[str, object], raw: Mapping[str, object]) -> dict[str, str]:
+    """Returns hyperparameters as a request carries them, in their order. See `encode`."""
+    return {name: encode(value, raw.get(name)) for name, value in values.items()}

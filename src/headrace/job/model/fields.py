@@ -12,15 +12,12 @@ from typing import Annotated
 from pydantic import BeforeValidator, ConfigDict, Field
 
 from headrace.catalog.prices import DEFAULT_REGION
-from headrace.job.model import field_types, path_types, platform_options
-from headrace.job.model.channels import ShuffleConfig, TrainingInput
-from headrace.job.model.distribution import Distribution
+from headrace.job.model import field_types, path_types, sagemaker_options
+from headrace.job.model.engine_options import LocalOptions, SlurmOptions
 from headrace.job.model.frozen_model import Part
-from headrace.job.model.groups import InstanceGroup, Readiness
 from headrace.job.model.kubernetes_options import KubernetesOptions
-from headrace.job.model.local_options import LocalOptions
+from headrace.job.model.parts import Distribution, InstanceGroup, Readiness, ShuffleConfig, TrainingInput
 from headrace.job.model.sagemaker_options import SageMakerOptions
-from headrace.job.model.slurm_options import SlurmOptions
 
 __all__ = [
     "Budget",
@@ -301,20 +298,20 @@ class JobFields(Part):
     record: Record | None = None
     encrypt_inter_container_traffic: field_types.Flag = False
     engines: _Engines = _Engines()
-    image_uri: platform_options.Image | None = None
-    role: platform_options.Role | None = None
-    framework_version: platform_options.Version | None = None
-    py_version: platform_options.Version | None = None
-    volume_size: platform_options.Gigabytes | None = None
-    volume_kms_key: platform_options.KmsKey | None = None
-    output_kms_key: platform_options.KmsKey | None = None
+    image_uri: sagemaker_options.Image | None = None
+    role: sagemaker_options.Role | None = None
+    framework_version: sagemaker_options.Version | None = None
+    py_version: sagemaker_options.Version | None = None
+    volume_size: sagemaker_options.Gigabytes | None = None
+    volume_kms_key: sagemaker_options.KmsKey | None = None
+    output_kms_key: sagemaker_options.KmsKey | None = None
     code_location: path_types.OutputPath | None = None
-    subnets: platform_options.Subnets = ()
-    security_group_ids: platform_options.SecurityGroups = ()
+    subnets: sagemaker_options.Subnets = ()
+    security_group_ids: sagemaker_options.SecurityGroups = ()
     enable_network_isolation: field_types.Flag = False
     use_spot_instances: field_types.Flag = False
-    keep_alive_period_in_seconds: platform_options.KeepAlive | None = None
-    training_plan: platform_options.TrainingPlan | None = None
-    metric_definitions: platform_options.MetricDefinitions = ()
-    tags: platform_options.Tags = ()
-    request_extras: platform_options.Extras = Field(default_factory=dict)
+    keep_alive_period_in_seconds: sagemaker_options.KeepAlive | None = None
+    training_plan: sagemaker_options.TrainingPlan | None = None
+    metric_definitions: sagemaker_options.MetricDefinitions = ()
+    tags: sagemaker_options.Tags = ()
+    request_extras: sagemaker_options.Extras = Field(default_factory=dict)

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from headrace.errors import JobInvalid
-from headrace.job.problems.finding import Finding, JobSource
-from headrace.job.problems.pydantic_errors import explain
+from headrace.job.problems.finding import Finding, JobSource, explain
 
 
 class PartInvalid(JobInvalid, ValueError):

@@ -13,6 +13,8 @@ from pydantic import JsonValue
 
 from headrace.catalog import instance_types
 from headrace.job.model import field_types
+from headrace.job.model.engine_options import SlurmOptions
+from headrace.job.model.field_types import KNOWN, encoded, is_reserved
 from headrace.job.model.fields import (
     Distribution,
     FeedHosts,
@@ -22,11 +24,9 @@ from headrace.job.model.fields import (
     TfData,
     TrainingInput,
 )
-from headrace.job.model.hyperparameters import KNOWN, encoded, is_reserved
 from headrace.job.model.kubernetes_options import KubernetesOptions
 from headrace.job.model.path_types import is_file
 from headrace.job.model.sagemaker_options import SageMakerOptions
-from headrace.job.model.slurm_options import SlurmOptions
 from headrace.sagemaker_parameters import HOMOGENEOUS
 
 RANKS_A_GPU = ("torch_distributed", "mpi")  # the others start one process a host

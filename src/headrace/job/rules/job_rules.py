@@ -2,6 +2,8 @@
 
 Each rule takes the job as plain data, as the user wrote it, and yields what is broken. A rule passes over what has the
 wrong type: `fields` reports that. So all rules run on any input, and all problems come out at once.
+
+Rules about distributions: one way of starting ranks each, on groups that no other has.
 """
 
 from __future__ import annotations
@@ -13,17 +15,15 @@ from pathlib import PurePosixPath
 from headrace.catalog.prices import DEFAULT_REGION, price_of, regions
 from headrace.job.find_engine import engine_names
 from headrace.job.model import path_types
+from headrace.job.model.engine_options import LocalPorts
 from headrace.job.model.field_types import MAX_RUN_DEFAULT
 from headrace.job.model.fields import JobFields
-from headrace.job.model.local_options import LocalPorts
-from headrace.job.problems.finding import Finding, Path, nearest, show
-from headrace.job.problems.pydantic_errors import known_keys, unknown_key_at
-from headrace.job.rules.channel_rules import channels, modes
-from headrace.job.rules.distribution_rules import distribution, one_world_a_group
+from headrace.job.problems.finding import Finding, Path, known_keys, nearest, show, unknown_key_at
 from headrace.job.rules.raw_access import (
     Data,
     as_list,
     as_names,
+    enabled,
     entry_points,
     group_entries,
     group_names,
@@ -387,33 +387,6 @@ def ports(data: Data) -> Iterator[Finding]:
             taken.setdefault(port, name)
 
 
-RULES: tuple[Rule, ...] = (
-    program,
-    scripts,
-    instances,
-    group_sizes,
-    metric_names,
-    unique_groups,
-    hosts,
-    references,
-    order,
-    channels,
-    modes,
-    distribution,
-    one_world_a_group,
-    data_service,
-    data_hosts,
-    completion,
-    waiting,
-    budget,
-    service,
-    cpus,
-    network,
-    ports,
-    other_engines,
-)
-
-
 def _references(data: Data) -> Iterator[tuple[Path, Sequence[object]]]:
     for name, channel in mapping(data, "inputs").items():
         key, names = groups_of_channel(channel)
@@ -450,3 +423,132 @@ def _known(path: Path, name: str, known: Sequence[str]) -> Iterator[Finding]:
             yield Finding(path, f"{sdk} It {rule}", repr(name), hint, code="ValueError")
         else:
             yield Finding(path, rule, repr(name), hint)
+
+
+def channels(data: Data) -> Iterator[Finding]:
+    """All channels name groups, or none does; no two have one variable SM_CHANNEL_*."""
+    with_groups: list[str] = []
+    without: list[str] = []
+    variables: dict[str, str] = {}
+    for name, channel in mapping(data, "inputs").items():
+        if isinstance(channel, (str, Mapping)):
+            (with_groups if groups_of_channel(channel)[1] is not None else without).append(name)
+        variable = f"SM_CHANNEL_{name.upper()}"
+        if variable in variables:
+            message = f"has the same variable {variable} as the channel {variables[variable]!r}"
+            yield Finding(("inputs", name), message, hint="choose names that differ in more than case")
+        variables.setdefault(variable, name)
+    if with_groups and without:
+        message = (
+            f"Some channels have assigned instance groups: [{', '.join(with_groups)}] "
+            f"while others not: [{', '.join(without)}]"
+        )
+        hint = "give instance_groups to all channels, or to none"
+        yield Finding(("inputs", without[0]), message, hint=hint, code="ValidationException")
+
+
+def modes(data: Data) -> Iterator[Finding]:
+    """Streams have options that folders have not."""
+    for name, channel in mapping(data, "inputs").items():
+        if not isinstance(channel, Mapping):
+            continue
+        path = ("inputs", name)
+        mode = channel.get("input_mode") or data.get("input_mode") or "File"
+        augmented = channel.get("s3_data_type") == "AugmentedManifestFile"
+        hint = "write input_mode: Pipe, or leave it out"
+        for keys, value in (
+            (("compression", "compression_type"), "Gzip"),
+            (("record_wrapping", "record_wrapper_type"), "RecordIO"),
+        ):
+            key, given = pick(channel, *keys)
+            if given == value and mode != "Pipe":
+                yield Finding((*path, key), f"{value} is possible with input_mode Pipe only", show(given), hint)
+        if augmented and mode != "Pipe":
+            message = "AugmentedManifestFile is possible with input_mode Pipe only"
+            yield Finding((*path, "s3_data_type"), message, hint=hint)
+        names = channel.get("attribute_names")
+        if augmented and not names:
+            hint = "name the attributes to stream, such as [source-ref, label]"
+            yield Finding((*path, "attribute_names"), "is required with AugmentedManifestFile", hint=hint)
+        elif names and not augmented:
+            message = "is possible with s3_data_type AugmentedManifestFile only"
+            yield Finding((*path, "attribute_names"), message, show(names))
+        if isinstance(names, (list, tuple)) and len(names) > 16:
+            yield Finding((*path, "attribute_names"), "must have at most 16 attributes", f"{len(names)}")
+
+
+NOTHING_ENABLED = "Don't set training instance groups while no distribution strategies enabled!"
+
+
+def distribution(data: Data) -> Iterator[Finding]:
+    """A distribution that spans groups is enabled, once, and one that is enabled says which groups it spans."""
+    groups = group_names(data)
+    for path, world in worlds(data):
+        ways = enabled(world)
+        names = world.get("instance_groups")
+        where = (*path, "instance_groups")
+        if len(ways) > 1:
+            message = f"one way of starting ranks may be enabled at a time; there are {', '.join(ways)}"
+            hint = "write a list of distributions with different instance_groups, or keep one"
+            yield Finding(path, message, hint=hint)
+        elif not ways and names is not None and all(_off(world, key) for key in world if key != "instance_groups"):
+            hint = "write torch_distributed: {enabled: true}, or leave distribution out"
+            yield Finding(where, NOTHING_ENABLED, show(names), hint, code="ValueError")
+        elif ways and names is None and len(groups) > 1:
+            yield Finding(where, f"is required in a job with several groups; they are {quoted(groups)}")
+        yield from _elastic(data, (*path, "torch_distributed", "elastic", "min_hosts"), world)
+
+
+def one_world_a_group(data: Data) -> Iterator[Finding]:
+    """The ranks of a group belong to one distribution at most."""
+    taken: dict[str, int] = {}
+    for number, (path, world) in enumerate(worlds(data)):
+        if not enabled(world):
+            continue
+        names = world.get("instance_groups")
+        for index, name in enumerate(group_names(data) if names is None else as_names(names)):
+            if taken.get(name, number) != number:
+                where = (*path, "instance_groups") if names is None else (*path, "instance_groups", index)
+                message = f"the group is in distribution[{taken[name]}] already"
+                yield Finding(where, message, repr(name), "a group's ranks belong to one distribution")
+            taken.setdefault(name, number)
+
+
+def _off(world: Data, key: str) -> bool:
+    return mapping(world, key).get("enabled") is False
+
+
+def _elastic(data: Data, path: tuple[str | int, ...], world: Data) -> Iterator[Finding]:
+    fewest = mapping(world, "torch_distributed", "elastic").get("min_hosts")
+    counts = host_counts(data)
+    names = as_names(world.get("instance_groups")) or list(counts)
+    total = sum(counts.get(name, 0) for name in names)
+    if isinstance(fewest, int) and not isinstance(fewest, bool) and fewest > total > 0:
+        yield Finding(path, f"must be at most the hosts of the distribution, which are {total}", show(fewest))
+
+
+RULES: tuple[Rule, ...] = (
+    program,
+    scripts,
+    instances,
+    group_sizes,
+    metric_names,
+    unique_groups,
+    hosts,
+    references,
+    order,
+    channels,
+    modes,
+    distribution,
+    one_world_a_group,
+    data_service,
+    data_hosts,
+    completion,
+    waiting,
+    budget,
+    service,
+    cpus,
+    network,
+    ports,
+    other_engines,
+)

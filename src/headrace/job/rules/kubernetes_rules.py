@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
 from headrace.job.model import path_types
-from headrace.job.model.kubernetes_options import OUR_FOLDERS, OUR_VARIABLES
-from headrace.job.model.kubernetes_values import amount_of
+from headrace.job.model.kubernetes_options import OUR_FOLDERS, OUR_VARIABLES, amount_of
 from headrace.job.problems.finding import Finding, Path, show
 from headrace.job.rules.raw_access import Data, as_list, group_names, mapping, pick
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from headrace.job.model.distribution import STRATEGIES
+from headrace.job.model.parts import STRATEGIES
 from headrace.job.problems.finding import Path
 from headrace.sagemaker_parameters import HOMOGENEOUS
 

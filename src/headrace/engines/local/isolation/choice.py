@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.errors import EngineRefused
 from headrace.hosting.isolation import network_layout, probing
-from headrace.instance.isolation_level import NAMESPACE, NO_ISOLATION, SHARED_NETWORK, Isolation
+from headrace.instance.launch_plan import NAMESPACE, NO_ISOLATION, SHARED_NETWORK, Isolation
 
 MACHINE_NAME = network_layout.MACHINE_NAME
 SAYS_SO = "engines.local.isolation says so"

@@ -27,8 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.control_group import memberships
-from headrace.instance.channels import mountinfo
-from headrace.instance.channels.mountinfo import read_mounts
+from headrace.instance.channels.mounts import MOUNTS_FILE, read_mounts
 from headrace.processes.process_table import is_running, look
 
 MEMORY = "memory"
@@ -75,7 +74,7 @@ def find_places(mounts: str | None = None, own: str | None = None) -> Places:
         own: content of /proc/self/cgroup, read if not given.
     """
     try:
-        mounts = Path(mountinfo.FILE).read_text(errors="surrogateescape") if mounts is None else mounts
+        mounts = Path(MOUNTS_FILE).read_text(errors="surrogateescape") if mounts is None else mounts
         own = Path("/proc/self/cgroup").read_text(errors="surrogateescape") if own is None else own
     except OSError as error:
         return Places({}, dict.fromkeys((CPU, MEMORY), f"this kernel has no control groups ({error.strerror})"))

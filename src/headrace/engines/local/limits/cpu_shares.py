@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from headrace.errors import JobInvalid, Problem
 from headrace.job import Job
-from headrace.job.model.cpu_set import format_cpu_set, parse_cpu_set
+from headrace.job.model.field_types import format_cpu_set, parse_cpu_set
 
 
 def apportion(total: int, weights: Sequence[float]) -> tuple[int, ...]:

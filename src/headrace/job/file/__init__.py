@@ -1,1 +1,0 @@
-"""The job file: YAML with the place of every key, overrides from the command line, the JSON schema."""
