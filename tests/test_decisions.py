@@ -122,7 +122,7 @@ EXPECTED = {
         "_FORGOTTEN in line.lower()",
         "'notfounderror' in line.lower()",
     },  # TensorFlow
-    "feed/sources/object_stores.py": {"_NOT_SHOWN.sub('', str(error))"},  # keys in URLs, which are not shown
+    "feed/sources/shard_objects.py": {"_NOT_SHOWN.sub('', str(error))"},  # keys in URLs, which are not shown
     "feed/wire/transport.py": {  # OpenSSL's names of errors
         "error.reason in ('WRONG_VERSION_NUMBER', 'HTTP_REQUEST', 'UNSUPPORTED_PROTOCOL')",
         "(error.reason or str(error)).lower().replace('_', ' ')",

@@ -84,7 +84,7 @@ OPTIONAL_LIBRARIES = {  # extras; nothing else needs them
     "feed/sources/arrow_shards.py": {"pyarrow"},
     "feed/sources/parquet_shards.py": {"pyarrow"},
     "feed/sources/open_source.py": {"datasets"},
-    "feed/sources/object_stores.py": {"obstore"},
+    "feed/sources/shard_objects.py": {"obstore"},
     "instance/s3.py": {"botocore"},
     "agent/tf_data_server.py": {"tensorflow"},
 }

@@ -40,8 +40,8 @@ from bench.feed.surroundings import describe
 from torch import nn
 
 from headrace.feed import DataLoader
-from headrace.measuring.contenders import endless
 from headrace.measuring.loopback import feed_server
+from headrace.measuring.windows import endless
 
 LOCAL, REMOTE = 4, 12
 PREFETCH = 2

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from headrace import feed
-from headrace.feed.sources import index_program
+from headrace.feed.sources import index_shards
 
 SECONDS = 0.03  # of a shard
 
@@ -21,7 +21,7 @@ def main() -> None:
     host, folder, log = sys.argv[1:]
     socket.gethostname = lambda: host  # type: ignore[assignment]
     os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])  # it counts alone, not by helpers
-    count = index_program.KINDS["tar"]
+    count = index_shards.KINDS["tar"]
 
     def slowly(path: Path) -> object:
         time.sleep(SECONDS)
@@ -29,7 +29,7 @@ def main() -> None:
             print(path.name, file=file)
         return count(path)  # type: ignore[arg-type]
 
-    index_program.KINDS["tar"] = slowly  # type: ignore[assignment]
+    index_shards.KINDS["tar"] = slowly  # type: ignore[assignment]
     print(len(feed.tar(folder)))
 
 

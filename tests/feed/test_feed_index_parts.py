@@ -16,11 +16,9 @@ from source_data import fill_tars
 
 from headrace import feed
 from headrace.errors import ShardError
-from headrace.feed.sources import index_parts, shard_index
+from headrace.feed.sources import index_shards, shard_index
 from headrace.feed.sources.byte_ranges import stamp_of
-from headrace.feed.sources.index_parts import IndexParts
-from headrace.feed.sources.index_program import Outcome, index_one
-from headrace.feed.sources.index_shards import FOLDER
+from headrace.feed.sources.index_shards import FOLDER, IndexParts, Outcome, index_one
 from headrace.feed.sources.shard_index import IndexedShard, ShardIndex
 from needs import require
 
@@ -99,7 +97,7 @@ def test_what_a_killed_host_has_counted_is_not_counted_again(folder: Path) -> No
 
 
 def test_parts_are_taken_if_the_shard_is_the_same_and_whole(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_parts, "_SECONDS", 0.0)
+    monkeypatch.setattr(index_shards, "_SECONDS", 0.0)
     index = folder / FOLDER / "tar-x.index"
     index.parent.mkdir()
     names = [f"{number:02}.tar" for number in range(6)]

@@ -24,9 +24,8 @@ from flaky_s3 import FlakyS3, flaky
 from headrace import feed
 from headrace.errors import ShardError, StorageError, UsageError
 from headrace.feed import DataLoader
-from headrace.feed.sources import object_stores, shard_objects
-from headrace.feed.sources.object_stores import Entry
-from headrace.feed.sources.shard_objects import BLOCK, ObjectPath, _Blocks
+from headrace.feed.sources import shard_objects
+from headrace.feed.sources.shard_objects import BLOCK, Entry, ObjectPath, _Blocks
 from objectstore import ObjectStore
 
 pytestmark = pytest.mark.needs("obstore")
@@ -43,7 +42,7 @@ def clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def forget_clients() -> None:
-    object_stores._stores.clear()
+    shard_objects._stores.clear()
     shard_objects._blocks.clear()
 
 
@@ -206,7 +205,7 @@ def test_throttling_and_cut_connections_cost_time_and_nothing_else(
 ) -> None:
     uri = upload(s3, folder)
     expected = list(feed.tar(folder))
-    monkeypatch.setattr(object_stores, "FIRST_PAUSE", timedelta(milliseconds=1))
+    monkeypatch.setattr(shard_objects, "FIRST_PAUSE", timedelta(milliseconds=1))
     forget_clients()
     proxy.errors, proxy.error, proxy.cuts = 0.2, (503, "SlowDown"), 0.2
     monkeypatch.setattr(shard_objects, "BLOCKS_MEMORY", 1)
@@ -337,7 +336,7 @@ def test_without_botocore_the_environment_says_how_s3_is_reached(
 
 def test_an_error_shows_no_query_of_a_url() -> None:
     error = ValueError("GET http://h/a?sig=secret&x=1 failed (http://h/b?sig=secret)\n\nDebug source:\nx")
-    assert object_stores._words(error) == "GET http://h/a failed (http://h/b)"
+    assert shard_objects._words(error) == "GET http://h/a failed (http://h/b)"
 
 
 class Counted:

@@ -24,7 +24,7 @@ from source_data import fill_tars, tar_rows, tars, write_tar
 
 from headrace import feed
 from headrace.errors import PipelineError, PositionError, ShardError
-from headrace.feed.sources import index_program, index_shards
+from headrace.feed.sources import index_shards
 from headrace.feed.sources.byte_ranges import stamp_of
 
 COUNTS = {"a": 20, "c": 12}
@@ -365,9 +365,9 @@ def test_a_shard_that_was_just_written_is_counted_once_the_clock_has_gone_on(tmp
     """So that whatever changes it then has another time of change of status, however coarse the clock is."""
     for number in range(5):
         path = write_tar(tmp_path / "a.tar", tar_rows(str(number), 3))
-        outcome = index_program.index_one("tar", tmp_path, "a.tar", tmp_path / "lock")
+        outcome = index_shards.index_one("tar", tmp_path, "a.tar", tmp_path / "lock")
         assert outcome.indexed is not None
-        assert time.time_ns() - path.stat().st_ctime_ns >= index_program._TICK
+        assert time.time_ns() - path.stat().st_ctime_ns >= index_shards._TICK
         assert outcome.indexed.counted.stamp == stamp_of(path)
 
 

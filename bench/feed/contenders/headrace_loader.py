@@ -9,7 +9,7 @@ from bench.feed.measure import Contender
 from bench.feed.servers import ROOT
 
 from headrace import feed
-from headrace.measuring.contenders import over_tcp, shared_memory
+from headrace.measuring.windows import over_tcp, shared_memory
 
 
 class HeadraceLoader(Contender):

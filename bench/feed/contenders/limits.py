@@ -10,7 +10,7 @@ from typing import Any
 from bench.feed.measure import Contender
 from bench.feed.servers import Program
 
-from headrace.measuring.contenders import memcpy, received
+from headrace.measuring.windows import memcpy, received
 
 SLOTS = 4
 

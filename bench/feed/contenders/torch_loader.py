@@ -7,7 +7,7 @@ from typing import Any
 
 from bench.feed.measure import Contender
 
-from headrace.measuring.contenders import torch_loader
+from headrace.measuring.windows import torch_loader
 
 
 class TorchLoader(Contender):

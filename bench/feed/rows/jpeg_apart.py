@@ -24,8 +24,8 @@ from bench.feed.servers import ROOT
 from bench.feed.settings import Settings
 
 from headrace.feed import DataLoader
-from headrace.measuring.contenders import endless
 from headrace.measuring.loopback import feed_server
+from headrace.measuring.windows import endless
 
 TITLE = "The same pipeline with 1 worker on one core, and the trainer (and the receiver) on another"
 COUNT = 1 << 20

@@ -1,7 +1,7 @@
 """What measures a loader in the user's own processes: the trial of `headrace doctor`, and `headrace feed bench`.
 
-`loopback` has a feed server on this machine, `contenders` and `windows` measure it beside other loaders and beside what
-the machine can do. The rest is the trial, which measures the data loading of a script without changing it.
+`loopback` has a feed server on this machine, `windows` measures it beside other loaders and beside what the machine can
+do. The rest is the trial, which measures the data loading of a script without changing it.
 
 `run_profiled` and `transfer` run beside the command line. The others run inside the user's Python processes:
 `bootstrap/sitecustomize.py`, which Python imports by itself when its folder is in PYTHONPATH, loads them from their

@@ -5,7 +5,7 @@ user's cache directory ($XDG_CACHE_HOME/headrace, by default ~/.cache/headrace).
 is not believed, and none is kept in a folder that they can write to. Of several processes of a host that
 find none, one makes it and the others wait, as long as it goes on: the one that indexes touches the lock at every
 shard. Where files cannot be locked, each makes it, and the last one's stays. Hosts that share the folder make it
-together (`index_parts`); others each make their own, or `headrace feed index` has made it before.
+together (`IndexParts`); others each make their own, or `headrace feed index` has made it before.
 """
 
 from __future__ import annotations
@@ -15,10 +15,14 @@ import errno
 import fcntl
 import hashlib
 import os
+import random
+import secrets
 import socket
 import subprocess
+import sys
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -26,10 +30,16 @@ import msgspec
 
 from headrace.child_python import module_command
 from headrace.errors import ShardError
-from headrace.feed.sources import index_program, shard_index
-from headrace.feed.sources.byte_ranges import Stamp, stamp_of
-from headrace.feed.sources.index_parts import IndexParts
-from headrace.feed.sources.index_program import Outcome, index_one
+from headrace.feed.sources import arrow_shards, json_lines, parquet_shards, shard_index, tar_shards
+from headrace.feed.sources.byte_ranges import (
+    Counted,
+    ShardPath,
+    Stamp,
+    attributes_of,
+    pack,
+    sample_of,
+    stamp_of,
+)
 from headrace.feed.sources.shard_index import IndexedShard, ShardIndex
 from headrace.feed.sources.shard_objects import ObjectFolder
 from headrace.private_folders import check_way, make_folders, only_ours
@@ -40,13 +50,166 @@ _LOCK_SECONDS = 600.0  # without a sign of life of the one that holds it
 _SHOWN = 5
 _THREADS = 16
 _HELPER_SECONDS = 2.0  # of one helper: about ten times what it costs to start
+_ATTEMPTS = 3
+_TICK = 20_000_000  # ns: file systems take the time from a clock that goes in steps of up to 10 ms
+_SECONDS = 0.5  # between two looks at what others wrote, and between two parts
+_END = ".part"
+
+KINDS = {
+    "tar": tar_shards.index,
+    "jsonl": json_lines.index,
+    "parquet": parquet_shards.index,
+    "arrow": arrow_shards.index,
+}
+"""How the rows of each kind of shard are counted."""
+
+
+class Outcome(msgspec.Struct, frozen=True, array_like=True):
+    """What became of one shard: what was found, or what is wrong with it."""
+
+    name: str
+    indexed: IndexedShard | None
+    problem: str = ""
+
+
+Job = tuple[str, str, list[str], str]
+OUTCOMES = msgspec.msgpack.Decoder(list[Outcome])
+_JOB = msgspec.msgpack.Decoder(Job)
+
+
+def index_one(kind: str, folder: Path | ObjectFolder, name: str, lock: Path) -> Outcome:
+    """Indexes a shard.
+
+    Args:
+        kind: of the shard.
+        folder, name: where it lies.
+        lock: file whose time of change is set, so that those who wait for the index see that it goes on.
+
+    Raises:
+        PipelineError: a library that the kind needs is missing.
+    """
+    path = folder / name
+    with contextlib.suppress(OSError):  # then they wait their time
+        os.utime(lock)
+    try:
+        for _ in range(_ATTEMPTS):
+            before = _settled(path)
+            rows, columns = KINDS[kind](path)
+            sample, attributes = sample_of(path), attributes_of(path.stat()) if isinstance(path, Path) else 0
+            after = stamp_of(path)
+            if after == before:  # not so where to read it brings it back from a tape: its status changes
+                break
+        if not after.may_be(before):
+            return Outcome(name, None, f"{path} is being written")
+    except ShardError as error:
+        return Outcome(name, None, error.message)
+    except OSError as error:
+        return Outcome(name, None, f"{path} cannot be read: {error.strerror}")
+    return Outcome(name, IndexedShard(Counted(before, attributes, sample), rows, pack(columns)))
+
+
+def _settled(path: ShardPath) -> Stamp:
+    """Returns the stamp of a shard once the clock of the file system has gone on: what changes it then is seen."""
+    while True:
+        stamp = stamp_of(path)
+        wait = stamp.changed + _TICK - time.time_ns()
+        if not 0 < wait <= _TICK:  # beyond: the clocks of two machines
+            return stamp
+        time.sleep(wait / 1e9)
+
+
+class IndexParts:
+    """The shards that are still to be counted, by this process and those of other hosts. Threads may share it.
+
+    Every host counts the shards that are missing in an order of its own, writes what it has counted now and then as a
+    part, a small index file beside the index, and takes what it finds in the parts of the others. Nobody waits for
+    another one, and no shard belongs to anybody: a host that dies costs the shards that it was counting. Two hosts may
+    count the same shard at the same time. A shard is taken from a part only if size and time of change are the same
+    here, for an object its ETag (`ShardIndex.indexed`).
+
+    Args:
+        index: the file that the index will be.
+        folder: of the shards.
+        stamps: of all its shards, by name.
+        names: those that are missing in it.
+
+    Attributes:
+        taken: what others have counted, by name.
+    """
+
+    def __init__(
+        self, index: Path, folder: Path | ObjectFolder, stamps: Mapping[str, Stamp], names: Sequence[str]
+    ) -> None:
+        self._index, self._folder, self._stamps = index, folder, stamps
+        self._left = list(names)
+        random.SystemRandom().shuffle(self._left)
+        self._own, self._written = f"{index.name}.{secrets.token_hex(6)}", 0
+        self._seen: set[tuple[str, int]] = {(index.name, _inode(index))}
+        self._looked, self._put = -_SECONDS, time.monotonic()  # at first: one that died may have left parts
+        self._counted: dict[str, IndexedShard] = {}
+        self._guard = threading.Lock()
+        self.taken: dict[str, IndexedShard] = {}
+
+    def __len__(self) -> int:
+        return len(self._left)
+
+    def take(self, most: int = 1) -> list[str]:
+        """Returns names of shards to count next, fewer than `most` at the end."""
+        with self._guard:
+            if self._left and time.monotonic() > self._looked + _SECONDS:
+                self._look()
+                self._looked = time.monotonic()
+            names, self._left = self._left[:most], self._left[most:]
+            return names
+
+    def put(self, outcomes: Iterable[Outcome]) -> None:
+        """Takes what this process has counted; now and then it is written for the others."""
+        with self._guard:
+            self._counted |= {each.name: each.indexed for each in outcomes if each.indexed is not None}
+            if self._counted and time.monotonic() > self._put + _SECONDS:
+                with contextlib.suppress(OSError):  # the others count these shards themselves
+                    part = self._index.with_name(f"{self._own}-{self._written}{_END}")
+                    shard_index.write(part, self._counted)
+                self._written += 1
+                self._counted, self._put = {}, time.monotonic()
+
+    def clear(self) -> None:
+        """Removes all parts: the index has everything now."""
+        for path in self._parts():
+            with contextlib.suppress(OSError):  # another one has removed it
+                path.unlink()
+
+    def _parts(self) -> list[Path]:
+        return [path for path in self._index.parent.glob(f"{self._index.name}.*{_END}") if path.is_file()]
+
+    def _look(self) -> None:
+        for path in (self._index, *self._parts()):
+            known = (path.name, _inode(path))
+            if known in self._seen or path.name.startswith(f"{self._own}-"):
+                continue
+            self._seen.add(known)
+            found = ShardIndex.open(path)
+            for name in found.entries if found is not None else ():
+                if name in self.taken or name not in self._stamps or found is None:
+                    continue
+                with contextlib.suppress(ShardError, OSError):  # damaged: it is counted here, which says what is wrong
+                    shard = found.indexed(name, self._folder / name, self._stamps[name])
+                    self.taken |= {name: shard} if shard is not None else {}
+        self._left = [name for name in self._left if name not in self.taken]
+
+
+def _inode(path: Path) -> int:
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return 0
 
 
 def find_index(kind: str, folder: Path | ObjectFolder, pattern: str, names: Sequence[str]) -> ShardIndex:
     """Returns an index that holds all shards as they are now.
 
     Args:
-        kind: of the shards, one of `index_program.KINDS`.
+        kind: of the shards, one of `KINDS`.
         folder: where they lie.
         pattern: that their names match.
         names: below the folder.
@@ -191,15 +354,15 @@ def _index_all(kind: str, folder: Path | ObjectFolder, parts: IndexParts, lock: 
 def _helped(kind: str, folder: Path, names: list[str], lock: Path) -> list[Outcome]:
     source = str(Path(__file__).parents[3])
     paths = os.pathsep.join([source, *filter(None, [os.environ.get("PYTHONPATH")])])
-    job: index_program.Job = (kind, str(folder), names, str(lock))
+    job: Job = (kind, str(folder), names, str(lock))
     done = subprocess.run(
-        module_command("headrace.feed.sources.index_program"),
+        module_command("headrace.feed.sources.index_shards"),
         input=msgspec.msgpack.encode(job), capture_output=True, check=False, env=os.environ | {"PYTHONPATH": paths},
     )  # fmt: skip
     if done.returncode:
         told = done.stderr.decode(errors="replace").strip()[-400:]
         raise ShardError(f"a process that counted rows in {folder} ended with {done.returncode}: {told}")
-    return index_program.OUTCOMES.decode(done.stdout)
+    return OUTCOMES.decode(done.stdout)
 
 
 @contextlib.contextmanager
@@ -238,3 +401,14 @@ def _is(path: Path, descriptor: int) -> bool:
         return os.path.samestat(path.stat(), os.fstat(descriptor))
     except FileNotFoundError:
         return False
+
+
+def main() -> None:
+    """The helper: reads a job from its input, [kind, folder, [names], lock], writes the outcomes to its output."""
+    kind, folder, names, lock = _JOB.decode(sys.stdin.buffer.read())
+    outcomes = [index_one(kind, Path(folder), name, Path(lock)) for name in names]
+    sys.stdout.buffer.write(msgspec.msgpack.encode(outcomes))
+
+
+if __name__ == "__main__":
+    main()

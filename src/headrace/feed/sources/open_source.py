@@ -23,9 +23,8 @@ from headrace.feed.sources.arrow_shards import ArrowFormat, require_pyarrow
 from headrace.feed.sources.byte_ranges import Format, Reader
 from headrace.feed.sources.index_shards import FOLDER, find_index
 from headrace.feed.sources.json_lines import JsonLinesFormat
-from headrace.feed.sources.object_stores import SCHEMES
 from headrace.feed.sources.parquet_shards import ParquetFormat
-from headrace.feed.sources.shard_objects import ObjectFolder, is_hidden
+from headrace.feed.sources.shard_objects import SCHEMES, ObjectFolder, is_hidden
 from headrace.feed.sources.source import Source
 from headrace.feed.sources.tar_shards import TarFormat
 from headrace.install_hint import install_hint
@@ -39,7 +38,7 @@ class ShardFiles(Source):
     Args:
         folder: of the shards, or ``s3://bucket/prefix/``; likewise ``gs``, ``az``, ``https``.
         pattern: that their names match, as in a shell.
-        kind: one of `index_program.KINDS`.
+        kind: one of `index_shards.KINDS`.
         form: reads them.
 
     Raises:
