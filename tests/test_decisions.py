@@ -127,11 +127,10 @@ EXPECTED = {
         "error.reason in ('WRONG_VERSION_NUMBER', 'HTTP_REQUEST', 'UNSUPPORTED_PROTOCOL')",
         "(error.reason or str(error)).lower().replace('_', ' ')",
     },
-    "feed/wire/tls.py": {"(error.reason or str(error)).lower().replace('_', ' ')"},
     "runs/reader.py": {"_TOO_LARGE.search(line)"},  # digits of a number in a line of JSON
     "console/guard.py": {"message['type'] == 'http.response.start'"},  # ASGI
     "instance/channels/download.py": {"error.message.startswith(prefix)"},  # a channel is not named twice
-    "adapters/tensorflow_checks.py": {"str(getattr(error, 'message', '') or error).strip().partition('\\n')"},  # shown
+    "adapters/tensorflow.py": {"str(getattr(error, 'message', '') or error).strip().partition('\\n')"},  # shown
     "cli/views/run_tables.py": {"message.partition('\\n')"},  # the first line is shown
     "cli/views/cost_tables.py": {"note not in report.notes"},  # a note is not shown twice
     "cli/commands/doctor.py": {"text not in said"},  # nothing is shown twice

@@ -198,6 +198,7 @@ FACES = {  # a name that stands twice on purpose: what users import or type, bef
     "sitecustomize": "Python's own name for what it loads at its start; each stands in a folder of its own",
     "tensorflow": "headrace.tensorflow is what users import; adapters.tensorflow holds it",
     "keras": "headrace.keras is what users import; adapters.keras holds it",
+    "estimator": "headrace.estimator is what users import; adapters.estimator holds it",
     "environment": "the toolkit's own module name, for scripts that import sagemaker_training",
 }
 

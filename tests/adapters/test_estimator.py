@@ -194,7 +194,7 @@ def test_a_failed_job_raises_with_the_first_cause(script: str, tmp_path: Path) -
 def test_a_stopped_job_is_no_failure_and_the_python_of_the_programs_is_told_once(
     script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("headrace.adapters.estimator.estimators._pythons_shown", set())
+    monkeypatch.setattr("headrace.adapters.estimator._pythons_shown", set())
     (tmp_path / "train.py").write_text("import time; print('training', flush=True); time.sleep(600)")
     image = "763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:2.1-cpu-py310"
     estimator = PyTorch(script, image_uri=image, instance_type="local", instance_count=1)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from headrace.adapters.tensorflow_checks import (
+from headrace.adapters.tensorflow import (
     check_compression,
     check_consumer,
     check_dataset,
@@ -16,8 +16,7 @@ from headrace.adapters.tensorflow_checks import (
     mode_of,
     warn_shares,
 )
-from headrace.adapters.tensorflow_likeness import Likeness, certain_differences
-from headrace.adapters.tensorflow_ranks import job_name, rank_name, ranks_of
+from headrace.adapters.tensorflow_likeness import Likeness, certain_differences, job_name, rank_name, ranks_of
 from headrace.errors import PipelineError, UsageError
 
 

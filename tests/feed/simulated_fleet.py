@@ -33,8 +33,8 @@ from headrace.feed.pipelines.fetch import Built
 from headrace.feed.plan.epoch import EpochPlan
 from headrace.feed.wire import messages
 from headrace.feed.wire.endpoints import Endpoints
+from headrace.feed.wire.framed_connection import Link
 from headrace.feed.wire.frames import Frame
-from headrace.feed.wire.link import Link
 from headrace.feed.worker.slices import make_slice
 
 LAG, TICK, LIMIT = 2e-4, 0.2, 120.0  # seconds: one way; between looks of a session to which nothing comes; for a step

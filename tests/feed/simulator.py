@@ -27,8 +27,8 @@ from headrace.feed.pipelines.fetch import Built, SampleAddresses, make_whole
 from headrace.feed.pipelines.seeds import PreservedGenerators
 from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.wire import messages
+from headrace.feed.wire.framed_connection import Link
 from headrace.feed.wire.frames import Frame
-from headrace.feed.wire.link import Link
 from headrace.feed.worker.lane_reader import LaneReaders
 from headrace.feed.worker.slices import make_slice
 

@@ -17,8 +17,7 @@ from source_data import fill_tars, noted, write_tar
 from headrace import feed
 from headrace.feed.identifiers import PipelineNumber
 from headrace.feed.wire import messages
-from headrace.feed.worker.client_connection import ClientConnection
-from headrace.feed.worker.open_pipelines import KEPT_SECONDS, OpenPipelines
+from headrace.feed.worker.clients import KEPT_SECONDS, ClientConnection, OpenPipelines
 
 pytestmark = pytest.mark.usefixtures("without_torch")
 COUNTS = {"a": 10, "b": 14, "c": 12}

@@ -29,7 +29,7 @@ from packed_reference import sequences
 from headrace import feed
 from headrace.errors import PipelineError, PositionError
 from headrace.feed import DataLoader
-from headrace.feed.worker.dataset_lane import DatasetLane
+from headrace.feed.worker.lane_reader import DatasetLane
 
 OPTIONS: dict[str, Any] = {"batch_size": 2, "num_shards": 3, "seed": 5, "collate_fn": feed.stack_arrays}
 METHODS = ("best_fit", "concat")

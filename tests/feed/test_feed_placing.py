@@ -26,8 +26,7 @@ from headrace.feed.identifiers import WorkerNumber
 from headrace.feed.plan.epoch import BatchPlan, EpochPlan
 from headrace.feed.wire import messages
 from headrace.feed.wire.endpoints import Endpoints
-from headrace.feed.wire.framed_connection import FramedConnection
-from headrace.feed.wire.link import Link
+from headrace.feed.wire.framed_connection import FramedConnection, Link
 
 HELD = {1: ["a", "b"], 2: ["b", "c"], 3: ["c", "a"]}
 SIZE = 20

@@ -22,8 +22,7 @@ from headrace.feed.batch.slab import GRANULE
 from headrace.feed.identifiers import PipelineNumber, RequestNumber
 from headrace.feed.loader.serving import JOB_VARIABLE, job_of
 from headrace.feed.wire import messages
-from headrace.feed.worker.client_connection import ClientConnection, ServerRequest
-from headrace.feed.worker.fair_queue import FairQueue
+from headrace.feed.worker.clients import ClientConnection, FairQueue, ServerRequest
 from headrace.feed.worker.send_buffers import Staging
 from headrace.feed.worker.work_queue import Plans
 

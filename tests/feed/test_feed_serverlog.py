@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from headrace.feed.worker.server_log import BURST, LONGEST, RATE, ServerLog
+from headrace.feed.worker.feed_server import BURST, LONGEST, RATE, ServerLog
 
 
 class Clock:

@@ -21,8 +21,7 @@ from headrace.feed.client.session import Session
 from headrace.feed.client.worker_pool import Worker, WorkerPool
 from headrace.feed.plan.epoch import EpochPlan
 from headrace.feed.wire import messages
-from headrace.feed.wire.framed_connection import FramedConnection
-from headrace.feed.wire.link import Link
+from headrace.feed.wire.framed_connection import FramedConnection, Link
 
 LAYOUT = learn(torch.tensor(0.0), default_collate)
 ENCODED = msgspec.msgpack.encode(LAYOUT)

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import ProtocolError
 from headrace.feed.batch.pytree import align
-from headrace.feed.batch.slab import GRANULE, MAX_FREE, Slab, SlabPool
-from headrace.feed.batch.slab_ledger import SlabLedger
+from headrace.feed.batch.slab import GRANULE, MAX_FREE, Slab, SlabLedger, SlabPool
 from headrace.feed.client.assembly import OWN_BYTES, Assembly, Delivery
 from headrace.feed.client.work_units import Bundle, Slice
 from headrace.feed.identifiers import SlabNumber

@@ -25,10 +25,22 @@ from headrace.feed.batch.slab import Slab
 from headrace.feed.client import remote_pool
 from headrace.feed.client.server_status import inquire
 from headrace.feed.wire import messages
-from headrace.feed.wire.chunks import CHUNK_HEADER, DATA, Payload, checksum
 from headrace.feed.wire.endpoints import Endpoints
 from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
-from headrace.feed.wire.frames import CHECK, FIELDS, HEADER_BYTES, MAGIC, WIRE_VERSION, OtherVersion, Seal, write_header
+from headrace.feed.wire.frames import (
+    CHECK,
+    CHUNK_HEADER,
+    DATA,
+    FIELDS,
+    HEADER_BYTES,
+    MAGIC,
+    WIRE_VERSION,
+    OtherVersion,
+    Payload,
+    Seal,
+    checksum,
+    write_header,
+)
 from headrace.feed.wire.handshake import (  # fmt: skip
     HANDSHAKE_SECONDS,
     ClientHandshake,

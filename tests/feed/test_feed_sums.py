@@ -20,13 +20,12 @@ from headrace.feed.batch import pytree
 from headrace.feed.batch.slab import Slab
 from headrace.feed.identifiers import PipelineNumber, RequestNumber, SlabNumber
 from headrace.feed.pipelines.fetch import Built
-from headrace.feed.wire import chunks, messages
-from headrace.feed.wire.chunks import CHUNK, HOT, read_sums, sums_of
+from headrace.feed.wire import frames, messages
 from headrace.feed.wire.framed_connection import FramedConnection
+from headrace.feed.wire.frames import CHUNK, HOT, read_sums, sums_of
 from headrace.feed.wire.messages import BatchRows, Done, SliceRequest
-from headrace.feed.worker.chunk_sums import ChunkSums
 from headrace.feed.worker.send_buffers import payload_of
-from headrace.feed.worker.slices import make_slice
+from headrace.feed.worker.slices import ChunkSums, make_slice
 
 
 @pytest.mark.parametrize(
@@ -56,7 +55,7 @@ def test_sums_that_are_made_while_leaves_are_written_are_those_of_the_payload(si
     payload = [block[:end].data, block[5:900].data]
     assert sums.complete(payload) == sums_of(payload)
     assert read_sums(sums.complete(payload), payload) == [
-        chunks.checksum(chunk) for piece in payload for chunk in chunks.cut(piece)
+        frames.checksum(chunk) for piece in payload for chunk in frames.cut(piece)
     ]
 
 
@@ -106,7 +105,7 @@ def test_a_byte_that_changes_in_the_servers_memory_is_found_by_the_receiver(whol
         got = [np.zeros(piece.nbytes, np.uint8) for piece in payload]
         sender = FramedConnection(ours)
         receiver = FramedConnection(theirs, sink=lambda *_, got=got: [each.data for each in got])
-        sender.send(messages.Pong(), payload=chunks.Payload(payload, sums))
+        sender.send(messages.Pong(), payload=frames.Payload(payload, sums))
         if damaged:
             with pytest.raises(ProtocolError, match="a damaged chunk of"):
                 pass_on(sender, receiver)
@@ -130,10 +129,10 @@ def test_a_server_makes_no_sum_itself(
         "import sys\n"
         "sys.modules['torch'] = None\n"  # which it need not import
         "if 'headrace.feed.serve' in sys.orig_argv:\n"
-        "    from headrace.feed.wire import chunks\n"
+        "    from headrace.feed.wire import frames\n"
         "    def checksum(data):\n"
         "        raise SystemExit('the server made a sum')\n"
-        "    chunks.checksum = checksum\n"
+        "    frames.checksum = checksum\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     server = own_server()

@@ -25,13 +25,12 @@ from headrace.errors import FeedError, ProtocolError, WorkersLost
 from headrace.feed import DataLoader, stack_arrays
 from headrace.feed.client import remote_pool, shard_placement
 from headrace.feed.client.server_status import inquire
-from headrace.feed.wire import chunks, messages
+from headrace.feed.wire import frames, messages
 from headrace.feed.wire.endpoints import Endpoints
 from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
 from headrace.feed.wire.frames import write_header
 from headrace.feed.wire.handshake import ClientHandshake, bind, challenge
-from headrace.feed.wire.tls import ClientTls, ServerTls, client_tls, server_tls
-from headrace.feed.wire.transport import TlsRefused
+from headrace.feed.wire.transport import ClientTls, ServerTls, TlsRefused, client_tls, server_tls
 from patience import allowed
 
 SECRET = bytes.fromhex("5e" * 32)
@@ -345,9 +344,9 @@ def test_a_channel_over_tls_carries_frames_both_ways_while_both_ends_write(pki: 
     assert client.binding == server.binding == for_server.digest
     data = {"client": bytes(range(256)) * (48 << 12), "server": bytes(range(255, -1, -1)) * (48 << 12)}
     client.send(
-        messages.Ping(), payload=chunks.Payload([memoryview(data["client"])[:1], memoryview(data["client"])[1:]])
+        messages.Ping(), payload=frames.Payload([memoryview(data["client"])[:1], memoryview(data["client"])[1:]])
     )
-    server.send(messages.Pong(), payload=chunks.Payload([memoryview(data["server"])]))
+    server.send(messages.Pong(), payload=frames.Payload([memoryview(data["server"])]))
     came: dict[str, list[messages.Message]] = {"client": [], "server": []}
     while not (came["client"] and came["server"]):
         for name, channel in (("client", client), ("server", server)):
@@ -369,9 +368,9 @@ def test_no_sum_is_made_behind_tls(pki: Pki, monkeypatch: pytest.MonkeyPatch) ->
     server = FramedConnection(theirs, tls=for_server)
     shake(client, server)
     made: list[memoryview] = []
-    monkeypatch.setattr(chunks, "checksum", made.append)
+    monkeypatch.setattr(frames, "checksum", made.append)
     sent = bytes(range(256)) * (3 << 12)
-    server.send(messages.Pong(), payload=chunks.Payload([memoryview(sent)]))
+    server.send(messages.Pong(), payload=frames.Payload([memoryview(sent)]))
     while not client.receive():
         server.flush()
     assert got == sent

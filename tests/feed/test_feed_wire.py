@@ -21,7 +21,6 @@ from headrace.errors import ProtocolError
 from headrace.feed.batch.slab import Slab
 from headrace.feed.identifiers import SlabNumber
 from headrace.feed.wire import messages
-from headrace.feed.wire.chunks import ABORT, CHUNK, CHUNK_HEADER, DATA, HOT, Payload, checksum
 from headrace.feed.wire.framed_connection import (
     MAX_DESCRIPTORS,
     MAX_HANDSHAKE,
@@ -29,9 +28,23 @@ from headrace.feed.wire.framed_connection import (
     MAX_PAYLOAD,
     ConnectionClosed,
     FramedConnection,
+    Link,
 )
-from headrace.feed.wire.frames import CHECK, FIELDS, HEADER_BYTES, MAGIC, WIRE_VERSION, Frame
-from headrace.feed.wire.link import Link
+from headrace.feed.wire.frames import (
+    ABORT,
+    CHECK,
+    CHUNK,
+    CHUNK_HEADER,
+    DATA,
+    FIELDS,
+    HEADER_BYTES,
+    HOT,
+    MAGIC,
+    WIRE_VERSION,
+    Frame,
+    Payload,
+    checksum,
+)
 from headrace.feed.wire.messages import Exited, Fork, Forked
 from headrace.feed.wire.transport import TCP_INFO_BYTES, configure_tcp, has_vanished
 

@@ -20,7 +20,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 from headrace.errors import FeedError
 from headrace.feed import DataLoader
-from headrace.feed.batch.cuda_pinning import CudaPinning
+from headrace.feed.batch.slab import CudaPinning
 from headrace.feed.loader.device import DeviceBatches, open_device
 from headrace.feed.plan.pass_progress import Progress
 

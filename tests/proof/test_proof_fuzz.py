@@ -27,10 +27,10 @@ from headrace.errors import ProtocolError
 from headrace.feed import DataLoader
 from headrace.feed.batch.slab import Slab
 from headrace.feed.wire import messages
-from headrace.feed.wire.chunks import Payload
 from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
+from headrace.feed.wire.frames import Payload
 from headrace.feed.wire.handshake import HANDSHAKE_SECONDS, ClientHandshake
-from headrace.feed.worker.server_log import BURST
+from headrace.feed.worker.feed_server import BURST
 from patience import allowed
 
 ERROR = messages.RemoteError("builtins:KeyError", "'x'", "Traceback ...")

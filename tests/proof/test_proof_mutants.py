@@ -79,7 +79,7 @@ if SOAK:
         ),
         Mutant(
             "keeping slabs that are still written to",
-            "feed/batch/slab_ledger.py",
+            "feed/batch/slab.py",
             "            self._retired.add(slab)\n",
             "            self._give_back(slab)\n",
             "../feed/test_feed_slabs.py",
@@ -93,7 +93,7 @@ if SOAK:
         ),
         Mutant(
             "sums of payloads",
-            "feed/wire/chunks.py",
+            "feed/wire/frames.py",
             "if chunk.kind == DATA and chunk.total != _stamped(*chunk[:2], self._sum.intdigest(), self._seal):\n",
             "if False:\n",
             "test_proof_proxy.py::test_bad_ways_cost_time_and_nothing_else_even_if_there_is_no_good_one",

@@ -20,13 +20,12 @@ registers a note at its end, a dataset that is never read, and a rank that has c
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.adapters.tensorflow_likeness import sources_of
+from headrace.adapters.tensorflow_likeness import digest, note_of, sources_of
 from headrace.errors import WorkersLost
 
 _SHUFFLE = "ShuffleDatasetV3"  # of (dataset, buffer size, seed, seed2, generator)
@@ -76,18 +75,6 @@ def as_one(dataset: Any) -> Any:
     direct = tf.data.Options()  # nothing is held back here when the note is registered
     direct.experimental_optimization.inject_prefetch = False
     return rows.with_options(direct)
-
-
-def note_of(text: str) -> Any:
-    """Returns a dataset that says something by the structure of its elements; it is never read."""
-    import tensorflow as tf
-
-    return tf.data.Dataset.from_tensors({text: 0})
-
-
-def digest(text: str) -> str:
-    """Returns 32 digits: the dispatcher makes an id a file's name."""
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def _register_note() -> Any:

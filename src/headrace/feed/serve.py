@@ -34,7 +34,7 @@ from headrace.feed.descriptors import explained
 from headrace.feed.wire.endpoints import read_secret, split_address
 from headrace.feed.wire.framed_connection import ConnectionClosed
 from headrace.feed.wire.messages import Status
-from headrace.feed.wire.tls import ServerTls, server_tls
+from headrace.feed.wire.transport import ServerTls, server_tls
 from headrace.feed.worker.executor_pool import ExecutorPool
 from headrace.feed.worker.feed_server import MEMORY, FeedServer, ServeOptions
 

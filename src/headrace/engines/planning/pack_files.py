@@ -23,7 +23,8 @@ _SUBMITTING = (  # what speaks to a cluster, and what makes the objects that are
     "cluster",
 )
 NOT_ON_HOSTS = (
-    "adapters/estimator/",
+    "adapters/estimator.py",
+    "adapters/sdk_session.py",
     *(f"engines/kubernetes/{module}.py" for module in _SUBMITTING),
 )
 START = "__main__.py"

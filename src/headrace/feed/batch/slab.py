@@ -3,6 +3,17 @@
 The kernel frees a slab when the last process that maps it is gone, however it ended, so nothing can be left behind,
 and /dev/shm is not needed. A slab is written by one process at a time, the one that was asked to. A mapping keeps a
 descriptor of its own (Python's mmap duplicates it), so slabs are few.
+
+A worker that was asked for rows may write to their slab until its answer has come. So a slab that is given up while
+answers are outstanding is retired, and is free with the last of them. A slab that a lost worker may still be writing to
+is tainted: it is never used again.
+
+A slab is page-locked, if it is to be, when it is first handed to the user, once, so that copies to a device can run by
+themselves. Only the trainer's process does that; workers and the receiver never load CUDA. A copy that the user started
+with ``non_blocking=True`` may still be reading when the last view of the slab dies. What dies with CUDA's own
+page-locked memory waits for such copies; so does a slab here: a *fence* is put behind the work that the current stream
+of every device in use has at that moment, and the slab is free when it was passed. A copy on a stream of the user's
+own, whose batch dies while another stream is the current one, is not seen.
 """
 
 from __future__ import annotations
@@ -12,16 +23,18 @@ import contextlib
 import functools
 import mmap
 import os
+import sys
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ProtocolError
 from headrace.feed.descriptors import FULL, keep_room
-from headrace.feed.identifiers import SlabNumber
+from headrace.feed.identifiers import NO_SLAB, SlabNumber
 
 GRANULE = 64 << 10
 MAX_FREE = 32  # a slab costs descriptors, of which a process may have no more than 1024
@@ -313,3 +326,190 @@ class SlabPool:
         self._slabs.clear()
         self._free.clear()
         self._leased.clear()
+
+
+class SlabLedger:
+    """See the module.
+
+    Args:
+        memory: limit of the slabs, bytes.
+        pinning: page-locks the slabs that the user gets; None for ordinary memory.
+    """
+
+    def __init__(self, memory: int, pinning: Pinning | None = None) -> None:
+        self._pool = SlabPool(memory, pinning)
+        self._writers: dict[SlabNumber, int] = {}  # how many requests may write to a slab
+        self._retired: set[SlabNumber] = set()
+        self._tainted: set[SlabNumber] = set()
+
+    def __getitem__(self, slab: SlabNumber) -> Slab:
+        return self._pool[slab]
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all slabs."""
+        return self._pool.total_bytes
+
+    @property
+    def leased_bytes(self) -> int:
+        """Bytes of the slabs that the user looks at."""
+        return self._pool.leased_bytes
+
+    @property
+    def wasted_bytes(self) -> int:
+        """Bytes of these slabs that the user has let go of."""
+        return self._pool.wasted_bytes
+
+    @property
+    def leased_slabs(self) -> int:
+        """Number of the slabs that the user looks at."""
+        return self._pool.leased_slabs
+
+    def acquire(self, size: int, *, force: bool = False) -> SlabNumber | None:
+        """See `SlabPool.acquire`."""
+        return self._pool.acquire(size, force=force)
+
+    def adopt(self, slab: Slab) -> SlabNumber:
+        """See `SlabPool.adopt`."""
+        return self._pool.adopt(slab)
+
+    def leased(self, slab: SlabNumber, used: int) -> contextlib.AbstractContextManager[Lease]:
+        """See `SlabPool.leased`."""
+        return self._pool.leased(slab, used)
+
+    def take_dropped(self) -> list[SlabNumber]:
+        """Returns the slabs that are gone since the last call; workers should let go of them."""
+        dropped, self._pool.dropped = self._pool.dropped, []
+        return dropped
+
+    def lend(self, slab: SlabNumber) -> None:
+        """Notes that one more request allows its worker to write to the slab."""
+        self._writers[slab] = self._writers.get(slab, 0) + 1
+
+    def taint(self, slab: SlabNumber) -> None:
+        """Notes that a worker which may write to the slab is lost, and may still be writing."""
+        self._tainted.add(slab)
+
+    def settle(self, slab: SlabNumber) -> None:
+        """Notes that one of the requests that may write to a slab was answered, or that its worker is gone."""
+        if slab == NO_SLAB:
+            return
+        self._writers[slab] -= 1
+        if not self._writers[slab]:
+            del self._writers[slab]
+            if slab in self._retired:
+                self._retired.discard(slab)
+                self._give_back(slab)
+
+    def discard(self, slab: SlabNumber) -> None:
+        """Gives a slab back as soon as no worker may write to it."""
+        if slab in self._writers:
+            self._retired.add(slab)
+        else:
+            self._give_back(slab)
+
+    def _give_back(self, slab: SlabNumber) -> None:
+        if slab in self._tainted:
+            self._tainted.discard(slab)
+            self._pool.drop(slab)
+        else:
+            self._pool.release(slab)
+
+    def close(self) -> None:
+        """Closes all descriptors. What the user still views stays mapped until the last view is gone."""
+        self._pool.close()
+
+
+_PORTABLE = 1  # cudaHostRegisterPortable: page-locked for every device, not just the current one
+
+
+class CudaPinning:
+    """Registers mappings of this process with CUDA.
+
+    Args:
+        fenced: whether the user starts copies of his own, so that slabs need a fence.
+    """
+
+    def __init__(self, *, fenced: bool) -> None:
+        self._fenced = fenced
+        self._owner = os.getpid()
+        self._refused = False
+
+    def register(self, address: int, size: int) -> bool:
+        """Page-locks `size` bytes at an address.
+
+        Returns:
+            Whether it was done. When it cannot be done, a warning names the error, and no further mapping is tried:
+            batches are then copied to page-locked memory of torch's.
+        """
+        if self._refused:
+            return False
+        import torch
+
+        try:
+            torch.cuda.check_error(_runtime().cudaHostRegister(address, size, _PORTABLE))
+        except RuntimeError as error:  # a container may limit locked memory; a driver may not lock shared memory
+            self._refused = True
+            _clear_error()
+            warnings.warn(
+                f"batches are copied to page-locked memory, since their own cannot be locked: {error}", stacklevel=2
+            )
+            return False
+        return True
+
+    def unregister(self, address: int) -> None:
+        """Undoes `register`, when no copy reads from there any more."""
+        if sys.is_finalizing() or os.getpid() != self._owner:
+            return  # the process ends, and CUDA with it; or this is a fork, whose CUDA is the parent's
+        import torch
+
+        for device in _devices():
+            torch.cuda.synchronize(device)
+        torch.cuda.check_error(_runtime().cudaHostUnregister(address))
+
+    def fence(self) -> Callable[[], bool] | None:
+        """Returns a function that tells whether the work that the devices have now is done; None when there is none."""
+        if not self._fenced or sys.is_finalizing() or os.getpid() != self._owner:
+            return None
+        return _Fence()
+
+
+def _runtime() -> Any:
+    import torch
+
+    return torch.cuda.cudart()  # type: ignore[no-untyped-call]
+
+
+def _clear_error() -> None:
+    """Clears the last call's error with a kernel: otherwise CUDA reports it again when the next kernel starts."""
+    import torch
+
+    with contextlib.suppress(RuntimeError):
+        torch.ones(1, device="cuda").add_(1)
+
+
+class _Fence:
+    def __init__(self) -> None:
+        self._events: list[Any] | None = _record()
+
+    def __call__(self) -> bool:
+        if self._events is None:
+            self._events = _record()
+        return self._events is not None and all(event.query() for event in self._events)
+
+
+def _record() -> list[Any] | None:
+    """Records an event on each device's current stream; None while a graph is captured, which it would break."""
+    import torch
+
+    if torch.cuda.is_current_stream_capturing():
+        return None
+    return [torch.cuda.current_stream(device).record_event() for device in _devices()]
+
+
+def _devices() -> list[int]:
+    """Returns the devices that this process uses; to ask another one would take memory there."""
+    import torch
+
+    core: Any = torch._C
+    return [device for device in range(torch.cuda.device_count()) if core._cuda_hasPrimaryContext(device)]

@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 from headrace.errors import ProtocolError
 from headrace.feed.batch import pytree
 from headrace.feed.batch.row_layout import Layout, decode_layout
-from headrace.feed.batch.slab import Pinning, Slab
-from headrace.feed.batch.slab_ledger import SlabLedger
+from headrace.feed.batch.slab import Pinning, Slab, SlabLedger
 from headrace.feed.client.work_units import Bundle, Slice
 from headrace.feed.identifiers import NO_SLAB, SlabNumber
 from headrace.feed.wire import messages

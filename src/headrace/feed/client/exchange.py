@@ -27,8 +27,8 @@ from headrace.feed.pipelines.fingerprint import kind_of
 from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.plan.shard_map import ShardMap
 from headrace.feed.wire import messages
+from headrace.feed.wire.framed_connection import Link
 from headrace.feed.wire.frames import Frame
-from headrace.feed.wire.link import Link
 from headrace.feed.wire.remote_errors import in_short, raise_remote, remade
 
 _PLAIN = {int, str, float, bool, bytes, type(None)}  # keys that a message holds as they are

@@ -33,8 +33,7 @@ from headrace.exit_status import exit_text, split_status
 from headrace.feed.descriptors import FULL, no_room
 from headrace.feed.identifiers import PipelineNumber
 from headrace.feed.pipelines.fetch import Built
-from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
-from headrace.feed.wire.link import Link
+from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection, Link
 from headrace.feed.wire.messages import OpenFailed, RemoteError, decode_greeting
 from headrace.feed.wire.remote_errors import kind_of
 from headrace.feed.worker.executor import executor_main

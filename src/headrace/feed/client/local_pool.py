@@ -17,7 +17,7 @@ from headrace.feed.client.worker_pool import Arrival, Worker, WorkerPool
 from headrace.feed.identifiers import NO_ROUTE, WorkerNumber
 from headrace.feed.metrics.metric_file import MetricFile
 from headrace.feed.metrics.worker_meter import WorkMeter
-from headrace.feed.wire.link import Link
+from headrace.feed.wire.framed_connection import Link
 from headrace.feed.wire.messages import SliceRequest
 from headrace.feed.worker.executor_rules import RestartBudget
 from headrace.feed_metrics import Because

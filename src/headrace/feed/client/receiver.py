@@ -38,8 +38,7 @@ from headrace.feed.wire.endpoints import split_address
 from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
 from headrace.feed.wire.frames import Frame, OtherVersion
 from headrace.feed.wire.handshake import HANDSHAKE_SECONDS, ClientHandshake, RefusedByServer, refusal
-from headrace.feed.wire.tls import ClientTls, client_tls
-from headrace.feed.wire.transport import TlsRefused, configure_tcp
+from headrace.feed.wire.transport import ClientTls, TlsRefused, client_tls, configure_tcp
 from headrace.feed.worker.parent_death import watch_parent
 
 CONNECT_SECONDS = 5.0

@@ -31,9 +31,8 @@ from headrace.feed.client.worker_pool import (
 )
 from headrace.feed.wire import messages
 from headrace.feed.wire.endpoints import Endpoint, Endpoints
-from headrace.feed.wire.framed_connection import ConnectionClosed
+from headrace.feed.wire.framed_connection import ConnectionClosed, Link
 from headrace.feed.wire.handshake import HANDSHAKE_SECONDS, ClientHandshake, RefusedByServer
-from headrace.feed.wire.link import Link
 from headrace.feed.worker.executor_rules import RestartBudget
 
 _log = logging.getLogger(__name__)

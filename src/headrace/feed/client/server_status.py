@@ -15,8 +15,7 @@ from headrace.feed.wire.endpoints import Endpoint, Endpoints, split_address
 from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
 from headrace.feed.wire.handshake import ClientHandshake
 from headrace.feed.wire.messages import decode_greeting
-from headrace.feed.wire.tls import client_tls
-from headrace.feed.wire.transport import configure_tcp
+from headrace.feed.wire.transport import client_tls, configure_tcp
 
 CLIENT = "headrace feed status"
 MAX_AT_ONCE = 32

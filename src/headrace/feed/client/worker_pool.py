@@ -17,15 +17,14 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from headrace.errors import FeedError, ProtocolError
-from headrace.feed.batch.slab_ledger import SlabLedger
+from headrace.feed.batch.slab import SlabLedger
 from headrace.feed.client.keepalive import Keepalive
 from headrace.feed.identifiers import NO_ROUTE, RouteNumber, SlabNumber, WorkerNumber
 from headrace.feed.wire import messages
 from headrace.feed.wire.endpoints import NOWHERE, Endpoint
-from headrace.feed.wire.framed_connection import ConnectionClosed
+from headrace.feed.wire.framed_connection import ConnectionClosed, Link
 from headrace.feed.wire.frames import Frame
 from headrace.feed.wire.handshake import ClientHandshake
-from headrace.feed.wire.link import Link
 
 _log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from headrace.errors import FeedError
 from headrace.feed.batch import pytree
-from headrace.feed.batch.cuda_pinning import CudaPinning
+from headrace.feed.batch.slab import CudaPinning
 from headrace.feed.batch.tensors import is_tensor
 from headrace.feed.loader.supply import Supply
 from headrace.feed.plan.pass_progress import Place, Progress

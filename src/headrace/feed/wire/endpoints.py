@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from headrace.errors import FeedError
-from headrace.feed.wire.tls import CA_VARIABLE, client_tls
+from headrace.feed.wire.transport import CA_VARIABLE, client_tls
 
 FEED_VARIABLE = "HEADRACE_FEED"
 SECRET_VARIABLE = "HEADRACE_FEED_SECRET_FILE"

@@ -1,7 +1,7 @@
 """Framed connections: messages, descriptors and bulk payloads over a stream socket.
 
 A frame is a header (see `frames`), a message and a payload. Descriptors (Unix sockets only) arrive with the first byte
-of their frame. The payload comes in checked chunks (see `chunks`), is received straight into memory that the owner of
+of their frame. The payload comes in checked chunks (see `frames`), is received straight into memory that the owner of
 the connection names, and sent straight from where it lies: it is never copied into a message. A payload that is not
 wanted any more can be stopped between two chunks (`abort`).
 
@@ -21,19 +21,29 @@ import select
 import socket
 import time
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
 from headrace.errors import ProtocolError
+from headrace.feed.batch.slab import Slab
 from headrace.feed.descriptors import FULL, Descriptors, duplicates, keep_room
-from headrace.feed.identifiers import NO_ROUTE, RouteNumber
+from headrace.feed.identifiers import NO_ROUTE, RouteNumber, SlabNumber
 from headrace.feed.wire import messages
-from headrace.feed.wire.chunks import ChunkReader, ChunkWriter, Payload
-from headrace.feed.wire.frames import HEADER_BYTES, Frame, Header, Seal, check_begin, read_header, write_header
-from headrace.feed.wire.messages import Decode, Message
-from headrace.feed.wire.tls import ClientTls, ServerTls
-from headrace.feed.wire.transport import MAX_DESCRIPTORS, ByteStream, PlainStream, TlsStream
+from headrace.feed.wire.frames import (
+    HEADER_BYTES,
+    ChunkReader,
+    ChunkWriter,
+    Frame,
+    Header,
+    Payload,
+    Seal,
+    check_begin,
+    read_header,
+    write_header,
+)
+from headrace.feed.wire.messages import Decode, Message, SlabDrop, SlabOffer
+from headrace.feed.wire.transport import MAX_DESCRIPTORS, ByteStream, ClientTls, PlainStream, ServerTls, TlsStream
 
 MAX_MESSAGE = 64 << 20
 MAX_PAYLOAD = 16 << 30
@@ -428,3 +438,45 @@ class FramedConnection:
         remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
         if not poll.poll(None if remaining is None else remaining * 1000):
             raise TimeoutError("no answer from the peer in time")
+
+
+@dataclass(eq=False)
+class Link:
+    """See the module.
+
+    Attributes:
+        channel: the connection.
+        shared: whether frames are routed to several hosts (a receiver).
+        slabs: those that were offered on it.
+    """
+
+    channel: FramedConnection
+    shared: bool = field(default=False, kw_only=True)
+    slabs: set[SlabNumber] = field(default_factory=set, init=False)
+
+    def post(self, message: Message, route: RouteNumber = NO_ROUTE, descriptors: Sequence[int] = ()) -> None:
+        """Sends a message. When the connection is closed, the next poll reports it."""
+        try:
+            self.channel.send(message, route=route, descriptors=descriptors)
+        except ConnectionClosed:
+            return
+
+    def offer(self, number: SlabNumber, slab: Slab) -> None:
+        """Passes a slab on, if that was not done."""
+        if number not in self.slabs:
+            self.slabs.add(number)
+            self.post(SlabOffer(number, slab.size), descriptors=[slab.descriptor])
+
+    def drop(self, number: SlabNumber) -> None:
+        """Has the other end let a slab go, if it was offered."""
+        if number in self.slabs:
+            self.slabs.discard(number)
+            self.post(SlabDrop(number))
+
+    def reason(self) -> str:
+        """Returns how the process behind the link ended."""
+        return "connection closed"
+
+    def close(self) -> None:
+        """Closes the connection and ends the process behind it."""
+        self.channel.close()

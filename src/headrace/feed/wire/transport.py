@@ -1,11 +1,13 @@
-"""What carries a channel's bytes: a plain socket, or TLS on top of one. Both never block.
+"""What carries a connection's bytes: a plain socket, or TLS on top of one. Both never block.
 
 `PlainStream` passes descriptors along on Unix sockets. `TlsStream` begins its handshake once the socket is connected
 and continues it whenever it is used; until it is done (`ready`) nothing is sent or received. While TLS itself waits to
 write, `wants_write` is set. Bytes that are decrypted and not read yet are `pending`: select does not see them.
 
-`binding` is the SHA-256 of the server's certificate, equal at both ends unless a third party sits between them; the
-handshake that follows mixes it into its proofs (see `handshake`).
+TLS is of version 1.3 only. The server shows a certificate. The client accepts it if it was signed by the CA that it was
+given (and by no other: the system's CAs do not count) and names the host or IP of the address that it dials. Who the
+client is, it proves with the secret, as without TLS. `binding` is the SHA-256 of the server's certificate, equal at
+both ends unless a third party sits between them; the handshake that follows mixes it into its proofs (see `handshake`).
 """
 
 from __future__ import annotations
@@ -21,10 +23,73 @@ import socket
 import ssl
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
-from headrace.errors import ProtocolError
+from headrace.errors import FeedError, ProtocolError
 from headrace.feed.descriptors import Descriptors
-from headrace.feed.wire.tls import ClientTls, ServerTls
+
+CA_VARIABLE = "HEADRACE_FEED_TLS_CA"
+
+
+@dataclass(frozen=True)
+class ServerTls:
+    """The server's end. `digest`: SHA-256 of its certificate."""
+
+    context: ssl.SSLContext
+    digest: bytes
+
+
+@dataclass(frozen=True)
+class ClientTls:
+    """The client's end. `host`: name or IP that the certificate must hold."""
+
+    context: ssl.SSLContext
+    host: str
+
+
+def server_tls(certificate: Path, key: Path) -> ServerTls:
+    """Loads a server's certificate (PEM, with its chain behind it) and private key (PEM, not encrypted).
+
+    Raises:
+        FeedError: one of them cannot be read, or they do not belong together.
+    """
+
+    def refuse() -> str:
+        raise FeedError(f"the private key {key} is encrypted", hint="a server cannot ask for a passphrase: decrypt it")
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.num_tickets = 0
+    try:
+        context.load_cert_chain(certificate, key, refuse)
+        leaf = certificate.read_text().partition("-----BEGIN CERTIFICATE-----")
+        pem = leaf[1] + leaf[2].partition("-----END CERTIFICATE-----")[0] + "-----END CERTIFICATE-----\n"
+        return ServerTls(context, hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).digest())
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        raise FeedError(f"cannot use the certificate {certificate} with the key {key}: {_reason(error)}") from error
+
+
+def client_tls(ca: str, host: str) -> ClientTls:
+    """Loads the CA (PEM) that must have signed the server's certificate.
+
+    Raises:
+        FeedError: it cannot be read.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # which verifies the certificate and its host name
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    try:
+        context.load_verify_locations(ca)
+    except OSError as error:
+        raise FeedError(f"cannot read the CA of the feed servers from {ca}: {_reason(error)}") from error
+    return ClientTls(context, host)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        return (error.reason or str(error)).lower().replace("_", " ")
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
+
 
 MAX_DESCRIPTORS = 4
 TCP_INFO_BYTES = 60  # of struct tcp_info, up to the fields that `has_vanished` reads

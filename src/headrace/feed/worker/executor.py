@@ -37,8 +37,7 @@ from headrace.feed.wire import messages
 from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection
 from headrace.feed.wire.frames import Frame
 from headrace.feed.wire.remote_errors import remote_error
-from headrace.feed.worker.lane_opening import with_shards
-from headrace.feed.worker.lane_reader import LaneReaders
+from headrace.feed.worker.lane_reader import LaneReaders, with_shards
 from headrace.feed.worker.slices import make_slice
 
 _Content = tuple[str, bytes, str, str, bool, int]  # what decides what a pipeline makes

@@ -24,10 +24,9 @@ from headrace.exit_status import exit_text, split_status
 from headrace.feed.identifiers import PipelineNumber
 from headrace.feed.metrics.metric_file import METRICS_VARIABLE
 from headrace.feed.wire import messages
-from headrace.feed.wire.framed_connection import FramedConnection
-from headrace.feed.wire.link import Link
+from headrace.feed.wire.framed_connection import FramedConnection, Link
 from headrace.feed.wire.messages import Fork
-from headrace.feed.worker.client_connection import ServerRequest
+from headrace.feed.worker.clients import ServerRequest
 from headrace.feed.worker.executor_rules import DEPTH, Hang
 from headrace.feed.worker.forkserver import THREAD_VARIABLES
 

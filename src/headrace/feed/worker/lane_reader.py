@@ -6,24 +6,314 @@ is replayed. So a reader, and a token, decide how long an answer takes, never wh
 
 Before every output the generators are set from (seed, epoch, lane, k), as for a sample of a counted dataset, and as
 there only those that are drawn from (see `pipelines.seeds`): a lane that draws from another one is opened again.
+
+A lane is of a stream, of what is packed or mixed, or of a dataset that is not headrace's own: an `IterableDataset`, a
+function that makes an iterable. Where such a dataset can be opened again is told by torchdata's protocol `Stateful`:
+`state_dict()` and `load_state_dict()` of the dataset, and of its iterator. The state is encoded at once, because a
+dataset may go on changing what it returned. As with torchdata, `__iter__` is called once, and a dataset that is its own
+iterator is given its state behind that call. A source of a mixture is opened like a dataset by itself, with a seed that
+follows from the mixture's, from which source it is, and from how often it was used up: so its order and its random
+numbers are others each time.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 
 from headrace.errors import INTERRUPTIONS, PipelineError, text_of
-from headrace.feed.pipelines.lane_datasets import WorkingFor
+from headrace.feed.batch import pytree
+from headrace.feed.pipelines import seeds
+from headrace.feed.pipelines.lane_datasets import LaneInfo, WorkingFor, opened, own_copy
 from headrace.feed.pipelines.seeds import DrewUnset, SampleSeeds
-from headrace.feed.streams.steps import BEGINNING, Restart
-from headrace.feed.wire.messages import MAX_TOKEN, Draw, Drawn
-from headrace.feed.worker.dataset_lane import DatasetLane, packed, unpacked
-from headrace.feed.worker.lane_opening import LaneAddress, LaneOpening
+from headrace.feed.plan.orders.mixed_order import SLOTS, MixedOrder, endless
+from headrace.feed.plan.orders.order import RowOrder, Window
+from headrace.feed.plan.shard_map import Shards, declared
+from headrace.feed.streams.mixed_stream import SOURCE, MixedStream, OpenedSource, OpenSource
+from headrace.feed.streams.packing import Packed
+from headrace.feed.streams.steps import BEGINNING, Lane, LeftOut, Restart, Stepped
+from headrace.feed.streams.stream import Order, Stream
+from headrace.feed.wire.messages import MAX_TOKEN, Draw, Drawn, Mixing
+
+
+class DatasetLane(Lane):
+    """See the module.
+
+    Args:
+        dataset: the lane's own copy.
+        start: a `restart` of this lane.
+    """
+
+    def __init__(self, dataset: Any, start: Restart) -> None:
+        states = unpacked(start.place) if start.place else [None, None]
+        if states[0] is not None:
+            dataset.load_state_dict(states[0])
+        self._made = start.made
+        self._iterator: Iterator[Any] = opened(dataset)
+        if states[1] is not None:
+            self._iterator.load_state_dict(states[1])  # type: ignore[attr-defined]
+        own = None if self._iterator is dataset else dataset
+        self._stateful: list[Any] = [thing if _is_stateful(thing) else None for thing in (own, self._iterator)]
+        self._outputs = map(next, itertools.repeat(self._iterator))  # `iter` of this calls no `__iter__` of the user's
+
+    def __next__(self) -> Any:
+        output = next(self._iterator)
+        self._made += 1
+        return output
+
+    def extend(self, outputs: list[Any], count: int) -> None:
+        """Puts the next `count` outputs to the others, or as many as there are."""
+        before = len(outputs)
+        try:
+            outputs.extend(itertools.islice(self._outputs, count))
+        finally:
+            self._made += len(outputs) - before
+
+    @property
+    def restart(self) -> Restart:  # type: ignore[override]
+        """Where it can be opened again: behind the latest output, or at the beginning if the dataset has no state.
+
+        Raises:
+            PipelineError: the state holds what cannot be kept; names its place.
+        """
+        states = [thing.state_dict() if thing is not None else None for thing in self._stateful]
+        return BEGINNING if all(state is None for state in states) else Restart(packed(states), self._made)
+
+
+def packed(state: Any) -> bytes:
+    """Encodes plain data, arrays and tensors. Raises PipelineError if there is anything else."""
+    node, leaves, size = pytree.describe(state, "state_dict()")
+    return msgspec.msgpack.encode([node, pytree.packed(leaves, size)])
+
+
+def unpacked(token: bytes) -> Any:
+    """Returns what `packed` was given."""
+    node, block = msgspec.msgpack.decode(token)
+    whole = np.frombuffer(bytearray(block), np.uint8)
+    return pytree.rebuild(node, whole, pytree.copied(whole))
+
+
+def _is_stateful(thing: Any) -> bool:
+    """Returns whether a dataset or iterator follows torchdata's protocol `Stateful`.
+
+    A dataset of Hugging Face's that has a shuffle buffer does not: the buffer is not in its state.
+    """
+    return hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict") and not _has_buffer(thing)
+
+
+def _has_buffer(dataset: Any) -> bool:
+    part = getattr(dataset, "_ex_iterable", None)
+    while part is not None:
+        if type(part).__name__.startswith("BufferShuffled"):
+            return True
+        part = getattr(part, "ex_iterable", None)
+    return False
+
+
+_OPENING = b"lane opening"
+_EVERY_SOURCE = "every host must hold rows of every source: each of its lanes takes of all of them"
+
+
+def with_shards(dataset: Any, before: Shards = ()) -> tuple[Any, list[tuple[str, int]]]:
+    """Returns a dataset without a count, and the shards that it is made of here, sorted by key.
+
+    There are none where a part of the data declares none, a dataset of the user's say: every host has all of it then.
+
+    Args:
+        dataset: any.
+        before: what this host has announced, if it has: shards that it has got since are left out.
+
+    Raises:
+        PipelineError: what is declared is not sound, or a shard that was announced is not there any more.
+    """
+    shards = sorted(declared(dataset)) if isinstance(dataset, Stepped) else []
+    if not before or shards == list(before):
+        return dataset, shards
+    missing = sorted(set(before).difference(shards))
+    if missing:
+        raise PipelineError(
+            f"the shard {missing[0][0]!r} is not there any more, or has another number of rows",
+            hint="do not take shards away, or change them, while they are read",
+        )
+    return dataset._only({key for key, _ in before}), list(before)
+
+
+class LaneAddress(NamedTuple):
+    """What is asked of a lane, and the epoch and seed of its pass."""
+
+    epoch: int
+    seed: int
+    draw: Draw
+
+
+class _MixedSource(NamedTuple):
+    """A source of a mixture: the opening of that, its name, and how often it was used up before in this epoch."""
+
+    within: LaneOpening | None
+    name: str
+    passes: int
+
+
+class LaneOpening:
+    """Opens one lane of a dataset, in one epoch.
+
+    Args:
+        dataset: that has no count.
+        address: of what is asked; its draw says which lane, of how many, and whether rows are shuffled.
+        init: `worker_init_fn`.
+        shown: whether the dataset sees the lane as a worker.
+        source: where it is a source of a mixture.
+
+    Attributes:
+        info: what the dataset is told of the lane.
+        skipped: rows that were left out because they raised, and why; None where they are not left out.
+        asking: what datasets that are not headrace's own were told, where they should have asked.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        address: LaneAddress,
+        init: Callable[[int], None] | None,
+        *,
+        shown: bool,
+        source: _MixedSource | None = None,
+    ) -> None:
+        epoch, seed, draw = address
+        within, self._name, self._passes = source or _MixedSource(None, "", 0)
+        self._dataset, self._epoch, self._seed = dataset, epoch, seed
+        self._draw, self._init, self._shown = draw, init, shown
+        self._key = seeds.stream_key(seed, epoch, draw.lane, _OPENING)
+        inner = dataset
+        while isinstance(inner, Packed):
+            inner = inner.documents
+        self._leaf: Any = None if isinstance(inner, (Stream, MixedStream)) else own_copy(inner)
+        told = self._leaf if self._leaf is not None else dataset
+        self.info = LaneInfo(draw.lane, draw.lanes, int.from_bytes(self._key[:7], "little"), told, shown=shown)
+        outer = within.skipped if within is not None else None
+        self.skipped: LeftOut | None = (
+            (outer.of_source(self._name) if outer is not None else LeftOut()) if draw.skip else None
+        )
+        self.asking: dict[int, LaneInfo] = within.asking if within is not None else {}
+        if self._leaf is not None and within is None:
+            self.asking[0] = self.info
+
+    def key(self, purpose: bytes, number: int) -> bytes:
+        """Returns the key of the generators for an output of this lane, or for a document or a sequence of it."""
+        place = number * self._draw.lanes + self._draw.lane
+        return seeds.stream_key(self._seed, self._epoch, place, purpose)
+
+    def set(self, purpose: bytes, number: int) -> None:
+        """Sets the generators."""
+        seeds.set_generators(self.key(purpose, number))
+
+    def opened(self, start: Restart) -> Lane:
+        """Opens the lane at a `restart` of it.
+
+        Raises:
+            PipelineError: a counted source has no rows here.
+            Exception: whatever the dataset raises.
+        """
+        with WorkingFor(self.info):
+            seeds.set_generators(self._key)
+            return self._open(self._dataset, start)
+
+    def _open(self, dataset: Any, start: Restart) -> Lane:
+        draw = self._draw
+        if isinstance(dataset, Packed):
+            return dataset.lane(lambda start: self._open(dataset.documents, start), start, self.set, self.skipped)
+        if isinstance(dataset, MixedStream):
+            key = f"{self._seed}/{self._epoch}/{draw.lane}/mixture".encode()
+            parts, names, stretch = dataset.parts, dataset.mixing.names, endless(dataset.mixing.weights, key)
+
+            def turns(window: int) -> list[int]:
+                found: list[int] = stretch.sources(np.array([window]))[0][0].tolist()
+                return found
+
+            return dataset.lane(
+                turns,
+                SLOTS,
+                lambda number: self._source(parts[number], number, names[number]),
+                start,
+                self.set,
+                self.skipped,
+            )
+        if isinstance(dataset, Stream):
+            if draw.share is not None and self._name and not dataset.rows:
+                raise PipelineError(f"the source {self._name!r} has no rows here", _EVERY_SOURCE)
+            number, lanes = draw.share or (draw.lane, draw.lanes)
+            order = _order(dataset, draw.shuffle, self._seed, self._epoch)
+            return dataset.lane(number, lanes, order, start, self.skipped)
+        if self._init is not None:
+            self._init(draw.lane)
+        if callable(getattr(self._leaf, "set_epoch", None)):
+            self._leaf.set_epoch(self._epoch + self._passes)
+        return DatasetLane(self._leaf, start)
+
+    def _source(self, part: Any, number: int, name: str) -> OpenSource:
+        def opened(passes: int, start: Restart) -> OpenedSource:
+            own = seeds.stream_key(self._seed, passes, number, SOURCE)
+            address = LaneAddress(self._epoch, int.from_bytes(own[:7], "little"), self._draw)
+            source = _MixedSource(self, name, self._passes + passes)
+            opening = LaneOpening(part, address, self._init, shown=self._shown, source=source)
+            lane = opening.opened(start)
+            found = lane if opening._leaf is None else _ShownLane(lane, opening, id(part))
+            return OpenedSource(found, lambda output: opening.set(SOURCE, output))
+
+        return opened
+
+
+class _ShownLane(Lane):
+    """A source of a mixture that is not headrace's own: it sees itself as the dataset of `get_worker_info()`."""
+
+    def __init__(self, lane: Lane, opening: LaneOpening, key: int) -> None:
+        self._lane, self._opening, self._key = lane, opening, key
+
+    def __next__(self) -> Any:
+        with WorkingFor(self._opening.info):
+            output = next(self._lane)
+        self._opening.asking[self._key] = self._opening.info
+        self.tokens, self.padding = self._lane.tokens, self._lane.padding
+        return output
+
+    @property
+    def restart(self) -> Restart:  # type: ignore[override]
+        """That of the lane."""
+        return self._lane.restart
+
+
+def _order(stream: Stream, shuffle: bool | tuple[int, int], seed: int, epoch: int) -> Order:
+    """Returns the order of an epoch's rows: as `EpochPlan` has it, or that of the mixture.
+
+    Raises:
+        PipelineError: a source of the mixture has no rows here.
+    """
+    chosen = Window(*shuffle) if isinstance(shuffle, tuple) else shuffle
+    mixing: Mixing | None = stream.mixing
+    if mixing is None and not chosen:
+        return Order(stream.rows)
+    if mixing is None:
+        found: RowOrder | MixedOrder = RowOrder(stream.rows, seed, chosen)
+        places = stream.rows
+    else:
+        for name, rows in zip(mixing.names, mixing.rows, strict=True):
+            if not rows:
+                raise PipelineError(f"the source {name!r} has no rows here", _EVERY_SOURCE)
+        found = mixed = MixedOrder(mixing, seed, chosen)
+        places = mixed.rows(epoch)
+
+    def rows_at(wanted: range) -> list[int]:
+        rows: list[int] = found.rows_at(epoch, np.arange(wanted.start, wanted.stop, dtype=np.int64)).tolist()
+        return rows
+
+    return Order(places, rows_at)
+
 
 REPLAY_SECONDS = 5.0  # of replay in one answer; then it is told how much is left, as a sign of life
 _READERS = 2  # of one lane: the one that goes on, and one that makes an earlier place again

@@ -16,8 +16,8 @@ from headrace.feed.batch.row_layout import decode_layout
 from headrace.feed.batch.slab import Slab, SlabPool
 from headrace.feed.identifiers import NO_SLAB, PipelineNumber, SlabNumber
 from headrace.feed.wire import messages
-from headrace.feed.wire.chunks import Payload, read_sums
 from headrace.feed.wire.framed_connection import MAX_PAYLOAD
+from headrace.feed.wire.frames import Payload, read_sums
 
 MAX_BATCHES = 4096
 

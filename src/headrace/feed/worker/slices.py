@@ -4,6 +4,9 @@ Rows of stacked batches are written where they belong; several batches stand in 
 that are made whole are written one after the other too, and the slab grows when they need more than was expected. A
 batch whose sample raises does not keep the others from being made. Digests are for the purity check: they are of the
 bytes of every leaf, of each row, so that a difference can be named.
+
+What goes to another host comes with the sums of its chunks, made here, while the bytes are in the cache: the feed
+server passes them on and reads no byte of the payload but to send it (see `wire.frames`).
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+import xxhash
 
 from headrace.errors import ProtocolError
 from headrace.feed.batch import pytree
@@ -31,11 +35,68 @@ from headrace.feed.pipelines.fetch import (
     make_rows,
     make_whole,
 )
+from headrace.feed.wire.frames import CHECK, CHUNK, HOT, sums_of
 from headrace.feed.wire.messages import SUM, BatchRows, Done, Failure, SliceRequest
 from headrace.feed.wire.remote_errors import remote_error
-from headrace.feed.worker.chunk_sums import ChunkSums
 from headrace.feed.worker.lane_reader import LaneFailed, LaneReaders
 from headrace.feed.worker.send_buffers import is_empty, payload_of
+
+
+class ChunkSums:
+    """Writes leaves to the beginning of a slab, and sums what is complete of it, some `HOT` bytes at a time."""
+
+    def __init__(self) -> None:
+        self._sums = bytearray()  # of the chunks that are complete
+        self._sum = xxhash.xxh3_64()  # of the next one, up to `_end`
+        self._end = 0
+
+    def write_leaves(self, leaves: Sequence[tuple[int, Bytes]], block: Bytes, start: int) -> None:
+        """Copies leaves to their places in a block, piece by piece.
+
+        Args:
+            leaves: as of `pytree.describe`.
+            block: the slab, from its first byte. It may be another one each time, with the same bytes before `start`.
+            start: where the leaves' block begins in it.
+        """
+        memory = block.data
+        for offset, raw in leaves:
+            begin = start + offset
+            self._back_to(begin)
+            written = 0
+            while written < raw.size:
+                at = begin + written
+                end = min(raw.size, written + HOT - at % HOT)
+                block[at : begin + end] = raw[written:end]
+                written = end
+                if (begin + written) % HOT == 0:
+                    self._add(memory, begin + written)
+
+    def _back_to(self, begin: int) -> None:
+        """Forgets the sums of what is written to from here on."""
+        if begin < self._end:
+            self._end = begin - begin % CHUNK
+            self._sum.reset()
+            del self._sums[self._end // CHUNK * CHECK.size :]
+
+    def _add(self, memory: memoryview, end: int) -> None:
+        """Sums what lies in memory up to here."""
+        while self._end < end:
+            begin, self._end = self._end, min(end, self._end - self._end % CHUNK + CHUNK)
+            self._sum.update(memory[begin : self._end])
+            if self._end % CHUNK == 0:
+                self._sums += CHECK.pack(self._sum.intdigest())
+                self._sum.reset()
+
+    def complete(self, payload: Sequence[memoryview]) -> bytes:
+        """Returns the sums of a payload, whose first piece begins where leaves were written, if any were."""
+        if not payload:
+            return b""
+        first, *others = payload
+        self._back_to(first.nbytes)
+        self._add(first, first.nbytes)
+        rest = CHECK.pack(self._sum.intdigest()) if self._end % CHUNK else b""
+        return bytes(self._sums) + rest + sums_of(others)
+
 
 DIGEST_BYTES = 8
 LEAST_BYTES = 64 << 10  # of a row; smaller ones are collected and stacked in one call, which costs less

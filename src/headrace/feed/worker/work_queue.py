@@ -1,6 +1,6 @@
 """The work queue between a feed server's clients and its executors.
 
-Requests of all clients wait in one `fair_queue`: every job gets as many bytes. A local client's slabs are passed on to
+Requests of all clients wait in one `FairQueue`: every job gets as many bytes. A local client's slabs are passed on to
 the executors, which write into them. For a client behind TCP the work queue has staging slabs of its own, bounded in
 bytes, from which the result is sent as it lies. When an executor dies, the slice that it worked on is reported lost to
 its client, who decides; what waited behind it goes back into the queue; the executor is replaced.
@@ -27,11 +27,9 @@ from headrace.feed.wire import messages
 from headrace.feed.wire.frames import Frame
 from headrace.feed.wire.messages import Exited, Forked, JobStatus
 from headrace.feed.wire.remote_errors import remote_error
-from headrace.feed.worker.client_connection import ClientConnection, ServerRequest
+from headrace.feed.worker.clients import ClientConnection, FairQueue, OpenPipelines, ServerRequest
 from headrace.feed.worker.executor_pool import ExecutorPool, ExecutorProcess, exit_reason
 from headrace.feed.worker.executor_rules import RestartBudget
-from headrace.feed.worker.fair_queue import FairQueue
-from headrace.feed.worker.open_pipelines import OpenPipelines
 from headrace.feed.worker.send_buffers import (
     Staging,
     check_request,
