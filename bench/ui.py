@@ -35,9 +35,9 @@ from made_runs import START, make_run  # noqa: E402
 from msgspec.structs import replace  # noqa: E402
 from page_server import CHROMIUM, Ui, start_ui  # noqa: E402
 
-from headrace.grid.journal.grid_record import AttemptRecord, AttemptState, GridRecord, LineRecord, LineState  # noqa: E402
-from headrace.grid.journal.journal import Journal  # noqa: E402
-from headrace.grid.journal.journal_file import FILE  # noqa: E402
+from headrace.grid.grid_record import AttemptRecord, AttemptState, GridRecord, LineRecord, LineState  # noqa: E402
+from headrace.grid.journal import Journal  # noqa: E402
+from headrace.grid.read_grid import FILE  # noqa: E402
 from headrace.runs import Status  # noqa: E402
 
 RANKS = 4  # of a made-up run

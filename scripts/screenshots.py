@@ -23,9 +23,9 @@ from page_server import CHROMIUM, COMMAND, start_ui  # noqa: E402
 from PIL import Image  # noqa: E402
 from playwright.sync_api import Browser, sync_playwright  # noqa: E402
 
-from headrace.grid.journal.grid_record import AttemptRecord, AttemptState, GridRecord, LineRecord, LineState  # noqa: E402
-from headrace.grid.journal.journal import Journal  # noqa: E402
-from headrace.grid.journal.journal_file import FILE  # noqa: E402
+from headrace.grid.grid_record import AttemptRecord, AttemptState, GridRecord, LineRecord, LineState  # noqa: E402
+from headrace.grid.journal import Journal  # noqa: E402
+from headrace.grid.read_grid import FILE  # noqa: E402
 from headrace.own_runs import enter_run  # noqa: E402
 from headrace.runs import RunPaths, Status, Stream, ValueSecond, store  # noqa: E402
 

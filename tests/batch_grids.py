@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from headrace.grid.batch.export_batch import BatchExport, export_batch
+from headrace.grid.batch.submit_array import BatchExport, export_batch
 from headrace.grid.load_grid import load_grid
 from headrace.grid.plan_grid import plan_grid
 from headrace.job import job_document

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from headrace.endpoint.endpoint_server import ServeOptions, written_setup
-from headrace.grid.journal.journal_file import grid_lease, has_controller
+from headrace.grid.read_grid import grid_lease, has_controller
 from headrace.held_file import hold, is_held
 
 HOLDS = """

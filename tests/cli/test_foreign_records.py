@@ -22,9 +22,9 @@ from effort import SOAK
 from headrace.cli.main import cli as commands
 from headrace.engines.sagemaker.sagemaker_ticket import ServiceTicket
 from headrace.engines.ticket import write_ticket
-from headrace.grid.journal.grid_record import AttemptRecord, AttemptState, GridRecord, LineRecord, LineState
-from headrace.grid.journal.journal import Journal
-from headrace.grid.journal.journal_file import FILE
+from headrace.grid.grid_record import AttemptRecord, AttemptState, GridRecord, LineRecord, LineState
+from headrace.grid.journal import Journal
+from headrace.grid.read_grid import FILE
 from headrace.hosting.inputs.channel_area import remove_channels
 from headrace.hosting.supervision.cleanup import sweep_leftovers
 from headrace.runs import EventWriter, RunPaths, create_run, give_to_engine, process_start_time
@@ -244,7 +244,7 @@ def test_a_record_of_somebody_else_takes_no_name_from_an_own_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from headrace.engines.new_run import check_name
-    from headrace.grid.controller.start_attempt import find_attempt
+    from headrace.grid.controller.attempt_runner import find_attempt
 
     monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "home"))
     paths = foreign(tmp_path / "home" / "runs")

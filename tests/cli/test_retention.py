@@ -11,9 +11,9 @@ import pytest
 from command_line import Cli
 
 from headrace.cli.user_settings import apply_settings
-from headrace.grid.journal.grid_record import AttemptRecord, AttemptState, GridRecord, LineRecord, LineState
-from headrace.grid.journal.journal import Journal
-from headrace.grid.journal.journal_file import journal_path
+from headrace.grid.grid_record import AttemptRecord, AttemptState, GridRecord, LineRecord, LineState
+from headrace.grid.journal import Journal
+from headrace.grid.read_grid import journal_path
 from headrace.own_runs import leave_list
 from headrace.runs import EventWriter, RunPaths, Status, create_run
 from headrace.runs.events import JobStarted, RunFinished

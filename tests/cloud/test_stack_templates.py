@@ -12,7 +12,7 @@ from test_role_stack import LARGE, SMALL
 from test_vpc_stack import CHOICES
 
 from headrace.cloud.role_template import role_stack
-from headrace.cloud.stack_template import check_name, differences, parse_template
+from headrace.cloud.stacks import check_name, differences, parse_template
 from headrace.cloud.vpc_template import VpcOptions, vpc_stack
 from headrace.errors import UsageError
 

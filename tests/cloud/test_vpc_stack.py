@@ -8,8 +8,7 @@ import msgspec
 import pytest
 from aws_account import Account
 
-from headrace.cloud.stack_template import StackTemplate
-from headrace.cloud.stacks import Outcome
+from headrace.cloud.stacks import Outcome, StackTemplate
 from headrace.cloud.vpc_template import (
     EPHEMERAL,
     PortRange,

@@ -25,9 +25,9 @@ from page_server import COMMAND, Ui, start_ui
 from headrace.cli.main import invoke
 from headrace.console import live
 from headrace.console.live import FRESH, news_of
-from headrace.grid.journal.grid_record import GridRecord
-from headrace.grid.journal.journal import Journal
-from headrace.grid.journal.journal_file import FILE
+from headrace.grid.grid_record import GridRecord
+from headrace.grid.journal import Journal
+from headrace.grid.read_grid import FILE
 from headrace.install_hint import install_hint
 from headrace.runs import EventWriter, HostSecond, LogWriter, MetricWriter, RunPaths, Status, Stream, adopt, create_run
 from headrace.runs.events import RunFinished

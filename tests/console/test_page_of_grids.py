@@ -14,9 +14,9 @@ from page_server import CHROMIUM, Ui
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 import leaks
-from headrace.grid.journal.grid_record import AttemptRecord, AttemptState, GridRecord, LineRecord, LineState
-from headrace.grid.journal.journal import Journal
-from headrace.grid.journal.journal_file import FILE
+from headrace.grid.grid_record import AttemptRecord, AttemptState, GridRecord, LineRecord, LineState
+from headrace.grid.journal import Journal
+from headrace.grid.read_grid import FILE
 from headrace.runs import Cause, CauseKind, Status
 
 pytestmark = pytest.mark.needs("chromium")

@@ -17,8 +17,8 @@ from sagemaker_loop import BUCKET, IMAGE, Loop, open_loop, open_service
 
 from batch_grids import WHEEL, write_grid
 from headrace.cli.commands.cloud.actions import write_files
-from headrace.grid.batch.export_batch import BatchExport, export_batch
 from headrace.grid.batch.grid_bundle import GRID, read_frozen_grid
+from headrace.grid.batch.submit_array import BatchExport, export_batch
 from headrace.grid.load_grid import load_grid
 from headrace.grid.plan_grid import plan_grid
 from patience import allowed

@@ -15,9 +15,8 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 from wire_client import Wire
 
-from headrace.endpoint.auth.checked_body import PAYLOAD, PAYLOAD_TRAILER, ChunkSignatures
-from headrace.endpoint.auth.signatures import Signed
-from headrace.endpoint.wire.protocols import ServiceError
+from headrace.endpoint.auth.signatures import PAYLOAD, PAYLOAD_TRAILER, ChunkSignatures, Signed
+from headrace.endpoint.wire.models import ServiceError
 from serve_process import BUCKET, ServeProcess, serving
 
 # The examples of AWS's guide: 66,560 times "a" in chunks of 64 KiB, without and with a trailer.

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.endpoint.http.http_limits import HttpLimits
-from headrace.endpoint.http.http_message import HttpProblem
+from headrace.endpoint.http.http_message import HttpLimits, HttpProblem
 from headrace.endpoint.http.request_stream import parse_head
 
 LIMITS = HttpLimits(headers=10, target_bytes=100, head_bytes=1000, body_bytes=500)

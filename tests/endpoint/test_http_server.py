@@ -17,8 +17,7 @@ import pytest
 import trustme
 from wire_client import Wire, serving, until
 
-from headrace.endpoint.http.http_limits import HttpLimits
-from headrace.endpoint.http.http_message import BodyProblem, FileSlice, HttpProblem, HttpReply, HttpRequest
+from headrace.endpoint.http.http_message import BodyProblem, FileSlice, HttpLimits, HttpProblem, HttpReply, HttpRequest
 from headrace.endpoint.http.http_server import HttpServer, listen
 from headrace.errors import UsageError
 from patience import allowed

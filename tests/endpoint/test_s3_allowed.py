@@ -20,11 +20,9 @@ from botocore.exceptions import ClientError
 from s3_server import SESSION, s3_client, s3_serving
 from wire_client import Wire
 
-from headrace.endpoint.auth.access_keys import AccessKey, AccessKeys, Holder
-from headrace.endpoint.auth.gatekeeper import Gatekeeper
+from headrace.endpoint.auth.gatekeeper import AccessKey, AccessKeys, Gatekeeper, Holder
 from headrace.endpoint.http.http_message import Headers, HttpRequest
-from headrace.endpoint.wire.models import service_model
-from headrace.endpoint.wire.protocols import ServiceError
+from headrace.endpoint.wire.models import ServiceError, service_model
 from headrace.endpoint.wire.requests import read_xml
 
 BUCKET, KEY = "bucket", "folder/key"

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from s3_server import s3_client, s3_serving
 
-from headrace.grid.copies.copied_object import Compared
-from headrace.grid.copies.copy_action import plan_copy
-from headrace.grid.copies.copy_failure import CopyFailed, CopyFailure
+from headrace.grid.copied_object import Compared, CopyFailed, CopyFailure
+from headrace.grid.copy_action import plan_copy
 from headrace.instance.s3 import S3Access
 
 PART = 5 << 20

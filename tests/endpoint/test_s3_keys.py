@@ -12,7 +12,7 @@ import pytest
 from botocore.exceptions import ClientError
 from s3_server import ACCOUNT, s3_client, s3_serving
 
-from headrace.endpoint.auth.access_keys import keys_of
+from headrace.endpoint.auth.gatekeeper import keys_of
 from headrace.endpoint.endpoint_server import Endpoint, ServeOptions
 from headrace.endpoint.s3.object_store import OWN
 from headrace.endpoint.s3.s3_errors import S3Error

@@ -17,8 +17,8 @@ from effort import SOAK, number
 from s3_server import s3_client, s3_serving
 from wire_client import Wire
 
-from headrace.endpoint.s3 import key_listing
-from headrace.endpoint.s3.key_listing import KeyListing, Page, _read
+from headrace.endpoint.s3 import bucket_operations
+from headrace.endpoint.s3.bucket_operations import KeyListing, Page, _read
 from headrace.endpoint.s3.object_store import Known, ObjectStore
 from headrace.endpoint.s3.s3_errors import S3Error
 from patience import allowed
@@ -307,7 +307,7 @@ def test_pages_of_a_large_folder_read_it_once(folder: ObjectStore, monkeypatch: 
         read.append(path)
         return _read(path)
 
-    monkeypatch.setattr(key_listing, "_read", counted)
+    monkeypatch.setattr(bucket_operations, "_read", counted)
     listing = KeyListing(folder)
     found: list[bytes] = []
     page = Page([], [], b"", more=True)

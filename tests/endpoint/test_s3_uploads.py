@@ -24,9 +24,9 @@ from s3transfer.manager import TransferConfig, TransferManager
 from wire_client import Wire, until
 
 from headrace.endpoint.s3.multipart_uploads import MultipartUploads
-from headrace.endpoint.s3.object_checksums import of_parts
 from headrace.endpoint.s3.object_store import OWN
 from headrace.endpoint.s3.s3_face import S3Face
+from headrace.endpoint.s3.upload_body import of_parts
 
 BUCKET = "bucket"
 MIB = 1 << 20

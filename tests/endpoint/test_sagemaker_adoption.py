@@ -18,7 +18,7 @@ from service_relay import QUOTA, Relay
 from headrace import engines
 from headrace.engines.remote_handle import RemoteHandle
 from headrace.errors import NameInUse
-from headrace.grid.controller.start_attempt import start_or_adopt
+from headrace.grid.controller.attempt_runner import start_or_adopt
 from headrace.job import Job, load_job
 from headrace.runs import RunPaths, Status
 from headrace.runs.store import list_paths_of
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.namespaces
 DYING = """
 import os, signal, sys
 from headrace.engines.sagemaker.boto_service import BotoService
-from headrace.grid.controller.start_attempt import start_or_adopt
+from headrace.grid.controller.attempt_runner import start_or_adopt
 from headrace.job import load_job
 def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
 create = BotoService.create

@@ -16,7 +16,7 @@ import pytest
 from effort import SOAK
 
 from headrace.endpoint.auth import signatures
-from headrace.endpoint.auth.access_keys import AccessKey, keys_of
+from headrace.endpoint.auth.gatekeeper import AccessKey, keys_of
 from headrace.endpoint.endpoint_server import Endpoint, ServeOptions
 from headrace.endpoint.http.http_message import BytesBody, Headers, HttpReply, HttpRequest
 from headrace.endpoint.training_jobs.job_store import lock_store

@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from headrace.endpoint.auth.access_keys import Holder
-from headrace.endpoint.auth.gatekeeper import Caller
+from headrace.endpoint.auth.gatekeeper import Caller, Holder
 from headrace.endpoint.services.cloudwatch_metrics import monitoring
 from headrace.runs import GpuUse, HostSecond, MetricWriter, Run, Stream, create_run
 from patience import allowed

@@ -15,10 +15,10 @@ import pytest
 import trustme
 
 from headrace.cli.main import invoke
-from headrace.endpoint.auth.access_keys import AccessKey, Holder
+from headrace.endpoint.auth.gatekeeper import AccessKey, Holder
 from headrace.endpoint.client_setup import ClientSetup
 from headrace.endpoint.endpoint_server import ServeOptions
-from headrace.endpoint.training_jobs.engine_settings import EngineSettings
+from headrace.endpoint.training_jobs.job_of_request import EngineSettings
 from headrace.errors import UsageError
 from patience import allowed
 from serve_process import BUCKET, serving

@@ -17,8 +17,7 @@ from s3_server import SESSION
 
 from headrace.endpoint.http.http_message import Headers
 from headrace.endpoint.wire.answers import error_answer, query_answer, rest_answer
-from headrace.endpoint.wire.models import FILE, OperationModel, service_model
-from headrace.endpoint.wire.protocols import Protocol, ServiceError
+from headrace.endpoint.wire.models import FILE, OperationModel, Protocol, ServiceError, service_model
 from headrace.endpoint.wire.requests import of_form, read_form, read_rest, read_xml
 from headrace.job.sagemaker.check import Shape
 

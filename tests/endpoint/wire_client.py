@@ -8,8 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from headrace.endpoint.http.http_limits import HttpLimits
-from headrace.endpoint.http.http_message import Handler
+from headrace.endpoint.http.http_message import Handler, HttpLimits
 from headrace.endpoint.http.http_server import HttpServer, listen
 from patience import allowed
 

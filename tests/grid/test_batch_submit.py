@@ -18,9 +18,8 @@ from headrace.cli.commands.grid.batch import copy, submit
 from headrace.cloud.aws_calls import Aws
 from headrace.cloud.stacks import Outcome, Stacks
 from headrace.errors import UsageError
-from headrace.grid.batch.export_batch import BatchExport
 from headrace.grid.batch.run_step import read_bundled_line
-from headrace.grid.batch.submit_array import BatchSubmission, submit_array
+from headrace.grid.batch.submit_array import BatchExport, BatchSubmission, submit_array
 from objectstore import ObjectStore
 
 REGION = "us-east-1"

@@ -20,11 +20,10 @@ from headrace.grid.controller import early_stop
 from headrace.grid.controller.control_grid import controlling
 from headrace.grid.controller.early_stop import MissingMetric, ReachedRungs, is_past_last, judged, rungs_of
 from headrace.grid.grid_file import EarlyStop
-from headrace.grid.journal.grid_record import LineRecord, LineState, Rung
-from headrace.grid.journal.journal import Journal
-from headrace.grid.journal.journal_file import journal_path, open_journal
-from headrace.grid.journal.read_grid import read_grid
+from headrace.grid.grid_record import LineRecord, LineState, Rung
+from headrace.grid.journal import Journal
 from headrace.grid.load_grid import read_grid_file
+from headrace.grid.read_grid import journal_path, open_journal, read_grid
 from headrace.runs import Metric, ServiceSecond, Stream, ValueNotFinite, ValueSecond
 
 ROWS = 3000 if SOAK else 300

@@ -16,12 +16,17 @@ import pytest
 
 from flaky_s3 import flaky
 from headrace.errors import StorageError
-from headrace.grid.copies import copy_action
-from headrace.grid.copies.copied_object import Compared, Look, compared
-from headrace.grid.copies.copy_action import CopyAction, CopyProgress, plan_copy
-from headrace.grid.copies.copy_failure import CopyFailed, CopyFailure
-from headrace.grid.copies.grid_copy import access_in, plan_grid_copy, read_from_copies
-from headrace.grid.placement.placement_rules import PlacementRules
+from headrace.grid import copy_action
+from headrace.grid.copied_object import Compared, CopyFailed, CopyFailure, Look, compared
+from headrace.grid.copy_action import (
+    CopyAction,
+    CopyProgress,
+    access_in,
+    plan_copy,
+    plan_grid_copy,
+    read_from_copies,
+)
+from headrace.grid.grid_file import PlacementRules
 from headrace.instance.channels.object_listing import name_of
 from headrace.instance.s3 import S3Access
 from headrace.instance.storage import Store, split
@@ -119,7 +124,7 @@ def test_the_parts_of_an_object_are_those_of_its_source_so_that_etags_are_compar
 
 KILLED = """
 import sys
-from headrace.grid.copies.copy_action import plan_copy
+from headrace.grid.copy_action import plan_copy
 from headrace.instance.s3 import S3Access
 access = S3Access(region="us-east-1", endpoint=sys.argv[3])
 plan_copy(sys.argv[1], sys.argv[2], source=access, target=access, parallel=2).run()

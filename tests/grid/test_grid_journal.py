@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from headrace.errors import StorageError, UsageError
 from headrace.grid.controller.grid_controller import GridController
-from headrace.grid.journal.grid_record import (
+from headrace.grid.grid_record import (
     AttemptRecord,
     AttemptState,
     ControllerProcess,
@@ -28,9 +28,8 @@ from headrace.grid.journal.grid_record import (
     LineRecord,
     LineState,
 )
-from headrace.grid.journal.journal import GONE, Journal, JournalConflict
-from headrace.grid.journal.journal_file import journal_path
-from headrace.grid.journal.read_grid import grid_names, lines_named, read_grid, read_notes
+from headrace.grid.journal import GONE, Journal, JournalConflict
+from headrace.grid.read_grid import grid_names, journal_path, lines_named, read_grid, read_notes
 from headrace.runs import Cause, CauseKind, Status
 
 KEYS = [f"{number:012x}" for number in range(4)]
@@ -152,7 +151,7 @@ def test_a_change_by_another_process_is_noticed_and_one_by_this_one_is_not(journ
     journal.note(1.0, "", "mine")
     assert not journal.changed_elsewhere()
     code = (
-        "import sys; from pathlib import Path; from headrace.grid.journal.journal import Journal; "
+        "import sys; from pathlib import Path; from headrace.grid.journal import Journal; "
         "Journal(Path(sys.argv[1])).ask_stop(5.0)"
     )
     subprocess.run([sys.executable, "-c", code, str(journal.path)], check=True, timeout=60)

@@ -11,8 +11,8 @@ import pytest
 from grids import JOB, grid_of, problems_of
 
 from headrace.errors import JobInvalid, UsageError
-from headrace.grid.batch.freeze_grid import array_file
-from headrace.grid.lines.line import equal_lines
+from headrace.grid.batch.grid_bundle import array_file
+from headrace.grid.line import equal_lines
 from headrace.grid.plan_grid import check_budget, plan_grid
 from headrace.instance.entry_command import decode, hyperparameter_arguments
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.catalog.prices import price_of, regions
-from headrace.grid.placement.place_line import Demand, Placer, Refusal
-from headrace.grid.placement.placement_rules import PlacementRules
+from headrace.grid.grid_file import PlacementRules
+from headrace.grid.place_line import Demand, Placer, Refusal
 from headrace.job.problems.finding import examine
 
 M5 = "ml.m5.xlarge"

@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 from flaky_s3 import flaky
 from headrace.cli.main import cli
 from headrace.errors import UsageError
-from headrace.grid.copies.copy_action import plan_copy
-from headrace.grid.copies.copy_failure import CopyFailed, CopyFailure
+from headrace.grid.copied_object import CopyFailed, CopyFailure
+from headrace.grid.copy_action import plan_copy
 from headrace.grid.data_places import check_places
 from headrace.grid.load_grid import load_grid
 from headrace.grid.plan_grid import plan_grid

@@ -17,7 +17,8 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 
 from headrace.cli.main import cli
-from headrace.grid.journal.grid_record import (
+from headrace.grid.grid_documents import grid_csv, grid_document, grid_page
+from headrace.grid.grid_record import (
     AttemptRecord,
     AttemptState,
     CopyRecord,
@@ -26,12 +27,19 @@ from headrace.grid.journal.grid_record import (
     LineRecord,
     LineState,
 )
-from headrace.grid.journal.journal import Journal
-from headrace.grid.journal.journal_file import journal_path
-from headrace.grid.report.grid_documents import grid_csv, grid_document, grid_page
-from headrace.grid.report.grid_report import GridReport, Objective, pareto_front, ranked, report_grid, value_of
-from headrace.grid.report.line_result import LineResult, RunFigures
-from headrace.grid.report.read_report import list_grids, run_figures, with_running_costs, without_objective
+from headrace.grid.grid_report import (
+    GridReport,
+    LineResult,
+    Objective,
+    RunFigures,
+    pareto_front,
+    ranked,
+    report_grid,
+    value_of,
+)
+from headrace.grid.journal import Journal
+from headrace.grid.read_grid import journal_path
+from headrace.grid.read_report import list_grids, run_figures, with_running_costs, without_objective
 from headrace.insight.render.html import page as html_page
 from headrace.insight.render.markdown import markdown
 from headrace.runs import Cause, CauseKind, MetricWriter, Status, Stream, ValueSecond, create_run

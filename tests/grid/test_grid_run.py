@@ -19,10 +19,9 @@ from controller_process import installed_engine
 from grid_jobs import until
 
 from headrace.cli.main import invoke
-from headrace.grid.journal.grid_record import CopyState, LineState
-from headrace.grid.journal.journal_file import journal_path
-from headrace.grid.journal.read_grid import read_grid
+from headrace.grid.grid_record import CopyState, LineState
 from headrace.grid.load_grid import load_grid
+from headrace.grid.read_grid import journal_path, read_grid
 from headrace.runs import Run
 from objectstore import ObjectStore
 

@@ -12,11 +12,18 @@ from hypothesis import given
 from headrace.engines.planning.plan_artefacts import check_places
 from headrace.errors import EngineRefused, EngineUnreachable, JobInvalid, NameInUse, StorageError
 from headrace.grid.controller.attempt_runner import failure_of_run, failure_of_start, next_try
-from headrace.grid.controller.grid_controller import RateLimit
+from headrace.grid.controller.grid_controller import (
+    BY_BUDGET,
+    BY_DEADLINE,
+    BY_REQUEST,
+    Held,
+    RateLimit,
+    Situation,
+    next_actions,
+)
 from headrace.grid.controller.line_jobs import attempt_name
-from headrace.grid.controller.next_actions import BY_BUDGET, BY_DEADLINE, BY_REQUEST, Held, Situation, next_actions
 from headrace.grid.grid_file import Limits, Retry, RetryCause
-from headrace.grid.journal.grid_record import (
+from headrace.grid.grid_record import (
     AttemptRecord,
     AttemptState,
     CopyRecord,
@@ -25,7 +32,7 @@ from headrace.grid.journal.grid_record import (
     LineRecord,
     LineState,
 )
-from headrace.grid.lines.line import Line
+from headrace.grid.line import Line
 from headrace.grid.plan_grid import job_name
 from headrace.instance.s3 import S3Access
 from headrace.job import Job

@@ -12,7 +12,7 @@ from grid_jobs import killed_in, ledger, local_job, until
 from headrace import engines
 from headrace.engines.new_run import check_name
 from headrace.errors import NameInUse
-from headrace.grid.controller.start_attempt import (
+from headrace.grid.controller.attempt_runner import (
     StartedRun,
     digest_of_run,
     find_attempt,
@@ -28,7 +28,7 @@ import os, signal, sys
 from pathlib import Path
 sys.path[:0] = {path!r}
 from grid_jobs import local_job
-from headrace.grid.controller.start_attempt import start_or_adopt
+from headrace.grid.controller.attempt_runner import start_or_adopt
 import headrace.engines.local.engine as engine, headrace.hosting.supervision.start as start
 def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
 {patch}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from recorded_runs import FEED, feed, host, loader, rank, record
 
-from headrace.grid.controller.start_attempt import cost_so_far
+from headrace.grid.controller.attempt_runner import cost_so_far
 from headrace.insight import report, run_cache
 from headrace.insight.advise.advisor import advised
 from headrace.insight.cost.cost_report import cost_report

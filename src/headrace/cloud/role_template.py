@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from headrace.catalog import aws_facts as actions
 from headrace.catalog.aws_facts import why_no_bucket
-from headrace.cloud.stack_template import KIND_TAG, Document, StackTemplate
+from headrace.cloud.stacks import KIND_TAG, Document, StackTemplate
 from headrace.errors import CloudError, UsageError
 
 KIND = "role"

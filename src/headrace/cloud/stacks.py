@@ -1,4 +1,4 @@
-"""CloudFormation stacks: created, changed and removed, with progress, and never twice.
+"""CloudFormation stacks: as they shall be, created, changed and removed, with progress, and never twice.
 
 * A stack that is there as asked for is left as it is. One that is other is refused, or changed if that is asked for.
 * A creation that fails is undone by CloudFormation; the error names the resource that failed first, and AWS's reason.
@@ -8,16 +8,126 @@
 
 from __future__ import annotations
 
+import json
+import re
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, TypeAlias
+
+import yaml
 
 from headrace.cloud.aws_calls import Client, call
-from headrace.cloud.stack_template import KIND_TAG, Document, StackTemplate, differences, parse_template
 from headrace.errors import CloudError, UsageError
+
+Document: TypeAlias = "dict[str, Any]"
+"""A template or a policy: what JSON can hold."""
+
+KIND_TAG = "headrace"
+"""Tag of all stacks and repositories that headrace makes; its value says of which kind. Nothing else is removed."""
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,47}")
+"""CloudFormation allows 128 characters, a role that is named after its stack 64; some are left for what is added."""
+
+
+@dataclass(frozen=True)
+class StackTemplate:
+    """A stack.
+
+    Attributes:
+        kind: ``vpc`` or ``role``.
+        document: the template, with intrinsic functions in their long form (``{"Ref": ...}``).
+        parameters: values of all parameters of the template.
+        capabilities: what CloudFormation wants to be told that it may do.
+    """
+
+    kind: str
+    document: Document
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    capabilities: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The template as YAML, as users would write it."""
+        return yaml.safe_dump(self.document, sort_keys=False, width=120, allow_unicode=True)
+
+    @property
+    def parameters_text(self) -> str:
+        """The parameters, as the AWS CLI takes them: ``--parameters file://...``."""
+        return json.dumps(self.parameter_list, indent=2) + "\n"
+
+    @property
+    def parameter_list(self) -> list[dict[str, str]]:
+        """The parameters, as the API takes them."""
+        return [{"ParameterKey": key, "ParameterValue": value} for key, value in self.parameters.items()]
+
+    @property
+    def resources(self) -> dict[str, str]:
+        """What the stack consists of: type by logical name."""
+        return {name: each["Type"] for name, each in self.document["Resources"].items()}
+
+
+def check_name(name: str) -> str:
+    """Returns the name of a stack if there can be one.
+
+    Raises:
+        UsageError: there cannot.
+    """
+    if not NAME.fullmatch(name):
+        raise UsageError(
+            f"{name!r} cannot be a stack's name: a letter, then letters, digits and hyphens, 48 characters at most",
+            hint="e.g. --name headrace-training",
+        )
+    return name
+
+
+def parse_template(body: object) -> Document:
+    """Returns the template of a stack that is there, as the API gives it (a text, or parsed if it is JSON).
+
+    Raises:
+        UsageError: it cannot be read: it has tags (``!Ref``), which headrace does not write.
+    """
+    if not isinstance(body, str):
+        return json.loads(json.dumps(body))  # type: ignore[no-any-return]
+    try:
+        document = yaml.safe_load(body)
+    except yaml.YAMLError as error:
+        raise UsageError(
+            "the template of the stack that is there was not written by headrace", hint="take another --name"
+        ) from error
+    return document if isinstance(document, dict) else {}
+
+
+def differences(wanted: StackTemplate, document: Document, parameters: Mapping[str, str]) -> tuple[str, ...]:
+    """Returns what is other in a stack that is there, a line each; none if it is as wanted.
+
+    Descriptions of the template and of parameters do not count.
+
+    Args:
+        wanted: the stack as it shall be.
+        document, parameters: what is there.
+    """
+    found = []
+    for key in dict.fromkeys([*wanted.parameters, *parameters]):
+        there, here = parameters.get(key), wanted.parameters.get(key)
+        if there != here:
+            found.append(f"{key}: {_shown(there)} is there, {_shown(here)} is asked for")
+    for part, one in (("Resources", "resource"), ("Outputs", "output")):
+        old, new = document.get(part, {}), wanted.document.get(part, {})
+        for name in dict.fromkeys([*old, *new]):
+            if name not in new:
+                found.append(f"{one} {name}: is there, and is not asked for")
+            elif name not in old:
+                found.append(f"{one} {name}: is asked for, and is not there")
+            elif old[name] != new[name]:
+                found.append(f"{one} {name}: is another")
+    return tuple(found)
+
+
+def _shown(value: str | None) -> str:
+    return "nothing" if value is None else repr(value)
+
 
 PATIENCE = 1800.0
 """Seconds that a stack may take; those here take minutes."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from headrace.catalog.aws_facts import why_no_bucket
-from headrace.cloud.stack_template import KIND_TAG, Document, StackTemplate
+from headrace.cloud.stacks import KIND_TAG, Document, StackTemplate
 from headrace.errors import CloudError, UsageError
 from headrace.instance.launch_plan import Ports
 

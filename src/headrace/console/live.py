@@ -20,10 +20,9 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from headrace.grid.journal.journal_file import journal_path
-from headrace.grid.journal.read_grid import read_grid
-from headrace.grid.report.grid_report import GridReport
-from headrace.grid.report.read_report import EndedRuns, list_grids, read_report
+from headrace.grid.grid_report import GridReport
+from headrace.grid.read_grid import journal_path, read_grid
+from headrace.grid.read_report import EndedRuns, list_grids, read_report
 
 TICK = 0.5  # seconds between two looks at the files
 HEARTBEAT = 10.0

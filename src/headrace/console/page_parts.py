@@ -23,12 +23,10 @@ from starlette.requests import Request
 
 from headrace import insight
 from headrace.errors import UsageError
-from headrace.grid.journal.grid_record import LineState
-from headrace.grid.report.grid_charts import lanes_of
-from headrace.grid.report.grid_documents import best_table, metric_names
-from headrace.grid.report.grid_report import GridReport
-from headrace.grid.report.line_result import LineResult, told, why
-from headrace.grid.report.read_report import list_grids
+from headrace.grid.grid_documents import best_table, lanes_of, metric_names
+from headrace.grid.grid_record import LineState
+from headrace.grid.grid_report import GridReport, LineResult, told, why
+from headrace.grid.read_report import list_grids
 from headrace.insight import Report
 from headrace.insight.cost.billing import amount, origin
 from headrace.insight.figures.run_files import why_unread

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from headrace.endpoint.auth.access_keys import AccessKey
-from headrace.endpoint.services.identities import ROLE_ARN
+from headrace.endpoint.auth.gatekeeper import AccessKey
+from headrace.endpoint.services.service import ROLE_ARN
 from headrace.held_file import alone_in
 from headrace.job.model.path_types import LOCAL_BUCKET
 from headrace.private_folders import write_private

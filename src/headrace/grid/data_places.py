@@ -12,13 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any, TypeGuard, TypeVar
 
 from headrace.errors import HeadraceError, JobInvalid, ObjectMissing, Problem, StorageError, UsageError
-from headrace.grid.copies.copied_object import BYTES_OF_GIGABYTE, bucket_region, list_objects
-from headrace.grid.copies.copy_failure import CopyFailure, copy_failed
-from headrace.grid.copies.copy_workers import all_at_once
-from headrace.grid.copies.grid_copy import access_in
-from headrace.grid.lines.line import Line, engine_of
+from headrace.grid.copied_object import BYTES_OF_GIGABYTE, CopyFailure, bucket_region, copy_failed, list_objects
+from headrace.grid.copy_action import access_in, all_at_once
+from headrace.grid.line import Line, engine_of
 from headrace.grid.load_grid import Grid
-from headrace.grid.placement.place_line import PlaceSize
+from headrace.grid.place_line import PlaceSize
 from headrace.grid.plan_grid import GridPlan, demand_of
 from headrace.instance.s3 import S3, S3Access
 from headrace.instance.storage import split

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.errors import JobInvalid, Problem
-from headrace.grid.journal.grid_record import CopyRecord, CopyState, LineRecord, LineState
-from headrace.grid.lines.line import REGION, SAGEMAKER, Line, engine_of
-from headrace.grid.lines.line_table import first_of
+from headrace.grid.grid_file import PlacementRules
+from headrace.grid.grid_record import CopyRecord, CopyState, LineRecord, LineState
+from headrace.grid.line import REGION, SAGEMAKER, Line, engine_of, first_of
 from headrace.grid.load_grid import Grid
-from headrace.grid.placement.place_line import Candidate, Copy, Demand, Placed, Placer, PlaceSize, Refusal
-from headrace.grid.placement.placement_rules import PlacementRules
+from headrace.grid.place_line import Candidate, Copy, Demand, Placed, Placer, PlaceSize, Refusal
 from headrace.job.model.field_types import JOB_NAME_CHARACTERS, MAX_RUN_DEFAULT, cut_name
 
 _PREFIX = "S3Prefix"

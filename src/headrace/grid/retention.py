@@ -13,8 +13,7 @@ from collections.abc import Callable
 import msgspec
 
 from headrace.errors import HeadraceError
-from headrace.grid.journal.journal_file import grid_lease, grids_dir, has_controller
-from headrace.grid.journal.read_grid import grid_names, read_grid
+from headrace.grid.read_grid import grid_lease, grid_names, grids_dir, has_controller, read_grid
 from headrace.own_runs import started_here
 from headrace.runs import list_runs
 from headrace.runs.disk.remove_runs import Ended, remove_run

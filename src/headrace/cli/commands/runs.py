@@ -233,7 +233,7 @@ def rm(runs: tuple[str, ...], output: str) -> None:
     """
     from headrace.cli.options import ask_engines
     from headrace.errors import EngineRefused, UsageError
-    from headrace.grid.journal.read_grid import grid_names
+    from headrace.grid.read_grid import grid_names
     from headrace.grid.retention import GridJobs, list_ended
     from headrace.own_runs import started_here
     from headrace.runs import Run

@@ -15,8 +15,8 @@ from rich.text import Text
 from headrace.catalog.prices import CURRENCY
 from headrace.cli.views.table import PlainConsole
 from headrace.cli.views.terminal import painted
-from headrace.grid.journal.grid_record import CopyRecord, CopyState, GridRecord, LineRecord, LineState
-from headrace.grid.report.grid_report import counted
+from headrace.grid.grid_record import CopyRecord, CopyState, GridRecord, LineRecord, LineState
+from headrace.grid.grid_report import counted
 from headrace.insight.cost.billing import amount
 from headrace.insight.render.plain_text import duration
 

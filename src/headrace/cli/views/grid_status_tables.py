@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from headrace.catalog.prices import CURRENCY
 from headrace.cli.views.grid_progress import copy_text, line_text, whole_text, why_text
-from headrace.grid.controller.grid_changes import GridChanges
-from headrace.grid.journal.grid_record import GridRecord, LineRecord, LineState, Note
-from headrace.grid.report.grid_report import counted
-from headrace.grid.report.read_report import FOREIGN
+from headrace.grid.controller.control_grid import GridChanges
+from headrace.grid.grid_record import GridRecord, LineRecord, LineState, Note
+from headrace.grid.grid_report import counted
+from headrace.grid.read_report import FOREIGN
 from headrace.insight.cost.billing import amount
 from headrace.insight.render.document import Document, Heading, Sentence, document, notes, section, sentences, table
 from headrace.insight.render.plain_text import MISSING, moment

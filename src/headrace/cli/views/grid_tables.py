@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from headrace.catalog.prices import CURRENCY
 from headrace.cli.views.cost_tables import sources
-from headrace.grid.journal.grid_record import LineRecord
-from headrace.grid.lines.line import REGION, equal_lines, said_of
-from headrace.grid.placement.place_line import Candidate, Placed, Refused
+from headrace.grid.grid_record import LineRecord
+from headrace.grid.grid_report import counted
+from headrace.grid.line import REGION, equal_lines, said_of
+from headrace.grid.place_line import Candidate, Placed, Refused
 from headrace.grid.plan_grid import GridPlan
-from headrace.grid.report.grid_report import counted
 from headrace.insight.cost.billing import amount
 from headrace.insight.render.document import (
     Document,

@@ -13,8 +13,7 @@ import time
 from types import TracebackType
 
 from headrace.endpoint.http.http_connection import HttpConnection
-from headrace.endpoint.http.http_limits import HttpLimits
-from headrace.endpoint.http.http_message import Handler
+from headrace.endpoint.http.http_message import Handler, HttpLimits
 from headrace.errors import UsageError
 
 _log = logging.getLogger(__name__)

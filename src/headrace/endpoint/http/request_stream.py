@@ -14,12 +14,13 @@ from dataclasses import dataclass
 
 import h11
 
-from headrace.endpoint.http.http_limits import HttpLimits, Pace
 from headrace.endpoint.http.http_message import (
     BodyProblem,
     ClientGone,
     Headers,
+    HttpLimits,
     HttpProblem,
+    Pace,
     RequestBody,
     take_into,
 )

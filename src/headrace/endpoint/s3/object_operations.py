@@ -7,7 +7,6 @@ import re
 from typing import Any
 
 from headrace.endpoint.http.http_message import FileSlice
-from headrace.endpoint.s3.object_checksums import digest_of, encode
 from headrace.endpoint.s3.object_store import Known, ObjectInfo, ObjectStore, copy_bytes
 from headrace.endpoint.s3.s3_errors import S3Error
 from headrace.endpoint.s3.s3_request import (
@@ -23,7 +22,7 @@ from headrace.endpoint.s3.s3_request import (
     moment,
     number,
 )
-from headrace.endpoint.s3.upload_body import receive
+from headrace.endpoint.s3.upload_body import digest_of, encode, receive
 from headrace.endpoint.wire.requests import Members
 
 _RANGE = re.compile(r"bytes=(?:(\d{1,19})-(\d{0,19})|-(\d{1,19}))")

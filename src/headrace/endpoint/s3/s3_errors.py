@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from headrace.endpoint.wire.protocols import ServiceError
+from headrace.endpoint.wire.models import ServiceError
 
 _ERRORS: Mapping[str, tuple[int, str]] = {
     "AccessDenied": (403, "Access Denied"),

@@ -14,19 +14,15 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 
 from headrace.endpoint.auth.job_rights import JobRights
 from headrace.endpoint.http.http_message import BodyProblem, ClientGone, HttpReply, HttpRequest
-from headrace.endpoint.s3.bucket_operations import BucketOperations
-from headrace.endpoint.s3.key_listing import KeyListing
-from headrace.endpoint.s3.multipart_operations import MultipartOperations
-from headrace.endpoint.s3.multipart_uploads import MultipartUploads
-from headrace.endpoint.s3.object_checksums import require_checksums
+from headrace.endpoint.s3.bucket_operations import BucketOperations, KeyListing
+from headrace.endpoint.s3.multipart_uploads import MultipartOperations, MultipartUploads
 from headrace.endpoint.s3.object_operations import ObjectOperations
 from headrace.endpoint.s3.object_store import KEY_BYTES, ObjectStore
 from headrace.endpoint.s3.s3_errors import S3Error
 from headrace.endpoint.s3.s3_request import KEPT, S3Request, copy_source, key_of
-from headrace.endpoint.s3.upload_body import of_body, receive_small
+from headrace.endpoint.s3.upload_body import of_body, receive_small, require_checksums
 from headrace.endpoint.wire.answers import error_answer, rest_answer
-from headrace.endpoint.wire.models import OperationModel, service_model
-from headrace.endpoint.wire.protocols import Protocol, ServiceError
+from headrace.endpoint.wire.models import OperationModel, Protocol, ServiceError, service_model
 from headrace.endpoint.wire.requests import Members, read_rest, read_xml
 
 NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"

@@ -9,9 +9,9 @@ from urllib.parse import quote, unquote_to_bytes
 
 from headrace.endpoint.auth.job_rights import JobRights
 from headrace.endpoint.http.http_message import HttpRequest
-from headrace.endpoint.s3.object_checksums import HEADER
 from headrace.endpoint.s3.object_store import KEY_BYTES, Known, ObjectInfo
 from headrace.endpoint.s3.s3_errors import S3Error
+from headrace.endpoint.s3.upload_body import HEADER
 from headrace.endpoint.wire.requests import Members
 
 KEPT = ("CacheControl", "ContentDisposition", "ContentEncoding", "ContentLanguage", "ContentType", "Expires")

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from datetime import datetime, timezone
 
-from headrace.endpoint.services.identities import ACCOUNT
+from headrace.endpoint.services.service import ACCOUNT
 from headrace.endpoint.training_jobs.job_store import StoredJob
 from headrace.errors import FAILURE_CHARACTERS
 from headrace.runs import CauseKind, Run

@@ -3,25 +3,186 @@
 What is in the endpoint's own buckets is linked by its path on this machine, and nothing is copied. A prefix of S3 is no
 folder: ``s3://b/data`` means ``data/x`` and ``data2`` too. Where a path does not mean the same, the address stays, and
 the data come through the endpoint's S3 like those of any other bucket.
+
+An image stands for a Python, since this machine runs programs. A rule is a name and a Python. The name may be the
+image's repository (``pytorch-training``), with a tag or its beginning (``pytorch-training:2.1``), or a pattern with
+``*`` that the whole address must match. The first rule that fits counts; without one the Python of headrace does.
+
+The options of the engine (`--set engines.slurm.partition=gpu`), for which a request has no member, hold for every job;
+those of a group for the jobs that have a group of that name.
 """
 
 from __future__ import annotations
 
+import fnmatch
+import os
+import shutil
+import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
-from headrace.endpoint.training_jobs.engine_settings import EngineSettings
-from headrace.endpoint.training_jobs.images import ImageRule, has_module, python_for
-from headrace.endpoint.wire.protocols import ServiceError
+from headrace.child_python import runs_in
+from headrace.endpoint.wire.models import ServiceError
 from headrace.endpoint.wire.requests import refusal
-from headrace.errors import EngineRefused, JobInvalid
+from headrace.errors import EngineRefused, JobInvalid, UsageError
 from headrace.job import Job
+from headrace.job.job_document import apply, parse_path
 from headrace.job.problems.finding import JobSource
 from headrace.job.sagemaker.translation import CHANNELS, WORLD_GROUPS, get, read_request, with_places
 from headrace.runs.event_text import worlds_text
+
+GROUPS = "groups"
+_SHARED_FILES = ("local", "slurm")
+_WITH_GRACE = (*_SHARED_FILES, "kubernetes")
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """An engine and the options of its jobs.
+
+    Args:
+        engine: its name.
+        texts: ``engines.ENGINE.OPTION=VALUE``, as `headrace run --set` takes them.
+    """
+
+    engine: str
+    texts: tuple[str, ...] = ()
+
+    @property
+    def shares_files(self) -> bool:
+        """Whether hosts see the files of this machine, so that a bucket's folder can be linked."""
+        return self.engine in _SHARED_FILES
+
+    def put_into(self, data: Mapping[str, object], stop_grace: float, python: str) -> dict[str, object]:
+        """Returns a job's data with the options of its engine.
+
+        Args:
+            data: keys of a job file.
+            stop_grace: seconds between SIGTERM and SIGKILL, unless an option says otherwise.
+            python: of the programs; empty for what the options say, else the engine's default.
+
+        Raises:
+            UsageError: an option has no place there, or its value cannot be read.
+        """
+        groups = data.get("instance_groups")
+        names = {str(each.get("instance_group_name")) for each in groups} if isinstance(groups, Sequence) else set()
+        base: dict[str, object] = {"stop_grace": stop_grace} if self.engine in _WITH_GRACE else {}
+        with_base = {**data, "engines": {self.engine: base}} if base else dict(data)
+        found = apply(with_base, [text for text in self.texts if (group := _group_of(text)) is None or group in names])
+        if found.findings:
+            wrong = "; ".join(f"{found.texts[each.path]}: {each.message}" for each in found.findings)
+            raise UsageError(f"--set {wrong}", f"e.g. engines.{self.engine}.OPTION=VALUE")
+        engines = found.data.get("engines")
+        options = engines.get(self.engine) if isinstance(engines, dict) else None
+        if python and isinstance(options, dict):
+            options["python"] = python
+        return found.data
+
+    def check(self) -> None:
+        """Checks the options by the rules of jobs.
+
+        Raises:
+            UsageError: they are not of this engine, or a job could not have them.
+        """
+        for text in self.texts:
+            try:
+                path = parse_path(text)
+            except ValueError as error:
+                raise UsageError(f"--set {text}: {error}", f"e.g. engines.{self.engine}.OPTION=VALUE") from error
+            if path[:2] != ("engines", self.engine) or len(path) < 3:
+                hint = f"give options of the engine that runs the jobs: engines.{self.engine}.OPTION=VALUE"
+                raise UsageError(f"--set {text}: a job's own values stand in its request", hint)
+        groups = sorted({group for text in self.texts if (group := _group_of(text)) is not None}) or ["group"]
+        data: dict[str, object] = {
+            "job_name": "settings",
+            "entry_point": "train.py",
+            "source_dir": ".",
+            "image_uri": "image",
+            "instance_groups": [
+                {"instance_group_name": name, "instance_type": "ml.m5.xlarge", "instance_count": 1} for name in groups
+            ],
+        }
+        try:
+            Job.from_source(self.put_into(data, 30.0, ""), JobSource(), Path(), look=False)
+        except JobInvalid as error:
+            wrong = "; ".join(f"{each.field}: {each.message}" for each in error.problems)
+            raise UsageError(f"--set: {wrong}", "`headrace schema` lists the options of the engines") from error
+
+
+def _group_of(text: str) -> str | None:
+    """Returns the group that an option is for; None for one that is for all."""
+    path = parse_path(text)
+    return str(path[3]) if len(path) > 3 and path[2] == GROUPS else None
+
+
+_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class ImageRule:
+    """One rule: the name that images are compared with, the interpreter, and its version."""
+
+    name: str
+    python: str
+    version: str
+
+    def fits(self, image: str) -> bool:
+        """Tells whether an image is meant."""
+        if "*" in self.name:
+            return fnmatch.fnmatchcase(image, self.name)
+        repository, _, tag = image.rpartition("/")[2].partition("@")[0].partition(":")
+        name, colon, beginning = self.name.partition(":")
+        return repository == name and (not colon or tag.startswith(beginning))
+
+
+def read_rules(texts: Iterable[str]) -> tuple[ImageRule, ...]:
+    """Reads rules ``NAME=PYTHON``; each Python is asked for its version.
+
+    Raises:
+        UsageError: one that is no rule, or whose Python does not run.
+    """
+    return tuple(_rule(text) for text in texts)
+
+
+def _rule(text: str) -> ImageRule:
+    name, equals, python = text.rpartition("=")
+    if not (name and equals and python):
+        raise UsageError(f"--image-map {text!r}: must be NAME=PYTHON", "e.g. pytorch-training=/opt/torch/bin/python")
+    found = shutil.which(python)
+    if found is None:
+        raise UsageError(f"--image-map {text!r}: {python} is no program", "give the path of a Python")
+    return ImageRule(name, os.path.abspath(found), version_of(found))  # noqa: PTH100  (a link stays: it is a venv's)
+
+
+def version_of(python: str) -> str:
+    """Returns the version of an interpreter. Raises UsageError when it does not run."""
+    command = [python, "-c", "import platform; print(platform.python_version())"]
+    try:
+        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=_SECONDS)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise UsageError(f"{python} does not run as a Python: {error}", "give another one with --image-map") from error
+    return done.stdout.strip()
+
+
+def has_module(python: str, name: str) -> bool:
+    """Tells whether an interpreter finds a module. One that does not run has none."""
+    code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({name!r}) is None)"
+    try:
+        return subprocess.run([python, "-c", code], capture_output=True, timeout=_SECONDS, check=False).returncode == 0
+    except (OSError, subprocess.SubprocessError):
+        return False
+
+
+def python_for(image: str, rules: Iterable[ImageRule]) -> tuple[str, str]:
+    """Returns the interpreter for an image (empty for headrace's own), and a sentence that says so."""
+    rule = next((each for each in rules if each.fits(image)), None)
+    if rule is None:
+        return "", runs_in(image)
+    return rule.python, f"{runs_in(image, rule.python, rule.version)}, by --image-map {rule.name}"
+
 
 FindPath = Callable[[str, str], "Path | None"]
 """Returns the path of a key in a bucket, whether something is there or not; None for a bucket that is not local, or a

@@ -1,7 +1,6 @@
 """An AWS operation is a function from the members of its request to those of its answer, by botocore's shapes.
 
-protocols  what a service refuses, and the protocols in which callers are answered
-models     operations and their shapes, out of `operations.json`
+models     what a service refuses; protocols; operations and their shapes, out of `operations.json`
 requests   members of requests in JSON, as forms, in addresses, headers and XML
 answers    answers and errors in the caller's protocol
 """

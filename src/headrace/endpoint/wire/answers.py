@@ -11,8 +11,7 @@ from email.utils import formatdate
 from typing import Any
 
 from headrace.endpoint.http.http_message import FileSlice, HttpReply
-from headrace.endpoint.wire.models import OperationModel
-from headrace.endpoint.wire.protocols import JSON_TYPE, Protocol, ServiceError
+from headrace.endpoint.wire.models import JSON_TYPE, OperationModel, Protocol, ServiceError
 from headrace.endpoint.wire.requests import Members
 from headrace.job.sagemaker.check import Shape
 

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl
 from xml.etree import ElementTree
 
 from headrace.endpoint.http.http_message import Headers
-from headrace.endpoint.wire.protocols import ServiceError
+from headrace.endpoint.wire.models import ServiceError
 from headrace.errors import Broken, Problem
 from headrace.job.problems.finding import JobSource
 from headrace.job.sagemaker.check import CLIENT, Shape, check_shape

@@ -7,20 +7,49 @@
     wheels-DIGEST/      what jobs name as `engines.sagemaker.wheels`
 
 The same grid, placement and code give the same bytes. What was changed afterwards is refused: `grid.json` has the
-digests of the others. Pure.
+digests of the others.
+
+A job names files of the machine that plans it: its code, what lies beside that, wheels. They are copied into the
+bundle, each once, and the jobs name them there. What a child could not do is refused before anything is sent.
+
+Copies that lines read are listed when the grid is exported, and made by a job of their own before the array begins.
+What is copied is what the listing showed then: its digest is in the place that the frozen jobs read. Where the data
+have changed since, nothing is copied; the grid is exported again. A child looks for the marker of a whole copy first.
 """
 
 from __future__ import annotations
 
+import csv
 import gzip
 import hashlib
+import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
 
-from headrace.errors import UsageError
+from headrace.engines.planning.pack_files import files_below, packed
+from headrace.engines.planning.prepare_run import bring_job_code
+from headrace.engines.sagemaker.sagemaker_job import SageMakerJob, plan_sagemaker_job
+from headrace.errors import JobInvalid, Problem, UsageError
+from headrace.grid.controller.line_jobs import CODE, LineJobs
+from headrace.grid.copied_object import OBJECTS, CopyFailed, CopyFailure, read_marker
+from headrace.grid.copy_action import CopyProgress, CopyResult, access_in, plan_copy, plan_grid_copy
+from headrace.grid.grid_record import LineRecord
+from headrace.grid.line import REGION, SAGEMAKER, Line, engine_of
+from headrace.grid.load_grid import Grid
+from headrace.grid.plan_grid import GridPlan
+from headrace.instance.s3 import S3, S3Access
+from headrace.instance.storage import split
+from headrace.job import Job
+from headrace.job.model.path_types import is_remote
+from headrace.job.model.sagemaker_options import AUTO_WHEELS, NO_WHEELS
+from headrace.runs import RunPaths, runs_dir
 
 GRID, JOBS = "grid.json", "jobs.jsonl.gz"
 VERSION = 1
@@ -192,3 +221,285 @@ def bundle_tag(files: Mapping[str, bytes]) -> str:
 def content_digest(name: str, content: bytes) -> str:
     """Returns the SHA-256 of a file; of a packed one, of what is in it, which is the same whatever packed it."""
     return hashlib.sha256(gzip.decompress(content) if name.endswith(".gz") else content).hexdigest()
+
+
+def freeze_copies(grid: Grid, plan: GridPlan) -> tuple[FrozenCopy, ...]:
+    """Lists the data of all copies that a plan needs, and says where each copy lies. Nothing is written.
+
+    Raises:
+        CopyFailed: data that cannot be listed or copied; no place for copies.
+    """
+    rules, job, in_regions = grid.file.placement, grid.template.data, grid.file.in_regions
+    found: list[FrozenCopy] = []
+    for planned in plan.copies:
+        source, region = planned.source, planned.region
+        owner = f"{plan.name} on AWS Batch"
+        with plan_grid_copy(planned.place, source, region, rules, job, in_regions, owner) as action:
+            copy = FrozenCopy(
+                place=action.place,
+                region=region,
+                copy_to=rules.copy_to[region],
+                target=action.target,
+                bytes=action.bytes,
+                price=rules.transfer.price,
+                owner=owner,
+                source_access=access_in(source, job, in_regions.get(source, {})),
+                target_access=access_in(region, job, in_regions.get(region, {})),
+            )
+        found.append(copy)
+    return tuple(found)
+
+
+def copies_in(copies: Sequence[FrozenCopy], region: str) -> dict[str, str]:
+    """Returns the place of each copy in a region, by the place of the data."""
+    return {copy.place: copy.target for copy in copies if copy.region == region}
+
+
+def make_copy(copy: FrozenCopy, stop: threading.Event, progress: Callable[[CopyProgress], object]) -> CopyResult:
+    """Makes a copy, or finds it whole. What an earlier call has copied is not copied again.
+
+    Args:
+        copy: of a bundle.
+        stop: ends it; what is there stays.
+        progress: told of it.
+
+    Raises:
+        CopyFailed: it is not whole.
+    """
+    source, target = S3Access(*copy.source_access), S3Access(*copy.target_access)
+    with plan_copy(
+        copy.place, copy.copy_to, source=source, target=target, price=copy.price, owner=copy.owner
+    ) as action:
+        if action.target != copy.target:
+            hint = "submit the grid again: its lines read a copy of what is there now"
+            message = f"{copy.place} has changed since the grid was exported"
+            raise CopyFailed(CopyFailure.SOURCE_CHANGED, message, hint)
+        return action.run(stop, progress)
+
+
+def copies_read_by(grid: FrozenGrid, line: FrozenLine, job: Mapping[str, object]) -> Iterator[FrozenCopy]:
+    """Yields the copies that a line reads.
+
+    Args:
+        grid: of the bundle.
+        line: of the grid.
+        job: keys of its job.
+    """
+    channels = job.get("inputs")
+    read = {each.get("s3_data") for each in channels.values()} if isinstance(channels, Mapping) else set()
+    yield from (copy for copy in grid.copies if copy.region == line.region and copy.target in read)
+
+
+def check_copied(copies: Iterable[FrozenCopy]) -> None:
+    """Checks that copies are whole.
+
+    Raises:
+        UsageError: one is not.
+        StorageError: its marker cannot be read now.
+    """
+    for copy in copies:
+        if not _is_marked(copy):
+            hint = "`headrace grid copy` makes the copies of a bundle; on AWS Batch the job of submit-copies.json does"
+            raise UsageError(f"the copy of {copy.place} in {copy.region} is not whole", hint=hint)
+
+
+def _is_marked(copy: FrozenCopy) -> bool:
+    bucket, key = split(copy.target)
+    s3 = S3(access=S3Access(*copy.target_access))
+    try:
+        return read_marker(s3, bucket, key.rpartition(OBJECTS)[0]) is not None
+    finally:
+        s3.close()
+
+
+_CSV, _JSON = "array.txt", "array.jsonl"
+
+
+def array_file(lines: Sequence[Line], regions: Sequence[str]) -> tuple[str, bytes]:
+    """Returns the name and the content of the array file.
+
+    Args:
+        lines: of the grid.
+        regions: where each runs.
+    """
+    placed = [{**line.fields, REGION: region} for line, region in zip(lines, regions, strict=True)]
+    column = _only_place(placed)
+    if column:
+        out = io.StringIO()
+        csv.writer(out, lineterminator="\n").writerows((each[REGION], each[column]) for each in placed)
+        return _CSV, out.getvalue().encode()
+    return _JSON, "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in placed).encode()
+
+
+def _only_place(placed: Sequence[Mapping[str, object]]) -> str:
+    """Returns the field of the one channel that all lines name beside their region; empty for another form."""
+    named = {field for fields in placed for field in fields if field != REGION}
+    column = next(iter(named)) if len(named) == 1 else ""
+    if not (column.startswith("inputs.") and column.endswith(".path")):
+        return ""
+    values = [fields.get(column) for fields in placed]
+    return column if all(isinstance(value, str) and value.startswith("s3://") for value in values) else ""
+
+
+_DIGITS = 12
+
+
+@dataclass(frozen=True)
+class _Packed:
+    """What a job names in the bundle in place of files of this machine.
+
+    Attributes:
+        own: keys of the job.
+        groups: keys of each group.
+        wheels: folder of its wheels; empty for none.
+    """
+
+    own: Mapping[str, Any]
+    groups: tuple[Mapping[str, Any], ...]
+    wheels: str
+
+
+class FrozenCode:
+    """See the module.
+
+    Args:
+        base: what relative paths of the jobs are relative to.
+
+    Attributes:
+        files: of the bundle, by name.
+    """
+
+    def __init__(self, base: Path) -> None:
+        self.files: dict[str, bytes] = {}
+        self._base = base
+        self._packed: dict[bytes, _Packed] = {}
+
+    def freed(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the keys of a job, in which its files are those of the bundle.
+
+        Args:
+            data: keys of the job, which has options of SageMaker.
+
+        Raises:
+            JobInvalid, UsageError, StorageError, OSError: a file that is not there or cannot be used.
+        """
+        groups = data.get("instance_groups") or ()
+        options = data["engines"]["sagemaker"]
+        named = [[each.get(name) for name in CODE] for each in (data, *groups)]
+        known = msgspec.json.encode([named, options.get("wheels")])
+        if known not in self._packed:
+            self._packed[known] = self._pack(Job(base_path=self._base, **data))
+        found = self._packed[known]
+        free: dict[str, Any] = {key: value for key, value in data.items() if key != "dependencies"}
+        free.update(found.own)
+        if groups:
+            free["instance_groups"] = [{**group, **more} for group, more in zip(groups, found.groups, strict=True)]
+        if found.wheels:
+            free["engines"] = {**data["engines"], "sagemaker": {**options, "wheels": found.wheels}}
+        return free
+
+    def _pack(self, job: Job) -> _Packed:
+        folder = job.sagemaker.wheels
+        wheels = "" if folder in (AUTO_WHEELS, NO_WHEELS) else self._pack_wheels(self._base / folder)
+        if is_remote(job.source_dir) or not (job.source_dir or job.scripts or job.dependencies):
+            return _Packed({}, tuple({} for _ in job.instance_groups), wheels)
+        job.check_files()
+        with tempfile.TemporaryDirectory(prefix="headrace-code-") as copied:
+            paths = RunPaths(Path(copied))
+            bring_job_code(job, paths, runs_dir())
+            content = packed(files_below(paths.code, sorted(each.name for each in paths.code.iterdir())))
+        name = f"code-{content_digest('.gz', content)[:_DIGITS]}.tar.gz"
+        self.files[name] = content
+        own = {"source_dir": name, **({"entry_point": job.in_code(job.entry_point)} if job.entry_point else {})}
+        groups = (group.entry_point for group in job.instance_groups)
+        return _Packed(own, tuple({"entry_point": job.in_code(each)} if each else {} for each in groups), wheels)
+
+    def _pack_wheels(self, folder: Path) -> str:
+        found = {wheel.name: wheel.read_bytes() for wheel in sorted(folder.glob("*.whl"))}
+        if not found:
+            hint = "fill it with `pip download`; see the page sagemaker-runs of the docs"
+            raise UsageError(f"engines.sagemaker.wheels: {folder} has no wheels", hint=hint)
+        listed = "".join(f"{name} {content_digest(name, content)}\n" for name, content in found.items())
+        place = f"wheels-{content_digest('', listed.encode())[:_DIGITS]}"
+        self.files.update({f"{place}/{name}": content for name, content in found.items()})
+        return place
+
+
+MAX_CHILDREN = 10_000
+"""Of an array job of AWS Batch."""
+
+
+class FrozenJobs(NamedTuple):
+    """A bundle, and what was planned to make it.
+
+    Attributes:
+        files: of the bundle, by name.
+        planned: the job of every line as the SageMaker engine would submit it.
+        copies: that the jobs read.
+    """
+
+    files: dict[str, bytes]
+    planned: tuple[SageMakerJob, ...]
+    copies: tuple[FrozenCopy, ...] = ()
+
+
+def freeze_grid(grid: Grid, plan: GridPlan) -> FrozenJobs:
+    """Freezes a grid.
+
+    Raises:
+        JobInvalid: with all lines that SageMaker would not take.
+        UsageError: a line that runs nowhere or elsewhere, or too many lines.
+        OSError, StorageError: code that cannot be read; data that must be copied, and cannot be listed.
+    """
+    _check_lines(grid, plan)
+    copies = freeze_copies(grid, plan)
+    frozen: list[FrozenLine] = []
+    jobs: list[dict[str, Any]] = []
+    planned: list[SageMakerJob] = []
+    problems: list[Problem] = []
+    code, made = FrozenCode(grid.template.base), LineJobs(grid)
+    for each, placed in zip(plan.lines, plan.placed, strict=True):
+        try:
+            job = made.job(each.key, each.job_name, each.region, SAGEMAKER, copies_in(copies, each.region))
+            planned.append(plan_sagemaker_job(job, RunPaths(runs_dir() / job.job_name)))
+        except JobInvalid as error:
+            problems += (replace(problem, file=each.place, line=0) for problem in error.problems)
+            continue
+        jobs.append(code.freed(job.model_dump(mode="json", exclude_unset=True)))
+        frozen.append(_frozen(each, placed.decided_by))
+    if problems:
+        raise JobInvalid(tuple(problems))
+    array = array_file(grid.lines, [line.region for line in frozen])
+    files = bundle_files(plan.name, plan.digest, frozen, jobs, array, code.files, copies)
+    return FrozenJobs(files, tuple(planned), copies)
+
+
+def _check_lines(grid: Grid, plan: GridPlan) -> None:
+    nowhere = [line.place for line in plan.lines if not line.region]
+    if nowhere:
+        hint = "let the lines or `placement.regions` name one; `headrace grid plan --why` shows what is against each"
+        raise UsageError(f"{len(nowhere)} lines have no region where they can run, {nowhere[0]} first", hint=hint)
+    if len(plan.lines) > MAX_CHILDREN:
+        hint = "divide the grid into several files"
+        message = f"an array job of AWS Batch has at most {MAX_CHILDREN} children, the grid {len(plan.lines)} lines"
+        raise UsageError(message, hint=hint)
+    # A grid that names no engine runs on this machine, which no child has.
+    otherwise = grid.file.engine if "engine" in grid.file.model_fields_set else SAGEMAKER
+    for line in plan.lines:
+        engine = engine_of(line, otherwise)
+        if engine != SAGEMAKER:
+            hint = "leave `engine` out, or run the grid from this machine"
+            message = f"{line.place}: engine {engine}: a child of AWS Batch reaches sagemaker only"
+            raise UsageError(message, hint=hint)
+
+
+def _frozen(line: LineRecord, decided_by: str) -> FrozenLine:
+    return FrozenLine(
+        index=line.index,
+        place=Path(line.place).name,  # the same for whoever exports it from elsewhere
+        key=line.key,
+        job_name=line.job_name,
+        engine=SAGEMAKER,
+        region=line.region,
+        decided_by=decided_by,
+    )

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from headrace.engines.asking import AskEngine
 from headrace.engines.remote_handle import RemoteHandle
 from headrace.errors import EngineUnreachable, HeadraceError, ObjectMissing, StorageError, UsageError
-from headrace.grid.batch.frozen_copies import check_copied, copies_read_by
 from headrace.grid.batch.grid_bundle import (
     GRID,
     JOBS,
@@ -20,12 +19,14 @@ from headrace.grid.batch.grid_bundle import (
     FrozenLine,
     bundle_tag,
     check_content,
+    check_copied,
+    copies_read_by,
     line_of,
     read_frozen_grid,
     read_job,
 )
+from headrace.grid.controller.attempt_runner import start_or_adopt
 from headrace.grid.controller.line_jobs import attempt_name
-from headrace.grid.controller.start_attempt import start_or_adopt
 from headrace.home import home_dir
 from headrace.instance.storage import Store, join
 from headrace.job import Job

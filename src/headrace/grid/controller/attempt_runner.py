@@ -1,46 +1,238 @@
 """What is done outside for one attempt of a line: started or found again, looked at, stopped. Each writes first.
 
 Threads call it, one at a time for a line. Errors of an engine end the attempt, those of the journal the controller.
-
 How an attempt failed is read from its run here, too: what may be tried again, and where.
+
+The name of an attempt's job is the key. Whoever was killed before, at whatever instant, has left a run of that name or
+none. A run of the same request is this attempt's, another one is an error.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from headrace import engines
 from headrace.aws_errors import AwsFault, fault_of
 from headrace.engines.asking import AskEngine
+from headrace.engines.handle import Handle
+from headrace.engines.planning.prepare_run import digest_of_code
 from headrace.errors import (
     EngineRefused,
     EngineUnreachable,
     HeadraceError,
+    NameInUse,
     RunNotFound,
     StorageError,
     StorageUnreachable,
 )
 from headrace.grid.controller.early_stop import MissingMetric, ReachedRungs, is_past_last, judged
 from headrace.grid.controller.line_jobs import LineJobs, attempt_name
-from headrace.grid.controller.start_attempt import (
-    StartedRun,
-    cost_so_far,
-    ended_attempt,
-    failed_attempt,
-    find_attempt,
-    request_digest,
-    start_or_adopt,
-)
 from headrace.grid.grid_file import LONGEST_DELAY, Retry, RetryCause
-from headrace.grid.journal.grid_record import AttemptRecord, AttemptState, CopyRecord, LineRecord, LineState
-from headrace.grid.journal.journal import Instant, Journal
+from headrace.grid.grid_record import AttemptRecord, AttemptState, CopyRecord, LineRecord, LineState
+from headrace.grid.journal import Instant, Journal
+from headrace.insight.cost.cost_report import cost_report
 from headrace.job import Job
-from headrace.runs import Cause, CauseKind, MetricFollower, Run, Status
+from headrace.job.model.sagemaker_options import Tag
+from headrace.own_runs import started_here
+from headrace.record_files import read_json
+from headrace.runs import Cause, CauseKind, MetricFollower, Run, RunPaths, Status
+from headrace.runs.store import is_copy, list_paths_of
+
+REQUEST_TAG = "headrace:request"
+"""Tag of a job: the digest of what was asked for."""
+_ASKED = ("job.json", "engine/asked.json")
+"""Files of a run that hold its job."""
+
+
+@dataclass(frozen=True)
+class StartedRun:
+    """The run of an attempt.
+
+    Attributes:
+        run: it; it may have ended.
+        adopted: it was there already.
+        handle: what this process has started for it; None of a run that was there.
+    """
+
+    run: Run
+    adopted: bool
+    handle: Handle | None = None
+
+    def release(self, seconds: float) -> None:
+        """Waits, at most so long, until the processes that this one has started for it have ended: it is over."""
+        if self.handle is not None:
+            self.handle.wait(seconds)
+
+
+def request_digest(job: Job, engine: str) -> str:
+    """Returns what tells a request from another: of the job as it was written, without its name, of its code's content,
+    and of the engine.
+
+    Raises:
+        UsageError, OSError: the code cannot be read.
+    """
+    data = {key: value for key, value in job.to_data().items() if key not in ("job_name", "tags")}
+    tags = [(tag.key, tag.value) for tag in job.tags if tag.key != REQUEST_TAG]
+    text = json.dumps([engine, data, tags, digest_of_code(job)], sort_keys=True, ensure_ascii=False, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def prepared(job: Job, engine: str, request: str) -> Job:
+    """Returns a job with the digest of its request, and, where a service tells jobs by their names, under its own."""
+    tag = Tag(key=REQUEST_TAG, value=request)
+    changed: dict[str, object] = {"tags": (*(each for each in job.tags if each.key != REQUEST_TAG), tag)}
+    if engine == "sagemaker":
+        options = job.sagemaker.model_copy(update={"naming": "job"})
+        changed["engines"] = job.engines.model_copy(update={"sagemaker": options})
+    return job.model_copy(update=changed)
+
+
+def start_or_adopt(job: Job, engine: str, request: str = "") -> StartedRun:
+    """Starts a run of a job, detached; or returns the one that there is.
+
+    Args:
+        job: the job of one attempt, whose name no other attempt has.
+        engine: name of the engine.
+        request: digest of what is asked for, when it is known: the code is read for it.
+
+    Raises:
+        NameInUse: a run of that name was not made of this job.
+        JobInvalid, EngineRefused, HeadraceError, OSError: it cannot be started; nothing was. `EngineUnreachable` says
+            that the platform did not answer: it may work later.
+    """
+    request = request or request_digest(job, engine)
+    wanted = prepared(job, engine, request)
+    found = find_attempt(job.job_name, engine, request)
+    if found is not None:
+        return StartedRun(found, adopted=True)
+    try:
+        handle = engines.start(wanted, engine, detach=True)
+        return StartedRun(_asking(handle.paths), adopted=False, handle=handle)
+    except NameInUse:
+        # Another process was faster, or the platform has it from a machine whose runs are not here.
+        found = find_attempt(job.job_name, engine, request)
+        if found is not None:
+            return StartedRun(found, adopted=True)
+        known = engines.take_up(wanted, engine, {REQUEST_TAG: request})
+        if known is None:
+            raise
+        return StartedRun(_asking(known.paths), adopted=True)
+
+
+def find_attempt(job_name: str, engine: str, request: str) -> Run | None:
+    """Returns the run of an attempt; None when there is none, or nothing of it was started before its process died.
+
+    Args:
+        job_name: of the attempt.
+        engine: name of the engine.
+        request: digest of what was asked for.
+
+    Raises:
+        NameInUse: a run of that name was not made of this request.
+        HeadraceError, OSError: its engine cannot be asked now.
+    """
+    for paths in reversed(list_paths_of(job_name)):
+        if is_copy(paths) or not started_here(paths.root):
+            continue
+        run = _asking(paths)
+        asked = digest_of_run(paths)
+        if asked == request and run.header.engine != engine:
+            continue  # the digest names the engine: this run is how `headrace serve`, in this home, plays the attempt
+        if not _has_end(run):
+            engines.resume(run)
+        if never_started(run):
+            continue
+        if asked != request:
+            what = "of another job" if asked else "that no grid has started"
+            raise NameInUse(f"there is a run {what} under the name {job_name}: {paths.id}", "rename the grid")
+        return run
+    return None
+
+
+def never_started(run: Run) -> bool:
+    """Tells whether a run is over because the process that started it died before anything was started."""
+    state = run.state()
+    if not state.finished or state.started is not None or state.instances_started is not None or state.programs:
+        return False
+    return not _has_end(run) or (state.cause is not None and state.cause.kind is CauseKind.CALLER_DIED)
+
+
+def _has_end(run: Run) -> bool:
+    return run.over
+
+
+_json: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
+
+
+def digest_of_run(paths: RunPaths) -> str:
+    """Returns the digest of the request that a run was made of; empty when it has none."""
+    for name in _ASKED:
+        try:
+            data = read_json(paths.root / name, _json)
+        except (OSError, msgspec.DecodeError):
+            continue
+        for tag in data.get("tags") or () if isinstance(data, dict) else ():
+            if tag.get("key") == REQUEST_TAG:
+                return str(tag.get("value", ""))
+    return ""
+
+
+def _asking(paths: RunPaths, seconds: float = 0.0) -> Run:
+    """Returns a run whose platform is asked again after so many seconds."""
+    return Run(paths, AskEngine(seconds=seconds))
+
+
+def ended_attempt(attempt: AttemptRecord, run: Run) -> AttemptRecord | None:
+    """Returns an attempt with its end; None while its run goes on.
+
+    Raises:
+        OSError, msgspec.DecodeError: its record cannot be read.
+    """
+    state = run.state()
+    if not state.finished:
+        return None
+    cause = state.cause
+    if never_started(run):
+        cause = Cause(CauseKind.CALLER_DIED, "its process died before anything was started", infrastructure=True)
+    cost, seconds = cost_so_far(run, attempt.region)
+    return msgspec.structs.replace(
+        attempt,
+        state=AttemptState.ENDED,
+        run_id=run.id,
+        started=attempt.started or time.time(),
+        ended=state.ended or time.time(),
+        status=Status.FAILED if state.status is Status.IN_PROGRESS else state.status,
+        cause=cause,
+        cost=cost,
+        billable_seconds=seconds,
+    )
+
+
+def failed_attempt(attempt: AttemptRecord, cause: Cause, now: float) -> AttemptRecord:
+    """Returns an attempt that got no run, with its end."""
+    return msgspec.structs.replace(
+        attempt, state=AttemptState.ENDED, ended=now, status=Status.FAILED, cause=cause, cost=0.0, billable_seconds=0.0
+    )
+
+
+def cost_so_far(run: Run, region: str) -> tuple[float | None, float | None]:
+    """Returns what a run has cost in USD, and the seconds of all its hosts; None for what is not known.
+
+    Raises:
+        OSError, msgspec.DecodeError: its record cannot be read.
+    """
+    report = cost_report(run, region=region or None, by_work=False)
+    seconds = [host.seconds.value for host in report.hosts if host.seconds.value is not None]
+    return report.total.value, sum(seconds) if seconds else None
+
 
 _CAUSES = {
     **dict.fromkeys((AwsFault.CAPACITY, AwsFault.LIMIT), RetryCause.CAPACITY),
@@ -323,7 +515,7 @@ class AttemptRunner:
         return None
 
     def _has_run(self, key: str, attempt: AttemptRecord, started: StartedRun) -> None:
-        self._runs[key] = StartedRun(_asking(started.run), started.adopted, started.handle)
+        self._runs[key] = StartedRun(_asking(started.run.paths, ASK_SECONDS), started.adopted, started.handle)
         began = started.run.header.created if started.adopted else time.time()
         self._journal.started(key, attempt.number, started.run.id, began)
 
@@ -358,12 +550,8 @@ class AttemptRunner:
 
     def _run_of(self, key: str, attempt: AttemptRecord) -> StartedRun:
         if key not in self._runs:
-            self._runs[key] = StartedRun(_asking(Run.open(attempt.run_id)), adopted=True)
+            self._runs[key] = StartedRun(_asking(Run.open(attempt.run_id).paths, ASK_SECONDS), adopted=True)
         return self._runs[key]
-
-
-def _asking(run: Run) -> Run:
-    return Run(run.paths, AskEngine(seconds=ASK_SECONDS))
 
 
 def _state_of(ended: AttemptRecord) -> LineState:

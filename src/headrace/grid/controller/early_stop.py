@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 from headrace.grid.grid_file import EarlyStop, nearly_named
-from headrace.grid.journal.grid_record import Rung
+from headrace.grid.grid_record import Rung
 from headrace.job.problems.finding import suggestion
 from headrace.runs import Metric, Stream, ValueNotFinite, ValueSecond
 

@@ -9,11 +9,10 @@ from typing import Any
 
 from headrace.engines.planning.prepare_run import digest_of_code
 from headrace.errors import JobInvalid, Problem, UsageError
-from headrace.grid.copies.grid_copy import read_from_copies
+from headrace.grid.copy_action import read_from_copies
 from headrace.grid.grid_file import GridFile
-from headrace.grid.lines.line import ENGINE, SAGEMAKER
-from headrace.grid.lines.line_job import Template, place_of
-from headrace.grid.load_grid import Grid
+from headrace.grid.line import ENGINE, SAGEMAKER
+from headrace.grid.load_grid import Grid, Template, place_of
 from headrace.grid.plan_grid import with_ending
 from headrace.job import Job
 from headrace.job.find_engine import engine_names

@@ -105,8 +105,7 @@ def create(name: str, region: str | None, profile: str | None, dry_run: bool, ou
       headrace cloud image create --name team/training --base IMAGE >> job.yaml
     """
     from headrace.cloud.aws_calls import Aws
-    from headrace.cloud.image_files import check_repository, content_tag
-    from headrace.cloud.image_registry import ImageRegistry, find_docker
+    from headrace.cloud.image_files import ImageRegistry, check_repository, content_tag, find_docker
 
     check_repository(name)
     with closing(Aws(region, profile)) as aws:
@@ -142,8 +141,7 @@ def show(name: str, region: str | None, profile: str | None, output: str) -> Non
       headrace cloud image show
     """
     from headrace.cloud.aws_calls import Aws
-    from headrace.cloud.image_files import check_repository
-    from headrace.cloud.image_registry import ImageRegistry
+    from headrace.cloud.image_files import ImageRegistry, check_repository
     from headrace.errors import UsageError
 
     with closing(Aws(region, profile)) as aws:
@@ -171,8 +169,7 @@ def remove(name: str, region: str | None, profile: str | None, dry_run: bool, ou
       headrace cloud image remove headrace
     """
     from headrace.cloud.aws_calls import Aws
-    from headrace.cloud.image_files import check_repository
-    from headrace.cloud.image_registry import ImageRegistry
+    from headrace.cloud.image_files import ImageRegistry, check_repository
 
     check_repository(name)
     with closing(Aws(region, profile)) as aws:

@@ -22,8 +22,7 @@ from headrace.cli.commands.cloud.actions import (
 from headrace.cli.options import echo_json, output_option
 
 if TYPE_CHECKING:
-    from headrace.cloud.stack_template import StackTemplate
-    from headrace.cloud.stacks import FoundStack, Stacks
+    from headrace.cloud.stacks import FoundStack, Stacks, StackTemplate
 
     Where = dict[str, str]
 
@@ -234,8 +233,7 @@ def _write_stack(kind: StackKind, folder: Path, update: bool, dry_run: bool, out
 def _asked(kind: StackKind, name: str, region: str | None, profile: str | None) -> Iterator[tuple[Stacks, Where]]:
     """Gives the stacks of an account, and which one is meant, as every document of it begins."""
     from headrace.cloud.aws_calls import Aws
-    from headrace.cloud.stack_template import check_name
-    from headrace.cloud.stacks import Stacks
+    from headrace.cloud.stacks import Stacks, check_name
 
     check_name(name)
     with closing(Aws(region, profile)) as aws:

@@ -12,7 +12,7 @@ from headrace.cli.commands.cloud.actions import account_options, dry_run_option,
 from headrace.cli.options import echo_json, output_option
 
 if TYPE_CHECKING:
-    from headrace.grid.batch.export_batch import BatchExport
+    from headrace.grid.batch.submit_array import BatchExport
 
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -39,7 +39,7 @@ def exported(file: str, queue: str | None, bundle: str | None, region: str | Non
     """
     from headrace.cloud.aws_calls import Aws
     from headrace.cloud.image_files import own_wheel
-    from headrace.grid.batch.export_batch import export_batch
+    from headrace.grid.batch.submit_array import export_batch
     from headrace.grid.load_grid import load_grid
     from headrace.grid.plan_grid import plan_grid
 
@@ -252,9 +252,9 @@ def copy(bundle: str) -> int:
     from headrace.cli.options import failed_by
     from headrace.errors import HeadraceError
     from headrace.grid.batch.batch_requests import STOPPED, TRY_AGAIN
-    from headrace.grid.batch.frozen_copies import make_copy
+    from headrace.grid.batch.grid_bundle import make_copy
     from headrace.grid.batch.run_step import may_pass, read_bundled_grid
-    from headrace.grid.copies.copy_failure import CopyFailed
+    from headrace.grid.copied_object import CopyFailed
     from headrace.insight.cost.billing import amount
 
     stop = threading.Event()

@@ -11,7 +11,7 @@ import click
 from headrace.cli.options import output_option, table_options
 
 if TYPE_CHECKING:
-    from headrace.grid.report.grid_report import Objective
+    from headrace.grid.grid_report import Objective
     from headrace.insight.render.document import Document
 
 
@@ -28,7 +28,7 @@ def _objective_options(command: F) -> F:
 
 
 def _objective(least: str | None, greatest: str | None) -> Objective | None:
-    from headrace.grid.report.grid_report import Objective
+    from headrace.grid.grid_report import Objective
 
     if least and greatest:
         raise click.UsageError("--min and --max exclude each other")
@@ -53,8 +53,8 @@ def report(grid: str, least: str | None, greatest: str | None, output: str, file
       headrace grid report campaigns --output csv
     """
     from headrace.cli.options import deliver
-    from headrace.grid.report.grid_documents import grid_csv, grid_document, grid_page
-    from headrace.grid.report.read_report import read_report
+    from headrace.grid.grid_documents import grid_csv, grid_document, grid_page
+    from headrace.grid.read_report import read_report
 
     found = read_report(grid, _objective(least, greatest))
 
@@ -81,8 +81,8 @@ def best(grid: str, least: str | None, greatest: str | None, most: int, output: 
     """
     from headrace.cli.options import answer
     from headrace.errors import UsageError
-    from headrace.grid.report.grid_documents import best_of_document, best_values
-    from headrace.grid.report.read_report import read_report
+    from headrace.grid.grid_documents import best_of_document, best_values
+    from headrace.grid.read_report import read_report
 
     found = read_report(grid, _objective(least, greatest))
     if found.objective is None:
@@ -106,8 +106,8 @@ def grids(output: str) -> None:
       headrace grid list --output json
     """
     from headrace.cli.options import answer
-    from headrace.grid.report.grid_documents import grids_document
-    from headrace.grid.report.read_report import list_grids
+    from headrace.grid.grid_documents import grids_document
+    from headrace.grid.read_report import list_grids
 
     found, unread = list_grids()
     answer({"grids": found, "unread": unread}, output, lambda: grids_document(found, unread, time.time()))
@@ -129,9 +129,8 @@ def status(grid: str, shown: int, notes: bool, output: str) -> int:
     """
     from headrace.cli.options import answer
     from headrace.cli.views.grid_status_tables import status_document
-    from headrace.grid.journal.journal_file import has_controller, journal_path
-    from headrace.grid.journal.read_grid import read_grid, read_notes
-    from headrace.grid.report.read_report import with_running_costs
+    from headrace.grid.read_grid import has_controller, journal_path, read_grid, read_notes
+    from headrace.grid.read_report import with_running_costs
     from headrace.own_runs import started_here
 
     record = with_running_costs(read_grid(grid))
@@ -170,7 +169,7 @@ def logs(
     """
     from headrace.cli.commands.output import logs as logs_of_run
     from headrace.errors import UsageError
-    from headrace.grid.journal.read_grid import lines_named, read_grid
+    from headrace.grid.read_grid import lines_named, read_grid
 
     record = read_grid(grid)
     (found,) = lines_named(record, (line,))

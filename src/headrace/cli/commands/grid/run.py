@@ -16,9 +16,9 @@ from headrace.cli.options import output_option
 
 if TYPE_CHECKING:
     from headrace.cli.views.grid_progress import GridProgress
-    from headrace.grid.controller.grid_changes import GridChanges
+    from headrace.grid.controller.control_grid import GridChanges
     from headrace.grid.controller.grid_controller import GridController
-    from headrace.grid.journal.grid_record import GridRecord, LineRecord
+    from headrace.grid.grid_record import GridRecord, LineRecord
     from headrace.grid.load_grid import Grid
     from headrace.grid.plan_grid import GridPlan
 
@@ -68,8 +68,8 @@ def run(file: str, yes: bool, digest: str, on_interrupt: str | None, measure: bo
     from headrace.cli.views.grid_progress import GridProgress
     from headrace.cli.views.grid_status_tables import end_document
     from headrace.grid.controller.control_grid import controlling
-    from headrace.grid.journal.grid_record import LineState
-    from headrace.grid.report.read_report import without_objective
+    from headrace.grid.grid_record import LineState
+    from headrace.grid.read_report import without_objective
 
     choice = on_interrupt or ("ask" if sys.stdin.isatty() and sys.stderr.isatty() else "leave")
 
@@ -84,7 +84,7 @@ def run(file: str, yes: bool, digest: str, on_interrupt: str | None, measure: bo
 
         objective[0] = grid.file.objective.metric if grid.file.objective else ""
         from headrace.grid.data_places import check_places
-        from headrace.grid.journal.journal_file import journal_path
+        from headrace.grid.read_grid import journal_path
 
         if digest and grid.digest != digest:
             message = f"{file} has other lines now: their digest is {grid.digest}"
@@ -233,10 +233,16 @@ def stop(grid: str, lines: tuple[str, ...], output: str) -> int:
     from headrace import engines
     from headrace.cli.views.grid_progress import GridProgress
     from headrace.grid.controller.control_grid import stopping
-    from headrace.grid.journal.grid_record import LineState
-    from headrace.grid.journal.journal import Journal
-    from headrace.grid.journal.journal_file import GridInUse, has_controller, journal_path, require_own
-    from headrace.grid.journal.read_grid import lines_named, read_grid
+    from headrace.grid.grid_record import LineState
+    from headrace.grid.journal import Journal
+    from headrace.grid.read_grid import (
+        GridInUse,
+        has_controller,
+        journal_path,
+        lines_named,
+        read_grid,
+        require_own,
+    )
     from headrace.runs import Run
 
     record = read_grid(grid)
@@ -300,10 +306,9 @@ def retry(grid: str, lines: tuple[str, ...], output: str) -> int:
     import time
 
     from headrace.errors import UsageError
-    from headrace.grid.journal.grid_record import LineState
-    from headrace.grid.journal.journal import Journal
-    from headrace.grid.journal.journal_file import has_controller, journal_path
-    from headrace.grid.journal.read_grid import lines_named, read_grid
+    from headrace.grid.grid_record import LineState
+    from headrace.grid.journal import Journal
+    from headrace.grid.read_grid import has_controller, journal_path, lines_named, read_grid
 
     record = read_grid(grid)
     chosen = lines_named(record, lines) if lines else record.lines
@@ -325,7 +330,7 @@ def retry(grid: str, lines: tuple[str, ...], output: str) -> int:
         echo_json({"controlled": controlled, "lines": [line.key for line in again], "grid": read_grid(grid)})
         return 0
     from headrace.cli.views.grid_status_tables import used_up
-    from headrace.grid.report.grid_report import counted
+    from headrace.grid.grid_report import counted
 
     click.echo(f"{grid}: {counted(count)} may run again")
     if count and not controlled:

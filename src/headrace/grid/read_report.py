@@ -12,13 +12,11 @@ from pathlib import Path
 import msgspec
 
 from headrace.errors import HeadraceError, StorageError
-from headrace.grid.controller.start_attempt import cost_so_far
-from headrace.grid.journal.grid_record import AttemptRecord, AttemptState, GridRecord, LineRecord, LineState
-from headrace.grid.journal.journal_file import has_controller, journal_path
-from headrace.grid.journal.read_grid import grid_names, read_grid
+from headrace.grid.controller.attempt_runner import cost_so_far
+from headrace.grid.grid_record import AttemptRecord, AttemptState, GridRecord, LineRecord, LineState
+from headrace.grid.grid_report import GridReport, Objective, RunFigures, report_grid
 from headrace.grid.load_grid import read_grid_file
-from headrace.grid.report.grid_report import GridReport, Objective, report_grid
-from headrace.grid.report.line_result import RunFigures
+from headrace.grid.read_grid import grid_names, has_controller, journal_path, read_grid
 from headrace.job.problems.finding import suggestion
 from headrace.own_runs import started_here
 from headrace.runs import Run

@@ -15,10 +15,9 @@ from pathlib import Path
 
 from headrace.errors import JobInvalid, StorageError, UsageError
 from headrace.grid.grid_file import LineSource
-from headrace.grid.lines.line import Line, Plain, keyed
-from headrace.grid.lines.line_file import MAX_BYTES, read_lines_of_file
-from headrace.grid.lines.line_query import read_rows
-from headrace.grid.lines.line_table import MAX_LINES, LineTable, first_of
+from headrace.grid.line import MAX_LINES, Line, LineTable, Plain, first_of, keyed
+from headrace.grid.line_file import MAX_BYTES, read_lines_of_file
+from headrace.grid.line_query import read_rows
 
 MAX_DRAWN = 10**18
 """Combinations of which some may be drawn."""

@@ -1,6 +1,6 @@
 """A grid that was started, as its journal has it: what status, report and every other reader use. Plain values.
 
-`headrace.grid.journal.read_grid` returns one, while the grid runs and later.
+`headrace.grid.read_grid` returns one, while the grid runs and later.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from enum import Enum
 
 import msgspec
 
-from headrace.grid.lines.line import Line
+from headrace.grid.line import Line
 from headrace.record_files import Time
 from headrace.runs import Cause, Status
 

@@ -17,8 +17,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from headrace.catalog.prices import is_region
-from headrace.grid.lines.line import REGION
-from headrace.grid.lines.line_table import MAX_LINES, LineTable
+from headrace.grid.line import MAX_LINES, REGION, LineTable
 from headrace.runs.event_text import counted
 
 MAX_BYTES = 64 << 20

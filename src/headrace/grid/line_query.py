@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import StorageError, UsageError
-from headrace.grid.lines.line_table import MAX_LINES, LineTable
+from headrace.grid.line import MAX_LINES, LineTable
 from headrace.install_hint import install_hint
 
 if TYPE_CHECKING:

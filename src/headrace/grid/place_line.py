@@ -14,7 +14,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from headrace.catalog.prices import DEFAULT_REGION, Price, cost, price_of
-from headrace.grid.placement.placement_rules import DataSet, PlacementRules
+from headrace.grid.grid_file import DataSet, PlacementRules
 
 
 class Refusal(Enum):

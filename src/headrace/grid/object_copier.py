@@ -15,8 +15,7 @@ from typing import IO, Any, NamedTuple
 
 from headrace.catalog.aws_facts import partition_of
 from headrace.errors import ObjectMissing, StorageError
-from headrace.grid.copies.copied_object import ListedObject
-from headrace.grid.copies.copy_failure import copy_failed
+from headrace.grid.copied_object import ListedObject, copy_failed
 from headrace.instance.s3 import S3
 
 LARGEST_COPY = 5 * 10**9

@@ -1,47 +1,97 @@
-"""A copy of data into a region, from its listing to its marker.
+"""A copy of data into a region, from its listing to its marker: shared, resumed, verified, whole or not there at all.
 
 The listing of the data, taken first, says what is copied; its digest is in the name of the folder of the copy. So what
 lies there is of this very state of the data: it is never copied again, never overwritten under a job that reads it,
 and a copy of data that have changed lies elsewhere. Objects appear there as a whole or not at all. When all are there,
-both sides are listed again and compared. Only then the marker is written (`headrace.grid.copies.copied_object`).
+both sides are listed again and compared. Only then the marker is written (`headrace.grid.copied_object`).
 
     s3://bucket/prefix/NAME-DIGEST/objects/...        what jobs read
     s3://bucket/prefix/NAME-DIGEST/headrace-copy.json the marker
+
+A job that reads from copies has their places in its channels; all else of it is as it was.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import re
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from types import TracebackType
+from typing import Any, TypeVar
 
 from headrace.errors import HeadraceError, ObjectMissing
-from headrace.grid.copies.copied_object import (
+from headrace.grid.copied_object import (
     ARCHIVES,
     BYTES_OF_GIGABYTE,
     OBJECTS,
     Compared,
+    CopyFailed,
+    CopyFailure,
     CopyMarker,
     ListedObject,
     bucket_region,
     compared,
+    copy_failed,
     digest_of_objects,
     list_objects,
     look_at,
     read_marker,
     write_marker,
 )
-from headrace.grid.copies.copy_failure import CopyFailed, CopyFailure, copy_failed
-from headrace.grid.copies.copy_workers import all_at_once
-from headrace.grid.copies.object_copier import Bucket, ObjectCopier, Piece, same_service
+from headrace.grid.grid_file import PlacementRules
+from headrace.grid.load_grid import place_of
+from headrace.grid.object_copier import Bucket, ObjectCopier, Piece, same_service
 from headrace.instance.s3 import AS_ENVIRONMENT, S3, S3Access
 from headrace.instance.storage import split
+from headrace.job.job_document import apply_values
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+LOOK_SECONDS = 0.5
+"""After so long at most it is seen that an end was asked for."""
+
+
+def all_at_once(
+    parallel: int, work: Callable[[T], R], items: Iterable[T], done: Callable[[T, R], object], stop: threading.Event
+) -> None:
+    """Works on all items in threads.
+
+    Args:
+        parallel: how many at once.
+        work: what is done with an item.
+        items: taken as they are needed.
+        done: told of each in the caller's thread, as it is done.
+        stop: ends the work; what has begun is done to its end first.
+
+    Raises:
+        CopyFailed: an end was asked for.
+        what `work` raises: the first one ends the others.
+    """
+    left = iter(items)
+    running: dict[Future[R], T] = {}
+    with ThreadPoolExecutor(parallel, "headrace-copy") as pool:
+        try:
+            while True:
+                if stop.is_set():
+                    raise CopyFailed(CopyFailure.STOPPED, "the copy was stopped", "it goes on where it was")
+                for item in itertools.islice(left, 2 * parallel - len(running)):
+                    running[pool.submit(work, item)] = item
+                if not running:
+                    return
+                ended, _ = wait(running, LOOK_SECONDS, FIRST_COMPLETED)
+                for future in ended:
+                    done(running.pop(future), future.result())
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
 
 
 @dataclass
@@ -420,3 +470,81 @@ def _failing(*, writing: bool) -> Iterator[None]:
         yield
     except HeadraceError as error:
         raise copy_failed(error, writing=writing) from error
+
+
+def read_from_copies(job: Mapping[str, Any], copies: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the keys of a job whose channels read copies.
+
+    >>> read_from_copies({"inputs": {"train": "s3://far/data"}}, {"s3://far/data": "s3://near/data-1/objects/data"})
+    {'inputs': {'train': 's3://near/data-1/objects/data'}}
+
+    Args:
+        job: keys of a job, as `headrace.grid.load_grid.Grid.jobs` has them.
+        copies: place of the copy by place of the data, of whole copies only.
+    """
+    channels = job.get("inputs")
+    if not channels:
+        return dict(job)
+    return {**job, "inputs": {name: _channel(channel, copies) for name, channel in channels.items()}}
+
+
+def _channel(channel: Any, copies: Mapping[str, str]) -> Any:
+    if isinstance(channel, str):
+        return copies.get(channel, channel)
+    place = channel.get("s3_data", "")
+    return {**channel, "s3_data": copies[place]} if place in copies else channel
+
+
+def access_in(region: str, job: Mapping[str, Any], fields: Mapping[str, object]) -> S3Access:
+    """Returns how the buckets of a region are reached. Pure.
+
+    That is the profile and the address that a job of this region has for the service SageMaker; else as the
+    environment says.
+
+    Args:
+        region: its name.
+        job: keys of the grid's job.
+        fields: what is another in this region, as `in_regions` of a grid's file has it.
+    """
+    data = apply_values(job, ((place_of(name), value) for name, value in fields.items()), region).data
+    engines: Any = data.get("engines") or {}
+    options = engines.get("sagemaker") or {}
+    endpoint = (options.get("endpoint_urls") or {}).get("s3") or options.get("endpoint_url")
+    return S3Access(options.get("profile") or "", region, endpoint or "")
+
+
+def plan_grid_copy(
+    place: str,
+    source: str,
+    region: str,
+    rules: PlacementRules,
+    job: Mapping[str, Any],
+    in_regions: Mapping[str, Mapping[str, object]],
+    owner: str,
+) -> CopyAction:
+    """Lists the data of a copy, and says where it goes. Nothing is written.
+
+    Args:
+        place: ``s3://`` place of the data.
+        source, region: where they are, and into which region they go.
+        rules: of the grid.
+        job: keys of the grid's job, `Grid.template.data`.
+        in_regions: what is another in a region, by region.
+        owner: who pays for it, such as the grid's name and when it was started: an owner that is asked again, after it
+            was killed, is told the cost again.
+
+    Raises:
+        CopyFailed: the grid has no place for copies in that region; the data cannot be listed or copied.
+    """
+    if region not in rules.copy_to:
+        hint = f"placement: {{copy_to: {{{region}: s3://BUCKET/PREFIX}}}}"
+        message = f"{place} must be copied to {region}, and copy_to names no place there"
+        raise CopyFailed(CopyFailure.TARGET_MISSING, message, hint)
+    return plan_copy(
+        place,
+        rules.copy_to[region],
+        source=access_in(source, job, in_regions.get(source, {})),
+        target=access_in(region, job, in_regions.get(region, {})),
+        price=rules.transfer.price,
+        owner=owner,
+    )

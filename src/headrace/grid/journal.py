@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from headrace.errors import HeadraceError, StorageError
-from headrace.grid.journal.grid_record import (
+from headrace.grid.grid_record import (
     AttemptRecord,
     AttemptState,
     ControllerProcess,
@@ -24,8 +24,7 @@ from headrace.grid.journal.grid_record import (
     LineState,
     Rung,
 )
-from headrace.grid.journal.journal_file import open_journal
-from headrace.grid.journal.read_grid import copy_of, line_of, put_line, record_of, stored_lines
+from headrace.grid.read_grid import copy_of, line_of, open_journal, put_line, record_of, stored_lines
 
 Instant = Callable[[str], None]
 """Is told the name of each instant at which the process might be killed; tests kill it there."""

@@ -1,1 +1,0 @@
-"""The lines of a grid: what differs from job to job."""
