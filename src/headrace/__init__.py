@@ -21,7 +21,7 @@ _EXPORTS = {
     "InstanceGroup": "headrace.job",
     "TrainingInput": "headrace.job",
     "HeadraceError": "headrace.errors",
-    "log": "headrace.feed.metrics.value_log",
+    "log": "headrace.feed.metrics.metric_file",
     "track": "headrace.feed",
 }
 
@@ -30,7 +30,7 @@ __all__ = ["Environment", "HeadraceError", "InstanceGroup", "Job", "TrainingInpu
 if TYPE_CHECKING:
     from headrace.errors import HeadraceError
     from headrace.feed import track
-    from headrace.feed.metrics.value_log import log
+    from headrace.feed.metrics.metric_file import log
     from headrace.instance import Environment
     from headrace.job import InstanceGroup, Job, TrainingInput
 

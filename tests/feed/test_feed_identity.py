@@ -22,7 +22,7 @@ from feed_servers import Pair, Server, free_port, local_executors, open_descript
 
 from headrace.errors import WorkersLost
 from headrace.feed import DataLoader, stack_arrays
-from headrace.feed.client import keepalive, remote_pool
+from headrace.feed.client import remote_pool, worker_pool
 from headrace.instance.launch_plan import FeedHost, FeedHosts
 from headrace.private_folders import write_atomically
 from patience import allowed
@@ -215,7 +215,7 @@ def test_a_receiver_process_that_is_killed_is_replaced(pair: Pair, slow_truth: l
 def test_a_host_that_stops_without_closing_is_noticed_and_its_work_is_asked_for_elsewhere(
     by: str, pair: Pair, own_server: Callable[..., Server], slow_truth: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keepalive, "GONE_AFTER", 1.0)  # in this process, for the Unix socket; the receiver has its own
+    monkeypatch.setattr(worker_pool, "GONE_AFTER", 1.0)  # here, for the Unix socket; the receiver has its own
     frozen = own_server("frozen")
     frozen.secret.write_text(pair.a.secret.read_text())
     address = frozen.unix_address if by == "unix" else frozen.tcp
@@ -233,8 +233,8 @@ def test_a_host_that_stops_without_closing_is_noticed_and_its_work_is_asked_for_
 def test_a_trainer_that_is_busy_for_long_does_not_take_its_workers_for_dead(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keepalive, "ASK_AFTER", 0.1)
-    monkeypatch.setattr(keepalive, "GONE_AFTER", 0.3)
+    monkeypatch.setattr(worker_pool, "ASK_AFTER", 0.1)
+    monkeypatch.setattr(worker_pool, "GONE_AFTER", 0.3)
     with remote(pair.mixed, pair.a) as loader:
         batches = iter(loader)
         next(batches)

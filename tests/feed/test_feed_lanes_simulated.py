@@ -26,8 +26,7 @@ from headrace.feed.client.lane_homes import deal
 from headrace.feed.client.policy import Policy, SessionStats
 from headrace.feed.client.session import Session
 from headrace.feed.client.worker_pool import Kind, Worker
-from headrace.feed.loader.lane_batches import LaneBatches, LaneMaker
-from headrace.feed.loader.supply import Inline, Served
+from headrace.feed.loader.supply import Inline, LaneBatches, LaneMaker, Served
 from headrace.feed.pipelines.fetch import Built
 from headrace.feed.pipelines.seeds import PreservedGenerators
 from headrace.feed.plan.lane_pass import LanePass, Lanes

@@ -19,8 +19,8 @@ import torch
 
 import headrace
 from headrace.feed import DataLoader, track
-from headrace.feed.client import keepalive
-from headrace.feed.client.keepalive import ASK_AFTER, GONE_AFTER, Keepalive
+from headrace.feed.client import worker_pool
+from headrace.feed.client.worker_pool import ASK_AFTER, GONE_AFTER, Keepalive
 from headrace.feed.metrics import step_meter as meter
 from headrace.feed.metrics.metric_file import MetricFile
 from headrace.feed.metrics.step_meter import StepMeter
@@ -497,4 +497,4 @@ def test_an_answer_that_has_come_counts_however_late_it_is_read() -> None:
     assert watched.check(1000.0, 7) == ""
     assert watched.check(1000.1, 7) == ""
     assert watched.check(1000.0 + ASK_AFTER + 0.1, 7) == "ask"
-    assert keepalive.GONE_AFTER >= 1
+    assert worker_pool.GONE_AFTER >= 1

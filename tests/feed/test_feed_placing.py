@@ -15,8 +15,7 @@ from feed_servers import write_secret
 
 from headrace.errors import WorkersLost
 from headrace.feed.client.assembly import Assembly
-from headrace.feed.client.links import ExecutorInputs
-from headrace.feed.client.local_pool import LocalPool
+from headrace.feed.client.local_pool import ExecutorInputs, LocalPool
 from headrace.feed.client.remote_pool import RemotePool
 from headrace.feed.client.scheduler import Schedule
 from headrace.feed.client.shard_placement import LayoutProbe, ShardPlacement

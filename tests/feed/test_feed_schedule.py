@@ -8,8 +8,7 @@ import random
 
 import pytest
 
-from headrace.feed.client.idle_workers import IdleWorkers
-from headrace.feed.client.scheduler import MAX_DEATHS, MAX_DEATHS_TOGETHER, Schedule
+from headrace.feed.client.scheduler import MAX_DEATHS, MAX_DEATHS_TOGETHER, IdleWorkers, Schedule
 from headrace.feed.client.work_units import Outcome, Request, Slice
 from headrace.feed.plan.epoch import BatchPlan
 from headrace.feed.wire import messages

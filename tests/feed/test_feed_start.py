@@ -17,7 +17,7 @@ from feed_servers import Pair
 
 from headrace.errors import WorkersLost
 from headrace.feed import DataLoader
-from headrace.feed.client import links, remote_pool
+from headrace.feed.client import remote_pool
 from headrace.feed.client.remote_pool import RemotePool
 from headrace.feed.client.worker_pool import RECOVER_SECONDS, START_SECONDS
 from headrace.feed.wire.endpoints import Endpoints
@@ -163,11 +163,11 @@ def test_workers_that_cannot_start_are_counted_however_slowly_they_end() -> None
 
 
 def test_a_receiver_that_cannot_start_is_an_error_after_four(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun = []
+    begun, start_receiver = [], remote_pool.start_receiver
 
-    def start() -> links.ReceiverLink:
+    def start() -> remote_pool.ReceiverLink:
         begun.append(time.monotonic())
-        return links.start_receiver()
+        return start_receiver()
 
     monkeypatch.setattr(remote_pool, "start_receiver", start)
     monkeypatch.setattr(sys, "executable", "/bin/false")

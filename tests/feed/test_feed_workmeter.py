@@ -15,7 +15,7 @@ import pytest
 from feed_servers import Server, receivers, wait_until
 
 from headrace.feed import DataLoader
-from headrace.feed.metrics.tcp_busy import LinkUse, busy_seconds
+from headrace.feed.metrics.worker_meter import LinkUse, busy_seconds
 from headrace.runs.metric_records import LoaderSecond, Metric, WorkerSecond
 
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from headrace.feed.metrics.worker_time import WindowTime, WorkTime
+from headrace.feed.metrics.worker_meter import WindowTime, WorkTime
 
 
 def test_slices_follow_one_another_however_late_their_answers_are_read() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from headrace.feed import DataLoader, track
-from headrace.feed.metrics import cuda_events
+from headrace.feed.metrics import step_meter
 from headrace.runs.metric_records import LoaderSecond, Metric
 
 CYCLES = 50_000_000
@@ -98,11 +98,11 @@ def test_headrace_s_copies_are_measured_beside_the_computation(path: Path, worke
 
 
 def test_while_a_graph_is_captured_nothing_is_recorded() -> None:
-    assert cuda_events.mark() is not None
+    assert step_meter.mark() is not None
     graph = torch.cuda.CUDAGraph()
     value = torch.zeros(1, device="cuda")
     with torch.cuda.graph(graph):
-        assert cuda_events.mark() is None
+        assert step_meter.mark() is None
         value += 1
     graph.replay()
     torch.cuda.synchronize()

@@ -20,7 +20,7 @@ import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
 from headrace.errors import FeedError
 from headrace.feed import DataLoader, Pipeline, stack_arrays
-from headrace.feed.loader.iteration import Iteration
+from headrace.feed.loader.supply import Iteration
 
 
 class FeedDataset(tf.data.Dataset):  # type: ignore[misc]

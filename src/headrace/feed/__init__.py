@@ -42,7 +42,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 _EXPORTS = {
-    "Auto": "headrace.feed.tuning.auto",
+    "Auto": "headrace.feed.tuning.executor_rule",
     "Buckets": "headrace.feed.plan.orders.length_buckets",
     "DataLoader": "headrace.feed.loader.data_loader",
     "Packed": "headrace.feed.streams.packing",
@@ -122,7 +122,7 @@ if TYPE_CHECKING:
     from headrace.feed.sources.open_source import arrow, hf, jsonl, parquet, tar
     from headrace.feed.sources.source import Source
     from headrace.feed.streams.packing import Packed, pack
-    from headrace.feed.tuning.auto import Auto
+    from headrace.feed.tuning.executor_rule import Auto
 
 
 def __getattr__(name: str) -> object:

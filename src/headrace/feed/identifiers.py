@@ -1,9 +1,13 @@
 """Numbers of the feed: the kinds that name things, so that one cannot be taken for another, which count from 1; and
-what one may be that a user gave, or that was read from a state that may be damaged."""
+what one may be that a user gave, or that was read from a state that may be damaged. And the rank of this process.
+
+The standard library only: the probe of `headrace doctor` loads this file into scripts without headrace."""
 
 from __future__ import annotations
 
 import operator
+import os
+import sys
 from typing import NewType
 
 WorkerNumber = NewType("WorkerNumber", int)
@@ -40,3 +44,20 @@ def require_count(name: str, value: int) -> None:
         raise ValueError(f"{name} must not be negative, got {value}")
     if value >= LIMIT:
         raise ValueError(f"{name} must be below 2**63, got {value}")
+
+
+def ranks_of_torch() -> tuple[int, int] | None:
+    """Returns this rank and the number of ranks of torch.distributed; None where that is not set up."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return None
+    return torch.distributed.get_rank(), torch.distributed.get_world_size()
+
+
+def this_rank() -> tuple[int, int]:
+    """Returns this rank and the number of ranks, as far as they are known by now: 0 and 1 if they are not."""
+    if (known := ranks_of_torch()) is not None:
+        return known
+    if "RANK" not in os.environ:
+        return 0, 1  # not known yet: a launcher that sets WORLD_SIZE alone numbers its ranks later
+    return int(os.environ["RANK"]), int(os.environ.get("WORLD_SIZE", "1"))

@@ -18,7 +18,7 @@ from typing import Any
 
 from headrace.control_group import granted_cores
 from headrace.feed.batch.tensors import is_tensor
-from headrace.feed.torch_ranks import this_rank
+from headrace.feed.identifiers import this_rank
 
 QUIET_SECONDS = 0.1
 QUIET_LIMIT = 5.0

@@ -14,12 +14,10 @@ from headrace.errors import PipelineError, ProtocolError, WorkerError
 from headrace.feed.batch import pytree
 from headrace.feed.batch.plain_values import is_broken
 from headrace.feed.client.assembly import Assembly
-from headrace.feed.client.idle_workers import IdleWorkers
-from headrace.feed.client.numerics import Numerics
 from headrace.feed.client.policy import BatchSkipped, Policy, PurityWarning, SessionStats
-from headrace.feed.client.scheduler import Schedule
+from headrace.feed.client.scheduler import IdleWorkers, Schedule
 from headrace.feed.client.shard_placement import LayoutProbe, ShardPlacement
-from headrace.feed.client.verifier import Check, Verifier
+from headrace.feed.client.verifier import Check, Numerics, Verifier
 from headrace.feed.client.work_units import Bundle, Outcome, Request, Slice
 from headrace.feed.client.worker_pool import Arrival, Worker, WorkerPool, WorkerState
 from headrace.feed.identifiers import WorkerNumber

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from headrace.feed.batch.slab import Pinning
-from headrace.feed.client.numerics import NumericsPolicy
 
 MEMORY = 512 << 20
 STALL_SECONDS = 300.0
+
+
+NumericsPolicy = Literal["warn", "refuse"]
 
 
 class PurityWarning(UserWarning):

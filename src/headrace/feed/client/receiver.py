@@ -30,7 +30,7 @@ from typing import Any
 from headrace.errors import FeedError, ProtocolError
 from headrace.feed.batch.row_layout import Layout, decode_layout
 from headrace.feed.batch.slab import Slab
-from headrace.feed.client.keepalive import Keepalive
+from headrace.feed.client.worker_pool import Keepalive
 from headrace.feed.descriptors import FULL, no_room
 from headrace.feed.identifiers import RequestNumber, RouteNumber, SlabNumber
 from headrace.feed.wire import messages

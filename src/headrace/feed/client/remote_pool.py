@@ -12,27 +12,33 @@ import collections
 import hashlib
 import logging
 import os
+import socket
+import subprocess
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
+import psutil
+
+from headrace.child_python import module_command
 from headrace.errors import WorkersLost
-from headrace.feed.client.keepalive import Keepalive
-from headrace.feed.client.links import ReceiverLink, connect_unix, start_receiver
+from headrace.exit_status import exit_text, split_status
 from headrace.feed.client.worker_pool import (
     RECOVER_SECONDS,
     REFUSED_HINT,
     REFUSED_SECONDS,
     START_SECONDS,
+    Keepalive,
     Worker,
     WorkerPool,
     WorkerState,
 )
 from headrace.feed.wire import messages
 from headrace.feed.wire.endpoints import Endpoint, Endpoints
-from headrace.feed.wire.framed_connection import ConnectionClosed, Link
+from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection, Link
 from headrace.feed.wire.handshake import HANDSHAKE_SECONDS, ClientHandshake, RefusedByServer
+from headrace.feed.wire.messages import decode_greeting
 from headrace.feed.worker.executor_rules import RestartBudget
 
 _log = logging.getLogger(__name__)
@@ -40,6 +46,58 @@ _log = logging.getLogger(__name__)
 LOGS_HINT = "see the logs of these hosts"
 MOST_HOSTS = 32  # that a rank uses
 RETRY_SECONDS, RETRY_LIMIT = 0.2, 1.0  # doubled with every failure; a refusal counts as many
+
+
+def connect_unix(address: str) -> Link:
+    """Connects to a feed server of this host, ``unix:@name``. Raises OSError."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.setblocking(False)  # where too many wait to be accepted, it is an error, and tried again
+    try:
+        connection.connect("\0" + address.removeprefix("unix:").removeprefix("@"))
+    except OSError:
+        connection.close()
+        raise
+    return Link(FramedConnection(connection, handshake=decode_greeting))
+
+
+@dataclass(eq=False)
+class ReceiverLink(Link):
+    """To the receiver process, which holds the TCP connections."""
+
+    process: subprocess.Popen[bytes]
+
+    def reason(self) -> str:
+        """Returns how the receiver ended."""
+        try:
+            return f"the receiver process {exit_text(*split_status(self.process.wait(1.0)))}"
+        except subprocess.TimeoutExpired:
+            return "the receiver process closed its connection"
+
+    def cpu_seconds(self) -> float:
+        """Returns the process's CPU time, also when it has ended and was not waited for."""
+        try:
+            times = psutil.Process(self.process.pid).cpu_times() if self.process.returncode is None else None
+        except psutil.NoSuchProcess:  # somebody else has waited for it
+            times = None
+        return 0.0 if times is None else times.user + times.system
+
+    def close(self) -> None:
+        """Closes the connection; the receiver ends at that."""
+        self.channel.close()
+        self.process.kill()
+        self.process.wait()
+
+
+def start_receiver() -> ReceiverLink:
+    """Starts a receiver process."""
+    ours, theirs = socket.socketpair()
+    with ExitStack() as undo, theirs:
+        undo.callback(ours.close)
+        command = module_command("headrace.feed.client.receiver")
+        command += ["--socket", str(theirs.fileno()), "--parent", str(os.getpid())]
+        process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        undo.pop_all()
+    return ReceiverLink(FramedConnection(ours), process, shared=True)
 
 
 @dataclass

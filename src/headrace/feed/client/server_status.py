@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from headrace.errors import ProtocolError
-from headrace.feed.client.links import connect_unix
+from headrace.feed.client.remote_pool import connect_unix
 from headrace.feed.wire import messages
 from headrace.feed.wire.endpoints import Endpoint, Endpoints, split_address
 from headrace.feed.wire.framed_connection import ConnectionClosed, FramedConnection

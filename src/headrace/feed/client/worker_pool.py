@@ -18,13 +18,51 @@ from typing import Literal, NamedTuple
 
 from headrace.errors import FeedError, ProtocolError
 from headrace.feed.batch.slab import SlabLedger
-from headrace.feed.client.keepalive import Keepalive
 from headrace.feed.identifiers import NO_ROUTE, RouteNumber, SlabNumber, WorkerNumber
 from headrace.feed.wire import messages
 from headrace.feed.wire.endpoints import NOWHERE, Endpoint
 from headrace.feed.wire.framed_connection import ConnectionClosed, Link
 from headrace.feed.wire.frames import Frame
 from headrace.feed.wire.handshake import ClientHandshake
+
+ASK_AFTER = 1.0
+GONE_AFTER = 3.0
+
+
+class Keepalive:
+    """When to ask a silent feed server for a sign of life, and when to give it up.
+
+    A stopped or frozen host keeps its connections: its kernel goes on acknowledging. So a client asks (`Ping`) when it
+    has heard nothing for a while. A feed server answers at once, whatever its executors do; one that does not answer is
+    gone, and its work is asked for elsewhere. The caller reads what has come before it checks, so a caller that was
+    busy itself gives up no server: only the silence after the question counts. What counts as a sign is decided by
+    `FramedConnection.signs_of_life`: single bytes do not.
+
+    Args:
+        now: monotonic seconds.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._heard = now
+        self._asked: float | None = None
+        self._received = 0
+
+    def check(self, now: float, received: int) -> Literal["", "ask", "gone"]:
+        """Returns what to do now.
+
+        Args:
+            now: monotonic seconds.
+            received: number that has grown if the peer has given a sign of life.
+        """
+        if received != self._received:
+            self._received, self._heard, self._asked = received, now, None
+        if self._asked is not None:
+            return "gone" if now - self._asked > GONE_AFTER else ""
+        if now - self._heard > ASK_AFTER:
+            self._asked = now
+            return "ask"
+        return ""
+
 
 _log = logging.getLogger(__name__)
 

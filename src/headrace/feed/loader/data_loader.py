@@ -10,46 +10,41 @@ import dataclasses
 import multiprocessing
 import os
 import sys
-import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from multiprocessing.context import BaseContext
-from typing import TYPE_CHECKING, Any, Literal
+from types import GenericAlias
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import msgspec
 
-from headrace.feed.client.links import ExecutorInputs
-from headrace.feed.client.local_pool import LocalPool
-from headrace.feed.client.numerics import NumericsPolicy
-from headrace.feed.client.policy import MEMORY, STALL_SECONDS, SessionStats
+from headrace.errors import FeedError, PipelineError, PositionError
+from headrace.feed.batch import pytree
+from headrace.feed.client.local_pool import ExecutorInputs, LocalPool
+from headrace.feed.client.policy import MEMORY, STALL_SECONDS, NumericsPolicy, SessionStats, Skipped
 from headrace.feed.client.remote_pool import RemotePool
 from headrace.feed.client.session import Session
 from headrace.feed.client.worker_pool import WorkerPool
+from headrace.feed.identifiers import require_count, whole
 from headrace.feed.loader.device import DeviceBatches, find_device, find_pinning, open_device
-from headrace.feed.loader.iteration import Iteration
-from headrace.feed.loader.known_data import KnownData
-from headrace.feed.loader.lane_batches import LaneBatches, LaneMaker
-from headrace.feed.loader.loader_options import Options, find_shard, samplers_of
-from headrace.feed.loader.open_sessions import OpenSessions
-from headrace.feed.loader.places import Places
-from headrace.feed.loader.serving import PIPELINE, job_of, opening_by_name, opening_here
+from headrace.feed.loader.loader_options import Options, find_shard, samplers_of, warn_of_pass, warn_of_workers
+from headrace.feed.loader.open_sessions import PIPELINE, OpenSessions, job_of, opening_by_name, opening_here
 from headrace.feed.loader.stats import LoaderStats, loader_stats
-from headrace.feed.loader.supply import CountedPass, Inline, Pass, Served, Supply
-from headrace.feed.loader.torch_interface import TorchHabits, pinned
+from headrace.feed.loader.supply import CountedPass, Inline, Iteration, LaneBatches, LaneMaker, Pass, Served, Supply
 from headrace.feed.metrics.step_meter import StepMeter
 from headrace.feed.pipelines.factory import Pipeline
 from headrace.feed.pipelines.fetch import Built, stacks_rows, standard_collate
 from headrace.feed.pipelines.purity import PurityReport, check, spread
 from headrace.feed.pipelines.seeds import PreservedGenerators
-from headrace.feed.plan.epoch import EpochPlan, Shard
+from headrace.feed.plan.epoch import EpochPlan, PlanBatchSampler, PlanSampler, Shard, in_sequence
 from headrace.feed.plan.orders.length_buckets import Buckets
 from headrace.feed.plan.orders.order import Window
 from headrace.feed.plan.pass_progress import Begun, Place, Progress
-from headrace.feed.plan.planner import CountedPlanner, LanePlanner, Planner
+from headrace.feed.plan.planner import CountedPlanner, KnownFacts, LanePlanner, Planner
+from headrace.feed.plan.shard_map import data_digest
 from headrace.feed.plan.state_dict import MAX_WINDOW
 from headrace.feed.plan.torch_samplers import LoaderSeeds, source_of
-from headrace.feed.torch_ranks import ranks_of_torch
-from headrace.feed.tuning.auto import Auto
+from headrace.feed.tuning.executor_rule import Auto
 from headrace.feed.tuning.loader_tuner import LoaderTuner
 from headrace.feed.wire import messages
 from headrace.feed.wire.messages import Mixing
@@ -59,8 +54,31 @@ from headrace.feed.worker.lane_reader import LaneReaders
 if TYPE_CHECKING:
     import torch
 
+H = TypeVar("H", bound="DataLoader")
+_Answer = TypeVar("_Answer")
+FIXED = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers")
 
-class DataLoader(Places, KnownData, TorchHabits):
+
+class _Weakly(Generic[_Answer]):
+    """A method of a loader, for those who must not keep the loader: its sessions, which end when nobody uses it."""
+
+    def __init__(self, method: Callable[[], _Answer]) -> None:
+        self._method = weakref.WeakMethod(method)
+
+    def __call__(self) -> _Answer:
+        return self._own()()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Weakly, (self._own(),)
+
+    def _own(self) -> Callable[[], _Answer]:
+        found = self._method()
+        if found is None:
+            raise FeedError("the loader is not there any more")
+        return found
+
+
+class DataLoader:
     """Loads batches of a dataset.
 
     Args:
@@ -122,6 +140,8 @@ class DataLoader(Places, KnownData, TorchHabits):
         PipelineError: something that remote workers cannot be given; the hint says how to write it.
         FeedError: HEADRACE_FEED cannot be read, or there is no such device.
     """
+
+    _shards = False  # whether the ranks share the data without being told; a framework's adapter says so
 
     def __init__(
         self,
@@ -209,6 +229,73 @@ class DataLoader(Places, KnownData, TorchHabits):
         prepare = pinned if self.pin_memory and self.device is None else None
         return Iteration(self._begin_pass, self._planner.bookmark, self._meter, prepare, self.__len__)
 
+    @property
+    def sampler(self) -> Any:
+        """The samples' order: the given sampler, torch's, or a view of headrace's own order for this rank."""
+        if self._sampler is not None:
+            return self._sampler
+        kind = PlanSampler if self._planner.shuffle else in_sequence()
+        return kind(self._plan, self._next_epoch, self.set_epoch)
+
+    @property
+    def batch_sampler(self) -> Any:
+        """The batches' order, as `sampler`; None for a loader that does not batch."""
+        if self._sampler is not None or not self._batched:
+            return self._batch_sampler
+        return PlanBatchSampler(self.sampler, self._plan, self._next_epoch)
+
+    @property
+    def _auto_collation(self) -> bool:
+        """Whether batches are made; other libraries look it up, and the next."""
+        return self._batched
+
+    @property
+    def _index_sampler(self) -> Any:
+        """What gives the indices: of batches, or of samples."""
+        return self.batch_sampler if self._batched else self.sampler
+
+    def _next_epoch(self) -> int:
+        return self._planner.bookmark.epoch
+
+    def __len__(self) -> int:
+        if self._batch_sampler is not None:
+            return len(self._batch_sampler)  # type: ignore[arg-type]
+        if self._sampler is not None:
+            return len(self._sampler)  # type: ignore[arg-type]
+        return self._step_count()
+
+    def close(self) -> None:
+        """Ends the workers of this loader, and every pass over it. It can be used again: new workers start then."""
+        self._mixing()  # what workers have told of it: their sessions end
+        self._sessions.close()
+        self._meter.close()
+
+    def __enter__(self: H) -> H:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def skipped(self) -> list[Skipped]:
+        """The samples that were left out under ``on_error="skip"``."""
+        return list(self._stats.skipped)
+
+    def __class_getitem__(cls, item: object) -> GenericAlias:
+        return GenericAlias(cls, item)  # `DataLoader[Batch]` in annotations
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in FIXED and "_ready" in vars(self):
+            raise ValueError(f"{name} cannot be set after the {type(self).__name__} was made")
+        super().__setattr__(name, value)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_sessions": OpenSessions(), "_built": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        weakref.finalize(self, self._sessions.close)
+
     # What is headrace's
 
     def stats(self) -> LoaderStats:
@@ -231,6 +318,121 @@ class DataLoader(Places, KnownData, TorchHabits):
         with PreservedGenerators():
             dataset = self._made()
         return check(self._unbuilt(dataset), self._planner.worker_seed, spread(len(dataset), samples))
+
+    def set_epoch(self, epoch: int) -> None:
+        """Sets the number of the next epoch; without it epochs count from 0.
+
+        A position that was loaded in that epoch stands; in another epoch it is left, with a warning.
+
+        Raises:
+            TypeError, ValueError: not a whole number, negative, or not below 2**63.
+        """
+        epoch = whole("epoch", epoch)
+        require_count("epoch", epoch)
+        self._planner.bookmark.set_epoch(epoch)
+
+    def state_dict(self, batches: int | None = None) -> dict[str, Any]:
+        """Returns the position in the latest pass, or the beginning of the next: numbers and strings, under 1 KB.
+
+        Batches that `next()` has returned are consumed; those on their way are not. A torch sampler with a state or a
+        generator of its own adds that.
+
+        Args:
+            batches: how many of the latest pass count as consumed, where something reads ahead of the training; by
+                default all that `next()` has returned. With headrace's own order only.
+
+        Raises:
+            PositionError: `next()` has not returned as many, or the order is a sampler's.
+            TypeError: not a whole number.
+        """
+        if batches is not None:
+            batches = whole("batches", batches)
+        return self._planner.state(source_of(self._sampler, self._batch_sampler), batches)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Begins the next pass where a state was taken, also with another number of ranks, workers or rows a batch.
+
+        Args:
+            state: what `state_dict()` returned; empty for the beginning.
+
+        Raises:
+            PositionError: it does not fit this loader; names the field and both values. Or it is None, as a checkpoint
+                gives that holds no state: it would begin at the beginning unnoticed. Or Lightning loads it, without the
+                adapter, behind an epoch's last step.
+        """
+        if state is None:
+            raise PositionError(
+                "load_state_dict was given None",
+                hint="the checkpoint holds no state of this loader; to begin at the beginning on purpose, load {}",
+            )
+        if not self._shards:
+            _require_counted()
+        self._planner.load(state, source_of(self._sampler, self._batch_sampler))
+        self._sessions.position_set()
+        if not self._sessions:  # else the ranks, which load one after the other, would disagree for a while
+            self._opening = self._make_opening()
+
+    # What it knows of its data: with workers elsewhere, they know it
+
+    def _facts(self) -> KnownFacts:
+        return KnownFacts(
+            _Weakly(self._dataset_length), _Weakly(self._data_digest), _Weakly(self._opened_data),
+            _Weakly(self._mixing), _Weakly(self._lengths),
+        )  # fmt: skip
+
+    def _sized(self) -> Any:
+        """Returns what has the dataset's length."""
+        return range(self._dataset_length()) if isinstance(self.dataset, Pipeline) else self.dataset
+
+    def _dataset_length(self) -> int:
+        if not isinstance(self.dataset, Pipeline):
+            return len(self.dataset)  # it may change between epochs
+        if self._length is None:
+            if self._endpoints is None and self.num_workers == 0:
+                self._length = len(self._local().dataset)
+            else:
+                self._length = self._sessions.waiting(self._make_session).wait_for_length(self.timeout or None)
+        return self._length
+
+    def _mixing(self) -> Mixing | None:
+        """Returns what the data are a mixture of; None for no mixture. It is known when the length is."""
+        if self._built is not None or not isinstance(self.dataset, Pipeline):
+            found: Mixing | None = getattr(self._built.dataset if self._built else self.dataset, "mixing", None)
+            return found
+        self._mixture = self._mixture or next((each.mixing for each in self._sessions if each.mixing), None)
+        return self._mixture
+
+    def _lengths(self) -> Any:
+        """Returns the lengths of the rows, from the index. Raises PipelineError if it is not here, or has none."""
+        if self._endpoints is not None:
+            raise PipelineError(
+                "the lengths of the rows are in the index, and that is with the workers on other hosts",
+                hint="give them, one integer a row in the order of the data: feed.Buckets(lengths)",
+            )
+        held = self._local().dataset
+        if not hasattr(held, "lengths"):
+            raise PipelineError(
+                f"the lengths of the rows of a {type(held).__name__} are not known",
+                hint="give them, one integer a row: feed.Buckets(lengths)",
+            )
+        return held.lengths()
+
+    def _opened_data(self) -> str:
+        """Returns the digest of the data; has the pipeline opened for it, if it was not yet."""
+        if self._endpoints is not None:
+            session = self._sessions.waiting(self._make_session)  # that of the next pass
+            session.wait_for_length(self.timeout or None)
+            self._digest = session.data
+        elif isinstance(self.dataset, Pipeline):
+            self._local()
+        return self._data_digest()
+
+    def _data_digest(self) -> str:
+        if self._built is None and isinstance(self.dataset, Pipeline):  # the workers know it, if one has opened it
+            self._digest = next((each.data for each in self._sessions if each.data), self._digest)
+            return self._digest
+        held = self._built.dataset if self._built is not None else self.dataset
+        return data_digest(getattr(held, "counts", ()), getattr(held, "shard_digests", ()))
 
     # Loading
 
@@ -348,74 +550,32 @@ class DataLoader(Places, KnownData, TorchHabits):
         return Served(batches, session, window, self.timeout or None, give_back)
 
 
-def _warn_of_whole_data(*, counted: bool) -> None:
-    """Warns when every rank loads all.
+def _require_counted() -> None:
+    """Raises PositionError where Lightning goes on behind an epoch's last batch and does not count that epoch.
 
-    Data without a count may divide themselves; there it warns under a framework that divides torch's loaders only.
+    Lightning tells a loader nothing, so its loop is looked up above. Behind the validation at an epoch's end, or at the
+    end of an epoch without `max_steps`, it counts.
     """
-    _, ranks = ranks_of_torch() or (0, 1)
-    if ranks == 1:
-        return
-    state = getattr(sys.modules.get("accelerate.state"), "PartialState", None)
-    found = [
-        name
-        for name, live in (
-            ("accelerate", state is not None and bool(state._shared_state)),
-            ("lightning", "lightning.pytorch" in sys.modules or "pytorch_lightning" in sys.modules),
+    frame = sys._getframe(2)
+    while frame.f_code.co_name != "_load_combined_loader_states":
+        if frame.f_back is None:
+            return
+        frame = frame.f_back
+    loop = frame.f_locals["self"]
+    batches, epochs = loop.epoch_loop.batch_progress, loop.epoch_progress.total
+    behind = batches.is_last_batch and batches.total.completed < batches.total.processed
+    if behind or (loop.max_steps != -1 and epochs.completed < epochs.processed):
+        raise PositionError(
+            f"Lightning's checkpoint stands behind the last batch of epoch {epochs.ready - 1}, and Lightning does not "
+            "count that epoch: a plain DataLoader would train on nothing, or on rows twice",
+            hint="use headrace.adapters.lightning.DataLoader, which counts it: with this loader's seed= it goes on "
+            "from this checkpoint. Without a seed, go on from one of another step",
         )
-        if live
-    ]
-    if found or counted:
-        why = "give the samples of all ranks together as global_batch_size="
-        if found:
-            why = (
-                f"{found[0]} divides the data of torch's DataLoader among them, not of this one. "
-                f"Use headrace.adapters.{found[0]}.DataLoader, or give global_batch_size="
-            )
-        said = f"each of the {ranks} ranks loads the whole dataset: {why}; rank=0, world_size=1 says that it is meant"
-        warnings.warn(said, stacklevel=4)
 
 
-def _warn_of_pinning(device: str) -> None:
-    """Warns of what `pin_memory=True` cannot do here, in torch's own words."""
+def pinned(batch: Any) -> Any:
+    """Returns a batch in page-locked memory, with torch's means, also inside dataclasses; without CUDA, as it is."""
     import torch
+    from torch.utils.data._utils.pin_memory import pin_memory
 
-    if device:
-        warnings.warn(
-            "pin_memory_device is deprecated, the current accelerator will be used as the device,"
-            f"ignore pin_memory_device='{device}'.",
-            stacklevel=4,
-        )
-    if not torch.cuda.is_available():
-        warnings.warn(
-            "'pin_memory' argument is set as true but no accelerator is found, "
-            "then device pinned memory won't be used.",
-            stacklevel=4,
-        )
-
-
-def warn_of_workers(workers: int) -> None:
-    """Warns, in torch's words, of more local workers than the cores that this process may use."""
-    cores = len(os.sched_getaffinity(0))
-    if workers > cores:
-        warn_user(
-            f"This DataLoader will create {workers} worker processes in total. Our suggested max number of worker in "
-            f"current system is {cores}, which is smaller than what this DataLoader is going to create. Please be "
-            "aware that excessive worker creation might get DataLoader running slow or even freeze, lower the worker "
-            "number to avoid potential slowness/freeze if necessary.",
-            UserWarning,
-        )
-
-
-def warn_of_pass(*, divided: bool, counted: bool, pin: bool, device: str) -> None:
-    """Warns, when a pass begins, of what it will not do.
-
-    Args:
-        divided: whether the ranks share the data, or the user's sampler decides.
-        counted: whether the data have a length.
-        pin, device: `pin_memory` and `pin_memory_device`.
-    """
-    if not divided:
-        _warn_of_whole_data(counted=counted)
-    if pin:
-        _warn_of_pinning(device)
+    return pytree.mapped(batch, pin_memory) if torch.cuda.is_available() else batch

@@ -1,9 +1,12 @@
-"""The options of a DataLoader: what it was given, and what may be combined: torch's rules, and headrace's own."""
+"""The options of a DataLoader: what it was given, what may be combined by torch's rules and headrace's own, and what a
+user is warned of."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,8 +14,8 @@ from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.errors import PipelineError
-from headrace.feed.client.numerics import NumericsPolicy
-from headrace.feed.client.policy import Policy
+from headrace.feed.client.policy import NumericsPolicy, Policy
+from headrace.feed.identifiers import ranks_of_torch, this_rank
 from headrace.feed.pipelines.factory import Pipeline
 from headrace.feed.pipelines.lane_datasets import is_uncounted, leaves_of, require_openable
 from headrace.feed.pipelines.mixture import Mixture
@@ -21,9 +24,9 @@ from headrace.feed.plan.orders.length_buckets import Buckets
 from headrace.feed.plan.orders.order import Window
 from headrace.feed.plan.torch_samplers import batched, torch_samplers
 from headrace.feed.streams.stream import Stream
-from headrace.feed.torch_ranks import ranks_of_torch, this_rank
-from headrace.feed.tuning.auto import Auto, asked_workers
+from headrace.feed.tuning.executor_rule import Auto, asked_workers
 from headrace.feed.wire.endpoints import Endpoints, find
+from headrace.feed.wire.remote_errors import warn_user
 
 if TYPE_CHECKING:
     import torch
@@ -387,3 +390,76 @@ def _require_rank(rank: int | None, world_size: int | None) -> None:
             f"there are {ranks} ranks, and nothing says which one this is: give rank=, set RANK, "
             "or set up torch.distributed before the first pass"
         )
+
+
+def _warn_of_whole_data(*, counted: bool) -> None:
+    """Warns when every rank loads all.
+
+    Data without a count may divide themselves; there it warns under a framework that divides torch's loaders only.
+    """
+    _, ranks = ranks_of_torch() or (0, 1)
+    if ranks == 1:
+        return
+    state = getattr(sys.modules.get("accelerate.state"), "PartialState", None)
+    found = [
+        name
+        for name, live in (
+            ("accelerate", state is not None and bool(state._shared_state)),
+            ("lightning", "lightning.pytorch" in sys.modules or "pytorch_lightning" in sys.modules),
+        )
+        if live
+    ]
+    if found or counted:
+        why = "give the samples of all ranks together as global_batch_size="
+        if found:
+            why = (
+                f"{found[0]} divides the data of torch's DataLoader among them, not of this one. "
+                f"Use headrace.adapters.{found[0]}.DataLoader, or give global_batch_size="
+            )
+        said = f"each of the {ranks} ranks loads the whole dataset: {why}; rank=0, world_size=1 says that it is meant"
+        warnings.warn(said, stacklevel=4)
+
+
+def _warn_of_pinning(device: str) -> None:
+    """Warns of what `pin_memory=True` cannot do here, in torch's own words."""
+    import torch
+
+    if device:
+        warnings.warn(
+            "pin_memory_device is deprecated, the current accelerator will be used as the device,"
+            f"ignore pin_memory_device='{device}'.",
+            stacklevel=4,
+        )
+    if not torch.cuda.is_available():
+        warnings.warn(
+            "'pin_memory' argument is set as true but no accelerator is found, "
+            "then device pinned memory won't be used.",
+            stacklevel=4,
+        )
+
+
+def warn_of_workers(workers: int) -> None:
+    """Warns, in torch's words, of more local workers than the cores that this process may use."""
+    cores = len(os.sched_getaffinity(0))
+    if workers > cores:
+        warn_user(
+            f"This DataLoader will create {workers} worker processes in total. Our suggested max number of worker in "
+            f"current system is {cores}, which is smaller than what this DataLoader is going to create. Please be "
+            "aware that excessive worker creation might get DataLoader running slow or even freeze, lower the worker "
+            "number to avoid potential slowness/freeze if necessary.",
+            UserWarning,
+        )
+
+
+def warn_of_pass(*, divided: bool, counted: bool, pin: bool, device: str) -> None:
+    """Warns, when a pass begins, of what it will not do.
+
+    Args:
+        divided: whether the ranks share the data, or the user's sampler decides.
+        counted: whether the data have a length.
+        pin, device: `pin_memory` and `pin_memory_device`.
+    """
+    if not divided:
+        _warn_of_whole_data(counted=counted)
+    if pin:
+        _warn_of_pinning(device)

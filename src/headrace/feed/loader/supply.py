@@ -1,23 +1,31 @@
 """Where the batches of a pass come from: made in this process, or by a session's workers.
 
 What is asked for, and what becomes of it, is the business of the pass: counted data give one batch a request, lanes put
-batches together of what several gave (`lane_batches`). Whether a request is met here or elsewhere is the supply's.
+batches together of what several gave (`LaneBatches`). Whether a request is met here or elsewhere is the supply's.
 """
 
 from __future__ import annotations
 
 import abc
+import contextlib
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
-from headrace.errors import INTERRUPTIONS
-from headrace.feed.client.policy import Skipped
-from headrace.feed.client.session import Session
-from headrace.feed.pipelines.fetch import Built, RowFailed, SampleAddresses, make_whole
+from headrace.errors import INTERRUPTIONS, PipelineError
+from headrace.feed.batch.pytree import bytes_of
+from headrace.feed.client.policy import SessionStats, Skipped
+from headrace.feed.client.session import Session, check_owner
+from headrace.feed.metrics.step_meter import StepMeter
+from headrace.feed.pipelines.fetch import Built, RowFailed, SampleAddresses, collated, make_whole
+from headrace.feed.pipelines.lane_datasets import one_rank_shown
 from headrace.feed.pipelines.seeds import PreservedGenerators
+from headrace.feed.plan.bookmark import Bookmark
 from headrace.feed.plan.epoch import BatchPlan
-from headrace.feed.plan.pass_progress import Progress
+from headrace.feed.plan.lane_pass import LaneDraw, LanePart, LanePass
+from headrace.feed.plan.pass_progress import Place, Progress
 from headrace.feed.wire.remote_errors import in_short, remote_error
+from headrace.feed.worker.lane_reader import LaneFailed, LaneReaders
 
 Made = tuple[Any, int]  # a batch, or what came of a draw, and its rows
 
@@ -293,3 +301,260 @@ class Served(_PassSupply):
         session, self._session = self._session, None
         if session is not None:
             self._give_back(session, complete)
+
+
+class LaneBatches:
+    """A pass over lanes, a dataset without a count: see `Pass`.
+
+    Draws come in the order of the plan (`lane_pass`); those behind a lane's end hold nothing and are passed over. Where
+    a global batch takes of several slots, a draw holds a lane's outputs one by one, for some batches, and the batches
+    are made here of what came of all the rank's slots. When the dataset raises in a lane, that is told once, and the
+    lane has ended: behind the exception nothing of it can be made.
+
+    Args:
+        built: the pipeline, as far as batches are made here.
+        draws: of the pass.
+        progress: of the pass; kept here.
+        stats: counters to add to.
+        make: makes in this process what is asked of lanes.
+    """
+
+    gives_what_came = False
+
+    def __init__(
+        self, built: Built, draws: LanePass, progress: Progress, stats: SessionStats, make: Callable[[BatchPlan], Made]
+    ) -> None:
+        self.make = make
+        self._built, self._draws, self._progress, self._steps = built, draws, progress, draws.steps
+        self._stats = stats
+        self.epoch, self.slots = draws.epoch, draws.slots
+        self._number = 0  # of the next draw
+        self.lacking, self.held, self.plans_for = draws.lacking, draws.held, draws.plans_for
+
+    def needed(self) -> int | None:
+        """See `Pass`. What another rank's state had consumed is made and passed over."""
+        while self._steps is None or self._draws.step < self._steps:
+            if self._draws.lacking():
+                return self._number
+            if not self._draws.replay or self._parts() is None:
+                break
+            self._draws.replay -= 1
+        return None
+
+    def came(self, number: int, made: Made | None) -> None:
+        """See `Pass`."""
+        draw = self._draws.draws[number]
+        self._number = number + 1
+        passed = self._draws.keep(number, made[0] if made is not None else None)
+        if passed and draw.drawn is not None and not self._draws.replay:
+            self._list(LanePart(draw, 0, 0, ()), self._draws.step)
+
+    def failed(self, number: int) -> bool:
+        """See `Pass`: the lane has ended."""
+        draw = self._draws.draws[number]
+        told = draw.cursor.failed
+        draw.failed, self._number = True, number + 1
+        self._draws.keep(number, None)
+        return not told
+
+    def batch(self) -> Made | None:
+        """See `Pass`.
+
+        Raises:
+            PipelineError: the lanes hold fewer batches than `steps_per_epoch`.
+        """
+        parts = self._parts()
+        while parts is not None and self._draws.replay:
+            self._draws.replay -= 1
+            parts = self._parts()
+        if parts is None:
+            return None
+        self._progress.step = self._draws.step
+        for part in parts:
+            self._list(part, self._draws.step - 1)
+        return self._batch(parts)
+
+    def _parts(self) -> list[LanePart] | None:
+        """Takes what the next batch is made of; None at the end."""
+        draws, steps = self._draws, self._steps
+        if steps is not None and draws.step >= steps:
+            return None
+        ended = draws.ended()
+        if ended and steps is not None:
+            raise PipelineError(
+                f"this rank has {draws.step} batches, and steps_per_epoch is {steps}",
+                hint="set steps_per_epoch to what every rank has, or fewer. With global_batch_size= a batch takes "
+                "of all slots of lanes, so the slot with the fewest outputs decides",
+            )
+        if ended == draws.slots or (ended and draws.drop_last):
+            return None
+        return draws.take()
+
+    def _list(self, part: LanePart, step: int) -> None:
+        """Lists the rows that were left out before some outputs of a draw, and behind its last one."""
+        draw, first, last, _ = part
+        assert draw.drawn is not None, "it has come"
+        for row, reason, output in draw.drawn.skipped:
+            if first <= output - draw.first and (output - draw.first < last or last == draw.drawn.rows):
+                self._stats.skipped.append(Skipped(self._draws.epoch, step, row, reason))
+
+    def _batch(self, parts: list[LanePart]) -> Made:
+        for draw, first, last, _ in parts:
+            drawn = draw.drawn
+            assert drawn is not None, "it has come"
+            if drawn.tokens or drawn.padding or drawn.sources:
+                self._stats.tokens += sum(drawn.tokens[first:last])
+                self._stats.padding += sum(drawn.padding[first:last])
+                self._stats.sources.update(drawn.sources[first:last])
+        rows = sum(part.last - part.first for part in parts)
+        if self._draws.slots == 1:
+            return parts[0].outputs, rows
+        address = self._draws.address_of(parts[0].draw, parts[0].first)
+        outputs = [output for part in parts for output in part.outputs]
+        try:
+            if self._built.default_collate:
+                return collated(self._built, outputs, address), rows
+            with PreservedGenerators():
+                return collated(self._built, outputs, address), rows
+        except RowFailed as failed:
+            error = failed.__cause__
+            assert error is not None
+            raise error  # noqa: B904 - the user's own, as it was
+
+
+class LaneMaker:
+    """Makes what is asked of lanes in this process.
+
+    Args:
+        built: the pipeline.
+        readers: of the lanes.
+        warn: called with what the user should know.
+        shared: whether other ranks have lanes too.
+    """
+
+    def __init__(
+        self, built: Built, readers: LaneReaders, warn: Callable[[str, type[Warning]], None], *, shared: bool
+    ) -> None:
+        self._built, self._readers, self._warn = built, readers, warn
+        self._shown = one_rank_shown if shared else contextlib.nullcontext
+        self._noted: set[str] = set()
+
+    def __call__(self, plan: BatchPlan) -> Made:
+        """Returns the outputs of a draw, or the batch that they are. Raises what the dataset raised."""
+        assert plan.draw is not None, "of a lane"
+        with self._shown():
+            return self._make(plan, plan.draw)
+
+    def _make(self, plan: BatchPlan, draw: LaneDraw) -> Made:
+        behind = 1
+        try:
+            while behind:
+                outputs, drawn = self._readers.draw(plan.epoch, plan.seed, draw.request())
+                behind = drawn.behind
+            batch: Any = outputs
+            if outputs and not draw.part:
+                batch = collated(self._built, outputs, (plan.seed, plan.epoch, plan.position))
+        except (LaneFailed, RowFailed) as failed:
+            error = failed.__cause__
+            assert error is not None
+            raise error  # noqa: B904 - the user's own, as it was
+        if drawn.note and drawn.note not in self._noted:
+            self._noted.add(drawn.note)
+            self._warn(drawn.note, UserWarning)
+        draw.answered(drawn)
+        return batch, drawn.rows
+
+
+class Iteration(Iterator[Any]):
+    """One pass over a loader: what `iter(loader)` returns.
+
+    As with torch's iterators, an error of the user's dataset ends its batch, not the pass: `next()` may be called again
+    and gives the batch that follows.
+
+    Args:
+        begin: plans the pass. Returns where its batches come from, and its progress.
+        bookmark: of the loader; told how far the pass is.
+        meter: measures the pass.
+        prepare: applied to every batch.
+        length: number of batches, if it can be known.
+    """
+
+    def __init__(
+        self,
+        begin: Callable[[], tuple[Supply, Progress]],
+        bookmark: Bookmark,
+        meter: StepMeter,
+        prepare: Callable[[Any], Any] | None,
+        length: Callable[[], int],
+    ) -> None:
+        self._begin: Callable[[], tuple[Supply, Progress]] | None = begin
+        self._batches, self._progress = begin()
+        self._bookmark = bookmark
+        self._meter = meter
+        self._prepare = prepare
+        self._length = length
+        self._ended = False
+        self._peeked: tuple[tuple[Any, int] | None, Place] | None = None
+        self._owner = os.getpid()
+        meter.begin()
+
+    def __len__(self) -> int:
+        return self._length()
+
+    def __next__(self) -> Any:
+        if self._ended:
+            raise StopIteration
+        check_owner(self._owner)
+        if self._begin is not None:
+            self._settle(self._begin)
+        self._meter.waiting()
+        try:
+            if self._meter.counts_queue:
+                self._meter.queued(self._batches.queued())
+            item = self._fetch()
+        except INTERRUPTIONS:
+            self._end(complete=False)
+            raise  # others are the user's own: the pass goes on; one of the feed has closed the session and says so
+        if item is None:
+            self._end(complete=True)
+            self._meter.ended()
+            raise StopIteration
+        batch = item[0] if self._prepare is None else self._prepare(item[0])
+        size = self._batches.size
+        self._meter.got(item[1], bytes_of(batch) if size is None else size, self._progress.epoch)
+        return batch
+
+    def peek(self) -> Any:
+        """Returns the first batch, None if there is none. It is not taken: the pass has not begun by that."""
+        before = self._progress.place
+        item = self._batches.fetch()
+        self._peeked = item, self._progress.place
+        self._progress.move(before)
+        return None if item is None else item[0]
+
+    def _fetch(self) -> tuple[Any, int] | None:
+        if self._peeked is None:
+            return self._batches.fetch()
+        (item, place), self._peeked = self._peeked, None
+        self._progress.move(place)
+        return item
+
+    def _settle(self, begin: Callable[[], tuple[Supply, Progress]]) -> None:
+        """The first batch is asked for: this settles which epoch it is."""
+        if self._progress.stepped_back:
+            self._batches.end(complete=False)
+            self._batches, self._progress = begin()
+            self._peeked = None
+        self._begin, self._progress.begun = None, True
+
+    def _end(self, *, complete: bool) -> None:
+        self._ended, self._peeked = True, None
+        if complete:
+            self._bookmark.complete(self._progress)
+        else:
+            self._bookmark.broken_off(self._progress)
+        self._batches.end(complete=complete)
+
+    def __del__(self) -> None:
+        if not getattr(self, "_ended", True):
+            self._end(complete=False)

@@ -7,22 +7,63 @@ source. Outside a job nothing is written, and no event is recorded.
 With CUDA, a step's compute time is that of the device: from the place in its work where the batch was handed over to
 the place where the following `next()` was called. Both are CUDA events, which no thread waits for: a line is written
 when all of its steps are done, which is a few steps later if the device lags behind. A line with a step that could not
-be measured has no compute time, because that of the other steps would be wrong for the whole line.
+be measured has no compute time, because that of the other steps would be wrong for the whole line. Work that the user
+starts on other streams than the current one is not seen, unless the current one waits for it. torch is not imported
+here: without it, or before CUDA is in use, there is nothing to measure.
 """
 
 from __future__ import annotations
 
 import collections
+import sys
 import time
 import weakref
 from collections.abc import Callable
 from dataclasses import astuple, dataclass, field, replace
+from typing import Any, Protocol
 
-from headrace.feed.metrics import cuda_events
-from headrace.feed.metrics.cuda_events import TimedMark
 from headrace.feed.metrics.metric_file import MetricFile
 from headrace.feed.metrics.step_timing import Step, StepTiming
 from headrace.feed_metrics import LoaderSecond
+
+
+class TimedMark(Protocol):
+    """A place in a device's work."""
+
+    def query(self) -> bool:
+        """Says whether everything before it is done."""
+
+    def elapsed_time(self, end: Any) -> float:
+        """Returns the milliseconds from this place to another one; both have been passed."""
+
+
+def mark() -> TimedMark | None:
+    """Puts an event behind the work of the current stream.
+
+    Returns:
+        None without CUDA; when the process uses several devices and the current one is none of them; and while a graph
+        is captured, which would be broken by it.
+    """
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    if cuda is None or not cuda.is_initialized() or cuda.is_current_stream_capturing():
+        return None
+    device = _device(cuda)
+    if device is None:
+        return None
+    event: TimedMark = cuda.Event(enable_timing=True)
+    event.record(cuda.current_stream(device))  # type: ignore[attr-defined]
+    return event
+
+
+def _device(cuda: Any) -> int | None:
+    """Returns the device in use: the current one, or the only one that has a context."""
+    core: Any = sys.modules["torch"]._C
+    current: int = cuda.current_device()
+    if core._cuda_hasPrimaryContext(current):
+        return current
+    used = [device for device in range(cuda.device_count()) if core._cuda_hasPrimaryContext(device)]
+    return used[0] if len(used) == 1 else None
+
 
 QUEUE_SECONDS = 0.01  # to count the batches that are ready takes some microseconds: no more often than that
 
@@ -147,9 +188,7 @@ class StepMeter:
         totals: sums since the meter was made.
     """
 
-    def __init__(
-        self, name: str, path: str | None = None, mark: Callable[[], TimedMark | None] = cuda_events.mark
-    ) -> None:
+    def __init__(self, name: str, path: str | None = None, mark: Callable[[], TimedMark | None] = mark) -> None:
         self.file = MetricFile(path)
         self._name = name
         self._mark = mark

@@ -11,8 +11,8 @@ import numpy as np
 
 from headrace.errors import FeedError
 from headrace.feed.batch.pytree import bytes_of, rows_of
+from headrace.feed.identifiers import this_rank
 from headrace.feed.metrics.step_meter import StepMeter
-from headrace.feed.torch_ranks import this_rank
 from headrace.feed_metrics import LoaderSecond
 
 T = TypeVar("T")

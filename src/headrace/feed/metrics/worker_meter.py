@@ -1,22 +1,209 @@
 """Measures data workers: writes a `WorkerSecond` every second, with what they made and what their time went to.
 
 Nothing is measured where there is no file to write it to.
+
+An executor makes its slices one after the other, in the order asked. It tells how long each took, so it is known when
+it was at work even if its answers are read late: a slice begins when it was asked for, or when the one before it was
+done, whichever is later. Time that is no work is *blocked* as long as something is *held*: results that wait to be
+sent, or work that waits for memory. Each of them keeps one executor from being asked. All other time is *idle*. So
+produce + blocked + idle = executors * seconds, in every window.
+
+How busy a connection is, the kernel counts: TCP_INFO (Linux 4.10) has the time in which it had bytes to send or to be
+acknowledged, and how much of that the receiver's window did not let it. The difference is time that the network took.
 """
 
 from __future__ import annotations
 
 import collections
+import struct
 import time
 from collections.abc import Callable, Iterable
+from typing import NamedTuple, Protocol
 
 import psutil
 
 from headrace.feed.batch.row_layout import decode_layout
 from headrace.feed.metrics.metric_file import MetricFile
-from headrace.feed.metrics.tcp_busy import LinkUse
-from headrace.feed.metrics.worker_time import WorkTime
 from headrace.feed.wire import messages
 from headrace.feed_metrics import Because, WorkerSecond
+
+_BUSY = struct.Struct("=QQ")  # microseconds: busy, and of these limited by the receiver's window
+_BUSY_OFFSET = 168  # of tcpi_busy_time in struct tcp_info
+_INFO_BYTES = _BUSY_OFFSET + _BUSY.size
+SHARE_SECONDS = 1.0
+
+
+class Connection(Protocol):
+    """A connection, see `wire.framed_connection`."""
+
+    bytes_sent: int
+
+    def tcp_info(self, size: int) -> bytes:
+        """Returns the kernel's TCP_INFO; empty when the connection is closed."""
+
+
+class LinkUse:
+    """Sums over the connections of a server. One that has ended is not kept, also when the sums are never taken."""
+
+    def __init__(self) -> None:
+        self._seen: dict[Connection, tuple[int, float]] = {}  # bytes and busy seconds that were added up
+        self._sent, self._longest = 0, 0.0
+        self._busy: dict[Connection, float] = {}  # busy seconds when the share was worked out
+        self._share = self._shared_at = 0.0
+
+    def share(self, now: float) -> float:
+        """Returns which part of the time the busiest connection was sending, over about the last second.
+
+        Args:
+            now: monotonic seconds.
+        """
+        length = now - self._shared_at
+        if length >= SHARE_SECONDS:
+            before, self._busy = self._busy, {}
+            for connection in self._seen:
+                self._busy[connection] = busy_seconds(connection.tcp_info(_INFO_BYTES))
+            spent = [busy - before[connection] for connection, busy in self._busy.items() if connection in before]
+            self._share = min(1.0, max(spent, default=0.0) / length)
+            self._shared_at = now
+        return self._share
+
+    def begin(self, connection: Connection) -> None:
+        """A client has come over TCP."""
+        self._seen[connection] = (0, 0.0)
+
+    def end(self, connection: Connection) -> None:
+        """Its connection is closed."""
+        if connection in self._seen:
+            self._add(connection)
+            del self._seen[connection]
+
+    def take(self) -> tuple[int, float]:
+        """Returns the bytes that have left since the last time, and the seconds that the busiest connection took."""
+        for connection in self._seen:
+            self._add(connection)
+        taken = self._sent, self._longest
+        self._sent, self._longest = 0, 0.0
+        return taken
+
+    def _add(self, connection: Connection) -> None:
+        bytes_before, busy_before = self._seen[connection]
+        busy = max(busy_before, busy_seconds(connection.tcp_info(_INFO_BYTES)))
+        self._sent += connection.bytes_sent - bytes_before
+        self._longest = max(self._longest, busy - busy_before)
+        self._seen[connection] = (connection.bytes_sent, busy)
+
+
+def busy_seconds(info: bytes) -> float:
+    """Returns the seconds of a TCP_INFO in which the network was busy; 0 for a closed connection's."""
+    if len(info) < _INFO_BYTES:
+        return 0.0
+    busy: int
+    limited: int
+    busy, limited = _BUSY.unpack_from(info, _BUSY_OFFSET)
+    return max(0, busy - limited) / 1e6
+
+
+class WindowTime(NamedTuple):
+    """Executor seconds of one window of `seconds`."""
+
+    seconds: float
+    produce: float
+    blocked: float
+    idle: float
+
+
+class WorkTime:
+    """See the module. Times are monotonic seconds.
+
+    Args:
+        executors: how many there are.
+        now: when the first window begins.
+
+    Attributes:
+        executors: how many there are; may change between windows.
+    """
+
+    def __init__(self, executors: int, now: float) -> None:
+        self.executors = executors
+        self._asked: dict[int, collections.deque[float]] = {}  # of each executor: when it was asked what it owes
+        self._since: dict[int, float] = {}  # since when those that work do so
+        self._since_sum = 0.0
+        self._closed = 0.0  # work on slices that are done
+        self._told = 0.0  # work that windows before this one had
+        self._begun = self._settled = now
+        self._settled_work = 0.0
+        self._held = 0
+        self._blocked = 0.0
+
+    def asked(self, executor: int, now: float) -> None:
+        """An executor was asked for one more slice."""
+        owed = self._asked.setdefault(executor, collections.deque())
+        owed.append(now)
+        if len(owed) == 1:
+            self._settle(now)
+            self._begin(executor, now)
+
+    def answered(self, executor: int, now: float, seconds: float | None) -> None:
+        """An executor has answered what it was asked first.
+
+        Args:
+            executor: which.
+            now: when the answer was read.
+            seconds: how long it worked on it; None where it did not tell: until now.
+        """
+        owed = self._asked.get(executor)
+        if not owed:
+            return
+        self._settle(now)
+        owed.popleft()
+        end = self._end(executor, now if seconds is None else min(now, self._since[executor] + seconds))
+        if owed:
+            self._begin(executor, max(end, owed[0]))
+
+    def lost(self, executor: int, now: float) -> None:
+        """An executor has ended; no answer of it is outstanding any more."""
+        if self._asked.pop(executor, None):
+            self._settle(now)
+            self._end(executor, now)
+
+    def hold(self, count: int, now: float) -> None:
+        """Says how many results or slices are held from now on."""
+        if count != self._held:
+            self._settle(now)
+            self._held = count
+
+    def take(self, now: float) -> WindowTime:
+        """Ends a window, and begins the next one."""
+        self._settle(now)
+        seconds = max(0.0, now - self._begun)
+        whole = self.executors * seconds
+        produce = min(whole, max(0.0, self._work(now) - self._told))
+        blocked = min(whole - produce, self._blocked)
+        self._told += produce
+        self._begun, self._blocked = now, 0.0
+        return WindowTime(seconds, produce, blocked, whole - produce - blocked)
+
+    def _begin(self, executor: int, since: float) -> None:
+        self._since[executor] = since
+        self._since_sum += since
+
+    def _end(self, executor: int, end: float) -> float:
+        since = self._since.pop(executor)
+        self._since_sum = self._since_sum - since if self._since else 0.0
+        self._closed += end - since
+        return end
+
+    def _work(self, now: float) -> float:
+        return self._closed + len(self._since) * now - self._since_sum
+
+    def _settle(self, now: float) -> None:
+        """Adds up what was blocked since the last time; what is held has not changed since then."""
+        if self._held:
+            span, work = now - self._settled, self._work(now) - self._settled_work
+            free = self.executors * span - work
+            self._blocked += max(0.0, min(free, self._held * span))
+        self._settled, self._settled_work = now, self._work(now)
+
 
 WINDOW_SECONDS = 1.0
 

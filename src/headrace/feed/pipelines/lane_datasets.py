@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.errors import PipelineError
+from headrace.feed.identifiers import ranks_of_torch
 from headrace.feed.sources.source import Source
 from headrace.feed.streams.mixed_stream import MixedStream
 from headrace.feed.streams.packing import Packed
 from headrace.feed.streams.stream import Stream
-from headrace.feed.torch_ranks import ranks_of_torch
 
 _ONE_RANK = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"} | {
     "SLURM_PROCID": "0", "SLURM_NTASKS": "1", "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1",

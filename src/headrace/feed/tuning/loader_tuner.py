@@ -18,8 +18,7 @@ from headrace.feed.client.local_pool import LocalPool
 from headrace.feed.client.policy import SessionStats
 from headrace.feed.client.session import Session
 from headrace.feed.metrics.step_meter import StepMeter, Totals
-from headrace.feed.tuning.auto import Auto
-from headrace.feed.tuning.executor_rule import Choice, ExecutorRule, Limits, Sample, desired_hosts
+from headrace.feed.tuning.executor_rule import Auto, Choice, ExecutorRule, Limits, Sample, desired_hosts
 from headrace.feed.tuning.host_use import HostUse
 from headrace.feed.wire.remote_errors import warn_user
 from headrace.feed_metrics import Because

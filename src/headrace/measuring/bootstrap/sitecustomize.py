@@ -17,7 +17,7 @@ _HERE = Path(__file__).resolve().parent
 _SHARED = (
     "feed/batch/tensors",
     "feed/metrics/step_timing",
-    "feed/torch_ranks",
+    "feed/identifiers",
     "control_group",
 )  # the probe uses them too
 _PROBE = tuple(f"measuring/{module}" for module in ("facts", "watch"))
